@@ -32,7 +32,14 @@ def table(results: list[Result]) -> Table:
         target = "–" if r.target is None else f"≥ {r.target:g}×"
         mark = {True: "✓", False: "missed", None: ""}[r.met]
         shown.add_row(
-            r.job, r.ours, r.peer, f"{r.ours_per_s:,.0f}", f"{r.peer_per_s:,.0f}", f"{r.ratio:.2f}×", target, mark
+            r.job,
+            r.ours,
+            r.peer,
+            f"{r.ours_per_s:,.0f}",
+            f"{r.peer_per_s:,.0f}",
+            f"{r.ratio:.2f}×",
+            target,
+            mark,
         )
     return shown
 

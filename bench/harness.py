@@ -89,4 +89,6 @@ def fixed(
     rounds: int = 1,
 ) -> Result:
     """A result whose rates were measured elsewhere in the same run (another process, another language)."""
-    return Result(job, ours, peer, ours_per_s, peer_per_s, ours_per_s / peer_per_s, target, unit, rounds, note)
+    return Result(
+        job, ours, peer, ours_per_s, peer_per_s, ours_per_s / peer_per_s, target, unit, rounds, note
+    )

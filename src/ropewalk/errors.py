@@ -1,6 +1,7 @@
 """Every error of ropewalk, as one tree.
 
     RopewalkError                 1   something we did not foresee
+    ├── Usage                     2   the command line makes no sense
     ├── Invalid                   8   the input itself is wrong
     │   ├── InvalidJson               not strict JSON, or not canonical
     │   ├── InvalidCbor               not deterministic CBOR
@@ -65,6 +66,7 @@ __all__ = [
     "TooLarge",
     "Unavailable",
     "Unverified",
+    "Usage",
 ]
 
 PROBLEM_TYPE_BASE = "https://gatos.dev/problems/"  # S0's example; a name, never fetched
@@ -129,6 +131,15 @@ def _rebuild(
 
 def _kebab(code: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", code).lower()
+
+
+class Usage(RopewalkError):
+    """The command line makes no sense: an unknown option, a missing argument."""
+
+    code = "Usage"
+    status = 400
+    exit_code = 2
+    advice = "Add --help to see what the command takes."
 
 
 class Invalid(RopewalkError):
@@ -354,5 +365,6 @@ SPELLINGS: dict[str, Spelling] = {
     "SigInvalid": Spelling("sig_invalid", "SIG_INVALID", "SigInvalid"),
     "TemporalOrder": Spelling("out_of_order", "TEMPORAL_ORDER", "TemporalOrder", ("UlidOutOfOrder",)),
     "TooLarge": Spelling("too_large", "TOO_LARGE", "InvalidEnvelope"),
+    "Usage": Spelling("usage", "USAGE", "Usage"),
     "VerificationFailed": Spelling("verification_failed", "VERIFICATION_FAILED", "DigestMismatch"),
 }

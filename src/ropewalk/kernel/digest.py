@@ -1,7 +1,7 @@
 """Names for bytes: BLAKE3 and SHA-256 digests, content ids, CIDs, and every domain tag in one table.
 
 A tag is put in front of the bytes before hashing or signing, so that a digest made for one purpose can never
-pass for another. That works only if no tag begins with another tag, and only if nobody writes a tag elsewhere:
+pass for another. That works only if no tag begins with another, and only if nobody writes a tag elsewhere:
 tests hold both.
 """
 
@@ -97,6 +97,7 @@ class Tag(bytes, Enum):
     POINTER_NONCE = b"gatos:ptr:nonce:v1", "HKDF context that derives the nonce of a sealed pointer"
     POINTER_PRIVATE = b"gatos:ptr:priv:", "HKDF context of keyed digests for private attestations"
     IMPORT = b"shiplog-import:v1:", "randomness of the ULID of an imported commit"
+    KEY_ID = b"ropewalk:key-id:v1", "short id of a key in listings"
 
 
 def blake3(raw: bytes) -> bytes:

@@ -1,0 +1,1 @@
+"""Carries bytes between peers and knows nothing of their meaning."""

@@ -1,0 +1,1 @@
+"""Where bytes and heads live. Stores do the I/O; they implement ports the engines state."""

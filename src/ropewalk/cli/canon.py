@@ -1,0 +1,48 @@
+"""`ropewalk canon` and `ropewalk hash`: exact bytes, and their name."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from ropewalk.cli.manners import Command, emit, emit_line, read_input, session
+
+__all__ = ["canon", "hash_"]
+
+
+@click.command(
+    "canon",
+    cls=Command,
+    epilog='Examples:\n  ropewalk canon event.json > event.jcs\n  echo \'{"b":1,"a":2}\' | ropewalk canon -\n',
+)
+@click.argument("file", metavar="F")
+def canon(file: str) -> None:
+    """Print the canonical bytes (RFC 8785) of the JSON file F, `-` for stdin.
+
+    The bytes are exact: no newline is added, except on a terminal.
+    """
+    from ropewalk.kernel import jcs
+
+    raw = jcs.canonicalise(read_input(file))
+    if session().json:
+        emit_line({"canonical": raw.decode(), "bytes": len(raw)})
+        return
+    sys.stdout.buffer.write(raw + b"\n" if sys.stdout.isatty() else raw)
+    sys.stdout.buffer.flush()
+
+
+@click.command(
+    "hash",
+    cls=Command,
+    epilog="Examples:\n  ropewalk hash event.json\n  ropewalk hash --json event.json\n",
+)
+@click.argument("file", metavar="F")
+def hash_(file: str) -> None:
+    """Print the content id of the JSON file F, `-` for stdin: blake3 over its canonical bytes."""
+    from ropewalk.kernel import jcs
+    from ropewalk.kernel.digest import content_id
+
+    raw = jcs.canonicalise(read_input(file))
+    name = content_id(raw)
+    emit({"content_id": name, "bytes": len(raw)}, name)

@@ -1,0 +1,47 @@
+"""`ropewalk demo`: the main job on sample data, stage by stage, each stage in a file of its own."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import click
+
+from ropewalk.cli.demo.stage import Stage
+from ropewalk.cli.manners import Command, emit_line, session
+from ropewalk.errors import Conflict
+
+__all__ = ["STAGES", "demo"]
+
+# In the order they run; later stages may use what earlier ones made.
+STAGES: tuple[tuple[str, str], ...] = (("kernel", "bytes, names, signatures, proofs"),)
+
+
+@click.command("demo", cls=Command, epilog="Examples:\n  ropewalk demo\n  ropewalk demo ./tour --json\n")
+@click.argument("directory", required=False, metavar="[DIR]")
+def demo(directory: str | None) -> None:
+    """Run the main job on sample data, end to end, and say what it made.
+
+    Everything is made inside DIR, which must be new or empty; default: a new temporary folder that is kept.
+    """
+    folder = Path(directory) if directory else Path(tempfile.mkdtemp(prefix="ropewalk-demo-"))
+    if folder.exists() and any(folder.iterdir()):
+        raise Conflict(f"{folder} is not empty", path=str(folder), advice="Name a new or empty folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    stage = Stage(folder.absolute(), quiet=session().json)
+    started = time.monotonic()
+    for number, (name, title) in enumerate(STAGES, start=1):
+        stage.heading(f"{number}/{len(STAGES)}  {title}")
+        run: Callable[[Stage], None] = import_module(f"ropewalk.cli.demo.{name}").run
+        run(stage)
+    if session().json:
+        emit_line(stage.made)
+    else:
+        stage.heading(f"done in {time.monotonic() - started:.1f} s")
+        for what, where in stage.made.items():
+            stage.show(what, where)
+        stage.say("")
+        stage.say("Try next:  ropewalk --help    ropewalk doctor    ropewalk hash FILE.json")

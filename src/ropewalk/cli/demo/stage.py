@@ -1,0 +1,45 @@
+"""What a demo stage talks through: a heading, plain lines, and the list of what was made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+
+from ropewalk.cli.manners import say
+
+__all__ = ["Stage"]
+
+
+@dataclass(slots=True)
+class Stage:
+    """One run of the demo. `made` maps a noun (repository, bundle, report …) to a path."""
+
+    directory: Path
+    quiet: bool = False  # with --json, stdout belongs to the answer and the talk goes to stderr
+    made: dict[str, str] = field(default_factory=dict)
+
+    def heading(self, text: str) -> None:
+        """The name of what comes next."""
+        self.say("")
+        self.say(click.style(text, bold=True))
+
+    def say(self, text: str) -> None:
+        """One line of talk."""
+        if self.quiet:
+            say(text)
+        else:
+            click.echo(text)
+
+    def show(self, label: str, value: object) -> None:
+        """A fact with its name in front."""
+        self.say(f"  {label:<14}{value}")
+
+    def good(self, text: str) -> None:
+        """Something held that should hold."""
+        self.say(f"  {click.style('✓', fg='green')} {text}")
+
+    def refused(self, text: str) -> None:
+        """Something was refused that should be refused."""
+        self.say(f"  {click.style('✗', fg='red')} {text}")

@@ -1,0 +1,145 @@
+"""`ropewalk doctor`: is everything here that ropewalk needs, and is the repository in order?"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from ropewalk.cli.manners import Command, emit, session
+from ropewalk.cli.places import NODE_KEY, here, key_folder
+from ropewalk.errors import NotFound, RopewalkError
+
+__all__ = ["Check", "doctor"]
+
+Status = Literal["passed", "failed", "not_checked"]
+MARKS: dict[Status, str] = {"passed": "✓", "failed": "✗", "not_checked": "–"}
+
+# distribution → what it is for; each is imported, because an installed wheel can still be the wrong one.
+LIBRARIES = {
+    "blake3": ("blake3", "content ids"),
+    "cbor2": ("cbor2", "the ledger's wire form"),
+    "coincurve": ("coincurve", "secp256k1 keys"),
+    "cryptography": ("cryptography", "P-256 keys and certificates"),
+    "jsonschema-rs": ("jsonschema_rs", "schema checks"),
+    "libipld": ("libipld", "DAG-CBOR"),
+    "lmdb": ("lmdb", "indexes and gossip stores"),
+    "orjson": ("orjson", "fast JSON"),
+    "pygit2": ("pygit2", "reading git"),
+    "pynacl": ("nacl.bindings", "Ed25519 and sealing"),
+    "rfc8785": ("rfc8785", "canonical JSON"),
+    "websockets": ("websockets", "talking to gossip peers"),
+    "zstandard": ("zstandard", "bundles"),
+}
+FREE_BYTES_MIN = 256 << 20  # below this, say so before a write does
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    status: Status
+    detail: str
+
+
+@click.command(
+    "doctor", cls=Command, epilog="Examples:\n  ropewalk doctor\n  ropewalk doctor --repo my.git --json\n"
+)
+def doctor() -> None:
+    """Check the installation and, if there is one, the repository.
+
+    Ends with 7 if something that is needed is missing or broken.
+    """
+    checks = [*_installation(), *_keys(), *_repository()]
+    ok = all(check.status != "failed" for check in checks)
+    emit(
+        {"ok": ok, "checks": [asdict(check) for check in checks]},
+        lambda: "\n".join(f"{MARKS[c.status]}  {c.name:14}{c.detail}" for c in checks),
+    )
+    if not ok:
+        raise click.exceptions.Exit(7)
+
+
+def _installation() -> Iterator[Check]:
+    version = sys.version_info
+    yield Check("python", "passed" if version >= (3, 11) else "failed", ".".join(map(str, version[:3])))
+    for distribution, (module, purpose) in LIBRARIES.items():
+        try:
+            import_module(module)
+            yield Check(distribution, "passed", f"{metadata.version(distribution)}, {purpose}")
+        except Exception as error:  # a broken wheel may raise anything
+            yield Check(distribution, "failed", f"{error}; needed for {purpose}: pip install {distribution}")
+    git = shutil.which("git")
+    if git is None:
+        yield Check("git", "not_checked", "not on PATH; needed only for clone, fetch and push")
+    else:
+        answer = subprocess.run([git, "--version"], capture_output=True, text=True, check=False, timeout=10)
+        yield Check("git", "passed", answer.stdout.strip().removeprefix("git version "))
+
+
+def _keys() -> Iterator[Check]:
+    folder = key_folder()
+    if not folder.is_dir():
+        yield Check("keys", "not_checked", "none yet; `ropewalk key new NAME` makes one")
+        return
+    yield _attempt("keys", lambda: _look_at_keys(folder))
+
+
+def _look_at_keys(folder: Path) -> str:
+    from ropewalk.stores import keyfiles
+
+    found = keyfiles.ls(folder)
+    for each in found:
+        mode = (folder / f"{each.name}.json").stat().st_mode & 0o777
+        if mode & 0o077:
+            raise RopewalkError(f"key {each.name} has mode {mode:o}; others can read it: chmod 600")
+    return f"{len(found)} in the user's configuration directory"
+
+
+def _repository() -> Iterator[Check]:
+    try:
+        place = here()
+    except NotFound as error:
+        named = session().repo is not None
+        yield Check(
+            "repository",
+            "failed" if named else "not_checked",
+            f"{error.detail}; `ropewalk init PATH` makes one",
+        )
+        return
+    yield _attempt("repository", lambda: _look_at_repository(place.git_dir))
+    free = shutil.disk_usage(place.git_dir).free
+    yield Check("disk", "passed" if free >= FREE_BYTES_MIN else "failed", f"{free >> 20:,} MiB free")
+    has_key = (place.keys / f"{NODE_KEY}.json").is_file()
+    yield Check(
+        "node key",
+        "passed" if has_key else "not_checked",
+        "signs blocks and bundles" if has_key else "`ropewalk init` on this repository makes one",
+    )
+
+
+def _look_at_repository(git_dir: Path) -> str:
+    import pygit2
+
+    repository = pygit2.Repository(str(git_dir))
+    config = repository.config
+    object_format = config["extensions.objectformat"] if "extensions.objectformat" in config else "sha1"
+    if object_format != "sha1":
+        raise RopewalkError(f"{git_dir} stores {object_format} objects; ropewalk needs sha1")
+    topics = [name for name in repository.references if name.startswith(("refs/gatos/", "refs/_shiplog/"))]
+    return f"{git_dir}, {len(topics)} log refs"
+
+
+def _attempt(name: str, look: Callable[[], str]) -> Check:
+    try:
+        return Check(name, "passed", look())
+    except Exception as error:  # whatever is wrong is what a doctor is asked to say
+        return Check(name, "failed", str(error))

@@ -1,0 +1,92 @@
+"""`ropewalk key`: make, list and show keys. A private key is never printed."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from ropewalk.cli.manners import Group, emit
+from ropewalk.cli.places import key_folder, key_folders
+
+if TYPE_CHECKING:
+    from ropewalk.stores.keyfiles import KeyFile
+
+__all__ = ["key"]
+
+# Written out so that `key --help` need not load the key library; a test compares it with the store's list.
+ALGORITHMS = ("ed25519", "p256", "secp256k1", "xchacha20poly1305")
+
+
+@click.group("key", cls=Group, epilog="Examples:\n  ropewalk key new ada\n  ropewalk key show ada --did\n")
+def key() -> None:
+    """Make, list and show keys.
+
+    Private keys are files of mode 0600 in the user's configuration directory ($ROPEWALK_CONFIG moves it).
+    """
+
+
+@key.command(
+    "new", epilog="Examples:\n  ropewalk key new ada\n  ropewalk key new vault --alg xchacha20poly1305\n"
+)
+@click.argument("name")
+@click.option(
+    "--alg", type=click.Choice(ALGORITHMS), default="ed25519", show_default=True, help="Which kind of key."
+)
+def new(name: str, alg: str) -> None:
+    """Make the key NAME. The first three algorithms sign; xchacha20poly1305 seals pointers."""
+    from ropewalk.stores import keyfiles
+
+    made = keyfiles.make(
+        key_folders(name), name, cast(keyfiles.KeyAlgorithm, alg), os.urandom(keyfiles.SECRET_BYTES)
+    )
+    emit(_shown(made), f"ok  {made.name}  {made.alg}  {_public_text(made)}")
+
+
+@key.command("ls", epilog="Examples:\n  ropewalk key ls --json\n")
+def ls() -> None:
+    """List your keys."""
+    from ropewalk.stores import keyfiles
+
+    found = keyfiles.ls(key_folder())
+    emit(
+        {"keys": [_shown(each) for each in found]},
+        lambda: (
+            "\n".join(f"{each.name}  {each.alg}  {_public_text(each)}" for each in found)
+            or "no keys yet; make one with `ropewalk key new NAME`"
+        ),
+    )
+
+
+@key.command("show", epilog="Examples:\n  ropewalk key show ada\n  ropewalk key show ada --public\n")
+@click.argument("name")
+@click.option("--did", "form", flag_value="did", help="Only the did:key.")
+@click.option("--public", "form", flag_value="public", help="Only the public key, as JSON.")
+def show(name: str, form: str | None) -> None:
+    """Show the public side of the key NAME."""
+    from ropewalk.errors import NotFound
+    from ropewalk.stores import keyfiles
+
+    found = keyfiles.read(key_folders(name), name)
+    if form and found.public is None:
+        raise NotFound(f'key "{name}" is symmetric and has no public side', name=name)
+    if form == "did":
+        emit(_shown(found), lambda: cast(str, _shown(found)["did"]))
+    elif form == "public":
+        from ropewalk.kernel import jcs
+
+        emit(_shown(found), lambda: jcs.encode(_shown(found)["public"]).decode())
+    else:
+        emit(_shown(found), lambda: "\n".join(f"{k:8}{v}" for k, v in _shown(found).items() if k != "public"))
+
+
+def _shown(found: KeyFile) -> dict[str, Any]:
+    shown: dict[str, Any] = {"name": found.name, "alg": found.alg, "key_id": found.key_id}
+    if found.public is not None:
+        shown |= {"did": found.public.did(), "public": found.public.to_json()}
+    return shown
+
+
+def _public_text(found: KeyFile) -> str:
+    return found.public.did() if found.public is not None else f"id {found.key_id}"

@@ -1,0 +1,79 @@
+"""The root command: the list of nouns, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from ropewalk import __version__
+from ropewalk.cli.manners import Group, Session, fail, say
+from ropewalk.errors import RopewalkError, Unavailable, Usage
+
+__all__ = ["root", "run"]
+
+INTERRUPTED = 130
+
+# name → (module, attribute, one line of help); imported on first use so that starting costs little.
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "init": ("ropewalk.cli.init", "init", "Make a repository, or add to one what ropewalk needs."),
+    "key": ("ropewalk.cli.key", "key", "Make, list and show keys."),
+    "canon": ("ropewalk.cli.canon", "canon", "Print the canonical bytes of a JSON file."),
+    "hash": ("ropewalk.cli.canon", "hash_", "Print the content id of a JSON file."),
+    "doctor": ("ropewalk.cli.doctor", "doctor", "Check the installation and the repository."),
+    "demo": ("ropewalk.cli.demo", "demo", "Run the main job on sample data, end to end."),
+}
+
+root = Group(
+    "ropewalk",
+    lazy=COMMANDS,
+    help="Append-only event logs you can prove: in git, between peers, or as a sealed ledger.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Examples:\n  ropewalk demo\n  ropewalk init my.git\n  ropewalk key new ada\n  ropewalk hash event.json\n\n"
+    "Exit codes: 0 ok, 1 internal, 2 usage, 3 not found, 4 conflict, 5 verification failed, 6 denied,\n"
+    "            7 unavailable, 8 invalid input, 130 interrupted.\n",
+)
+root = click.version_option(__version__, prog_name="ropewalk", message="%(prog)s %(version)s")(root)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code.
+
+    >>> run(["--version"])
+    ropewalk 0.1.0
+    0
+    """
+    session = Session()
+    color = False if os.environ.get("NO_COLOR") else None
+    try:
+        root.main(list(arguments), prog_name="ropewalk", standalone_mode=False, obj=session, color=color)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        if "--json" in arguments:
+            return fail(Usage(error.format_message()), as_json=True)
+        error.show()
+        return error.exit_code
+    except RopewalkError as error:
+        return fail(error, as_json=session.json)
+    except (KeyboardInterrupt, click.Abort):
+        say("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone (`| head`): nothing is left to say, and Python must not say it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return fail(Unavailable(f"{where}{error.strerror or error}"), as_json=session.json)
+    except Exception as error:
+        if os.environ.get("ROPEWALK_DEBUG"):
+            raise
+        unforeseen = RopewalkError(
+            f"{type(error).__name__}: {error}",
+            advice="This is a defect of ropewalk; run again with ROPEWALK_DEBUG=1 and report the trace.",
+        )
+        return fail(unforeseen, as_json=session.json)
+    return 0

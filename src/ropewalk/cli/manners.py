@@ -1,0 +1,219 @@
+"""How every command behaves: data on stdout, talk on stderr, `--json` and `--repo` everywhere, one way to fail.
+
+A command module makes its commands with `group()` and `command()` of this file and gets, without a word more:
+`--json` and `--repo PATH` before or after the subcommand, and errors printed with code, reason and advice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import click
+
+from ropewalk.errors import NotFound, RopewalkError, Unavailable
+
+__all__ = [
+    "Command",
+    "Group",
+    "Session",
+    "emit",
+    "emit_line",
+    "fail",
+    "progress",
+    "read_input",
+    "say",
+    "session",
+    "write_output",
+]
+
+INPUT_BYTES_MAX = 64 << 20  # one document on stdin or in a file; streams of documents use --jsonl
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Session:
+    """What the user asked of every command: where, and in which form the answer goes."""
+
+    repo: Path | None = None
+    json: bool = False
+
+
+def session() -> Session:
+    """The session of the running command."""
+    found = click.get_current_context().find_root().obj
+    assert isinstance(found, Session)
+    return found
+
+
+def _set_json(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.find_root().ensure_object(Session).json = True
+
+
+def _set_repo(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.find_root().ensure_object(Session).repo = Path(value)
+
+
+def _shared_options() -> list[click.Parameter]:
+    return [
+        click.Option(
+            ["--repo"],
+            metavar="PATH",
+            expose_value=False,
+            callback=_set_repo,
+            help="The repository; default: $ROPEWALK_REPO, else the one around the current directory.",
+        ),
+        click.Option(
+            ["--json", "_json"],
+            is_flag=True,
+            expose_value=False,
+            callback=_set_json,
+            help="Answer as one JSON object.",
+        ),
+    ]
+
+
+class Command(click.Command):
+    """A click command that also takes `--json` and `--repo`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.extend(_shared_options())
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # Examples keep their lines: they are meant to be copied.
+        if self.epilog:
+            formatter.write_paragraph()
+            for line in self.epilog.strip("\n").splitlines():
+                formatter.write(line.rstrip() + "\n")
+
+
+class Group(click.Group):
+    """A click group whose commands are `Command`s and whose members may be imported on first use.
+
+    `lazy` maps a name to (module, attribute, one line of help), so that `--help` and `--version` import nothing else.
+    """
+
+    command_class = Command
+    group_class = type
+
+    def __init__(
+        self, *args: Any, lazy: dict[str, tuple[str, str, str]] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy or {}
+        self.params.extend(_shared_options())
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *self.lazy]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.lazy:
+            return super().get_command(ctx, cmd_name)
+        from importlib import import_module
+
+        module, attribute, _ = self.lazy[cmd_name]
+        found: click.Command = getattr(import_module(module), attribute)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, help_line) for name, (_, _, help_line) in self.lazy.items()]
+        for name in super().list_commands(ctx):
+            known = super().get_command(ctx, name)
+            if known is not None and not known.hidden:
+                rows.append((name, known.get_short_help_str(80)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    format_epilog = Command.format_epilog
+
+
+def emit(value: dict[str, Any], plain: str | Callable[[], str]) -> None:
+    """Print the answer: the object with `--json`, else the text (made only when it is wanted)."""
+    if session().json:
+        emit_line(value)
+    else:
+        click.echo(plain if isinstance(plain, str) else plain())
+
+
+def emit_line(value: dict[str, Any]) -> None:
+    """Print one JSON object on a line of its own, now: a reader at the other end of a pipe waits for it."""
+    click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    sys.stdout.flush()
+
+
+def say(text: str) -> None:
+    """Talk to the person: stderr, never mixed with data."""
+    click.echo(text, err=True)
+
+
+def fail(error: RopewalkError, *, as_json: bool) -> int:
+    """Print an error the one way errors are printed and return its exit code."""
+    if as_json:
+        emit_line(error.to_problem())
+    else:
+        say(f"{click.style('error', fg='red', bold=True)}  {error.code}: {error.detail}")
+        if error.advice_now:
+            say(f"       {error.advice_now}")
+    return error.exit_code
+
+
+def read_input(name: str, *, limit: int = INPUT_BYTES_MAX) -> bytes:
+    """The bytes of a file, or of stdin for `-`, refused beyond `limit`."""
+    from ropewalk.errors import TooLarge
+
+    try:
+        with _open_input(name) as stream:
+            raw = stream.read(limit + 1)
+    except FileNotFoundError as error:
+        raise NotFound(f"no file {name}", name=name) from error
+    except IsADirectoryError as error:
+        raise NotFound(f"{name} is a directory, not a file", name=name) from error
+    except OSError as error:
+        raise Unavailable(f"{name}: {error.strerror}", name=name) from error
+    if len(raw) > limit:
+        raise TooLarge(f"{name} is larger than {limit} bytes", limit=limit, name=name)
+    return raw
+
+
+def _open_input(name: str) -> IO[bytes]:
+    if name == "-":
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    return Path(name).open("rb")
+
+
+def write_output(name: str, raw: bytes) -> None:
+    """Write a whole file or nothing: the bytes go beside it first and are moved into place."""
+    if name == "-":
+        sys.stdout.buffer.write(raw)
+        sys.stdout.buffer.flush()
+        return
+    target = Path(name)
+    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("wb") as stream:
+            stream.write(raw)
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.replace(target)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise Unavailable(f"{name}: {error.strerror}", name=name) from error
+
+
+def progress(items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
+    """Hand on the items; on a terminal, with a bar on stderr."""
+    if not sys.stderr.isatty() or session().json:
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(items, description=label, total=total, console=Console(stderr=True), transient=True)

@@ -1,0 +1,53 @@
+"""Which repository and which keys a command means: options first, then the environment, then the surroundings."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ropewalk.cli.manners import session
+
+if TYPE_CHECKING:
+    from ropewalk.kernel.keys import SealingKey, SigningKey
+    from ropewalk.stores.place import Place
+
+__all__ = ["NODE_KEY", "here", "key_folder", "key_folders", "sealing_key", "signing_key"]
+
+NODE_KEY = "node"  # the repository's own key, made by `ropewalk init`
+
+
+def here() -> Place:
+    """The repository of this command: `--repo`, `$ROPEWALK_REPO`, else the one around the current directory."""
+    from ropewalk.stores.place import find_place
+
+    named = session().repo or (Path(os.environ["ROPEWALK_REPO"]) if os.environ.get("ROPEWALK_REPO") else None)
+    return find_place(named if named is not None else Path.cwd())
+
+
+def key_folder() -> Path:
+    """The user's keys: `$ROPEWALK_CONFIG/keys`, else in the user's configuration directory."""
+    named = os.environ.get("ROPEWALK_CONFIG")
+    if named:
+        return Path(named) / "keys"
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "ropewalk" / "keys"
+
+
+def key_folders(name: str) -> Path:
+    """Where the key of that name is looked up: `node` belongs to the repository, every other to the user."""
+    return here().keys if name == NODE_KEY else key_folder()
+
+
+def signing_key(name: str) -> SigningKey:
+    """The signing key of that name."""
+    from ropewalk.stores.keyfiles import load_signing
+
+    return load_signing(key_folders(name), name)
+
+
+def sealing_key(name: str) -> SealingKey:
+    """The symmetric key of that name."""
+    from ropewalk.stores.keyfiles import load_sealing
+
+    return load_sealing(key_folders(name), name)
