@@ -17,12 +17,15 @@
     ├── Conflict                  4   somebody was there first
     │   ├── HeadMoved                 compare-and-swap lost
     │   ├── OutOfOrder                would break the order of the log
-    │   └── ContentDiffers            same id, other content
+    │   ├── ContentDiffers            same id, other content
+    │   └── Replayed                  said before in this channel (S4 §7.8)
     ├── Unverified                5   the bytes do not prove what they claim
     │   ├── DigestMismatch            hash differs
     │   ├── SigInvalid                signature does not hold
     │   ├── BrokenLink                a parent or a span is missing or doubled
     │   ├── ProofRefused              a proof leads elsewhere
+    │   ├── Damaged                   stored bytes are not what was written
+    │   ├── Forked                    two blocks claim one height
     │   └── HistoryRewritten          a head no longer contains the one seen before
     ├── Denied                    6   a policy said no
     ├── NotFound                  3   nothing of that name
@@ -42,8 +45,10 @@ __all__ = [
     "BrokenLink",
     "Conflict",
     "ContentDiffers",
+    "Damaged",
     "Denied",
     "DigestMismatch",
+    "Forked",
     "HeadMoved",
     "HistoryRewritten",
     "Invalid",
@@ -60,6 +65,7 @@ __all__ = [
     "OutOfOrder",
     "ProofRefused",
     "RangeExceeded",
+    "Replayed",
     "RopewalkError",
     "SigInvalid",
     "Spelling",
@@ -261,6 +267,13 @@ class ContentDiffers(Conflict):
     advice = "An id names one content for ever; use a new id for new content."
 
 
+class Replayed(Conflict):
+    """The same Command, Result, Alert or intent was accepted before in this channel. Fields: `height`, `index`."""
+
+    code = "Replayed"
+    advice = "Use a new correlation id, or send the first envelope again byte for byte to get its receipt."
+
+
 class Unverified(RopewalkError):
     """The bytes do not prove what they claim."""
 
@@ -294,6 +307,20 @@ class ProofRefused(Unverified):
     """A well-formed proof that leads to another root. Fields: `step`."""
 
     code = "ProofRefused"
+
+
+class Damaged(Unverified):
+    """Stored bytes are not what was written. Fields: `height`, `segment`, `offset`, `reason`."""
+
+    code = "Damaged"
+    advice = "Nothing was changed or deleted. Restore the channel from a replica or a bundle."
+
+
+class Forked(Unverified):
+    """Two different blocks claim one height of a channel. Fields: `height`, `ours`, `theirs`."""
+
+    code = "Forked"
+    advice = "Both sides were kept as evidence; whoever runs the channel must explain them."
 
 
 class HistoryRewritten(Unverified):
@@ -345,7 +372,9 @@ SPELLINGS: dict[str, Spelling] = {
     "BrokenLink": Spelling("broken_link", "BROKEN_LINK", "DigestMismatch"),
     "CapabilityUnavailable": Spelling("unavailable", "UNAVAILABLE", "CapabilityUnavailable"),
     "Conflict": Spelling("conflict", "CONFLICT", "AppendRejected"),
+    "Damaged": Spelling("damaged", "DAMAGED", "DigestMismatch"),
     "DigestMismatch": Spelling("digest_mismatch", "DIGEST_MISMATCH", "DigestMismatch"),
+    "Forked": Spelling("forked", "FORKED", "AppendRejected"),
     "HistoryRewritten": Spelling("history_rewritten", "HISTORY_REWRITTEN", "AppendRejected"),
     "Internal": Spelling("internal", "INTERNAL", "Internal"),
     "InvalidCbor": Spelling("invalid_cbor", "INVALID_CBOR", "InvalidEnvelope"),
@@ -362,6 +391,7 @@ SPELLINGS: dict[str, Spelling] = {
     "PolicyDenied": Spelling("policy_denied", "POLICY_DENIED", "PolicyFail"),
     "ProofRefused": Spelling("proof_refused", "PROOF_REFUSED", "DigestMismatch"),
     "RangeExceeded": Spelling("range_exceeded", "RANGE_EXCEEDED", "RangeExceeded", ("limit_out_of_range",)),
+    "Replayed": Spelling("replayed", "REPLAYED", "AppendRejected"),
     "SigInvalid": Spelling("sig_invalid", "SIG_INVALID", "SigInvalid"),
     "TemporalOrder": Spelling("out_of_order", "TEMPORAL_ORDER", "TemporalOrder", ("UlidOutOfOrder",)),
     "TooLarge": Spelling("too_large", "TOO_LARGE", "InvalidEnvelope"),

@@ -1,0 +1,251 @@
+"""Segment files: what was written is read, a torn tail is cut, anything else stops."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from ropewalk.errors import Damaged, HeadMoved, NotFound, Unavailable
+from ropewalk.stores.segments import ALIGN, Files, Segments, Writer
+
+BLOCKS = [
+    [b'{"header":%d}' % height, *(b'{"e":"%d-%d"}' % (height, i) for i in range(1 + height % 3))]
+    for height in range(7)
+]
+
+
+def fill(folder: Path, blocks=BLOCKS, **options) -> None:
+    with Writer(folder, **options) as writer:
+        for lines in blocks:
+            writer.append(writer.height, lines)
+        writer.sync()
+
+
+def stored(folder: Path) -> list[list[bytes]]:
+    return [record.lines for record in Segments(folder).scan()]
+
+
+def only_segment(folder: Path) -> Path:
+    (path,) = (folder / "segments").iterdir()
+    return path
+
+
+def test_what_was_appended_is_read_in_order(tmp_path):
+    fill(tmp_path)
+    assert stored(tmp_path) == BLOCKS
+    assert [Segments(tmp_path).find(h).lines for h in range(7)] == BLOCKS
+
+
+def test_a_known_place_reads_one_block(tmp_path):
+    fill(tmp_path)
+    for record in Segments(tmp_path).scan():
+        assert Segments(tmp_path).read(record.place, record.height) == record
+    with pytest.raises(NotFound):
+        Segments(tmp_path).find(7)
+
+
+def test_segments_rotate_by_size_and_join_without_seam(tmp_path):
+    fill(tmp_path, segment_bytes=2 * ALIGN)
+    assert len(Segments(tmp_path).starts()) == 7
+    assert stored(tmp_path) == BLOCKS
+    assert Segments(tmp_path).find(3).lines == BLOCKS[3]
+    with Writer(tmp_path, segment_bytes=2 * ALIGN) as writer:
+        assert writer.height == 7 and writer.torn is None
+
+
+def test_reading_can_go_on_after_a_place(tmp_path):
+    fill(tmp_path, segment_bytes=4 * ALIGN)
+    records = list(Segments(tmp_path).scan())
+    for record in records:
+        assert list(Segments(tmp_path).scan(record.place, record.height + 1)) == records[record.height + 1 :]
+
+
+def test_a_height_can_be_written_once(tmp_path):
+    with Writer(tmp_path) as writer:
+        writer.append(0, [b"{}"])
+        with pytest.raises(HeadMoved):
+            writer.append(0, [b"{}"])
+
+
+def test_truncation_at_every_byte_keeps_every_whole_block_and_reports_the_rest(tmp_path):
+    fill(tmp_path / "whole")
+    raw = only_segment(tmp_path / "whole").read_bytes()
+    ends = [record.place.end for record in Segments(tmp_path / "whole").scan()]
+    for size in range(len(raw) + 1):
+        folder = tmp_path / f"cut-{size}"
+        (folder / "segments").mkdir(parents=True)
+        (folder / "segments" / f"{0:020d}.seg").write_bytes(raw[:size])
+        whole = sum(end <= size for end in ends)
+        assert stored(folder) == BLOCKS[:whole]
+        with Writer(folder) as writer:
+            assert writer.height == whole
+            boundary = ends[whole - 1] if whole else (ALIGN if size >= ALIGN else 0)
+            assert (writer.torn is not None) == (size > boundary)
+            if writer.torn is not None:
+                assert writer.torn.kept is not None and writer.torn.kept.read_bytes() == raw[boundary:size]
+            writer.append(whole, [b"{}"])
+            writer.sync()
+        assert stored(folder) == [*BLOCKS[:whole], [b"{}"]]
+
+
+def test_every_single_byte_flip_is_located_and_stops_the_writer(tmp_path):
+    fill(tmp_path)
+    path = only_segment(tmp_path)
+    raw = path.read_bytes()
+    places = [record.place for record in Segments(tmp_path).scan()]
+    for position in range(len(raw)):
+        path.write_bytes(raw[:position] + bytes([raw[position] ^ 0x41]) + raw[position + 1 :])
+        block = next((h for h, place in enumerate(places) if position < place.end), 0)
+        with pytest.raises(Damaged) as caught:
+            stored(tmp_path)
+        assert caught.value.fields["height"] == (0 if position < ALIGN else block)
+        with pytest.raises(Damaged):
+            Writer(tmp_path)
+        assert path.stat().st_size == len(raw)  # nothing was cut
+
+
+def test_a_flip_to_nul_is_damage_not_a_torn_tail(tmp_path):
+    fill(tmp_path)
+    path = only_segment(tmp_path)
+    raw = path.read_bytes()
+    last = list(Segments(tmp_path).scan())[-1].place
+    for position in range(last.offset + ALIGN, last.end):
+        path.write_bytes(raw[:position] + b"\0" + raw[position + 1 :])
+        with pytest.raises(Damaged):
+            stored(tmp_path)
+
+
+def test_an_unwritten_sector_in_the_last_block_is_a_torn_tail(tmp_path):
+    big = [b'{"header":1}', b"x" * 3000]
+    fill(tmp_path, [*BLOCKS, big])
+    path = only_segment(tmp_path)
+    raw = path.read_bytes()
+    last = list(Segments(tmp_path).scan())[-1].place
+    sector = (last.offset // 512 + 2) * 512
+    path.write_bytes(raw[:sector] + bytes(512) + raw[sector + 512 :])
+    assert stored(tmp_path) == BLOCKS
+    with Writer(tmp_path) as writer:
+        assert writer.torn is not None and writer.torn.offset == last.offset
+
+
+def test_zeros_behind_the_last_block_are_a_torn_tail(tmp_path):
+    fill(tmp_path)
+    with only_segment(tmp_path).open("ab") as stream:
+        stream.write(bytes(1000))
+    assert stored(tmp_path) == BLOCKS
+    with Writer(tmp_path) as writer:
+        assert writer.torn is not None and writer.torn.size == 1000
+
+
+def test_a_torn_segment_that_is_not_the_last_is_damage(tmp_path):
+    fill(tmp_path, segment_bytes=4 * ALIGN)
+    first = Segments(tmp_path).path(0)
+    first.write_bytes(first.read_bytes()[:-1])
+    with pytest.raises(Damaged):
+        stored(tmp_path)
+    with pytest.raises(Damaged):
+        Writer(tmp_path)
+
+
+def test_a_missing_segment_is_damage(tmp_path):
+    fill(tmp_path, segment_bytes=2 * ALIGN)
+    Segments(tmp_path).path(3).unlink()
+    with pytest.raises(Damaged) as caught:
+        stored(tmp_path)
+    assert caught.value.fields["height"] == 3
+
+
+def test_a_second_writer_in_this_process_is_refused(tmp_path):
+    with Writer(tmp_path), pytest.raises(Unavailable):
+        Writer(tmp_path)
+    Writer(tmp_path).close()
+
+
+def _try_to_write(folder: Path, answers) -> None:
+    try:
+        Writer(folder).close()
+        answers.put("opened")
+    except Unavailable as error:
+        answers.put(error.detail)
+
+
+def test_a_second_writer_in_another_process_is_refused_by_name(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    with Writer(tmp_path):
+        process = context.Process(target=_try_to_write, args=(tmp_path, answers))
+        process.start()
+        answer = answers.get(timeout=30)
+        process.join()
+    import os
+
+    assert f"process {os.getpid()}" in answer
+
+
+def test_readers_see_whole_blocks_while_a_writer_writes(tmp_path):
+    with Writer(tmp_path) as writer:
+        for height, lines in enumerate(BLOCKS):
+            writer.append(height, lines)
+            assert stored(tmp_path) == BLOCKS[: height + 1]
+
+
+class FullDisk(Files):
+    """Writes `room` bytes, then the disk is full."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def write(self, fd, raw):
+        if self.room <= 0:
+            raise OSError(28, "No space left on device")
+        taken = super().write(fd, raw[: self.room])
+        self.room -= taken
+        return taken
+
+
+def test_a_full_disk_leaves_whole_blocks_and_writing_goes_on_when_there_is_room(tmp_path):
+    total = sum(len(b"\n".join(lines)) + 2 * ALIGN for lines in BLOCKS) + ALIGN
+    for room in range(0, total, 7):
+        folder = tmp_path / str(room)
+        disk = FullDisk(room)
+        try:
+            writer = Writer(folder, files=disk)
+        except Unavailable:
+            Writer(folder).close()  # with room again it opens
+            continue
+        with writer:
+            done = 0
+            try:
+                for height, lines in enumerate(BLOCKS):
+                    writer.append(height, lines)
+                    done += 1
+            except Unavailable:
+                pass
+            assert stored(folder) == BLOCKS[:done]
+            disk.room = 1 << 20
+            for height in range(done, len(BLOCKS)):
+                writer.append(height, BLOCKS[height])
+            writer.sync()
+        assert stored(folder) == BLOCKS
+
+
+def test_after_a_failed_sync_nothing_more_is_written(tmp_path):
+    class NoSync(Files):
+        failing = False
+
+        def sync(self, fd):
+            if self.failing:
+                raise OSError(5, "Input/output error")
+            super().sync(fd)
+
+    files = NoSync()
+    with Writer(tmp_path, files=files) as writer:
+        writer.append(0, [b"{}"])
+        files.failing = True
+        with pytest.raises(Unavailable):
+            writer.sync()
+        files.failing = False
+        with pytest.raises(Unavailable):
+            writer.append(1, [b"{}"])
