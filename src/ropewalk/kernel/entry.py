@@ -1,0 +1,179 @@
+"""The one idea: canonical bytes → content id → an entry that names its parents → heads.
+
+A log is a set of entries closed under *parents*. An entry's id covers its parents' ids, so a head vouches for
+everything below it. Lines and graphs differ only in how heads move: `advance_line`, `advance_graph`.
+
+Checking a line is associative. A checked run of entries is a `Span`: what it needs below, what it offers above.
+Spans join where one offers what the next needs. So a line may be cut anywhere, its parts checked anywhere, in any
+grouping, and the joined result is the same as if one reader had walked it from end to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import reduce
+from typing import NewType, TypeAlias
+
+from ropewalk.errors import BrokenLink, DigestMismatch, HeadMoved
+
+__all__ = [
+    "EMPTY",
+    "DeriveId",
+    "Entry",
+    "EntryId",
+    "Heads",
+    "Span",
+    "advance_graph",
+    "advance_line",
+    "check_entry",
+    "check_span",
+    "join",
+]
+
+EntryId = NewType("EntryId", bytes)
+"""The name of an entry in its engine: a commit id, a message id, a block hash."""
+
+Heads: TypeAlias = frozenset[EntryId]
+"""The entries without children."""
+
+DeriveId: TypeAlias = Callable[[tuple[EntryId, ...], bytes], EntryId]
+"""How an engine names an entry from its parents and its body. It must cover both, or a head vouches for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One place in a log: what it says and what it stands on.
+
+    >>> Entry(EntryId(b"b"), (EntryId(b"a"),), b"body").parents
+    (b'a',)
+    """
+
+    id: EntryId
+    parents: tuple[EntryId, ...]
+    body: bytes
+
+
+def advance_line(heads: Heads, entry: Entry) -> Heads:
+    """A line grows only from its head; anything else is refused.
+
+    >>> first = Entry(EntryId(b"a"), (), b"")
+    >>> advance_line(frozenset(), first)
+    frozenset({b'a'})
+    >>> advance_line(frozenset({EntryId(b"z")}), first)
+    Traceback (most recent call last):
+    ropewalk.errors.HeadMoved: entry 61 stands on nothing, the head is 7a
+    """
+    if len(heads) > 1 or len(entry.parents) > 1 or heads != frozenset(entry.parents):
+        raise HeadMoved(
+            f"entry {entry.id.hex()} stands on {_names(entry.parents)}, the head is {_names(sorted(heads))}",
+            entry=entry.id.hex(),
+            parents=[parent.hex() for parent in entry.parents],
+            heads=[head.hex() for head in sorted(heads)],
+        )
+    return frozenset({entry.id})
+
+
+def advance_graph(heads: Heads, entry: Entry) -> Heads:
+    """A graph always grows; the entry replaces the heads it stands on.
+
+    Parents come before children and each entry comes once: then every order of arrival ends with the same heads.
+
+    >>> sorted(advance_graph(frozenset({EntryId(b"a"), EntryId(b"b")}), Entry(EntryId(b"c"), (EntryId(b"a"),), b"")))
+    [b'b', b'c']
+    """
+    return (heads - frozenset(entry.parents)) | {entry.id}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A checked run of a line: what it needs below, what it offers above, and how many entries lie between.
+
+    >>> Span((), (EntryId(b"c"),), 3, first=EntryId(b"a")).count
+    3
+    """
+
+    below: tuple[EntryId, ...]
+    above: tuple[EntryId, ...]
+    count: int
+    first: EntryId | None  # so that a broken link can name the entry that hangs loose
+
+
+EMPTY = Span((), (), 0, None)
+"""The span of no entries: joining it changes nothing."""
+
+
+def join(lower: Span, upper: Span) -> Span:
+    """Two spans as one, if the upper stands exactly on the lower.
+
+    >>> a, b = Span((), (EntryId(b"a"),), 1, EntryId(b"a")), Span((EntryId(b"a"),), (EntryId(b"b"),), 1, EntryId(b"b"))
+    >>> join(a, b).count, join(EMPTY, b) == b
+    (2, True)
+    >>> join(b, a)
+    Traceback (most recent call last):
+    ropewalk.errors.BrokenLink: entry 61 stands on nothing, but 62 lies below it
+    """
+    if not lower.count:
+        return upper
+    if not upper.count:
+        return lower
+    if lower.above != upper.below:
+        assert upper.first is not None
+        raise BrokenLink(
+            f"entry {upper.first.hex()} stands on {_names(upper.below)}, but {_names(lower.above)} lies below it",
+            entry=upper.first.hex(),
+            expected=[parent.hex() for parent in upper.below],
+            got=[head.hex() for head in lower.above],
+        )
+    return Span(lower.below, upper.above, lower.count + upper.count, lower.first)
+
+
+def check_entry(entry: Entry, derive_id: DeriveId) -> Span:
+    """The span of one entry: its id is the one its parents and body give, and it fits in a line.
+
+    >>> from ropewalk.kernel.digest import sha256
+    >>> def derive(parents, body):
+    ...     return EntryId(sha256(b"".join(parents) + body)[:4])
+    >>> check_entry(Entry(derive((), b"hello"), (), b"hello"), derive).count
+    1
+    >>> check_entry(Entry(EntryId(b"a"), (), b"hello"), derive)
+    Traceback (most recent call last):
+    ropewalk.errors.DigestMismatch: entry 61 has the parents and body of 2cf24dba
+    """
+    derived = derive_id(entry.parents, entry.body)
+    if derived != entry.id:
+        raise DigestMismatch(
+            f"entry {entry.id.hex()} has the parents and body of {derived.hex()}",
+            entry=entry.id.hex(),
+            expected=entry.id.hex(),
+            got=derived.hex(),
+            where="entry",
+        )
+    if len(entry.parents) > 1:
+        raise BrokenLink(
+            f"entry {entry.id.hex()} has {len(entry.parents)} parents; a line has one way down",
+            entry=entry.id.hex(),
+            got=[parent.hex() for parent in entry.parents],
+        )
+    return Span(entry.parents, (entry.id,), 1, entry.id)
+
+
+def check_span(entries: Iterable[Entry], derive_id: DeriveId) -> Span:
+    """A run of entries, oldest first, checked one by one and joined; holds one entry at a time.
+
+    The result proves the run hangs together. That it is the *right* run is for the caller to see: compare `above`
+    with a head you trust, and `below` with `()` if it should reach the beginning.
+
+    >>> from ropewalk.kernel.digest import sha256
+    >>> def derive(parents, body):
+    ...     return EntryId(sha256(b"".join(parents) + body))
+    >>> a = Entry(derive((), b"1"), (), b"1")
+    >>> b = Entry(derive((a.id,), b"2"), (a.id,), b"2")
+    >>> check_span([a, b], derive) == join(check_span([a], derive), check_span([b], derive))
+    True
+    """
+    return reduce(join, (check_entry(entry, derive_id) for entry in entries), EMPTY)
+
+
+def _names(ids: Iterable[EntryId]) -> str:
+    return ", ".join(name.hex() for name in ids) or "nothing"
