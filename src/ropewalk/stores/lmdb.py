@@ -1,0 +1,246 @@
+"""Ordered transactional tables in one LMDB environment: one writer, many readers, across processes.
+
+A commit returns after fsync. The map grows by itself; growing needs a moment without readers in this process,
+which is why the first map is large: it reserves addresses, not disk.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import lmdb
+
+from ropewalk.errors import Conflict, NotFound, TooLarge, Unavailable
+
+__all__ = ["MAP_BYTES_FIRST", "MAP_BYTES_MAX", "LmdbTables"]
+
+T = TypeVar("T")
+
+MAP_BYTES_FIRST = 16 << 30  # addresses, not disk; the file has the size of what is in it
+MAP_BYTES_MAX = 16 << 40  # where growing stops: something else must be wrong
+READERS_MAX = 1024  # slots in the lock file, shared by all processes
+READER_WAIT_S = 10.0  # how long growing waits for this process's readers
+
+
+class _View:
+    __slots__ = ("_dbs", "_txn")
+
+    def __init__(self, txn: Any, dbs: dict[str, Any]) -> None:
+        self._txn = txn
+        self._dbs = dbs
+
+    def _db(self, table: str) -> Any:
+        try:
+            return self._dbs[table]
+        except KeyError:
+            raise NotFound(f"no table {table!r}", name=table) from None
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        found: bytes | None = self._txn.get(key, db=self._db(table))
+        return found
+
+    def scan(
+        self, table: str, start: bytes = b"", stop: bytes | None = None, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        with self._txn.cursor(db=self._db(table)) as cursor:
+            if not reverse:
+                if not (cursor.set_range(start) if start else cursor.first()):
+                    return
+                for key, value in cursor.iternext():
+                    if stop is not None and key >= stop:
+                        return
+                    yield key, value
+                return
+            # Stand on the last key below `stop`, then walk back to `start`.
+            found = cursor.set_range(stop) if stop is not None else False
+            if not (cursor.prev() if found else cursor.last()):
+                return
+            for key, value in cursor.iterprev():
+                if key < start:
+                    return
+                yield key, value
+
+    def count(self, table: str) -> int:
+        return int(self._txn.stat(self._db(table))["entries"])
+
+
+class _Change(_View):
+    __slots__ = ()
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        self._txn.put(key, value, db=self._db(table))
+
+    def delete(self, table: str, key: bytes) -> None:
+        self._txn.delete(key, db=self._db(table))
+
+
+class _Shared:
+    """One environment per path and process: LMDB must not be opened twice in one process."""
+
+    def __init__(self, path: Path, tables: tuple[str, ...], map_bytes: int) -> None:
+        self.path = path
+        self.users = 0
+        self.idle = threading.Condition()
+        self.readers = 0
+        self.growing = False
+        self.writer = threading.RLock()
+        self.writing = False
+        self.env = _open(path, tables, map_bytes)
+        self.env.reader_check()  # forget readers that died without a word
+        self.dbs = {name: self.env.open_db(name.encode("ascii")) for name in tables}
+        for folder in (path, path.parent):
+            _sync_folder(folder)  # LMDB syncs what is in its file, not the file's name
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        with self.idle:
+            while self.growing:
+                self.idle.wait()
+            self.readers += 1
+        try:
+            yield
+        finally:
+            with self.idle:
+                self.readers -= 1
+                self.idle.notify_all()
+
+    def resize(self, map_bytes: int) -> None:
+        """Set the map size (0: whatever the file has by now) while nobody here reads."""
+        with self.idle:
+            self.growing = True
+            try:
+                if not self.idle.wait_for(lambda: self.readers == 0, timeout=READER_WAIT_S):
+                    raise Unavailable(
+                        f"{self.path}: the map is full and a reader of this process keeps it from growing",
+                        advice="Close iterators over the log, then write again; nothing was changed.",
+                    )
+                self.env.set_mapsize(map_bytes)
+            finally:
+                self.growing = False
+                self.idle.notify_all()
+
+
+def _open(path: Path, tables: tuple[str, ...], map_bytes: int) -> Any:
+    path.mkdir(parents=True, exist_ok=True)
+    size = map_bytes
+    while True:
+        try:
+            return lmdb.open(
+                str(path),
+                map_size=size,
+                max_dbs=len(tables),
+                max_readers=READERS_MAX,
+                mode=0o600,
+                meminit=False,
+            )
+        except lmdb.Error as error:
+            # A small address space (ulimit -v, some containers) cannot map the first size.
+            if "Cannot allocate memory" not in str(error) or size < 1 << 22:
+                raise Unavailable(f"{path}: {error}") from error
+            size //= 8
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+_environments: dict[tuple[int, str], _Shared] = {}
+_registry = threading.Lock()
+
+
+class LmdbTables:
+    """Tables in a folder; open handles of one process share the environment.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     tables = LmdbTables(Path(folder), ("fruit",))
+    ...     tables.transact(lambda change: change.put("fruit", b"fig", b"sweet"))
+    ...     with tables.read() as view:
+    ...         print(view.get("fruit", b"fig"))
+    ...     tables.close()
+    b'sweet'
+    """
+
+    def __init__(self, path: Path, tables: tuple[str, ...], *, map_bytes: int = MAP_BYTES_FIRST) -> None:
+        # A forked child must not use its parent's environment: the process is part of the name.
+        self._name = (os.getpid(), str(path.resolve()))
+        with _registry:
+            shared = _environments.get(self._name)
+            if shared is None:
+                shared = _environments[self._name] = _Shared(path, tables, map_bytes)
+            shared.users += 1
+        self._shared: _Shared | None = shared
+
+    def _env(self) -> _Shared:
+        if self._shared is None:
+            raise Unavailable(f"{self._name[1]}: the store is closed")
+        return self._shared
+
+    @contextmanager
+    def read(self) -> Iterator[_View]:
+        shared = self._env()
+        txn = None
+        while txn is None:
+            resized = False
+            with shared.reading():
+                try:
+                    txn = shared.env.begin()
+                except lmdb.MapResizedError:
+                    resized = True
+                except lmdb.Error as error:
+                    raise Unavailable(f"{shared.path}: {error}") from error
+                if txn is not None:
+                    try:
+                        yield _View(txn, shared.dbs)
+                    finally:
+                        txn.abort()
+            if resized:
+                shared.resize(0)
+
+    def transact(self, body: Callable[[_Change], T]) -> T:
+        shared = self._env()
+        with shared.writer:
+            if shared.writing:
+                raise Conflict("a transaction is already open in this thread")
+            shared.writing = True
+            try:
+                while True:
+                    try:
+                        with shared.env.begin(write=True) as txn:
+                            return body(_Change(txn, shared.dbs))
+                    except lmdb.MapFullError:
+                        self._grow(shared)
+                    except lmdb.MapResizedError:
+                        shared.resize(0)
+                    except lmdb.Error as error:
+                        raise Unavailable(f"{shared.path}: {error}") from error
+            finally:
+                shared.writing = False
+
+    @staticmethod
+    def _grow(shared: _Shared) -> None:
+        size = shared.env.info()["map_size"] * 2
+        if size > MAP_BYTES_MAX:
+            raise TooLarge(
+                f"{shared.path}: the map may not exceed {MAP_BYTES_MAX} bytes", size=size, limit=MAP_BYTES_MAX
+            )
+        shared.resize(size)
+
+    def close(self) -> None:
+        shared, self._shared = self._shared, None
+        if shared is None:
+            return
+        with _registry:
+            shared.users -= 1
+            if shared.users == 0:
+                _environments.pop(self._name, None)
+                shared.env.close()

@@ -1,0 +1,234 @@
+"""One behaviour for every store of ordered tables."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ropewalk.errors import Conflict, NotFound, Unavailable
+from ropewalk.gossip.table import Table, Transaction
+from ropewalk.stores.lmdb import LmdbTables
+from ropewalk.stores.memory import MemoryTables
+
+NAMES = ("a", "b")
+
+
+@pytest.fixture(params=["memory", "lmdb"])
+def tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Table]:
+    store: Table = MemoryTables(NAMES) if request.param == "memory" else LmdbTables(tmp_path / "db", NAMES)
+    yield store
+    store.close()
+
+
+def fill(tables: Table, *keys: bytes, table: str = "a") -> None:
+    def body(change: Transaction) -> None:
+        for key in keys:
+            change.put(table, key, b"v" + key)
+
+    tables.transact(body)
+
+
+def keys(tables: Table, *args, **kwargs) -> list[bytes]:
+    with tables.read() as view:
+        return [key for key, _ in view.scan("a", *args, **kwargs)]
+
+
+def test_what_was_put_is_found_in_its_table_only(tables: Table):
+    fill(tables, b"k")
+    with tables.read() as view:
+        assert view.get("a", b"k") == b"vk"
+        assert view.get("b", b"k") is None
+        assert view.get("a", b"other") is None
+        assert (view.count("a"), view.count("b")) == (1, 0)
+
+
+def test_a_scan_is_in_key_order_within_its_bounds(tables: Table):
+    fill(tables, b"d", b"a", b"c", b"b", b"bb")
+    assert keys(tables) == [b"a", b"b", b"bb", b"c", b"d"]
+    assert keys(tables, b"b") == [b"b", b"bb", b"c", b"d"]
+    assert keys(tables, b"b", b"c") == [b"b", b"bb"]
+    assert keys(tables, b"x") == []
+    assert keys(tables, b"c", b"c") == []
+
+
+def test_a_reverse_scan_has_the_same_bounds(tables: Table):
+    fill(tables, b"d", b"a", b"c", b"b", b"bb")
+    assert keys(tables, reverse=True) == [b"d", b"c", b"bb", b"b", b"a"]
+    assert keys(tables, b"b", b"c", reverse=True) == [b"bb", b"b"]
+    assert keys(tables, b"b", b"zz", reverse=True) == [b"d", b"c", b"bb", b"b"]
+    assert keys(tables, b"", b"a", reverse=True) == []
+
+
+def test_an_empty_table_scans_to_nothing(tables: Table):
+    assert keys(tables) == keys(tables, reverse=True) == keys(tables, b"a", b"b", reverse=True) == []
+
+
+def test_a_transaction_sees_its_own_writes_in_order(tables: Table):
+    fill(tables, b"a", b"c", b"e")
+
+    def body(change: Transaction) -> list[bytes]:
+        change.put("a", b"d", b"new")
+        change.put("a", b"a", b"changed")
+        change.delete("a", b"c")
+        change.delete("a", b"missing")
+        assert change.get("a", b"c") is None
+        assert change.get("a", b"a") == b"changed"
+        assert change.count("a") == 3
+        assert [key for key, _ in change.scan("a", reverse=True)] == [b"e", b"d", b"a"]
+        return [key for key, _ in change.scan("a")]
+
+    assert tables.transact(body) == [b"a", b"d", b"e"]
+    assert keys(tables) == [b"a", b"d", b"e"]
+
+
+def test_a_key_put_after_its_deletion_is_there(tables: Table):
+    fill(tables, b"k")
+
+    def body(change: Transaction) -> None:
+        change.delete("a", b"k")
+        change.put("a", b"k", b"again")
+        assert list(change.scan("a")) == [(b"k", b"again")]
+        assert change.count("a") == 1
+
+    tables.transact(body)
+    with tables.read() as view:
+        assert list(view.scan("a")) == [(b"k", b"again")]
+
+
+def test_a_raise_takes_everything_back(tables: Table):
+    fill(tables, b"old")
+
+    def body(change: Transaction) -> None:
+        change.put("a", b"new", b"")
+        change.put("b", b"new", b"")
+        change.delete("a", b"old")
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        tables.transact(body)
+    assert keys(tables) == [b"old"]
+    with tables.read() as view:
+        assert view.count("b") == 0
+    fill(tables, b"next")  # the store is not stuck
+    assert keys(tables) == [b"next", b"old"]
+
+
+def test_a_reader_during_a_write_sees_the_moment_before(tables: Table):
+    fill(tables, b"old")
+
+    def body(change: Transaction) -> None:
+        change.put("a", b"new", b"")
+        assert keys(tables) == [b"old"]
+
+    tables.transact(body)
+    assert keys(tables) == [b"new", b"old"]
+
+
+def test_an_open_view_does_not_see_later_commits(tables: Table):
+    fill(tables, b"1", b"2")
+    with tables.read() as view:
+        rows = view.scan("a")
+        assert next(rows)[0] == b"1"
+        fill(tables, b"1a", b"3")
+        tables.transact(lambda change: change.delete("a", b"2"))
+        assert [key for key, _ in rows] == [b"2"]
+        assert view.count("a") == 2
+    assert keys(tables) == [b"1", b"1a", b"3"]
+
+
+def test_a_transaction_inside_a_transaction_is_refused(tables: Table):
+    def body(change: Transaction) -> None:
+        fill(tables, b"inner")
+
+    with pytest.raises(Conflict):
+        tables.transact(body)
+    assert keys(tables) == []
+
+
+def test_writers_of_many_threads_take_turns(tables: Table):
+    def add(_: object = None) -> None:
+        def body(change: Transaction) -> None:
+            now = int(change.get("a", b"n") or b"0")
+            change.put("a", b"n", b"%d" % (now + 1))
+
+        for _ in range(5):
+            tables.transact(body)
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with tables.read() as view:
+        assert view.get("a", b"n") == b"20"
+
+
+def test_an_unknown_table_is_named(tables: Table):
+    with tables.read() as view, pytest.raises(NotFound, match="nowhere"):
+        view.get("nowhere", b"k")
+
+
+def test_a_long_scan_crosses_every_slice(tables: Table):
+    fill(tables, *(b"%05d" % n for n in range(1000)))
+    assert keys(tables) == [b"%05d" % n for n in range(1000)]
+    assert keys(tables, b"00100", b"00900", reverse=True) == [b"%05d" % n for n in range(899, 99, -1)]
+
+
+def test_a_full_map_grows_and_the_transaction_runs_again(tmp_path: Path):
+    tables = LmdbTables(tmp_path / "db", NAMES, map_bytes=1 << 16)
+    runs = []
+
+    def body(change: Transaction) -> None:
+        runs.append(1)
+        for n in range(200):
+            change.put("a", b"%04d" % n, bytes(2000))
+
+    tables.transact(body)
+    assert len(runs) > 1
+    with tables.read() as view:
+        assert view.count("a") == 200
+    tables.close()
+
+
+def test_a_full_map_waits_for_a_reader_and_then_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("ropewalk.stores.lmdb.READER_WAIT_S", 0.01)
+    tables = LmdbTables(tmp_path / "db", NAMES, map_bytes=1 << 16)
+    with tables.read(), pytest.raises(Unavailable, match="map is full"):
+        tables.transact(lambda change: change.put("a", b"k", bytes(1 << 20)))
+    tables.transact(lambda change: change.put("a", b"k", bytes(1 << 20)))
+    tables.close()
+
+
+def test_two_handles_of_one_folder_share_it(tmp_path: Path):
+    one, two = LmdbTables(tmp_path / "db", NAMES), LmdbTables(tmp_path / "db", NAMES)
+    fill(one, b"k")
+    one.close()
+    assert keys(two) == [b"k"]
+    two.close()
+    two.close()
+    with pytest.raises(Unavailable, match="closed"):
+        keys(two)
+
+
+def test_another_process_reads_and_outgrows_us(tmp_path: Path):
+    tables = LmdbTables(tmp_path / "db", NAMES, map_bytes=1 << 16)
+    fill(tables, b"ours")
+    program = (
+        "import sys; from pathlib import Path; from ropewalk.stores.lmdb import LmdbTables\n"
+        "t = LmdbTables(Path(sys.argv[1]), ('a', 'b'), map_bytes=1 << 16)\n"
+        "t.transact(lambda c: [c.put('a', b'%04d' % n, bytes(2000)) for n in range(100)])\n"
+        "with t.read() as v: print(v.get('a', b'ours').decode())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "db")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "vours"
+    with tables.read() as view:  # the map was resized by the other process
+        assert view.count("a") == 101
+    fill(tables, b"more")
+    tables.close()
