@@ -1,0 +1,49 @@
+# The front door. `make demo` and `make test` do all the set-up themselves: Python 3.11+, git and make are enough.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test check bench torture vectors lock docs clean
+
+demo: $(READY)  ## run the main job on sample data
+	@$(BIN)/ropewalk demo
+
+test: $(READY)  ## everything that must hold, in under 15 minutes
+	$(BIN)/python -m pytest
+
+check: $(READY)  ## lint, types, layers, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_layers.py
+	$(BIN)/python -m vectors.generate --check
+	$(BIN)/python docs/generate_cli.py --check
+
+bench: $(READY)  ## ours beside its peers; `make bench ONLY="jcs merkle"` for some, QUICK=1 for small sizes
+	$(BIN)/python -m bench $(ONLY) $(if $(QUICK),--quick)
+
+torture: $(READY)  ## long reliability runs; reports land in build/
+	$(BIN)/python -m tests.torture $(ONLY)
+
+vectors: $(READY)  ## write the generated vectors again
+	$(BIN)/python -m vectors.generate
+
+docs: $(READY)  ## write the generated pages again
+	$(BIN)/python docs/generate_cli.py
+
+lock: $(READY)  ## pin every dependency again
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/python -m uv pip compile --quiet pyproject.toml --extra test --generate-hashes --no-emit-index-url \
+	  --universal --python-version 3.11 --output-file requirements.lock
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "ropewalk needs Python 3.11 or newer; name one with make PYTHON=python3.12"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(READY)
+
+clean:  ## remove what make made
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,95 @@
+"""A repository with what ropewalk needs, and a doctor who looks at it."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+
+import pygit2
+import pytest
+
+
+def test_init_makes_a_bare_repository_with_a_key_of_its_own(ropewalk, tmp_path):
+    answer = ropewalk("init", "my.git", "--json").json
+    assert pygit2.Repository(str(tmp_path / "my.git")).is_bare
+    assert answer["did"].startswith("did:key:z")
+    node = tmp_path / "my.git" / "ropewalk" / "keys" / "node.json"
+    assert stat.S_IMODE(node.stat().st_mode) == 0o600
+    shown = ropewalk("key", "show", "node", "--repo", "my.git", "--json").json
+    assert shown["did"] == answer["did"]
+
+
+def test_init_twice_changes_nothing_and_says_so(ropewalk, tmp_path):
+    did = ropewalk("init", "my.git", "--json").json["did"]
+    again = ropewalk("init", "my.git", "--json").json
+    assert (again["did"], again["done"]) == (did, [])
+    assert "nothing was missing" in ropewalk("init", "my.git").text
+
+
+def test_init_adds_to_a_repository_that_is_there(ropewalk, tmp_path):
+    subprocess.run(["git", "init", "-q", "work"], cwd=tmp_path, check=True)
+    answer = ropewalk("init", "work", "--json").json
+    assert answer["repository"] == str(tmp_path / "work" / ".git")
+    assert not any("bare" in line for line in answer["done"])
+    status = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=tmp_path / "work", capture_output=True, check=True
+    )
+    assert status.stdout == b""
+
+
+def test_a_linked_work_tree_means_its_main_repository(ropewalk, tmp_path):
+    subprocess.run(["git", "init", "-q", "work"], cwd=tmp_path, check=True)
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.test"]
+    subprocess.run(
+        ["git", *identity, "commit", "-q", "--allow-empty", "-m", "x"], cwd=tmp_path / "work", check=True
+    )
+    subprocess.run(["git", "worktree", "add", "-q", "../linked"], cwd=tmp_path / "work", check=True)
+    answer = ropewalk("init", ".", "--json", cwd=tmp_path / "linked").json
+    assert answer["repository"] == str(tmp_path / "work" / ".git")
+
+
+def test_init_refuses_a_folder_that_holds_something_else(ropewalk, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("years of work")
+    assert ropewalk("init", "full").code == 7
+    assert [p.name for p in (tmp_path / "full").iterdir()] == ["thesis.txt"]
+
+
+def test_doctor_is_content_with_this_installation(ropewalk):
+    ropewalk("init", "my.git")
+    answer = ropewalk("doctor", "--repo", "my.git", "--json")
+    assert answer.code == 0, answer.json
+    checks = {each["name"]: each for each in answer.json["checks"]}
+    assert answer.json["ok"]
+    assert {"python", "blake3", "pygit2", "repository", "node key", "disk"} <= set(checks)
+
+
+def test_doctor_finds_the_repository_by_environment_and_by_surroundings(ropewalk, tmp_path):
+    ropewalk("init", "my.git")
+    named = ropewalk("doctor", "--json", env={"ROPEWALK_REPO": str(tmp_path / "my.git")}).json
+    around = ropewalk("doctor", "--json", cwd=tmp_path / "my.git" / "refs").json
+    for answer in (named, around):
+        assert {c["name"]: c["status"] for c in answer["checks"]}["repository"] == "passed"
+
+
+def test_doctor_names_a_repository_it_was_told_of_and_cannot_find(ropewalk):
+    answer = ropewalk("doctor", "--repo", "nowhere", "--json")
+    assert answer.code == 7
+    assert "nowhere" in {c["name"]: c for c in answer.json["checks"]}["repository"]["detail"]
+
+
+def test_doctor_refuses_keys_that_others_can_read(ropewalk, tmp_path):
+    ropewalk("key", "new", "ada")
+    (tmp_path / "config" / "keys" / "ada.json").chmod(0o644)
+    answer = ropewalk("doctor", "--json")
+    assert answer.code == 7
+    assert "644" in {c["name"]: c for c in answer.json["checks"]}["keys"]["detail"]
+
+
+def test_doctor_refuses_sha256_repositories(ropewalk, tmp_path):
+    made = subprocess.run(
+        ["git", "init", "-q", "--bare", "--object-format=sha256", "x.git"], cwd=tmp_path, check=False
+    )
+    if made.returncode:
+        pytest.skip("this git cannot make SHA-256 repositories; runs wherever git ≥ 2.29 is, as in CI")
+    assert ropewalk("doctor", "--repo", "x.git").code == 7
