@@ -1,0 +1,266 @@
+"""Canonical CBOR: deterministic CBOR for the ledger's wire form, DAG-CBOR for gossip.
+
+One value has one encoding, and any other bytes are refused: an id made from bytes must not have two spellings.
+
+    encode, decode           RFC 8949 §4.2 over the JSON model and byte strings; floats in their shortest width
+    dag_encode, dag_decode   what `@ipld/dag-cbor` writes; floats in 64 bits, 64-bit integers, and links
+
+Both are length-first sorted, definite, shortest-head CBOR, and both write an integral float as an integer.
+libipld does the work where a guard proves its result right; `cborform.check` and cbor2 do the rest. The guards
+exist because libipld (3.5) takes byte strings that resemble a CID for links, keeps `1.0` a float, accepts long
+heads and 32-bit floats, and reserves memory for whatever lengths the input claims.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import cbor2
+import libipld
+
+from ropewalk.errors import InvalidCbor, InvalidDigest
+from ropewalk.kernel.cborform import CORE, DAG, DEPTH_MAX, Dialect, check, is_safe_integer
+from ropewalk.kernel.digest import cid_text, parse_cid, split_cid
+
+__all__ = ["DEPTH_MAX", "Cbor", "Dag", "Link", "dag_decode", "dag_encode", "decode", "encode"]
+
+Cbor: TypeAlias = "bool | int | float | str | bytes | list[Cbor] | dict[str, Cbor] | None"
+Dag: TypeAlias = "bool | int | float | str | bytes | Link | list[Dag] | dict[str, Dag] | None"
+
+_ipld_encode = libipld.encode_dag_cbor
+_ipld_decode = libipld.decode_dag_cbor
+
+_LINK = b"\xd8\x2a"  # the head of tag 42: no link is written without it
+_FLOAT64 = b"\xfb"  # the head of a 64-bit float; never part of UTF-8
+# A 64-bit float may be a safe integer only if it is zero, or its exponent says 1 ≤ |x| < 2^53.
+_FLOAT64_INTEGRAL = re.compile(
+    rb"\xfb(?=[\x3f\xbf][\xf0-\xff].{6}|[\x40-\x42\xc0-\xc2].{7}|[\x43\xc3][\x00-\x3f].{6}|[\x00\x80]\x00{7})",
+    re.DOTALL,
+)
+_INT64_UNSAFE = re.compile(
+    rb"[\x1b\x3b](?:[\x01-\xff]|\x00[\x20-\xff])"
+)  # heads of integers beyond ±(2^53−1)
+_HEADS_CONTAINER = bytes([*range(0x80, 0xC0)])
+_HEADS_LARGE = bytes.fromhex("999a9bb9babb")  # containers that claim more than 255 items
+_CLAIMS_MAX = 1 << 20  # items libipld may reserve room for beyond what is really there
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link to other content: a CID in binary form, version 0 or 1.
+
+    >>> link = Link.parse("bafyreigbtj4x7ip5legnfznufuopl4sg4knzc2cof6duas4b3q2fy6swua")
+    >>> link.cid.hex()[:8], link.text()[:8]
+    ('01711220', 'bafyreig')
+    """
+
+    cid: bytes
+
+    def __post_init__(self) -> None:
+        split_cid(self.cid)
+
+    def text(self) -> str:
+        """The CID as people write it."""
+        return cid_text(self.cid)
+
+    @classmethod
+    def parse(cls, text: str) -> Link:
+        """The link that `text` names."""
+        return cls(parse_cid(text))
+
+
+def dag_encode(value: Dag) -> bytes:
+    """The DAG-CBOR of a value.
+
+    >>> dag_encode({"topic": "a", "clock": 1.0}).hex()
+    'a265636c6f636b0165746f7069636161'
+    """
+    try:
+        raw: bytes = _ipld_encode(value)
+    except (ValueError, RecursionError):
+        pass  # links, and everything that is wrong: the slow way tells them apart
+    else:
+        if _LINK not in raw and not _has_integral_float(raw) and _is_shallow(raw, value):
+            return raw
+    return cbor2.dumps(_settle(value, DAG))
+
+
+def dag_decode(raw: bytes) -> Dag:
+    """The value of canonical DAG-CBOR; every other spelling is refused.
+
+    >>> dag_decode(bytes.fromhex("a265636c6f636b0165746f7069636161"))
+    {'clock': 1, 'topic': 'a'}
+    >>> dag_decode(bytes.fromhex("1817"))
+    Traceback (most recent call last):
+    ...
+    ropewalk.errors.InvalidCbor: DAG-CBOR byte 0: head is longer than necessary
+    """
+    if _is_tame(raw):
+        try:
+            value = _ipld_decode(raw)
+            if _ipld_encode(value) == raw and not _has_integral_float(raw):
+                return _with_links(value) if _LINK in raw else cast(Dag, value)
+        except (ValueError, RecursionError, InvalidDigest):
+            pass  # the law below says what is wrong, and where
+    check(raw, DAG)
+    return cast(Dag, cbor2.loads(raw, tag_hook=_link_of_tag, max_depth=DEPTH_MAX + 1))
+
+
+def encode(value: Cbor) -> bytes:
+    """The deterministic CBOR of a value of the JSON model, byte strings included.
+
+    >>> encode({"b": 1.5, "a": [1.0, None]}).hex()
+    'a261618201f66162f93e00'
+    """
+    try:
+        raw: bytes = _ipld_encode(value)
+    except (ValueError, RecursionError):
+        pass
+    else:
+        if _is_core(raw, value) and _is_shallow(raw, value):
+            return raw
+    return cbor2.dumps(_settle(value, CORE), canonical=True)
+
+
+def decode(raw: bytes) -> Cbor:
+    """The value of deterministic CBOR; every other spelling is refused.
+
+    >>> decode(bytes.fromhex("a261618201f66162f93e00"))
+    {'a': [1, None], 'b': 1.5}
+    >>> decode(bytes.fromhex("f93c00"))
+    Traceback (most recent call last):
+    ...
+    ropewalk.errors.InvalidCbor: CBOR byte 0: integer written as a float
+    """
+    if _is_tame(raw):
+        try:
+            value = _ipld_decode(raw)
+            if _ipld_encode(value) == raw and _is_core(raw, value):
+                return cast(Cbor, value)
+        except (ValueError, RecursionError):
+            pass
+    check(raw, CORE)
+    return cast(Cbor, cbor2.loads(raw, max_depth=DEPTH_MAX + 1))
+
+
+def _has_integral_float(raw: bytes) -> bool:
+    """Whether a float that must be an integer could be written in `raw`; also true for bytes that only look so."""
+    return _FLOAT64 in raw and any(
+        is_safe_integer(struct.unpack_from(">d", raw, found.end())[0])
+        for found in _FLOAT64_INTEGRAL.finditer(raw)
+    )
+
+
+def _is_core(raw: bytes, value: Any) -> bool:
+    """Whether both dialects agree on `raw`, the encoding of `value`: no links, no floats, no unsafe integers."""
+    if _LINK in raw:
+        return False
+    if _FLOAT64 not in raw and _INT64_UNSAFE.search(raw) is None:
+        return True
+    # Byte strings and texts may hold such bytes by chance: only now is it worth looking at each number.
+    todo = [value]
+    for item in todo:
+        if isinstance(item, list):
+            todo.extend(item)
+        elif isinstance(item, dict):
+            todo.extend(item.values())
+        elif isinstance(item, float) or (isinstance(item, int) and not CORE.int_min <= item <= CORE.int_max):
+            return False
+    return True
+
+
+def _is_tame(raw: bytes) -> bool:
+    """Whether libipld can read `raw` in bounded memory: heads that could nest or claim too much are few."""
+    size = len(raw)
+    return size <= DEPTH_MAX or (
+        size - len(raw.translate(None, _HEADS_CONTAINER)) <= DEPTH_MAX
+        and (size - len(raw.translate(None, _HEADS_LARGE))) * size <= _CLAIMS_MAX
+    )
+
+
+def _is_shallow(raw: bytes, value: Any) -> bool:
+    """Whether a value, encoded as `raw`, nests within the bound: each level costs a head."""
+    if len(raw) <= DEPTH_MAX or len(raw) - len(raw.translate(None, _HEADS_CONTAINER)) <= DEPTH_MAX:
+        return True
+    level = [value]
+    for _ in range(DEPTH_MAX + 1):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                below.extend(item.values())
+            elif isinstance(item, list):
+                below.extend(item)
+        if not below:
+            return True
+        level = below
+    return not any(isinstance(item, dict | list) for item in level)
+
+
+def _with_links(value: Any) -> Dag:
+    """Put links where libipld gave bytes; right only for a value that libipld encodes back to where it came from."""
+    if isinstance(value, bytes):
+        return Link(value) if _ipld_encode(value)[:2] == _LINK else value
+    if isinstance(value, list):
+        return [_with_links(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _with_links(item) for key, item in value.items()}
+    return cast(Dag, value)
+
+
+def _link_of_tag(tag: cbor2.CBORTag, _immutable: bool) -> Link:
+    return Link(tag.value[1:])
+
+
+def _settle(value: Any, dialect: Dialect, where: str = "", depth: int = 0) -> Any:
+    """The value as cbor2 writes it canonically: sorted, numbers reduced, links as tags; refuses what has no form."""
+
+    def refuse(reason: str) -> InvalidCbor:
+        return InvalidCbor(
+            f"{dialect.name} value{' at ' + where if where else ''}: {reason}", where=where, reason=reason
+        )
+
+    if value is None or isinstance(value, bool | bytes):
+        return value
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise refuse("text holds a lone surrogate") from None
+        return value
+    if isinstance(value, float):
+        if is_safe_integer(value):
+            return int(value)
+        try:
+            dialect.float_width(value)
+        except InvalidCbor as error:
+            raise refuse(error.fields["reason"]) from None
+        return value
+    if isinstance(value, int):
+        if not dialect.int_min <= value <= dialect.int_max:
+            raise refuse("integer out of range")
+        return int(value)
+    if isinstance(value, Link) and dialect.links:
+        return cbor2.CBORTag(42, b"\0" + value.cid)
+    if not isinstance(value, dict | list):
+        raise refuse(f"{type(value).__name__} has no canonical form")
+    if depth == DEPTH_MAX:
+        raise refuse(f"nested deeper than {DEPTH_MAX}")
+    if isinstance(value, list):
+        return [_settle(item, dialect, f"{where}/{index}", depth + 1) for index, item in enumerate(value)]
+    settled = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise refuse(f"map key {key!r} is not text")
+        settled[key] = _settle(item, dialect, f"{where}/{key}", depth + 1)
+    try:
+        return dict(sorted(settled.items(), key=_key_order))
+    except UnicodeEncodeError:
+        raise refuse("map key holds a lone surrogate") from None
+
+
+def _key_order(pair: tuple[str, Any]) -> tuple[int, bytes]:
+    key = pair[0].encode()
+    return len(key), key
