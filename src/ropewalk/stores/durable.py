@@ -1,0 +1,108 @@
+"""Files that are on disk when we say so.
+
+Every call that changes the disk goes through a `Disk`, so that a test can make the n-th of them fail and see that
+nothing half-written is ever taken for the truth.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+from ropewalk.errors import Unavailable
+
+__all__ = ["Disk", "unavailable"]
+
+
+class Disk:
+    """The few calls that change a file system. Each one does what its name says, at once, or raises `OSError`."""
+
+    def write_new(self, path: Path, raw: bytes, *, mode: int = 0o444) -> None:
+        """Make a file that must not exist yet and put its bytes on the platter; nothing stays behind on failure."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            try:
+                self.write(descriptor, raw)
+                self.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+
+    def write(self, descriptor: int, raw: bytes) -> None:
+        view = memoryview(raw)
+        while view:
+            view = view[os.write(descriptor, view) :]
+
+    def fsync(self, descriptor: int) -> None:
+        os.fsync(descriptor)
+
+    def fsync_directory(self, path: Path) -> None:
+        """A new name is durable only once its directory is."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def touch_new(self, path: Path, raw: bytes) -> None:
+        """A marker file; losing it in a power cut does no harm, so it is not synced."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            self.write(descriptor, raw)
+        finally:
+            os.close(descriptor)
+
+    def append(self, path: Path, raw: bytes) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            self.write(descriptor, raw)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.rename(old, new)  # noqa: PTH104 - Path.rename hides which call fails
+
+    def link(self, old: Path, new: Path) -> None:
+        os.link(old, new)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)  # noqa: PTH108
+
+    def make_directories(self, path: Path) -> None:
+        """Make what is missing of a path, and make each new name durable."""
+        missing = []
+        probe = path
+        while not probe.is_dir():
+            missing.append(probe)
+            probe = probe.parent
+        for directory in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                directory.mkdir()
+            self.fsync_directory(directory.parent)
+
+
+def unavailable(error: OSError, doing: str) -> Unavailable:
+    """A refusal of the file system in words for the person who must clear it."""
+    known = {
+        errno.ENOSPC: ("the disk is full", "Free some space, then try again; nothing was changed."),
+        errno.EDQUOT: ("the disk quota is used up", "Free some space, then try again; nothing was changed."),
+        errno.EROFS: ("the file system is read-only", "Mount it for writing, or write to another clone."),
+        errno.EACCES: (
+            "permission denied",
+            "Ask for write access to the repository, or write to another clone.",
+        ),
+        errno.EPERM: (
+            "permission denied",
+            "Ask for write access to the repository, or write to another clone.",
+        ),
+    }
+    reason, advice = known.get(
+        error.errno or 0, (error.strerror or str(error), "Nothing was changed; try again.")
+    )
+    where = f" ({error.filename})" if error.filename else ""
+    return Unavailable(f"{doing}: {reason}{where}", advice=advice, errno=error.errno, reason=reason)

@@ -1,0 +1,290 @@
+"""A git repository as a store: objects in packs we write ourselves, heads moved by compare-and-swap.
+
+Reading never lets libgit2 see a loose object (1.9 spins for ever on a truncated one): packs are read through it,
+loose files by us, and everything is hashed again before anybody sees it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pygit2
+
+from ropewalk.errors import DigestMismatch, Invalid, NotFound, RopewalkError, Unavailable
+from ropewalk.stores.durable import Disk, unavailable
+from ropewalk.stores.gitrefs import FOREIGN_LOCK_WAIT_S, GitRefs
+from ropewalk.stores.packs import KIND_NUMBERS, Kind, build_pack
+from ropewalk.stores.place import Place
+
+__all__ = ["KEEP_MARK", "GitStore"]
+
+KEEP_MARK = "ropewalk in flight"
+KINDS: dict[int, Kind] = {number: kind for kind, number in KIND_NUMBERS.items()}
+LOOSE_BYTES_MAX = 64 << 20  # inflated; a loose object of ours is an envelope or a note, far below
+READS_PER_ODB = 100_000  # libgit2 caches what it reads; a fresh handle now and then keeps memory flat
+ALTERNATES_DEPTH_MAX = 5  # as git has it
+_counter = itertools.count()
+
+
+class GitStore:
+    """Objects and heads of one repository. Safe to share between threads; processes coordinate on disk."""
+
+    def __init__(
+        self, place: Place, *, disk: Disk | None = None, lock_wait_s: float = FOREIGN_LOCK_WAIT_S
+    ) -> None:
+        self.place = place
+        self.disk = disk or Disk()
+        self._config = _read_config(place.git_dir / "config")
+        _refuse_foreign_formats(place.git_dir, self._config)
+        self._objects = _object_folders(place.git_dir / "objects")
+        self._odb: pygit2.Odb | None = None
+        self._reads = 0
+        self._odb_guard = threading.Lock()
+        self.refs = GitRefs(
+            place.git_dir,
+            place.home / "locks",
+            self.disk,
+            log_updates=_log_updates(self._config),
+            signature=lambda: f"{self.identity} {int(time.time())} +0000",
+            lock_wait_s=lock_wait_s,
+        )
+
+    @property
+    def pack_folder(self) -> Path:
+        """Where new packs go."""
+        return self._objects[0] / "pack"
+
+    @property
+    def identity(self) -> str:
+        """Who writes here, `Name <mail>`, as git's configuration says; a neutral name where it says nothing."""
+        name, mail = (self._setting(key) for key in ("user.name", "user.email"))
+        return f"{_clean(name) or 'ropewalk'} <{_clean(mail) or 'ropewalk@localhost'}>"
+
+    def head(self, ref: str) -> str | None:
+        """Where a ref points, None if it does not exist."""
+        return self.refs.read(ref)
+
+    def heads(self, prefix: str) -> dict[str, str]:
+        """Every ref below a prefix."""
+        return self.refs.under(prefix)
+
+    def turn(self, ref: str) -> contextlib.AbstractContextManager[None]:
+        """Queue among the ropewalk writers of a ref. Saves retries; compare-and-swap still decides."""
+        return self.refs.turn(ref)
+
+    def move_head(self, ref: str, expected: str | None, new: str) -> None:
+        """Move a ref by compare-and-swap, durably; `expected=None` means it must not exist yet."""
+        self.refs.move(ref, expected, new)
+
+    def get(self, oid: str) -> tuple[Kind, bytes]:
+        """An object by id, hashed again. `NotFound` if it is missing, `DigestMismatch` if its bytes are wrong."""
+        kind, raw = self._read(oid)
+        named = hashlib.sha1(b"%s %d\x00" % (kind.encode(), len(raw)), usedforsecurity=False)
+        named.update(raw)
+        if named.hexdigest() != oid:
+            raise DigestMismatch(
+                f"object {oid} holds other bytes", expected=oid, got=named.hexdigest(), where=oid
+            )
+        return kind, raw
+
+    @contextlib.contextmanager
+    def put(self, objects: Sequence[tuple[str, Kind, bytes]]) -> Iterator[None]:
+        """Make objects durable as one pack, and hold them until the block that names them ends.
+
+        The pack carries a `.keep` while the block runs, so that no `git gc` finds it unreachable and drops it
+        before the ref has moved.
+        """
+        if not objects:
+            yield
+            return
+        keep = self._write_pack(objects)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                self.disk.unlink(keep)
+
+    def _write_pack(self, objects: Sequence[tuple[str, Kind, bytes]]) -> Path:
+        name, pack, index = build_pack(objects)
+        folder = self.pack_folder
+        target = folder / f"pack-{name}.pack"
+        keep, target_index = target.with_suffix(".keep"), target.with_suffix(".idx")
+        temporary = folder / f".ropewalk-{os.getpid()}-{next(_counter)}.pack"
+        temporary_index = temporary.with_suffix(".idx")
+        made: list[Path] = []
+        try:
+            with contextlib.suppress(FileExistsError):
+                self.disk.touch_new(keep, in_flight_mark())
+            made.append(keep)
+            for path, raw in ((temporary, pack), (temporary_index, index)):
+                self.disk.write_new(path, raw)
+                made.append(path)
+            self.disk.rename(temporary, target)
+            made.append(target)
+            # The index goes last: a pack without one is invisible and harmless.
+            self.disk.rename(temporary_index, target_index)
+            made.append(target_index)
+            self.disk.fsync_directory(folder)
+        except OSError as error:
+            for path in reversed(made):
+                with contextlib.suppress(OSError):
+                    self.disk.unlink(path)
+            raise unavailable(error, "writing a pack") from error
+        return keep
+
+    def _read(self, oid: str) -> tuple[Kind, bytes]:
+        failure: Exception | None = None
+        for attempt in range(4):
+            for folder in self._objects:
+                found = _read_loose(folder / oid[:2] / oid[2:], oid)
+                if found is not None:
+                    return found
+            try:
+                number, raw = self._packs(fresh=attempt > 0).read(oid)
+                return KINDS[number], raw
+            except KeyError as error:
+                failure = error
+                if attempt:
+                    break  # a fresh look at the packs did not show it
+            except (pygit2.GitError, ValueError, OSError) as error:
+                failure = error  # a pack may have been rolled into another one under our feet: look again
+                time.sleep(0.001 * attempt)
+        if isinstance(failure, KeyError):
+            raise NotFound(f"object {oid} is not in the repository", oid=oid)
+        raise DigestMismatch(f"object {oid} cannot be read: {failure}", expected=oid, where=oid) from failure
+
+    def _packs(self, *, fresh: bool) -> pygit2.Odb:
+        with self._odb_guard:
+            self._reads += 1
+            if self._odb is None or fresh or self._reads > READS_PER_ODB:
+                odb = pygit2.Odb()
+                for folder in self._objects:
+                    odb.add_backend(pygit2.OdbBackendPack(str(folder)), 1)
+                self._odb, self._reads = odb, 0
+            return self._odb
+
+    def _setting(self, key: str) -> str:
+        for config in (self._config, *_user_configs()):
+            with contextlib.suppress(KeyError):
+                return str(config[key])
+        return ""
+
+
+def in_flight_mark() -> bytes:
+    """What our `.keep` files say: who holds the pack, so that a sweeper can tell the dead from the living."""
+    return f"{KEEP_MARK} {os.getpid()} {socket.gethostname()}\n".encode()
+
+
+def _read_loose(path: Path, oid: str) -> tuple[Kind, bytes] | None:
+    """A loose object, inflated with a bound; a torn one is named, never waited for."""
+    try:
+        with path.open("rb") as stream:
+            packed = stream.read(LOOSE_BYTES_MAX)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise unavailable(error, f"reading object {oid}") from error
+    inflate = zlib.decompressobj()
+    try:
+        raw = inflate.decompress(packed, LOOSE_BYTES_MAX)
+    except zlib.error as error:
+        raise _torn(oid, path, str(error)) from error
+    if not inflate.eof:
+        raise _torn(oid, path, "it ends too early")
+    header, _, body = raw.partition(b"\x00")
+    kind, _, size = header.partition(b" ")
+    name = kind.decode("ascii", "replace")
+    if name not in KIND_NUMBERS or not size.isdigit() or int(size) != len(body):
+        raise _torn(oid, path, "its header does not fit its bytes")
+    known: Kind = name
+    return known, body
+
+
+def _torn(oid: str, path: Path, reason: str) -> RopewalkError:
+    return DigestMismatch(
+        f"loose object {oid} is damaged: {reason}",
+        expected=oid,
+        where=str(path),
+        advice="Move that file away and fetch the object again from another clone.",
+    )
+
+
+def _object_folders(first: Path) -> list[Path]:
+    """The object folder and those it borrows from (`info/alternates`)."""
+    folders = [first]
+    frontier = [first]
+    for _ in range(ALTERNATES_DEPTH_MAX):
+        found: list[Path] = []
+        for folder in frontier:
+            listing = folder / "info" / "alternates"
+            if listing.is_file():
+                lines = (line.strip() for line in listing.read_text(encoding="utf-8").splitlines())
+                found += [(folder / line).resolve() for line in lines if line and not line.startswith("#")]
+        frontier = [folder for folder in found if folder.is_dir() and folder not in folders]
+        folders += frontier
+    return folders
+
+
+def _read_config(path: Path) -> pygit2.Config:
+    try:
+        return pygit2.Config(str(path))
+    except (pygit2.GitError, OSError) as error:
+        raise Unavailable(f"git's configuration {path} cannot be read: {error}", path=str(path)) from error
+
+
+def _user_configs() -> Iterable[pygit2.Config]:
+    for finder in (
+        pygit2.Config.get_global_config,
+        pygit2.Config.get_xdg_config,
+        pygit2.Config.get_system_config,
+    ):
+        with contextlib.suppress(pygit2.GitError, OSError):
+            yield finder()
+
+
+def _refuse_foreign_formats(git_dir: Path, config: pygit2.Config) -> None:
+    def setting(key: str) -> str:
+        with contextlib.suppress(KeyError):
+            return str(config[key]).lower()
+        return ""
+
+    if setting("extensions.objectformat") not in ("", "sha1"):
+        raise Invalid(
+            f"{git_dir} keeps {setting('extensions.objectformat').upper()} objects; "
+            "the specifications name commits by 40 hex digits, which only SHA-1 repositories have",
+            path=str(git_dir),
+            advice="Use a repository made with `ropewalk init` or `git init --object-format=sha1`.",
+        )
+    if setting("extensions.refstorage") not in ("", "files") or (git_dir / "reftable").is_dir():
+        raise Invalid(
+            f"{git_dir} keeps its refs as a reftable; ropewalk moves refs by git's lock files",
+            path=str(git_dir),
+            advice="Convert it with `git refs migrate --ref-format=files`.",
+        )
+
+
+def _log_updates(config: pygit2.Config) -> str:
+    """`core.logAllRefUpdates`: unset means yes where there is a work tree."""
+
+    def setting(key: str) -> str:
+        with contextlib.suppress(KeyError):
+            return str(config[key]).lower()
+        return ""
+
+    said = setting("core.logallrefupdates")
+    if said in ("always", "true", "false"):
+        return said
+    return "false" if setting("core.bare") == "true" else "true"
+
+
+def _clean(text: str) -> str:
+    return "".join(letter for letter in text if letter not in "<>\n\r\x00").strip()

@@ -1,0 +1,220 @@
+"""Roll many small packs into few larger ones, so that reading stays fast however small the appends were.
+
+Our packs hold whole objects, so rolling up is copying. A pack disappears only after a larger one with all its
+objects is on disk; readers that had it open keep it, the others look again. Packs we must not touch stay: kept ones,
+ones with deltas or bitmaps, promisor and cruft packs, and those a multi-pack-index names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import mmap
+import os
+import socket
+import struct
+import time
+from binascii import crc32
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ropewalk.errors import RopewalkError
+from ropewalk.stores.durable import Disk, unavailable
+from ropewalk.stores.git import KEEP_MARK, in_flight_mark
+from ropewalk.stores.packs import PACK_HEADER, PackEntry, build_index, entry_kind, read_index
+
+__all__ = ["PACKS_SMALL_MAX", "pack_count", "roll_up", "sweep"]
+
+PACKS_SMALL_MAX = 48  # more packs than this and a roll-up is worth its while
+PACK_OBJECTS_MAX = 120_000  # bounds the memory of one roll-up; larger packs are left to `git gc`
+GEOMETRIC_FACTOR = 2  # each pack holds at least twice what all smaller ones hold together
+LEFTOVER_AGE_MIN_S = 3_600.0  # a temporary file this old belongs to nobody alive
+UNTOUCHABLE = (".keep", ".bitmap", ".promisor", ".mtimes")
+
+
+@dataclass(frozen=True, slots=True)
+class _Pack:
+    path: Path
+    objects: int
+
+
+def pack_count(folder: Path) -> int:
+    """How many packs a reader has to look through."""
+    with os.scandir(folder) as entries:
+        return sum(entry.name.endswith(".idx") and entry.name.startswith("pack-") for entry in entries)
+
+
+def roll_up(folder: Path, locks: Path, disk: Disk, *, at_most: int = PACKS_SMALL_MAX) -> int:
+    """Join small packs until sizes grow geometrically; return how many packs went away. One roller at a time."""
+    locks.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(locks / "roll-up", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return 0
+        sweep(folder, disk)
+        if pack_count(folder) <= at_most:
+            return 0
+        chosen = _choose(list(_candidates(folder)))
+        return _join(folder, chosen, disk) if len(chosen) > 1 else 0
+    finally:
+        os.close(descriptor)
+
+
+def sweep(folder: Path, disk: Disk) -> None:
+    """Remove what killed writers left: our temporary files, and our `.keep` marks on packs nobody is writing."""
+    for path in folder.glob("pack-*.keep"):
+        with contextlib.suppress(OSError):
+            if not _held(path.read_bytes().decode("utf-8", "replace"), path):
+                disk.unlink(path)
+    for path in folder.glob(".ropewalk-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > LEFTOVER_AGE_MIN_S:
+                disk.unlink(path)
+
+
+def _held(mark: str, path: Path) -> bool:
+    """Whether a `.keep` is somebody's: a person's, or a living writer's."""
+    words = mark.split()
+    if " ".join(words[:3]) != KEEP_MARK or len(words) != 5 or not words[3].isdigit():
+        return bool(mark) or time.time() - path.stat().st_mtime < LEFTOVER_AGE_MIN_S
+    if words[4] != socket.gethostname():
+        return time.time() - path.stat().st_mtime < LEFTOVER_AGE_MIN_S * 24
+    with contextlib.suppress(PermissionError):
+        try:
+            os.kill(int(words[3]), 0)
+        except ProcessLookupError:
+            return False
+    return True
+
+
+def _candidates(folder: Path) -> Iterator[_Pack]:
+    named = b""
+    with contextlib.suppress(FileNotFoundError):
+        named = (folder / "multi-pack-index").read_bytes()
+    for index in sorted(folder.glob("pack-*.idx")):
+        pack = index.with_suffix(".pack")
+        if any(index.with_suffix(suffix).exists() for suffix in UNTOUCHABLE) or index.name.encode() in named:
+            continue
+        with contextlib.suppress(OSError, struct.error), index.open("rb") as stream:
+            header = stream.read(8 + 1024)
+            (objects,) = struct.unpack_from(">I", header, 8 + 255 * 4)
+            if objects < PACK_OBJECTS_MAX // 2 and pack.exists():
+                yield _Pack(pack, objects)
+
+
+def _choose(packs: list[_Pack]) -> list[_Pack]:
+    """The smallest packs, up to the first that is large beside all of them together."""
+    chosen: list[_Pack] = []
+    total = 0
+    for pack in sorted(packs, key=lambda pack: pack.objects):
+        if chosen and (
+            (pack.objects >= GEOMETRIC_FACTOR * total and len(chosen) > 8)
+            or total + pack.objects > PACK_OBJECTS_MAX
+        ):
+            break
+        chosen.append(pack)
+        total += pack.objects
+    return chosen
+
+
+def _join(folder: Path, packs: list[_Pack], disk: Disk) -> int:
+    """Write one pack with the objects of all, then remove them."""
+    temporary = folder / f".ropewalk-{os.getpid()}-rollup.pack"
+    entries: list[PackEntry] = []
+    seen: set[bytes] = set()
+    joined: list[_Pack] = []
+    offset = PACK_HEADER.size
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
+        try:
+            disk.write(descriptor, PACK_HEADER.pack(b"PACK", 2, 0))
+            for pack in packs:
+                copied = _whole_entries(pack.path)
+                if copied is None:
+                    continue
+                joined.append(pack)
+                for oid, raw in copied:
+                    if oid in seen:
+                        continue
+                    seen.add(oid)
+                    entries.append(PackEntry(oid, crc32(raw), offset))
+                    disk.write(descriptor, raw)
+                    offset += len(raw)
+            checksum = _seal(descriptor, len(entries), disk)
+        finally:
+            os.close(descriptor)
+        if len(joined) < 2:
+            disk.unlink(temporary)
+            return 0
+        _publish(folder, temporary, entries, checksum, disk)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise unavailable(error, "rolling up packs") from error
+    target = folder / f"pack-{checksum.hex()}.pack"
+    for pack in joined:
+        if pack.path != target:
+            _remove(pack.path, disk)
+    return len(joined) - 1
+
+
+def _seal(descriptor: int, count: int, disk: Disk) -> bytes:
+    """Write the true count into the header and the checksum behind everything, then sync."""
+    os.pwrite(descriptor, PACK_HEADER.pack(b"PACK", 2, count), 0)
+    digest = hashlib.sha1(usedforsecurity=False)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    while chunk := os.read(descriptor, 1 << 20):
+        digest.update(chunk)
+    disk.write(descriptor, digest.digest())
+    disk.fsync(descriptor)
+    return digest.digest()
+
+
+def _publish(folder: Path, temporary: Path, entries: list[PackEntry], checksum: bytes, disk: Disk) -> None:
+    target = folder / f"pack-{checksum.hex()}.pack"
+    index = temporary.with_suffix(".idx")
+    with contextlib.suppress(FileNotFoundError):
+        index.unlink()
+    disk.write_new(index, build_index(entries, checksum))
+    # Kept until it is complete: a repack that starts now must not count on packs we are about to remove.
+    keep = target.with_suffix(".keep")
+    with contextlib.suppress(FileExistsError):
+        disk.touch_new(keep, in_flight_mark())
+    try:
+        disk.rename(temporary, target)
+        disk.rename(index, target.with_suffix(".idx"))
+        disk.fsync_directory(folder)
+    finally:
+        with contextlib.suppress(OSError):
+            disk.unlink(keep)
+
+
+def _whole_entries(path: Path) -> list[tuple[bytes, bytes]] | None:
+    """The packed bytes of every object of a pack, or None if it must not be rolled: gone, deltas, or damage."""
+    try:
+        listed = read_index(path.with_suffix(".idx").read_bytes())
+        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+            ordered = sorted(listed, key=lambda entry: entry.offset)
+            ends = [entry.offset for entry in ordered[1:]] + [len(raw) - 20]
+            copied = []
+            for entry, end in zip(ordered, ends, strict=True):
+                packed = raw[entry.offset : end]
+                if not packed or entry_kind(packed[0]) > 4 or crc32(packed) != entry.crc:
+                    return None
+                copied.append((entry.oid, packed))
+            return copied
+    except (OSError, ValueError, RopewalkError):
+        return None
+
+
+def _remove(pack: Path, disk: Disk) -> None:
+    # The index first: from then on nobody new finds the pack.
+    for suffix in (".idx", ".rev", ".pack"):
+        with contextlib.suppress(OSError):
+            disk.unlink(pack.with_suffix(suffix))

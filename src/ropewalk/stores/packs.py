@@ -1,0 +1,165 @@
+"""Pack files and their indexes (git's version 2 of both), written and read without git.
+
+We write no deltas: one event is a handful of small objects that share little, and plain entries let small packs be
+joined by copying bytes. Everything here is computation; files are the business of `stores.git`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from binascii import crc32
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+from ropewalk.errors import DigestMismatch, Invalid
+
+__all__ = [
+    "KIND_NUMBERS",
+    "Kind",
+    "PackEntry",
+    "build_index",
+    "build_pack",
+    "entry_kind",
+    "object_id",
+    "read_index",
+]
+
+Kind = Literal["blob", "tree", "commit", "tag"]
+KIND_NUMBERS: dict[Kind, int] = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
+
+PACK_HEADER = struct.Struct(">4sII")
+IDX_MAGIC = b"\xfftOc\x00\x00\x00\x02"
+SMALL_WINDOW_MAX = 4_096  # bytes; below this a 4 KiB window compresses as well and starts five times faster
+STORED_MAX = 160  # bytes; trees this small are mostly object ids, which do not compress
+OFFSET_31_BITS = 0x8000_0000
+
+
+class PackEntry(NamedTuple):
+    """Where one object lies in a pack; `crc` covers its packed bytes."""
+
+    oid: bytes
+    crc: int
+    offset: int
+
+
+def object_id(kind: Kind, raw: bytes) -> str:
+    """The name git gives to an object.
+
+    >>> object_id("blob", b"")
+    'e69de29bb2d1d6434b8b29ae775ad8c2e48c5391'
+    """
+    return hashlib.sha1(b"%s %d\x00" % (kind.encode(), len(raw)) + raw, usedforsecurity=False).hexdigest()
+
+
+def build_pack(objects: Iterable[tuple[str, Kind, bytes]]) -> tuple[str, bytes, bytes]:
+    """A pack of `(id, kind, bytes)` triples: its checksum (which names it), its bytes, its index.
+
+    >>> name, pack, index = build_pack([(object_id("blob", b"hello"), "blob", b"hello")])
+    >>> pack[:4], len(read_index(index))
+    (b'PACK', 1)
+    """
+    entries: list[PackEntry] = []
+    parts: list[bytes] = [b""]
+    offset = PACK_HEADER.size
+    seen: set[str] = set()
+    for oid, kind, raw in objects:
+        if oid in seen:
+            continue  # a pack names each object once
+        seen.add(oid)
+        packed = _entry_header(KIND_NUMBERS[kind], len(raw)) + _deflate(kind, raw)
+        entries.append(PackEntry(bytes.fromhex(oid), crc32(packed), offset))
+        parts.append(packed)
+        offset += len(packed)
+    parts[0] = PACK_HEADER.pack(b"PACK", 2, len(entries))
+    body = b"".join(parts)
+    checksum = hashlib.sha1(body, usedforsecurity=False).digest()
+    return checksum.hex(), body + checksum, build_index(entries, checksum)
+
+
+def build_index(entries: Sequence[PackEntry], checksum: bytes) -> bytes:
+    """The index (version 2) of a pack whose trailing checksum is given."""
+    ordered = sorted(entries)
+    fanout = [0] * 256
+    for entry in ordered:
+        fanout[entry.oid[0]] += 1
+    total = 0
+    for first in range(256):
+        total += fanout[first]
+        fanout[first] = total
+    far: list[int] = []
+    near: list[int] = []
+    for entry in ordered:
+        if entry.offset < OFFSET_31_BITS:
+            near.append(entry.offset)
+        else:
+            near.append(OFFSET_31_BITS | len(far))
+            far.append(entry.offset)
+    count = len(ordered)
+    body = b"".join(
+        (
+            IDX_MAGIC,
+            struct.pack(">256I", *fanout),
+            b"".join(entry.oid for entry in ordered),
+            struct.pack(f">{count}I", *(entry.crc for entry in ordered)),
+            struct.pack(f">{count}I", *near),
+            struct.pack(f">{len(far)}Q", *far),
+            checksum,
+        )
+    )
+    return body + hashlib.sha1(body, usedforsecurity=False).digest()
+
+
+def read_index(raw: bytes) -> list[PackEntry]:
+    """What an index says, in order of object id; its own checksum is checked first."""
+    if len(raw) < len(IDX_MAGIC) + 1024 + 40 or not raw.startswith(IDX_MAGIC):
+        raise Invalid("not a pack index of version 2")
+    if hashlib.sha1(raw[:-20], usedforsecurity=False).digest() != raw[-20:]:
+        raise DigestMismatch("the checksum of a pack index does not hold", where="pack index")
+    (count,) = struct.unpack_from(">I", raw, len(IDX_MAGIC) + 255 * 4)
+    oids_at = len(IDX_MAGIC) + 1024
+    crcs_at = oids_at + 20 * count
+    near_at = crcs_at + 4 * count
+    far_at = near_at + 4 * count
+    crcs = struct.unpack_from(f">{count}I", raw, crcs_at)
+    entries = []
+    for position, offset in enumerate(struct.unpack_from(f">{count}I", raw, near_at)):
+        if offset & OFFSET_31_BITS:
+            (offset,) = struct.unpack_from(">Q", raw, far_at + 8 * (offset & ~OFFSET_31_BITS))
+        at = oids_at + 20 * position
+        entries.append(PackEntry(raw[at : at + 20], crcs[position], offset))
+    return entries
+
+
+def entry_kind(first_byte: int) -> int:
+    """The kind number in the first byte of a packed entry; 6 and 7 are deltas."""
+    return (first_byte >> 4) & 7
+
+
+def _entry_header(kind: int, size: int) -> bytes:
+    byte = (kind << 4) | (size & 15)
+    size >>= 4
+    header = bytearray()
+    while size:
+        header.append(byte | 0x80)
+        byte = size & 0x7F
+        size >>= 7
+    header.append(byte)
+    return bytes(header)
+
+
+def _deflate(kind: Kind, raw: bytes) -> bytes:
+    size = len(raw)
+    if kind == "tree" and size <= STORED_MAX:
+        # One stored block, written by hand: calling zlib for forty bytes costs more than the bytes.
+        return (
+            b"\x78\x01\x01"
+            + struct.pack("<HH", size, size ^ 0xFFFF)
+            + raw
+            + struct.pack(">I", zlib.adler32(raw))
+        )
+    if size <= SMALL_WINDOW_MAX:
+        packer = zlib.compressobj(1, zlib.DEFLATED, 12, 5)
+        return packer.compress(raw) + packer.flush()
+    return zlib.compress(raw, 1)
