@@ -1,7 +1,8 @@
-"""Varints, base58btc and base32 as the multiformats family writes them, strict in both directions.
+"""Varints, base58btc, base32 and base64: spellings of bytes, strict in both directions.
 
-CIDs and did:key are made of these three. Each decoder accepts exactly the spelling its encoder gives, because
-a second spelling of one name would be a second name.
+CIDs and did:key are made of the first three, signatures in JSON of the last. Each
+decoder accepts exactly the spelling its encoder gives, because a second spelling of one name would be a second
+name.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ __all__ = [
     "base32_encode",
     "base58_decode",
     "base58_encode",
+    "base64_decode",
+    "base64_encode",
     "varint_decode",
     "varint_encode",
 ]
@@ -121,5 +124,31 @@ def base32_decode(text: str) -> bytes:
     if base32_encode(raw) != text:
         raise InvalidDigest(
             f"base32 {text[:80]!r}: not the canonical spelling", text=text[:80], reason="spelling"
+        )
+    return raw
+
+
+def base64_encode(raw: bytes) -> str:
+    """RFC 4648 base64, padded.
+
+    >>> base64_encode(b"rope")
+    'cm9wZQ=='
+    """
+    return binascii.b2a_base64(raw, newline=False).decode("ascii")
+
+
+def base64_decode(text: str) -> bytes:
+    """The bytes that `base64_encode` wrote as `text`; missing padding, spaces and stray bits are refused.
+
+    >>> base64_decode("cm9wZQ==")
+    b'rope'
+    """
+    try:
+        raw = binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidDigest(f"base64 {text[:80]!r}: {error}", text=text[:80], reason="alphabet") from error
+    if base64_encode(raw) != text:
+        raise InvalidDigest(
+            f"base64 {text[:80]!r}: not the canonical spelling", text=text[:80], reason="spelling"
         )
     return raw
