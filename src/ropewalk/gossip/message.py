@@ -1,0 +1,202 @@
+"""A signed message: what an author says, what it stands on, and who vouches for it.
+
+The bytes that travel are the bytes that are hashed and stored. Everything else here is read from them once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ropewalk.errors import BrokenLink, Invalid, InvalidName, TooLarge
+from ropewalk.gossip.ids import Key, MessageId, ProfileName, id_of, key_of, make_key
+from ropewalk.gossip.profiles import PARENTS_MAX, PROFILES, Parts, Profile, SignatureCodec
+from ropewalk.kernel import cbor
+from ropewalk.kernel.digest import sha256
+from ropewalk.kernel.keys import SigningKey
+
+__all__ = [
+    "MESSAGE_BYTES_MAX",
+    "PARENTS_MAX",
+    "Message",
+    "Signature",
+    "SignedMessage",
+    "assemble",
+    "check_topic",
+    "decode",
+    "next_clock",
+    "profile_named",
+    "sign",
+    "verify",
+]
+
+MESSAGE_BYTES_MAX = 4 << 20  # one message with its signature; larger things are linked, not carried
+TOPIC_CHARS_MAX = 200  # a topic is also the name of a folder
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is signed (S3 § Messages). `clock` is the length of the longest path down to a message without parents."""
+
+    topic: str
+    clock: int
+    parents: tuple[MessageId, ...]
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Who signed, with what result; `codec` says in which form the message was signed."""
+
+    public_key: str
+    signature: bytes
+    codec: SignatureCodec = "dag-cbor"
+
+
+@dataclass(frozen=True, slots=True)
+class SignedMessage:
+    """A message with its signature, its bytes and the id that follows from them."""
+
+    id: MessageId
+    key: Key
+    raw: bytes
+    signature: Signature
+    message: Message
+    parent_keys: tuple[Key, ...]
+    payload_at: int  # where the payload's bytes begin in `raw`; they are its end
+
+
+def check_topic(profile: Profile, topic: str) -> str:
+    """The topic, if the profile allows it.
+
+    >>> check_topic(PROFILES["v0.13"], "com.example.chat#main")
+    'com.example.chat#main'
+    """
+    if profile.topic.fullmatch(topic) is None or len(topic) > TOPIC_CHARS_MAX:
+        raise InvalidName(
+            f"topic {topic[:80]!r} is not allowed in profile {profile.name}",
+            name=topic[:80],
+            advice=f"Use letters, digits, `.` and `-`, at most {TOPIC_CHARS_MAX} characters.",
+        )
+    return topic
+
+
+def next_clock(profile: Profile, parent_keys: tuple[Key, ...]) -> int:
+    """One more than the highest clock among the parents; 1 without parents.
+
+    >>> next_clock(PROFILES["v0.13"], (Key(b"\\x07" + bytes(19)),))
+    8
+    """
+    return 1 + max(map(profile.code.clock, parent_keys), default=0)
+
+
+def sign(
+    profile: Profile,
+    signer: SigningKey,
+    topic: str,
+    parent_keys: tuple[Key, ...],
+    payload: Any,
+    codec: SignatureCodec = "dag-cbor",
+) -> SignedMessage:
+    """Make a message on top of its parents and sign it.
+
+    >>> key = SigningKey.generate("ed25519", bytes(32))
+    >>> made = sign(PROFILES["v0.13"], key, "com.example", (), {"n": 1})
+    >>> decode(PROFILES["v0.13"], "com.example", made.raw) == made
+    True
+    """
+    parents = tuple(sorted(parent_keys))
+    payload_raw = cbor.dag_encode(payload)
+    payload = cbor.dag_decode(payload_raw)  # what every reader will see: 1.0 is 1
+    clock = next_clock(profile, parents)
+    profile.code.encode(clock)  # refuses a clock this profile cannot write
+    unsigned = Parts(codec, signer.public.did(), b"", topic, clock, parents, payload)
+    raw_signature = profile.sign(signer, profile.signing_input(unsigned, payload_raw))
+    return _build(profile, profile.pack(unsigned.signed(raw_signature), payload_raw), topic)
+
+
+def assemble(profile: Profile, signature: Signature, message: Message) -> SignedMessage:
+    """Put a signature and a message, as an application holds them, into their one binary form.
+
+    Parents in another order than the signed one are refused, not sorted: sorting would break the signature.
+
+    >>> key = SigningKey.generate("ed25519", bytes(32))
+    >>> made = sign(PROFILES["v0.6"], key, "com.example", (), None)
+    >>> assemble(PROFILES["v0.6"], made.signature, made.message) == made
+    True
+    """
+    parents = tuple(key_of(parent) for parent in message.parents)
+    payload_raw = cbor.dag_encode(message.payload)
+    who = signature.public_key
+    parts = Parts(
+        signature.codec, who, signature.signature, message.topic, message.clock, parents, message.payload
+    )
+    built = _build(profile, profile.pack(parts, payload_raw), message.topic)
+    if built.message.clock != message.clock:
+        raise BrokenLink(
+            f"clock {message.clock} where the parents make it {built.message.clock}", reason="clock"
+        )
+    return built
+
+
+def decode(profile: Profile, topic: str, raw: bytes) -> SignedMessage:
+    """Read a signed message, refusing every form but the canonical one; the signature is not checked yet.
+
+    >>> decode(PROFILES["v0.13"], "com.example", b"\\x80")
+    Traceback (most recent call last):
+    ropewalk.errors.Invalid: a v0.13 message is a list of 5, not of 0
+    """
+    return _build(profile, raw, topic)
+
+
+def _build(profile: Profile, raw: bytes, topic: str) -> SignedMessage:
+    if len(raw) > MESSAGE_BYTES_MAX:
+        raise TooLarge(
+            f"a message of {len(raw)} bytes; at most {MESSAGE_BYTES_MAX}",
+            size=len(raw),
+            limit=MESSAGE_BYTES_MAX,
+        )
+    parts, payload_at = profile.unpack(raw, topic)
+    parents = parts.parents
+    expected = next_clock(profile, parents)
+    if parts.clock is not None and parts.clock != expected:
+        raise BrokenLink(f"clock {parts.clock} where the parents make it {expected}", reason="clock")
+    key = make_key(profile.code, expected, sha256(raw))
+    return SignedMessage(
+        id_of(key),
+        key,
+        raw,
+        Signature(parts.public_key, parts.signature, parts.codec),
+        Message(topic, expected, tuple([id_of(parent) for parent in parents]), parts.payload),
+        parents,
+        payload_at,
+    )
+
+
+def verify(profile: Profile, signed: SignedMessage) -> None:
+    """Check the signature over the message; SigInvalid if it does not hold.
+
+    >>> key = SigningKey.generate("ed25519", bytes(32))
+    >>> verify(PROFILES["v0.13"], sign(PROFILES["v0.13"], key, "com.example", (), [1, b"2"]))
+    """
+    signature, message = signed.signature, signed.message
+    parts = Parts(
+        signature.codec,
+        signature.public_key,
+        signature.signature,
+        message.topic,
+        message.clock,
+        signed.parent_keys,
+        message.payload,
+        message.parents,
+    )
+    signed_bytes = profile.signing_input(parts, signed.raw[signed.payload_at :])
+    profile.verify(signature.public_key, signed_bytes, signature.signature)
+
+
+def profile_named(name: ProfileName | str) -> Profile:
+    """The wire profile of that name."""
+    for profile in PROFILES.values():
+        if profile.name == name:
+            return profile
+    raise Invalid(f"no wire profile {name!r}", advice="The profiles are v0.6 and v0.13.")
