@@ -48,9 +48,11 @@ def run(arguments: Sequence[str]) -> int:
     session = Session()
     color = False if os.environ.get("NO_COLOR") else None
     try:
-        root.main(list(arguments), prog_name="ropewalk", standalone_mode=False, obj=session, color=color)
-    except click.exceptions.Exit as end:
-        return end.exit_code
+        # With standalone_mode off, click returns the code of an Exit instead of raising it.
+        code = root.main(
+            list(arguments), prog_name="ropewalk", standalone_mode=False, obj=session, color=color
+        )
+        return code if isinstance(code, int) else 0
     except click.ClickException as error:
         if "--json" in arguments:
             return fail(Usage(error.format_message()), as_json=True)
@@ -61,8 +63,9 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         say("interrupted")
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader has gone (`| head`): nothing is left to say, and Python must not say it at exit.
+    except (BrokenPipeError, SystemExit):
+        # The reader has gone (`| head`), which click turns into SystemExit: nothing is left to say, and Python
+        # must not say it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -76,4 +79,3 @@ def run(arguments: Sequence[str]) -> int:
             advice="This is a defect of ropewalk; run again with ROPEWALK_DEBUG=1 and report the trace.",
         )
         return fail(unforeseen, as_json=session.json)
-    return 0

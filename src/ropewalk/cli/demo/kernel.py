@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ropewalk.cli.demo.stage import Stage
 from ropewalk.errors import ProofRefused, RopewalkError, SigInvalid
@@ -37,7 +37,7 @@ def run(stage: Stage) -> None:
     path = merkle.inclusion_proof(leaves, 1)
     stage.say("")
     stage.show("tree root", root.hex())
-    stage.show("proof of no. 2", " → ".join(sibling.hex()[:16] + "…" for sibling in path))
+    stage.show("its proof", " → ".join(sibling.hex()[:16] + "…" for sibling in path))
     event, signature = bodies[1], signatures[1]
     for decide in decisions(key, event, signature, path, root).values():
         decide()
@@ -55,7 +55,7 @@ def run(stage: Stage) -> None:
 
 
 def decisions(
-    key: SigningKey, body: bytes, signature: bytes, path: list[bytes], root: bytes
+    key: SigningKey, body: bytes, signature: bytes, path: Sequence[bytes], root: bytes
 ) -> dict[str, Callable[[], None]]:
     """The two trust decisions about event 2, by the name of their step."""
     return {
