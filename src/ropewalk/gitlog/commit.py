@@ -1,0 +1,175 @@
+"""What a commit message says: headers, a line of three dashes, and the deployment trailer (S0 §4).
+
+Headers hold no text of users, so the first `---` ends them. Journals of `git shiplog` do hold such text in front, so
+there the last line that starts with `---` counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ropewalk.errors import InvalidEnvelope, RopewalkError, Unverified
+from ropewalk.gitlog.envelope import Sealed
+from ropewalk.gitlog.layout import ENVELOPE_SCHEMA_ID, TRAILER_SCHEMA_ID, Layout
+from ropewalk.kernel import jcs, schema
+from ropewalk.kernel.digest import ContentId, parse_content_id
+from ropewalk.kernel.ulid import Ulid, parse
+
+__all__ = [
+    "Headers",
+    "check_trailer",
+    "format_message",
+    "make_trailer",
+    "parse_compat_trailer",
+    "parse_message",
+    "rfc3339",
+]
+
+TRAILER_SCHEMA = "shiplog/deployment_trailer"
+HEADER = re.compile(r"([A-Za-z][A-Za-z0-9-]*):[ \t]*(.*)")
+KNOWN = frozenset({"event-id", "content-id", "namespace", "envelope-schema", "trailer-schema"})
+STATUSES = ("success", "failed", "in_progress", "skipped", "override", "revert", "finalize")
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """What a commit promises about its envelope, and the trailer behind the dashes."""
+
+    ulid: Ulid
+    content_id: ContentId
+    namespace: str | None = None
+    envelope_schema: str | None = None
+    trailer_schema: str | None = None
+    trailer: dict[str, Any] | None = None
+
+
+def format_message(layout: Layout, topic: str, sealed: Sealed, trailer: Mapping[str, Any] | None) -> bytes:
+    """The commit message of an event."""
+    message = f"Event-Id: ulid:{sealed.ulid}\nContent-Id: {sealed.content_id}\n"
+    if not layout.has_trailer:
+        return message.encode()
+    assert trailer is not None
+    message += f"Namespace: {topic}\nEnvelope-Schema: {ENVELOPE_SCHEMA_ID}\nTrailer-Schema: {TRAILER_SCHEMA_ID}\n---\n"
+    return message.encode() + jcs.encode(dict(trailer)) + b"\n"
+
+
+def parse_message(raw: bytes) -> Headers:
+    """Read a native commit message; header names in any case and order, a subject line is passed over."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise Unverified("the commit message is not UTF-8", where="message") from error
+    lines = text.split("\n")
+    dashes = next((at for at, line in enumerate(lines) if line.rstrip() == "---"), None)
+    found = _headers(lines if dashes is None else lines[:dashes])
+    event_id = found.get("event-id", "")
+    if not event_id.startswith("ulid:") or "content-id" not in found:
+        raise Unverified("the commit message lacks Event-Id or Content-Id", where="message")
+    trailer = None if dashes is None else _trailer("\n".join(lines[dashes + 1 :]))
+    try:
+        ulid, name = parse(event_id.removeprefix("ulid:")), found["content-id"]
+        parse_content_id(name)
+    except RopewalkError as error:
+        raise Unverified(f"the commit message holds a bad header: {error.detail}", where="message") from error
+    return Headers(
+        ulid,
+        ContentId(name),
+        found.get("namespace"),
+        found.get("envelope-schema"),
+        found.get("trailer-schema"),
+        trailer,
+    )
+
+
+def parse_compat_trailer(raw: bytes) -> dict[str, Any]:
+    """The trailer of a `git shiplog` entry: the JSON behind the last line that starts with `---`."""
+    lines = raw.decode("utf-8", "replace").split("\n")
+    dashes = [at for at, line in enumerate(lines) if line.startswith("---")]
+    if not dashes:
+        raise Unverified("the entry has no line that starts with ---", where="message")
+    return _trailer("\n".join(lines[dashes[-1] + 1 :]))
+
+
+def make_trailer(
+    given: Mapping[str, Any] | None,
+    *,
+    topic: str,
+    now_ms: int,
+    seq: int,
+    parent: str | None,
+    previous_anchor: str | None,
+) -> dict[str, Any]:
+    """The trailer of one event: what the caller gave, over what is true of every event.
+
+    The place in the chain (`seq`, `journal_parent`, `previous_anchor`) is ours to say, never the caller's.
+    """
+    now = rfc3339(now_ms)
+    trailer: dict[str, Any] = {
+        "version": 1,
+        "env": topic,
+        "status": "success",
+        "when": {"start_ts": now, "end_ts": now, "dur_s": 0},
+        **(given or {}),
+        "seq": seq,
+    }
+    for name, value in (("journal_parent", parent), ("previous_anchor", previous_anchor)):
+        trailer.pop(name, None)
+        if value is not None:
+            trailer[name] = value
+    return trailer
+
+
+def check_trailer(trailer: Mapping[str, Any]) -> None:
+    """The trailer against its schema, and S0's rule in prose: `repo_head` only at top level."""
+    schema.validate(TRAILER_SCHEMA, dict(trailer))
+    for name, value in trailer.items():
+        if isinstance(value, (dict, list)) and _holds_repo_head(value):
+            raise InvalidEnvelope(
+                f"the trailer holds repo_head inside {name}; it belongs at top level only",
+                where=f"/{name}/repo_head",
+                schema=TRAILER_SCHEMA,
+            )
+
+
+def rfc3339(time_ms: int) -> str:
+    """A moment as RFC 3339 in UTC, to the second.
+
+    >>> rfc3339(1700000000123)
+    '2023-11-14T22:13:20Z'
+    """
+    return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _holds_repo_head(value: Any) -> bool:
+    if isinstance(value, dict):
+        return "repo_head" in value or any(map(_holds_repo_head, value.values()))
+    return isinstance(value, list) and any(map(_holds_repo_head, value))
+
+
+def _headers(lines: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in lines:
+        match = HEADER.fullmatch(line.rstrip())
+        if match is None:
+            continue
+        name = match[1].lower()
+        if name == "schema":
+            raise Unverified("the commit message holds the forbidden header Schema", where="message")
+        if name in KNOWN and name in found:
+            raise Unverified(f"the commit message holds {match[1]} twice", where="message")
+        found.setdefault(name, match[2].strip())
+    return found
+
+
+def _trailer(text: str) -> dict[str, Any]:
+    try:
+        parsed = jcs.parse_foreign(text.strip().encode("utf-8", "surrogatepass"))
+    except RopewalkError as error:
+        raise Unverified(f"the trailer is no JSON: {error.detail}", where="trailer") from error
+    if not isinstance(parsed, dict):
+        raise Unverified("the trailer is no JSON object", where="trailer")
+    return parsed

@@ -1,0 +1,145 @@
+"""Events in their canonical form: parse → JCS → hash. The bytes that are hashed are the bytes that are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ropewalk.errors import DigestMismatch, InvalidEnvelope, InvalidJson, TooLarge
+from ropewalk.gitlog.layout import Layout
+from ropewalk.gitlog.objects import Oid, Signature
+from ropewalk.kernel import jcs, schema, ulid
+from ropewalk.kernel.digest import ContentId, content_id
+from ropewalk.kernel.ulid import Ulid
+
+__all__ = ["ENVELOPE_BYTES_MAX", "Draft", "Event", "Sealed", "parse_document", "read_envelope", "seal"]
+
+ENVELOPE_BYTES_MAX = 1 << 20  # larger payloads belong behind a pointer or in an attachment
+FIELDS = frozenset({"ulid", "ns", "type", "payload", "refs"})
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An event somebody wants recorded. `ulid` and `ns` may be missing from the document; the append fills them.
+
+    `trailer` holds deployment fields over the default trailer. `author` and `committer` are for importers; others
+    leave them to the repository. `replay` marks an event that was recorded before and must keep its ULID.
+    """
+
+    document: Mapping[str, Any]
+    trailer: Mapping[str, Any] | None = None
+    author: Signature | None = None
+    committer: Signature | None = None
+    attachments: Mapping[str, bytes] = field(default_factory=dict)
+    replay: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """An envelope in canonical bytes, and the name of those bytes."""
+
+    ulid: Ulid
+    raw: bytes
+    content_id: ContentId
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event as it stands in a log: its place, its name, its exact bytes."""
+
+    topic: str
+    ulid: Ulid
+    content_id: ContentId
+    commit: Oid
+    raw: bytes
+    height: int
+
+    @cached_property
+    def envelope(self) -> dict[str, Any]:
+        """The parsed envelope (numbers as JCS reads them)."""
+        parsed = jcs.parse_foreign(self.raw)
+        assert isinstance(parsed, dict)
+        return parsed
+
+    @property
+    def type(self) -> str:
+        """What kind of thing happened."""
+        return str(self.envelope["type"])
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """What the application said."""
+        payload: dict[str, Any] = self.envelope["payload"]
+        return payload
+
+    def __repr__(self) -> str:
+        return f"Event({self.topic} {self.ulid} {self.commit[:7]})"
+
+
+def parse_document(raw: bytes) -> dict[str, Any]:
+    """A document to be appended, read strictly: no duplicate keys, NaN, lone surrogates or huge integers.
+
+    >>> parse_document(b'{"type": "proposal.created", "payload": {"id": 7}}')["type"]
+    'proposal.created'
+    """
+    if len(raw) > ENVELOPE_BYTES_MAX * 2:
+        raise _too_large(len(raw))
+    parsed = jcs.parse(raw)
+    if not isinstance(parsed, dict):
+        raise InvalidEnvelope("an event is a JSON object", where="", schema="shiplog/event_envelope")
+    return parsed
+
+
+def seal(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -> Sealed:
+    """The document with its ULID and namespace, checked, canonical and named.
+
+    >>> from ropewalk.gitlog.layout import SHIPLOG
+    >>> seal(SHIPLOG, "demo", {"type": "t", "payload": {}}, Ulid("01HF4Y9Q1SM8Q7K9DK2R4V5CXD")).raw
+    b'{"ns":"demo","payload":{},"type":"t","ulid":"01HF4Y9Q1SM8Q7K9DK2R4V5CXD"}'
+    """
+    whole = {**document, "ulid": ulid_, "ns": document.get("ns", topic)}
+    if layout.topic_is_ns and whole["ns"] != topic:
+        raise InvalidEnvelope(
+            f"the envelope says ns {whole['ns']!r}, the log is {topic!r}",
+            where="/ns",
+            schema=layout.envelope_schema,
+            advice="Append to the namespace the envelope names, or leave `ns` out.",
+        )
+    raw = jcs.encode(whole)
+    if len(raw) > ENVELOPE_BYTES_MAX:
+        raise _too_large(len(raw))
+    schema.validate(layout.envelope_schema, whole)
+    return Sealed(ulid_, raw, content_id(raw))
+
+
+def read_envelope(raw: bytes, promised: str) -> tuple[dict[str, Any], bool]:
+    """An envelope as stored: its document, and whether its bytes are canonical.
+
+    The name must be that of the stored bytes or, as S0's compatibility profile demands, of their canonical form.
+    """
+    try:
+        parsed = jcs.parse_foreign(raw)
+        canonical = jcs.encode_foreign(parsed)
+    except InvalidJson as error:
+        raise DigestMismatch(f"the stored envelope is no JSON: {error.detail}", where="envelope") from error
+    if promised not in (content_id(raw), content_id(canonical)):
+        raise DigestMismatch(
+            f"the envelope's content id is {content_id(raw)}, the commit promises {promised}",
+            expected=promised,
+            got=content_id(raw),
+            where="envelope",
+        )
+    if not isinstance(parsed, dict) or not ulid.is_ulid(parsed.get("ulid")):
+        raise DigestMismatch("the stored envelope has no ULID", where="envelope")
+    return parsed, canonical == raw
+
+
+def _too_large(size: int) -> TooLarge:
+    return TooLarge(
+        f"the envelope has {size} bytes; at most {ENVELOPE_BYTES_MAX} are allowed",
+        size=size,
+        limit=ENVELOPE_BYTES_MAX,
+        advice="Seal the payload behind a pointer (`ropewalk pointer seal`) or attach it.",
+    )

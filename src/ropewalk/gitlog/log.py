@@ -1,0 +1,368 @@
+"""Append and read: one event, one commit, one place in a line.
+
+`plan` decides everything about a batch without touching anything; `append` carries a plan out through the port.
+Refs move last: a crash before that leaves garbage, not a lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ropewalk.errors import (
+    BrokenLink,
+    ContentDiffers,
+    DigestMismatch,
+    HeadMoved,
+    InvalidEnvelope,
+    NotFound,
+    OutOfOrder,
+    RopewalkError,
+)
+from ropewalk.gitlog.commit import Headers, check_trailer, format_message, make_trailer, parse_message
+from ropewalk.gitlog.envelope import Draft, Event, Sealed, read_envelope, seal
+from ropewalk.gitlog.layout import Layout, anchors_ref
+from ropewalk.gitlog.objects import (
+    FILE,
+    FOLDER,
+    Commit,
+    GitObject,
+    Kind,
+    Oid,
+    Signature,
+    TreeEntry,
+    encode_commit,
+    encode_tree,
+    object_id,
+    parse_commit,
+    parse_tree,
+    plant,
+)
+from ropewalk.kernel.digest import ContentId, content_id
+from ropewalk.kernel.ulid import Ulid, next_ulid, parse
+
+__all__ = [
+    "Found",
+    "Plan",
+    "Receipt",
+    "Repo",
+    "Setting",
+    "Slot",
+    "Tip",
+    "append",
+    "describe",
+    "find_blob",
+    "load",
+    "plan",
+    "tip_at",
+]
+
+ATTEMPTS_MAX = 6  # a moved head is somebody else's success; six in a row means something else is wrong
+
+
+class Repo(Protocol):
+    """What the engine needs of a repository. Compare-and-swap has no unconditional form."""
+
+    def get(self, oid: str) -> tuple[Kind, bytes]: ...
+    def put(self, objects: Sequence[GitObject]) -> AbstractContextManager[None]: ...
+    def head(self, ref: str) -> str | None: ...
+    def move_head(self, ref: str, expected: str | None, new: str) -> None: ...
+    def turn(self, ref: str) -> AbstractContextManager[None]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tip:
+    """The last entry of a line: what the next one must stand on and stay above."""
+
+    commit: Oid | None = None
+    ulid: Ulid | None = None
+    height: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One place in a line, as an index keeps it."""
+
+    ulid: Ulid
+    commit: Oid
+    blob: Oid
+    parent: Oid | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An event that already stands in the log under a ULID."""
+
+    commit: Oid
+    content_id: ContentId
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What the writer gets back; `replayed` if the very same event stood there already."""
+
+    topic: str
+    ulid: Ulid
+    content_id: ContentId
+    commit: Oid
+    replayed: bool = False
+
+
+@dataclass(slots=True)
+class Plan:
+    """A batch, decided: objects to write, the tip it ends in, and one outcome for each draft."""
+
+    start: Tip
+    tip: Tip
+    objects: list[GitObject] = field(default_factory=list)
+    outcomes: list[Receipt | RopewalkError] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What an append needs besides the drafts: a clock reading, chance, a name to sign commits with."""
+
+    now_ms: int
+    entropy: bytes
+    author: Signature
+    find: Callable[[str, Ulid], Found | None]  # an event by topic and ULID, if it stands in the log
+    holds: Callable[[str, Mapping[str, object]], Ulid | None] | None = None  # same body under another ULID
+
+
+def plan(
+    layout: Layout, topic: str, tip: Tip, drafts: Sequence[Draft], setting: Setting, anchor: str | None
+) -> Plan:
+    """Decide a batch: each draft becomes a commit on top of the one before, or a refusal that harms no other."""
+    made = Plan(tip, tip)
+    fresh: dict[Ulid, Receipt] = {}
+    for draft in drafts:
+        try:
+            given = draft.document.get("ulid")
+            if given is not None and not isinstance(given, str):
+                raise InvalidEnvelope("ulid is no string", where="/ulid", schema=layout.envelope_schema)
+            ulid = (
+                next_ulid(made.tip.ulid, setting.now_ms, setting.entropy) if given is None else parse(given)
+            )
+            sealed = seal(layout, topic, draft.document, ulid)
+            old = _settled(topic, sealed, made.tip, fresh, draft, setting) if given is not None else None
+            if old is None:
+                old = _grow(layout, topic, made, draft, sealed, setting, anchor)
+                fresh[ulid] = old
+            made.outcomes.append(old)
+        except RopewalkError as error:
+            made.outcomes.append(error)
+    return made
+
+
+def append(
+    repo: Repo,
+    layout: Layout,
+    topic: str,
+    drafts: Sequence[Draft],
+    setting: Setting,
+    *,
+    tip_of: Callable[[str | None], Tip],
+    pause: Callable[[int], None],
+) -> tuple[list[Receipt | RopewalkError], Tip]:
+    """Record drafts: one pack, one move of the head. Every outcome that is a receipt is durable when this returns.
+
+    `tip_of` reads (and vets) the head; `pause` waits, with jitter, before another attempt.
+    """
+    ref = layout.head_ref(topic)
+    with repo.turn(ref):
+        for attempt in range(ATTEMPTS_MAX):
+            tip = tip_of(repo.head(ref))
+            made = plan(layout, topic, tip, drafts, setting, repo.head(anchors_ref(layout, topic)))
+            if not made.objects:
+                return made.outcomes, tip
+            try:
+                with repo.put(made.objects):
+                    repo.move_head(ref, tip.commit, made.tip.commit or "")
+                return made.outcomes, made.tip
+            except HeadMoved as moved:
+                # A ULID the caller chose is a promise about order; only ours may be chosen again.
+                if attempt + 1 == ATTEMPTS_MAX or any("ulid" in draft.document for draft in drafts):
+                    return [
+                        moved if isinstance(o, Receipt) and not o.replayed else o for o in made.outcomes
+                    ], tip
+                pause(attempt)
+    raise AssertionError("unreachable")
+
+
+def tip_at(repo: Repo, layout: Layout, topic: str, head: str | None, height_of: Callable[[str], int]) -> Tip:
+    """The tip a head stands for; `height_of` counts where the commit itself does not say."""
+    if head is None:
+        return Tip()
+    headers = parse_message(_commit(repo, Oid(head)).message)
+    if layout.topic_is_ns and headers.namespace not in (None, topic):
+        raise DigestMismatch(
+            f"the head of {topic} says Namespace {headers.namespace}",
+            expected=topic,
+            got=headers.namespace,
+            where=head,
+        )
+    seq = (headers.trailer or {}).get("seq")
+    return Tip(Oid(head), headers.ulid, seq if isinstance(seq, int) else height_of(head))
+
+
+def describe(repo: Repo, layout: Layout, topic: str, oid: Oid) -> Slot:
+    """What an index keeps of a commit, read from the commit and its tree."""
+    commit = _commit(repo, oid)
+    if len(commit.parents) > 1:
+        raise BrokenLink(f"commit {oid} has {len(commit.parents)} parents; a line has one", entry=oid)
+    headers = parse_message(commit.message)
+    blob = find_blob(repo, layout, topic, headers, commit.tree, oid)
+    return Slot(headers.ulid, oid, blob, commit.parents[0] if commit.parents else None)
+
+
+def load(repo: Repo, layout: Layout, topic: str, oid: Oid, height: int) -> Event:
+    """One event from its commit, with everything the commit promises about it checked."""
+    commit = _commit(repo, oid)
+    headers = parse_message(commit.message)
+    raw = _get(repo, find_blob(repo, layout, topic, headers, commit.tree, oid), "blob")
+    document, _ = read_envelope(raw, headers.content_id)
+    if document["ulid"] != headers.ulid:
+        raise DigestMismatch(
+            f"commit {oid} says {headers.ulid}, its envelope {document['ulid']}",
+            expected=headers.ulid,
+            got=document["ulid"],
+            where=oid,
+        )
+    return Event(topic, headers.ulid, content_id(raw), oid, raw, height)
+
+
+def find_blob(repo: Repo, layout: Layout, topic: str, headers: Headers, tree: Oid, commit: Oid) -> Oid:
+    """The envelope's blob: the exact path of the layout; other names beside it are passed over."""
+    if layout.path is None:
+        raise NotFound(f"entries of the {layout.name} layout carry no envelope", entry=commit)
+    at = tree
+    path = layout.path(topic, headers.ulid)
+    for name in path:
+        entry = next((e for e in parse_tree(_get(repo, at, "tree")) if e.name == name), None)
+        if entry is None:
+            raise BrokenLink(f"commit {commit} has no {'/'.join(path)}", entry=commit, where="tree")
+        at = entry.oid
+    return at
+
+
+def _settled(
+    topic: str, sealed: Sealed, tip: Tip, fresh: Mapping[Ulid, Receipt], draft: Draft, setting: Setting
+) -> Receipt | None:
+    """What a ULID chosen by the caller means: an old receipt, a refusal, or None for a new place above the head."""
+    if draft.replay and setting.holds is not None:
+        other = setting.holds(topic, draft.document)
+        if other is not None and other != sealed.ulid:
+            raise ContentDiffers(
+                f"this event stands in {topic} as {other}; a replay keeps its ULID", topic=topic, ulid=other
+            )
+    if tip.ulid is None or sealed.ulid > tip.ulid:
+        return None
+    made = fresh.get(sealed.ulid)
+    old = Found(made.commit, made.content_id) if made else setting.find(topic, sealed.ulid)
+    if old is None:
+        raise OutOfOrder(
+            f"ULID {sealed.ulid} is not above the head of {topic}, {tip.ulid}",
+            topic=topic,
+            ulid=sealed.ulid,
+            head=tip.ulid,
+        )
+    if old.content_id != sealed.content_id:
+        raise ContentDiffers(
+            f"ULID {sealed.ulid} stands in {topic} with {old.content_id}, not {sealed.content_id}",
+            topic=topic,
+            ulid=sealed.ulid,
+            expected=old.content_id,
+            got=sealed.content_id,
+            instance=f"urn:commit:{old.commit}",
+        )
+    return Receipt(topic, sealed.ulid, sealed.content_id, old.commit, replayed=True)
+
+
+def _grow(
+    layout: Layout, topic: str, made: Plan, draft: Draft, sealed: Sealed, setting: Setting, anchor: str | None
+) -> Receipt:
+    assert layout.path is not None
+    height = made.tip.height + 1
+    trailer = None
+    if layout.has_trailer:
+        trailer = make_trailer(
+            draft.trailer,
+            topic=topic,
+            now_ms=setting.now_ms,
+            seq=height,
+            parent=made.tip.commit,
+            previous_anchor=anchor,
+        )
+        check_trailer(trailer)
+    tree, objects = plant(layout.path(topic, sealed.ulid), sealed.raw)
+    if draft.attachments:
+        tree, objects = _attach(layout, sealed, objects[0], draft.attachments)
+    author = draft.author or setting.author
+    commit = encode_commit(
+        Commit(
+            tree,
+            (made.tip.commit,) if made.tip.commit else (),
+            author,
+            draft.committer or author,
+            format_message(layout, topic, sealed, trailer),
+        )
+    )
+    oid = object_id("commit", commit)
+    made.objects += objects
+    made.objects.append((oid, "commit", commit))
+    made.tip = Tip(oid, sealed.ulid, height)
+    return Receipt(topic, sealed.ulid, sealed.content_id, oid)
+
+
+def _attach(
+    layout: Layout, sealed: Sealed, envelope: GitObject, attachments: Mapping[str, bytes]
+) -> tuple[Oid, list[GitObject]]:
+    """S1 §2: attachments lie under `message/attachments/` and are named, by digest, in the envelope's refs."""
+    if layout.name != "messages":
+        raise InvalidEnvelope("only messages carry attachments", where="/refs", schema=layout.envelope_schema)
+    objects: list[GitObject] = [envelope]
+    files = []
+    for name, raw in sorted(attachments.items()):
+        if not name or name in (".", "..", ".git") or "/" in name or "\x00" in name:
+            raise InvalidEnvelope(
+                f"attachment {name!r} is no file name", where="/refs", schema=layout.envelope_schema
+            )
+        if content_id(raw).encode() not in sealed.raw:
+            raise InvalidEnvelope(
+                f"attachment {name!r} is not named in refs by its digest {content_id(raw)}",
+                where="/refs",
+                schema=layout.envelope_schema,
+            )
+        oid = object_id("blob", raw)
+        objects.append((oid, "blob", raw))
+        files.append(TreeEntry(FILE, name, oid))
+
+    def tree(*entries: TreeEntry) -> Oid:
+        raw = encode_tree(entries)
+        objects.append((object_id("tree", raw), "tree", raw))
+        return object_id("tree", raw)
+
+    message = tree(
+        TreeEntry(FOLDER, "attachments", tree(*files)), TreeEntry(FILE, "envelope.json", Oid(envelope[0]))
+    )
+    return tree(TreeEntry(FOLDER, "message", message)), objects
+
+
+def _commit(repo: Repo, oid: Oid) -> Commit:
+    return parse_commit(_get(repo, oid, "commit"))
+
+
+def _get(repo: Repo, oid: Oid, wanted: Kind) -> bytes:
+    try:
+        kind, raw = repo.get(oid)
+    except NotFound as error:
+        raise BrokenLink(
+            f"{wanted} {oid} is named by the log but is not in the repository",
+            entry=oid,
+            advice="Fetch it from another clone; `git fsck` lists what else is missing.",
+        ) from error
+    if kind != wanted:
+        raise BrokenLink(f"{oid} is a {kind}, not a {wanted}", entry=oid)
+    return raw

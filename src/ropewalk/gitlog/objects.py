@@ -1,0 +1,181 @@
+"""The bytes of git objects: trees with one path, commits with at most one parent.
+
+A commit is read exactly and written exactly, because its bytes are its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, NewType, TypeAlias
+
+from ropewalk.errors import BrokenLink, Invalid
+
+__all__ = [
+    "EMPTY_TREE",
+    "FILE",
+    "FOLDER",
+    "Commit",
+    "GitObject",
+    "Kind",
+    "Oid",
+    "Signature",
+    "TreeEntry",
+    "encode_commit",
+    "encode_tree",
+    "object_id",
+    "parse_commit",
+    "parse_tree",
+    "plant",
+]
+
+Oid = NewType("Oid", str)
+"""A git object id: 40 lower-case hex digits (SHA-1)."""
+
+Kind: TypeAlias = Literal["blob", "tree", "commit", "tag"]
+GitObject: TypeAlias = tuple[str, Kind, bytes]
+"""An object on its way to a store: id, kind, bytes."""
+
+EMPTY_TREE = Oid("4b825dc642cb6eb9a060e54bf8d69288fbee4904")
+FILE, FOLDER = b"100644", b"40000"
+PERSON = re.compile(rb"(.*?) ?<([^<>]*)> (-?\d{1,18}) ([+-]\d{4})", re.DOTALL)
+
+
+class TreeEntry(NamedTuple):
+    """One name in a tree."""
+
+    mode: bytes
+    name: str
+    oid: Oid
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Who and when, as git writes it.
+
+    >>> Signature("Ada", "ada@example.test", 1700000000).encode()
+    b'Ada <ada@example.test> 1700000000 +0000'
+    """
+
+    name: str
+    mail: str
+    time_s: int
+    zone: str = "+0000"
+
+    def encode(self) -> bytes:
+        return f"{_clean(self.name)} <{_clean(self.mail)}> {self.time_s} {self.zone}".encode(
+            "utf-8", "surrogateescape"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit as it was read; `message` is everything behind the blank line, `extra` other headers (gpgsig …)."""
+
+    tree: Oid
+    parents: tuple[Oid, ...]
+    author: Signature
+    committer: Signature
+    message: bytes
+    extra: tuple[tuple[str, bytes], ...] = ()
+
+
+def object_id(kind: Kind, raw: bytes) -> Oid:
+    """The name git gives to an object.
+
+    >>> object_id("tree", b"") == EMPTY_TREE
+    True
+    """
+    return Oid(
+        hashlib.sha1(b"%s %d\x00" % (kind.encode(), len(raw)) + raw, usedforsecurity=False).hexdigest()
+    )
+
+
+def encode_tree(entries: Iterable[TreeEntry]) -> bytes:
+    """The bytes of a tree; names sort as git sorts them, folders as if they ended with `/`."""
+    ordered = sorted(entries, key=lambda entry: entry.name.encode() + (b"/" if entry.mode == FOLDER else b""))
+    return b"".join(b"%s %s\x00" % (e.mode, e.name.encode()) + bytes.fromhex(e.oid) for e in ordered)
+
+
+def parse_tree(raw: bytes) -> Iterator[TreeEntry]:
+    """The entries of a tree, in the order they are written."""
+    at = 0
+    while at < len(raw):
+        space = raw.find(b" ", at)
+        end = raw.find(b"\x00", space)
+        if space < 0 or end < 0 or end + 21 > len(raw):
+            raise BrokenLink("a tree ends in the middle of an entry", where="tree")
+        name = raw[space + 1 : end].decode("utf-8", "surrogateescape")
+        yield TreeEntry(raw[at:space], name, Oid(raw[end + 1 : end + 21].hex()))
+        at = end + 21
+
+
+def plant(path: tuple[str, ...], raw: bytes) -> tuple[Oid, list[GitObject]]:
+    """A tree that holds one file at `path`: the root tree's id, and the objects that make it up.
+
+    >>> root, objects = plant(("message", "envelope.json"), b"{}")
+    >>> [kind for _, kind, _ in objects]
+    ['blob', 'tree', 'tree']
+    """
+    oid = object_id("blob", raw)
+    objects: list[GitObject] = [(oid, "blob", raw)]
+    mode = FILE
+    for name in reversed(path):
+        tree = b"%s %s\x00" % (mode, name.encode()) + bytes.fromhex(oid)
+        oid, mode = object_id("tree", tree), FOLDER
+        objects.append((oid, "tree", tree))
+    return oid, objects
+
+
+def encode_commit(commit: Commit) -> bytes:
+    """The bytes of a commit."""
+    lines = [b"tree " + commit.tree.encode()]
+    lines += [b"parent " + parent.encode() for parent in commit.parents]
+    lines.append(b"author " + commit.author.encode())
+    lines.append(b"committer " + commit.committer.encode())
+    lines += [name.encode() + b" " + value.replace(b"\n", b"\n ") for name, value in commit.extra]
+    return b"\n".join(lines) + b"\n\n" + commit.message
+
+
+def parse_commit(raw: bytes) -> Commit:
+    """A commit from its bytes."""
+    head, blank, message = raw.partition(b"\n\n")
+    if not blank:
+        raise Invalid("a commit has no blank line behind its headers")
+    fields: list[tuple[str, bytes]] = []
+    for line in head.split(b"\n"):
+        if line.startswith(b" ") and fields:
+            fields[-1] = (fields[-1][0], fields[-1][1] + b"\n" + line[1:])
+        else:
+            name, _, value = line.partition(b" ")
+            fields.append((name.decode("ascii", "replace"), value))
+    known = {name: value for name, value in fields if name in ("tree", "author", "committer")}
+    if len(known) != 3:
+        raise Invalid("a commit lacks its tree, author or committer")
+    return Commit(
+        tree=Oid(known["tree"].decode("ascii", "replace")),
+        parents=tuple(Oid(value.decode("ascii", "replace")) for name, value in fields if name == "parent"),
+        author=_person(known["author"]),
+        committer=_person(known["committer"]),
+        message=message,
+        extra=tuple(field for field in fields if field[0] not in ("tree", "parent", "author", "committer")),
+    )
+
+
+def _person(raw: bytes) -> Signature:
+    match = PERSON.fullmatch(raw)
+    if match is None:
+        raise Invalid(f"a commit names a person git would not write: {raw[:60]!r}")
+    name, mail, time_s, zone = match.groups()
+    return Signature(
+        name.decode("utf-8", "surrogateescape"),
+        mail.decode("utf-8", "surrogateescape"),
+        int(time_s),
+        zone.decode(),
+    )
+
+
+def _clean(text: str) -> str:
+    return "".join(letter for letter in text if letter not in "<>\n\x00").strip()
