@@ -307,10 +307,13 @@ class Tree:
 
     def _path(self, height: int, place: int, size: int) -> list[bytes]:
         """Siblings from one node up to the root of `size` leaves; a missing sibling is a node that rises."""
-        path, last = [], size - 1 >> height
+        path, levels, last = [], self._levels, size - 1 >> height
         while last:
             sibling = place ^ 1
-            if sibling <= last:
+            if sibling < last:
+                at = sibling * HASH_BYTES
+                path.append(bytes(levels[height][at : at + HASH_BYTES]))
+            elif sibling == last:  # the right edge: perhaps not complete at this size
                 path.append(self._subtree(height, sibling, size))
             height, place, last = height + 1, place >> 1, last >> 1
         return path

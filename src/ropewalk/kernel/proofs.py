@@ -120,6 +120,9 @@ def verify_inclusion(
 ) -> None:
     """The leaf hash stands at `index` under the root of `size` leaves (RFC 9162 §2.1.3.2).
 
+    Take `size` from where the root came from, a signed head or header: a path has the same shape in trees of
+    several sizes, so it proves the place and not the size.
+
     >>> a, b = SHA256.leaf(b"a"), SHA256.leaf(b"b")
     >>> verify_inclusion(a, 0, 2, [b], SHA256.node(a, b), SHA256)
     >>> verify_inclusion(a, 1, 2, [b], SHA256.node(a, b), SHA256)
@@ -235,9 +238,8 @@ def _check_size(size: int) -> None:
 
 
 def _check_hashes(what: str, hashes: Iterable[bytes]) -> None:
-    for got in hashes:
-        if len(got) != HASH_BYTES:
-            raise InvalidProof(f"{what} are 32 bytes each, one has {len(got)}", length=len(got))
+    if wrong := set(map(len, hashes)) - {HASH_BYTES}:
+        raise InvalidProof(f"{what} are 32 bytes each, one has {min(wrong)}", length=min(wrong))
 
 
 def _arrive(claim: str, step: str, got: bytes, want: bytes) -> None:
