@@ -1,0 +1,76 @@
+"""The reference of commands is what the commands say of themselves."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import click
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "generate_cli.py"
+
+
+@pytest.fixture(scope="module")
+def script():
+    return runpy.run_path(str(SCRIPT))
+
+
+def test_the_page_has_not_drifted(script, capsys):
+    assert script["main"](["--check"]) == 0, capsys.readouterr().out
+
+
+def test_every_command_says_what_it_does_and_gives_an_example(script):
+    mute = [
+        context.command_path
+        for context, command in script["commands"]()
+        if not command.help or not command.epilog
+    ]
+    assert not mute
+
+
+def test_every_option_says_what_it_does(script):
+    mute = [
+        f"{context.command_path} {param.opts[0]}"
+        for context, command in script["commands"]()
+        for param in command.params
+        if isinstance(param, click.Option) and not param.hidden and not param.help
+    ]
+    assert not mute
+
+
+def test_every_command_stands_on_the_page(script):
+    page = script["render"]()
+    paths = [context.command_path for context, _ in script["commands"]()]
+    assert len(paths) == len(set(paths)) > 5
+    assert [path for path in paths if f"# `{path}`\n" not in page] == ["ropewalk"]
+
+
+def test_a_terminal_does_not_change_the_page(script, monkeypatch):
+    wide = script["render"]()
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("ROPEWALK_REPO", "/somewhere/else.git")
+    assert script["render"]() == wide
+
+
+def test_drift_is_shown_and_ends_with_5(script, tmp_path, monkeypatch, capsys):
+    main = script["main"]
+    stale = tmp_path / "cli.md"
+    stale.write_text(script["render"]().replace("# Commands", "# Old commands"))
+    monkeypatch.setitem(main.__globals__, "PAGE", stale)
+    assert main(["--check"]) == 5
+    shown = capsys.readouterr().out
+    assert "-# Old commands" in shown and "+# Commands" in shown
+    assert main([]) == 0 and main(["--check"]) == 0
+
+
+def test_bars_and_angle_brackets_survive_markdown(script):
+    @click.command("x", help="Takes <a> or `<b>`.\n\n\b\nas\n  it is", epilog="Examples:\n  x --kind a\n")
+    @click.option("--kind", type=click.Choice(["a", "b"]), help="Which <kind>.")
+    def command(kind: str) -> None: ...
+
+    text = script["_section"](click.Context(command, info_name="ropewalk x"), command)
+    assert "Takes &lt;a> or `<b>`." in text
+    assert "```text\nas\n  it is\n```" in text
+    assert "| `--kind [a\\|b]` | Which &lt;kind>. |" in text
+    assert "```text\nx --kind a\n```" in text
