@@ -1,0 +1,1 @@
+"""Language-neutral cases; `generate` holds the programs that write them."""
