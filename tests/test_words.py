@@ -19,6 +19,7 @@ SOURCE = ROOT / "src" / "ropewalk"
 PAGE = ROOT / "docs" / "words.md"
 
 PIECE = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z0-9]+")
+NUMBER = re.compile(r"[vV]?[0-9]+")
 TICKED = re.compile(r"`([^`]+)`")
 THEIRS = "The specifications' words and ours"  # explains; adds nothing to what names may use
 OTHERS = "Other words in public names"
@@ -26,8 +27,8 @@ ENDINGS = (("s", ""), ("es", ""), ("ies", "y"), ("d", ""), ("ed", ""), ("ing", "
 
 
 def pieces(name: str) -> list[str]:
-    """The words a name is made of; bare numbers are not words."""
-    return [piece.lower() for piece in PIECE.findall(name) if not piece.isdigit()]
+    """The words a name is made of; numbers and versions are not words."""
+    return [piece.lower() for piece in PIECE.findall(name) if not NUMBER.fullmatch(piece)]
 
 
 def dictionary(page: str) -> frozenset[str]:
@@ -123,6 +124,7 @@ To add: `max` `verify`
         ("BLOCK_BYTES_MAX", ["block", "bytes", "max"]),
         ("SHA2_256", ["sha2"]),
         ("blake3", ["blake3"]),
+        ("STORE_V3", ["store"]),
         ("JCSReader", ["jcs", "reader"]),
         ("hash_", ["hash"]),
         ("__version__", ["version"]),
