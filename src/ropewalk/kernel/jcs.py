@@ -5,8 +5,9 @@ what `encode` writes, `parse` reads back to an equal value; and what `parse` acc
 
 Numbers follow the ledger's settled rule. A number whose value is integral, beyond ±(2^53−1) and below 1e21 is refused
 however it is written, because its canonical form would be an integer that readers round. From 1e21 upwards
-the canonical form has an exponent and is plainly a double. Python integers are held to ±(2^53−1) at any size.
-`parse_foreign` and `encode_foreign` lift that rule for journals written elsewhere: every number is a double,
+the canonical form has an exponent and is plainly a double; an integer of that size (a Python int, or digits only) must
+be one exactly, so that no digit is ever lost in silence.
+`parse_foreign` and `encode_foreign` lift these bounds for journals written elsewhere: every number is a double,
 as in ECMAScript.
 """
 
@@ -50,10 +51,11 @@ _PLAIN: Final = (
 _SORTED: Final = _PLAIN | orjson.OPT_SORT_KEYS
 
 _has_astral = re.compile(rb"[\xf0-\xf4]").search
+_has_long_digits = re.compile(rb"[0-9]{21}").search
 _has_above_surrogates = re.compile(rb"[\xee\xef]").search
 
 
-def encode(value: Json) -> bytes:
+def encode(value: object) -> bytes:
     """The canonical bytes of a value.
 
     A tuple is written as an array; subclasses of str, int, float, list and dict as what they extend. Anything else,
@@ -69,7 +71,7 @@ def encode(value: Json) -> bytes:
     return _encode_exact(value, _strict) if fast is None else fast
 
 
-def encode_foreign(value: Json) -> bytes:
+def encode_foreign(value: object) -> bytes:
     """The canonical bytes of a value whose numbers are doubles, as ECMAScript prints them.
 
     >>> encode_foreign([2**53 + 1, 1e20])
@@ -260,18 +262,24 @@ def _text(text: str) -> str:
     return plain
 
 
-def _is_safe(number: float) -> bool:
-    """Whether strict parsing lets the number stand, however it was written."""
-    return not INTEGER_MAX < abs(number) < _EXPONENT_FROM
+def _is_exact(number: int) -> bool:
+    """Whether an integer beyond ±(2^53−1) may be written as the double it equals."""
+    try:
+        double = float(number)
+    except OverflowError:
+        return False
+    return abs(double) >= _EXPONENT_FROM and int(double) == number
 
 
 def _strict(number: int | float) -> object:
     if isinstance(number, int):
         plain = int.__int__(number)
-        if abs(plain) > INTEGER_MAX:
+        if abs(plain) <= INTEGER_MAX:
+            return plain
+        if not _is_exact(plain):
             raise _Refused("big integer", f"{shown(plain)}: integer beyond ±(2^53−1)")
-        return plain
-    if not _is_safe(number):
+        return _double(float(plain))
+    if INTEGER_MAX < abs(number) < _EXPONENT_FROM:
         raise _Refused("big integer", f"{number!r}: integer beyond ±(2^53−1)")
     return _double(float.__float__(number))
 
@@ -297,7 +305,8 @@ def _double(number: float) -> object:
 # orjson.loads checks grammar, UTF-8, surrogates, byte order marks, trailing bytes and the range of numbers at full
 # speed, but it keeps the last of two equal keys and knows no bound of ours. Writing the value again finds the rest:
 #
-# 1. Numbers and nesting out of bounds have no canonical form: writing refuses them.
+# 1. Numbers and nesting out of bounds have no canonical form: writing refuses them. One thing is lost by then, the
+#    digits of an integer from 1e21 upwards, so 21 digits in a row are a reason to doubt.
 # 2. If the written bytes equal the text, the text was canonical, hence without duplicate keys.
 # 3. Otherwise colons are counted. Each member has one of its own, and strings hold as many before as after, unless
 #    one was escaped (\u003a). A member that was dropped leaves the text with more colons than the written bytes.
@@ -309,12 +318,24 @@ def _double(number: float) -> object:
 class _Numbers:
     """What numbers are: which may stand in a text, and how they are written."""
 
-    allows: Callable[[float], bool]
+    allows: Callable[[bytes, float], bool]
     form: _NumberForm
 
 
-_STRICT: Final = _Numbers(_is_safe, _strict)
-_FOREIGN: Final = _Numbers(lambda _: True, _foreign)
+def _allows_strict(digits: bytes, number: float) -> bool:
+    if abs(number) <= INTEGER_MAX:
+        return True
+    if digits.lstrip(b"-").isdigit():
+        return _is_exact(int(digits))
+    return abs(number) >= _EXPONENT_FROM
+
+
+def _allows_foreign(_digits: bytes, _number: float) -> bool:
+    return True
+
+
+_STRICT: Final = _Numbers(_allows_strict, _strict)
+_FOREIGN: Final = _Numbers(_allows_foreign, _foreign)
 
 
 def _read(raw: bytes, numbers: _Numbers) -> tuple[Json, bytes]:
@@ -324,13 +345,15 @@ def _read(raw: bytes, numbers: _Numbers) -> tuple[Json, bytes]:
     except orjson.JSONDecodeError as error:
         _refuse(raw, numbers, error.msg)
     canonical = _encode_fast(value)
+    doubt = False
     if canonical is None:
         try:
             canonical = _encode_exact(value, numbers.form)
         except InvalidJson as error:
             _refuse(raw, numbers, error.detail)
         value = _copy(value, _reduced, DEPTH_MAX)  # type: ignore[assignment]
-    if canonical != raw and (raw.count(b":") != canonical.count(b":") or b"\\u003" in raw):
+        doubt = _has_long_digits(raw) is not None
+    if canonical != raw and (doubt or raw.count(b":") != canonical.count(b":") or b"\\u003" in raw):
         fault = first_fault(raw, numbers.allows)
         if fault is not None:
             raise fault

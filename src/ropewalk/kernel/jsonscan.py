@@ -32,12 +32,12 @@ _not_a_number = re.compile(rb"NaN|-?Infinity").match
 _word = re.compile(rb"true|false|null").match
 
 
-def first_fault(raw: bytes, allows: Callable[[float], bool]) -> InvalidJson | None:
-    """The first reason to refuse the text, or None; `allows` judges each finite number by its value.
+def first_fault(raw: bytes, allows: Callable[[bytes, float], bool]) -> InvalidJson | None:
+    """The first reason to refuse the text, or None; `allows` judges each finite number by digits and value.
 
-    >>> first_fault(b'{"a": [1, 2}', lambda number: True)
+    >>> first_fault(b'{"a": [1, 2}', lambda digits, number: True)
     InvalidJson('unexpected "}", expected "," or "]" at byte 11')
-    >>> first_fault(b"[1, 2]", lambda number: True) is None
+    >>> first_fault(b"[1, 2]", lambda digits, number: True) is None
     True
     """
     try:
@@ -63,7 +63,7 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 1] + "…"
 
 
-def _scan(raw: bytes, allows: Callable[[float], bool]) -> None:
+def _scan(raw: bytes, allows: Callable[[bytes, float], bool]) -> None:
     _check_encoding(raw)
     keys_open: list[set[str] | None] = []  # for each open container its keys so far, None for an array
     at = _skip(raw, 0)
@@ -133,7 +133,7 @@ def _value_start(raw: bytes, at: int, keys: set[str] | None) -> int:
     return _skip(raw, at + 1)
 
 
-def _scalar_end(raw: bytes, at: int, allows: Callable[[float], bool]) -> int:
+def _scalar_end(raw: bytes, at: int, allows: Callable[[bytes, float], bool]) -> int:
     if raw[at : at + 1] == b'"':
         return _string_end(raw, at)
     if word := _word(raw, at):
@@ -148,7 +148,7 @@ def _scalar_end(raw: bytes, at: int, allows: Callable[[float], bool]) -> int:
     value = float(number.group())
     if math.isinf(value):
         raise _fault("not finite", at, f"{_unquoted(number.group())} is beyond the range of a double")
-    if not allows(value):
+    if not allows(number.group(), value):
         raise _fault("big integer", at, f"{_unquoted(number.group())}: integer beyond ±(2^53−1)")
     return number.end()
 
