@@ -1,0 +1,519 @@
+"""Envelopes (S4 §3, §4): sixteen fields, one canonical form, one id.
+
+    parse         at the edge: any layout of strict JSON, null optionals dropped
+    parse_stored  inside segments and bundles: the canonical bytes or nothing
+    parse_cbor    the wire form; the same model, hence the same id
+    build         make and sign one in a single call
+
+The id covers the signature, so a signature that could be written in two ways would give one statement two names.
+That is why base64 must be canonical and why keys and signatures have fixed lengths.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property, lru_cache
+from typing import Any, Final, Literal, NewType, cast
+
+from ropewalk.errors import InvalidEnvelope, InvalidJson, InvalidKey, TooLarge
+from ropewalk.kernel import cbor, jcs, schema
+from ropewalk.kernel.digest import Tag, blake3, tagged
+from ropewalk.kernel.keys import PublicKey, SigningKey
+
+__all__ = [
+    "DEFAULT_SIGNED",
+    "FIELDS",
+    "MINIMUM_SIGNED",
+    "STRICT_SIGNED",
+    "Envelope",
+    "EnvelopeId",
+    "EventClass",
+    "Level",
+    "build",
+    "chain_after",
+    "decode_base64",
+    "envelope_id",
+    "parse",
+    "parse_cbor",
+    "parse_stored",
+    "parse_timestamp",
+    "payload_hash",
+    "signature_preimage",
+    "to_cbor",
+]
+
+EnvelopeId = NewType("EnvelopeId", bytes)
+"""32 bytes; written as 64 hex digits."""
+
+EventClass = Literal["Command", "Observation", "Result", "Alert", "Attestation", "CapabilityAdvertisement"]
+Level = Literal["public", "internal", "confidential", "restricted"]
+
+SCHEMA: Final = "ledger/envelope"
+FIELDS: Final = (
+    "protocol_version",
+    "domain",
+    "event_class",
+    "event_type",
+    "correlation_id",
+    "causality_chain",
+    "timestamp",
+    "origin_identity",
+    "attestation_evidence",
+    "payload_hash",
+    "payload_ref",
+    "integrity_proof",
+    "confidentiality_tag",
+    "policy_tag",
+    "signature",
+    "payload",
+)
+OPTIONAL: Final = (
+    "correlation_id",
+    "causality_chain",
+    "attestation_evidence",
+    "payload_ref",
+    "integrity_proof",
+    "confidentiality_tag",
+    "policy_tag",
+)
+# S4 §7.2, in its order.
+DEFAULT_SIGNED: Final = (
+    "protocol_version",
+    "domain",
+    "event_class",
+    "event_type",
+    "correlation_id",
+    "causality_chain",
+    "timestamp",
+    "origin_identity",
+    "payload_hash",
+    "integrity_proof",
+    "confidentiality_tag",
+    "policy_tag",
+)
+# Evidence and the place of a detached payload can be stripped unless they are signed too.
+STRICT_SIGNED: Final = (*DEFAULT_SIGNED, "payload_ref", "attestation_evidence")
+# Without these a signature does not say who said what, when and where.
+MINIMUM_SIGNED: Final = (
+    "protocol_version",
+    "domain",
+    "event_class",
+    "event_type",
+    "timestamp",
+    "origin_identity",
+    "payload_hash",
+)
+
+ENVELOPE_BYTES_MAX: Final = 4 << 20  # what a peer may send at all
+INLINE_BYTES_MAX: Final = 1 << 20  # beyond this the payload must be detached
+NANOS: Final = 10**9
+
+_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", re.ASCII)
+_HEX64 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A checked envelope: its canonical bytes, its id, and the value those bytes mean. Never change the value.
+
+    >>> key = SigningKey.generate("ed25519", bytes(range(32)))
+    >>> one = build(key, domain="ea.core", event_class="Observation", event_type="demo.seen",
+    ...             payload={"n": 1}, timestamp="2024-11-01T12:00:00Z")
+    >>> one.event_type, parse(one.raw) == one
+    ('demo.seen', True)
+    """
+
+    raw: bytes
+    id: EnvelopeId
+    value: dict[str, Any]
+
+    @property
+    def hex_id(self) -> str:
+        """The id as people and files write it."""
+        return self.id.hex()
+
+    @property
+    def protocol_version(self) -> str:
+        """Semantic version of the envelope's own format."""
+        return cast(str, self.value["protocol_version"])
+
+    @property
+    def domain(self) -> str:
+        """The logical boundary it belongs to; not the channel."""
+        return cast(str, self.value["domain"])
+
+    @property
+    def event_class(self) -> EventClass:
+        """One of the six classes of S4 §3.2."""
+        return cast(EventClass, self.value["event_class"])
+
+    @property
+    def event_type(self) -> str:
+        """What kind of event, in the words of its domain."""
+        return cast(str, self.value["event_type"])
+
+    @property
+    def correlation_id(self) -> str | None:
+        """What ties a Result to its Command."""
+        return self.value.get("correlation_id")
+
+    @property
+    def causality_chain(self) -> tuple[str, ...]:
+        """Ids of ancestors, oldest first, then the correlation id; empty if absent."""
+        return tuple(self.value.get("causality_chain", ()))
+
+    @property
+    def timestamp(self) -> str:
+        """When its author says it was made."""
+        return cast(str, self.value["timestamp"])
+
+    @property
+    def timestamp_ns(self) -> int:
+        """The same in nanoseconds since the epoch."""
+        return parse_timestamp(self.timestamp)
+
+    @property
+    def public_key(self) -> PublicKey:
+        """The key that must have signed; an attested domain uses the algorithm its signature names."""
+        identity = self.value["origin_identity"]
+        kind = identity["identity_type"]
+        alg = self.value["signature"]["alg"] if kind == "attested-domain" else kind
+        return _public_key(alg, identity["public_key"])
+
+    @property
+    def payload(self) -> jcs.Json:
+        """The event body; None where it is detached."""
+        return cast(jcs.Json, self.value["payload"])
+
+    @property
+    def payload_hash(self) -> bytes:
+        """BLAKE3 of the canonical payload, as the author claims."""
+        return bytes.fromhex(self.value["payload_hash"])
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether the payload lies elsewhere; only its hash is here, so it can be erased there."""
+        return self.value["payload"] is None and "payload_ref" in self.value
+
+    @property
+    def level(self) -> Level:
+        """How confidential it is; nothing said means public (S4 §8)."""
+        tag = self.value.get("confidentiality_tag")
+        return cast(Level, tag["level"]) if tag else "public"
+
+    @property
+    def signed_fields(self) -> tuple[str, ...]:
+        """The names the signature covers, in its order."""
+        return tuple(self.value["signature"]["signed_fields"])
+
+    @property
+    def signature_bytes(self) -> bytes:
+        """The signature itself."""
+        return decode_base64(self.value["signature"]["sig"], "/signature/sig")
+
+    @property
+    def unsigned_fields(self) -> tuple[str, ...]:
+        """Fields that are present but that the signature does not reach; the payload is reached through its hash."""
+        signed = set(self.value["signature"]["signed_fields"])
+        if "payload_hash" in signed and not self.is_detached:
+            signed.add("payload")
+        return tuple(
+            name
+            for name in FIELDS
+            if name not in signed
+            and name != "signature"
+            and name in self.value
+            and not (name == "payload" and self.is_detached)
+        )
+
+    @cached_property
+    def preimage(self) -> bytes:
+        """The bytes its author signed."""
+        return signature_preimage(self.value)
+
+    @cached_property
+    def intent(self) -> bytes:
+        """Digest of what was signed: the same for every signature over one statement."""
+        return blake3(self.preimage)
+
+
+def parse(raw: bytes) -> Envelope:
+    """An envelope from strict JSON in any layout; null optionals are dropped, then the bytes are canonical.
+
+    >>> parse(b"{}")
+    Traceback (most recent call last):
+    ropewalk.errors.InvalidEnvelope: ...
+    """
+    if len(raw) > ENVELOPE_BYTES_MAX:
+        raise TooLarge(
+            f"envelope of {len(raw)} bytes; at most {ENVELOPE_BYTES_MAX}",
+            size=len(raw),
+            limit=ENVELOPE_BYTES_MAX,
+        )
+    try:
+        value = jcs.parse_canonical(raw)
+    except InvalidJson:  # another layout, or wrong; only parsing again can tell
+        return _from_value(jcs.parse(raw))
+    checked = _checked(value)
+    return _envelope(raw if checked is value else jcs.encode(checked), checked)
+
+
+def parse_stored(raw: bytes) -> Envelope:
+    """An envelope from its canonical bytes; anything else is refused, for its id would not be the one stored."""
+    value = jcs.parse_canonical(raw)
+    checked = _checked(value)
+    if checked is not value:
+        raise InvalidEnvelope("null optionals are not canonical", where="", schema=SCHEMA)
+    return _envelope(raw, checked)
+
+
+def parse_cbor(raw: bytes) -> Envelope:
+    """An envelope from deterministic CBOR. Byte strings become the text that JSON peers hash (S4 §4.2).
+
+    >>> key = SigningKey.generate("ed25519", bytes(range(32)))
+    >>> one = build(key, domain="ea.core", event_class="Alert", event_type="x", payload=None,
+    ...             timestamp="2024-11-01T12:00:00Z")
+    >>> parse_cbor(to_cbor(one)) == one
+    True
+    """
+    if len(raw) > ENVELOPE_BYTES_MAX:
+        raise TooLarge(
+            f"envelope of {len(raw)} bytes; at most {ENVELOPE_BYTES_MAX}",
+            size=len(raw),
+            limit=ENVELOPE_BYTES_MAX,
+        )
+    value = cbor.decode(raw)
+    if not isinstance(value, dict):
+        raise InvalidEnvelope("an envelope is a map", where="", schema=SCHEMA)
+    return _from_value(_bytes_to_text(value))
+
+
+def to_cbor(envelope: Envelope) -> bytes:
+    """The envelope as deterministic CBOR. Text stays text: a byte string would come back in another spelling."""
+    return cbor.encode(envelope.value)
+
+
+def envelope_id(raw: bytes) -> EnvelopeId:
+    """The id of canonical envelope bytes, which is also its leaf in the block's tree.
+
+    >>> envelope_id(b"\\0").hex()[:8]
+    '746a0f0f'
+    """
+    return EnvelopeId(tagged(Tag.ENVELOPE, raw))
+
+
+def payload_hash(payload: jcs.Json) -> str:
+    """Hex BLAKE3 of the canonical payload.
+
+    >>> payload_hash({"b": [1, 2, {"z": None}], "a": "é"})[:16]
+    '56b512d0d4cac4ee'
+    """
+    return blake3(jcs.encode(payload)).hex()
+
+
+def signature_preimage(value: dict[str, Any]) -> bytes:
+    """What the author signs: names and values in pairs, so that the list itself is authenticated.
+
+    >>> signature_preimage({"a": 1, "signature": {"signed_fields": ["a", "b"]}})
+    b'ea:signature:v1[["a",1],["b",null]]'
+    """
+    return Tag.SIGNATURE + jcs.encode(
+        [[name, value.get(name)] for name in value["signature"]["signed_fields"]]
+    )
+
+
+def chain_after(parent: Envelope, correlation_id: str) -> list[str]:
+    """The causality chain of a child: its parent's ancestors, its parent, the correlation id."""
+    return [*parent.causality_chain[:-1], parent.hex_id, correlation_id]
+
+
+def build(
+    key: SigningKey,
+    *,
+    domain: str,
+    event_class: EventClass,
+    event_type: str,
+    payload: jcs.Json,
+    timestamp: str,
+    correlation_id: str | None = None,
+    parent: Envelope | None = None,
+    detached: dict[str, jcs.Json] | None = None,
+    hash_of_detached: str | None = None,
+    evidence: dict[str, jcs.Json] | None = None,
+    integrity_proof: dict[str, jcs.Json] | None = None,
+    confidentiality: dict[str, jcs.Json] | None = None,
+    policy_tag: dict[str, jcs.Json] | None = None,
+    label: str | None = None,
+    protocol_version: str = "1.0.0",
+    signed_fields: Sequence[str] = STRICT_SIGNED,
+) -> Envelope:
+    """Make and sign an envelope.
+
+    A child of `parent` takes over its correlation id unless one is given. A payload is detached by naming where it
+    lies (`detached`, a `payload_ref`): then only its hash is kept.
+
+    >>> key = SigningKey.generate("ed25519", bytes(range(32)))
+    >>> ask = build(key, domain="ea.core", event_class="Command", event_type="deploy", payload={"v": 7},
+    ...             timestamp="2024-11-01T12:00:00Z", correlation_id="c-1")
+    >>> done = build(key, domain="ea.core", event_class="Result", event_type="deployed", payload={"ok": True},
+    ...              timestamp="2024-11-01T12:00:01Z", parent=ask)
+    >>> done.correlation_id, done.causality_chain == (ask.hex_id, "c-1")
+    ('c-1', True)
+    """
+    if correlation_id is None and parent is not None:
+        correlation_id = parent.correlation_id
+    chain: list[str] | None = None
+    if correlation_id is not None:
+        chain = chain_after(parent, correlation_id) if parent is not None else [correlation_id]
+    public = key.public
+    identity: dict[str, Any] = {"identity_type": public.alg, "public_key": public.raw.hex()}
+    value: dict[str, Any] = {
+        "protocol_version": protocol_version,
+        "domain": domain,
+        "event_class": event_class,
+        "event_type": event_type,
+        "correlation_id": correlation_id,
+        "causality_chain": chain,
+        "timestamp": timestamp,
+        "origin_identity": identity if label is None else {**identity, "label": label},
+        "attestation_evidence": evidence,
+        "payload_hash": hash_of_detached or payload_hash(payload),
+        "payload_ref": detached,
+        "integrity_proof": integrity_proof,
+        "confidentiality_tag": confidentiality,
+        "policy_tag": policy_tag,
+        "payload": None if detached is not None else payload,
+        "signature": {"alg": public.alg, "sig": "", "signed_fields": list(signed_fields)},
+    }
+    value = {name: each for name, each in value.items() if each is not None or name == "payload"}
+    value["signature"]["sig"] = b64encode(key.sign(signature_preimage(value))).decode()
+    return _from_value(value)
+
+
+@lru_cache(maxsize=4096)
+def parse_timestamp(text: str) -> int:
+    """Nanoseconds since the epoch of an RFC 3339 time in UTC with `Z` and up to nine digits of fraction.
+
+    >>> parse_timestamp("1970-01-01T00:00:01.5Z")
+    1500000000
+    """
+    found = _TIMESTAMP.fullmatch(text)
+    try:
+        if found is None:
+            raise ValueError
+        seconds = int(datetime.fromisoformat(found[1]).replace(tzinfo=UTC).timestamp())
+    except ValueError as error:
+        raise InvalidEnvelope(
+            f"timestamp {text[:64]!r}: expected RFC 3339 in UTC, as 2024-11-01T12:00:00Z",
+            where="/timestamp",
+            schema=SCHEMA,
+        ) from error
+    return seconds * NANOS + int((found[2] or "").ljust(9, "0"))
+
+
+def decode_base64(text: str, where: str) -> bytes:
+    """The bytes of canonical base64: padded, without stray bits.
+
+    >>> decode_base64("AQ==", "/x")
+    b'\\x01'
+    >>> decode_base64("AR==", "/x")
+    Traceback (most recent call last):
+    ropewalk.errors.InvalidEnvelope: /x: not canonical base64 (padded, trailing bits zero)
+    """
+    try:
+        raw = b64decode(text, validate=True)
+        if b64encode(raw).decode() == text:
+            return raw
+    except (Base64Error, ValueError):
+        pass
+    raise InvalidEnvelope(
+        f"{where}: not canonical base64 (padded, trailing bits zero)", where=where, schema=SCHEMA
+    )
+
+
+def _from_value(value: Any) -> Envelope:
+    checked = _checked(value)
+    return _envelope(jcs.encode(checked), checked)
+
+
+def _envelope(raw: bytes, checked: dict[str, Any]) -> Envelope:
+    if len(raw) > INLINE_BYTES_MAX and checked["payload"] is not None:
+        raise TooLarge(
+            f"envelope of {len(raw)} canonical bytes; beyond {INLINE_BYTES_MAX} the payload must be detached",
+            size=len(raw),
+            limit=INLINE_BYTES_MAX,
+        )
+    return Envelope(raw, envelope_id(raw), checked)
+
+
+def _checked(document: Any) -> dict[str, Any]:
+    """The value without null optionals, if it keeps the schema and the forms the schema cannot say."""
+    if not isinstance(document, dict):
+        raise InvalidEnvelope("an envelope is an object", where="", schema=SCHEMA)
+    value: dict[str, Any] = document
+    for name in OPTIONAL:
+        if name in value and value[name] is None:
+            value = {k: v for k, v in value.items() if v is not None or k not in OPTIONAL}
+            break
+    stamp = value.get("timestamp")
+    if not isinstance(stamp, str):
+        # Integers are allowed by S4 §3.1, but nothing signed can be normalised without breaking the signature.
+        raise InvalidEnvelope("timestamp must be RFC 3339 text", where="/timestamp", schema=SCHEMA)
+    schema.validate(SCHEMA, value)
+    parse_timestamp(stamp)
+    if _HEX64.fullmatch(value["payload_hash"]) is None:
+        raise InvalidEnvelope(
+            "payload_hash must be 64 lower-case hex digits", where="/payload_hash", schema=SCHEMA
+        )
+    signature = value["signature"]
+    if len(decode_base64(signature["sig"], "/signature/sig")) != 64:
+        raise InvalidEnvelope("a signature has 64 bytes", where="/signature/sig", schema=SCHEMA)
+    identity = value["origin_identity"]
+    kind = identity["identity_type"]
+    try:
+        _public_key(signature["alg"] if kind == "attested-domain" else kind, identity["public_key"])
+    except InvalidKey as error:
+        raise InvalidEnvelope(
+            f"origin_identity: {error.detail}", where="/origin_identity/public_key", schema=SCHEMA
+        ) from error
+    return value
+
+
+@lru_cache(maxsize=4096)
+def _public_key(alg: str, text: str) -> PublicKey:
+    return PublicKey.from_text(alg, text)
+
+
+_AS_HEX: Final = {"payload_hash", "evidence_hash", "policy_hash"}
+_AS_BASE64: Final = {"public_key", "sig", "proof", "cert_chain"}
+
+
+def _bytes_to_text(value: dict[str, Any]) -> dict[str, Any]:
+    """Byte strings in the places where the CDDL allows them, as text; elsewhere they are refused."""
+
+    def member(name: str, item: Any, where: str) -> Any:
+        if isinstance(item, bytes):
+            if name in _AS_HEX:
+                return item.hex()
+            if name in _AS_BASE64:
+                return b64encode(item).decode()
+            raise InvalidEnvelope(f"{where}: a byte string has no place here", where=where, schema=SCHEMA)
+        return item
+
+    out: dict[str, Any] = {}
+    for name, item in value.items():
+        if isinstance(item, dict) and name not in ("payload",):
+            out[name] = {
+                inner: [member(inner, each, f"/{name}/{inner}") for each in one]
+                if inner == "cert_chain" and isinstance(one, list)
+                else member(inner, one, f"/{name}/{inner}")
+                for inner, one in item.items()
+            }
+        else:
+            out[name] = member(name, item, f"/{name}")
+    return out

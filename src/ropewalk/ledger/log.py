@@ -1,0 +1,385 @@
+"""Ingest: envelopes in, sealed blocks out, a receipt when the block is on disk.
+
+Group commit: whoever finds nobody committing becomes the leader, waits a little for those who are on their way (never
+longer than the linger, not at all if nobody is), seals everything that was placed, syncs once, and hands out receipts.
+Parsing and signatures are checked before, each in its caller's thread; only the rules about the channel stand in line.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from ropewalk.errors import Conflict, InvalidEnvelope, RopewalkError, Unavailable
+from ropewalk.kernel import jcs
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.block import (
+    BLOCK_BYTES_TARGET,
+    BLOCK_ENVELOPES_MAX,
+    Block,
+    check_contents,
+    check_link,
+    check_signature,
+    find_fork,
+    parse_record,
+    seal,
+)
+from ropewalk.ledger.envelope import Envelope, parse, parse_stored
+from ropewalk.ledger.marks import Marks, claim_key, marks_of
+from ropewalk.ledger.policy import Decision, Policy
+from ropewalk.ledger.rules import SUPPORTED_MINORS, Context, Finding, Position, judge_alone, judge_in_place
+from ropewalk.ledger.ticket import Forming, Pending, Receipt, Ticket
+
+__all__ = ["Blocks", "Head", "Index", "Limits", "Log", "Receipt", "Ticket"]
+
+LINGER_S: Final = 0.05
+FUTURE_NS_MAX: Final = 5 * 60 * 10**9
+
+
+class Blocks(Protocol):
+    """Where blocks live. `append` writes, `sync` makes durable; both raise `Unavailable` and change nothing else."""
+
+    def append(self, height: int, lines: Sequence[bytes]) -> Any:
+        """Write a block's lines as the record of a height; returns its place."""
+
+    def sync(self) -> None:
+        """Make everything appended durable."""
+
+
+class Index(Protocol):
+    """What is known about the blocks so far; found as soon as it was added."""
+
+    def position(self, envelope_id: bytes) -> tuple[int, int] | None:
+        """Where an envelope stands."""
+
+    def claim(self, key: bytes) -> tuple[int, int] | None:
+        """Where a class with a correlation id was first seen."""
+
+    def intent(self, key: bytes) -> tuple[int, int] | None:
+        """Where a statement was first seen."""
+
+    def root(self, root: bytes) -> int | None:
+        """The height of the block with that root."""
+
+    def lines_of(self, height: int, index: int | None) -> list[bytes]:
+        """The record line of a block, and the line of one of its envelopes."""
+
+    def block_hash(self, height: int) -> bytes:
+        """The hash of a block."""
+
+    def add(self, place: Any, lengths: Sequence[int], marks: Marks) -> None:
+        """Take in the next block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where a channel ends: next height, last block hash and time, how many envelopes."""
+
+    height: int = 0
+    block_hash: bytes = bytes(32)
+    timestamp_ns: int = 0
+    envelopes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a block is closed, and how far ahead of us an author's clock may be."""
+
+    linger_s: float = LINGER_S
+    block_bytes: int = BLOCK_BYTES_TARGET
+    block_envelopes: int = BLOCK_ENVELOPES_MAX
+    future_ns: int = FUTURE_NS_MAX
+
+
+class Log:
+    """One channel open for writing."""
+
+    def __init__(
+        self,
+        channel: str,
+        key: SigningKey,
+        blocks: Blocks,
+        index: Index,
+        head: Head,
+        *,
+        now_ns: Callable[[], int],
+        policy: Policy | None = None,
+        limits: Limits | None = None,
+        supported_minors: frozenset[str] = SUPPORTED_MINORS,
+        keep_evidence: Callable[[str, bytes], None] | None = None,
+    ) -> None:
+        self.channel, self.head, self.policy = channel, head, policy
+        self.limits = limits or Limits()
+        self._key, self._blocks, self._index, self._now_ns = key, blocks, index, now_ns
+        self._keep_evidence = keep_evidence
+        self._context = Context(self, policy, supported_minors)
+        self._mutex = threading.Lock()
+        self._arrived = threading.Condition(self._mutex)
+        self._arriving = 0
+        self._leading = False
+        self._forming: list[Forming] = []
+        self._sealing: list[Forming] = []
+        self._pending = Pending()
+
+    # --- the way in -------------------------------------------------------------------------------------------------
+
+    def submit(self, raw: bytes) -> Receipt:
+        """Judge one envelope, place it in a block, and return its receipt once the block is durable."""
+        with self._mutex:
+            self._arriving += 1
+        try:
+            envelope = parse(raw)
+            alone, decision = self._judge_alone(envelope)
+        except BaseException:
+            with self._mutex:
+                self._arriving -= 1
+                self._arrived.notify()
+            raise
+        with self._mutex:
+            self._arriving -= 1
+            try:
+                placed = self._place(envelope, alone, decision)
+            finally:
+                if not self._arriving:
+                    self._arrived.notify()
+            if isinstance(placed, Receipt):
+                return placed
+            lead, self._leading = not self._leading, True
+            placed.waiting = not lead
+        if not lead:
+            placed.wait()
+        if lead or placed.lead:
+            self._lead()
+        return placed.result()
+
+    def submit_many(self, raws: Iterable[bytes]) -> list[Receipt | RopewalkError]:
+        """Submit in order from one thread, sharing blocks and syncs; refusals stand in their places."""
+        begun = [self.begin(raw) for raw in raws]
+        self.settle()
+        return [each.outcome if isinstance(each, Ticket) else each for each in begun]
+
+    def begin(self, raw: bytes) -> Ticket | Receipt | RopewalkError:
+        """Judge and place one envelope without waiting. Nothing is durable before `settle`."""
+        try:
+            envelope = parse(raw)
+            alone, decision = self._judge_alone(envelope)
+            with self._mutex:
+                return self._place(envelope, alone, decision)
+        except RopewalkError as error:
+            return error
+
+    def settle(self) -> None:
+        """Seal everything that was placed; every ticket has its outcome afterwards."""
+        with self._mutex:
+            waiting = self._forming or self._sealing
+            if not waiting:
+                return
+            last = waiting[-1].tickets[-1]
+            lead, self._leading = not self._leading, True
+            last.waiting = not lead
+        if lead:
+            self._lead(linger=False)
+            return
+        last.wait()  # another thread leads; it settles ours or hands us the lead
+        if last.lead:
+            self._lead(linger=False)
+
+    def insert(self, block: Block) -> None:
+        """Take a block sealed elsewhere by this channel's key, verified and linked. A fork is kept and refused."""
+        record = block.record
+        check_signature(record, (self._key.public,))
+        check_contents(block)
+        with self._mutex:
+            if self._leading or self._forming:
+                raise Conflict(f"channel {self.channel} is being appended to")
+            if record.header.channel != self.channel:
+                raise Conflict(f"block of channel {record.header.channel}, not {self.channel}")
+            if record.height < self.head.height:
+                ours = parse_record(self._index.lines_of(record.height, None)[0])
+                fork = find_fork(ours, record)
+                if fork is None:
+                    return
+                if self._keep_evidence is not None:
+                    self._keep_evidence(
+                        f"fork-{record.height}-{record.hash.hex()[:16]}.json", fork.to_bytes()
+                    )
+                raise fork.error()
+            below = (
+                parse_record(self._index.lines_of(self.head.height - 1, None)[0])
+                if self.head.height
+                else None
+            )
+            check_link(below.header if below else None, record.header)
+            envelopes = [parse_stored(raw) for raw in block.envelopes]
+            place = self._blocks.append(block.height, block.lines())
+            self._blocks.sync()
+            self._take_in(envelopes, block, place)
+
+    # --- what the rules ask (History) -------------------------------------------------------------------------------
+
+    def position(self, envelope_id: bytes) -> Position | None:
+        """Where an envelope stands, also in a block not yet sealed."""
+        pending = self._pending.ids.get(envelope_id)
+        return pending[0] if pending is not None else _position(self._index.position(envelope_id))
+
+    def chain(self, envelope_id: bytes) -> tuple[str, ...] | None:
+        """The causality chain of an envelope in the channel."""
+        pending = self._pending.ids.get(envelope_id)
+        if pending is not None:
+            height, index = pending[0]
+            for forming in (*self._sealing, *self._forming):
+                if forming.height == height:
+                    return forming.envelopes[index].causality_chain
+        place = self._index.position(envelope_id)
+        if place is None:
+            return None
+        value = jcs.parse(self._index.lines_of(*place)[1])
+        assert isinstance(value, dict)
+        chain = value.get("causality_chain", [])
+        return tuple(str(each) for each in chain) if isinstance(chain, list) else ()
+
+    def claim(self, event_class: str, correlation_id: str) -> Position | None:
+        """Where the first envelope of a class with a correlation id stands."""
+        key = claim_key(event_class, correlation_id)
+        return self._pending.claims.get(key) or _position(self._index.claim(key))
+
+    def intent(self, intent: bytes) -> Position | None:
+        """Where the same statement stands."""
+        return self._pending.intents.get(intent) or _position(self._index.intent(intent))
+
+    def root(self, root: bytes) -> int | None:
+        """The height of the block with that root."""
+        return self._index.root(root)
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _judge_alone(self, envelope: Envelope) -> tuple[dict[int, Finding], Decision | None]:
+        ahead = envelope.timestamp_ns - self._now_ns()
+        if ahead > self.limits.future_ns:
+            raise InvalidEnvelope(
+                f"timestamp {envelope.timestamp} is {ahead // 10**9} s in the future; "
+                f"at most {self.limits.future_ns // 10**9} s are allowed",
+                where="/timestamp",
+                advice="Set the author's clock, then sign again.",
+            )
+        return judge_alone(envelope, self._context)
+
+    def _place(
+        self, envelope: Envelope, alone: dict[int, Finding], decision: Decision | None
+    ) -> Ticket | Receipt:
+        """Judge what depends on the channel and put the envelope into the forming block. Holds the mutex."""
+        known = self._pending.ids.get(envelope.id)
+        if known is not None:
+            twin = Ticket()
+            known[1].twins.append(twin)
+            return twin
+        stands = self._index.position(envelope.id)
+        if stands is not None:
+            return Receipt(envelope.id, *stands, self._index.block_hash(stands[0]), replayed=True)
+        judge_in_place(envelope, self._context, alone, decision).require()
+        forming = self._forming[-1] if self._forming else None
+        if forming is None or not self._fits(forming, envelope):
+            last = self._forming or self._sealing
+            forming = Forming(last[-1].height + 1 if last else self.head.height)
+            self._forming.append(forming)
+        ticket = Ticket()
+        place = Position(forming.height, len(forming.envelopes))
+        forming.envelopes.append(envelope)
+        forming.tickets.append(ticket)
+        forming.size += len(envelope.raw)
+        self._pending.add(envelope, place, ticket)
+        return ticket
+
+    def _fits(self, forming: Forming, envelope: Envelope) -> bool:
+        return (
+            len(forming.envelopes) < self.limits.block_envelopes
+            and forming.size + len(envelope.raw) <= self.limits.block_bytes
+        )
+
+    def _lead(self, linger: bool = True) -> None:
+        """Seal what is placed, give out what it led to, then hand the lead to whoever waits."""
+        with self._mutex:
+            deadline = time.monotonic() + self.limits.linger_s
+            while linger and self._arriving and len(self._forming) < 2:
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._arrived.wait(left):
+                    break
+            self._sealing, self._forming = self._forming, []
+        written: list[tuple[Forming, Block, Any]] = []
+        error: RopewalkError | None = None
+        try:
+            error = self._write(written)
+        except RopewalkError as caught:
+            written, error = [], caught
+        except BaseException as caught:
+            written, error = [], Unavailable(f"channel {self.channel}: {caught!r}")
+            raise
+        finally:
+            with self._mutex:
+                self._publish(written, error)
+
+    def _write(self, written: list[tuple[Forming, Block, Any]]) -> RopewalkError | None:
+        """Seal, append and sync; what could be appended before an error is still made durable."""
+        below, earliest = self.head.block_hash, self.head.timestamp_ns
+        error: RopewalkError | None = None
+        for forming in self._sealing:
+            block = seal(
+                self._key,
+                channel=self.channel,
+                height=forming.height,
+                prev_block_hash=below,
+                envelopes=[envelope.raw for envelope in forming.envelopes],
+                timestamp_ns=max(self._now_ns(), earliest),
+                policy_hash=self.policy.hash if self.policy is not None else None,
+                leaves=[envelope.id for envelope in forming.envelopes],
+            )
+            try:
+                place = self._blocks.append(block.height, block.lines())
+            except RopewalkError as caught:
+                error = caught
+                break
+            written.append((forming, block, place))
+            below, earliest = block.hash, block.header.timestamp_ns
+        if written:
+            self._blocks.sync()
+        return error
+
+    def _publish(self, written: list[tuple[Forming, Block, Any]], error: RopewalkError | None) -> None:
+        """Index, move the head, settle tickets, pass on the lead. Holds the mutex."""
+        for forming, block, place in written:
+            self._take_in(forming.envelopes, block, place)
+            for index, ticket in enumerate(forming.tickets):
+                ticket.settle(Receipt(forming.envelopes[index].id, block.height, index, block.hash))
+        if error is not None:
+            # What was placed meanwhile was judged as if the blocks below it stood: it falls with them.
+            fallen = self._sealing[len(written) :] + self._forming
+            self._sealing = self._forming = []
+            self._pending.clear()
+            for forming in fallen:
+                for ticket in forming.tickets:
+                    ticket.settle(error)
+        else:
+            for forming in self._sealing:
+                self._pending.drop(forming.envelopes)
+            self._sealing = []
+        heir = next((t for forming in self._forming for t in forming.tickets if t.waiting), None)
+        self._leading = heir is not None
+        if heir is not None:
+            heir.lead = True
+            heir.wake()
+
+    def _take_in(self, envelopes: Sequence[Envelope], block: Block, place: Any) -> None:
+        self._index.add(place, [len(line) for line in block.lines()], marks_of(block.header, envelopes))
+        self.head = Head(
+            block.height + 1,
+            block.hash,
+            block.header.timestamp_ns,
+            self.head.envelopes + len(block.envelopes),
+        )
+
+
+def _position(place: tuple[int, int] | None) -> Position | None:
+    return None if place is None else Position(*place)

@@ -1,0 +1,407 @@
+"""The eight rules of S4 §7, in its order, one function each.
+
+Rules 1, 2, 4, 5 and 6 look at the envelope alone; 3, 7 and 8 also ask what the channel holds already (`History`).
+A verdict lists all eight: passed, failed or not checked, and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
+
+from ropewalk.errors import (
+    BrokenLink,
+    Denied,
+    DigestMismatch,
+    InvalidEnvelope,
+    InvalidJson,
+    InvalidProof,
+    ProofRefused,
+    Replayed,
+    RopewalkError,
+    SigInvalid,
+    Unverified,
+)
+from ropewalk.kernel import jcs, merkle
+from ropewalk.kernel.digest import blake3
+from ropewalk.ledger.binding import check_binding
+from ropewalk.ledger.envelope import FIELDS, MINIMUM_SIGNED, Envelope, decode_base64
+from ropewalk.ledger.policy import Decision, Policy
+from ropewalk.ledger.steps import Status
+
+__all__ = [
+    "NAMES",
+    "RULES",
+    "SUPPORTED_MINORS",
+    "Context",
+    "Finding",
+    "History",
+    "Position",
+    "Verdict",
+    "judge",
+    "judge_alone",
+    "judge_in_place",
+    "rule_1_canonical_hash",
+    "rule_2_signature_scope",
+    "rule_3_causality",
+    "rule_4_version_gate",
+    "rule_5_attestation_binding",
+    "rule_6_confidentiality",
+    "rule_7_integrity_proof",
+    "rule_8_replay_protection",
+]
+
+NAMES: Final = (
+    "canonical_hash",
+    "signature_scope",
+    "causality",
+    "version_gate",
+    "attestation_binding",
+    "confidentiality",
+    "integrity_proof",
+    "replay_protection",
+)
+SUPPORTED_MINORS: Final = frozenset({"1.0", "1.1"})
+CHAIN_MAX: Final = 4096  # ancestors one envelope may name; each is looked up
+
+
+class Position(NamedTuple):
+    """A place in a channel: the block's height and the leaf in its tree."""
+
+    height: int
+    leaf: int
+
+
+class History(Protocol):
+    """What rules 3, 7 and 8 need to know about the channel so far."""
+
+    def position(self, envelope_id: bytes) -> Position | None:
+        """Where an envelope stands."""
+
+    def chain(self, envelope_id: bytes) -> tuple[str, ...] | None:
+        """The causality chain of an envelope that stands in the channel."""
+
+    def claim(self, event_class: str, correlation_id: str) -> Position | None:
+        """Where the first envelope of that class with that correlation id stands."""
+
+    def intent(self, intent: bytes) -> Position | None:
+        """Where the same signed statement stands."""
+
+    def root(self, root: bytes) -> int | None:
+        """The height of the block with that root."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What an envelope is judged against. Without a history, rules about the channel are not checked."""
+
+    history: History | None = None
+    policy: Policy | None = None
+    supported_minors: frozenset[str] = SUPPORTED_MINORS
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one rule found."""
+
+    rule: int
+    status: Status
+    detail: str = ""
+
+    @property
+    def name(self) -> str:
+        """The rule's name."""
+        return NAMES[self.rule - 1]
+
+    def to_json(self) -> dict[str, Any]:
+        """As refusals print it."""
+        return {"rule": self.rule, "name": self.name, "status": self.status, "detail": self.detail}
+
+
+# Almost every finding is one of these; the hot path makes no new objects.
+_PASSED: Final = tuple(Finding(number, "passed") for number in range(1, 9))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """All eight findings, the fields nobody signed, and what the policy decided."""
+
+    envelope_id: bytes
+    findings: tuple[Finding, ...]
+    unsigned_fields: tuple[str, ...]
+    decision: Decision | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether no rule failed and the policy did not deny."""
+        return all(finding.status != "failed" for finding in self.findings) and (
+            self.decision is None or self.decision.outcome != "deny"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As refusals and `policy check` print it."""
+        out: dict[str, Any] = {
+            "envelope_id": self.envelope_id.hex(),
+            "rules": [finding.to_json() for finding in self.findings],
+            "unsigned_fields": list(self.unsigned_fields),
+        }
+        return out if self.decision is None else {**out, **self.decision.to_json()}
+
+    def require(self) -> None:
+        """Raise what the first failed rule, or else the policy, calls for."""
+        if not self.ok:
+            _refuse(self)
+
+
+def judge(envelope: Envelope, context: Context) -> Verdict:
+    """All eight rules and the policy over one envelope."""
+    alone, decision = judge_alone(envelope, context)
+    return judge_in_place(envelope, context, alone, decision)
+
+
+def judge_alone(envelope: Envelope, context: Context) -> tuple[dict[int, Finding], Decision | None]:
+    """The rules that need no channel, and the policy; may run in any thread."""
+    findings = {
+        1: rule_1_canonical_hash(envelope, context),
+        2: rule_2_signature_scope(envelope, context),
+        4: rule_4_version_gate(envelope, context),
+        5: rule_5_attestation_binding(envelope, context),
+        6: rule_6_confidentiality(envelope, context),
+    }
+    if context.policy is None:
+        return findings, None
+    return findings, context.policy.decide(envelope, findings[5].status == "passed")
+
+
+def judge_in_place(
+    envelope: Envelope, context: Context, alone: dict[int, Finding], decision: Decision | None
+) -> Verdict:
+    """The rules about the channel, joined with those that came before."""
+    return Verdict(
+        envelope.id,
+        (
+            alone[1],
+            alone[2],
+            rule_3_causality(envelope, context),
+            alone[4],
+            alone[5],
+            alone[6],
+            rule_7_integrity_proof(envelope, context),
+            rule_8_replay_protection(envelope, context),
+        ),
+        envelope.unsigned_fields,
+        decision,
+    )
+
+
+def rule_1_canonical_hash(envelope: Envelope, _context: Context) -> Finding:
+    """S4 §7.1: payload_hash is the hash of the canonical payload."""
+    got = blake3(jcs.encode(envelope.value["payload"])).hex()
+    if got == envelope.value["payload_hash"]:
+        return _PASSED[0]
+    if envelope.is_detached:
+        return Finding(1, "not_checked", "the payload is detached")
+    return Finding(1, "failed", f"payload has hash {got}, the envelope says {envelope.value['payload_hash']}")
+
+
+def rule_2_signature_scope(envelope: Envelope, _context: Context) -> Finding:
+    """S4 §7.2: the signature holds over the listed fields, and the list names what must be signed."""
+    signature = envelope.value["signature"]
+    names = signature["signed_fields"]
+    signed = set(names)
+    if len(signed) != len(names):
+        return Finding(2, "failed", "a field is listed twice")
+    if not signed.issuperset(MINIMUM_SIGNED):
+        missing = [name for name in MINIMUM_SIGNED if name not in signed]
+        return Finding(2, "failed", f"not signed: {', '.join(missing)}")
+    if not signed <= _SIGNABLE:
+        return Finding(2, "failed", f'"{min(signed - _SIGNABLE)}" cannot be signed')
+    kind = envelope.value["origin_identity"]["identity_type"]
+    if kind not in (signature["alg"], "attested-domain"):
+        return Finding(2, "failed", f"a {kind} identity cannot sign with {signature['alg']}")
+    try:
+        envelope.public_key.verify(envelope.preimage, envelope.signature_bytes)
+    except RopewalkError as error:
+        return Finding(2, "failed", error.detail)
+    return _PASSED[1]
+
+
+def rule_3_causality(envelope: Envelope, context: Context) -> Finding:
+    """S4 §7.3, §3.2: the chain ends in the correlation id, ancestors come first, a Result answers a Command."""
+    correlation_id, chain = envelope.correlation_id, envelope.value.get("causality_chain")
+    kind = envelope.event_class
+    if correlation_id is None and kind in ("Command", "Result"):
+        return Finding(3, "failed", f"a {kind} carries a correlation id")
+    if chain is not None:
+        if not chain or chain[-1] != correlation_id:
+            return Finding(3, "failed", "the tail of the causality chain is not the correlation id")
+        if len(chain) > CHAIN_MAX:
+            return Finding(3, "failed", f"a chain of {len(chain)}; at most {CHAIN_MAX}")
+        if len(set(chain)) != len(chain):
+            return Finding(3, "failed", "the causality chain names an envelope twice")
+    history = context.history
+    if history is None:
+        if kind == "Result" or (chain is not None and len(chain) > 1):
+            return Finding(3, "not_checked", "no channel to look up ancestors in")
+        return _PASSED[2]
+    if kind == "Result" and history.claim("Command", correlation_id or "") is None:
+        return Finding(3, "failed", f'no Command with correlation id "{correlation_id}" in this channel')
+    if chain is None or len(chain) == 1:
+        return _PASSED[2]
+    return _check_ancestors(chain[:-1], history)
+
+
+def _check_ancestors(ancestors: list[str], history: History) -> Finding:
+    unknown = 0
+    before: Position | None = None
+    for number, text in enumerate(ancestors):
+        name = _maybe_id(text)
+        place = history.position(name) if name is not None else None
+        if name is None or place is None:
+            unknown += 1
+            continue
+        if before is not None and place <= before:
+            return Finding(3, "failed", f"ancestor {text} stands before its own ancestor")
+        before = place
+        chain = history.chain(name)
+        if chain is not None and list(chain[:-1]) != ancestors[:number]:
+            return Finding(3, "failed", f"the chain differs from that of ancestor {text}")
+    if unknown:
+        return Finding(3, "not_checked", f"{unknown} of {len(ancestors)} ancestors are not in this channel")
+    return _PASSED[2]
+
+
+def rule_4_version_gate(envelope: Envelope, context: Context) -> Finding:
+    """S4 §7.4: the version is one we support."""
+    version = envelope.protocol_version
+    if version[: version.rindex(".")] in context.supported_minors:
+        return _PASSED[3]
+    supported = ", ".join(f"{minor}.x" for minor in sorted(context.supported_minors))
+    return Finding(4, "failed", f"version {version[:40]} is not supported; {supported} are")
+
+
+def rule_5_attestation_binding(envelope: Envelope, _context: Context) -> Finding:
+    """S4 §7.5: evidence, where there is any, speaks of this payload."""
+    if "attestation_evidence" not in envelope.value and envelope.value["event_class"] != "Attestation":
+        return _PASSED[4]
+    status, detail = check_binding(envelope)
+    return Finding(5, status, detail)
+
+
+def rule_6_confidentiality(envelope: Envelope, context: Context) -> Finding:
+    """S4 §7.6: restricted envelopes need a policy that lets them pass."""
+    if "confidentiality_tag" not in envelope.value:
+        return _PASSED[5]
+    if context.policy is None:
+        if envelope.level == "restricted":
+            return Finding(6, "failed", "restricted, and the channel has no policy that allows it")
+        return _PASSED[5]
+    decision = context.policy.decide_level(envelope)
+    if decision.outcome == "deny":
+        return Finding(6, "failed", decision.explain())
+    return _PASSED[5]
+
+
+def rule_7_integrity_proof(envelope: Envelope, context: Context) -> Finding:
+    """S4 §7.7: a Merkle proof leads from a leaf to something this channel holds."""
+    proof = envelope.value.get("integrity_proof")
+    if proof is None:
+        return _PASSED[6]
+    if proof["type"] != "merkle":
+        return Finding(7, "not_checked", f"{proof['type']} proofs are not checked")
+    try:
+        root = _check_merkle(proof["proof"])
+    except (InvalidEnvelope, InvalidJson, InvalidProof, ProofRefused) as error:
+        return Finding(7, "failed", error.detail)
+    if root == envelope.payload_hash:
+        return _PASSED[6]
+    if context.history is None:
+        return Finding(7, "not_checked", "the path holds; no channel to look up its root in")
+    if context.history.root(root) is None:
+        return Finding(7, "failed", f"no earlier block of this channel has the root {root.hex()}")
+    return _PASSED[6]
+
+
+def rule_8_replay_protection(envelope: Envelope, context: Context) -> Finding:
+    """S4 §7.8: a Command or Result is said once; an Alert again only where its policy tag allows it."""
+    history = context.history
+    if history is None:
+        return Finding(8, "not_checked", "no channel to look in")
+    kind, correlation_id = envelope.event_class, envelope.correlation_id
+    if correlation_id is not None and kind in ("Command", "Result", "Alert"):
+        place = history.claim(kind, correlation_id)
+        allowed = kind == "Alert" and (envelope.value.get("policy_tag") or {}).get("decision") == "allow"
+        if place is not None and not allowed:
+            return Finding(
+                8, "failed", f'{kind} "{correlation_id}" stands at height {place[0]}, index {place[1]}'
+            )
+    place = history.intent(envelope.intent)
+    if place is not None:
+        return Finding(
+            8, "failed", f"the same statement stands at height {place[0]}, index {place[1]}, otherwise signed"
+        )
+    return _PASSED[7]
+
+
+RULES: Final[tuple[Callable[[Envelope, Context], Finding], ...]] = (
+    rule_1_canonical_hash,
+    rule_2_signature_scope,
+    rule_3_causality,
+    rule_4_version_gate,
+    rule_5_attestation_binding,
+    rule_6_confidentiality,
+    rule_7_integrity_proof,
+    rule_8_replay_protection,
+)
+
+_SIGNABLE: Final = frozenset(FIELDS) - {"signature"}
+_REFUSALS: Final[dict[int, type[RopewalkError]]] = {
+    1: DigestMismatch,
+    2: SigInvalid,
+    3: BrokenLink,
+    4: Unverified,
+    5: Unverified,
+    6: Denied,
+    7: ProofRefused,
+    8: Replayed,
+}
+
+
+def _refuse(verdict: Verdict) -> NoReturn:
+    for finding in verdict.findings:
+        if finding.status == "failed":
+            raise _REFUSALS[finding.rule](
+                f"rule {finding.rule}, {finding.name}: {finding.detail}", **verdict.to_json()
+            )
+    assert verdict.decision is not None
+    raise Denied(f"policy: {verdict.decision.explain()}", **verdict.to_json())
+
+
+def _maybe_id(text: str) -> bytes | None:
+    if len(text) != 64:
+        return None
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return None
+
+
+def _check_merkle(text: str) -> bytes:
+    """The root a Merkle proof leads to: base64 of canonical `{"leaf","index","size","path","root"}`."""
+    value = jcs.parse_canonical(decode_base64(text, "/integrity_proof/proof"))
+    if not isinstance(value, dict) or value.keys() != {"leaf", "index", "size", "path", "root"}:
+        raise InvalidProof("an integrity proof has leaf, index, size, path and root")
+    index, size, path = value["index"], value["size"], value["path"]
+    if not isinstance(path, list) or type(index) is not int or type(size) is not int:
+        raise InvalidProof("index and size are integers, path is a list")
+    leaf, root, *siblings = (_hash(text) for text in (value["leaf"], value["root"], *path))
+    merkle.verify_inclusion(leaf, index, size, siblings, root)
+    return root
+
+
+def _hash(text: Any) -> bytes:
+    raw = _maybe_id(text) if isinstance(text, str) else None
+    if raw is None or raw.hex() != text:
+        raise InvalidProof("hashes are 64 lower-case hex digits")
+    return raw

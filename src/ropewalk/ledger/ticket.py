@@ -1,0 +1,122 @@
+"""On the way to a receipt: envelopes that were placed in a block which is not yet durable."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ropewalk.errors import RopewalkError
+from ropewalk.ledger.envelope import Envelope
+from ropewalk.ledger.marks import CLAIMING, claim_key
+from ropewalk.ledger.rules import Position
+
+__all__ = ["Forming", "Pending", "Receipt", "Ticket"]
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Where an accepted envelope stands. `replayed` means it stood there before."""
+
+    envelope_id: bytes
+    height: int
+    index: int
+    block_hash: bytes
+    replayed: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As `ledger append` prints it."""
+        return {
+            "envelope_id": self.envelope_id.hex(),
+            "height": self.height,
+            "index": self.index,
+            "block_hash": self.block_hash.hex(),
+            "replayed": self.replayed,
+        }
+
+
+class Ticket:
+    """A placed envelope. `waiting`: a thread sleeps on it; `lead`: that thread shall seal the next blocks."""
+
+    __slots__ = ("_latch", "_outcome", "lead", "twins", "waiting")
+
+    def __init__(self) -> None:
+        self._latch = threading.Lock()  # a bare lock: an Event would cost ten times as much per envelope
+        self._latch.acquire()
+        self._outcome: Receipt | RopewalkError | None = None
+        self.lead = self.waiting = False
+        self.twins: list[Ticket] = []
+
+    def settle(self, outcome: Receipt | RopewalkError) -> None:
+        """Give the outcome to whoever waits, also to those who sent the same bytes meanwhile."""
+        self._outcome = outcome
+        self.wake()
+        for twin in self.twins:
+            twin.settle(replace(outcome, replayed=True) if isinstance(outcome, Receipt) else outcome)
+
+    def wake(self) -> None:
+        """Let the waiting thread go on."""
+        self._latch.release()
+
+    def wait(self) -> None:
+        """Sleep until settled or given the lead."""
+        self._latch.acquire()
+
+    @property
+    def outcome(self) -> Receipt | RopewalkError:
+        """The receipt or the refusal; only once settled."""
+        assert self._outcome is not None, "not settled yet"
+        return self._outcome
+
+    def result(self) -> Receipt:
+        """The receipt, or the refusal raised."""
+        if isinstance(self.outcome, RopewalkError):
+            raise self.outcome
+        return self.outcome
+
+
+class Forming:
+    """A block that still takes envelopes."""
+
+    __slots__ = ("envelopes", "height", "size", "tickets")
+
+    def __init__(self, height: int) -> None:
+        self.height = height
+        self.envelopes: list[Envelope] = []
+        self.tickets: list[Ticket] = []
+        self.size = 0
+
+
+class Pending:
+    """What the forming blocks already claim, so that two who arrive together cannot both be first."""
+
+    def __init__(self) -> None:
+        self.ids: dict[bytes, tuple[Position, Ticket]] = {}
+        self.claims: dict[bytes, Position] = {}
+        self.intents: dict[bytes, Position] = {}
+
+    def add(self, envelope: Envelope, place: Position, ticket: Ticket) -> None:
+        """Take in a placed envelope."""
+        self.ids[envelope.id] = place, ticket
+        self.intents[envelope.intent] = place
+        if (key := _claim(envelope)) is not None:
+            self.claims.setdefault(key, place)
+
+    def drop(self, envelopes: Iterable[Envelope]) -> None:
+        """Forget envelopes that the index knows now."""
+        for envelope in envelopes:
+            del self.ids[envelope.id]
+            del self.intents[envelope.intent]
+            if (key := _claim(envelope)) is not None:
+                self.claims.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.__init__()  # type: ignore[misc]
+
+
+def _claim(envelope: Envelope) -> bytes | None:
+    if envelope.correlation_id is None or envelope.event_class not in CLAIMING:
+        return None
+    return claim_key(envelope.event_class, envelope.correlation_id)

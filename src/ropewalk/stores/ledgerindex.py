@@ -1,0 +1,462 @@
+"""A disposable index over the blocks of one channel: delete it, and the next reader builds it again.
+
+It finds a block by height, an envelope by id, an earlier claim by class and correlation id, an earlier statement by
+what was signed, and it keeps the edges of the two trees over the channel, so that opening costs the same at any size.
+What was added is found at once; it reaches the disk in batches, because losing it loses nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import lmdb
+
+from ropewalk.errors import Damaged, NotFound, Unavailable
+from ropewalk.kernel import merkle
+from ropewalk.stores.segments import ALIGN, Place, Record, Segments
+
+__all__ = ["BlockEntry", "Derive", "IndexState", "LedgerIndex", "Marked"]
+
+FLUSH_ENVELOPES = 16_384  # kept in memory at most before they go to disk
+MAP_BYTES = 8 << 30  # address space, not disk; doubled when it is full
+TABLES = (b"block", b"id", b"claim", b"intent", b"root", b"meta")
+VERSION = b"2"
+
+_BLOCK = struct.Struct(">QQIIQ32s32s")
+_PLACE = struct.Struct(">QI")
+_HEIGHT = struct.Struct(">Q")
+_STATE = struct.Struct(">QQQQIQ32s")
+_RUN = (
+    32  # leaves under one kept inner node: a path then takes 31 hashes at the bottom instead of one per leaf
+)
+
+
+class Marked(Protocol):
+    """What the index asks of a block; the engine derives it."""
+
+    @property
+    def prev_block_hash(self) -> bytes: ...
+    @property
+    def block_hash(self) -> bytes: ...
+    @property
+    def header_leaf(self) -> bytes: ...
+    @property
+    def root(self) -> bytes: ...
+    @property
+    def timestamp_ns(self) -> int: ...
+    @property
+    def ids(self) -> Sequence[bytes]: ...
+    @property
+    def claims(self) -> Sequence[bytes | None]: ...
+    @property
+    def intents(self) -> Sequence[bytes]: ...
+
+
+Derive = Callable[[Sequence[bytes]], Marked]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """How far the index reaches: the next height, how many envelopes, the last block."""
+
+    height: int
+    envelopes: int
+    place: Place | None
+    timestamp_ns: int
+    block_hash: bytes
+    range_edge: bytes
+    header_edge: bytes
+
+
+EMPTY = IndexState(0, 0, None, 0, bytes(32), bytes(8), bytes(8))
+
+
+@dataclass(frozen=True, slots=True)
+class BlockEntry:
+    """One block in the index: where it stands, and enough of its tree to prove any envelope of it."""
+
+    height: int
+    place: Place
+    timestamp_ns: int
+    block_hash: bytes
+    header_leaf: bytes
+    offsets: tuple[int, ...]  # of the lines in the body, the record first; one more marks the end
+    leaves: bytes
+    nodes: bytes  # roots of full runs of 32 leaves
+
+    @property
+    def count(self) -> int:
+        """How many envelopes the block has."""
+        return len(self.leaves) // merkle.HASH_BYTES
+
+    def leaf(self, index: int) -> bytes:
+        """The id of the envelope at an index."""
+        return self.leaves[index * 32 : index * 32 + 32]
+
+    def path(self, index: int) -> tuple[bytes, ...]:
+        """The inclusion path of an envelope, hashing its run and the runs' roots instead of every leaf."""
+        count = self.count
+        if count <= 2 * _RUN:
+            return merkle.inclusion_proof(_split(self.leaves), index)
+        start = index // _RUN * _RUN
+        run = _split(self.leaves[start * 32 : (start + _RUN) * 32])
+        runs = _split(self.nodes)
+        if len(runs) * _RUN < count:
+            runs.append(merkle.root(_split(self.leaves[len(runs) * _RUN * 32 :])))
+        return (
+            *merkle.inclusion_proof(run, index - start),
+            *merkle.inclusion_proof(runs, index // _RUN),
+        )
+
+
+class LedgerIndex:
+    """The index of one channel. `derive` gives the marks of a stored block when the index must catch up."""
+
+    def __init__(self, segments: Segments, derive: Derive) -> None:
+        self.segments = segments
+        self._derive = derive
+        self._folder = segments.folder / "index"
+        self._env = _open(self._folder)
+        self._tables = {name: self._env.open_db(name) for name in TABLES}
+        self._reader: Any = None
+        self._forget()
+        self.state = self._load_state()
+        self.rebuilt_from: int | None = None
+        if not self._stands_on_the_log():
+            self._start_over()
+
+    def catch_up(self, records: Sequence[Record] | None = None) -> None:
+        """Take in what the log holds beyond the index, link by link."""
+        if records is None:
+            records_iter: Iterator[Record] = self.segments.scan(self.state.place, self.state.height)
+        else:
+            records_iter = iter(records)
+        for record in records_iter:
+            if record.height < self.state.height:
+                continue
+            try:
+                marks = self._derive(record.lines)
+            except Exception as error:
+                raise Damaged(
+                    f"channel {self.segments.folder.name}, block {record.height}: {error}",
+                    height=record.height,
+                ) from error
+            if marks.prev_block_hash != self.state.block_hash:
+                raise Damaged(
+                    f"channel {self.segments.folder.name}, block {record.height}: does not stand on the block below",
+                    height=record.height,
+                    segment=record.place.segment,
+                    offset=record.place.offset,
+                    reason="broken link",
+                )
+            self.add(record.place, [len(line) for line in record.lines], marks)
+
+    def add(self, place: Place, lengths: Sequence[int], marks: Marked) -> None:
+        """Take in the next block; `lengths` are those of its lines."""
+        height, at = self.state.height, 0
+        offsets = [0]
+        for length in lengths:
+            at += length + 1
+            offsets.append(at)
+        leaves = b"".join(marks.ids)
+        full = len(marks.ids) // _RUN * _RUN if len(marks.ids) > 2 * _RUN else 0
+        nodes = _split(leaves[: full * 32])
+        for _ in range(_RUN.bit_length() - 1):
+            nodes = _split(merkle.LEDGER.level(b"".join(nodes))) if nodes else nodes
+        entry = BlockEntry(
+            height,
+            place,
+            marks.timestamp_ns,
+            marks.block_hash,
+            marks.header_leaf,
+            tuple(offsets),
+            leaves,
+            b"".join(nodes),
+        )
+        self._blocks[height] = entry
+        self._roots.setdefault(marks.root, height)
+        for index, (name, claim, intent) in enumerate(
+            zip(marks.ids, marks.claims, marks.intents, strict=True)
+        ):
+            where = (height, index)
+            self._ids.setdefault(name, where)
+            self._intents.setdefault(intent, where)
+            if claim is not None:
+                self._claims.setdefault(claim, where)
+        self._range.append(marks.block_hash)
+        self._headers.append(marks.header_leaf)
+        self.state = IndexState(
+            height + 1,
+            self.state.envelopes + len(marks.ids),
+            place,
+            marks.timestamp_ns,
+            marks.block_hash,
+            self._range.to_bytes(),
+            self._headers.to_bytes(),
+        )
+        if len(self._ids) >= FLUSH_ENVELOPES:
+            self.flush()
+
+    def position(self, envelope_id: bytes) -> tuple[int, int] | None:
+        """Where an envelope stands."""
+        return self._ids.get(envelope_id) or self._place(b"id", envelope_id)
+
+    def claim(self, key: bytes) -> tuple[int, int] | None:
+        """Where a class with a correlation id was first seen."""
+        return self._claims.get(key) or self._place(b"claim", key)
+
+    def intent(self, key: bytes) -> tuple[int, int] | None:
+        """Where a statement was first seen."""
+        return self._intents.get(key) or self._place(b"intent", key)
+
+    def root(self, root: bytes) -> int | None:
+        """The height of the first block with that root."""
+        if root in self._roots:
+            return self._roots[root]
+        raw = self._get(b"root", root)
+        return None if raw is None else int(_HEIGHT.unpack(raw)[0])
+
+    def block(self, height: int) -> BlockEntry:
+        """The entry of a block."""
+        if height in self._blocks:
+            return self._blocks[height]
+        raw = self._get(b"block", _HEIGHT.pack(height))
+        if raw is None:
+            raise NotFound(f"block {height} is not in {self.segments.folder.name}", height=height)
+        return _unpack(height, bytes(raw))
+
+    def line(self, entry: BlockEntry, number: int) -> bytes:
+        """One line of a stored block without reading the others: 0 is the record, envelopes follow. Not verified."""
+        start, end = entry.offsets[number], entry.offsets[number + 1] - 1
+        with self.segments.path(entry.place.segment).open("rb", buffering=0) as stream:
+            return os.pread(stream.fileno(), end - start, entry.place.offset + ALIGN + start)
+
+    def lines_of(self, height: int, index: int | None) -> list[bytes]:
+        """The record line of a block, and the line of one of its envelopes."""
+        entry = self.block(height)
+        return [self.line(entry, number) for number in ((0,) if index is None else (0, index + 1))]
+
+    def block_hash(self, height: int) -> bytes:
+        """The hash of a block."""
+        return self.block(height).block_hash
+
+    def leaves(self, start: int, end: int) -> Iterator[tuple[bytes, bytes]]:
+        """(block hash, header leaf) of the heights from `start` up to, not with, `end`."""
+        for height in range(start, end):
+            entry = self.block(height)
+            yield entry.block_hash, entry.header_leaf
+
+    def flush(self) -> None:
+        """Put what was added on disk. Another process may have been faster: then there is less to do."""
+        if not self._blocks:
+            return
+        while True:
+            try:
+                self._write()
+                break
+            except lmdb.MapFullError:
+                self._end_reading()
+                self._env.set_mapsize(self._env.info()["map_size"] * 2)
+            except lmdb.Error as error:
+                raise Unavailable(f"index of {self.segments.folder.name}: {error}") from error
+        self._end_reading()
+        self._forget()
+
+    def close(self) -> None:
+        """Flush and let go."""
+        self.flush()
+        self._end_reading()
+        _close(self._folder)
+
+    def _write(self) -> None:
+        with self._env.begin(write=True) as txn:
+            tables = self._tables
+            meta = txn.get(b"state", db=tables[b"meta"])
+            done = _STATE.unpack(meta[: _STATE.size])[0] if meta else 0
+            if done < self.state.height:
+                for height, entry in self._blocks.items():
+                    if height >= done:
+                        txn.put(_HEIGHT.pack(height), _pack(entry), db=tables[b"block"])
+                for table, places in (
+                    (b"id", self._ids),
+                    (b"claim", self._claims),
+                    (b"intent", self._intents),
+                ):
+                    # In order of keys, so that neighbours share a page that is touched once.
+                    for key in sorted(places):
+                        txn.put(key, _PLACE.pack(*places[key]), db=tables[table], overwrite=False)
+                for root, height in self._roots.items():
+                    txn.put(root, _HEIGHT.pack(height), db=tables[b"root"], overwrite=False)
+                txn.put(b"state", _pack_state(self.state), db=tables[b"meta"])
+                txn.put(b"version", VERSION, db=tables[b"meta"])
+
+    def _forget(self) -> None:
+        self._blocks: dict[int, BlockEntry] = {}
+        self._ids: dict[bytes, tuple[int, int]] = {}
+        self._claims: dict[bytes, tuple[int, int]] = {}
+        self._intents: dict[bytes, tuple[int, int]] = {}
+        self._roots: dict[bytes, int] = {}
+
+    def _load_state(self) -> IndexState:
+        raw = self._get(b"meta", b"state")
+        state = _unpack_state(bytes(raw)) if raw is not None else EMPTY
+        if raw is not None and (state is None or self._get(b"meta", b"version") != VERSION):
+            state = EMPTY
+        assert state is not None
+        self._range = merkle.Frontier.from_bytes(state.range_edge, merkle.RANGE)
+        self._headers = merkle.Frontier.from_bytes(state.header_edge, merkle.SHA256)
+        return state
+
+    def _stands_on_the_log(self) -> bool:
+        """Whether the last block the index knows is where it says; if not, the index is of another log."""
+        if self.state.place is None:
+            with self._env.begin() as txn:
+                return bool(txn.stat(self._tables[b"meta"])["entries"] == 0)
+        try:
+            record = self.segments.read(self.state.place, self.state.height - 1)
+            return self._derive(record.lines).block_hash == self.state.block_hash
+        except Exception:
+            return False
+
+    def _start_over(self) -> None:
+        self.rebuilt_from = self.state.height
+        self._end_reading()
+        with self._env.begin(write=True) as txn:
+            for table in self._tables.values():
+                txn.drop(table, delete=False)
+        self._forget()
+        self.state = self._load_state()
+
+    def _get(self, table: bytes, key: bytes) -> Any:
+        if self._reader is None:
+            self._reader = self._env.begin()
+        return self._reader.get(key, db=self._tables[table])
+
+    def _place(self, table: bytes, key: bytes) -> tuple[int, int] | None:
+        raw = self._get(table, key)
+        return None if raw is None else _PLACE.unpack(raw)
+
+    def _end_reading(self) -> None:
+        if self._reader is not None:
+            self._reader.abort()
+            self._reader = None
+
+
+def _pack(entry: BlockEntry) -> bytes:
+    head = _BLOCK.pack(
+        entry.place.segment,
+        entry.place.offset,
+        entry.place.length,
+        entry.count,
+        entry.timestamp_ns,
+        entry.block_hash,
+        entry.header_leaf,
+    )
+    return head + struct.pack(f">{len(entry.offsets)}I", *entry.offsets) + entry.leaves + entry.nodes
+
+
+def _unpack(height: int, raw: bytes) -> BlockEntry:
+    segment, offset, length, count, stamp, block_hash, header_leaf = _BLOCK.unpack_from(raw)
+    lines = count + 2
+    at = _BLOCK.size + 4 * lines
+    offsets = struct.unpack_from(f">{lines}I", raw, _BLOCK.size)
+    end = at + 32 * count
+    return BlockEntry(
+        height,
+        Place(segment, offset, length),
+        stamp,
+        block_hash,
+        header_leaf,
+        offsets,
+        raw[at:end],
+        raw[end:],
+    )
+
+
+def _pack_state(state: IndexState) -> bytes:
+    place = state.place or Place(0, 0, 0)
+    head = _STATE.pack(
+        state.height,
+        state.envelopes,
+        place.segment,
+        place.offset,
+        place.length,
+        state.timestamp_ns,
+        state.block_hash,
+    )
+    return head + struct.pack(">H", len(state.range_edge)) + state.range_edge + state.header_edge
+
+
+def _unpack_state(raw: bytes) -> IndexState | None:
+    try:
+        height, envelopes, segment, offset, length, stamp, block_hash = _STATE.unpack_from(raw)
+        (edge,) = struct.unpack_from(">H", raw, _STATE.size)
+    except struct.error:
+        return None
+    at = _STATE.size + 2
+    state = IndexState(
+        height,
+        envelopes,
+        Place(segment, offset, length),
+        stamp,
+        block_hash,
+        raw[at : at + edge],
+        raw[at + edge :],
+    )
+    return state if height else None
+
+
+def _split(packed: bytes) -> list[bytes]:
+    return [packed[i : i + 32] for i in range(0, len(packed), 32)]
+
+
+# LMDB allows one environment per file and process: handles of one process share it.
+_open_environments: dict[Path, tuple[Any, int]] = {}
+
+
+def _open(folder: Path) -> Any:
+    folder = folder.absolute()
+    if folder in _open_environments:
+        env, users = _open_environments[folder]
+        _open_environments[folder] = env, users + 1
+        return env
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        env = _open_sound(folder)
+    except OSError as error:
+        raise Unavailable(f"index {folder}: {error.strerror}", path=str(folder)) from error
+    _open_environments[folder] = env, 1
+    return env
+
+
+def _open_sound(folder: Path) -> Any:
+    """The environment, or a new one in place of what is none: an index is never worth an error."""
+    data = folder / "data.mdb"
+    try:
+        if data.exists() and 0 < data.stat().st_size < 2 * 4096:
+            raise lmdb.InvalidError("too short")
+        env = lmdb.open(str(folder), map_size=MAP_BYTES, max_dbs=len(TABLES), mode=0o600)
+        info, stat = env.info(), env.stat()
+        if data.stat().st_size < (info["last_pgno"] + 1) * stat["psize"]:
+            env.close()  # pages are missing: touching them would end the process
+            raise lmdb.InvalidError("cut short")
+        return env
+    except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError):
+        shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+        return lmdb.open(str(folder), map_size=MAP_BYTES, max_dbs=len(TABLES), mode=0o600)
+
+
+def _close(folder: Path) -> None:
+    folder = folder.absolute()
+    env, users = _open_environments.pop(folder)
+    if users > 1:
+        _open_environments[folder] = env, users - 1
+    else:
+        env.close()
