@@ -70,10 +70,18 @@ class _View:
 
 
 class _Change(_View):
-    __slots__ = ()
+    __slots__ = ("full",)
+
+    def __init__(self, txn: Any, dbs: dict[str, Any]) -> None:
+        super().__init__(txn, dbs)
+        self.full = False
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
-        self._txn.put(key, value, db=self._db(table))
+        try:
+            self._txn.put(key, value, db=self._db(table))
+        except lmdb.MapFullError:
+            self.full = True  # whoever catches this on the way up must not make us commit half a transaction
+            raise
 
     def delete(self, table: str, key: bytes) -> None:
         self._txn.delete(key, db=self._db(table))
@@ -216,7 +224,11 @@ class LmdbTables:
                 while True:
                     try:
                         with shared.env.begin(write=True) as txn:
-                            return body(_Change(txn, shared.dbs))
+                            change = _Change(txn, shared.dbs)
+                            result = body(change)
+                            if change.full:
+                                raise lmdb.MapFullError
+                        return result
                     except lmdb.MapFullError:
                         self._grow(shared)
                     except lmdb.MapResizedError:

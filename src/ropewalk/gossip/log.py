@@ -1,0 +1,362 @@
+"""The log: a signed graph that grows at its heads, kept with its tree and its indexes in one transaction.
+
+Writing happens in `ropewalk.gossip.writing`; this module is what an application holds. The log does no I/O of its
+own: it works on any `Table`, and every byte it keeps is in there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NewType, TypeVar
+
+from ropewalk.errors import Conflict, Invalid, InvalidKey, NotFound
+from ropewalk.gossip import ancestors, pending
+from ropewalk.gossip.access import Access, everybody_may_append
+from ropewalk.gossip.events import Event, Listener, Listeners, Stored
+from ropewalk.gossip.ids import Key, MessageId, ProfileName, id_of, key_of
+from ropewalk.gossip.message import (
+    Message,
+    Signature,
+    SignedMessage,
+    assemble,
+    check_topic,
+    decode,
+    next_clock,
+    profile_named,
+    sign,
+    verify,
+)
+from ropewalk.gossip.profiles import PARENTS_MAX, Profile, SignatureCodec
+from ropewalk.gossip.table import TABLES, Table, Transaction, View
+from ropewalk.gossip.tree import root_of
+from ropewalk.gossip.validate import Validate, validator
+from ropewalk.gossip.writing import Apply, Batch, Inserted, Rules, index_arrivals
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.kernel.prolly import Node
+
+__all__ = ["TABLES", "Bound", "Cursor", "Inserted", "Log", "Table"]
+
+VERSION = b"1"  # of the tables; bytes on disk change only together with this
+Cursor = NewType("Cursor", str)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One end of an iteration."""
+
+    id: MessageId
+    inclusive: bool = True
+
+
+class Log:
+    """One topic's messages on one peer.
+
+    `apply` sees every message once before it is stored; what it raises keeps the message out. `validate` and
+    `access` are asked before it. Opening reads a few rows, whatever the size of the log.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        topic: str,
+        *,
+        profile: ProfileName | None = None,
+        signer: SigningKey | None = None,
+        apply: Apply | None = None,
+        validate: Validate | None = None,
+        access: Access = everybody_may_append,
+        index_ancestors: bool = False,
+        pending_limits: pending.Limits = pending.Limits(),  # noqa: B008 - frozen
+    ) -> None:
+        self.table = table
+        self.profile: Profile = _settle(table, topic, profile)
+        self.topic = check_topic(self.profile, topic)
+        self.signer = signer
+        self._rules = Rules(validator(validate), access, apply, index_ancestors, pending_limits)
+        self._listeners = Listeners()
+        self._open = (
+            threading.local()
+        )  # the transaction this thread is in, so that `apply` reads what it wrote
+
+    # Reading
+
+    @contextmanager
+    def view(self) -> Iterator[View]:
+        """The log as of now; inside `apply`, the transaction itself."""
+        current: Transaction | None = getattr(self._open, "change", None)
+        if current is not None:
+            yield current
+        else:
+            with self.table.read() as view:
+                yield view
+
+    def __len__(self) -> int:
+        with self.view() as view:
+            return view.count("messages")
+
+    def has(self, id: str) -> bool:
+        """Whether the message is stored."""
+        with self.view() as view:
+            return view.get("messages", self.profile.code.order(key_of(id))) is not None
+
+    def get(self, id: str) -> SignedMessage | None:
+        """A stored message, or None."""
+        with self.view() as view:
+            raw = view.get("messages", self.profile.code.order(key_of(id)))
+        return None if raw is None else self._decode(raw)
+
+    def iterate(
+        self, lower: Bound | None = None, upper: Bound | None = None, *, reverse: bool = False
+    ) -> Iterator[SignedMessage]:
+        """The messages between two bounds by clock, then by hash: every message after all it stands on."""
+        start, stop = self._range(lower, upper)
+        with self.view() as view:
+            for _, raw in view.scan("messages", start, stop, reverse):
+                yield self._decode(raw)
+
+    def arrivals(self, after: Cursor | None = None) -> Iterator[tuple[Cursor, SignedMessage]]:
+        """The messages in the order they reached this peer, after a cursor.
+
+        A late message sorts low by clock but arrives last, so a reader with this cursor never misses one.
+        """
+        with self.view() as view:
+            for seq, key in view.scan("arrivals", _after_cursor(after)):
+                raw = view.get("messages", self.profile.code.order(key))
+                assert raw is not None
+                yield _cursor(int.from_bytes(seq, "big")), self._decode(raw)
+
+    def heads(self) -> list[MessageId]:
+        """The messages nothing stands on yet, by clock and then by hash."""
+        return [id_of(key) for key in self._head_keys()]
+
+    def get_clock(self) -> tuple[int, list[MessageId]]:
+        """The clock the next appended message gets, and the parents it stands on."""
+        keys = self._head_keys()
+        return next_clock(self.profile, tuple(keys)), [id_of(key) for key in keys]
+
+    def root(self) -> Node:
+        """The root of the tree over all messages: equal roots, equal logs."""
+        with self.view() as view:
+            return root_of(view)
+
+    def pending(self) -> list[tuple[MessageId, list[MessageId]]]:
+        """The messages that wait, each with the parents it waits for."""
+        with self.view() as view:
+            waits: dict[Key, list[MessageId]] = {Key(key): [] for key, _ in view.scan("pending")}
+            for row, _ in view.scan("waiting"):
+                waits[Key(row[20:])].append(id_of(row[:20]))
+        return [(id_of(key), missing) for key, missing in waits.items()]
+
+    def get_ancestors(self, id: str, clock: int) -> list[MessageId]:
+        """The messages at or below a clock that the history of a message stands on, by clock and then by hash."""
+        with self._indexed(id) as view:
+            return [id_of(key) for key in ancestors.ancestors(view, self.profile, key_of(id), clock)]
+
+    def is_ancestor(self, id: str, ancestor: str) -> bool:
+        """Whether one message lies below another; a message counts as its own ancestor."""
+        with self._indexed(id, ancestor) as view:
+            return ancestors.is_ancestor(view, self.profile, key_of(id), key_of(ancestor))
+
+    # Writing
+
+    def append(
+        self, payload: Any, *, signer: SigningKey | None = None, codec: SignatureCodec = "dag-cbor"
+    ) -> Stored:
+        """Make, sign, apply and store a message on top of all heads."""
+        return self.append_many([payload], signer=signer, codec=codec)[0]
+
+    def append_many(
+        self, payloads: Iterable[Any], *, signer: SigningKey | None = None, codec: SignatureCodec = "dag-cbor"
+    ) -> list[Stored]:
+        """Append several payloads, each on top of the one before, durable together or not at all."""
+        key = signer or self.signer
+        if key is None:
+            raise InvalidKey(
+                f"no key to sign a message of {self.topic} with",
+                advice="Open the log with signer=…, or name one.",
+            )
+        wanted = list(payloads)
+
+        def body(batch: Batch) -> list[Stored]:
+            stored = []
+            for payload in wanted:
+                signed = sign(self.profile, key, self.topic, batch.parents(PARENTS_MAX), payload, codec)
+                stored.append(batch.store(signed))
+            return stored
+
+        return self._transact(body)
+
+    def insert(self, raw: bytes) -> Inserted:
+        """Store a message made elsewhere, given in its binary form; it waits if parents are missing."""
+        signed = self.decode(raw)
+        if self.has(signed.id):
+            return Inserted(signed.id, "known")
+        verify(self.profile, signed)
+        return self._transact(lambda batch: batch.insert(signed))
+
+    def insert_signed(self, signature: Signature, message: Message) -> Inserted:
+        """Store a message made elsewhere, given as signature and message (S3 § Inserting existing messages)."""
+        if message.topic != self.topic:
+            raise Invalid(f"the message belongs to topic {message.topic!r}, not to {self.topic!r}")
+        return self.insert(assemble(self.profile, signature, message).raw)
+
+    def insert_many(self, raws: Iterable[bytes]) -> list[Inserted]:
+        """Store many messages in one transaction. Nothing is stored if one is malformed or its signature is bad.
+
+        A message the application refuses does not hold up the others: its outcome carries the error.
+        """
+        return self.insert_checked([self.check(raw) for raw in raws])
+
+    def check(self, raw: bytes) -> SignedMessage:
+        """Read a message and verify its signature; whatever is wrong with it raises."""
+        signed = self.decode(raw)
+        verify(self.profile, signed)
+        return signed
+
+    def insert_checked(self, messages: Sequence[SignedMessage]) -> list[Inserted]:
+        """Store messages that `check` returned, in one transaction; the outcomes are in the same order."""
+        return self._transact(lambda batch: [batch.insert_or_refuse(signed) for signed in messages])
+
+    def insert_grounded(self, messages: Sequence[SignedMessage]) -> list[Inserted]:
+        """As `insert_checked`, for a source that promises parents first: what lacks them is left out."""
+        return self._transact(lambda batch: [batch.insert_or_orphan(signed) for signed in messages])
+
+    def decode(self, raw: bytes) -> SignedMessage:
+        """Read a message of this topic in its one canonical form; the signature is not checked."""
+        return decode(self.profile, self.topic, raw)
+
+    def replay(self) -> int:
+        """Call `apply` for every stored message again, parents first; returns how many there were."""
+        count = 0
+        for signed in self.iterate():
+            if self._rules.apply is not None:
+                self._rules.apply(signed.id, signed.signature, signed.message)
+            count += 1
+        return count
+
+    def on(self, listener: Listener, kind: type[Event] | None = None) -> Callable[[], None]:
+        """Call `listener` after each event, of one kind or of all; the returned function ends it."""
+        return self._listeners.add(listener, kind)
+
+    def tell(self, event: Event) -> None:
+        """Pass an event on to the listeners."""
+        self._listeners.tell(event)
+
+    def close(self) -> None:
+        """Close the tables."""
+        self.table.close()
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Inside
+
+    def _transact(self, act: Callable[[Batch], T]) -> T:
+        if getattr(self._open, "change", None) is not None:
+            raise Conflict(
+                "the log cannot be written from inside apply", advice="Write after apply has returned."
+            )
+
+        def body(change: Transaction) -> tuple[T, Batch]:
+            batch = Batch(change, self)
+            self._open.change = change
+            try:
+                result = act(batch)
+                batch.finish()
+            finally:
+                self._open.change = None
+            return result, batch
+
+        result, batch = self.table.transact(body)
+        for event in batch.events:
+            self._listeners.tell(event)
+        return result
+
+    @property
+    def rules(self) -> Rules:
+        """What every message has to pass."""
+        return self._rules
+
+    def _decode(self, raw: bytes) -> SignedMessage:
+        return decode(self.profile, self.topic, raw)
+
+    def _head_keys(self) -> list[Key]:
+        with self.view() as view:
+            return sorted((Key(key) for key, _ in view.scan("heads")), key=self.profile.code.order)
+
+    def _range(self, lower: Bound | None, upper: Bound | None) -> tuple[bytes, bytes | None]:
+        # Order keys of one profile have one length, so a zero byte more is the very next key.
+        order = self.profile.code.order
+        start = b"" if lower is None else order(key_of(lower.id)) + (b"" if lower.inclusive else b"\0")
+        stop = None if upper is None else order(key_of(upper.id)) + (b"\0" if upper.inclusive else b"")
+        return start, stop
+
+    @contextmanager
+    def _indexed(self, *ids: str) -> Iterator[View]:
+        """A view in which these messages are in the ancestor index; it is brought up to date where it lags."""
+        keys = [key_of(id) for id in ids]
+        with self.view() as view:
+            for key in keys:
+                if view.get("messages", self.profile.code.order(key)) is None:
+                    raise NotFound(f"no message {id_of(key)} in {self.topic}", id=id_of(key))
+            if all(view.get("ancestors", key) is not None for key in keys):
+                yield view
+                return
+        current: Transaction | None = getattr(self._open, "change", None)
+        if current is not None:
+            index_arrivals(current, self.profile, self.topic)
+        else:
+            self.table.transact(lambda change: index_arrivals(change, self.profile, self.topic))
+        with self.view() as view:
+            yield view
+
+
+def _settle(table: Table, topic: str, wanted: ProfileName | None) -> Profile:
+    """The profile of these tables; it is fixed when the topic is made, and so is the topic."""
+    with table.read() as view:
+        version, stored, name = (view.get("meta", key) for key in (b"version", b"profile", b"topic"))
+    if version is None:
+        profile = profile_named(wanted or "v0.13")
+        check_topic(profile, topic)
+        table.transact(lambda change: _found(change, profile, topic))
+        return _settle(table, topic, wanted)  # another process may have been first
+    if version != VERSION:
+        raise Conflict(
+            f"the tables of {topic} have version {version.decode()}, this ropewalk reads {VERSION.decode()}"
+        )
+    found = (stored or b"").decode()
+    if wanted is not None and found != wanted:
+        raise Conflict(
+            f"topic {topic} is stored in profile {found}, not {wanted}",
+            advice="The profile is fixed when the topic is made; open it without naming one.",
+        )
+    if name != topic.encode():
+        raise Conflict(f"these tables belong to topic {(name or b'').decode()!r}, not to {topic!r}")
+    return profile_named(found)
+
+
+def _found(change: Transaction, profile: Profile, topic: str) -> None:
+    if change.get("meta", b"version") is None:
+        change.put("meta", b"version", VERSION)
+        change.put("meta", b"profile", profile.name.encode())
+        change.put("meta", b"topic", topic.encode())
+
+
+def _cursor(seq: int) -> Cursor:
+    return Cursor(f"arrival:{seq}")
+
+
+def _after_cursor(cursor: Cursor | None) -> bytes:
+    if cursor is None:
+        return b""
+    kind, _, number = cursor.partition(":")
+    if kind != "arrival" or not number.isascii() or not number.isdigit() or len(number) > 18:
+        raise Invalid(f"{cursor[:40]!r} is not a cursor of a gossip log")
+    return (int(number) + 1).to_bytes(8, "big")

@@ -1,0 +1,424 @@
+"""Sync as a state machine: questions out, answers in, and no word about how they travel.
+
+`pull` is a generator. It yields a `Request`, is sent the `Response`, and ends with a `Pulled`. It walks the other
+side's tree depth first, skips every node it has itself, checks every hash on the way down, and stores what it lacks
+in chunks. What is stored stays, so a pull that breaks off is continued by pulling again: equal parts are skipped.
+
+A peer is not believed. Each answer has to fit the hash it was announced under, every tree is bounded in height and
+width, and a message counts only with its signature and its parents. The first lie raises, with what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ropewalk.errors import BrokenLink, DigestMismatch, Invalid, TooLarge
+from ropewalk.gossip.events import Synced
+from ropewalk.gossip.ids import KEY_BYTES, id_of
+from ropewalk.gossip.log import Log
+from ropewalk.gossip.message import MESSAGE_BYTES_MAX, SignedMessage
+from ropewalk.gossip.table import View
+from ropewalk.gossip.tree import children_of, node_of, root_of
+from ropewalk.kernel.prolly import ANCHOR, ANCHOR_HASH, HASH_BYTES, Node, is_boundary, leaf_hash, node_hash
+
+__all__ = [
+    "Abort",
+    "Children",
+    "Found",
+    "GetChildren",
+    "GetNode",
+    "GetRoot",
+    "GetValues",
+    "Pulled",
+    "Request",
+    "Response",
+    "Root",
+    "Values",
+    "answer",
+    "pull",
+    "pull_from",
+    "sync_both",
+]
+
+LEVELS_MAX = 40  # a tree over 2^64 messages has about 13; more is a peer that wants us to dig for ever
+CHILDREN_MAX = 4096  # 32 on average; honest trees reach this once in e^130 nodes
+VALUES_MAX = 4096  # keys in one request that we answer
+CHUNK_MESSAGES = 512  # stored in one transaction
+CHUNK_BYTES = 4 << 20  # how much we ask for at once, judged by what came before
+REFUSED_MAX = 100_000  # messages our own rules refuse in one pull before we give up on the peer
+
+
+@dataclass(frozen=True, slots=True)
+class GetRoot:
+    """Ask for the root of the tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetNode:
+    """Ask for one node."""
+
+    level: int
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GetChildren:
+    """Ask for the nodes below a node."""
+
+    level: int
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GetValues:
+    """Ask for the messages under some keys (v0.13; in v0.6 leaves carry them)."""
+
+    keys: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The root of the answering side."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The node asked for, or None."""
+
+    node: Node | None
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """The nodes below a node."""
+
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The messages asked for, in the order of the keys."""
+
+    values: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The answering side ends this session; what came so far is good, and a later session goes on."""
+
+    cooldown: int = 0
+
+
+Request = GetRoot | GetNode | GetChildren | GetValues
+Response = Root | Found | Children | Values | Abort
+R = TypeVar("R", Root, Found, Children, Values)
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What a pull came to. `complete` is False if the other side ended it early: pull again."""
+
+    received: int
+    refused: int
+    requests: int
+    complete: bool
+
+
+class _Ended(Exception):
+    """The other side aborted the session."""
+
+
+def answer(view: View, log: Log, request: Request) -> Response:
+    """Answer one question from one moment of the log; keep the view for the whole session."""
+    match request:
+        case GetRoot():
+            return Root(root_of(view))
+        case GetNode(level, key):
+            return Found(_with_value(view, log, node_of(view, level, key)))
+        case GetChildren(level, key):
+            nodes = children_of(view, level, key)
+            if level == 1 and log.profile.name == "v0.6":
+                return Children(tuple([_leaf_with_value(view, log, node) for node in nodes]))
+            return Children(tuple(nodes))
+        case GetValues(keys):
+            if len(keys) > VALUES_MAX:
+                raise TooLarge(
+                    f"{len(keys)} keys in one request; at most {VALUES_MAX}", size=len(keys), limit=VALUES_MAX
+                )
+            return Values(tuple([_value(view, log, key) for key in keys]))
+
+
+def _value(view: View, log: Log, key: bytes) -> bytes:
+    raw = view.get("messages", log.profile.code.order(key)) if len(key) == KEY_BYTES else None
+    if raw is None:
+        raise Invalid(f"no message {key.hex()} to send", reason="unknown key")
+    return raw
+
+
+def _leaf_with_value(view: View, log: Log, node: Node) -> Node:
+    return node if node.key == ANCHOR else Node(0, node.key, node.hash, _value(view, log, node.key))
+
+
+def _with_value(view: View, log: Log, node: Node | None) -> Node | None:
+    if node is None or node.level or log.profile.name != "v0.6":
+        return node
+    return _leaf_with_value(view, log, node)
+
+
+def pull(log: Log) -> Generator[Request, Response, Pulled]:
+    """Fetch everything the other side has and we lack; drive it with `send`."""
+    return (yield from _Pull(log).run())
+
+
+@dataclass(slots=True)
+class _Pull:
+    log: Log
+    received: int = 0
+    requests: int = 0
+    refused: set[bytes] = field(default_factory=set)
+    wanted: list[Node] = field(default_factory=list)  # leaves we lack, not fetched yet
+    bytes_each: int = 64 << 10  # what a message weighed lately; the first guess is careful
+
+    def run(self) -> Generator[Request, Response, Pulled]:
+        try:
+            root = (yield from self._ask(GetRoot(), Root)).node
+            _check_root(root)
+            if root.level > 0:
+                yield from self._waves(root)
+        except _Ended:
+            return Pulled(self.received, len(self.refused), self.requests, False)
+        return Pulled(self.received, len(self.refused), self.requests, True)
+
+    def _ask(self, request: Request, expected: type[R]) -> Generator[Request, Response, R]:
+        self.requests += 1
+        response = yield request
+        if isinstance(response, Abort):
+            raise _Ended
+        if not isinstance(response, expected):
+            raise Invalid(
+                f"the peer answered {type(response).__name__} to {type(request).__name__}",
+                reason="unexpected answer",
+            )
+        return response
+
+    def _waves(self, root: Node) -> Generator[Request, Response, None]:
+        """Walk the tree once for every length a clock's code has in it, shortest first.
+
+        Keys with codes of one length sort by clock, and longer codes are later clocks, so parents always come first; in
+        v0.13 all keys sort and one wave is enough.
+        """
+        size: int | None = 2
+        while size is not None:
+            size = yield from self._wave(root, None if self.log.profile.code.sorts else size)
+            yield from self._fetch()
+
+    def _wave(self, root: Node, size: int | None) -> Generator[Request, Response, int | None]:
+        later: int | None = None
+        todo: list[tuple[Node, bytes | None]] = [
+            (root, None)
+        ]  # nodes, each with the key where its range ends
+        while todo:
+            node, end = todo.pop()
+            least = 1 if size is None else _least_size(node.key, end)
+            if self._have(node):
+                continue
+            if size is not None and least > size:
+                later = least if later is None else min(later, least)
+                continue
+            children = (yield from self._ask(GetChildren(node.level, node.key), Children)).nodes
+            _check_children(node, end, children)
+            if node.level > 1:
+                ends = [child.key for child in children[1:]]
+                todo.extend(reversed(list(zip(children, [*ends, end], strict=True))))
+                continue
+            for leaf in children[1:] if node.key == ANCHOR else children:
+                if self._have(leaf):
+                    continue
+                code = self.log.profile.code.split(leaf.key)[1]
+                if size is None or code <= size:
+                    self.wanted.append(leaf)
+                else:
+                    later = code if later is None else min(later, code)
+            if len(self.wanted) >= self._chunk():
+                yield from self._fetch()
+        return later
+
+    def _have(self, node: Node) -> bool:
+        with self.log.view() as view:
+            ours = node_of(view, node.level, node.key)
+        if ours is None:
+            return False
+        if node.level == 0 and ours.hash != node.hash:
+            raise DigestMismatch(
+                f"the peer has other bytes under {id_of(node.key)}, which names its own bytes",
+                expected=ours.hash.hex(),
+                got=node.hash.hex(),
+                where="leaf",
+            )
+        return ours.hash == node.hash
+
+    def _chunk(self) -> int:
+        return max(1, min(CHUNK_MESSAGES, CHUNK_BYTES // self.bytes_each))
+
+    def _fetch(self) -> Generator[Request, Response, None]:
+        """Get, check and store the leaves that wait to be fetched, a chunk at a time."""
+        while self.wanted:
+            count = self._chunk()
+            leaves, self.wanted = self.wanted[:count], self.wanted[count:]
+            values = [leaf.value for leaf in leaves if leaf.value is not None]
+            if len(values) != len(leaves):
+                keys = tuple(leaf.key for leaf in leaves)
+                values = list((yield from self._ask(GetValues(keys), Values)).values)
+            if len(values) != len(leaves):
+                raise BrokenLink(f"the peer sent {len(values)} messages where {len(leaves)} were asked for")
+            self.bytes_each = max(64, sum(map(len, values)) // len(values))
+            self._store(leaves, values)
+
+    def _store(self, leaves: list[Node], values: list[bytes]) -> None:
+        checked = []
+        error: Exception | None = None
+        for leaf, raw in zip(leaves, values, strict=True):
+            try:
+                signed = self._check(leaf, raw)
+            except Exception as found:
+                error = found  # the good messages before it are kept
+                break
+            if self.refused and not self.refused.isdisjoint(signed.parent_keys):
+                self.refused.add(signed.key)  # it stands on something our rules refused
+                continue
+            checked.append(signed)
+        for outcome, signed in zip(self.log.insert_grounded(checked), checked, strict=True):
+            if outcome.status == "stored":
+                self.received += 1
+            elif outcome.status == "refused":
+                self.refused.add(signed.key)
+            elif outcome.status == "orphaned" and self.refused.isdisjoint(signed.parent_keys):
+                error = error or BrokenLink(
+                    f"message {outcome.id} stands on {outcome.missing[0]}, which the peer's own tree lacks",
+                    id=outcome.id,
+                )
+            elif outcome.status == "orphaned":
+                self.refused.add(signed.key)
+        if error is not None:
+            raise error
+        if len(self.refused) > REFUSED_MAX:
+            raise TooLarge(f"more than {REFUSED_MAX} messages of the peer were refused", limit=REFUSED_MAX)
+
+    def _check(self, leaf: Node, raw: bytes) -> SignedMessage:
+        if len(raw) > MESSAGE_BYTES_MAX:
+            raise TooLarge(
+                f"a message of {len(raw)} bytes; at most {MESSAGE_BYTES_MAX}",
+                size=len(raw),
+                limit=MESSAGE_BYTES_MAX,
+            )
+        if leaf_hash(leaf.key, raw) != leaf.hash:
+            raise DigestMismatch(
+                f"the peer's message under {leaf.key.hex()} has another hash than its tree says",
+                expected=leaf.hash.hex(),
+                got=leaf_hash(leaf.key, raw).hex(),
+                where="message",
+            )
+        signed = self.log.check(raw)
+        if signed.key != leaf.key:
+            raise DigestMismatch(
+                f"the peer keeps message {signed.id} under {leaf.key.hex()}",
+                expected=leaf.key.hex(),
+                got=signed.key.hex(),
+                where="key",
+            )
+        return signed
+
+
+def _check_root(root: Node) -> None:
+    if root.key != ANCHOR or len(root.hash) != HASH_BYTES:
+        raise Invalid("the peer's root is not an anchor with a hash of 16 bytes", reason="root")
+    if not 0 <= root.level <= LEVELS_MAX:
+        raise TooLarge(
+            f"the peer's tree has {root.level} levels; at most {LEVELS_MAX}",
+            size=root.level,
+            limit=LEVELS_MAX,
+        )
+    if root.level == 0 and root.hash != ANCHOR_HASH:
+        raise DigestMismatch(
+            "the peer's empty tree has another hash",
+            expected=ANCHOR_HASH.hex(),
+            got=root.hash.hex(),
+            where="root",
+        )
+
+
+def _check_children(node: Node, end: bytes | None, children: tuple[Node, ...]) -> None:
+    """Refuse children that are not exactly what the node's hash, key and range promise."""
+    where = f"node {node.level}/{node.key.hex() or 'anchor'}"
+    if not children:
+        raise BrokenLink(f"the peer has no children for its own {where}")
+    if len(children) > CHILDREN_MAX:
+        raise TooLarge(f"{len(children)} children below {where}", size=len(children), limit=CHILDREN_MAX)
+    if any(child.level != node.level - 1 or len(child.hash) != HASH_BYTES for child in children):
+        raise Invalid(f"the children of {where} are not nodes of the level below", reason="level")
+    found = node_hash([child.hash for child in children])
+    if found != node.hash:
+        raise DigestMismatch(
+            f"the children of {where} have another hash",
+            expected=node.hash.hex(),
+            got=found.hex(),
+            where="node",
+        )
+    if children[0].key != node.key:
+        raise BrokenLink(f"the first child of {where} has the key {children[0].key.hex()}")
+    last = node.key
+    for child in children[1:]:
+        if len(child.key) != KEY_BYTES or child.key <= last or (end is not None and child.key >= end):
+            raise BrokenLink(f"the key {child.key.hex()} is out of place below {where}")
+        last = child.key
+    # A tree of another shape over the same messages would never come to our root.
+    if any(is_boundary(child.hash) for child in children[1:]):
+        raise BrokenLink(f"a boundary lies inside {where}, where a new node should begin")
+    if node.key != ANCHOR and not is_boundary(children[0].hash):
+        raise BrokenLink(f"{where} begins with a child that is no boundary")
+
+
+def _least_size(key: bytes, end: bytes | None) -> int:
+    """The fewest bytes a v0.6 clock code has between two keys: their common bytes that say "more follows", and one."""
+    size = 1
+    for ours, theirs in zip(key, end or b"", strict=False):
+        if ours != theirs or ours < 0x80:
+            break
+        size += 1
+    return size
+
+
+Ask = Callable[[Request], Response]
+
+
+def drive(machine: Generator[Request, Response, Pulled], ask: Ask) -> Pulled:
+    """Run a pull over any way to ask a question and wait for its answer."""
+    try:
+        request = next(machine)
+        while True:
+            request = machine.send(ask(request))
+    except StopIteration as end:
+        result: Pulled = end.value
+        return result
+
+
+def pull_from(log: Log, source: Log, *, peer: str = "in-process") -> Pulled:
+    """Pull from a log in this process."""
+    if log.topic != source.topic or log.profile is not source.profile:
+        raise Invalid(
+            f"{log.topic} ({log.profile.name}) cannot pull from {source.topic} ({source.profile.name})",
+            reason="topic",
+        )
+    with source.view() as view:
+        pulled = drive(pull(log), lambda request: answer(view, source, request))
+    log.tell(Synced(peer, pulled.received, log.root()))
+    return pulled
+
+
+def sync_both(one: Log, two: Log) -> tuple[Pulled, Pulled]:
+    """Pull both ways; afterwards both have what either had, unless their rules refused something."""
+    return pull_from(one, two), pull_from(two, one)
