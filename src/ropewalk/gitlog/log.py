@@ -86,6 +86,7 @@ class Slot:
     """One place in a line, as an index keeps it."""
 
     ulid: Ulid
+    content_id: ContentId  # as the commit promises it
     commit: Oid
     blob: Oid
     parent: Oid | None
@@ -118,6 +119,7 @@ class Plan:
     tip: Tip
     objects: list[GitObject] = field(default_factory=list)
     outcomes: list[Receipt | RopewalkError] = field(default_factory=list)
+    slots: list[Slot] = field(default_factory=list)  # the new places, for an index
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,10 @@ class Setting:
     now_ms: int
     entropy: bytes
     author: Signature
-    find: Callable[[str, Ulid], Found | None]  # an event by topic and ULID, if it stands in the log
-    holds: Callable[[str, Mapping[str, object]], Ulid | None] | None = None  # same body under another ULID
+    find: Callable[[Layout, str, Ulid], Found | None]  # an event by ULID, if it stands in the log
+    holds: Callable[[Layout, str, Mapping[str, object]], Ulid | None] | None = (
+        None  # same body under another ULID
+    )
 
 
 def plan(
@@ -146,7 +150,11 @@ def plan(
                 next_ulid(made.tip.ulid, setting.now_ms, setting.entropy) if given is None else parse(given)
             )
             sealed = seal(layout, topic, draft.document, ulid)
-            old = _settled(topic, sealed, made.tip, fresh, draft, setting) if given is not None else None
+            old = (
+                _settled(layout, topic, sealed, made.tip, fresh, draft, setting)
+                if given is not None
+                else None
+            )
             if old is None:
                 old = _grow(layout, topic, made, draft, sealed, setting, anchor)
                 fresh[ulid] = old
@@ -165,7 +173,7 @@ def append(
     *,
     tip_of: Callable[[str | None], Tip],
     pause: Callable[[int], None],
-) -> tuple[list[Receipt | RopewalkError], Tip]:
+) -> Plan:
     """Record drafts: one pack, one move of the head. Every outcome that is a receipt is durable when this returns.
 
     `tip_of` reads (and vets) the head; `pause` waits, with jitter, before another attempt.
@@ -176,17 +184,18 @@ def append(
             tip = tip_of(repo.head(ref))
             made = plan(layout, topic, tip, drafts, setting, repo.head(anchors_ref(layout, topic)))
             if not made.objects:
-                return made.outcomes, tip
+                return made
             try:
                 with repo.put(made.objects):
                     repo.move_head(ref, tip.commit, made.tip.commit or "")
-                return made.outcomes, made.tip
+                return made
             except HeadMoved as moved:
                 # A ULID the caller chose is a promise about order; only ours may be chosen again.
                 if attempt + 1 == ATTEMPTS_MAX or any("ulid" in draft.document for draft in drafts):
-                    return [
+                    refused = [
                         moved if isinstance(o, Receipt) and not o.replayed else o for o in made.outcomes
-                    ], tip
+                    ]
+                    return Plan(tip, tip, outcomes=refused)
                 pause(attempt)
     raise AssertionError("unreachable")
 
@@ -214,7 +223,7 @@ def describe(repo: Repo, layout: Layout, topic: str, oid: Oid) -> Slot:
         raise BrokenLink(f"commit {oid} has {len(commit.parents)} parents; a line has one", entry=oid)
     headers = parse_message(commit.message)
     blob = find_blob(repo, layout, topic, headers, commit.tree, oid)
-    return Slot(headers.ulid, oid, blob, commit.parents[0] if commit.parents else None)
+    return Slot(headers.ulid, headers.content_id, oid, blob, commit.parents[0] if commit.parents else None)
 
 
 def load(repo: Repo, layout: Layout, topic: str, oid: Oid, height: int) -> Event:
@@ -248,11 +257,17 @@ def find_blob(repo: Repo, layout: Layout, topic: str, headers: Headers, tree: Oi
 
 
 def _settled(
-    topic: str, sealed: Sealed, tip: Tip, fresh: Mapping[Ulid, Receipt], draft: Draft, setting: Setting
+    layout: Layout,
+    topic: str,
+    sealed: Sealed,
+    tip: Tip,
+    fresh: Mapping[Ulid, Receipt],
+    draft: Draft,
+    setting: Setting,
 ) -> Receipt | None:
     """What a ULID chosen by the caller means: an old receipt, a refusal, or None for a new place above the head."""
     if draft.replay and setting.holds is not None:
-        other = setting.holds(topic, draft.document)
+        other = setting.holds(layout, topic, draft.document)
         if other is not None and other != sealed.ulid:
             raise ContentDiffers(
                 f"this event stands in {topic} as {other}; a replay keeps its ULID", topic=topic, ulid=other
@@ -260,7 +275,7 @@ def _settled(
     if tip.ulid is None or sealed.ulid > tip.ulid:
         return None
     made = fresh.get(sealed.ulid)
-    old = Found(made.commit, made.content_id) if made else setting.find(topic, sealed.ulid)
+    old = Found(made.commit, made.content_id) if made else setting.find(layout, topic, sealed.ulid)
     if old is None:
         raise OutOfOrder(
             f"ULID {sealed.ulid} is not above the head of {topic}, {tip.ulid}",
@@ -312,6 +327,7 @@ def _grow(
     oid = object_id("commit", commit)
     made.objects += objects
     made.objects.append((oid, "commit", commit))
+    made.slots.append(Slot(sealed.ulid, sealed.content_id, oid, Oid(objects[0][0]), made.tip.commit))
     made.tip = Tip(oid, sealed.ulid, height)
     return Receipt(topic, sealed.ulid, sealed.content_id, oid)
 

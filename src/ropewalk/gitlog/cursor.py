@@ -1,0 +1,129 @@
+"""How far a consumer has got: `refs/gatos/consumers/<group>/<topic>`, by commit (S0) or by ULID (S1).
+
+One ref name serves both specifications. What stands there is read by its object type; it is written in the form of the
+layout and one form never replaces the other unasked. A cursor is advisory: it proves nothing, and one that names a
+commit outside the chain still means its ULID.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ropewalk.errors import BrokenLink, Conflict, OutOfOrder, RopewalkError
+from ropewalk.gitlog.commit import parse_message
+from ropewalk.gitlog.layout import CONSUMERS, MESSAGES, Layout, consumer_ref
+from ropewalk.gitlog.log import Repo
+from ropewalk.gitlog.objects import Oid, object_id, parse_commit
+from ropewalk.gitlog.reading import Line, Place
+from ropewalk.kernel import jcs, schema, ulid
+from ropewalk.kernel.ulid import Ulid
+
+__all__ = ["Cursor", "height_of", "move_cursor", "read_cursor", "split_ref"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The last event a group has handled. `target` is the object the ref points to, `by` the kind of that object."""
+
+    group: str
+    topic: str
+    ulid: Ulid
+    commit: Oid | None
+    target: Oid
+    by: str
+
+    @property
+    def ref(self) -> str:
+        """The ref the cursor is kept in."""
+        return consumer_ref(self.group, self.topic)
+
+
+def read_cursor(repo: Repo, group: str, topic: str) -> Cursor | None:
+    """Where a group stands in a topic, None if it has not begun."""
+    target = repo.head(consumer_ref(group, topic))
+    if target is None:
+        return None
+    kind, raw = repo.get(target)
+    if kind == "commit":
+        name = parse_message(parse_commit(raw).message).ulid
+        return Cursor(group, topic, name, Oid(target), Oid(target), kind)
+    try:
+        document = jcs.parse_foreign(raw)
+        assert isinstance(document, dict)
+        commit = document.get("commit", document.get("commit_oid"))
+        assert commit is None or isinstance(commit, str)
+        return Cursor(
+            group,
+            topic,
+            ulid.parse(str(document["ulid"])),
+            Oid(commit) if commit else None,
+            Oid(target),
+            kind,
+        )
+    except (RopewalkError, AssertionError, KeyError) as error:
+        raise BrokenLink(
+            f"{consumer_ref(group, topic)} points to a {kind} that is no checkpoint",
+            ref=consumer_ref(group, topic),
+            advice="Set it again with `ropewalk consumer reset`.",
+        ) from error
+
+
+def height_of(line: Line, cursor: Cursor | None) -> int:
+    """The height of the last event a cursor covers; -1 before the first."""
+    if cursor is None:
+        return -1
+    slot = line.find(cursor.ulid)
+    return slot.height if slot is not None else line.first_above(cursor.ulid) - 1
+
+
+def move_cursor(
+    repo: Repo,
+    layout: Layout,
+    group: str,
+    topic: str,
+    place: Place,
+    old: Cursor | None,
+    *,
+    backwards: bool = False,
+    other_kind: bool = False,
+) -> Cursor:
+    """Put a group's cursor on an event, by compare-and-swap against `old`."""
+    by = "blob" if layout is MESSAGES else "commit"
+    if old is not None and old.by != by and not other_kind:
+        raise Conflict(
+            f"{old.ref} holds a {old.by}; this layout keeps a {by} there",
+            ref=old.ref,
+            advice="The other specification's consumer uses this name; choose another group, or `consumer reset`.",
+        )
+    if old is not None and place.ulid < old.ulid and not backwards:
+        raise OutOfOrder(
+            f"{old.ref} stands at {old.ulid}; {place.ulid} lies before it",
+            ref=old.ref,
+            advice="Going back is `ropewalk consumer reset` (or `checkpoint set --reset`).",
+        )
+    ref = consumer_ref(group, topic)
+    expected = old.target if old is not None else None
+    if by == "commit":
+        target = Oid(place.commit)
+        if target != expected:
+            repo.move_head(ref, expected, target)
+    else:
+        document: dict[str, Any] = {"ulid": place.ulid, "commit": place.commit}
+        schema.validate("message-plane/consumer_checkpoint", document)
+        raw = jcs.encode(document)
+        target = object_id("blob", raw)
+        if target != expected:
+            with repo.put([(target, "blob", raw)]):
+                repo.move_head(ref, expected, target)
+    return Cursor(group, topic, place.ulid, Oid(place.commit), target, by)
+
+
+def split_ref(ref: str) -> tuple[str, str]:
+    """Group and topic of a consumer ref.
+
+    >>> split_ref("refs/gatos/consumers/analytics/jobs/pending")
+    ('analytics', 'jobs/pending')
+    """
+    group, _, topic = ref.removeprefix(CONSUMERS).partition("/")
+    return group, topic

@@ -1,0 +1,170 @@
+"""Reading a line of events: pages after a ULID, several lines in turn, and the `messages.read` answer of S1.
+
+The order is the parent chain. An index says where things stand; every byte that leaves here was hashed again.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ropewalk.errors import DigestMismatch, NotFound, RangeExceeded
+from ropewalk.gitlog.envelope import Event, read_envelope
+from ropewalk.gitlog.layout import Layout
+from ropewalk.gitlog.log import Repo
+from ropewalk.gitlog.objects import Oid
+from ropewalk.kernel.digest import ContentId, content_id
+from ropewalk.kernel.ulid import Ulid, parse
+
+__all__ = [
+    "LIMIT_DEFAULT",
+    "LIMIT_MAX",
+    "Line",
+    "Page",
+    "Place",
+    "events",
+    "messages_answer",
+    "read",
+    "take_turns",
+]
+
+LIMIT_DEFAULT = 128
+LIMIT_MAX = 512  # S1 §5: servers clamp above this
+CHUNK = 256  # events looked up at a time
+
+
+class Place(Protocol):
+    """Where an event stands: height, names and objects."""
+
+    @property
+    def height(self) -> int: ...
+    @property
+    def ulid(self) -> Ulid: ...
+    @property
+    def content_id(self) -> ContentId: ...
+    @property
+    def commit(self) -> str: ...
+    @property
+    def blob(self) -> str: ...
+
+
+class Line(Protocol):
+    """One log, indexed up to the head it had when the line was asked for."""
+
+    @property
+    def layout(self) -> Layout: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def head(self) -> str | None: ...
+    def find(self, wanted: Ulid) -> Place | None: ...
+    def first_above(self, floor: Ulid) -> int: ...
+    def span(self, start: int, stop: int) -> Sequence[Place]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some events in order; `next_since` continues behind them. `restarted`: `since` was unknown and we began anew."""
+
+    events: tuple[Event, ...]
+    next_since: Ulid | None
+    restarted: bool = False
+
+
+def read(repo: Repo, line: Line, since: Ulid | None, limit: int) -> Page:
+    """The events after `since`. An unknown `since` means: S0, the first greater ULID; S1, the beginning."""
+    limit = _clamp(limit)
+    start, restarted = _start(line, since)
+    found = tuple(events(repo, line, start, min(start + limit, line.count)))
+    return Page(found, found[-1].ulid if found else None, restarted)
+
+
+def events(repo: Repo, line: Line, start: int, stop: int) -> Iterator[Event]:
+    """The events from one height up to another, one at a time."""
+    while start < stop:
+        for place in line.span(start, min(start + CHUNK, stop)):
+            yield _event(repo, line.topic, place)
+        start += CHUNK
+
+
+def take_turns(pages: Mapping[str, Sequence[Event]]) -> Iterator[Event]:
+    """Events of several topics, one of each in turn, topics in the order they were asked for.
+
+    >>> list(take_turns({}))
+    []
+    """
+    queues = {topic: iter(page) for topic, page in pages.items()}
+    while queues:
+        for topic in list(queues):
+            event = next(queues[topic], None)
+            if event is None:
+                del queues[topic]
+            else:
+                yield event
+
+
+def messages_answer(page: Page, topic: str, group: str | None) -> dict[str, Any]:
+    """The answer of `messages.read`, key for key as S1 §5 has it."""
+    hint = {"group": group, "topic": topic} if group is not None else None
+    return {
+        "messages": [
+            {
+                "ulid": event.ulid,
+                "commit": event.commit,
+                "content_id": event.content_id,
+                "envelope_path": "message/envelope.json",
+                "canonical_json": b64encode(event.raw).decode(),
+                "checkpoint_hint": hint,
+            }
+            for event in page.events
+        ],
+        "next_since": page.next_since,
+        "restarted": page.restarted,
+    }
+
+
+def _event(repo: Repo, topic: str, place: Place) -> Event:
+    _, raw = repo.get(place.blob)
+    name = content_id(raw)
+    if name != place.content_id or b'"ulid":"%s"' % place.ulid.encode() not in raw:
+        # Rare: bytes that are not canonical but whose canonical form has the promised name (S0, compatibility).
+        document, _ = read_envelope(raw, place.content_id)
+        if document["ulid"] != place.ulid:
+            raise DigestMismatch(
+                f"commit {place.commit} says {place.ulid}, its envelope {document['ulid']}",
+                expected=place.ulid,
+                got=document["ulid"],
+                where=place.commit,
+            )
+        name = place.content_id
+    return Event(topic, place.ulid, name, Oid(place.commit), raw, place.height)
+
+
+def _start(line: Line, since: Ulid | None) -> tuple[int, bool]:
+    if since is None:
+        return 0, False
+    known = line.find(parse(since))
+    if known is not None:
+        return known.height + 1, False
+    if line.layout.topic_is_ns:
+        return line.first_above(since), False
+    return 0, True
+
+
+def _clamp(limit: int) -> int:
+    if limit < 1:
+        raise RangeExceeded(
+            f"limit {limit} is below 1", limit=limit, advice=f"Ask for 1 to {LIMIT_MAX} events at a time."
+        )
+    return min(limit, LIMIT_MAX)
+
+
+def missing_topic(layout: Layout, topic: str) -> NotFound:
+    """The refusal for a topic without a head."""
+    return NotFound(
+        f"there is no log {topic!r} ({layout.head_ref(topic)})", topic=topic, ref=layout.head_ref(topic)
+    )

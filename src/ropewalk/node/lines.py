@@ -1,0 +1,154 @@
+"""Logs as lines: each head vetted against the one seen before, and indexed up to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ropewalk.errors import BrokenLink, HistoryRewritten
+from ropewalk.gitlog.layout import Layout
+from ropewalk.gitlog.log import Slot, Tip, describe
+from ropewalk.gitlog.objects import Oid, parse_commit
+from ropewalk.gitlog.reading import missing_topic
+from ropewalk.kernel.ulid import Ulid
+from ropewalk.stores.git import GitStore
+from ropewalk.stores.gitindex import Extent, GitIndex, IndexedSlot
+from ropewalk.stores.gitseen import SeenHeads
+
+__all__ = ["IndexedLine", "Lines"]
+
+SHORT_WALK_MAX = 256  # commits; beyond that the index is the faster way to find out where we stand
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedLine:
+    """One log up to one head; implements the engine's `Line`."""
+
+    layout: Layout
+    topic: str
+    ref: str
+    head: str | None
+    count: int
+    index: GitIndex
+
+    def find(self, wanted: Ulid) -> IndexedSlot | None:
+        slot = self.index.find(self.ref, wanted)
+        return slot if slot is not None and slot.height < self.count else None
+
+    def first_above(self, floor: Ulid) -> int:
+        return min(self.index.first_above(self.ref, floor), self.count)
+
+    def span(self, start: int, stop: int) -> Sequence[IndexedSlot]:
+        return self.index.span(self.ref, start, stop)
+
+
+class Lines:
+    """All logs of one repository."""
+
+    def __init__(self, store: GitStore) -> None:
+        self._store = store
+        self.seen = SeenHeads(store.place.home / "seen", store.disk)
+        self._index: GitIndex | None = None
+        self._tips: dict[str, Tip] = {}
+        self._pending: dict[str, tuple[Extent, list[Slot]]] = {}
+
+    @property
+    def index(self) -> GitIndex:
+        """The index, opened on first use: an append alone does not need it."""
+        if self._index is None:
+            self._index = GitIndex(self._store.place.home / "index")
+        return self._index
+
+    def line(self, layout: Layout, topic: str, *, must_exist: bool = True) -> IndexedLine:
+        """A log as it stands now. A head that no longer contains the one seen before is refused."""
+        ref = layout.head_ref(topic)
+        self.flush(ref)
+        head = self._store.head(ref)
+        seen = self.seen.get(ref)
+        if head is None and seen is None and must_exist:
+            raise missing_topic(layout, topic)
+        extent = self.index.catch_up(ref, head, partial(describe, self._store, layout, topic), seen)
+        if head is not None and head != seen:
+            self.seen.set(ref, head)
+        return IndexedLine(layout, topic, ref, head, extent.count, self.index)
+
+    def tip(self, layout: Layout, topic: str, head: str | None) -> Tip:
+        """The vetted tip under a head, without the index where a few commits tell."""
+        ref = layout.head_ref(topic)
+        seen = self.seen.get(ref)
+        if head is None:
+            if seen is not None:
+                raise HistoryRewritten(
+                    f"{ref} is gone; it was at {seen[:7]}", ref=ref, expected=seen, got=None
+                )
+            return Tip()
+        known = self._tips.get(ref)
+        if known is not None and known.commit == head == seen:
+            return known
+        slot = describe(self._store, layout, topic, Oid(head))
+        height = self._short_walk(slot, known, seen)
+        if height is None:
+            height = self.line(layout, topic).count - 1
+        return Tip(Oid(head), slot.ulid, height)
+
+    def grown(self, layout: Layout, topic: str, start: Tip, tip: Tip, slots: list[Slot]) -> None:
+        """Remember an append that succeeded: the tip for the next one, the places for the index."""
+        ref = layout.head_ref(topic)
+        assert tip.commit is not None
+        self._tips[ref] = tip
+        self.seen.set(ref, tip.commit)
+        base, waiting = self._pending.get(ref, (Extent(start.commit, start.height + 1), []))
+        if waiting and waiting[-1].commit != start.commit:
+            base, waiting = Extent(start.commit, start.height + 1), []
+        waiting.extend(slots)
+        self._pending[ref] = (base, waiting)
+        if len(waiting) >= 2_000:
+            self.flush(ref)
+
+    def flush(self, ref: str) -> None:
+        """Give the index what this process appended; where it is elsewhere, it catches up by itself."""
+        base, waiting = self._pending.pop(ref, (None, []))
+        if base is not None and waiting:
+            self.index.add(ref, base, waiting)
+
+    def flush_large(self, at_least: int) -> None:
+        """Give the index what would be slow to find again by walking."""
+        for ref, (_, waiting) in list(self._pending.items()):
+            if len(waiting) >= at_least:
+                self.flush(ref)
+
+    def accept(self, layout: Layout, topic: str, who: str) -> tuple[str | None, str | None]:
+        """Take the history a ref has now as the truth; returns the head seen before and the one seen now."""
+        ref = layout.head_ref(topic)
+        old, new = self.seen.get(ref), self._store.head(ref)
+        if new is not None:
+            # The new history must at least be readable down to its root.
+            self.index.forget(ref)
+            self.index.catch_up(ref, new, partial(describe, self._store, layout, topic), None)
+        self.seen.accept(ref, new, who)
+        self._tips.pop(ref, None)
+        self._pending.pop(ref, None)
+        return old, new
+
+    def _short_walk(self, slot: Slot, known: Tip | None, seen: str | None) -> int | None:
+        """The height of a commit, if both the head seen last and a commit of known height lie a short way down."""
+        if known is None or known.commit is None:
+            if slot.parent is None and seen in (None, slot.commit):
+                return 0
+            return None
+        met = seen is None
+        at: str | None = slot.commit
+        for steps in range(SHORT_WALK_MAX):
+            met = met or at == seen
+            if at == known.commit:
+                return known.height + steps if met else None
+            if at is None:
+                return None
+            kind, raw = self._store.get(at)
+            if kind != "commit":
+                raise BrokenLink(f"{at} is a {kind}, not a commit", entry=at)
+            parents: tuple[Any, ...] = parse_commit(raw).parents
+            at = parents[0] if parents else None
+        return None

@@ -1,0 +1,38 @@
+"""`ropewalk.open`: a repository, ready to append to and to read from."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ropewalk.node.repository import Repository
+from ropewalk.stores.durable import Disk
+from ropewalk.stores.git import GitStore
+from ropewalk.stores.place import find_place
+
+__all__ = ["open_repository"]
+
+
+def open_repository(
+    path: str | os.PathLike[str] = ".",
+    *,
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    entropy: Callable[[int], bytes] = os.urandom,
+    disk: Disk | None = None,
+    lock_wait_s: float = 10.0,
+) -> Repository:
+    """Open the git repository at `path` or around it. Use it as a context, or call `close()` when done.
+
+    >>> import tempfile
+    >>> from ropewalk.stores.place import make_place
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> _ = make_place(Path(folder.name) / "log.git")
+    >>> with open_repository(Path(folder.name) / "log.git") as log:
+    ...     receipt = log.append("governance", {"type": "proposal.created", "payload": {"id": 7}})
+    ...     [event.payload for event in log.read("governance").events]
+    [{'id': 7}]
+    """
+    store = GitStore(find_place(Path(path)), disk=disk, lock_wait_s=lock_wait_s)
+    return Repository(store, now_ms=now_ms, entropy=entropy)

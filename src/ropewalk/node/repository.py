@@ -1,0 +1,238 @@
+"""A repository for programs: append, read, tail, consume. Synchronous, safe to share between threads."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from ropewalk.errors import NotFound, RopewalkError
+from ropewalk.gitlog import cursor as cursors
+from ropewalk.gitlog.commit import parse_message
+from ropewalk.gitlog.cursor import Cursor
+from ropewalk.gitlog.envelope import Draft, Event
+from ropewalk.gitlog.layout import CONSUMERS, SHIPLOG, Layout
+from ropewalk.gitlog.log import Found, Receipt, Setting
+from ropewalk.gitlog.objects import Oid, Signature, parse_commit
+from ropewalk.gitlog.reading import LIMIT_DEFAULT, Page, events, read, take_turns
+from ropewalk.kernel.ulid import Ulid, parse
+from ropewalk.node.lines import IndexedLine, Lines
+from ropewalk.node.writer import Writer
+from ropewalk.stores.git import GitStore
+from ropewalk.stores.gitrollup import PACKS_SMALL_MAX, pack_count, roll_up
+
+__all__ = ["Repository"]
+
+ROLL_UP_EVERY = 64  # packs written by this process
+FOLLOW_PAUSE_S = 0.2
+
+
+class Repository:
+    """Events in a git repository. Topics are namespaces of S0 unless another layout is named."""
+
+    def __init__(
+        self, store: GitStore, *, now_ms: Callable[[], int], entropy: Callable[[int], bytes]
+    ) -> None:
+        self.store = store
+        self.lines = Lines(store)
+        self.now_ms = now_ms
+        self._entropy = entropy
+        self._writer = Writer(store, self.lines, self._setting)
+        self._packs = 0
+        self._roller: threading.Thread | None = None
+
+    def __enter__(self) -> Repository:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Finish background work. Nothing that was acknowledged depends on it."""
+        if self._roller is not None:
+            self._roller.join()
+        with contextlib.suppress(RopewalkError, OSError):
+            self.lines.flush_large(64)
+        if self._packs and self._roller is None:
+            self._roll_up()
+
+    def append(
+        self,
+        topic: str,
+        document: Mapping[str, Any],
+        *,
+        trailer: Mapping[str, Any] | None = None,
+        attachments: Mapping[str, bytes] | None = None,
+        layout: Layout = SHIPLOG,
+    ) -> Receipt:
+        """Record one event; when this returns, it is on disk. Concurrent callers share the wait for the disk."""
+        (outcome,) = self.append_all(
+            topic, [Draft(document, trailer, attachments=attachments or {})], layout=layout
+        )
+        if isinstance(outcome, RopewalkError):
+            raise outcome
+        return outcome
+
+    def append_all(
+        self, topic: str, drafts: Sequence[Draft], *, layout: Layout = SHIPLOG
+    ) -> list[Receipt | RopewalkError]:
+        """Record many events at once; one outcome each, and a refusal harms no other."""
+        layout.head_ref(topic)
+        outcomes = self._writer.submit(layout, topic, drafts)
+        self._packs += 1
+        if self._packs % ROLL_UP_EVERY == 0:
+            self._roll_up_in_background()
+        return outcomes
+
+    def read(
+        self, topic: str, since: str | None = None, limit: int = LIMIT_DEFAULT, *, layout: Layout = SHIPLOG
+    ) -> Page:
+        """A page of events after a ULID, in order."""
+        after = None if since is None else parse(since)
+        return read(self.store, self.lines.line(layout, topic), after, limit)
+
+    def events(self, topic: str, since: str | None = None, *, layout: Layout = SHIPLOG) -> Iterator[Event]:
+        """Every event after a ULID, in order, one at a time: memory does not grow with the log."""
+        line = self.lines.line(layout, topic)
+        start = 0 if since is None else line.first_above(parse(since))
+        return events(self.store, line, start, line.count)
+
+    def tail(
+        self,
+        topics: Iterable[str],
+        since: Mapping[str, str] | None = None,
+        limit_per_topic: int = LIMIT_DEFAULT,
+        *,
+        layout: Layout = SHIPLOG,
+    ) -> list[Event]:
+        """The newest events of several topics, one of each in turn; with `since`, those after each topic's ULID."""
+        pages: dict[str, Sequence[Event]] = {}
+        for topic in topics:
+            line = self.lines.line(layout, topic, must_exist=since is None)
+            if since is not None and topic in since:
+                start = line.first_above(parse(since[topic])) if since[topic] else 0
+                stop = min(start + limit_per_topic, line.count)
+            else:
+                start, stop = max(0, line.count - limit_per_topic), line.count
+            pages[topic] = list(events(self.store, line, start, stop))
+        return list(take_turns(pages))
+
+    def follow(
+        self,
+        topics: Sequence[str],
+        since: Mapping[str, str] | None = None,
+        *,
+        layout: Layout = SHIPLOG,
+        stop: threading.Event | None = None,
+    ) -> Iterator[Event]:
+        """Events as they come, for ever (or until `stop` is set), one of each topic in turn."""
+        marks = dict(since or {})
+        if since is None:
+            for topic in topics:
+                line = self.lines.line(layout, topic, must_exist=False)
+                marks[topic] = line.span(line.count - 1, line.count)[0].ulid if line.count else ""
+        stop = stop or threading.Event()
+        while not stop.is_set():
+            batch = self.tail(topics, {topic: marks.get(topic, "") for topic in topics}, layout=layout)
+            for event in batch:
+                marks[event.topic] = event.ulid
+                yield event
+            if not batch:
+                stop.wait(FOLLOW_PAUSE_S)
+
+    @contextlib.contextmanager
+    def consume(
+        self, group: str, topic: str, limit: int = LIMIT_DEFAULT, *, layout: Layout = SHIPLOG
+    ) -> Iterator[Iterator[Event]]:
+        """Hand out the events a group has not handled yet; its position moves after the block returns.
+
+        If the block raises, or the process dies, the position stays and the events come again: none is skipped.
+        Only what was taken from the iterator counts as handled.
+        """
+        line = self.lines.line(layout, topic)
+        old = cursors.read_cursor(self.store, group, topic)
+        start = cursors.height_of(line, old) + 1
+        taken: list[int] = []
+
+        def hand_out() -> Iterator[Event]:
+            for event in events(self.store, line, start, min(start + limit, line.count)):
+                taken[:] = [event.height]
+                yield event
+
+        yield hand_out()
+        if taken:
+            (place,) = line.span(taken[0], taken[0] + 1)
+            cursors.move_cursor(self.store, layout, group, topic, place, old)
+
+    def cursor(self, group: str, topic: str) -> Cursor | None:
+        """Where a group stands."""
+        return cursors.read_cursor(self.store, group, topic)
+
+    def set_cursor(
+        self, group: str, topic: str, to: str, *, layout: Layout = SHIPLOG, reset: bool = False
+    ) -> Cursor:
+        """Put a group on an event named by ULID or by commit; going back needs `reset`."""
+        line = self.lines.line(layout, topic)
+        place = self._place(line, to)
+        old = cursors.read_cursor(self.store, group, topic)
+        return cursors.move_cursor(
+            self.store, layout, group, topic, place, old, backwards=reset, other_kind=reset
+        )
+
+    def consumers(self) -> list[Cursor]:
+        """Every cursor of the repository."""
+        found = []
+        for ref in self.store.heads(CONSUMERS):
+            cursor = cursors.read_cursor(self.store, *cursors.split_ref(ref))
+            if cursor is not None:
+                found.append(cursor)
+        return found
+
+    def topics(self, layout: Layout = SHIPLOG) -> list[str]:
+        """The topics that have a head."""
+        found = (layout.topic_of(ref) for ref in self.store.heads(layout.prefix))
+        return [topic for topic in found if topic is not None]
+
+    def _place(self, line: IndexedLine, to: str) -> Any:
+        if len(to) == 26:
+            slot = line.find(parse(to))
+        else:
+            kind, raw = self.store.get(to)
+            slot = line.find(parse_message(parse_commit(raw).message).ulid) if kind == "commit" else None
+            slot = slot if slot is not None and slot.commit == to else None
+        if slot is None:
+            raise NotFound(f"{to} is not an event of {line.topic}", topic=line.topic, event=to)
+        return slot
+
+    def _setting(self) -> Setting:
+        now = self.now_ms()
+        name, _, mail = self.store.identity.rpartition(" <")
+        return Setting(
+            now, self._entropy(10), Signature(name, mail.rstrip(">"), now // 1000), self._find, self._holds
+        )
+
+    def _find(self, layout: Layout, topic: str, wanted: Ulid) -> Found | None:
+        slot = self.lines.line(layout, topic).find(wanted)
+        return None if slot is None else Found(Oid(slot.commit), slot.content_id)
+
+    def _holds(self, layout: Layout, topic: str, document: Mapping[str, object]) -> Ulid | None:
+        body = {"ns": topic, **document, "ulid": ""}
+        for event in self.events(topic, layout=layout):
+            if {**event.envelope, "ulid": ""} == body:
+                return event.ulid
+        return None
+
+    def _roll_up_in_background(self) -> None:
+        if self._roller is None or not self._roller.is_alive():
+            self._roller = threading.Thread(target=self._roll_up, name="ropewalk-roll-up", daemon=True)
+            self._roller.start()
+
+    def _roll_up(self) -> None:
+        # Housekeeping: whatever goes wrong here is tried again later and harms no event.
+        with contextlib.suppress(RopewalkError, OSError):
+            if pack_count(self.store.pack_folder) > PACKS_SMALL_MAX:
+                roll_up(self.store.pack_folder, self.store.place.home / "locks", self.store.disk)

@@ -1,0 +1,298 @@
+"""An index beside the repository: any event by ULID or by height at once, however long the log.
+
+It is disposable and it is never believed on its own. Every record carries a checksum, the position it was built for is
+compared with the head before each use, and a log whose head does not stand on that position is walked afresh. Deleting
+the folder costs one rebuild.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import struct
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import lmdb
+
+from ropewalk.errors import BrokenLink, HistoryRewritten
+from ropewalk.kernel import ulid
+from ropewalk.kernel.digest import ContentId
+
+__all__ = ["Extent", "GitIndex", "IndexedSlot"]
+
+FORMAT = b"1"
+MAP_BYTES = 64 << 30  # address space, not disk; about 100 bytes an event are used
+BATCH = 10_000  # records per transaction
+RECORD = struct.Struct(">16s20s20s32s")  # ULID, commit, blob, content id
+
+
+class Described(Protocol):
+    """What an index must know of a commit."""
+
+    @property
+    def ulid(self) -> ulid.Ulid: ...
+    @property
+    def content_id(self) -> Any: ...
+    @property
+    def commit(self) -> Any: ...
+    @property
+    def blob(self) -> Any: ...
+    @property
+    def parent(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedSlot:
+    """One place of a line."""
+
+    height: int
+    ulid: ulid.Ulid
+    content_id: ContentId
+    commit: str
+    blob: str
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How far a line reaches: its last commit, and how many entries it has."""
+
+    head: str | None
+    count: int
+
+
+class GitIndex:
+    """The index of one repository. One LMDB environment a process, shared by everybody who opens the same folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._env = _environment(folder)
+
+    def extent(self, ref: str) -> Extent:
+        """What the index covers of a ref; nothing if it holds nothing, or nothing it can trust."""
+        with self._reading() as txn:
+            return self._extent(txn, _key(ref))
+
+    def catch_up(
+        self, ref: str, head: str | None, describe: Callable[[str], Described], expect: str | None
+    ) -> Extent:
+        """Make the index cover a ref up to `head` and say how far that is.
+
+        Walks from the head down to what is already covered. `expect` is a commit that must lie on the way (the last
+        head somebody verified): a history without it is refused with `HistoryRewritten` and nothing is changed.
+        """
+        known = self.extent(ref)
+        if known.head == head and (expect is None or expect == head or self.holds(ref, expect, describe)):
+            return known
+        if head is None:
+            if expect is not None:
+                raise _rewritten(ref, expect, None)
+            return Extent(None, 0)
+        with tempfile.TemporaryFile() as spill:
+            stop, met = self._walk_down(head, known, describe, expect, spill)
+            if expect is not None and not met and not (stop and self.holds(ref, expect, describe)):
+                raise _rewritten(ref, expect, head)
+            base = known if stop else Extent(None, 0)
+            return self._write_up(ref, head, base, spill, describe)
+
+    def holds(self, ref: str, commit: str, describe: Callable[[str], Described]) -> bool:
+        """Whether a commit lies on the covered line."""
+        try:
+            slot = self.find(ref, describe(commit).ulid)
+        except BrokenLink:
+            return False
+        return slot is not None and slot.commit == commit
+
+    def find(self, ref: str, wanted: ulid.Ulid) -> IndexedSlot | None:
+        """The place of a ULID."""
+        key = _key(ref)
+        with self._reading() as txn:
+            raw = txn.get(b"u" + key + ulid.to_bytes(wanted))
+            return None if raw is None else self._slot(txn, key, int.from_bytes(raw, "big"))
+
+    def first_above(self, ref: str, floor: ulid.Ulid) -> int:
+        """The height of the first entry whose ULID is greater; the count if there is none."""
+        key = _key(ref)
+        with self._reading() as txn, txn.cursor() as cursor:
+            start = b"u" + key + ulid.to_bytes(floor)
+            if cursor.set_range(start):
+                if cursor.key() == start and not cursor.next():
+                    return self._extent(txn, key).count
+                if cursor.key().startswith(b"u" + key):
+                    return int.from_bytes(cursor.value(), "big")
+            return self._extent(txn, key).count
+
+    def span(self, ref: str, start: int, stop: int) -> list[IndexedSlot]:
+        """The places from height `start` up to, not including, `stop`."""
+        key = _key(ref)
+        with self._reading() as txn:
+            slots = [self._slot(txn, key, height) for height in range(start, stop)]
+        if any(slot is None for slot in slots):
+            self.forget(ref)  # damage: the next caller builds it again from the log
+            raise BrokenLink(f"the index of {ref} was damaged and has been dropped; ask again", ref=ref)
+        return [slot for slot in slots if slot is not None]
+
+    def forget(self, ref: str) -> None:
+        """Drop what is kept of a ref."""
+        key = _key(ref)
+        with self._env.begin(write=True) as txn:
+            txn.delete(b"m" + key)
+            for kind in (b"h", b"u"):
+                with txn.cursor() as cursor:
+                    alive = cursor.set_range(kind + key)
+                    while alive and cursor.key().startswith(kind + key):
+                        alive = cursor.delete()
+
+    def add(self, ref: str, base: Extent, slots: Sequence[Described]) -> bool:
+        """Extend a covered line by entries just written on top of it; False if the index is elsewhere."""
+        key = _key(ref)
+        with self._env.begin(write=True) as txn:
+            if self._extent(txn, key) != base:
+                return False
+            _store(txn, key, ref, base.count, [_pack(slot) for slot in slots])
+        return True
+
+    def _walk_down(
+        self,
+        head: str,
+        known: Extent,
+        describe: Callable[[str], Described],
+        expect: str | None,
+        spill: Any,
+    ) -> tuple[bool, bool]:
+        """Note every commit from the head down to the covered part (True) or to the root (False)."""
+        met = False
+        at: str | None = head
+        while at is not None and at != known.head:
+            met = met or at == expect
+            slot = describe(at)
+            spill.write(_pack(slot))
+            at = slot.parent
+        return at is not None, met or (at is not None and at == expect)
+
+    def _write_up(
+        self, ref: str, head: str, base: Extent, spill: Any, describe: Callable[[str], Described]
+    ) -> Extent:
+        if base.head is None:
+            self.forget(ref)
+        key = _key(ref)
+        at = spill.tell()
+        height = base.count
+        while at > 0:
+            chunk = min(at, RECORD.size * BATCH)
+            at -= chunk
+            spill.seek(at)
+            raw = spill.read(chunk)
+            records = [raw[n : n + RECORD.size] for n in range(chunk - RECORD.size, -1, -RECORD.size)]
+            with self._env.begin(write=True) as txn:
+                if self._extent(txn, key).count != height:
+                    return self.catch_up(ref, head, describe, None)  # another process was faster
+                _store(txn, key, ref, height, records)
+            height += len(records)
+        return Extent(head, height)
+
+    def _extent(self, txn: Any, key: bytes) -> Extent:
+        raw = txn.get(b"m" + key)
+        if raw is None or len(raw) < 36 or raw[:8] != _check(key + raw[8:]):
+            return Extent(None, 0)
+        return Extent(raw[16:36].hex(), int.from_bytes(raw[8:16], "big"))
+
+    def _slot(self, txn: Any, key: bytes, height: int) -> IndexedSlot | None:
+        raw = txn.get(b"h" + key + struct.pack(">Q", height))
+        if (
+            raw is None
+            or len(raw) != 8 + RECORD.size
+            or raw[:8] != _check(key + struct.pack(">Q", height) + raw[8:])
+        ):
+            return None
+        name, commit, blob, content = RECORD.unpack(raw[8:])
+        return IndexedSlot(
+            height, ulid.from_bytes(name), ContentId("blake3:" + content.hex()), commit.hex(), blob.hex()
+        )
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[Any]:
+        with self._env.begin(buffers=False) as txn:
+            yield txn
+
+
+def _store(txn: Any, key: bytes, ref: str, height: int, records: Sequence[bytes]) -> None:
+    for record in records:
+        number = struct.pack(">Q", height)
+        txn.put(b"h" + key + number, _check(key + number + record) + record)
+        # The first event of a ULID keeps it: a log that repeats one is broken, and `verify` says so.
+        txn.put(b"u" + key + record[:16], number, overwrite=False)
+        height += 1
+    if records:
+        meta = struct.pack(">Q", height) + records[-1][16:36] + ref.encode()
+        txn.put(b"m" + key, _check(key + meta) + meta)
+
+
+def _pack(slot: Described) -> bytes:
+    return RECORD.pack(
+        ulid.to_bytes(slot.ulid),
+        bytes.fromhex(slot.commit),
+        bytes.fromhex(slot.blob),
+        bytes.fromhex(slot.content_id.removeprefix("blake3:")),
+    )
+
+
+def _key(ref: str) -> bytes:
+    return hashlib.blake2b(ref.encode(), digest_size=8).digest()
+
+
+def _check(raw: bytes) -> bytes:
+    return hashlib.blake2b(raw, digest_size=8, person=b"gitindex").digest()
+
+
+def _rewritten(ref: str, expect: str, head: str | None) -> HistoryRewritten:
+    return HistoryRewritten(
+        f"{ref} is at {head[:7] if head else 'nothing'}, which does not contain {expect[:7]}, seen before",
+        ref=ref,
+        expected=expect,
+        got=head,
+    )
+
+
+_open: dict[tuple[int, str], Any] = {}
+_open_guard = threading.Lock()
+
+
+def _environment(folder: Path) -> Any:
+    """LMDB allows one environment a process and folder; a child after `fork` needs its own."""
+    with _open_guard:
+        name = (os.getpid(), str(folder.resolve()))
+        if name not in _open or not folder.is_dir():
+            _open[name] = _open_or_rebuild(folder)
+        return _open[name]
+
+
+def _open_or_rebuild(folder: Path) -> Any:
+    try:
+        env = _open_environment(folder)
+        with env.begin(write=True) as txn:
+            known = txn.get(b"format")
+            if known is None:
+                txn.put(b"format", FORMAT)
+            elif known != FORMAT:
+                raise lmdb.InvalidError("another format")
+        env.reader_check()  # slots of killed readers
+        return env
+    except (lmdb.ReadonlyError, PermissionError, OSError):
+        # A repository we may not write to is still readable: index it for this process only.
+        return _open_environment(Path(tempfile.mkdtemp(prefix="ropewalk-index-")))
+    except lmdb.Error:
+        shutil.rmtree(folder, ignore_errors=True)
+        return _open_environment(folder)
+
+
+def _open_environment(folder: Path) -> Any:
+    folder.mkdir(parents=True, exist_ok=True)
+    # No meta sync: the last transaction may be lost in a power cut, never the consistency of the rest.
+    return lmdb.open(str(folder), map_size=MAP_BYTES, metasync=False, max_readers=512, meminit=False)
