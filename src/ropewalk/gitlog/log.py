@@ -54,6 +54,7 @@ __all__ = [
     "append",
     "describe",
     "find_blob",
+    "get_object",
     "load",
     "plan",
     "tip_at",
@@ -230,7 +231,7 @@ def load(repo: Repo, layout: Layout, topic: str, oid: Oid, height: int) -> Event
     """One event from its commit, with everything the commit promises about it checked."""
     commit = _commit(repo, oid)
     headers = parse_message(commit.message)
-    raw = _get(repo, find_blob(repo, layout, topic, headers, commit.tree, oid), "blob")
+    raw = get_object(repo, find_blob(repo, layout, topic, headers, commit.tree, oid), "blob")
     document, _ = read_envelope(raw, headers.content_id)
     if document["ulid"] != headers.ulid:
         raise DigestMismatch(
@@ -249,7 +250,7 @@ def find_blob(repo: Repo, layout: Layout, topic: str, headers: Headers, tree: Oi
     at = tree
     path = layout.path(topic, headers.ulid)
     for name in path:
-        entry = next((e for e in parse_tree(_get(repo, at, "tree")) if e.name == name), None)
+        entry = next((e for e in parse_tree(get_object(repo, at, "tree")) if e.name == name), None)
         if entry is None:
             raise BrokenLink(f"commit {commit} has no {'/'.join(path)}", entry=commit, where="tree")
         at = entry.oid
@@ -367,10 +368,11 @@ def _attach(
 
 
 def _commit(repo: Repo, oid: Oid) -> Commit:
-    return parse_commit(_get(repo, oid, "commit"))
+    return parse_commit(get_object(repo, oid, "commit"))
 
 
-def _get(repo: Repo, oid: Oid, wanted: Kind) -> bytes:
+def get_object(repo: Repo, oid: Oid, wanted: Kind) -> bytes:
+    """An object the log names; one that is missing or of another kind is a broken link."""
     try:
         kind, raw = repo.get(oid)
     except NotFound as error:
