@@ -1,0 +1,214 @@
+"""Find what one tree has and another lacks, asking as little as possible and believing nothing unchecked.
+
+`compare` does no I/O: it yields what it wants to know and is sent the answers. `diff` runs it over a source at hand.
+
+Every answer must hash to the node it was asked for, and that node was part of an earlier answer, up to the root;
+so a source cannot change its mind half way. Only what leaf hashes cover is left to the caller, who must compare
+the value it receives with the leaf's hash. Memory stays within one answer per level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ropewalk.errors import BrokenLink, DigestMismatch, ProofRefused
+from ropewalk.kernel.prolly.node import (
+    ANCHOR,
+    ANCHOR_HASH,
+    HASH_BYTES,
+    KEY_BYTES_MAX,
+    Node,
+    Source,
+    is_boundary,
+    leaf_hash,
+    node_hash,
+)
+
+__all__ = [
+    "CHILDREN_MAX",
+    "LEVEL_MAX",
+    "Answer",
+    "GetChildren",
+    "GetRoot",
+    "Missing",
+    "Step",
+    "answer",
+    "compare",
+    "diff",
+]
+
+LEVEL_MAX = 32  # far beyond any honest tree: every level holds 32 times the nodes of the one above
+CHILDREN_MAX = 1 << 16  # the mean is 32, but whoever chooses entries can delay the next boundary
+
+
+@dataclass(frozen=True, slots=True)
+class GetRoot:
+    """Wants the root of the source; answered by a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetChildren:
+    """Wants the children of one node of the source; answered by nodes in key order."""
+
+    level: int
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Leaves of the source that the target lacks, in key order; needs no answer."""
+
+    leaves: tuple[Node, ...]
+
+
+Step: TypeAlias = GetRoot | GetChildren | Missing
+Answer: TypeAlias = Node | Sequence[Node] | None
+
+
+def compare(target: Source, *, children_max: int = CHILDREN_MAX) -> Generator[Step, Answer, None]:
+    """Walk through a source by questions, and report what `target` lacks of it.
+
+    The target may grow meanwhile, so reported leaves can be inserted at once.
+
+    >>> from ropewalk.kernel.prolly.tree import build
+    >>> steps = compare(build([(b"a", b"1")]))
+    >>> next(steps)
+    GetRoot()
+    >>> steps.send(build([(b"a", b"1"), (b"b", b"2")]).root)
+    GetChildren(level=1, key=b'')
+    """
+    root = yield GetRoot()
+    if not isinstance(root, Node):
+        raise ProofRefused("the source answered without a root", step="root")
+    _check_root(root)
+    target_root = target.get_root()
+    if root.level == 0 or (root.level, root.hash) == (target_root.level, target_root.hash):
+        return
+    # Nodes to look at, the leftmost last, each with the key its subtree must stay below.
+    todo: list[tuple[Node, bytes | None]] = [(root, None)]
+    while todo:
+        node, stop = todo.pop()
+        own = target.get_node(node.level, node.key)
+        if own is not None and own.hash == node.hash:
+            continue
+        children = yield GetChildren(node.level, node.key)
+        if not isinstance(children, Sequence):
+            raise ProofRefused("the source answered without children", step="children")
+        _check_children(node, stop, children, children_max)
+        if node is root and len(children) == 1:
+            raise ProofRefused("the root has a single child, which would be the root itself", step="root")
+        if node.level == 1:
+            if leaves := tuple(leaf for leaf in children if leaf.key and not _holds(target, leaf)):
+                yield Missing(leaves)
+            continue
+        stops = [*(child.key for child in children[1:]), stop]
+        todo.extend(zip(reversed(children), reversed(stops), strict=True))
+
+
+def answer(source: Source, step: Step) -> Answer:
+    """What a source at hand answers to one step.
+
+    >>> from ropewalk.kernel.prolly.tree import Tree
+    >>> answer(Tree(), GetRoot()).level
+    0
+    """
+    match step:
+        case GetRoot():
+            return source.get_root()
+        case GetChildren(level, key):
+            return source.get_children(level, key)
+        case Missing():
+            return None
+
+
+def diff(source: Source, target: Source, *, children_max: int = CHILDREN_MAX) -> Iterator[Node]:
+    """The leaves of `source` that `target` lacks, or holds with another hash, in key order.
+
+    >>> from ropewalk.kernel.prolly.tree import build
+    >>> [leaf.key for leaf in diff(build([(b"a", b"1"), (b"b", b"2")]), build([(b"a", b"1")]))]
+    [b'b']
+    """
+    steps = compare(target, children_max=children_max)
+    reply: Answer = None
+    while True:
+        try:
+            step = steps.send(reply)
+        except StopIteration:
+            return
+        if isinstance(step, Missing):
+            yield from step.leaves
+        reply = answer(source, step)
+
+
+def _holds(target: Source, leaf: Node) -> bool:
+    own = target.get_node(0, leaf.key)
+    return own is not None and own.hash == leaf.hash
+
+
+def _check_root(root: Node) -> None:
+    if not 0 <= root.level <= LEVEL_MAX:
+        raise ProofRefused(f"root on level {root.level}; {LEVEL_MAX} is the highest", step="root")
+    if root.key != ANCHOR:
+        raise BrokenLink(f"root with the key {root.key[:32].hex()}; a root is an anchor", step="root")
+    if root.level == 0 and root.hash != ANCHOR_HASH:
+        raise DigestMismatch(
+            "the root of an empty tree is the anchor leaf",
+            expected=ANCHOR_HASH.hex(),
+            got=root.hash.hex(),
+            where="root",
+        )
+
+
+def _check_children(node: Node, stop: bytes | None, children: Sequence[Node], children_max: int) -> None:
+    """Refuse children that are not exactly those the node's hash and the shape of every tree call for."""
+    where = f"children of {node.key.hex() or 'the anchor'} on level {node.level}"
+    if not 0 < len(children) <= children_max:
+        raise ProofRefused(f"{where}: {len(children)} nodes; 1 to {children_max} are allowed", step="count")
+    below = node.key
+    for at, child in enumerate(children):
+        if child.level != node.level - 1:
+            raise ProofRefused(f"{where}: one is on level {child.level}", step="level")
+        if len(child.hash) != HASH_BYTES or len(child.key) > KEY_BYTES_MAX:
+            raise ProofRefused(f"{where}: hash or key of another length", step="length")
+        if at == 0:
+            if child.key != node.key:
+                raise BrokenLink(f"{where}: the first has another key", step="first")
+            if child.key and not is_boundary(child.hash):
+                raise ProofRefused(f"{where}: the first is no boundary", step="boundary")
+        else:
+            if child.key <= below:
+                raise BrokenLink(f"{where}: keys are not in order", step="order")
+            if is_boundary(child.hash):
+                raise ProofRefused(f"{where}: a boundary stands inside", step="boundary")
+        below = child.key
+        if child.level == 0:
+            _check_leaf(child, where)
+        elif child.value is not None:
+            raise ProofRefused(f"{where}: a node above the leaves carries a value", step="value")
+    if stop is not None and below >= stop:
+        raise BrokenLink(f"{where}: keys reach into the next node", step="order")
+    got = node_hash(child.hash for child in children)
+    if got != node.hash:
+        raise DigestMismatch(
+            f"{where}: their hash is not the node's", expected=node.hash.hex(), got=got.hex(), where=where
+        )
+
+
+def _check_leaf(leaf: Node, where: str) -> None:
+    if leaf.key == ANCHOR:
+        expected = ANCHOR_HASH
+        if leaf.value:
+            raise ProofRefused(f"{where}: the anchor carries a value", step="value")
+    elif leaf.value is None:
+        return
+    else:
+        expected = leaf_hash(leaf.key, leaf.value)
+    if leaf.hash != expected:
+        raise DigestMismatch(
+            f"{where}: a leaf's hash is not that of its entry",
+            expected=expected.hex(),
+            got=leaf.hash.hex(),
+            where=where,
+        )
