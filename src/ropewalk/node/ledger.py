@@ -1,0 +1,305 @@
+"""A ledger channel in a folder: segments, index, settings and log put together.
+
+<home>/ledger/<channel>/channel.json    {"version":1,"channel","key","signer","policy_hash"}
+<home>/ledger/<channel>/policy.json     the policy bundle, where there is one
+<home>/ledger/<channel>/segments/…      the blocks
+<home>/ledger/<channel>/evidence/…      both sides of every fork that was seen
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ropewalk.errors import Conflict, Damaged, NotFound, Unavailable
+from ropewalk.kernel import jcs, merkle
+from ropewalk.kernel.keys import PublicKey, SigningKey
+from ropewalk.ledger.block import Block, check_channel_name, parse_record
+from ropewalk.ledger.envelope import Envelope, parse_stored
+from ropewalk.ledger.log import Head, Limits, Log
+from ropewalk.ledger.marks import derive
+from ropewalk.ledger.policy import Policy, parse_policy
+from ropewalk.ledger.proof import Consistency, Proof, RangeStatement
+from ropewalk.ledger.trust import Trust
+from ropewalk.stores.ledgerindex import LedgerIndex
+from ropewalk.stores.segments import Files, Segments, Torn, Writer
+
+__all__ = [
+    "Channel",
+    "ChannelSettings",
+    "channels",
+    "create_channel",
+    "open_channel",
+    "open_log",
+    "read_settings",
+]
+
+FOLDER = "ledger"
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSettings:
+    """Who seals a channel's blocks, by name and by key, and under which policy."""
+
+    channel: str
+    key: str
+    signer: PublicKey
+    policy: Policy | None = None
+
+    def trust(self) -> Trust:
+        """What a verifier must believe to accept this channel."""
+        return Trust((self.signer,), (self.signer,), self.policy.hash if self.policy is not None else None)
+
+
+def channels(home: Path) -> list[str]:
+    """The channels in a repository, by name."""
+    folder = home / FOLDER
+    return sorted(path.parent.name for path in folder.glob("*/channel.json")) if folder.is_dir() else []
+
+
+def create_channel(
+    home: Path, channel: str, key_name: str, signer: PublicKey, policy: Policy | None = None
+) -> ChannelSettings:
+    """Make a channel; one of that name must not exist."""
+    folder = home / FOLDER / check_channel_name(channel)
+    if (folder / "channel.json").exists():
+        raise Conflict(
+            f'channel "{channel}" exists already', channel=channel, advice="Append to it, or choose another."
+        )
+    settings: dict[str, Any] = {
+        "version": 1,
+        "channel": channel,
+        "key": key_name,
+        "signer": signer.to_json(),
+        "policy_hash": None if policy is None else policy.hash.hex(),
+    }
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if policy is not None:
+            _write_whole(folder / "policy.json", policy.to_bytes())
+        _write_whole(folder / "channel.json", jcs.encode(settings))  # last: with it the channel exists
+        Files().sync_folder(folder.parent)
+    except OSError as error:
+        raise Unavailable(f"{folder}: {error.strerror}", path=str(folder)) from error
+    return ChannelSettings(channel, key_name, signer, policy)
+
+
+def read_settings(home: Path, channel: str) -> ChannelSettings:
+    """The settings of a channel that exists."""
+    folder = home / FOLDER / check_channel_name(channel)
+    try:
+        value = jcs.parse((folder / "channel.json").read_bytes())
+    except FileNotFoundError as error:
+        raise NotFound(
+            f'no channel "{channel}"',
+            channel=channel,
+            advice="Make one with `ropewalk ledger create --channel NAME`, or append to it.",
+        ) from error
+    if not isinstance(value, dict) or value.get("version") != 1 or value.get("channel") != channel:
+        raise Damaged(f"channel {channel}: channel.json is not ours", reason="settings")
+    policy = None
+    if value.get("policy_hash") is not None:
+        policy = parse_policy((folder / "policy.json").read_bytes())
+        if policy.hash.hex() != value["policy_hash"]:
+            raise Damaged(
+                f"channel {channel}: policy.json is not the policy of this channel", reason="policy"
+            )
+    return ChannelSettings(channel, str(value.get("key")), PublicKey.from_json(value.get("signer")), policy)
+
+
+class Channel:
+    """One channel, for reading: blocks, envelopes, proofs. Close it, or use it in a `with`."""
+
+    def __init__(self, home: Path, channel: str) -> None:
+        self.settings = read_settings(home, channel)
+        self.folder = home / FOLDER / channel
+        self.segments = Segments(self.folder)
+        self._index: LedgerIndex | None = None
+
+    @property
+    def index(self) -> LedgerIndex:
+        """The index, caught up with the log when it is first asked for."""
+        if self._index is None:
+            self._index = LedgerIndex(self.segments, derive)
+            self._index.catch_up()
+        return self._index
+
+    def head(self) -> Head:
+        """Where the channel ends."""
+        state = self.index.state
+        return Head(state.height, state.block_hash, state.timestamp_ns, state.envelopes)
+
+    def lines(self, start: int = 0, end: int | None = None) -> Iterator[tuple[int, list[bytes]]]:
+        """Heights and stored lines from `start` up to and with `end`; straight from the log, without the index."""
+        if end is not None and end < start:
+            return
+        if start == 0:
+            records = self.segments.scan()
+        else:
+            first = self.segments.find(start)
+            yield first.height, first.lines
+            records = self.segments.scan(first.place, start + 1)
+        for record in records:
+            if end is not None and record.height > end:
+                return
+            yield record.height, record.lines
+            if record.height == end:
+                return
+
+    def blocks(self, start: int = 0, end: int | None = None) -> Iterator[Block]:
+        """Blocks from `start` up to and with `end`, parsed but not verified."""
+        for _, lines in self.lines(start, end):
+            yield Block.from_lines(lines)
+
+    def envelope(self, envelope_id: bytes) -> Envelope:
+        """One envelope by its id, which is checked."""
+        return self.prove(envelope_id).envelope
+
+    def prove(self, envelope_id: bytes) -> Proof:
+        """The proof that an envelope stands in this channel."""
+        place = self.index.position(envelope_id)
+        if place is None:
+            raise NotFound(
+                f"no envelope {envelope_id.hex()} in {self.settings.channel}", id=envelope_id.hex()
+            )
+        height, leaf = place
+        entry = self.index.block(height)
+        envelope = parse_stored(self.index.line(entry, leaf + 1))
+        if envelope.id != envelope_id:
+            raise Damaged(
+                f"channel {self.settings.channel}, block {height}: envelope {leaf} is not the one indexed",
+                height=height,
+            )
+        record = parse_record(self.index.line(entry, 0))
+        return Proof(envelope, leaf, entry.path(leaf), record, height, envelope.hex_id)
+
+    def prove_range(self, start: int, end: int) -> RangeStatement:
+        """The proof that the blocks from `start` up to and with `end` follow one another under the outer root."""
+        size = self.index.state.height
+        tree = merkle.Tree((hash_ for hash_, _ in self.index.leaves(0, size)), merkle.RANGE)
+        proof = tree.range(start, end + 1)
+        hashes = tuple(tree.leaf(height) for height in range(start, end + 1))
+        return RangeStatement(self.settings.channel, start, size, hashes, proof, tree.root())
+
+    def prove_consistency(self, old: int, new: int) -> Consistency:
+        """The proof that the channel at `new` blocks extends what it was at `old`."""
+        tree = merkle.Tree((hash_ for hash_, _ in self.index.leaves(0, new)), merkle.RANGE)
+        return Consistency(
+            self.settings.channel, old, new, tree.root(old), tree.root(new), tree.consistency(old, new)
+        )
+
+    def header_head(self) -> tuple[int, bytes]:
+        """Size and root of the SHA-256 tree over the headers, kept as the channel grows."""
+        edge = merkle.Frontier.from_bytes(self.index.state.header_edge, merkle.SHA256)
+        return edge.size, edge.root()
+
+    def close(self) -> None:
+        """Let go of the index."""
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+
+    def __enter__(self) -> Channel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class OpenLog:
+    """A channel open for writing: `log` takes envelopes, `torn` says what a crash had left behind."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        key: SigningKey,
+        *,
+        now_ns: Callable[[], int] = time.time_ns,
+        limits: Limits | None = None,
+        wait_s: float = 0.0,
+        files: Files | None = None,
+        segment_bytes: int | None = None,
+    ) -> None:
+        settings = channel.settings
+        if key.public != settings.signer:
+            raise Conflict(f"channel {settings.channel} is sealed by another key", channel=settings.channel)
+        self.channel = channel
+        self.index = LedgerIndex(channel.segments, derive)
+        try:
+            known = self.index.rebuilt_from
+            options: dict[str, Any] = {} if segment_bytes is None else {"segment_bytes": segment_bytes}
+            state = self.index.state
+            self.writer = Writer(
+                channel.folder, after=state.place, height=state.height, wait_s=wait_s, files=files, **options
+            )
+        except BaseException:
+            self.index.close()
+            raise
+        try:
+            self.index.catch_up(self.writer.found)
+        except BaseException:
+            self.writer.close()
+            self.index.close()
+            raise
+        self.torn: Torn | None = self.writer.torn
+        state = self.index.state
+        self.missing = max(0, known - state.height) if known is not None else 0
+        self.log = Log(
+            settings.channel,
+            key,
+            self.writer,
+            self.index,
+            Head(state.height, state.block_hash, state.timestamp_ns, state.envelopes),
+            now_ns=now_ns,
+            policy=settings.policy,
+            limits=limits,
+            keep_evidence=self._keep_evidence,
+        )
+
+    def _keep_evidence(self, name: str, raw: bytes) -> None:
+        folder = self.channel.folder / "evidence"
+        folder.mkdir(exist_ok=True)
+        if not (folder / name).exists():
+            _write_whole(folder / name, raw)
+
+    def close(self) -> None:
+        """Flush the index and release the lock."""
+        try:
+            self.index.close()
+        finally:
+            self.writer.close()
+
+    def __enter__(self) -> OpenLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_channel(home: Path, channel: str) -> Channel:
+    """A channel for reading."""
+    return Channel(home, channel)
+
+
+def open_log(home: Path, channel: str, key: SigningKey, **options: Any) -> OpenLog:
+    """A channel for writing; see `OpenLog`."""
+    return OpenLog(Channel(home, channel), key, **options)
+
+
+def _write_whole(path: Path, raw: bytes) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with beside.open("wb") as stream:
+        stream.write(raw)
+        stream.flush()
+        os.fsync(stream.fileno())
+    beside.replace(path)
+    Files().sync_folder(path.parent)

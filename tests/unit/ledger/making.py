@@ -1,0 +1,95 @@
+"""Small true things for ledger tests: keys, envelopes, channels."""
+
+from __future__ import annotations
+
+import copy
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+from ropewalk.kernel import jcs
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.block import GENESIS, Block, seal
+from ropewalk.ledger.envelope import STRICT_SIGNED, Envelope, build, parse, signature_preimage
+from ropewalk.node.ledger import create_channel, open_log
+
+ADA = SigningKey.generate("ed25519", b"ada" + bytes(29))
+NODE = SigningKey.generate("ed25519", b"node" + bytes(28))
+P256 = SigningKey.generate("p256", b"p256" + bytes(28))
+SECP = SigningKey.generate("secp256k1", b"secp" + bytes(28))
+NOON = "2024-11-01T12:00:00Z"
+NOON_NS = 1_730_462_400 * 10**9
+
+
+def observed(number: int = 0, key: SigningKey = ADA, **members: Any) -> Envelope:
+    """An Observation; different numbers make different envelopes."""
+    options: dict[str, Any] = {
+        "domain": "ea.core",
+        "event_class": "Observation",
+        "event_type": "test.seen",
+        "payload": {"n": number},
+        "timestamp": NOON,
+        **members,
+    }
+    return build(key, **options)
+
+
+def command(correlation_id: str, **members: Any) -> Envelope:
+    """A Command with a correlation id."""
+    return observed(event_class="Command", event_type="test.do", correlation_id=correlation_id, **members)
+
+
+def resigned(value: dict[str, Any], key: SigningKey = ADA) -> bytes:
+    """The value with a fresh signature, as bytes, so that only the change itself is wrong."""
+    value = copy.deepcopy(value)
+    value["signature"]["alg"] = key.alg
+    value["signature"]["sig"] = b64encode(key.sign(signature_preimage(value))).decode()
+    return jcs.encode(value)
+
+
+def changed(envelope: Envelope, key: SigningKey = ADA, **members: Any) -> Envelope:
+    """The envelope with other members, signed again; a member given as None is left out."""
+    value = {**envelope.value, **members}
+    value = {name: each for name, each in value.items() if each is not None or name == "payload"}
+    return parse(resigned(value, key))
+
+
+def chain_of_blocks(count: int, per_block: int = 3, channel: str = "ea.core") -> list[Block]:
+    """A sealed, linked chain."""
+    blocks: list[Block] = []
+    for height in range(count):
+        blocks.append(
+            seal(
+                NODE,
+                channel=channel,
+                height=height,
+                prev_block_hash=blocks[-1].hash if blocks else GENESIS,
+                envelopes=[observed(height * per_block + i).raw for i in range(per_block)],
+                timestamp_ns=NOON_NS + height,
+            )
+        )
+    return blocks
+
+
+def opened(home: Path, channel: str = "ea.core", policy: Any = None, **options: Any) -> Any:
+    """A channel open for writing, made if it is missing."""
+    if not (home / "ledger" / channel / "channel.json").exists():
+        create_channel(home, channel, "node", NODE.public, policy)
+    return open_log(home, channel, NODE, **{"now_ns": lambda: NOON_NS, **options})
+
+
+__all__ = [
+    "ADA",
+    "NODE",
+    "NOON",
+    "NOON_NS",
+    "P256",
+    "SECP",
+    "STRICT_SIGNED",
+    "chain_of_blocks",
+    "changed",
+    "command",
+    "observed",
+    "opened",
+    "resigned",
+]

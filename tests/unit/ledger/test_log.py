@@ -1,0 +1,310 @@
+"""Ingest: what is accepted stands, what is refused leaves no trace, receipts are true."""
+
+from __future__ import annotations
+
+import shutil
+from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from tests.unit.ledger.making import ADA, NODE, NOON_NS, P256, command, observed, opened, resigned
+
+from ropewalk.errors import BrokenLink, Forked, InvalidEnvelope, Replayed, RopewalkError, Unavailable
+from ropewalk.kernel import jcs
+from ropewalk.ledger.block import GENESIS, check_contents, check_link, check_signature, seal
+from ropewalk.ledger.envelope import Envelope, parse, signature_preimage
+from ropewalk.ledger.log import Limits
+from ropewalk.ledger.ticket import Receipt
+from ropewalk.node.ledger import open_channel
+from ropewalk.stores.segments import Files
+
+
+def test_a_receipt_says_where_the_envelope_stands(tmp_path):
+    with opened(tmp_path) as ledger:
+        receipts = [ledger.log.submit(observed(i).raw) for i in range(5)]
+    with open_channel(tmp_path, "ea.core") as channel:
+        blocks = list(channel.blocks())
+        for receipt in receipts:
+            block = blocks[receipt.height]
+            assert block.hash == receipt.block_hash
+            assert parse(block.envelopes[receipt.index]).id == receipt.envelope_id
+        below = None
+        for block in blocks:
+            check_signature(block.record, [NODE.public])
+            check_contents(block)
+            check_link(below, block.header)
+            below = block.header
+
+
+def test_many_from_one_thread_share_blocks_and_syncs(tmp_path):
+    class Counting(Files):
+        syncs = 0
+
+        def sync(self, fd):
+            self.syncs += 1
+            super().sync(fd)
+
+    files = Counting()
+    with opened(tmp_path, files=files) as ledger:
+        before = files.syncs
+        outcomes = ledger.log.submit_many(observed(i).raw for i in range(500))
+        assert all(isinstance(each, Receipt) for each in outcomes)
+        assert ledger.log.head.height == 1 and ledger.log.head.envelopes == 500
+        assert files.syncs - before <= 3  # the segment, and its folders once
+
+
+def test_concurrent_submissions_all_stand_once_and_share_blocks(tmp_path):
+    envelopes = [observed(i) for i in range(256)]
+    with opened(tmp_path) as ledger, ThreadPoolExecutor(32) as pool:
+        receipts = list(pool.map(lambda e: ledger.log.submit(e.raw), envelopes))
+        assert [r.envelope_id for r in receipts] == [e.id for e in envelopes]
+        assert len({(r.height, r.index) for r in receipts}) == 256
+        assert ledger.log.head.height < 256
+    with open_channel(tmp_path, "ea.core") as channel:
+        assert channel.head().envelopes == 256
+
+
+def test_blocks_close_at_their_limits(tmp_path):
+    with opened(tmp_path, limits=Limits(block_envelopes=3)) as ledger:
+        outcomes = ledger.log.submit_many(observed(i).raw for i in range(8))
+        assert [(r.height, r.index) for r in outcomes] == [(i // 3, i % 3) for i in range(8)]
+    size = len(observed(0).raw)
+    with opened(tmp_path, "other", limits=Limits(block_bytes=2 * size + 1)) as ledger:
+        outcomes = ledger.log.submit_many(observed(i).raw for i in range(6))
+        assert [r.height for r in outcomes] == [0, 0, 1, 1, 2, 2]
+
+
+def test_the_same_bytes_again_give_the_first_receipt(tmp_path):
+    with opened(tmp_path) as ledger:
+        first = ledger.log.submit(command("c-1").raw)
+        again = ledger.log.submit(command("c-1").raw)
+        assert again == Receipt(first.envelope_id, 0, 0, first.block_hash, replayed=True)
+    with opened(tmp_path) as ledger:  # also through the index on disk
+        assert ledger.log.submit(command("c-1").raw).replayed
+        assert ledger.log.head.envelopes == 1
+
+
+def test_the_same_bytes_twice_in_one_block_stand_once(tmp_path):
+    with opened(tmp_path) as ledger:
+        first, again = ledger.log.submit_many([observed(1).raw, observed(1).raw])
+        assert (first.replayed, again.replayed) == (False, True)
+        assert (again.height, again.index) == (0, 0)
+        assert ledger.log.head.envelopes == 1
+
+
+def test_a_second_command_with_the_correlation_id_is_refused_over_the_whole_history(tmp_path):
+    with opened(tmp_path) as ledger:
+        ledger.log.submit(command("c-1").raw)
+    with opened(tmp_path) as ledger:
+        for i in range(3):
+            ledger.log.submit(observed(i).raw)
+        with pytest.raises(Replayed) as caught:
+            ledger.log.submit(command("c-1", payload={"other": 1}).raw)
+        assert caught.value.exit_code == 4
+        assert [f["status"] for f in caught.value.fields["rules"]][-1] == "failed"
+
+
+def test_two_commands_with_one_id_in_one_block_are_one(tmp_path):
+    with opened(tmp_path) as ledger:
+        outcomes = ledger.log.submit_many([command("c").raw, command("c", payload=2).raw])
+        assert isinstance(outcomes[0], Receipt) and isinstance(outcomes[1], Replayed)
+
+
+def test_a_result_may_share_a_block_with_its_command_if_it_comes_after(tmp_path):
+    ask = command("c-9")
+    done = observed(event_class="Result", event_type="test.done", parent=ask)
+    with opened(tmp_path) as ledger:
+        refused, accepted = ledger.log.submit_many([done.raw, ask.raw])
+        assert isinstance(refused, BrokenLink) and isinstance(accepted, Receipt)
+        assert isinstance(ledger.log.submit(done.raw), Receipt)
+
+
+def test_one_statement_signed_twice_is_refused(tmp_path):
+    value = dict(observed(1, P256).value)
+    secret = ec.derive_private_key(int.from_bytes(P256.secret, "big"), ec.SECP256R1())
+    r, s = decode_dss_signature(secret.sign(signature_preimage(value), ec.ECDSA(hashes.SHA256())))
+    order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+    s = min(s, order - s)
+    sig = b64encode(r.to_bytes(32, "big") + s.to_bytes(32, "big")).decode()
+    other = {**value, "signature": {**value["signature"], "sig": sig}}
+    with opened(tmp_path) as ledger:
+        ledger.log.submit(jcs.encode(value))
+        with pytest.raises(Replayed, match="otherwise signed"):
+            ledger.log.submit(jcs.encode(other))
+
+
+def test_alerts_repeat_only_where_their_policy_tag_allows(tmp_path):
+    alert = observed(event_class="Alert", correlation_id="a-1")
+    with opened(tmp_path) as ledger:
+        ledger.log.submit(alert.raw)
+        with pytest.raises(Replayed):
+            ledger.log.submit(observed(2, event_class="Alert", correlation_id="a-1").raw)
+        allowed = observed(
+            3, event_class="Alert", correlation_id="a-1", policy_tag={"policy_hash": "x", "decision": "allow"}
+        )
+        assert isinstance(ledger.log.submit(allowed.raw), Receipt)
+
+
+def test_an_envelope_from_the_far_future_is_refused(tmp_path):
+    with opened(tmp_path) as ledger:
+        ledger.log.submit(observed(1, timestamp="2024-11-01T12:05:00Z").raw)
+        with pytest.raises(InvalidEnvelope, match="in the future"):
+            ledger.log.submit(observed(2, timestamp="2024-11-01T12:05:00.000000001Z").raw)
+
+
+def test_block_times_never_go_back_even_if_the_clock_does(tmp_path):
+    clock = iter([NOON_NS] * 2 + [NOON_NS - 10**9] * 2 + [NOON_NS + 5] * 2)
+    with opened(tmp_path, now_ns=lambda: next(clock)) as ledger:
+        for i in range(3):
+            ledger.log.submit(observed(i).raw)
+    with open_channel(tmp_path, "ea.core") as channel:
+        assert [b.header.timestamp_ns - NOON_NS for b in channel.blocks()] == [0, 0, 5]
+
+
+def test_a_refusal_does_not_disturb_those_beside_it(tmp_path):
+    broken = dict(observed(1).value, payload={"n": 2})
+    with opened(tmp_path) as ledger:
+        outcomes = ledger.log.submit_many([observed(1).raw, jcs.encode(broken), b"{", observed(3).raw])
+    assert [isinstance(each, Receipt) for each in outcomes] == [True, False, False, True]
+    assert [each.exit_code for each in outcomes if isinstance(each, RopewalkError)] == [5, 8]
+
+
+def test_the_channel_grows_across_openings_and_segments(tmp_path):
+    for i in range(6):
+        with opened(tmp_path, segment_bytes=2000) as ledger:
+            receipt = ledger.log.submit(observed(i).raw)
+            assert receipt.height == i
+    with open_channel(tmp_path, "ea.core") as channel:
+        assert [b.height for b in channel.blocks(2, 4)] == [2, 3, 4]
+        assert len(channel.segments.starts()) > 1
+
+
+def test_a_deleted_index_is_built_again(tmp_path):
+    with opened(tmp_path) as ledger:
+        ids = [ledger.log.submit(command(f"c-{i}").raw).envelope_id for i in range(10)]
+    shutil.rmtree(tmp_path / "ledger/ea.core/index")
+    with opened(tmp_path) as ledger:
+        assert ledger.log.submit(command("c-3").raw).replayed
+        with pytest.raises(Replayed):
+            ledger.log.submit(command("c-4", payload=1).raw)
+    with open_channel(tmp_path, "ea.core") as channel:
+        assert all(channel.envelope(name).id == name for name in ids)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 4096, b"junk" * 5000])
+def test_a_zero_length_or_foreign_index_file_is_replaced(tmp_path, damage):
+    with opened(tmp_path) as ledger:
+        ledger.log.submit(command("c-1").raw)
+    (tmp_path / "ledger/ea.core/index/data.mdb").write_bytes(damage)
+    with opened(tmp_path) as ledger:
+        assert ledger.log.submit(command("c-1").raw).replayed
+
+
+def test_an_index_of_another_log_is_not_believed(tmp_path):
+    for name, count in (("one", 3), ("two", 5)):
+        with opened(tmp_path, name) as ledger:
+            for i in range(count):
+                ledger.log.submit(observed(i + 10 * count).raw)
+    shutil.rmtree(tmp_path / "ledger/one/index")
+    shutil.copytree(tmp_path / "ledger/two/index", tmp_path / "ledger/one/index")
+    with open_channel(tmp_path, "one") as channel:
+        assert channel.head().envelopes == 3
+
+
+def test_when_the_disk_is_full_nothing_is_acknowledged_and_nothing_is_lost(tmp_path):
+    class Moody(Files):
+        full = False
+
+        def write(self, fd, raw):
+            if self.full:
+                raise OSError(28, "No space left on device")
+            return super().write(fd, raw)
+
+    files = Moody()
+    with opened(tmp_path, files=files) as ledger:
+        ledger.log.submit(observed(1).raw)
+        files.full = True
+        outcomes = ledger.log.submit_many([observed(2).raw, observed(3).raw])
+        assert all(isinstance(each, Unavailable) for each in outcomes)
+        files.full = False
+        assert ledger.log.submit(observed(2).raw).height == 1
+    with open_channel(tmp_path, "ea.core") as channel:
+        assert channel.head().envelopes == 2
+
+
+def test_everyone_who_waits_hears_of_a_failed_sync(tmp_path):
+    class NoSync(Files):
+        failing = False
+
+        def sync(self, fd):
+            if self.failing:
+                raise OSError(5, "Input/output error")
+            super().sync(fd)
+
+    files = NoSync()
+    with opened(tmp_path, files=files) as ledger, ThreadPoolExecutor(16) as pool:
+        files.failing = True
+        errors = list(pool.map(lambda i: _outcome(ledger, observed(i)), range(64)))
+        assert all(isinstance(error, Unavailable) for error in errors)
+
+
+def _outcome(ledger, envelope: Envelope) -> Receipt | RopewalkError:
+    try:
+        return ledger.log.submit(envelope.raw)
+    except RopewalkError as error:
+        return error
+
+
+def test_a_block_made_elsewhere_by_the_same_key_is_taken_and_a_fork_is_kept_with_both_sides(tmp_path):
+    mine = [observed(i).raw for i in range(2)]
+    first = seal(
+        NODE, channel="ea.core", height=0, prev_block_hash=GENESIS, envelopes=mine, timestamp_ns=NOON_NS
+    )
+    other = seal(
+        NODE, channel="ea.core", height=0, prev_block_hash=GENESIS, envelopes=mine[:1], timestamp_ns=NOON_NS
+    )
+    with opened(tmp_path) as ledger:
+        ledger.log.insert(first)
+        ledger.log.insert(first)  # known already: nothing happens
+        assert ledger.log.head.height == 1
+        with pytest.raises(Forked) as caught:
+            ledger.log.insert(other)
+        assert caught.value.fields["ours"] == first.hash.hex()
+        assert caught.value.fields["theirs"] == other.hash.hex()
+    (kept,) = (tmp_path / "ledger/ea.core/evidence").iterdir()
+    sides = jcs.parse(kept.read_bytes())
+    assert jcs.encode(sides["ours"]) == first.record.raw and jcs.encode(sides["theirs"]) == other.record.raw
+
+
+def test_threads_that_mix_both_ways_in_do_not_wait_for_ever(tmp_path):
+    with opened(tmp_path) as ledger, ThreadPoolExecutor(8) as pool:
+
+        def bulk(start: int) -> int:
+            return sum(
+                isinstance(each, Receipt)
+                for each in ledger.log.submit_many(observed(start + i).raw for i in range(40))
+            )
+
+        singles = [pool.submit(ledger.log.submit, observed(10_000 + i).raw) for i in range(100)]
+        bulks = [pool.submit(bulk, 1000 * i) for i in range(4)]
+        assert [f.result(timeout=30) for f in bulks] == [40] * 4
+        assert all(isinstance(f.result(timeout=30), Receipt) for f in singles)
+        assert ledger.log.head.envelopes == 260
+
+
+def test_a_chain_that_differs_from_its_ancestors_is_refused(tmp_path):
+    ask = command("c-1")
+    step = observed(1, parent=ask)
+    with opened(tmp_path) as ledger:
+        ledger.log.submit_many([ask.raw, step.raw])
+        grandchild = observed(2, parent=step)
+        assert isinstance(ledger.log.submit(grandchild.raw), Receipt)
+        value = dict(grandchild.value, causality_chain=[step.hex_id, "c-1"])
+        with pytest.raises(BrokenLink, match="differs from that of ancestor"):
+            ledger.log.submit(resigned(value, ADA))
+        value = dict(grandchild.value, causality_chain=[step.hex_id, ask.hex_id, "c-1"])
+        with pytest.raises(BrokenLink):
+            ledger.log.submit(resigned(value, ADA))
