@@ -31,6 +31,12 @@ _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _BASE58_VALUE = {char: value for value, char in enumerate(_BASE58)}
 
 
+def _refused(detail: str, *, reason: str) -> InvalidDigest:
+    return InvalidDigest(
+        detail, advice="Copy it again from its source: it has exactly one spelling.", reason=reason
+    )
+
+
 def varint_encode(value: int) -> bytes:
     """An unsigned varint: seven bits a byte, least significant first.
 
@@ -38,7 +44,7 @@ def varint_encode(value: int) -> bytes:
     'ed01'
     """
     if not 0 <= value < 1 << 63:
-        raise InvalidDigest(f"varint {value}: outside 0 … 2^63−1", reason="varint range")
+        raise _refused(f"varint {value}: outside 0 … 2^63−1", reason="varint range")
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -60,11 +66,9 @@ def varint_decode(raw: bytes, start: int = 0) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * count)
         if byte < 0x80:
             if byte == 0 and count > 0:
-                raise InvalidDigest(f"varint at byte {start}: not minimal", reason="varint not minimal")
+                raise _refused(f"varint at byte {start}: not minimal", reason="varint not minimal")
             return value, start + count + 1
-    raise InvalidDigest(
-        f"varint at byte {start}: no end within {VARINT_BYTES_MAX} bytes", reason="varint end"
-    )
+    raise _refused(f"varint at byte {start}: no end within {VARINT_BYTES_MAX} bytes", reason="varint end")
 
 
 def base58_encode(raw: bytes) -> str:
@@ -89,14 +93,14 @@ def base58_decode(text: str) -> bytes:
     b'hello world'
     """
     if len(text) > BASE58_CHARS_MAX:
-        raise InvalidDigest(
+        raise _refused(
             f"base58 text has {len(text)} characters; at most {BASE58_CHARS_MAX}", reason="too long"
         )
     number = 0
     for position, char in enumerate(text):
         value = _BASE58_VALUE.get(char)
         if value is None:
-            raise InvalidDigest(f"base58: {char!r} at {position} is not in the alphabet", reason="alphabet")
+            raise _refused(f"base58: {char!r} at {position} is not in the alphabet", reason="alphabet")
         number = number * 58 + value
     zeros = len(text) - len(text.lstrip("1"))
     return b"\0" * zeros + number.to_bytes((number.bit_length() + 7) // 8, "big")
@@ -120,11 +124,9 @@ def base32_decode(text: str) -> bytes:
     try:
         raw = base64.b32decode(text.upper() + "=" * (-len(text) % 8))
     except (binascii.Error, ValueError) as error:
-        raise InvalidDigest(f"base32 {text[:80]!r}: {error}", text=text[:80], reason="alphabet") from error
+        raise _refused(f"base32 {text[:80]!r}: {error}", reason="alphabet") from error
     if base32_encode(raw) != text:
-        raise InvalidDigest(
-            f"base32 {text[:80]!r}: not the canonical spelling", text=text[:80], reason="spelling"
-        )
+        raise _refused(f"base32 {text[:80]!r}: not the canonical spelling", reason="spelling")
     return raw
 
 
@@ -146,9 +148,7 @@ def base64_decode(text: str) -> bytes:
     try:
         raw = binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
     except (binascii.Error, ValueError) as error:
-        raise InvalidDigest(f"base64 {text[:80]!r}: {error}", text=text[:80], reason="alphabet") from error
+        raise _refused(f"base64 {text[:80]!r}: {error}", reason="alphabet") from error
     if base64_encode(raw) != text:
-        raise InvalidDigest(
-            f"base64 {text[:80]!r}: not the canonical spelling", text=text[:80], reason="spelling"
-        )
+        raise _refused(f"base64 {text[:80]!r}: not the canonical spelling", reason="spelling")
     return raw

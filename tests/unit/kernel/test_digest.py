@@ -148,9 +148,8 @@ def test_cids_of_gossiplog_are_ours():
 
 
 def test_a_very_long_text_is_refused_before_it_is_decoded():
-    for text in ("b" + "a" * 1_000_000, "Qm" + "1" * 1_000_000):
-        with pytest.raises(InvalidDigest):
-            digest.parse_cid(text)
+    with pytest.raises(InvalidDigest):
+        digest.parse_cid("Qm" + "1" * 1_000_000)  # base58 costs the square of the length
 
 
 @settings(deadline=None, max_examples=100)
