@@ -209,13 +209,20 @@ def _p256_verify(key: bytes, message: bytes, signature: bytes) -> None:
 
 
 def _p256_open(secret: bytes) -> tuple[bytes, _Sign]:
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric import ec, utils
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     key = ec.derive_private_key(int.from_bytes(secret, "big"), ec.SECP256R1())
-    # RFC 6979: without it OpenSSL would draw randomness, and the kernel draws none.
-    ecdsa = ec.ECDSA(SHA256(), deterministic_signing=True)
+    try:
+        ecdsa = ec.ECDSA(SHA256(), deterministic_signing=True)
+    except UnsupportedAlgorithm as error:
+        # Without RFC 6979 OpenSSL would draw randomness, and the kernel draws none.
+        raise Unavailable(
+            "this OpenSSL cannot sign with P-256 the way RFC 6979 says",
+            advice="Install cryptography from its wheel, with the OpenSSL it brings.",
+        ) from error
 
     def sign(message: bytes) -> bytes:
         r, s = utils.decode_dss_signature(key.sign(message, ecdsa))

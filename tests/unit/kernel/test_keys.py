@@ -294,6 +294,18 @@ def test_the_library_is_asked_whether_it_multiplies_by_the_cofactor(monkeypatch)
         signatures._sodium.cache_clear()
 
 
+def test_p256_never_signs_with_randomness_of_the_library(monkeypatch):
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    def old_openssl(*_args, **_more):
+        raise UnsupportedAlgorithm("deterministic signing")
+
+    monkeypatch.setattr(ec, "ECDSA", old_openssl)
+    with pytest.raises(errors.Unavailable):
+        SigningKey.generate("p256", bytes(range(32)))
+
+
 def test_the_probe_is_the_vector_that_needs_the_cofactor():
     key, message, signature = map(bytes.fromhex, signatures._ED_PROBE)
     with pytest.raises(SigInvalid) as caught:
@@ -320,7 +332,9 @@ def test_the_forgeries_are_real_where_a_lax_verifier_takes_them():
         (case,) = param.values
         given = {name: bytes.fromhex(text) for name, text in case["input"].items()}
         try:
-            Ed25519PublicKey.from_public_bytes(given["public_key"]).verify(given["signature"], given["message"])
+            Ed25519PublicKey.from_public_bytes(given["public_key"]).verify(
+                given["signature"], given["message"]
+            )
         except InvalidSignature:
             assert "error" in case
         else:
@@ -328,5 +342,10 @@ def test_the_forgeries_are_real_where_a_lax_verifier_takes_them():
     assert {f"small_r_{i}" for i in range(8)} <= taken
     assert {f"small_key_{i}_t8" for i in range(8)} <= taken
     assert {f"small_key_{i}_t8_zero_s" for i in range(8)} <= taken
-    assert {"small_key_y_p", "small_key_y_p_plus_1_signed", "small_key_mixed_r", "mixed_key_and_r_cancel"} <= taken
+    assert {
+        "small_key_y_p",
+        "small_key_y_p_plus_1_signed",
+        "small_key_mixed_r",
+        "mixed_key_and_r_cancel",
+    } <= taken
     assert not {name for name in taken if "cofactor" in name}
