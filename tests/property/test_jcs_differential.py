@@ -101,12 +101,13 @@ def test_encode_writes_the_bytes_of_rfc8785_or_both_refuse(value):
 
 @settings(deadline=None, max_examples=600)
 @given(values)
-def test_the_fast_path_answers_only_where_it_equals_the_exact_one(value):
-    fast = jcs._encode_fast(value)
-    event("exact path only" if fast is None else "fast path")
-    if fast is not None:
-        assert fast == jcs._encode_exact(value, jcs._strict)
-        assert fast == rfc8785.dumps(value)
+def test_the_fast_paths_answer_only_where_they_equal_the_exact_one(value):
+    plain, respelt = jcs._encode_plain(value), jcs._encode_respelt(value)
+    event("plain" if plain else "respelt" if respelt else "exact path only")
+    for fast in (plain, respelt):
+        if fast is not None:
+            assert fast == jcs._encode_exact(value, jcs._strict)
+            assert fast == rfc8785.dumps(value)
 
 
 @settings(deadline=None, max_examples=150)

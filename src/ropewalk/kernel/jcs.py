@@ -50,9 +50,8 @@ _PLAIN: Final = (
 )
 _SORTED: Final = _PLAIN | orjson.OPT_SORT_KEYS
 
-_has_astral = re.compile(rb"[\xf0-\xf4]").search
+_ASTRAL_LEADS: Final = (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4")
 _has_long_digits = re.compile(rb"[0-9]{21}").search
-_has_above_surrogates = re.compile(rb"[\xee\xef]").search
 
 
 def encode(value: object) -> bytes:
@@ -67,8 +66,7 @@ def encode(value: object) -> bytes:
     Traceback (most recent call last):
     ropewalk.errors.InvalidJson: 9007199254740992: integer beyond ±(2^53−1)
     """
-    fast = _encode_fast(value)
-    return _encode_exact(value, _strict) if fast is None else fast
+    return _encode_plain(value) or _encode_respelt(value) or _encode_exact(value, _strict)
 
 
 def encode_foreign(value: object) -> bytes:
@@ -77,8 +75,7 @@ def encode_foreign(value: object) -> bytes:
     >>> encode_foreign([2**53 + 1, 1e20])
     b'[9007199254740992,100000000000000000000]'
     """
-    fast = _encode_fast(value)
-    return _encode_exact(value, _foreign) if fast is None else fast
+    return _encode_plain(value) or _encode_respelt(value) or _encode_exact(value, _foreign)
 
 
 def parse(raw: bytes) -> Json:
@@ -130,37 +127,54 @@ def canonicalise(raw: bytes) -> bytes:
 
 # --- writing ---
 #
-# orjson writes canonical bytes except in four places. `_encode_fast` returns them only when none of these can occur:
+# orjson writes canonical bytes except in four places. Its bytes are returned only when none of these can occur:
 #
-# 1. Types. orjson also writes UUIDs, enums and ready-made fragments. The walk admits the JSON types and tuple, by
-#    exact type. Keys: orjson itself refuses all but exact str.
-# 2. Numbers. orjson writes 1.0, -0.0 and 1e16 its own way, and NaN as null. The walk admits a float only if it is not
-#    integral and its magnitude is in [1e-4, 1e16); there both print the shortest digits that round-trip, without an
-#    exponent. Integers are plain digits in both; OPT_STRICT_INTEGER refuses those beyond ±(2^53−1).
+# 1. Types. orjson also writes UUIDs, enums and ready-made fragments. Both walks below admit the JSON types and tuple,
+#    by exact type. Keys: orjson itself refuses all but exact str.
+# 2. Numbers. orjson writes 1.0, -0.0 and 1e16 its own way, and NaN as null. `_is_plain` admits a float only if it is
+#    not integral and its magnitude is in [1e-4, 1e16); there both print the shortest digits that round-trip, without
+#    an exponent. `_respelt` puts an int or a ready text in the place of any other. Integers are plain digits in both;
+#    OPT_STRICT_INTEGER refuses those beyond ±(2^53−1).
 # 3. Key order. orjson sorts by UTF-8 bytes, which is code point order; RFC 8785 by UTF-16 units. The orders differ
 #    only where a character above U+FFFF (a pair of D800–DFFF; UTF-8 lead byte F0–F4) meets one of U+E000–U+FFFF
 #    (lead byte EE or EF). If the bytes do not hold both kinds, the orders agree.
-# 4. Depth. The walk carries the room that is left. It goes down before it goes across, so that a value which contains
-#    itself ends it after DEPTH_MAX steps.
+# 4. Depth. The walks carry the room that is left. They go down before they go across, so that a value which contains
+#    itself ends them after DEPTH_MAX steps.
 #
 # Strings need no guard: both escape `"`, `\` and U+0000–U+001F only, with the same short forms and lower-case hex,
 # and orjson raises on lone surrogates.
+#
+# What is left, and everything that will be refused, goes through `_encode_exact`, which says where and why.
 
 
-def _encode_fast(value: object) -> bytes | None:
-    """Canonical bytes where they are cheap to prove so; None says nothing about the value."""
+def _encode_plain(value: object) -> bytes | None:
+    """Canonical bytes as orjson writes them, where that is so; None says nothing about the value."""
     if not _is_plain((value,), DEPTH_MAX):
         return None
     try:
         out = orjson.dumps(value, option=_SORTED)
     except TypeError:
         return None
-    if out.isascii() or not (_has_astral(out) and _has_above_surrogates(out)):
-        return out
-    return None
+    return out if _is_ordered(out) else None
+
+
+def _encode_respelt(value: object) -> bytes | None:
+    """Canonical bytes of a value in which only doubles stand in the way; None says nothing about the value."""
+    try:
+        out = orjson.dumps(_respelt(value, DEPTH_MAX), option=_SORTED)
+    except (TypeError, _Refused):
+        return None
+    return out if _is_ordered(out) else None
+
+
+def _is_ordered(out: bytes) -> bool:
+    return out.isascii() or not (
+        (b"\xee" in out or b"\xef" in out) and any(lead in out for lead in _ASTRAL_LEADS)
+    )
 
 
 def _is_plain(items: Iterable[Any], room: int) -> bool:
+    """Whether every value in `items` is one that orjson writes canonically, up to key order."""
     for item in items:
         kind = type(item)
         if kind is str or kind is int or item is None or kind is bool:
@@ -174,6 +188,28 @@ def _is_plain(items: Iterable[Any], room: int) -> bool:
         elif kind is not float or item.is_integer() or not (1e-4 <= item < 1e16 or -1e16 < item <= -1e-4):
             return False
     return True
+
+
+def _respelt(value: Any, room: int) -> Any:
+    """The value with each double as something that orjson writes canonically; copies only what it must change."""
+    kind = type(value)
+    if kind is float:
+        return _double_strict(value)
+    if kind is str or kind is int or value is None or kind is bool:
+        return value
+    if not room or not (kind is dict or kind is list or kind is tuple):
+        raise _Refused("not plain", "not plain")
+    changed = value
+    for key, item in value.items() if kind is dict else enumerate(value):
+        kind_of_item = type(item)
+        if kind_of_item is str or kind_of_item is int or item is None or kind_of_item is bool:
+            continue
+        respelt = _respelt(item, room - 1)
+        if respelt is not item:
+            if changed is value:
+                changed = dict(value) if kind is dict else list(value)
+            changed[key] = respelt
+    return changed
 
 
 class _Refused(Exception):
@@ -207,9 +243,9 @@ def _copy(value: object, form: _NumberForm, room: int) -> object:
         return value
     if isinstance(value, str):
         return _text(value)
-    if isinstance(value, int | float):
+    if isinstance(value, (int, float)):
         return form(value)
-    if not isinstance(value, dict | list | tuple):
+    if not isinstance(value, (dict, list, tuple)):
         raise _Refused("not JSON", f"{type(value).__qualname__} is not a JSON type")
     if not room:
         raise _Refused("nested too deep", f"nested deeper than {DEPTH_MAX}")
@@ -262,15 +298,6 @@ def _text(text: str) -> str:
     return plain
 
 
-def _is_exact(number: int) -> bool:
-    """Whether an integer beyond ±(2^53−1) may be written as the double it equals."""
-    try:
-        double = float(number)
-    except OverflowError:
-        return False
-    return abs(double) >= _EXPONENT_FROM and int(double) == number
-
-
 def _strict(number: int | float) -> object:
     if isinstance(number, int):
         plain = int.__int__(number)
@@ -279,9 +306,22 @@ def _strict(number: int | float) -> object:
         if not _is_exact(plain):
             raise _Refused("big integer", f"{shown(plain)}: integer beyond ±(2^53−1)")
         return _double(float(plain))
+    return _double_strict(float.__float__(number))
+
+
+def _double_strict(number: float) -> object:
     if INTEGER_MAX < abs(number) < _EXPONENT_FROM:
         raise _Refused("big integer", f"{number!r}: integer beyond ±(2^53−1)")
-    return _double(float.__float__(number))
+    return _double(number)
+
+
+def _is_exact(number: int) -> bool:
+    """Whether an integer beyond ±(2^53−1) may be written as the double it equals."""
+    try:
+        double = float(number)
+    except OverflowError:
+        return False
+    return abs(double) >= _EXPONENT_FROM and int(double) == number
 
 
 def _foreign(number: int | float) -> object:
@@ -293,11 +333,18 @@ def _foreign(number: int | float) -> object:
 
 def _double(number: float) -> object:
     """A double in a form that orjson cannot but write canonically."""
-    if not math.isfinite(number):
+    size = abs(number)
+    if size <= INTEGER_MAX:
+        if number.is_integer():
+            return int(number)
+        if size >= 1e-4:
+            return number
+    if 1e-6 <= size < _EXPONENT_FROM:
+        return orjson.Fragment(rfc8785.dumps(number))
+    if not size < math.inf:
         raise _Refused("not finite", f"{number!r} is not finite")
-    if number.is_integer() and abs(number) <= INTEGER_MAX:
-        return int(number)
-    return orjson.Fragment(rfc8785.dumps(number))
+    # Here Python and ECMAScript both write an exponent after the same digits; Python's has two digits at least.
+    return orjson.Fragment(repr(number).replace("e-0", "e-"))
 
 
 # --- reading ---
@@ -316,10 +363,11 @@ def _double(number: float) -> object:
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """What numbers are: which may stand in a text, and how they are written."""
+    """What numbers are: which may stand in a text, how they are written, and what they become in Python."""
 
     allows: Callable[[bytes, float], bool]
     form: _NumberForm
+    reduced: Callable[[Json, bytes], Json]
 
 
 def _allows_strict(digits: bytes, number: float) -> bool:
@@ -334,8 +382,23 @@ def _allows_foreign(_digits: bytes, _number: float) -> bool:
     return True
 
 
-_STRICT: Final = _Numbers(_allows_strict, _strict)
-_FOREIGN: Final = _Numbers(_allows_foreign, _foreign)
+def _reduced_strict(_value: Json, canonical: bytes) -> Json:
+    value: Json = orjson.loads(canonical)  # in canonical bytes integral numbers are integers already
+    return value
+
+
+def _reduced_foreign(value: Json, _canonical: bytes) -> Json:
+    return _copy(value, _one_number, DEPTH_MAX)  # type: ignore[return-value]
+
+
+def _one_number(number: int | float) -> int | float:
+    """One Python number for one double: int within ±(2^53−1), else float."""
+    double = float(number)
+    return int(double) if double.is_integer() and abs(double) <= INTEGER_MAX else double
+
+
+_STRICT: Final = _Numbers(_allows_strict, _strict, _reduced_strict)
+_FOREIGN: Final = _Numbers(_allows_foreign, _foreign, _reduced_foreign)
 
 
 def _read(raw: bytes, numbers: _Numbers) -> tuple[Json, bytes]:
@@ -344,27 +407,20 @@ def _read(raw: bytes, numbers: _Numbers) -> tuple[Json, bytes]:
         value: Json = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         _refuse(raw, numbers, error.msg)
-    canonical = _encode_fast(value)
+    canonical = _encode_plain(value)
     doubt = False
     if canonical is None:
         try:
-            canonical = _encode_exact(value, numbers.form)
+            canonical = _encode_respelt(value) or _encode_exact(value, numbers.form)
         except InvalidJson as error:
             _refuse(raw, numbers, error.detail)
-        value = _copy(value, _reduced, DEPTH_MAX)  # type: ignore[assignment]
+        value = numbers.reduced(value, canonical)
         doubt = _has_long_digits(raw) is not None
     if canonical != raw and (doubt or raw.count(b":") != canonical.count(b":") or b"\\u003" in raw):
         fault = first_fault(raw, numbers.allows)
         if fault is not None:
             raise fault
     return value, canonical
-
-
-def _reduced(number: int | float) -> int | float:
-    """One Python number for one value: int within ±(2^53−1), else float."""
-    if isinstance(number, int):
-        return number if abs(number) <= INTEGER_MAX else float(number)
-    return int(number) if number.is_integer() and abs(number) <= INTEGER_MAX else number
 
 
 def _refuse(raw: bytes, numbers: _Numbers, otherwise: str) -> NoReturn:
