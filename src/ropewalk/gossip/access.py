@@ -83,9 +83,8 @@ def sessions(*dids: str) -> Access:
         via = payload.get("via") if isinstance(payload, dict) else None
         if not isinstance(via, str):
             raise Denied(f"{author} is not an owner of {signed.message.topic} and names no session")
-        below = (p == via or history.is_ancestor(p, MessageId(via)) for p in signed.message.parents)
-        session = history.get(MessageId(via)) if _is_id(via) and any(below) else None
-        if session is None:
+        session = history.get(MessageId(via)) if _is_id(via) else None
+        if session is None or not any(history.is_ancestor(p, session.id) for p in signed.message.parents):
             raise Denied(f"session {via!r} does not lie below the message")
         grant = _check_grant(_member(session.message.payload, "session"), signed.message.topic, allowed)
         if grant["delegate"] != author:

@@ -7,7 +7,7 @@ about as many steps as the distance has bits. Nothing here recurses: a history m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ropewalk.errors import NotFound, RangeExceeded
 from ropewalk.gossip.ids import Key, id_of
@@ -59,12 +59,12 @@ def make_links(view: View, profile: Profile, clock: int, parents: Iterable[Key])
         if step == 1:
             lists.append(list(parents))
         else:
-            found: dict[Key, None] = {}  # keeps the order in which the v0.6 index stores its links
+            found: dict[Key, None] = {}
             for link in lists[-1]:
                 if clock_of(link) <= clock - step:
                     found[link] = None
                 else:
-                    found.update(dict.fromkeys(ancestors(view, profile, link, clock - step)))
+                    found.update(_frontier(view, profile, link, clock - step))
             lists.append(list(found) if profile.name == "v0.6" else sorted(found))
         step *= 2
     return lists
@@ -76,19 +76,26 @@ def index(change: Transaction, profile: Profile, key: Key, parents: Iterable[Key
     change.put(TABLE, key, cbor.dag_encode(links))  # type: ignore[arg-type]
 
 
-def _frontier(view: View, profile: Profile, key: Key, clock: int) -> set[Key]:
+def _frontier(view: View, profile: Profile, key: Key, clock: int) -> dict[Key, None]:
+    """The frontier in the order in which a walk meets it; v0.6 stores its links in that order."""
     clock_of = profile.code.clock
-    found: set[Key] = set()
-    todo, seen = [key], {key}
-    while todo:
-        at = todo.pop()
-        for link in _links(view, at)[(clock_of(at) - clock).bit_length() - 1]:
-            if clock_of(link) <= clock:
-                found.add(link)
-            elif link not in seen:
-                # The original gives up here when it meets a message twice and loses results; going on is correct.
-                seen.add(link)
-                todo.append(link)
+
+    def links(at: Key) -> Iterator[Key]:
+        return iter(_links(view, at)[(clock_of(at) - clock).bit_length() - 1])
+
+    found: dict[Key, None] = {}
+    seen = {key}
+    path = [links(key)]
+    while path:
+        link = next(path[-1], None)
+        if link is None:
+            path.pop()
+        elif clock_of(link) <= clock:
+            found[link] = None
+        elif link not in seen:
+            # The original gives up when it meets a message twice and loses results; going on is correct.
+            seen.add(link)
+            path.append(links(link))
     return found
 
 

@@ -19,8 +19,21 @@ from ropewalk.gossip.events import Synced
 from ropewalk.gossip.ids import KEY_BYTES, id_of
 from ropewalk.gossip.log import Log
 from ropewalk.gossip.message import MESSAGE_BYTES_MAX, SignedMessage
-from ropewalk.gossip.table import View
-from ropewalk.gossip.tree import children_of, node_of, root_of
+from ropewalk.gossip.questions import (
+    Abort,
+    Children,
+    Found,
+    GetChildren,
+    GetNode,
+    GetRoot,
+    GetValues,
+    Request,
+    Response,
+    Root,
+    Values,
+    answer,
+)
+from ropewalk.gossip.tree import node_of
 from ropewalk.kernel.prolly import ANCHOR, ANCHOR_HASH, HASH_BYTES, Node, is_boundary, leaf_hash, node_hash
 
 __all__ = [
@@ -37,6 +50,7 @@ __all__ = [
     "Root",
     "Values",
     "answer",
+    "drive",
     "pull",
     "pull_from",
     "sync_both",
@@ -44,77 +58,11 @@ __all__ = [
 
 LEVELS_MAX = 40  # a tree over 2^64 messages has about 13; more is a peer that wants us to dig for ever
 CHILDREN_MAX = 4096  # 32 on average; honest trees reach this once in e^130 nodes
-VALUES_MAX = 4096  # keys in one request that we answer
 CHUNK_MESSAGES = 512  # stored in one transaction
 CHUNK_BYTES = 4 << 20  # how much we ask for at once, judged by what came before
 REFUSED_MAX = 100_000  # messages our own rules refuse in one pull before we give up on the peer
 
 
-@dataclass(frozen=True, slots=True)
-class GetRoot:
-    """Ask for the root of the tree."""
-
-
-@dataclass(frozen=True, slots=True)
-class GetNode:
-    """Ask for one node."""
-
-    level: int
-    key: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class GetChildren:
-    """Ask for the nodes below a node."""
-
-    level: int
-    key: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class GetValues:
-    """Ask for the messages under some keys (v0.13; in v0.6 leaves carry them)."""
-
-    keys: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Root:
-    """The root of the answering side."""
-
-    node: Node
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The node asked for, or None."""
-
-    node: Node | None
-
-
-@dataclass(frozen=True, slots=True)
-class Children:
-    """The nodes below a node."""
-
-    nodes: tuple[Node, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Values:
-    """The messages asked for, in the order of the keys."""
-
-    values: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """The answering side ends this session; what came so far is good, and a later session goes on."""
-
-    cooldown: int = 0
-
-
-Request = GetRoot | GetNode | GetChildren | GetValues
-Response = Root | Found | Children | Values | Abort
 R = TypeVar("R", Root, Found, Children, Values)
 
 
@@ -130,43 +78,6 @@ class Pulled:
 
 class _Ended(Exception):
     """The other side aborted the session."""
-
-
-def answer(view: View, log: Log, request: Request) -> Response:
-    """Answer one question from one moment of the log; keep the view for the whole session."""
-    match request:
-        case GetRoot():
-            return Root(root_of(view))
-        case GetNode(level, key):
-            return Found(_with_value(view, log, node_of(view, level, key)))
-        case GetChildren(level, key):
-            nodes = children_of(view, level, key)
-            if level == 1 and log.profile.name == "v0.6":
-                return Children(tuple([_leaf_with_value(view, log, node) for node in nodes]))
-            return Children(tuple(nodes))
-        case GetValues(keys):
-            if len(keys) > VALUES_MAX:
-                raise TooLarge(
-                    f"{len(keys)} keys in one request; at most {VALUES_MAX}", size=len(keys), limit=VALUES_MAX
-                )
-            return Values(tuple([_value(view, log, key) for key in keys]))
-
-
-def _value(view: View, log: Log, key: bytes) -> bytes:
-    raw = view.get("messages", log.profile.code.order(key)) if len(key) == KEY_BYTES else None
-    if raw is None:
-        raise Invalid(f"no message {key.hex()} to send", reason="unknown key")
-    return raw
-
-
-def _leaf_with_value(view: View, log: Log, node: Node) -> Node:
-    return node if node.key == ANCHOR else Node(0, node.key, node.hash, _value(view, log, node.key))
-
-
-def _with_value(view: View, log: Log, node: Node | None) -> Node | None:
-    if node is None or node.level or log.profile.name != "v0.6":
-        return node
-    return _leaf_with_value(view, log, node)
 
 
 def pull(log: Log) -> Generator[Request, Response, Pulled]:
@@ -414,7 +325,7 @@ def pull_from(log: Log, source: Log, *, peer: str = "in-process") -> Pulled:
             reason="topic",
         )
     with source.view() as view:
-        pulled = drive(pull(log), lambda request: answer(view, source, request))
+        pulled = drive(pull(log), lambda request: answer(view, source.profile, request))
     log.tell(Synced(peer, pulled.received, log.root()))
     return pulled
 

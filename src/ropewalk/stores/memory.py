@@ -82,12 +82,13 @@ class _Snapshot:
 class _Changes(_Snapshot):
     """A transaction: what it wrote lies over what was committed, and is dropped by forgetting it."""
 
-    __slots__ = ("gone", "written")
+    __slots__ = ("_grown", "gone", "written")
 
     def __init__(self, tables: dict[str, _Sorted]) -> None:
         super().__init__(tables)
         self.written = {name: _Sorted() for name in tables}
         self.gone: dict[str, set[bytes]] = {name: set() for name in tables}
+        self._grown = dict.fromkeys(tables, 0)  # keys here minus keys committed
 
     def get(self, table: str, key: bytes) -> bytes | None:
         value = self.written[table].values.get(key)
@@ -114,17 +115,23 @@ class _Changes(_Snapshot):
                 new = next(above, None)
 
     def count(self, table: str) -> int:
-        base, over = self._table(table).values, self.written[table].values
-        return len(base) - len(self.gone[table]) + sum(1 for key in over if key not in base)
+        return len(self._table(table).values) + self._grown[table]
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
-        self.written[table].put(key, bytes(value))
-        self.gone[table].discard(key)
+        written, gone = self.written[table], self.gone[table]
+        if key in gone or (key not in written.values and key not in self._table(table).values):
+            self._grown[table] += 1
+        written.put(key, bytes(value))
+        gone.discard(key)
 
     def delete(self, table: str, key: bytes) -> None:
-        self.written[table].delete(key)
-        if key in self._table(table).values:
-            self.gone[table].add(key)
+        written, gone = self.written[table], self.gone[table]
+        committed = key in self._table(table).values
+        if key in written.values or (committed and key not in gone):
+            self._grown[table] -= 1
+        written.delete(key)
+        if committed:
+            gone.add(key)
 
 
 class MemoryTables:

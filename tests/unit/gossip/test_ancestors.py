@@ -1,0 +1,140 @@
+"""The ancestor index against the recorded one, and against a plain walk of the graph."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.unit.gossip.conftest import key, memory_log
+
+from ropewalk.errors import RangeExceeded
+from ropewalk.gossip.ids import Key, id_of, key_of
+from ropewalk.gossip.log import Log
+from ropewalk.gossip.message import decode, sign
+from ropewalk.gossip.profiles import PROFILES, V13
+from ropewalk.kernel import cbor
+
+BOTH = pytest.mark.parametrize("profile", ["v0.6", "v0.13"])
+SIZES = pytest.mark.parametrize("size", ["small", "large"])
+
+
+def merged(profile: str, data) -> Log:
+    log = memory_log(data["topic"], profile=profile)
+    log.insert_many(bytes.fromhex(row["signed_message_cbor"]) for row in data["messages"])
+    return log
+
+
+def true_frontier(log: Log, id: str, clock: int) -> set[str]:
+    """What the definition says, found by walking every edge."""
+    found, todo, seen = set(), [id], {id}
+    while todo:
+        for parent in log.get(todo.pop()).message.parents:
+            if log.profile.code.clock(key_of(parent)) <= clock:
+                found.add(parent)
+            elif parent not in seen:
+                seen.add(parent)
+                todo.append(parent)
+    return found
+
+
+@BOTH
+@SIZES
+def test_the_stored_index_is_the_recorded_one(profile, size, vector):
+    data = vector(f"{profile}-dag-{size}")
+    log = merged(profile, data)
+    log.is_ancestor(log.heads()[0], log.heads()[0])  # the first question builds the index
+    with log.view() as view:
+        for row in data.get("ancestor_index", []):
+            assert view.get("ancestors", key_of(row["id"])) == bytes.fromhex(row["value"])
+        for row in data.get("ancestor_links", []):
+            links = cbor.dag_decode(view.get("ancestors", key_of(row["id"])))
+            assert [[id_of(link) for link in level] for level in links] == row["links"]
+
+
+@SIZES
+def test_lookups_are_exact_where_the_original_drops_results(size, vector):
+    data = vector(f"v0.6-dag-{size}")
+    log = merged("v0.6", data)
+    differ = 0
+    for row in data["ancestors"]:
+        found = log.get_ancestors(row["id"], row["at_or_before"])
+        assert set(found) == true_frontier(log, row["id"], row["at_or_before"])
+        assert set(row["result"]) <= set(found)
+        differ += found != row["result"]
+    assert differ == {"small": 0, "large": 7}[size]
+
+
+@BOTH
+@SIZES
+def test_is_ancestor_agrees_with_the_original(profile, size, vector):
+    data = vector(f"{profile}-dag-{size}")
+    log = merged(profile, data)
+    for row in data["is_ancestor"]:
+        assert log.is_ancestor(row["id"], row["ancestor"]) == row["result"]
+
+
+def test_random_graphs_give_exact_frontiers():
+    random_ = random.Random(7)
+    log = memory_log()
+    keys: list[Key] = []
+    for n in range(250):
+        recent = keys[-12:]
+        parents = tuple(sorted(random_.sample(recent, min(len(recent), random_.randint(1, 4)))))
+        keys.append(sign(V13, key(1), "com.example", parents, n).key)
+        log.insert(sign(V13, key(1), "com.example", parents, n).raw)
+    for _ in range(120):
+        chosen = random_.choice(keys[5:])
+        clock = V13.code.clock(chosen)
+        if clock > 1:
+            at = random_.randint(1, clock - 1)
+            assert set(log.get_ancestors(id_of(chosen), at)) == true_frontier(log, id_of(chosen), at)
+
+
+def test_the_example_of_the_specification():
+    log = memory_log()
+    made: dict[str, Key] = {}
+
+    def put(name: str, *parents: str) -> None:
+        signed = sign(V13, key(1), "com.example", tuple(made[p] for p in parents), name)
+        made[name] = signed.key
+        log.insert(signed.raw)
+
+    for line in ("a", "b a", "c b", "d c", "e c", "f d", "g e", "h f", "i g", "j i", "k j", "l h k"):
+        put(*line.split())
+    names = {id_of(key_): name for name, key_ in made.items()}
+    assert {names[id] for id in log.get_ancestors(id_of(made["l"]), 6)} == {"h", "i"}
+    assert {names[id] for id in log.get_ancestors(id_of(made["k"]), 6)} == {"i"}
+    assert log.is_ancestor(id_of(made["l"]), id_of(made["a"]))
+    assert not log.is_ancestor(id_of(made["k"]), id_of(made["h"]))
+
+
+def test_deep_histories_do_not_recurse():
+    log = memory_log()
+    log.append_many(range(1500))
+    ids = [signed.id for signed in log.iterate()]
+    for clock in (1, 2, 700, 1499):
+        assert log.get_ancestors(ids[-1], clock) == [ids[clock - 1]]
+    assert log.is_ancestor(ids[-1], ids[0])
+    assert not log.is_ancestor(ids[0], ids[-1])
+
+
+@pytest.mark.parametrize("clock", [0, -1, 2, 99])
+def test_a_clock_outside_the_past_is_refused(clock):
+    log = memory_log()
+    log.append_many("ab")
+    with pytest.raises(RangeExceeded):
+        log.get_ancestors(log.heads()[0], clock)
+
+
+def test_an_index_kept_from_the_start_equals_one_built_late(vector):
+    data = vector("v0.13-dag-large")
+    raws = [bytes.fromhex(row["signed_message_cbor"]) for row in data["messages"]]
+    early = memory_log(data["topic"], index_ancestors=True)
+    late = memory_log(data["topic"])
+    for raw in raws:
+        early.insert(raw)
+    late.insert_many(raws)
+    head = decode(PROFILES["v0.13"], data["topic"], raws[-1]).id
+    late.get_ancestors(head, 1)
+    with early.view() as one, late.view() as two:
+        assert list(one.scan("ancestors")) == list(two.scan("ancestors"))
