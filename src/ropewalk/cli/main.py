@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "key": ("ropewalk.cli.key", "key", "Make, list and show keys."),
     "canon": ("ropewalk.cli.canon", "canon", "Print the canonical bytes of a JSON file."),
     "hash": ("ropewalk.cli.canon", "hash_", "Print the content id of a JSON file."),
+    "ledger": ("ropewalk.cli.ledger", "ledger", "Channels of signed envelopes in sealed blocks."),
     "doctor": ("ropewalk.cli.doctor", "doctor", "Check the installation and the repository."),
     "demo": ("ropewalk.cli.demo", "demo", "Run the main job on sample data, end to end."),
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,18 +25,22 @@ from ropewalk.ledger.log import Head, Limits, Log
 from ropewalk.ledger.marks import derive
 from ropewalk.ledger.policy import Policy, parse_policy
 from ropewalk.ledger.proof import Consistency, Proof, RangeStatement
+from ropewalk.ledger.steps import Report
 from ropewalk.ledger.trust import Trust
+from ropewalk.ledger.verify import Fault, check_channel, to_report
 from ropewalk.stores.ledgerindex import LedgerIndex
 from ropewalk.stores.segments import Files, Segments, Torn, Writer
 
 __all__ = [
     "Channel",
     "ChannelSettings",
+    "OpenLog",
     "channels",
     "create_channel",
     "open_channel",
     "open_log",
     "read_settings",
+    "verify_channel",
 ]
 
 FOLDER = "ledger"
@@ -303,3 +307,28 @@ def _write_whole(path: Path, raw: bytes) -> None:
         os.fsync(stream.fileno())
     beside.replace(path)
     Files().sync_folder(path.parent)
+
+
+def verify_channel(
+    home: Path,
+    channel: str,
+    *,
+    trust: Trust | None = None,
+    deep: bool = False,
+    watch: Callable[[Iterator[tuple[int, list[bytes]]]], Iterator[tuple[int, list[bytes]]]] | None = None,
+) -> Report:
+    """Check a stored channel from its first block: what is on disk, then what it means."""
+    reading = Channel(home, channel)
+    trust = trust or reading.settings.trust()
+    damage: list[Damaged] = []
+
+    def lines() -> Iterator[tuple[int, list[bytes]]]:
+        try:
+            yield from reading.lines()
+        except Damaged as error:
+            damage.append(error)
+
+    span = check_channel(watch(lines()) if watch is not None else lines(), trust=trust, deep=deep)
+    if damage and span.fault is None:
+        span = replace(span, fault=Fault(int(damage[0].fields.get("height", 0)), "storage", damage[0].detail))
+    return to_report(span, deep=deep, trust=trust)

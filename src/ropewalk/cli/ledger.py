@@ -1,0 +1,327 @@
+"""`ropewalk ledger`: channels of sealed blocks. The commands; what they share is in `ledger_channel`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from ropewalk.cli.manners import Group, emit, emit_line, progress, read_input, say, session, write_output
+from ropewalk.cli.places import NODE_KEY, here, signing_key
+
+if TYPE_CHECKING:
+    from ropewalk.ledger.steps import Report
+
+__all__ = ["ledger"]
+
+CLASSES = ("Command", "Observation", "Result", "Alert", "Attestation", "CapabilityAdvertisement")
+LEVELS = ("public", "internal", "confidential", "restricted")
+VERIFICATION_FAILED = 5
+DENIED = 6
+
+channel_option = click.option("--channel", required=True, metavar="C", help="The channel.")
+
+
+@click.group(
+    "ledger",
+    cls=Group,
+    lazy={
+        "append": ("ropewalk.cli.ledger_append", "append", "Judge envelopes and seal them into blocks."),
+        "policy": ("ropewalk.cli.ledger_policy", "policy", "Show, check and hash policies."),
+    },
+    epilog="Examples:\n  ropewalk ledger create --channel audit\n"
+    "  ropewalk ledger envelope --channel audit --domain ops --class Observation --type disk.full \\\n"
+    "      --payload event.json --key ada | ropewalk ledger append --channel audit --file -\n"
+    "  ropewalk ledger verify --deep\n",
+)
+def ledger() -> None:
+    """Channels of signed envelopes in sealed, linked blocks."""
+
+
+@ledger.command("create", epilog="Examples:\n  ropewalk ledger create --channel audit --policy strict.json\n")
+@channel_option
+@click.option(
+    "--key", default=NODE_KEY, show_default=True, metavar="NAME", help="The key that seals its blocks."
+)
+@click.option("--policy", metavar="F", help="The policy bundle of the channel; see `ledger policy show`.")
+def create(channel: str, key: str, policy: str | None) -> None:
+    """Make a channel. Its key and its policy stay with it."""
+    from ropewalk.ledger.policy import parse_policy
+    from ropewalk.node.ledger import create_channel
+
+    rules = parse_policy(read_input(policy)) if policy is not None else None
+    made = create_channel(here().home, channel, key, signing_key(key).public, rules)
+    emit(
+        {
+            "channel": channel,
+            "key": key,
+            "signer": made.signer.to_json(),
+            "policy_hash": rules.hash.hex() if rules is not None else None,
+        },
+        f"ok  {channel}  sealed by {made.signer.did()}",
+    )
+
+
+@ledger.command("ls", epilog="Examples:\n  ropewalk ledger ls --json\n")
+def ls() -> None:
+    """List the channels."""
+    from ropewalk.node.ledger import channels
+
+    found = channels(here().home)
+    emit(
+        {"channels": found},
+        lambda: "\n".join(found) or "no channels yet; make one with `ropewalk ledger create`",
+    )
+
+
+@ledger.command(
+    "envelope",
+    epilog="Examples:\n  ropewalk ledger envelope --channel audit --domain ops --class Command --type deploy \\\n"
+    "      --payload - --key ada --correlation-id c-1 < body.json > envelope.json\n",
+)
+@channel_option
+@click.option("--domain", required=True, metavar="D", help="The logical boundary, as ea.core.")
+@click.option("--class", "event_class", required=True, type=click.Choice(CLASSES), help="The event class.")
+@click.option("--type", "event_type", required=True, metavar="T", help="The event type, as disk.full.")
+@click.option("--payload", required=True, metavar="F", help="The event body as JSON, `-` for stdin.")
+@click.option("--key", required=True, metavar="NAME", help="The author's key.")
+@click.option("--correlation-id", metavar="I", help="Ties a Result to its Command.")
+@click.option(
+    "--parent", metavar="ENVELOPE_ID", help="The envelope this one follows from; it must be in the channel."
+)
+@click.option("--timestamp", metavar="TIME", help="RFC 3339 in UTC; default: now.")
+@click.option("--level", type=click.Choice(LEVELS), help="Confidentiality.")
+@click.option("--key-ref", metavar="REF", help="The key a confidential payload is sealed with.")
+@click.option("--detach", metavar="URI", help="Keep only the payload's hash, and where it lies.")
+@click.option("--evidence", metavar="F", help="Attestation evidence as JSON.")
+@click.option("--integrity-proof", metavar="F", help="Integrity proof as JSON.")
+@click.option("--policy-tag", metavar="F", help="Policy tag as JSON.")
+@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+def envelope(channel: str, payload: str, key: str, parent: str | None, output: str, **options: Any) -> None:
+    """Build and sign one envelope. It is printed, not appended."""
+    from ropewalk.cli.ledger_channel import envelope_id, now_text
+    from ropewalk.kernel import jcs
+    from ropewalk.ledger.envelope import build
+    from ropewalk.node.ledger import open_channel
+
+    above = None
+    if parent is not None:
+        with open_channel(here().home, channel) as reading:
+            above = reading.envelope(envelope_id(parent))
+    body = jcs.parse(read_input(payload))
+    extras = {
+        name: jcs.parse(read_input(options[option])) if options[option] is not None else None
+        for name, option in (
+            ("evidence", "evidence"),
+            ("integrity_proof", "integrity_proof"),
+            ("policy_tag", "policy_tag"),
+        )
+    }
+    tag = {"level": options["level"]} if options["level"] else None
+    if tag is not None and options["key_ref"]:
+        tag["key_ref"] = options["key_ref"]
+    detached: dict[str, Any] | None = None
+    if options["detach"]:
+        detached = {"locator": options["detach"], "bytes": len(jcs.encode(body))}
+    made = build(
+        signing_key(key),
+        domain=options["domain"],
+        event_class=options["event_class"],
+        event_type=options["event_type"],
+        payload=body,
+        timestamp=options["timestamp"] or now_text(),
+        correlation_id=options["correlation_id"],
+        parent=above,
+        detached=detached,
+        confidentiality=cast("dict[str, jcs.Json] | None", tag),
+        **cast("dict[str, Any]", extras),
+    )
+    write_output(output, made.raw + b"\n" if output == "-" else made.raw)
+    if output != "-":
+        emit({"envelope_id": made.hex_id, "path": output}, f"ok  {made.hex_id}  {output}")
+
+
+@ledger.command("read", epilog="Examples:\n  ropewalk ledger read --channel audit --from 0 --to 9 --json\n")
+@channel_option
+@click.option("--from", "start", type=click.IntRange(0), default=0, show_default=True, help="First height.")
+@click.option("--to", "end", type=click.IntRange(0), help="Last height; default: the head.")
+def read(channel: str, start: int, end: int | None) -> None:
+    """Print blocks with their envelopes, oldest first."""
+    from ropewalk.errors import NotFound
+    from ropewalk.ledger.block import Block
+    from ropewalk.ledger.envelope import parse_stored
+    from ropewalk.node.ledger import open_channel
+
+    with open_channel(here().home, channel) as reading:
+        as_json, first = session().json, True
+        write = sys.stdout.write
+        if as_json:
+            write('{"blocks":[')
+        try:
+            for height, lines in reading.lines(start, end):
+                block = Block.from_lines(lines)
+                if as_json:  # as a stream: a channel may be larger than memory
+                    envelopes = ",".join(raw.decode() for raw in block.envelopes)
+                    head = f'"height":{height},"block_hash":"{block.hash.hex()}"'
+                    write(f'{"" if first else ","}{{{head},"envelopes":[{envelopes}]}}')
+                else:
+                    for index, raw in enumerate(block.envelopes):
+                        one = parse_stored(raw)
+                        write(
+                            f"{height}/{index}  {one.timestamp}  {one.event_class}  {one.event_type}  {one.hex_id}\n"
+                        )
+                first = False
+        except NotFound:
+            if not first or start == 0:
+                raise
+        if as_json:
+            write("]}\n")
+        sys.stdout.flush()
+
+
+@ledger.command("head", epilog="Examples:\n  ropewalk ledger head --channel audit\n")
+@channel_option
+@click.option("--note", is_flag=True, help="Print the signed head over the headers as a C2SP note instead.")
+@click.option(
+    "--host", default="ropewalk.invalid", show_default=True, metavar="H", help="First part of its origin."
+)
+def head(channel: str, note: bool, host: str) -> None:
+    """Print where the channel ends."""
+    from ropewalk.ledger.proof import signed_head
+    from ropewalk.node.ledger import open_channel
+
+    with open_channel(here().home, channel) as reading:
+        found = reading.head()
+        if note:
+            size, root = reading.header_head()
+            text = signed_head(host, channel, size, root, signing_key(reading.settings.key)).decode()
+            emit({"note": text}, text.rstrip("\n"))
+            return
+    empty = found.height == 0
+    emit(
+        {
+            "channel": channel,
+            "height": None if empty else found.height - 1,
+            "block_hash": None if empty else found.block_hash.hex(),
+            "envelopes": found.envelopes,
+        },
+        f"{channel}  empty"
+        if empty
+        else f"{channel}  height={found.height - 1} envelopes={found.envelopes} block={found.block_hash.hex()}",
+    )
+
+
+@ledger.command("prove", epilog="Examples:\n  ropewalk ledger prove 550a1c4d… -o proof.json\n")
+@click.argument("envelope_id")
+@click.option("-o", "--output", required=True, metavar="F", help="Where to write the proof.")
+@click.option("--channel", metavar="C", help="The channel; default: look in all.")
+def prove(envelope_id: str, output: str, channel: str | None) -> None:
+    """Write the proof that an envelope stands in its block. `ropewalk verify F` checks it, offline."""
+    from ropewalk.cli.ledger_channel import envelope_id as parse_id
+    from ropewalk.errors import NotFound
+    from ropewalk.node.ledger import channels, open_channel
+
+    name = parse_id(envelope_id)
+    for each in [channel] if channel is not None else channels(here().home):
+        with open_channel(here().home, each) as reading:
+            try:
+                proof = reading.prove(name)
+            except NotFound:
+                continue
+        write_output(output, proof.to_bytes())
+        emit(
+            {
+                "envelope_id": envelope_id,
+                "channel": each,
+                "height": proof.height,
+                "index": proof.index,
+                "path": output,
+            },
+            f"ok  {each} {proof.height}/{proof.index}  {len(proof.path)} hashes  {output}",
+        )
+        return
+    raise NotFound(f"no envelope {envelope_id} in {channel or 'any channel'}", id=envelope_id)
+
+
+@ledger.command(
+    "consistency",
+    epilog="Examples:\n  ropewalk ledger consistency --channel audit --old 100 --new 200 -o c.json\n",
+)
+@channel_option
+@click.option("--old", required=True, type=click.IntRange(0), help="How many blocks the older head has.")
+@click.option("--new", required=True, type=click.IntRange(0), help="How many blocks the newer head has.")
+@click.option("-o", "--output", default="-", metavar="F", help="Where to write the proof.")
+def consistency(channel: str, old: int, new: int, output: str) -> None:
+    """Write the proof that a newer head extends an older one."""
+    from ropewalk.node.ledger import open_channel
+
+    with open_channel(here().home, channel) as reading:
+        proof = reading.prove_consistency(old, new)
+    write_output(output, proof.to_bytes() + (b"\n" if output == "-" else b""))
+
+
+@ledger.command("verify", epilog="Examples:\n  ropewalk ledger verify --channel audit --deep --json\n")
+@click.option("--channel", metavar="C", help="The channel; default: all.")
+@click.option("--deep", is_flag=True, help="Also judge every envelope by all eight rules.")
+@click.option("--trust", metavar="F", help="A trust file; default: the channel's own settings.")
+def verify(channel: str | None, deep: bool, trust: str | None) -> None:
+    """Check stored blocks again: checksums, hashes, seals, links, and with --deep every envelope."""
+    from ropewalk.ledger.trust import parse_trust
+    from ropewalk.node.ledger import channels, verify_channel
+
+    home = here().home
+    pinned = parse_trust(read_input(trust)) if trust is not None else None
+    answers: dict[str, Report] = {}
+    for each in [channel] if channel is not None else channels(home):
+        answers[each] = verify_channel(
+            home, each, trust=pinned, deep=deep, watch=partial(progress, label=each)
+        )
+    if channel is not None:
+        answer = answers[channel].to_json()
+    else:
+        steps = [{**step.to_json(), "channel": name} for name, one in answers.items() for step in one.steps]
+        counts = {
+            key: sum(one.counts.get(key, 0) for one in answers.values()) for key in ("entries", "blocks")
+        }
+        answer = {"ok": all(one.ok for one in answers.values()), "steps": steps, **counts}
+    emit(answer, lambda: "\n".join(_lines(answers)) or "no channels")
+    if not answer["ok"]:
+        raise click.exceptions.Exit(VERIFICATION_FAILED)
+
+
+def _lines(answers: dict[str, Report]) -> list[str]:
+    signs = {"passed": "✓", "failed": "✗", "not_checked": "–"}
+    out = []
+    for name, one in answers.items():
+        out.append(f"{'ok' if one.ok else 'FAILED'}  {name}  {one.counts}")
+        out += [f"  {signs[step.status]} {step.name}: {step.detail or step.status}" for step in one.steps]
+    return out
+
+
+@ledger.command("trust", epilog="Examples:\n  ropewalk ledger trust --channel audit -o trust.json\n")
+@channel_option
+@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+@click.option(
+    "--root", "roots", multiple=True, metavar="PEM", help="A root certificate for evidence; may be repeated."
+)
+def trust(channel: str, output: str, roots: tuple[str, ...]) -> None:
+    """Write the trust file of a channel: what a verifier must believe, and why it matters."""
+    from dataclasses import replace
+
+    from ropewalk.node.ledger import read_settings
+
+    made = replace(
+        read_settings(here().home, channel).trust(),
+        roots=tuple(read_input(root).decode("ascii") for root in roots),
+    )
+    write_output(output, made.to_bytes() + (b"\n" if output == "-" else b""))
+    if output != "-":
+        if session().json:
+            emit_line({"path": output, "trust": json.loads(made.to_bytes()), "why": made.explain()})
+        else:
+            for line in made.explain():
+                say(f"trusts {line}")
+            click.echo(f"ok  {output}")

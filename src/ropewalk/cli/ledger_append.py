@@ -1,0 +1,141 @@
+"""`ropewalk ledger append`: one envelope, or a stream of them with one answer a line."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from ropewalk.cli.manners import Command, emit, emit_line, read_input, session
+
+if TYPE_CHECKING:
+    from ropewalk.errors import RopewalkError
+    from ropewalk.ledger.log import Log, Receipt
+
+__all__ = ["append"]
+
+LINE_BYTES_MAX = 4 << 20  # the largest envelope, before it is canonical
+LINES_AHEAD_MAX = 4096  # read but not yet answered; beyond this the reader waits
+
+
+@click.command(
+    "append",
+    cls=Command,
+    epilog="Examples:\n  ropewalk ledger append --channel audit --file envelope.json\n"
+    "  producer | ropewalk ledger append --channel audit --file - --jsonl --json\n",
+)
+@click.option("--channel", required=True, metavar="C", help="The channel; a missing one is made.")
+@click.option("--file", "file", required=True, metavar="F", help="The envelope, `-` for stdin.")
+@click.option(
+    "--jsonl", is_flag=True, help="One envelope a line; one answer a line, in order, when it is durable."
+)
+@click.option("--stop-on-error", is_flag=True, help="With --jsonl: end at the first refusal.")
+def append(channel: str, file: str, jsonl: bool, stop_on_error: bool) -> None:
+    """Judge envelopes by the eight rules and the channel's policy, and seal them into blocks."""
+    from ropewalk.cli.ledger_channel import open_for_append
+
+    raw = b"" if jsonl else read_input(file, limit=LINE_BYTES_MAX)
+    with open_for_append(channel) as opened:
+        if jsonl:
+            code = _append_lines(opened.log, file, stop_on_error)
+        else:
+            receipt = opened.log.submit(raw)
+            emit(receipt.to_json(), _plain(receipt))
+            code = 0
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+def _append_lines(log: Log, file: str, stop_on_error: bool) -> int:
+    """Answer every line; what has arrived together is sealed together."""
+    from ropewalk.errors import RopewalkError
+    from ropewalk.ledger.ticket import Ticket
+
+    code = 0
+    for lines in _arrivals(file):
+        if stop_on_error:
+            outcomes: list[Receipt | RopewalkError] = []
+            begun = []
+            for line in lines:
+                begun.append(log.begin(line))
+                if isinstance(begun[-1], RopewalkError):
+                    break
+            log.settle()
+            outcomes = [each.outcome if isinstance(each, Ticket) else each for each in begun]
+        else:
+            outcomes = log.submit_many(lines)
+        for outcome in outcomes:
+            _answer(outcome)
+            if isinstance(outcome, RopewalkError):
+                code = code or outcome.exit_code
+                if stop_on_error:
+                    return code
+    return code
+
+
+def _arrivals(file: str) -> Iterator[list[bytes]]:
+    """Lines in batches of whatever has arrived: a full pipe gives large ones, a person typing gets each answered."""
+    arrived: queue.Queue[list[bytes] | BaseException | None] = queue.Queue(maxsize=LINES_AHEAD_MAX // 64)
+
+    def pump() -> None:
+        try:
+            with _open(file) as stream:
+                rest = b""
+                while chunk := stream.read1(1 << 20):  # type: ignore[attr-defined]
+                    *whole, rest = (rest + chunk).split(b"\n")
+                    for start in range(0, len(whole), LINES_AHEAD_MAX):
+                        arrived.put(whole[start : start + LINES_AHEAD_MAX])
+                    if len(rest) > LINE_BYTES_MAX:
+                        arrived.put([rest])  # refused as too large; nothing behind it can be found
+                        return
+                if rest:
+                    arrived.put([rest])
+        except BaseException as error:
+            arrived.put(error)
+        finally:
+            arrived.put(None)
+
+    threading.Thread(target=pump, daemon=True).start()
+    while (batch := arrived.get()) is not None:
+        if isinstance(batch, BaseException):
+            raise batch
+        yield [line for line in batch if line.strip()]
+
+
+def _open(file: str) -> IO[bytes]:
+    from ropewalk.errors import NotFound
+
+    if file == "-":
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    try:
+        return Path(file).open("rb")
+    except FileNotFoundError as error:
+        raise NotFound(f"no file {file}", name=file) from error
+
+
+def _answer(outcome: Receipt | RopewalkError) -> None:
+    from ropewalk.errors import RopewalkError
+
+    refused = isinstance(outcome, RopewalkError)
+    if session().json:
+        emit_line(outcome.to_problem() if isinstance(outcome, RopewalkError) else outcome.to_json())
+        return
+    if refused:
+        assert isinstance(outcome, RopewalkError)
+        click.echo(f"error  {outcome.code}: {outcome.detail}")
+    else:
+        click.echo(_plain(outcome))  # type: ignore[arg-type]
+    sys.stdout.flush()
+
+
+def _plain(receipt: Receipt) -> str:
+    again = "  (stood there already)" if receipt.replayed else ""
+    place = f"height={receipt.height} index={receipt.index}"
+    return (
+        f"ok  {place} envelope_id={receipt.envelope_id.hex()} block={receipt.block_hash.hex()[:16]}…{again}"
+    )

@@ -1,0 +1,53 @@
+"""What the ledger commands share: ids from the command line, the time, and a channel made on first use."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from ropewalk.cli.manners import say
+from ropewalk.cli.places import NODE_KEY, here, signing_key
+
+if TYPE_CHECKING:
+    from ropewalk.node.ledger import OpenLog
+
+__all__ = ["envelope_id", "now_text", "open_for_append"]
+
+WRITER_WAIT_S = 30.0  # two commands that append at once stand in line this long
+
+
+def envelope_id(text: str) -> bytes:
+    """The 32 bytes of an envelope id."""
+    from ropewalk.errors import InvalidDigest
+
+    if re.fullmatch(r"[0-9a-f]{64}", text) is None:
+        raise InvalidDigest(
+            f"envelope id {text[:80]!r}: expected 64 lower-case hex digits",
+            advice="`ledger read` prints them.",
+        )
+    return bytes.fromhex(text)
+
+
+def now_text() -> str:
+    """The time as envelopes write it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def open_for_append(channel: str) -> OpenLog:
+    """The channel open for writing; a missing one is made with the defaults, and that is said."""
+    from ropewalk.errors import NotFound
+    from ropewalk.node.ledger import create_channel, open_log, read_settings
+
+    home = here().home
+    try:
+        settings = read_settings(home, channel)
+    except NotFound:
+        settings = create_channel(home, channel, NODE_KEY, signing_key(NODE_KEY).public)
+        say(f'made channel "{channel}", sealed by the key {NODE_KEY}')
+    opened = open_log(home, channel, signing_key(settings.key), wait_s=WRITER_WAIT_S)
+    if opened.torn is not None:
+        say(f"channel {channel}: cut {opened.torn.size} bytes a crash had left; kept in {opened.torn.kept}")
+    if opened.missing:
+        say(f"channel {channel}: {opened.missing} blocks the index knew are gone; compare with a replica")
+    return opened
