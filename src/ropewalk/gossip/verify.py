@@ -1,0 +1,190 @@
+"""Checking a stored log again, all of it, from its bytes up: the tables are not believed either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any, Literal
+
+from ropewalk.errors import RopewalkError
+from ropewalk.gossip import ancestors, pending
+from ropewalk.gossip.ids import Key, id_of
+from ropewalk.gossip.log import Log
+from ropewalk.gossip.message import verify
+from ropewalk.gossip.table import View
+from ropewalk.kernel import cbor
+from ropewalk.kernel.prolly import MemoryStore, Tree
+
+__all__ = ["Report", "Step", "verify_log"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that was looked at."""
+
+    name: str
+    status: Literal["passed", "failed", "not_checked"]
+    detail: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As `verify --json` prints it."""
+        return {"name": self.name, "status": self.status, "detail": self.detail}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a check found; `ok` if nothing failed."""
+
+    steps: tuple[Step, ...]
+    entries: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether no step failed."""
+        return all(step.status != "failed" for step in self.steps)
+
+    def to_json(self) -> dict[str, Any]:
+        """As `verify --json` prints it."""
+        return {"ok": self.ok, "steps": [step.to_json() for step in self.steps], "entries": self.entries}
+
+
+class _Fault(Exception):
+    """What a step found wrong."""
+
+
+def verify_log(log: Log, progress: Callable[[Iterator[Any]], Iterator[Any]] = iter) -> Report:
+    """Check every message, and then everything that is derived from the messages, in one moment of the log."""
+    with log.view() as view:
+        look = _Look(log, view)
+        steps = [look.messages(progress)]
+        for name, act in (
+            ("parents", look.parents),
+            ("heads", look.heads),
+            ("tree", look.tree),
+            ("arrivals", look.arrivals),
+            ("pending", look.pending),
+            ("ancestors", look.ancestors),
+        ):
+            steps += [_step(name, act)]
+        names = ("ids", "signatures")
+        first = [Step(name, *_told(look.faults.get(name), f"{look.count} messages")) for name in names]
+        return Report((*first, *steps[1:]), look.count)
+
+
+def _told(fault: str | None, good: str) -> tuple[Literal["passed", "failed"], str]:
+    return ("passed", good) if fault is None else ("failed", fault)
+
+
+def _step(name: str, act: Callable[[], str | None]) -> Step:
+    try:
+        detail = act()
+    except _Fault as fault:
+        return Step(name, "failed", str(fault))
+    except (RopewalkError, ValueError, IndexError, KeyError) as error:
+        return Step(name, "failed", f"cannot be read: {error}")
+    return Step(name, "not_checked", "no index yet") if detail is None else Step(name, "passed", detail)
+
+
+class _Look:
+    """One check. It keeps keys, parents and the tree's rows in memory, not the messages."""
+
+    def __init__(self, log: Log, view: View) -> None:
+        self.log = log
+        self.view = view
+        self.code = log.profile.code
+        self.count = 0
+        self.faults: dict[str, str] = {}
+        self.known: dict[Key, tuple[Key, ...]] = {}
+        self.rows = MemoryStore()
+
+    def messages(self, progress: Callable[[Iterator[Any]], Iterator[Any]]) -> Step:
+        tree = Tree(self.rows)
+        batch: list[tuple[bytes, bytes]] = []
+        for order, raw in progress(self.view.scan("messages")):
+            self.count += 1
+            try:
+                signed = self.log.decode(raw)
+                if self.code.order(signed.key) != order:
+                    raise _Fault(f"message {signed.id} stands under {order.hex()}")
+            except (RopewalkError, _Fault) as fault:
+                self.faults.setdefault("ids", f"{order.hex()}: {fault}")
+                continue
+            try:
+                verify(self.log.profile, signed)
+            except RopewalkError as fault:
+                self.faults.setdefault("signatures", f"{signed.id}: {fault}")
+            self.known[signed.key] = signed.parent_keys
+            batch.append((signed.key, raw))
+            if len(batch) == 1024:
+                tree.insert_many(batch)
+                batch.clear()
+        tree.insert_many(batch)
+        return Step("messages", "passed", "")
+
+    def parents(self) -> str:
+        for key, parents in self.known.items():
+            for parent in parents:
+                if parent not in self.known:
+                    raise _Fault(f"{id_of(key)} stands on {id_of(parent)}, which is not here")
+        return "every parent is here, and every clock follows from them"
+
+    def heads(self) -> str:
+        expected = set(self.known)
+        for parents in self.known.values():
+            expected.difference_update(parents)
+        found = {Key(key) for key, _ in self.view.scan("heads")}
+        for key in sorted(expected ^ found):
+            raise _Fault(
+                f"{id_of(key)} is {'a head but not listed' if key in expected else 'listed but no head'}"
+            )
+        return f"{len(found)} heads"
+
+    def tree(self) -> str:
+        if not self.known and self.view.count("tree") == 0:
+            return "the empty tree"
+        for ours, stored in zip_longest(self.rows.scan(), self.view.scan("tree")):
+            if ours != stored:
+                at = (stored or ours)[0]
+                raise _Fault(f"row {at.hex()} differs from the tree of the messages")
+        root = self.log.root()
+        return f"level {root.level}, {root.hash.hex()}"
+
+    def arrivals(self) -> str:
+        seen: set[Key] = set()
+        for seq, found in self.view.scan("arrivals"):
+            key = Key(found)
+            if int.from_bytes(seq, "big") != len(seen) + 1 or key in seen:
+                raise _Fault(f"arrival {int.from_bytes(seq, 'big')} is doubled or out of place")
+            if key not in self.known or not seen.issuperset(self.known[key]):
+                raise _Fault(f"{id_of(key)} arrived before its parents")
+            seen.add(key)
+        if len(seen) != self.count:
+            raise _Fault(f"{len(seen)} arrivals of {self.count} messages")
+        return f"{len(seen)} in order"
+
+    def pending(self) -> str:
+        size = 0
+        rows: set[bytes] = set()
+        for key, raw in self.view.scan("pending"):
+            signed = self.log.check(raw)
+            missing = [parent for parent in signed.parent_keys if parent not in self.known]
+            if signed.key != key or key in self.known or not missing:
+                raise _Fault(f"{id_of(key)} waits for nothing")
+            size += len(raw)
+            rows.update(parent + key for parent in missing)
+        if rows != {row for row, _ in self.view.scan("waiting")}:
+            raise _Fault("the list of what is waited for does not fit the waiting messages")
+        if size != pending.bytes_held(self.view):
+            raise _Fault(f"{size} bytes wait, {pending.bytes_held(self.view)} are counted")
+        return f"{pending.count(self.view)} waiting"
+
+    def ancestors(self) -> str | None:
+        count = 0
+        for found, raw in self.view.scan("ancestors"):
+            key = Key(found)
+            links = ancestors.make_links(self.view, self.log.profile, self.code.clock(key), self.known[key])
+            if cbor.dag_encode(links) != raw:  # type: ignore[arg-type]
+                raise _Fault(f"the links of {id_of(key)} are wrong")
+            count += 1
+        return f"{count} of {self.count} messages indexed" if count else None
