@@ -21,20 +21,17 @@ from ropewalk.errors import (
     OutOfOrder,
     RopewalkError,
 )
+from ropewalk.gitlog.attachment import attach
 from ropewalk.gitlog.commit import Headers, check_trailer, format_message, make_trailer, parse_message
 from ropewalk.gitlog.envelope import Draft, Event, Sealed, read_envelope, seal
 from ropewalk.gitlog.layout import Layout, anchors_ref
 from ropewalk.gitlog.objects import (
-    FILE,
-    FOLDER,
     Commit,
     GitObject,
     Kind,
     Oid,
     Signature,
-    TreeEntry,
     encode_commit,
-    encode_tree,
     object_id,
     parse_commit,
     parse_tree,
@@ -314,7 +311,7 @@ def _grow(
         check_trailer(trailer)
     tree, objects = plant(layout.path(topic, sealed.ulid), sealed.raw)
     if draft.attachments:
-        tree, objects = _attach(layout, sealed, objects[0], draft.attachments)
+        tree, objects = attach(layout, sealed, objects[0], draft.attachments)
     author = draft.author or setting.author
     commit = encode_commit(
         Commit(
@@ -331,40 +328,6 @@ def _grow(
     made.slots.append(Slot(sealed.ulid, sealed.content_id, oid, Oid(objects[0][0]), made.tip.commit))
     made.tip = Tip(oid, sealed.ulid, height)
     return Receipt(topic, sealed.ulid, sealed.content_id, oid)
-
-
-def _attach(
-    layout: Layout, sealed: Sealed, envelope: GitObject, attachments: Mapping[str, bytes]
-) -> tuple[Oid, list[GitObject]]:
-    """S1 §2: attachments lie under `message/attachments/` and are named, by digest, in the envelope's refs."""
-    if layout.name != "messages":
-        raise InvalidEnvelope("only messages carry attachments", where="/refs", schema=layout.envelope_schema)
-    objects: list[GitObject] = [envelope]
-    files = []
-    for name, raw in sorted(attachments.items()):
-        if not name or name in (".", "..", ".git") or "/" in name or "\x00" in name:
-            raise InvalidEnvelope(
-                f"attachment {name!r} is no file name", where="/refs", schema=layout.envelope_schema
-            )
-        if content_id(raw).encode() not in sealed.raw:
-            raise InvalidEnvelope(
-                f"attachment {name!r} is not named in refs by its digest {content_id(raw)}",
-                where="/refs",
-                schema=layout.envelope_schema,
-            )
-        oid = object_id("blob", raw)
-        objects.append((oid, "blob", raw))
-        files.append(TreeEntry(FILE, name, oid))
-
-    def tree(*entries: TreeEntry) -> Oid:
-        raw = encode_tree(entries)
-        objects.append((object_id("tree", raw), "tree", raw))
-        return object_id("tree", raw)
-
-    message = tree(
-        TreeEntry(FOLDER, "attachments", tree(*files)), TreeEntry(FILE, "envelope.json", Oid(envelope[0]))
-    )
-    return tree(TreeEntry(FOLDER, "message", message)), objects
 
 
 def _commit(repo: Repo, oid: Oid) -> Commit:

@@ -328,7 +328,8 @@ def verify_channel(
         except Damaged as error:
             damage.append(error)
 
-    span = check_channel(watch(lines()) if watch is not None else lines(), trust=trust, deep=deep)
+    blocks = watch(lines()) if watch is not None else lines()
+    span = check_channel(blocks, trust=trust, deep=deep, policy=reading.settings.policy)
     if damage and span.fault is None:
         span = replace(span, fault=Fault(int(damage[0].fields.get("height", 0)), "storage", damage[0].detail))
     return to_report(span, deep=deep, trust=trust)

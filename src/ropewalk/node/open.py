@@ -10,9 +10,9 @@ from pathlib import Path
 from ropewalk.node.repository import Repository
 from ropewalk.stores.durable import Disk
 from ropewalk.stores.git import GitStore
-from ropewalk.stores.place import find_place
+from ropewalk.stores.place import Place, find_place
 
-__all__ = ["open_repository"]
+__all__ = ["open_place", "open_repository"]
 
 
 def open_repository(
@@ -36,3 +36,8 @@ def open_repository(
     """
     store = GitStore(find_place(Path(path)), disk=disk, lock_wait_s=lock_wait_s)
     return Repository(store, now_ms=now_ms, entropy=entropy)
+
+
+def open_place(place: Place) -> Repository:
+    """Open a repository that was found already."""
+    return open_repository(place.git_dir)

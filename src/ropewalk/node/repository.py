@@ -8,17 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from ropewalk.errors import NotFound, RopewalkError
-from ropewalk.gitlog import cursor as cursors
-from ropewalk.gitlog.commit import parse_message
-from ropewalk.gitlog.cursor import Cursor
+from ropewalk.errors import RopewalkError
 from ropewalk.gitlog.envelope import Draft, Event
-from ropewalk.gitlog.layout import CONSUMERS, SHIPLOG, Layout
+from ropewalk.gitlog.layout import SHIPLOG, Layout
 from ropewalk.gitlog.log import Found, Receipt, Setting
-from ropewalk.gitlog.objects import Oid, Signature, parse_commit
+from ropewalk.gitlog.objects import Oid, Signature
 from ropewalk.gitlog.reading import LIMIT_DEFAULT, Page, events, read, take_turns
-from ropewalk.kernel.ulid import Ulid, parse
-from ropewalk.node.lines import IndexedLine, Lines
+from ropewalk.kernel.ulid import Ulid, next_ulid, parse
+from ropewalk.node.consumers import consume
+from ropewalk.node.lines import Lines
 from ropewalk.node.writer import Writer
 from ropewalk.stores.git import GitStore
 from ropewalk.stores.gitrollup import PACKS_SMALL_MAX, pack_count, roll_up
@@ -40,6 +38,7 @@ class Repository:
         self.now_ms = now_ms
         self._entropy = entropy
         self._writer = Writer(store, self.lines, self._setting)
+        self.allow_secrets = False  # whether an event that looks like it holds a secret may be recorded
         self._packs = 0
         self._roller: threading.Thread | None = None
 
@@ -144,76 +143,37 @@ class Repository:
             if not batch:
                 stop.wait(FOLLOW_PAUSE_S)
 
-    @contextlib.contextmanager
     def consume(
         self, group: str, topic: str, limit: int = LIMIT_DEFAULT, *, layout: Layout = SHIPLOG
-    ) -> Iterator[Iterator[Event]]:
+    ) -> contextlib.AbstractContextManager[Iterator[Event]]:
         """Hand out the events a group has not handled yet; its position moves after the block returns.
 
         If the block raises, or the process dies, the position stays and the events come again: none is skipped.
         Only what was taken from the iterator counts as handled.
         """
-        line = self.lines.line(layout, topic)
-        old = cursors.read_cursor(self.store, group, topic)
-        start = cursors.height_of(line, old) + 1
-        taken: list[int] = []
+        return consume(self, group, topic, limit, layout)
 
-        def hand_out() -> Iterator[Event]:
-            for event in events(self.store, line, start, min(start + limit, line.count)):
-                taken[:] = [event.height]
-                yield event
-
-        yield hand_out()
-        if taken:
-            (place,) = line.span(taken[0], taken[0] + 1)
-            cursors.move_cursor(self.store, layout, group, topic, place, old)
-
-    def cursor(self, group: str, topic: str) -> Cursor | None:
-        """Where a group stands."""
-        return cursors.read_cursor(self.store, group, topic)
-
-    def set_cursor(
-        self, group: str, topic: str, to: str, *, layout: Layout = SHIPLOG, reset: bool = False
-    ) -> Cursor:
-        """Put a group on an event named by ULID or by commit; going back needs `reset`."""
-        line = self.lines.line(layout, topic)
-        place = self._place(line, to)
-        old = cursors.read_cursor(self.store, group, topic)
-        return cursors.move_cursor(
-            self.store, layout, group, topic, place, old, backwards=reset, other_kind=reset
-        )
-
-    def consumers(self) -> list[Cursor]:
-        """Every cursor of the repository."""
-        found = []
-        for ref in self.store.heads(CONSUMERS):
-            cursor = cursors.read_cursor(self.store, *cursors.split_ref(ref))
-            if cursor is not None:
-                found.append(cursor)
-        return found
+    def vet_output(self, output: bytes) -> bytes:
+        """Captured output as it may be kept."""
+        return output
 
     def topics(self, layout: Layout = SHIPLOG) -> list[str]:
         """The topics that have a head."""
         found = (layout.topic_of(ref) for ref in self.store.heads(layout.prefix))
         return [topic for topic in found if topic is not None]
 
-    def _place(self, line: IndexedLine, to: str) -> Any:
-        if len(to) == 26:
-            slot = line.find(parse(to))
-        else:
-            kind, raw = self.store.get(to)
-            slot = line.find(parse_message(parse_commit(raw).message).ulid) if kind == "commit" else None
-            slot = slot if slot is not None and slot.commit == to else None
-        if slot is None:
-            raise NotFound(f"{to} is not an event of {line.topic}", topic=line.topic, event=to)
-        return slot
-
     def _setting(self) -> Setting:
         now = self.now_ms()
+        return Setting(now, self._entropy(10), self.author(now), self._find, self._holds)
+
+    def author(self, now_ms: int) -> Signature:
+        """Who writes here, at a moment."""
         name, _, mail = self.store.identity.rpartition(" <")
-        return Setting(
-            now, self._entropy(10), Signature(name, mail.rstrip(">"), now // 1000), self._find, self._holds
-        )
+        return Signature(name, mail.rstrip(">"), now_ms // 1000)
+
+    def new_ulid(self, last: Ulid | None = None) -> Ulid:
+        """A ULID of now, above `last`."""
+        return next_ulid(last, self.now_ms(), self._entropy(10))
 
     def _find(self, layout: Layout, topic: str, wanted: Ulid) -> Found | None:
         slot = self.lines.line(layout, topic).find(wanted)

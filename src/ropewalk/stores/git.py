@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import itertools
 import os
+import re
 import socket
 import threading
 import time
@@ -22,7 +23,7 @@ import pygit2
 from ropewalk.errors import DigestMismatch, Invalid, NotFound, RopewalkError, Unavailable
 from ropewalk.stores.durable import Disk, unavailable
 from ropewalk.stores.gitrefs import FOREIGN_LOCK_WAIT_S, GitRefs
-from ropewalk.stores.packs import KIND_NUMBERS, Kind, build_pack
+from ropewalk.stores.packs import KIND_NUMBERS, Kind, build_pack, object_id
 from ropewalk.stores.place import Place
 
 __all__ = ["KEEP_MARK", "GitStore"]
@@ -46,6 +47,7 @@ class GitStore:
         self._config = _read_config(place.git_dir / "config")
         _refuse_foreign_formats(place.git_dir, self._config)
         self._objects = _object_folders(place.git_dir / "objects")
+        self._identity: str | None = None
         self._odb: pygit2.Odb | None = None
         self._reads = 0
         self._odb_guard = threading.Lock()
@@ -66,8 +68,10 @@ class GitStore:
     @property
     def identity(self) -> str:
         """Who writes here, `Name <mail>`, as git's configuration says; a neutral name where it says nothing."""
-        name, mail = (self._setting(key) for key in ("user.name", "user.email"))
-        return f"{_clean(name) or 'ropewalk'} <{_clean(mail) or 'ropewalk@localhost'}>"
+        if self._identity is None:
+            name, mail = (self._setting(key) for key in ("user.name", "user.email"))
+            self._identity = f"{_clean(name) or 'ropewalk'} <{_clean(mail) or 'ropewalk@localhost'}>"
+        return self._identity
 
     def head(self, ref: str) -> str | None:
         """Where a ref points, None if it does not exist."""
@@ -84,6 +88,29 @@ class GitStore:
     def move_head(self, ref: str, expected: str | None, new: str) -> None:
         """Move a ref by compare-and-swap, durably; `expected=None` means it must not exist yet."""
         self.refs.move(ref, expected, new)
+
+    def drop_head(self, ref: str, expected: str) -> None:
+        """Remove a ref that is at `expected`. Heads of logs are never dropped; cursors may be."""
+        self.refs.delete(ref, expected)
+
+    def resolve(self, prefix: str) -> str:
+        """The full id of the one object whose id begins with these hex digits (at least four)."""
+        if len(prefix) == 40:
+            return prefix
+        if not re.fullmatch(r"[0-9a-f]{4,39}", prefix):
+            raise Invalid(f"{prefix!r} is no object id nor the beginning of one", oid=prefix)
+        try:
+            number, raw = self._packs(fresh=True).read(prefix)
+        except (KeyError, ValueError, pygit2.GitError) as error:
+            loose = [
+                f"{path.parent.name}{path.name}"
+                for folder in self._objects
+                for path in (folder / prefix[:2]).glob(prefix[2:] + "*")
+            ]
+            if len(loose) == 1:
+                return loose[0]
+            raise NotFound(f"no single object begins with {prefix}", oid=prefix) from error
+        return object_id(KINDS[number], raw)
 
     def get(self, oid: str) -> tuple[Kind, bytes]:
         """An object by id, hashed again. `NotFound` if it is missing, `DigestMismatch` if its bytes are wrong."""

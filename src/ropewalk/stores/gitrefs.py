@@ -119,6 +119,60 @@ class GitRefs:
                 with contextlib.suppress(OSError):
                     self._disk.unlink(claim)
 
+    def delete(self, name: str, expected: str) -> None:
+        """Remove a ref that is at `expected`, loose and packed."""
+        _check_ref_name(name)
+        path = self._git_dir / name
+        lock = path.with_name(path.name + ".lock")
+        with self.turn(name):
+            claim = self._lock_path(name).with_suffix(".claim")
+            self._clear_own_leftovers(claim, lock)
+            try:
+                self._disk.write_new(claim, b"", mode=0o666)
+                self._take(lock, claim, name)
+                try:
+                    current = self.read(name)
+                    if current != expected:
+                        raise HeadMoved(
+                            f"{name} is at {_short(current)}, not at {_short(expected)}", ref=name
+                        )
+                    self._unpack(
+                        name
+                    )  # packed first: a crash in between leaves the ref, not an old value of it
+                    with contextlib.suppress(FileNotFoundError):
+                        self._disk.unlink(path)
+                    self._disk.fsync_directory(path.parent)
+                finally:
+                    with contextlib.suppress(OSError):
+                        self._disk.unlink(lock)
+            except OSError as error:
+                raise unavailable(error, f"removing {name}") from error
+            finally:
+                with contextlib.suppress(OSError):
+                    self._disk.unlink(claim)
+
+    def _unpack(self, name: str) -> None:
+        """Take a ref out of `packed-refs`, if it is there."""
+        packed = self._git_dir / "packed-refs"
+        if name not in self._read_packed():
+            return
+        lock = packed.with_name("packed-refs.lock")
+        lines = packed.read_bytes().splitlines(keepends=True)
+        kept: list[bytes] = []
+        dropping = False
+        for line in lines:
+            # A line that starts with ^ belongs to the ref before it.
+            dropping = dropping if line.startswith(b"^") else line.split(b" ", 1)[-1].strip() == name.encode()
+            if not dropping:
+                kept.append(line)
+        self._disk.write_new(lock, b"".join(kept), mode=0o666)
+        try:
+            self._disk.rename(lock, packed)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._disk.unlink(lock)
+            raise
+
     def _swap(self, name: str, path: Path, lock: Path, expected: str | None, new: str, message: str) -> None:
         """Compare and rename, with the lock held; the lock is gone afterwards."""
         moved = False

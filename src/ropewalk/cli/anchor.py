@@ -1,0 +1,59 @@
+"""`ropewalk shiplog anchor`: statements about a head, kept outside the log."""
+
+from __future__ import annotations
+
+import click
+
+from ropewalk.cli.gitlog import opened, short
+from ropewalk.cli.manners import Group, emit
+from ropewalk.cli.places import signing_key
+
+__all__ = ["anchor"]
+
+
+@click.group("anchor", cls=Group)
+def anchor() -> None:
+    """Anchors name a head at a moment: at a rollout, at the end of a batch, before a compaction."""
+
+
+@anchor.command(
+    "create", epilog="Examples:\n  ropewalk shiplog anchor create --ns prod --label v1.2 --sign ada\n"
+)
+@click.option("--ns", required=True, help="The namespace.")
+@click.option("--label", help="A name for people.")
+@click.option("--notes", help="More words for people.")
+@click.option("--sign", "key", metavar="KEY", help="Sign with this key (ed25519).")
+def create(ns: str, label: str | None, notes: str | None, key: str | None) -> None:
+    """Set an anchor on the head of a namespace."""
+    from ropewalk.kernel.notekey import Signer
+    from ropewalk.node.vouching import set_anchor
+
+    with opened() as log:
+        signer = Signer(key, signing_key(key)) if key else None
+        made = set_anchor(log, ns, label=label, notes=notes, signer=signer)
+        answer = {"ulid": made.document["ulid"], "topic": ns, "head": made.head, "commit": made.commit}
+        emit(answer, f"ok  {ns} anchored at {short(made.head)} ({short(made.commit)})")
+
+
+@anchor.command("ls", epilog="Examples:\n  ropewalk shiplog anchor ls --ns prod\n")
+@click.option("--ns", required=True, help="The namespace.")
+def ls(ns: str) -> None:
+    """List anchors, newest first."""
+    from ropewalk.gitlog.anchor import anchors
+    from ropewalk.gitlog.layout import SHIPLOG
+
+    with opened() as log:
+        found = list(anchors(log.store, SHIPLOG, ns))
+        rows = [
+            {**each.document, "commit": each.commit, "signed": each.signature is not None} for each in found
+        ]
+        emit(
+            {"anchors": rows},
+            lambda: (
+                "\n".join(
+                    f"{each.document.get('created_at', '-')}  {short(each.head)}  {each.document.get('label', '')}"
+                    for each in found
+                )
+                or "no anchors"
+            ),
+        )

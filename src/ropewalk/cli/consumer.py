@@ -1,0 +1,77 @@
+"""`ropewalk consumer`: where groups stand, how far behind they are, and how to move them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.gitlog import opened
+from ropewalk.cli.manners import Group, emit
+
+if TYPE_CHECKING:
+    from ropewalk.node.repository import Repository
+
+__all__ = ["consumer"]
+
+
+@click.group("consumer", cls=Group, epilog="Examples:\n  ropewalk consumer lag\n")
+def consumer() -> None:
+    """Consumer groups and how far they have read."""
+
+
+@consumer.command("ls", epilog="Examples:\n  ropewalk consumer ls --json\n")
+def ls() -> None:
+    """List every group with its position."""
+    with opened() as log:
+        rows = _rows(log)
+        emit(
+            {"consumers": rows},
+            lambda: "\n".join(f"{r['group']:<20} {r['ns']:<24} {r['ulid']}" for r in rows) or "no consumers",
+        )
+
+
+@consumer.command("lag", epilog="Examples:\n  ropewalk consumer lag --group analytics\n")
+@click.option("--group", help="Only this group.")
+@click.option("--ns", help="Only this namespace or topic.")
+def lag(group: str | None, ns: str | None) -> None:
+    """How many events each group is behind."""
+    with opened() as log:
+        rows = [row for row in _rows(log) if group in (None, row["group"]) and ns in (None, row["ns"])]
+        emit(
+            {"consumers": rows},
+            lambda: (
+                "\n".join(f"{r['group']:<20} {r['ns']:<24} {r['behind']:>8} behind" for r in rows)
+                or "no consumers"
+            ),
+        )
+
+
+@consumer.command(
+    "reset",
+    epilog="Examples:\n  ropewalk consumer reset --group analytics --ns governance --to beginning --dry-run\n",
+)
+@click.option("--group", required=True, help="The consumer group.")
+@click.option("--ns", required=True, help="The namespace or topic.")
+@click.option(
+    "--to", "to", required=True, metavar="ULID|beginning|now", help="The last event that counts as handled."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would change, change nothing.")
+def reset(group: str, ns: str, to: str, dry_run: bool) -> None:
+    """Move a group anywhere, also back."""
+    from ropewalk.node.consumers import reset_cursor
+
+    with opened() as log:
+        change = reset_cursor(log, group, ns, to, dry_run=dry_run)
+        said = "would move" if dry_run else "ok "
+        emit(
+            {**change, "dry_run": dry_run},
+            f"{said} {change['ref']}: {change['old'] or 'beginning'} -> {change['ulid'] or 'beginning'}"
+            f" ({change['behind']} behind)",
+        )
+
+
+def _rows(log: Repository) -> list[dict[str, Any]]:
+    from ropewalk.node.consumers import cursors, standing
+
+    return [standing(log, cursor) for cursor in cursors(log)]

@@ -1,0 +1,176 @@
+"""What the commands over a git log share: how an event is shown, and how times and documents are read."""
+
+from __future__ import annotations
+
+import json
+import queue
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.manners import emit_line, fail, session
+from ropewalk.cli.places import here
+from ropewalk.errors import Invalid, RopewalkError
+
+if TYPE_CHECKING:
+    from ropewalk.gitlog.envelope import Draft, Event
+    from ropewalk.gitlog.log import Receipt
+    from ropewalk.node.repository import Repository
+
+__all__ = [
+    "append_lines",
+    "draft_of",
+    "event_json",
+    "event_line",
+    "opened",
+    "receipt_line",
+    "short",
+    "since_ms",
+]
+
+JSONL_BATCH = 1_000  # lines that may share one pack; fewer if the input is slower than the disk
+UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+ENVELOPE_ORDER = ("ulid", "ns", "type", "payload", "refs")  # as S0 §11 prints them
+
+
+def opened() -> Repository:
+    """The repository of this command."""
+    from ropewalk.node.open import open_place
+
+    return open_place(here())
+
+
+def short(name: str) -> str:
+    """A content id or commit, shortened for people.
+
+    >>> short("blake3:2a6c" + "0" * 60), short("8b1c1e4" + "0" * 33)
+    ('blake3:2a6c…', '8b1c1e4')
+    """
+    if name.startswith("blake3:"):
+        return name[:11] + "…"
+    return name[:7]
+
+
+def event_json(event: Event) -> dict[str, Any]:
+    """An event as `--json` shows it."""
+    return {
+        "ulid": event.ulid,
+        "content_id": event.content_id,
+        "commit": event.commit,
+        "envelope": event.envelope,
+    }
+
+
+def event_line(event: Event) -> str:
+    """An event as S0 §11 prints it."""
+    envelope = {name: event.envelope[name] for name in ENVELOPE_ORDER if name in event.envelope}
+    text = json.dumps(envelope, ensure_ascii=False, separators=(",", ":"))
+    return f"{event.ulid}  {short(event.content_id)}  {short(event.commit)}  {text}"
+
+
+def receipt_line(receipt: Receipt) -> str:
+    """A receipt as S0 §11 prints it."""
+    again = "  (recorded before)" if receipt.replayed else ""
+    return f"ok  commit={short(receipt.commit)} content_id={short(receipt.content_id)} ulid={receipt.ulid}{again}"
+
+
+def draft_of(raw: bytes, trailer: str | None = None, *, replay: bool = False) -> Draft:
+    """A document to append, and the deployment fields beside it."""
+    from ropewalk.cli.manners import read_input
+    from ropewalk.gitlog.envelope import Draft, parse_document
+
+    fields = parse_document(read_input(trailer)) if trailer is not None else None
+    return Draft(parse_document(raw), fields, replay=replay)
+
+
+def since_ms(text: str, now_ms: int) -> int:
+    """A moment in the past: `2d`, `3h`, `30m`, or a date.
+
+    >>> since_ms("2h", 10_000_000)
+    2800000
+    """
+    if match := re.fullmatch(r"(\d+)([smhdw])", text):
+        return now_ms - int(match[1]) * UNITS_S[match[2]] * 1_000
+    try:
+        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1_000)
+    except ValueError as error:
+        raise Invalid(f"{text!r} is no span like 2d or 3h and no date", text=text) from error
+
+
+def append_lines(
+    name: str,
+    make: Callable[[bytes], Draft],
+    write: Callable[[list[Draft]], list[Receipt | RopewalkError]],
+    show: Callable[[Receipt], dict[str, Any]],
+    *,
+    stop_on_error: bool,
+) -> None:
+    """One event a line, one answer a line, in order, each once it is durable. Ends with the first refusal's code."""
+    code = 0
+    for batch in _batches(name):
+        outcomes: list[Receipt | RopewalkError | None] = []
+        drafts: list[Draft] = []
+        for line in batch:
+            try:
+                drafts.append(make(line))
+                outcomes.append(None)
+            except RopewalkError as error:
+                outcomes.append(error)
+                if stop_on_error:
+                    break
+        written = iter(write(drafts) if drafts else [])
+        for outcome in (next(written) if each is None else each for each in outcomes):
+            if isinstance(outcome, RopewalkError):
+                code = code or outcome.exit_code
+                fail(outcome, as_json=session().json)
+                if stop_on_error:
+                    sys.exit(code)
+            elif session().json:
+                emit_line(show(outcome))
+            else:
+                click.echo(receipt_line(outcome))
+                sys.stdout.flush()
+    if code:
+        sys.exit(code)
+
+
+def _batches(name: str) -> Iterator[list[bytes]]:
+    """The lines of an input as they come: all that are there, up to a bound, without waiting for more."""
+    lines: queue.Queue[bytes | OSError | None] = queue.Queue(maxsize=4 * JSONL_BATCH)
+
+    def feed() -> None:
+        try:
+            with open(sys.stdin.fileno() if name == "-" else name, "rb", closefd=name != "-") as stream:
+                for line in stream:
+                    if line.strip():
+                        lines.put(line)
+            lines.put(None)
+        except OSError as error:
+            lines.put(error)
+
+    threading.Thread(target=feed, daemon=True).start()
+    while True:
+        batch = [lines.get()]
+        while len(batch) < JSONL_BATCH and batch[-1] is not None:
+            try:
+                batch.append(lines.get_nowait())
+            except queue.Empty:
+                if len(batch) == 1:
+                    time.sleep(0.001)  # a pipe that is being filled: a breath makes batches of its lines
+                    if not lines.empty():
+                        continue
+                break
+        ready = [line for line in batch if isinstance(line, bytes)]
+        if ready:
+            yield ready
+        end = batch[-1]
+        if isinstance(end, OSError):
+            raise end
+        if end is None:
+            return

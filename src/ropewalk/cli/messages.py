@@ -1,0 +1,127 @@
+"""`ropewalk messages` (S1): publish to a topic, read it as `messages.read` answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.gitlog import append_lines, draft_of, event_line, opened, receipt_line
+from ropewalk.cli.manners import Group, emit, read_input, session
+from ropewalk.errors import SPELLINGS, NotFound, RopewalkError
+
+if TYPE_CHECKING:
+    from ropewalk.gitlog.log import Receipt
+
+__all__ = ["messages"]
+
+
+@click.group(
+    "messages",
+    cls=Group,
+    epilog="Examples:\n  ropewalk messages publish --topic jobs/pending --file job.json\n"
+    "  ropewalk messages read --topic jobs/pending --group workers --json\n",
+)
+def messages() -> None:
+    """Messages of a topic: a bus whose every message is a commit."""
+
+
+@messages.command("publish", epilog="Examples:\n  ropewalk messages publish --topic jobs --file job.json\n")
+@click.option("--topic", required=True, help="The topic; parts are joined by /.")
+@click.option("--file", "file", required=True, metavar="F", help="The message as JSON; - reads stdin.")
+@click.option(
+    "--attach", multiple=True, metavar="PATH", help="A file that refs names by digest; may be given again."
+)
+@click.option("--jsonl", is_flag=True, help="F holds one message a line; one answer a line.")
+@click.option("--stop-on-error", is_flag=True, help="With --jsonl: end at the first refusal.")
+@click.option("--allow-secret", is_flag=True, help="Record even what looks like a secret.")
+def publish(
+    topic: str, file: str, attach: tuple[str, ...], jsonl: bool, stop_on_error: bool, allow_secret: bool
+) -> None:
+    """Publish a message. `ulid` and `ns` may be left out; it is on disk when this answers."""
+    from dataclasses import replace
+    from pathlib import Path
+
+    from ropewalk.gitlog.layout import MESSAGES, check_topic
+
+    with _spelled(), opened() as log:
+        check_topic(topic)
+        log.allow_secrets = allow_secret
+        if jsonl:
+            append_lines(
+                file,
+                draft_of,
+                lambda drafts: log.append_all(topic, drafts, layout=MESSAGES),
+                _receipt_json,
+                stop_on_error=stop_on_error,
+            )
+            return
+        files = {Path(path).name: read_input(path) for path in attach}
+        draft = replace(draft_of(read_input(file)), attachments=files)
+        (outcome,) = log.append_all(topic, [draft], layout=MESSAGES)
+        if isinstance(outcome, RopewalkError):
+            raise outcome
+        emit(_receipt_json(outcome), receipt_line(outcome))
+
+
+@messages.command(
+    "read", epilog="Examples:\n  ropewalk messages read --topic jobs --since ULID --limit 100\n"
+)
+@click.option("--topic", required=True, help="The topic.")
+@click.option(
+    "--since", metavar="ULID", help="Only messages after this one; default with --group: its checkpoint."
+)
+@click.option("--limit", type=int, default=128, show_default=True, help="How many at most (512 is the most).")
+@click.option("--group", help="Read for this consumer group and move its checkpoint behind what was printed.")
+@click.option(
+    "--on-missing",
+    type=click.Choice(["restart", "error"]),
+    default="restart",
+    show_default=True,
+    help="What to do when --since is not in the topic.",
+)
+def read(topic: str, since: str | None, limit: int, group: str | None, on_missing: str) -> None:
+    """Print messages in order, as `messages.read` of S1 answers."""
+    from ropewalk.gitlog.cursor import read_cursor
+    from ropewalk.gitlog.layout import MESSAGES
+    from ropewalk.gitlog.reading import messages_answer
+    from ropewalk.node.consumers import set_cursor
+
+    with _spelled(), opened() as log:
+        start = since
+        if group is not None and since is None:
+            cursor = read_cursor(log.store, group, topic)
+            start = cursor.ulid if cursor is not None else None
+        page = log.read(topic, start, limit, layout=MESSAGES)
+        if page.restarted and on_missing == "error":
+            raise NotFound(f"{start} is not in {topic}", topic=topic, since_ulid=start)
+        answer = messages_answer(page, topic, group)
+        if session().json or page.events:
+            emit(answer, lambda: "\n".join(event_line(event) for event in page.events))
+        if group is not None and page.events:
+            # Only now: a checkpoint never runs ahead of what was handed over.
+            set_cursor(log, group, topic, page.events[-1].ulid, layout=MESSAGES, reset=page.restarted)
+
+
+@contextmanager
+def _spelled() -> Iterator[None]:
+    """Errors of this surface carry the names S1 gives them."""
+    try:
+        yield
+    except RopewalkError as error:
+        spelling = SPELLINGS.get(error.code)
+        if spelling is not None:
+            vars(error)["code"] = spelling.messages
+        raise
+
+
+def _receipt_json(receipt: Receipt) -> dict[str, Any]:
+    return {
+        "ulid": receipt.ulid,
+        "content_id": receipt.content_id,
+        "commit": receipt.commit,
+        "topic": receipt.topic,
+        "replayed": receipt.replayed,
+    }

@@ -1,0 +1,179 @@
+"""`ropewalk shiplog run`: run a command, stream its output through, and record what happened."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from typing import IO, Any
+
+import click
+
+from ropewalk.cli.gitlog import opened, receipt_line
+from ropewalk.cli.manners import Command, emit_line, fail, say, session
+from ropewalk.errors import RopewalkError
+
+__all__ = ["run"]
+
+CAPTURE_BYTES_MAX = 1 << 20  # kept of the output; the middle of more is left out, the ends tell most
+NOT_STARTED = 127  # what a shell answers for a command it cannot find
+
+
+@click.command(
+    "run",
+    cls=Command,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog="Examples:\n  ropewalk shiplog run --ns deploy --service web --reason canary -- ./deploy.sh\n",
+)
+@click.option("--ns", required=True, help="The namespace.")
+@click.option("--env", help="The environment; default: the namespace.")
+@click.option("--service", help="What is deployed.")
+@click.option("--artifact", help="Which build of it.")
+@click.option("--reason", help="Why.")
+@click.option("--ticket", help="The ticket that asked for it.")
+@click.option("--region", help="Where: region.")
+@click.option("--cluster", help="Where: cluster.")
+@click.option("--namespace", help="Where: namespace of the cluster.")
+@click.option("--pipeline", help="How: the pipeline.")
+@click.option("--run-url", help="How: the page of this run. It is recorded, never fetched.")
+@click.option("--allow-secret", is_flag=True, help="Keep output even if it looks like it holds a secret.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD…")
+def run(ns: str, command: tuple[str, ...], allow_secret: bool, **fields: str | None) -> None:
+    """Run CMD, pass its output on, and record who ran what, when, where, and how it ended.
+
+    Ends with CMD's own exit code, like `time`. The output is attached to the event as a git note.
+    """
+    from ropewalk.gitlog.layout import check_namespace
+
+    check_namespace(ns)
+    with opened() as log:  # before the command runs: a repository that cannot be used is said at once
+        started_ms = log.now_ms()
+        code, output = _execute(command)
+        ended_ms = log.now_ms()
+        try:
+            log.allow_secrets = allow_secret
+            receipt, noted = _record(log, ns, command, fields, code, output, started_ms, ended_ms)
+        except RopewalkError as error:
+            say("the command ran, but it was NOT recorded:")
+            sys.exit(fail(error, as_json=session().json))
+        if session().json:
+            answer = {
+                "ulid": receipt.ulid,
+                "content_id": receipt.content_id,
+                "commit": receipt.commit,
+                "ns": ns,
+            }
+            emit_line({**answer, "replayed": False, "exit_code": code, "log_attached": noted})
+        else:
+            say(receipt_line(receipt))
+    sys.exit(code)
+
+
+def _record(
+    log: Any,
+    ns: str,
+    command: tuple[str, ...],
+    fields: dict[str, str | None],
+    code: int,
+    output: bytes,
+    started_ms: int,
+    ended_ms: int,
+) -> tuple[Any, bool]:
+    from ropewalk.gitlog.layout import LOG_NOTES
+    from ropewalk.gitlog.notes import add_note
+
+    status = "success" if code == 0 else "failed"
+    output = log.vet_output(output)
+    ran = {
+        "argv": list(command),
+        "cmd": shlex.join(command),
+        "exit_code": code,
+        "duration_ms": ended_ms - started_ms,
+        "host": socket.gethostname(),
+        "log_attached": bool(output),
+    }
+    given = {name: value for name, value in fields.items() if value}
+    document = {"type": f"deployment.{status}", "payload": {"run": ran, **given}}
+    receipt = log.append(ns, document, trailer=_trailer(log, given, status, started_ms, ended_ms))
+    if output:
+        add_note(log.store, LOG_NOTES, receipt.commit, output, log.author(ended_ms))
+    return receipt, bool(output)
+
+
+def _trailer(log: Any, given: dict[str, str], status: str, started_ms: int, ended_ms: int) -> dict[str, Any]:
+    from ropewalk.gitlog.commit import rfc3339
+
+    who = log.author(started_ms)
+    groups = {
+        "what": ("service", "artifact"),
+        "where": ("region", "cluster", "namespace"),
+        "why": ("reason", "ticket"),
+        "how": ("pipeline", "run_url"),
+    }
+    trailer: dict[str, Any] = {
+        "status": status,
+        "who": {"name": who.name, "email": who.mail},
+        "when": {
+            "start_ts": rfc3339(started_ms),
+            "end_ts": rfc3339(ended_ms),
+            "dur_s": max(0, ended_ms - started_ms) / 1000,
+        },
+    }
+    for group, names in groups.items():
+        held = {name: given[name] for name in names if name in given}
+        if held:
+            trailer[group] = held
+    if "env" in given:
+        trailer["env"] = given["env"]
+    return trailer
+
+
+def _execute(command: tuple[str, ...]) -> tuple[int, bytes]:
+    """Run a command with its output passed on as it comes; returns its exit code and what was captured."""
+    sink: IO[bytes] = sys.stderr.buffer if session().json else sys.stdout.buffer
+    try:
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except OSError as error:
+        say(f"{command[0]}: {error.strerror}")
+        return NOT_STARTED, f"{command[0]}: {error.strerror}\n".encode()
+    assert child.stdout is not None
+    kept = _Kept()
+    # The terminal sends Ctrl-C to the child as well; it decides, we record.
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        while chunk := os.read(child.stdout.fileno(), 65_536):
+            with contextlib.suppress(OSError):
+                sink.write(chunk)
+                sink.flush()
+            kept.add(chunk)
+        code = child.wait()
+    finally:
+        signal.signal(signal.SIGINT, previous)
+        child.stdout.close()
+    return (128 - code if code < 0 else code), kept.bytes()
+
+
+class _Kept:
+    """The beginning and the end of an output that may be endless."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._left_out = 0
+
+    def add(self, chunk: bytes) -> None:
+        room = CAPTURE_BYTES_MAX // 2 - len(self._head)
+        self._head += chunk[: max(0, room)]
+        self._tail += chunk[max(0, room) :]
+        excess = len(self._tail) - CAPTURE_BYTES_MAX // 2
+        if excess > 0:
+            del self._tail[:excess]
+            self._left_out += excess
+
+    def bytes(self) -> bytes:
+        gap = f"\n[… {self._left_out} bytes left out …]\n".encode() if self._left_out else b""
+        return bytes(self._head) + gap + bytes(self._tail)

@@ -1,0 +1,143 @@
+"""`ropewalk shiplog` (S0): append to a namespace, read it, follow it, and see what stands in it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.gitlog import (
+    append_lines,
+    draft_of,
+    event_json,
+    event_line,
+    opened,
+    receipt_line,
+)
+from ropewalk.cli.manners import Group, emit, emit_line, read_input, session
+
+if TYPE_CHECKING:
+    from ropewalk.gitlog.log import Receipt
+
+__all__ = ["shiplog"]
+
+# name → (module, attribute, one line of help); imported on first use.
+MORE: dict[str, tuple[str, str, str]] = {
+    "run": ("ropewalk.cli.run", "run", "Run a command and record it."),
+    "checkpoint": ("ropewalk.cli.checkpoint", "checkpoint", "Where consumers stand, by commit."),
+    "anchor": ("ropewalk.cli.anchor", "anchor", "Statements about a head, kept outside the log."),
+    "show": ("ropewalk.cli.standing", "show", "Show one event with everything known about it."),
+    "ls": ("ropewalk.cli.standing", "ls", "List what was recorded lately."),
+    "current": ("ropewalk.cli.standing", "current", "What is deployed now."),
+}
+
+
+@click.group(
+    "shiplog",
+    cls=Group,
+    lazy=MORE,
+    epilog="Examples:\n  ropewalk shiplog append --ns governance --file event.json\n"
+    "  ropewalk shiplog read --ns governance --limit 2\n"
+    "  ropewalk shiplog run --ns deploy --service web -- ./deploy.sh\n",
+)
+def shiplog() -> None:
+    """Events of a namespace in a git repository, in an order nobody can quietly change."""
+
+
+@shiplog.command(
+    "append",
+    epilog="Examples:\n  ropewalk shiplog append --ns governance --file event.json\n"
+    '  echo \'{"type":"note","payload":{}}\' | ropewalk shiplog append --ns demo --file -\n',
+)
+@click.option("--ns", required=True, help="The namespace.")
+@click.option("--file", "file", required=True, metavar="F", help="The event as JSON; - reads stdin.")
+@click.option("--trailer", metavar="F", help="Deployment fields (JSON) for the commit's trailer.")
+@click.option("--jsonl", is_flag=True, help="F holds one event a line; one answer a line.")
+@click.option("--stop-on-error", is_flag=True, help="With --jsonl: end at the first refusal.")
+@click.option("--replay", is_flag=True, help="The event was recorded before and must keep its ULID.")
+@click.option("--allow-secret", is_flag=True, help="Record even what looks like a secret.")
+def append(
+    ns: str,
+    file: str,
+    trailer: str | None,
+    jsonl: bool,
+    stop_on_error: bool,
+    replay: bool,
+    allow_secret: bool,
+) -> None:
+    """Record an event. `ulid` and `ns` may be left out of the document; it is on disk when this answers."""
+    from ropewalk.errors import RopewalkError
+    from ropewalk.gitlog.layout import check_namespace
+
+    check_namespace(ns)
+    with opened() as log:
+        log.allow_secrets = allow_secret
+        if jsonl:
+            append_lines(
+                file,
+                lambda line: draft_of(line, trailer, replay=replay),
+                lambda drafts: log.append_all(ns, drafts),
+                _receipt_json,
+                stop_on_error=stop_on_error,
+            )
+            return
+        (outcome,) = log.append_all(ns, [draft_of(read_input(file), trailer, replay=replay)])
+        if isinstance(outcome, RopewalkError):
+            raise outcome
+        emit(_receipt_json(outcome), receipt_line(outcome))
+
+
+@shiplog.command("read", epilog="Examples:\n  ropewalk shiplog read --ns governance --since ULID --limit 2\n")
+@click.option("--ns", required=True, help="The namespace.")
+@click.option("--since", metavar="ULID", help="Only events after this one.")
+@click.option("--limit", type=int, default=128, show_default=True, help="How many at most (512 is the most).")
+def read(ns: str, since: str | None, limit: int) -> None:
+    """Print events in order, one a line."""
+    with opened() as log:
+        page = log.read(ns, since, limit)
+        answer = {"events": [event_json(event) for event in page.events], "next_since": page.next_since}
+        if session().json or page.events:
+            emit(answer, lambda: "\n".join(event_line(event) for event in page.events))
+
+
+@shiplog.command("tail", epilog="Examples:\n  ropewalk shiplog tail --ns deploy --ns governance --follow\n")
+@click.option("--ns", "namespaces", required=True, multiple=True, help="A namespace; may be given again.")
+@click.option(
+    "--limit-per-ns", type=click.IntRange(min=1), default=10, show_default=True, help="How many of each."
+)
+@click.option("--follow", is_flag=True, help="Go on with new events as they come.")
+def tail(namespaces: tuple[str, ...], limit_per_ns: int, follow: bool) -> None:
+    """Print the newest events of several namespaces, one of each in turn."""
+    with opened() as log:
+        found = log.tail(namespaces, limit_per_topic=limit_per_ns)
+        marks = {event.topic: str(event.ulid) for event in found}
+        if not follow:
+            rows = [{"ns": event.topic, **event_json(event)} for event in found]
+            next_since = found[-1].ulid if found else None
+            answer = {"events": rows, "watermarks": marks, "next_since": next_since}
+            emit(answer, lambda: "\n".join(f"{event.topic}  {event_line(event)}" for event in found))
+            return
+        for event in found:
+            _print_tail(event.topic, event, marks)
+        for event in log.follow(namespaces, {ns: marks.get(ns, "") for ns in namespaces}):
+            marks[event.topic] = event.ulid
+            _print_tail(event.topic, event, marks)
+
+
+def _print_tail(ns: str, event: Any, marks: dict[str, str]) -> None:
+    if session().json:
+        emit_line({"ns": ns, **event_json(event), "watermarks": dict(marks)})
+    else:
+        click.echo(f"{ns}  {event_line(event)}")
+        sys.stdout.flush()
+
+
+def _receipt_json(receipt: Receipt) -> dict[str, Any]:
+    return {
+        "ulid": receipt.ulid,
+        "content_id": receipt.content_id,
+        "commit": receipt.commit,
+        "ns": receipt.topic,
+        "replayed": receipt.replayed,
+    }

@@ -1,0 +1,119 @@
+"""What stands in the log: one event in full, what happened lately, what is deployed now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.gitlog import event_json, event_line, opened, short, since_ms
+from ropewalk.cli.manners import Command, emit
+
+if TYPE_CHECKING:
+    from ropewalk.gitlog.envelope import Event
+    from ropewalk.node.repository import Repository
+
+__all__ = ["current", "ls", "show"]
+
+STANDING = ("success", "override", "revert", "finalize")  # a deployment with one of these is in force
+
+
+@click.command("show", cls=Command, epilog="Examples:\n  ropewalk shiplog show 01HF4Y9Q1SM8Q7K9DK2R4V5CXD\n")
+@click.argument("name", metavar="REF_OR_ULID")
+def show(name: str) -> None:
+    """Show one event with its trailer, author and captured output; NAME is a ULID, a commit, a namespace or a ref."""
+    from ropewalk.node.standing import look_up
+
+    with opened() as log:
+        found = look_up(log, name)
+        answer = {"ns": found.event.topic, **event_json(found.event), "height": found.event.height}
+        answer |= {"trailer": found.trailer, "author": found.author, "time": found.time, "note": found.note}
+
+        def plain() -> str:
+            lines = [event_line(found.event), f"ns      {found.event.topic}, height {found.event.height}"]
+            lines.append(f"author  {found.author}, {found.time}")
+            for key, value in (found.trailer or {}).items():
+                lines.append(f"{key:<16}{value}")
+            return "\n".join(lines + (["", found.note.rstrip("\n")] if found.note else []))
+
+        emit(answer, plain)
+
+
+@click.command("ls", cls=Command, epilog="Examples:\n  ropewalk shiplog ls --since 2d\n")
+@click.option("--ns", "namespaces", multiple=True, help="Only this namespace; may be given again.")
+@click.option("--env", help="Only events whose trailer names this environment.")
+@click.option("--since", metavar="SPAN", help="Only newer ones: 2d, 3h, 30m, or a date.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many at most.")
+def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: int) -> None:
+    """List what was recorded, newest first."""
+    from heapq import merge
+    from itertools import islice
+
+    with opened() as log:
+        floor = since_ms(since, log.now_ms()) if since else 0
+        lines = [_newest_first(log, ns, floor) for ns in namespaces or log.topics()]
+        both = merge(*lines, key=lambda row: row["ulid"], reverse=True)
+        rows = list(islice((row for row in both if env in (None, row["env"])), limit))
+
+        def plain() -> str:
+            return "\n".join(
+                f"{row['time']}  {row['ns']:<16} {row['type']:<24} {row['status'] or '-':<11} "
+                f"{row['service'] or '-':<12} {short(row['commit'])}  {row['ulid']}"
+                for row in rows
+            )
+
+        emit({"events": rows}, plain if rows else "nothing was recorded")
+
+
+@click.command("current", cls=Command, epilog="Examples:\n  ropewalk shiplog current --env prod\n")
+@click.option("--ns", "namespaces", multiple=True, help="Only this namespace; may be given again.")
+@click.option("--env", help="Only this environment.")
+def current(namespaces: tuple[str, ...], env: str | None) -> None:
+    """What is deployed now: for every environment and service, the last entry that took effect."""
+    with opened() as log:
+        standing: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for ns in namespaces or log.topics():
+            for row in _newest_first(log, ns, 0):
+                if row["service"] and row["status"] in STANDING and env in (None, row["env"]):
+                    standing.setdefault((ns, row["env"], row["service"]), row)
+        rows = [standing[key] for key in sorted(standing)]
+
+        def plain() -> str:
+            return "\n".join(
+                f"{row['env']:<12} {row['service']:<16} {row['artifact'] or '-':<32} since {row['time']}  "
+                f"{row['who'] or '-'}  {short(row['commit'])}"
+                for row in rows
+            )
+
+        emit({"current": rows}, plain if rows else "no deployment was recorded")
+
+
+def _newest_first(log: Repository, ns: str, floor_ms: int) -> Iterator[dict[str, Any]]:
+    from ropewalk.gitlog.commit import rfc3339
+    from ropewalk.kernel.ulid import time_ms
+    from ropewalk.node.standing import backwards
+
+    for event, headers in backwards(log, ns):
+        moment = time_ms(event.ulid)
+        if moment < floor_ms:
+            return
+        trailer = headers.trailer or {}
+        yield _row(event, trailer, rfc3339(moment))
+
+
+def _row(event: Event, trailer: dict[str, Any], time: str) -> dict[str, Any]:
+    what, who = trailer.get("what") or {}, trailer.get("who") or {}
+    return {
+        "ulid": event.ulid,
+        "ns": event.topic,
+        "type": event.type,
+        "time": time,
+        "env": trailer.get("env", event.topic),
+        "status": trailer.get("status"),
+        "service": what.get("service"),
+        "artifact": what.get("artifact"),
+        "who": who.get("name") or who.get("email"),
+        "content_id": event.content_id,
+        "commit": event.commit,
+    }

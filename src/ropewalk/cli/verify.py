@@ -1,0 +1,77 @@
+"""`ropewalk verify`: check a repository, a proof or a bundle, offline, step by step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ropewalk.cli.manners import Command, emit, session
+from ropewalk.errors import Invalid, NotFound
+
+__all__ = ["KINDS", "verify"]
+
+VERIFICATION_FAILED = 5
+
+# kind → (module, function). The function takes (path, ns, deep, trust) and returns the report as JSON.
+KINDS: dict[str, tuple[str, str]] = {
+    "repository": ("ropewalk.cli.verifyrepository", "verify_repository"),
+}
+
+
+@click.command(
+    "verify",
+    cls=Command,
+    epilog="Examples:\n  ropewalk verify\n  ropewalk verify my.git --ns governance --deep\n"
+    "  ropewalk verify proof.json --trust trust.json\n",
+)
+@click.argument("path", required=False, metavar="[PATH]")
+@click.option("--ns", help="Only this namespace or topic.")
+@click.option("--deep", is_flag=True, help="Also every byte of every pack.")
+@click.option("--trust", metavar="F", help="Keys to trust: a trust file, or lines of note keys.")
+def verify(path: str | None, ns: str | None, deep: bool, trust: str | None) -> None:
+    """Verify PATH (a repository, a proof, a bundle; default: the repository) from its bytes alone.
+
+    Nothing is fetched and nothing is written. Every step is named as passed, failed or not checked.
+    """
+    target = Path(path) if path is not None else session().repo
+    kind = "repository" if target is None else kind_of(target)
+    if kind not in KINDS:
+        raise Invalid(f"{target}: a {kind} cannot be verified by this installation", kind=kind)
+    module, name = KINDS[kind]
+    check: Callable[[Path | None, str | None, bool, str | None], dict[str, Any]]
+    check = getattr(import_module(module), name)
+    report = check(target, ns, deep, trust)
+    emit(report, lambda: plain(report))
+    if not report["ok"]:
+        sys.exit(VERIFICATION_FAILED)
+
+
+def kind_of(path: Path) -> str:
+    """What a path is, by looking at its first bytes."""
+    if path.is_dir():
+        return "repository"
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(64)
+    except OSError as error:
+        raise NotFound(f"{path}: {error.strerror}", path=str(path)) from error
+    if start.startswith(b"\x28\xb5\x2f\xfd"):
+        return "bundle"
+    if start.lstrip()[:1] == b"{":
+        return "proof"
+    raise Invalid(f"{path} is no repository, no proof and no bundle", path=str(path))
+
+
+def plain(report: dict[str, Any]) -> str:
+    """A report for people: one line a step, the verdict last."""
+    marks = {"passed": "✓", "failed": "✗", "not_checked": "–"}
+    lines = [f"{marks[step['status']]} {step['name']:<28} {step['detail']}" for step in report["steps"]]
+    unchecked = sum(step["status"] == "not_checked" for step in report["steps"])
+    verdict = "ok" if report["ok"] else "FAILED"
+    left = f"{unchecked} steps not checked" if unchecked else "nothing unchecked"
+    return "\n".join([*lines, f"{verdict}  {report['entries']} entries, {left}"])

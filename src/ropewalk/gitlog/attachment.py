@@ -1,0 +1,47 @@
+"""Attachments of messages: files beside the envelope that its `refs` name by digest (S1 §2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ropewalk.errors import InvalidEnvelope
+from ropewalk.gitlog.envelope import Sealed
+from ropewalk.gitlog.layout import Layout
+from ropewalk.gitlog.objects import FILE, FOLDER, GitObject, Oid, TreeEntry, encode_tree, object_id
+from ropewalk.kernel.digest import content_id
+
+__all__ = ["attach"]
+
+
+def attach(
+    layout: Layout, sealed: Sealed, envelope: GitObject, attachments: Mapping[str, bytes]
+) -> tuple[Oid, list[GitObject]]:
+    """S1 §2: attachments lie under `message/attachments/` and are named, by digest, in the envelope's refs."""
+    if layout.name != "messages":
+        raise InvalidEnvelope("only messages carry attachments", where="/refs", schema=layout.envelope_schema)
+    objects: list[GitObject] = [envelope]
+    files = []
+    for name, raw in sorted(attachments.items()):
+        if not name or name in (".", "..", ".git") or "/" in name or "\x00" in name:
+            raise InvalidEnvelope(
+                f"attachment {name!r} is no file name", where="/refs", schema=layout.envelope_schema
+            )
+        if content_id(raw).encode() not in sealed.raw:
+            raise InvalidEnvelope(
+                f"attachment {name!r} is not named in refs by its digest {content_id(raw)}",
+                where="/refs",
+                schema=layout.envelope_schema,
+            )
+        oid = object_id("blob", raw)
+        objects.append((oid, "blob", raw))
+        files.append(TreeEntry(FILE, name, oid))
+
+    def tree(*entries: TreeEntry) -> Oid:
+        raw = encode_tree(entries)
+        objects.append((object_id("tree", raw), "tree", raw))
+        return object_id("tree", raw)
+
+    message = tree(
+        TreeEntry(FOLDER, "attachments", tree(*files)), TreeEntry(FILE, "envelope.json", Oid(envelope[0]))
+    )
+    return tree(TreeEntry(FOLDER, "message", message)), objects

@@ -1,0 +1,103 @@
+"""What others vouch for: anchors and signed heads, held against a log that was just walked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from ropewalk.errors import RopewalkError
+from ropewalk.gitlog.anchor import Anchor, anchors, note_text
+from ropewalk.gitlog.heads import StoredHead, check_signed_head, origin_of, signed_heads
+from ropewalk.gitlog.layout import Layout
+from ropewalk.gitlog.log import Repo
+from ropewalk.gitlog.report import Step
+from ropewalk.kernel.digest import ContentId
+from ropewalk.kernel.keys import PublicKey
+from ropewalk.kernel.note import open_note
+from ropewalk.kernel.notekey import Verifier
+
+__all__ = ["anchored_commits", "check_anchors", "check_signed_heads"]
+
+
+def anchored_commits(repo: Repo, layout: Layout, topic: str) -> set[str]:
+    """The commits anchors name, for a walk to look out for; damage is reported by `check_anchors`."""
+    try:
+        return {anchor.head for anchor in anchors(repo, layout, topic)}
+    except RopewalkError:
+        return set()
+
+
+def check_anchors(repo: Repo, layout: Layout, topic: str, met: set[str], keys: Sequence[PublicKey]) -> Step:
+    """Every anchor names a commit of the log; signatures hold, where there is a key to tell."""
+    count = signed = 0
+    trusted = [key for key in keys if key.alg == "ed25519"]
+    try:
+        for anchor in anchors(repo, layout, topic):
+            count += 1
+            if anchor.head not in met:
+                return Step("anchors", "failed", f"anchor {anchor.commit}: {anchor.head} is not in the log")
+            if anchor.signature is not None and trusted:
+                if not _signature_fits(anchor, trusted):
+                    return Step(
+                        "anchors", "failed", f"anchor {anchor.commit}: its signature is over something else"
+                    )
+                signed += 1
+    except RopewalkError as error:
+        return Step("anchors", "failed", error.detail)
+    if not count:
+        return Step("anchors", "not_checked", "there are none")
+    return Step("anchors", "passed", f"{count} anchors lie in the log, {signed} signatures checked")
+
+
+def check_signed_heads(
+    repo: Repo,
+    layout: Layout,
+    topic: str,
+    content_ids: Callable[[], Iterator[ContentId]],
+    keys: Sequence[PublicKey],
+) -> Step:
+    """Every signed head stands over the content ids of the log; `content_ids` gives them oldest first."""
+    try:
+        stored = list(signed_heads(repo, layout, topic))
+        if not stored:
+            return Step("signed_heads", "not_checked", "there are none")
+        trusted = [key for key in keys if key.alg == "ed25519"]
+        if not trusted:
+            return Step(
+                "signed_heads", "not_checked", f"{len(stored)} signed heads, but no key to check them with"
+            )
+        for each in stored:
+            _check_with_any(each, origin_of(layout, topic), trusted, content_ids)
+    except RopewalkError as error:
+        return Step("signed_heads", "failed", error.detail)
+    return Step(
+        "signed_heads", "passed", f"{len(stored)} signed heads stand over the content ids of this log"
+    )
+
+
+def _check_with_any(
+    each: StoredHead, origin: str, keys: Iterable[PublicKey], content_ids: Callable[[], Iterator[ContentId]]
+) -> None:
+    failure: RopewalkError | None = None
+    for key in keys:
+        try:
+            check_signed_head(each, Verifier(origin, key), content_ids())
+            return
+        except RopewalkError as error:
+            failure = error
+    assert failure is not None
+    raise failure
+
+
+def _signature_fits(anchor: Anchor, keys: Iterable[PublicKey]) -> bool:
+    assert anchor.signature is not None
+    name = _signer_name(anchor.signature)
+    note = open_note(anchor.signature, [Verifier(name, key) for key in keys])
+    return note.text == note_text(anchor.raw, anchor.head)
+
+
+def _signer_name(note: bytes) -> str:
+    """The name on the first signature line; it is only a claim until a key holds it true."""
+    for line in note.decode("utf-8", "replace").split("\n\n")[-1].splitlines():
+        if line.startswith("— "):
+            return line[2:].partition(" ")[0]
+    return "unsigned"

@@ -1,0 +1,65 @@
+"""Verify everything a repository holds of gitlog, without writing a byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
+from ropewalk.gitlog.report import Report, Step
+from ropewalk.gitlog.verify import verify_log
+from ropewalk.kernel.keys import PublicKey
+from ropewalk.stores.git import GitStore
+from ropewalk.stores.gitcheck import damaged_packs
+from ropewalk.stores.gitseen import SeenHeads
+
+__all__ = ["verify_repository"]
+
+
+def verify_repository(
+    store: GitStore,
+    ns: str | None = None,
+    *,
+    deep: bool = False,
+    keys: Sequence[PublicKey] = (),
+    progress: Callable[[int], None] = lambda _count: None,
+) -> Report:
+    """One report over every log, or over those called `ns`. Steps are named `<log>:<step>` when there are several."""
+    seen = SeenHeads(store.place.home / "seen", store.disk)
+    logs = []
+    for layout in (SHIPLOG, MESSAGES):
+        present = {layout.topic_of(ref) for ref in store.heads(layout.prefix)} - {None}
+        # A head that was seen and is gone is missing, not absent.
+        present |= {
+            topic
+            for topic in ((ns,) if ns else ())
+            if topic and _checked(layout.check, topic) and seen.get(layout.head_ref(topic))
+        }
+        logs += [(layout, topic) for topic in sorted(t for t in present if t) if ns in (None, topic)]
+    steps: list[Step] = []
+    entries = 0
+    for layout, topic in logs:
+        report = verify_log(
+            store, layout, topic, seen=seen.get(layout.head_ref(topic)), keys=keys, progress=progress
+        )
+        prefix = "" if len(logs) == 1 else f"{layout.name}/{topic}:"
+        steps += [Step(prefix + step.name, step.status, step.detail) for step in report.steps]
+        entries += report.entries
+    if logs or ns is None:
+        steps.append(_packs_step(store, deep=deep))
+    return Report(tuple(steps), entries)
+
+
+def _packs_step(store: GitStore, *, deep: bool) -> Step:
+    if not deep:
+        return Step("packs", "not_checked", "the checksums of whole packs are checked with --deep")
+    damage = list(damaged_packs(store.pack_folder))
+    if damage:
+        return Step("packs", "failed", "; ".join(damage[:5]))
+    return Step("packs", "passed", "every byte of every pack has its checksum")
+
+
+def _checked(check: Callable[[str], str], topic: str) -> bool:
+    try:
+        return bool(check(topic))
+    except Exception:
+        return False
