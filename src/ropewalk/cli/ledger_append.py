@@ -104,7 +104,7 @@ def _arrivals(file: str) -> Iterator[list[bytes]]:
     while (batch := arrived.get()) is not None:
         if isinstance(batch, BaseException):
             raise batch
-        yield [line for line in batch if line.strip()]
+        yield batch
 
 
 def _open(file: str) -> IO[bytes]:

@@ -12,13 +12,16 @@ That is why base64 must be canonical and why keys and signatures have fixed leng
 from __future__ import annotations
 
 import re
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from binascii import Error as Base64Error
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal, NewType, cast
+
+import orjson
 
 from ropewalk.errors import InvalidEnvelope, InvalidJson, InvalidKey, TooLarge
 from ropewalk.kernel import cbor, jcs, schema
@@ -112,6 +115,7 @@ MINIMUM_SIGNED: Final = (
 ENVELOPE_BYTES_MAX: Final = 4 << 20  # what a peer may send at all
 INLINE_BYTES_MAX: Final = 1 << 20  # beyond this the payload must be detached
 NANOS: Final = 10**9
+_SIGNATURE_TAG: Final = bytes(Tag.SIGNATURE)
 
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", re.ASCII)
 _HEX64 = re.compile(r"[0-9a-f]{64}")
@@ -131,6 +135,7 @@ class Envelope:
     raw: bytes
     id: EnvelopeId
     value: dict[str, Any]
+    signature_bytes: bytes = field(repr=False, compare=False)
 
     @property
     def hex_id(self) -> str:
@@ -212,11 +217,6 @@ class Envelope:
         return tuple(self.value["signature"]["signed_fields"])
 
     @property
-    def signature_bytes(self) -> bytes:
-        """The signature itself."""
-        return decode_base64(self.value["signature"]["sig"], "/signature/sig")
-
-    @property
     def unsigned_fields(self) -> tuple[str, ...]:
         """Fields that are present but that the signature does not reach; the payload is reached through its hash."""
         signed = set(self.value["signature"]["signed_fields"])
@@ -231,10 +231,28 @@ class Envelope:
             and not (name == "payload" and self.is_detached)
         )
 
+    @property
+    def payload_raw(self) -> bytes:
+        """The canonical bytes of the payload.
+
+        Members stand sorted, so the payload ends where payload_hash begins; no member behind that has such a key.
+        In front of it only evidence may hold keys of its own choosing.
+        """
+        if "attestation_evidence" in self.value:
+            return jcs.encode(self.value["payload"])
+        return self.raw[self.raw.index(b',"payload":') + 11 : self.raw.rindex(b',"payload_hash":"')]
+
     @cached_property
     def preimage(self) -> bytes:
         """The bytes its author signed."""
-        return signature_preimage(self.value)
+        value = self.value
+        names = value["signature"]["signed_fields"]
+        if "payload" in names or "attestation_evidence" in value:
+            return signature_preimage(value)
+        # All other members are texts, lists of texts and objects with ASCII keys: there is one way to write them.
+        return _SIGNATURE_TAG + orjson.dumps(
+            [[name, value.get(name)] for name in names], option=orjson.OPT_SORT_KEYS
+        )
 
     @cached_property
     def intent(self) -> bytes:
@@ -263,13 +281,16 @@ def parse(raw: bytes) -> Envelope:
     return _envelope(raw if checked is value else jcs.encode(checked), checked)
 
 
-def parse_stored(raw: bytes) -> Envelope:
-    """An envelope from its canonical bytes; anything else is refused, for its id would not be the one stored."""
+def parse_stored(raw: bytes, known_id: bytes | None = None) -> Envelope:
+    """An envelope from its canonical bytes; anything else is refused, for its id would not be the one stored.
+
+    `known_id` is the id where the caller has computed it from these bytes already.
+    """
     value = jcs.parse_canonical(raw)
     checked = _checked(value)
     if checked is not value:
         raise InvalidEnvelope("null optionals are not canonical", where="", schema=SCHEMA)
-    return _envelope(raw, checked)
+    return _envelope(raw, checked, known_id)
 
 
 def parse_cbor(raw: bytes) -> Envelope:
@@ -426,8 +447,8 @@ def decode_base64(text: str, where: str) -> bytes:
     ropewalk.errors.InvalidEnvelope: /x: not canonical base64 (padded, trailing bits zero)
     """
     try:
-        raw = b64decode(text, validate=True)
-        if b64encode(raw).decode() == text:
+        raw = a2b_base64(text)
+        if b2a_base64(raw, newline=False) == text.encode():  # which no lax reading survives
             return raw
     except (Base64Error, ValueError):
         pass
@@ -441,14 +462,17 @@ def _from_value(value: Any) -> Envelope:
     return _envelope(jcs.encode(checked), checked)
 
 
-def _envelope(raw: bytes, checked: dict[str, Any]) -> Envelope:
+def _envelope(raw: bytes, checked: dict[str, Any], known_id: bytes | None = None) -> Envelope:
+    signature = decode_base64(checked["signature"]["sig"], "/signature/sig")
+    if len(signature) != 64:
+        raise InvalidEnvelope("a signature has 64 bytes", where="/signature/sig", schema=SCHEMA)
     if len(raw) > INLINE_BYTES_MAX and checked["payload"] is not None:
         raise TooLarge(
             f"envelope of {len(raw)} canonical bytes; beyond {INLINE_BYTES_MAX} the payload must be detached",
             size=len(raw),
             limit=INLINE_BYTES_MAX,
         )
-    return Envelope(raw, envelope_id(raw), checked)
+    return Envelope(raw, EnvelopeId(known_id or envelope_id(raw)), checked, signature)
 
 
 def _checked(document: Any) -> dict[str, Any]:
@@ -470,13 +494,10 @@ def _checked(document: Any) -> dict[str, Any]:
         raise InvalidEnvelope(
             "payload_hash must be 64 lower-case hex digits", where="/payload_hash", schema=SCHEMA
         )
-    signature = value["signature"]
-    if len(decode_base64(signature["sig"], "/signature/sig")) != 64:
-        raise InvalidEnvelope("a signature has 64 bytes", where="/signature/sig", schema=SCHEMA)
     identity = value["origin_identity"]
     kind = identity["identity_type"]
     try:
-        _public_key(signature["alg"] if kind == "attested-domain" else kind, identity["public_key"])
+        _public_key(value["signature"]["alg"] if kind == "attested-domain" else kind, identity["public_key"])
     except InvalidKey as error:
         raise InvalidEnvelope(
             f"origin_identity: {error.detail}", where="/origin_identity/public_key", schema=SCHEMA

@@ -1,8 +1,9 @@
 """Ingest: envelopes in, sealed blocks out, a receipt when the block is on disk.
 
-Group commit: whoever finds nobody committing becomes the leader, waits a little for those who are on their way (never
-longer than the linger, not at all if nobody is), seals everything that was placed, syncs once, and hands out receipts.
-Parsing and signatures are checked before, each in its caller's thread; only the rules about the channel stand in line.
+Group commit: whoever finds nobody leading becomes the leader, waits a moment for those who came together last time
+(never longer than the linger, not at all for one who is alone), judges what has arrived, seals it, syncs once, and
+hands out receipts and the lead. One thread judges at a time: signatures checked in many threads at once only fight
+over the interpreter.
 """
 
 from __future__ import annotations
@@ -118,7 +119,8 @@ class Log:
         self._context = Context(self, policy, supported_minors)
         self._mutex = threading.Lock()
         self._arrived = threading.Condition(self._mutex)
-        self._arriving = 0
+        self._arrivals: list[tuple[bytes, Ticket]] = []
+        self._expected = 0
         self._leading = False
         self._forming: list[Forming] = []
         self._sealing: list[Forming] = []
@@ -128,32 +130,18 @@ class Log:
 
     def submit(self, raw: bytes) -> Receipt:
         """Judge one envelope, place it in a block, and return its receipt once the block is durable."""
+        ticket = Ticket()
         with self._mutex:
-            self._arriving += 1
-        try:
-            envelope = parse(raw)
-            alone, decision = self._judge_alone(envelope)
-        except BaseException:
-            with self._mutex:
-                self._arriving -= 1
-                self._arrived.notify()
-            raise
-        with self._mutex:
-            self._arriving -= 1
-            try:
-                placed = self._place(envelope, alone, decision)
-            finally:
-                if not self._arriving:
-                    self._arrived.notify()
-            if isinstance(placed, Receipt):
-                return placed
+            self._arrivals.append((raw, ticket))
             lead, self._leading = not self._leading, True
-            placed.waiting = not lead
+            ticket.waiting = not lead
+            if len(self._arrivals) >= self._expected:
+                self._arrived.notify()
         if not lead:
-            placed.wait()
-        if lead or placed.lead:
+            ticket.wait()
+        if lead or ticket.lead:
             self._lead()
-        return placed.result()
+        return ticket.result()
 
     def submit_many(self, raws: Iterable[bytes]) -> list[Receipt | RopewalkError]:
         """Submit in order from one thread, sharing blocks and syncs; refusals stand in their places."""
@@ -163,13 +151,9 @@ class Log:
 
     def begin(self, raw: bytes) -> Ticket | Receipt | RopewalkError:
         """Judge and place one envelope without waiting. Nothing is durable before `settle`."""
-        try:
-            envelope = parse(raw)
-            alone, decision = self._judge_alone(envelope)
-            with self._mutex:
-                return self._place(envelope, alone, decision)
-        except RopewalkError as error:
-            return error
+        ticket = Ticket()
+        self._judge(raw, ticket)
+        return ticket.outcome if ticket.settled else ticket
 
     def settle(self) -> None:
         """Seal everything that was placed; every ticket has its outcome afterwards."""
@@ -177,15 +161,16 @@ class Log:
             waiting = self._forming or self._sealing
             if not waiting:
                 return
+            self._expected = 0
             last = waiting[-1].tickets[-1]
             lead, self._leading = not self._leading, True
             last.waiting = not lead
         if lead:
-            self._lead(linger=False)
+            self._lead()
             return
         last.wait()  # another thread leads; it settles ours or hands us the lead
         if last.lead:
-            self._lead(linger=False)
+            self._lead()
 
     def insert(self, block: Block) -> None:
         """Take a block sealed elsewhere by this channel's key, verified and linked. A fork is kept and refused."""
@@ -256,7 +241,18 @@ class Log:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _judge_alone(self, envelope: Envelope) -> tuple[dict[int, Finding], Decision | None]:
+    def _judge(self, raw: bytes, ticket: Ticket) -> None:
+        """Judge an envelope; it is placed, or its ticket is settled at once."""
+        try:
+            envelope = parse(raw)
+            self._check_time(envelope)
+            alone, decision = judge_alone(envelope, self._context)
+            with self._mutex:
+                self._place(envelope, alone, decision, ticket)
+        except RopewalkError as error:
+            ticket.settle(error)
+
+    def _check_time(self, envelope: Envelope) -> None:
         ahead = envelope.timestamp_ns - self._now_ns()
         if ahead > self.limits.future_ns:
             raise InvalidEnvelope(
@@ -265,33 +261,30 @@ class Log:
                 where="/timestamp",
                 advice="Set the author's clock, then sign again.",
             )
-        return judge_alone(envelope, self._context)
 
     def _place(
-        self, envelope: Envelope, alone: dict[int, Finding], decision: Decision | None
-    ) -> Ticket | Receipt:
+        self, envelope: Envelope, alone: dict[int, Finding], decision: Decision | None, ticket: Ticket
+    ) -> None:
         """Judge what depends on the channel and put the envelope into the forming block. Holds the mutex."""
         known = self._pending.ids.get(envelope.id)
         if known is not None:
-            twin = Ticket()
-            known[1].twins.append(twin)
-            return twin
+            known[1].twins.append(ticket)
+            return
         stands = self._index.position(envelope.id)
         if stands is not None:
-            return Receipt(envelope.id, *stands, self._index.block_hash(stands[0]), replayed=True)
+            ticket.settle(Receipt(envelope.id, *stands, self._index.block_hash(stands[0]), replayed=True))
+            return
         judge_in_place(envelope, self._context, alone, decision).require()
         forming = self._forming[-1] if self._forming else None
         if forming is None or not self._fits(forming, envelope):
             last = self._forming or self._sealing
             forming = Forming(last[-1].height + 1 if last else self.head.height)
             self._forming.append(forming)
-        ticket = Ticket()
         place = Position(forming.height, len(forming.envelopes))
         forming.envelopes.append(envelope)
         forming.tickets.append(ticket)
         forming.size += len(envelope.raw)
         self._pending.add(envelope, place, ticket)
-        return ticket
 
     def _fits(self, forming: Forming, envelope: Envelope) -> bool:
         return (
@@ -299,27 +292,40 @@ class Log:
             and forming.size + len(envelope.raw) <= self.limits.block_bytes
         )
 
-    def _lead(self, linger: bool = True) -> None:
-        """Seal what is placed, give out what it led to, then hand the lead to whoever waits."""
-        with self._mutex:
-            deadline = time.monotonic() + self.limits.linger_s
-            while linger and self._arriving and len(self._forming) < 2:
-                left = deadline - time.monotonic()
-                if left <= 0 or not self._arrived.wait(left):
-                    break
-            self._sealing, self._forming = self._forming, []
+    def _lead(self) -> None:
+        """Judge and seal what has arrived, give out what it led to, then hand the lead to whoever waits."""
         written: list[tuple[Forming, Block, Any]] = []
         error: RopewalkError | None = None
+        arrivals = self._await_others()
         try:
+            for raw, ticket in arrivals:
+                self._judge(raw, ticket)
+            with self._mutex:
+                self._sealing, self._forming = self._forming, []
             error = self._write(written)
         except RopewalkError as caught:
             written, error = [], caught
         except BaseException as caught:
             written, error = [], Unavailable(f"channel {self.channel}: {caught!r}")
+            for _, ticket in arrivals:
+                if not ticket.settled and not ticket.placed:
+                    ticket.settle(error)
             raise
         finally:
             with self._mutex:
                 self._publish(written, error)
+
+    def _await_others(self) -> list[tuple[bytes, Ticket]]:
+        """What has arrived. Those who shared the last block are likely to come again at once: give them a moment."""
+        with self._mutex:
+            deadline = time.monotonic() + self.limits.linger_s
+            while len(self._arrivals) < self._expected:
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._arrived.wait(left):
+                    break
+            arrivals, self._arrivals = self._arrivals, []
+            self._expected = len(arrivals)
+        return arrivals
 
     def _write(self, written: list[tuple[Forming, Block, Any]]) -> RopewalkError | None:
         """Seal, append and sync; what could be appended before an error is still made durable."""
@@ -365,7 +371,8 @@ class Log:
             for forming in self._sealing:
                 self._pending.drop(forming.envelopes)
             self._sealing = []
-        heir = next((t for forming in self._forming for t in forming.tickets if t.waiting), None)
+        waiting = (ticket for forming in self._forming for ticket in forming.tickets if ticket.waiting)
+        heir = self._arrivals[0][1] if self._arrivals else next(waiting, None)
         self._leading = heir is not None
         if heir is not None:
             heir.lead = True

@@ -94,11 +94,15 @@ class History(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an envelope is judged against. Without a history, rules about the channel are not checked."""
+    """What an envelope is judged against. Without a history, rules about the channel are not checked.
+
+    `policy_hash` names the policy a sealed block was made under, for a verifier that does not have its text.
+    """
 
     history: History | None = None
     policy: Policy | None = None
     supported_minors: frozenset[str] = SUPPORTED_MINORS
+    policy_hash: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +131,20 @@ _PASSED: Final = tuple(Finding(number, "passed") for number in range(1, 9))
 class Verdict:
     """All eight findings, the fields nobody signed, and what the policy decided."""
 
-    envelope_id: bytes
+    envelope: Envelope
     findings: tuple[Finding, ...]
-    unsigned_fields: tuple[str, ...]
     decision: Decision | None = None
+
+    @property
+    def unsigned_fields(self) -> tuple[str, ...]:
+        """Fields that are present but not signed."""
+        return self.envelope.unsigned_fields
 
     @property
     def ok(self) -> bool:
         """Whether no rule failed and the policy did not deny."""
+        if self.findings == _PASSED and self.decision is None:
+            return True
         return all(finding.status != "failed" for finding in self.findings) and (
             self.decision is None or self.decision.outcome != "deny"
         )
@@ -142,7 +152,7 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """As refusals and `policy check` print it."""
         out: dict[str, Any] = {
-            "envelope_id": self.envelope_id.hex(),
+            "envelope_id": self.envelope.hex_id,
             "rules": [finding.to_json() for finding in self.findings],
             "unsigned_fields": list(self.unsigned_fields),
         }
@@ -179,7 +189,7 @@ def judge_in_place(
 ) -> Verdict:
     """The rules about the channel, joined with those that came before."""
     return Verdict(
-        envelope.id,
+        envelope,
         (
             alone[1],
             alone[2],
@@ -190,14 +200,13 @@ def judge_in_place(
             rule_7_integrity_proof(envelope, context),
             rule_8_replay_protection(envelope, context),
         ),
-        envelope.unsigned_fields,
         decision,
     )
 
 
 def rule_1_canonical_hash(envelope: Envelope, _context: Context) -> Finding:
     """S4 §7.1: payload_hash is the hash of the canonical payload."""
-    got = blake3(jcs.encode(envelope.value["payload"])).hex()
+    got = blake3(envelope.payload_raw).hex()
     if got == envelope.value["payload_hash"]:
         return _PASSED[0]
     if envelope.is_detached:
@@ -294,6 +303,8 @@ def rule_6_confidentiality(envelope: Envelope, context: Context) -> Finding:
     if "confidentiality_tag" not in envelope.value:
         return _PASSED[5]
     if context.policy is None:
+        if envelope.level == "restricted" and context.policy_hash is not None:
+            return Finding(6, "not_checked", "restricted; the policy that let it pass is not here")
         if envelope.level == "restricted":
             return Finding(6, "failed", "restricted, and the channel has no policy that allows it")
         return _PASSED[5]

@@ -37,15 +37,15 @@ class Receipt:
 
 
 class Ticket:
-    """A placed envelope. `waiting`: a thread sleeps on it; `lead`: that thread shall seal the next blocks."""
+    """A placed envelope. `waiting`: a thread sleeps on it; `lead`: that thread shall seal what comes next."""
 
-    __slots__ = ("_latch", "_outcome", "lead", "twins", "waiting")
+    __slots__ = ("_latch", "_outcome", "lead", "placed", "twins", "waiting")
 
     def __init__(self) -> None:
         self._latch = threading.Lock()  # a bare lock: an Event would cost ten times as much per envelope
         self._latch.acquire()
         self._outcome: Receipt | RopewalkError | None = None
-        self.lead = self.waiting = False
+        self.lead = self.waiting = self.placed = False
         self.twins: list[Ticket] = []
 
     def settle(self, outcome: Receipt | RopewalkError) -> None:
@@ -62,6 +62,11 @@ class Ticket:
     def wait(self) -> None:
         """Sleep until settled or given the lead."""
         self._latch.acquire()
+
+    @property
+    def settled(self) -> bool:
+        """Whether the outcome is known."""
+        return self._outcome is not None
 
     @property
     def outcome(self) -> Receipt | RopewalkError:
@@ -98,6 +103,7 @@ class Pending:
 
     def add(self, envelope: Envelope, place: Position, ticket: Ticket) -> None:
         """Take in a placed envelope."""
+        ticket.placed = True
         self.ids[envelope.id] = place, ticket
         self.intents[envelope.intent] = place
         if (key := _claim(envelope)) is not None:

@@ -13,9 +13,10 @@ from functools import reduce
 from typing import Final
 
 from ropewalk.errors import RopewalkError
-from ropewalk.ledger.block import GENESIS, Block, check_contents, check_signature
+from ropewalk.ledger.block import GENESIS, Block, Header, check_contents, check_signature
 from ropewalk.ledger.envelope import Envelope, envelope_id, parse_stored
 from ropewalk.ledger.marks import CLAIMING, claim_key
+from ropewalk.ledger.policy import Policy
 from ropewalk.ledger.rules import Context, Position, Verdict, judge
 from ropewalk.ledger.steps import Report, Step
 from ropewalk.ledger.trust import Trust
@@ -63,7 +64,7 @@ class Span:
 EMPTY: Final = Span("", 0, -1, b"", b"", 0, 0, 0, 0, 0)
 """The span of no blocks: joining it changes nothing."""
 
-Judge = Callable[[Envelope, Position], Verdict]
+Judge = Callable[[Envelope, int, Header], Verdict]
 
 
 def check_block(
@@ -91,14 +92,15 @@ def check_block(
             0,
         )
         step = "block_hashes"
-        check_contents(block, [envelope_id(raw) for raw in block.envelopes])
+        ids = [envelope_id(raw) for raw in block.envelopes]
+        check_contents(block, ids)
         step = "block_signatures"
         check_signature(block.record, trust.block_signers if trust is not None else None)
     except RopewalkError as error:
         return replace(span, fault=Fault(height, step, error.detail))
     if trust is not None and trust.policy_hash is not None and header.policy_hash != trust.policy_hash:
         return replace(span, fault=Fault(height, "policy_hash", f"block {height}: another policy"))
-    return span if judge_envelope is None else _check_envelopes(block, span, judge_envelope)
+    return span if judge_envelope is None else _check_envelopes(block, ids, span, judge_envelope)
 
 
 def join(lower: Span, upper: Span) -> Span:
@@ -128,10 +130,14 @@ def join(lower: Span, upper: Span) -> Span:
 
 
 def check_channel(
-    blocks: Iterable[tuple[int, Sequence[bytes]]], *, trust: Trust | None = None, deep: bool = True
+    blocks: Iterable[tuple[int, Sequence[bytes]]],
+    *,
+    trust: Trust | None = None,
+    deep: bool = True,
+    policy: Policy | None = None,
 ) -> Span:
     """A channel from its first block, streamed: what `check_block` sees, the links, and with `deep` all eight rules."""
-    seen = Seen()
+    seen = Seen(policy)
     judge_envelope = seen.judge if deep else None
     spans = (
         check_block(lines, height, trust=trust, judge_envelope=judge_envelope) for height, lines in blocks
@@ -166,22 +172,31 @@ def to_report(span: Span, *, deep: bool, trust: Trust | None = None) -> Report:
 class Seen:
     """What a channel held so far, kept in memory while it is checked; keys are cut to half, which nobody can forge."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy | None = None) -> None:
+        self._policy = policy
+        self._contexts: dict[bytes | None, Context] = {}
         self._ids: dict[bytes, int] = {}
         self._claims: dict[bytes, int] = {}
         self._intents: dict[bytes, int] = {}
         self._roots: dict[bytes, int] = {}
-        self._context = Context(self)
 
-    def judge(self, envelope: Envelope, place: Position) -> Verdict:
+    def judge(self, envelope: Envelope, leaf: int, header: Header) -> Verdict:
         """All eight rules over the next envelope, which is remembered."""
-        verdict = judge(envelope, self._context)
-        at = place.height << 13 | place.leaf
+        verdict = judge(envelope, self._context(header.policy_hash))
+        at = header.height << 13 | leaf
         self._ids.setdefault(envelope.id[:16], at)
         self._intents.setdefault(envelope.intent[:16], at)
         if envelope.correlation_id is not None and envelope.event_class in CLAIMING:
             self._claims.setdefault(claim_key(envelope.event_class, envelope.correlation_id)[:16], at)
         return verdict
+
+    def _context(self, policy_hash: bytes | None) -> Context:
+        if policy_hash not in self._contexts:
+            known = self._policy is not None and self._policy.hash == policy_hash
+            self._contexts[policy_hash] = Context(
+                self, self._policy if known else None, policy_hash=policy_hash
+            )
+        return self._contexts[policy_hash]
 
     def remember_root(self, root: bytes, height: int) -> None:
         """A block is complete; later proofs may lead to it."""
@@ -208,12 +223,12 @@ class Seen:
         return self._roots.get(root[:16])
 
 
-def _check_envelopes(block: Block, span: Span, judge_envelope: Judge) -> Span:
+def _check_envelopes(block: Block, ids: Sequence[bytes], span: Span, judge_envelope: Judge) -> Span:
     unchecked = 0
     height = block.height
     for index, raw in enumerate(block.envelopes):
         try:
-            verdict = judge_envelope(parse_stored(raw), Position(height, index))
+            verdict = judge_envelope(parse_stored(raw, ids[index]), index, block.header)
             if not verdict.ok:
                 verdict.require()
         except RopewalkError as error:
