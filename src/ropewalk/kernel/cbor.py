@@ -40,9 +40,8 @@ _FLOAT64_INTEGRAL = re.compile(
     rb"\xfb(?=[\x3f\xbf][\xf0-\xff].{6}|[\x40-\x42\xc0-\xc2].{7}|[\x43\xc3][\x00-\x3f].{6}|[\x00\x80]\x00{7})",
     re.DOTALL,
 )
-_INT64_UNSAFE = re.compile(
-    rb"[\x1b\x3b](?:[\x01-\xff]|\x00[\x20-\xff])"
-)  # heads of integers beyond ±(2^53−1)
+# The head of an integer beyond ±(2^53−1); a negative one is written as -1 - n, hence the second part.
+_INT64_UNSAFE = re.compile(rb"[\x1b\x3b](?:[\x01-\xff]|\x00[\x20-\xff])|\x3b\x00\x1f\xff{6}")
 _HEADS_CONTAINER = bytes([*range(0x80, 0xC0)])
 _HEADS_LARGE = bytes.fromhex("999a9bb9babb")  # containers that claim more than 255 items
 _CLAIMS_MAX = 1 << 20  # items libipld may reserve room for beyond what is really there
@@ -72,7 +71,7 @@ class Link:
         return cls(parse_cid(text))
 
 
-def dag_encode(value: Dag) -> bytes:
+def dag_encode(value: object) -> bytes:
     """The DAG-CBOR of a value.
 
     >>> dag_encode({"topic": "a", "clock": 1.0}).hex()
@@ -109,7 +108,7 @@ def dag_decode(raw: bytes) -> Dag:
     return cast(Dag, cbor2.loads(raw, tag_hook=_link_of_tag, max_depth=DEPTH_MAX + 1))
 
 
-def encode(value: Cbor) -> bytes:
+def encode(value: object) -> bytes:
     """The deterministic CBOR of a value of the JSON model, byte strings included.
 
     >>> encode({"b": 1.5, "a": [1.0, None]}).hex()
@@ -183,20 +182,22 @@ def _is_tame(raw: bytes) -> bool:
 
 def _is_shallow(raw: bytes, value: Any) -> bool:
     """Whether a value, encoded as `raw`, nests within the bound: each level costs a head."""
-    if len(raw) <= DEPTH_MAX or len(raw) - len(raw.translate(None, _HEADS_CONTAINER)) <= DEPTH_MAX:
+    if (
+        not isinstance(value, dict | list)
+        or len(raw) - len(raw.translate(None, _HEADS_CONTAINER)) <= DEPTH_MAX
+    ):
         return True
     level = [value]
-    for _ in range(DEPTH_MAX + 1):
-        below: list[Any] = []
-        for item in level:
-            if isinstance(item, dict):
-                below.extend(item.values())
-            elif isinstance(item, list):
-                below.extend(item)
-        if not below:
+    for _ in range(DEPTH_MAX):
+        level = [
+            inner
+            for item in level
+            for inner in (item.values() if isinstance(item, dict) else item)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
             return True
-        level = below
-    return not any(isinstance(item, dict | list) for item in level)
+    return False
 
 
 def _with_links(value: Any) -> Dag:

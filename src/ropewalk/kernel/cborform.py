@@ -171,7 +171,9 @@ def check(raw: bytes, dialect: Dialect) -> None:
                 raise refuse(f"float of {width * 8} bits must have {allowed * 8}")
             at += width
         elif not 20 <= info <= 22:
-            raise refuse("undefined" if info == 23 else "break outside" if info == 31 else "simple value")
+            raise refuse(
+                "undefined" if info == 23 else "break without a beginning" if info == 31 else "simple value"
+            )
 
         owed -= 1
         while stack:
@@ -186,12 +188,14 @@ def check(raw: bytes, dialect: Dialect) -> None:
 
 def _check_link(raw: bytes, at: int, refuse: Callable[[str], InvalidCbor]) -> int:
     """A link is a byte string that holds a zero byte and a CID; returns where it ends."""
-    if raw[at : at + 1] == b"\x58":  # CIDs in use have 34 or 36 bytes
+    if at == len(raw):
+        raise refuse(_CUT)
+    if raw[at] == 0x58:  # CIDs in use have 34 or 36 bytes
         size, at = int.from_bytes(raw[at + 1 : at + 2], "big"), at + 2
         if size < 24:
             raise refuse("head is longer than necessary")
     else:
-        size, at = int.from_bytes(raw[at : at + 1], "big") - 0x40, at + 1
+        size, at = raw[at] - 0x40, at + 1
         if not 0 <= size < 24:
             raise refuse("link without a CID")
     cid = raw[at : at + size]

@@ -293,7 +293,8 @@ class Tree(Reader):
                 if first in broken:
                     break
                 broken[first] = []
-                held.setdefault(first, self._span(level, first))
+                if first not in held:
+                    held[first] = self._span(level, first)
         for first in broken:
             parents[first] = None
             self._spans[level].pop(first, None)
