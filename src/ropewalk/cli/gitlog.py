@@ -130,14 +130,14 @@ def append_lines(
                 code = code or outcome.exit_code
                 fail(outcome, as_json=session().json)
                 if stop_on_error:
-                    sys.exit(code)
+                    raise click.exceptions.Exit(code)
             elif session().json:
                 emit_line(show(outcome))
             else:
                 click.echo(receipt_line(outcome))
                 sys.stdout.flush()
     if code:
-        sys.exit(code)
+        raise click.exceptions.Exit(code)
 
 
 def _batches(name: str) -> Iterator[list[bytes]]:

@@ -59,7 +59,7 @@ def run(ns: str, command: tuple[str, ...], allow_secret: bool, **fields: str | N
             receipt, noted = _record(log, ns, command, fields, code, output, started_ms, ended_ms)
         except RopewalkError as error:
             say("the command ran, but it was NOT recorded:")
-            sys.exit(fail(error, as_json=session().json))
+            raise click.exceptions.Exit(fail(error, as_json=session().json)) from error
         if session().json:
             answer = {
                 "ulid": receipt.ulid,
@@ -70,7 +70,7 @@ def run(ns: str, command: tuple[str, ...], allow_secret: bool, **fields: str | N
             emit_line({**answer, "replayed": False, "exit_code": code, "log_attached": noted})
         else:
             say(receipt_line(receipt))
-    sys.exit(code)
+    raise click.exceptions.Exit(code)
 
 
 def _record(

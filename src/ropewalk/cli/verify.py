@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -48,7 +47,7 @@ def verify(path: str | None, ns: str | None, deep: bool, trust: str | None) -> N
     report = check(target, ns, deep, trust)
     emit(report, lambda: plain(report))
     if not report["ok"]:
-        sys.exit(VERIFICATION_FAILED)
+        raise click.exceptions.Exit(VERIFICATION_FAILED)
 
 
 def kind_of(path: Path) -> str:

@@ -19,7 +19,7 @@ from ropewalk.gitlog.reading import Line, Place
 from ropewalk.kernel import jcs, schema, ulid
 from ropewalk.kernel.ulid import Ulid
 
-__all__ = ["Cursor", "height_of", "move_cursor", "read_cursor", "split_ref"]
+__all__ = ["Cursor", "check_kind", "height_of", "kind_kept", "move_cursor", "read_cursor", "split_ref"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,21 @@ def height_of(line: Line, cursor: Cursor | None) -> int:
     return slot.height if slot is not None else line.first_above(cursor.ulid) - 1
 
 
+def kind_kept(layout: Layout) -> str:
+    """What a layout keeps in a cursor's ref: S0 a commit, S1 a blob of JSON."""
+    return "blob" if layout is MESSAGES else "commit"
+
+
+def check_kind(layout: Layout, old: Cursor | None) -> None:
+    """Refuse to use a cursor that belongs to a consumer of the other specification."""
+    if old is not None and old.by != kind_kept(layout):
+        raise Conflict(
+            f"{old.ref} holds a {old.by}; this layout keeps a {kind_kept(layout)} there",
+            ref=old.ref,
+            advice="The other specification's consumer uses this name; choose another group, or `consumer reset`.",
+        )
+
+
 def move_cursor(
     repo: Repo,
     layout: Layout,
@@ -89,13 +104,9 @@ def move_cursor(
     other_kind: bool = False,
 ) -> Cursor:
     """Put a group's cursor on an event, by compare-and-swap against `old`."""
-    by = "blob" if layout is MESSAGES else "commit"
-    if old is not None and old.by != by and not other_kind:
-        raise Conflict(
-            f"{old.ref} holds a {old.by}; this layout keeps a {by} there",
-            ref=old.ref,
-            advice="The other specification's consumer uses this name; choose another group, or `consumer reset`.",
-        )
+    by = kind_kept(layout)
+    if not other_kind:
+        check_kind(layout, old)
     if old is not None and place.ulid < old.ulid and not backwards:
         raise OutOfOrder(
             f"{old.ref} stands at {old.ulid}; {place.ulid} lies before it",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import NotFound, RopewalkError
 from ropewalk.gitlog.commit import parse_message
-from ropewalk.gitlog.cursor import Cursor, height_of, move_cursor, read_cursor, split_ref
+from ropewalk.gitlog.cursor import Cursor, check_kind, height_of, move_cursor, read_cursor, split_ref
 from ropewalk.gitlog.envelope import Event
 from ropewalk.gitlog.layout import CONSUMERS, MESSAGES, SHIPLOG, Layout, consumer_ref
 from ropewalk.gitlog.objects import parse_commit
@@ -26,6 +26,7 @@ def consume(log: Repository, group: str, topic: str, limit: int, layout: Layout)
     """See `Repository.consume`."""
     line = log.lines.line(layout, topic)
     old = read_cursor(log.store, group, topic)
+    check_kind(layout, old)
     start = height_of(line, old) + 1
     handled = -1
 

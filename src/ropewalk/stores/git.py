@@ -149,9 +149,9 @@ class GitStore:
         temporary_index = temporary.with_suffix(".idx")
         made: list[Path] = []
         try:
+            made.append(keep)
             with contextlib.suppress(FileExistsError):
                 self.disk.touch_new(keep, in_flight_mark())
-            made.append(keep)
             for path, raw in ((temporary, pack), (temporary_index, index)):
                 self.disk.write_new(path, raw)
                 made.append(path)

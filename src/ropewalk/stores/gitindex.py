@@ -12,6 +12,8 @@ import hashlib
 import os
 import shutil
 import struct
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -114,19 +116,31 @@ class GitIndex:
         key = _key(ref)
         with self._reading() as txn:
             raw = txn.get(b"u" + key + ulid.to_bytes(wanted))
-            return None if raw is None else self._slot(txn, key, int.from_bytes(raw, "big"))
+            if raw is None:
+                return None
+            slot = self._slot(txn, key, int.from_bytes(raw, "big"))
+        if slot is None or slot.ulid != wanted:
+            raise self._damaged(ref)
+        return slot
 
     def first_above(self, ref: str, floor: ulid.Ulid) -> int:
-        """The height of the first entry whose ULID is greater; the count if there is none."""
+        """The height of the first entry whose ULID is greater; the count if there is none.
+
+        Found by halving, over records that carry their own checksum. Where ULIDs do not rise with the height (a log
+        other software wrote), the halving may land between them; the chain's order is then the only truth there is.
+        """
         key = _key(ref)
-        with self._reading() as txn, txn.cursor() as cursor:
-            start = b"u" + key + ulid.to_bytes(floor)
-            if cursor.set_range(start):
-                if cursor.key() == start and not cursor.next():
-                    return self._extent(txn, key).count
-                if cursor.key().startswith(b"u" + key):
-                    return int.from_bytes(cursor.value(), "big")
-            return self._extent(txn, key).count
+        with self._reading() as txn:
+            low, high = 0, self._extent(txn, key).count
+            while low < high:
+                middle = (low + high) // 2
+                slot = self._slot(txn, key, middle)
+                if slot is None:
+                    break
+                low, high = (low, middle) if slot.ulid > floor else (middle + 1, high)
+            else:
+                return low
+        raise self._damaged(ref)
 
     def span(self, ref: str, start: int, stop: int) -> list[IndexedSlot]:
         """The places from height `start` up to, not including, `stop`."""
@@ -134,14 +148,18 @@ class GitIndex:
         with self._reading() as txn:
             slots = [self._slot(txn, key, height) for height in range(start, stop)]
         if any(slot is None for slot in slots):
-            self.forget(ref)  # damage: the next caller builds it again from the log
-            raise BrokenLink(f"the index of {ref} was damaged and has been dropped; ask again", ref=ref)
+            raise self._damaged(ref)
         return [slot for slot in slots if slot is not None]
+
+    def _damaged(self, ref: str) -> BrokenLink:
+        """Drop what is kept of a ref; the next caller builds it again from the log."""
+        self.forget(ref)
+        return BrokenLink(f"the index of {ref} was damaged and has been dropped; ask again", ref=ref)
 
     def forget(self, ref: str) -> None:
         """Drop what is kept of a ref."""
         key = _key(ref)
-        with self._env.begin(write=True) as txn:
+        with self._writing() as txn:
             txn.delete(b"m" + key)
             for kind in (b"h", b"u"):
                 with txn.cursor() as cursor:
@@ -152,7 +170,7 @@ class GitIndex:
     def add(self, ref: str, base: Extent, slots: Sequence[Described]) -> bool:
         """Extend a covered line by entries just written on top of it; False if the index is elsewhere."""
         key = _key(ref)
-        with self._env.begin(write=True) as txn:
+        with self._writing() as txn:
             if self._extent(txn, key) != base:
                 return False
             _store(txn, key, ref, base.count, [_pack(slot) for slot in slots])
@@ -190,7 +208,7 @@ class GitIndex:
             spill.seek(at)
             raw = spill.read(chunk)
             records = [raw[n : n + RECORD.size] for n in range(chunk - RECORD.size, -1, -RECORD.size)]
-            with self._env.begin(write=True) as txn:
+            with self._writing() as txn:
                 if self._extent(txn, key).count != height:
                     return self.catch_up(ref, head, describe, None)  # another process was faster
                 _store(txn, key, ref, height, records)
@@ -215,6 +233,12 @@ class GitIndex:
         return IndexedSlot(
             height, ulid.from_bytes(name), ContentId("blake3:" + content.hex()), commit.hex(), blob.hex()
         )
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[Any]:
+        with self._env.begin(write=True) as txn:
+            yield txn
+        _write_stamp(self._folder)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Any]:
@@ -273,8 +297,54 @@ def _environment(folder: Path) -> Any:
         return _open[name]
 
 
+PROBE = """
+import lmdb, os, sys
+folder = sys.argv[1]
+env = lmdb.open(folder, readonly=True, lock=False, map_size=int(sys.argv[2]))
+if (env.info()["last_pgno"] + 1) * env.stat()["psize"] > os.path.getsize(os.path.join(folder, "data.mdb")):
+    sys.exit(1)
+with env.begin() as txn:
+    sum(len(key) + len(value) for key, value in txn.cursor())
+"""
+
+
+def _sound(folder: Path) -> bool:
+    """Whether the files can be mapped into this process.
+
+    Damage to a memory-mapped file kills the process that reads it. So a file that is not as we left it is read
+    through by another process first; the stamp beside it says how we left it.
+    """
+    data = folder / "data.mdb"
+    if not data.exists() or _stamp_of(folder) == _read_stamp(folder):
+        return True
+    probe = subprocess.run(
+        [sys.executable, "-c", PROBE, str(folder), str(MAP_BYTES)], capture_output=True, check=False
+    )
+    return probe.returncode == 0
+
+
+def _stamp_of(folder: Path) -> str:
+    stat = (folder / "data.mdb").stat()
+    return f"{stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
+
+
+def _read_stamp(folder: Path) -> str:
+    with contextlib.suppress(OSError):
+        return (folder / "stamp").read_text(encoding="ascii", errors="replace")
+    return ""
+
+
+def _write_stamp(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        beside = folder / f"stamp.{os.getpid()}.{threading.get_ident()}"
+        beside.write_text(_stamp_of(folder), encoding="ascii")
+        beside.replace(folder / "stamp")
+
+
 def _open_or_rebuild(folder: Path) -> Any:
     try:
+        if not _sound(folder):
+            shutil.rmtree(folder, ignore_errors=True)
         env = _open_environment(folder)
         with env.begin(write=True) as txn:
             known = txn.get(b"format")
@@ -282,6 +352,7 @@ def _open_or_rebuild(folder: Path) -> Any:
                 txn.put(b"format", FORMAT)
             elif known != FORMAT:
                 raise lmdb.InvalidError("another format")
+        _write_stamp(folder)
         env.reader_check()  # slots of killed readers
         return env
     except (lmdb.ReadonlyError, PermissionError, OSError):

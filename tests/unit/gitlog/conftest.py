@@ -1,0 +1,37 @@
+"""A repository in a temporary folder, with a clock the test turns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ropewalk.node import Repository, open_repository
+from ropewalk.stores.place import Place, make_place
+
+
+class Clock:
+    """Milliseconds that pass only when told."""
+
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return make_place(tmp_path / "log.git")[0]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def log(place: Place, clock: Clock) -> Iterator[Repository]:
+    with open_repository(place.git_dir, now_ms=clock, lock_wait_s=0.3) as repository:
+        yield repository
