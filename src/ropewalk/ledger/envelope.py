@@ -25,8 +25,9 @@ import orjson
 
 from ropewalk.errors import InvalidEnvelope, InvalidJson, InvalidKey, TooLarge
 from ropewalk.kernel import cbor, jcs, schema
-from ropewalk.kernel.digest import Tag, blake3, tagged
+from ropewalk.kernel.digest import Tag, blake3
 from ropewalk.kernel.keys import PublicKey, SigningKey
+from ropewalk.kernel.proofs import LEDGER
 
 __all__ = [
     "DEFAULT_SIGNED",
@@ -118,7 +119,6 @@ NANOS: Final = 10**9
 _SIGNATURE_TAG: Final = bytes(Tag.SIGNATURE)
 
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", re.ASCII)
-_HEX64 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -325,7 +325,7 @@ def envelope_id(raw: bytes) -> EnvelopeId:
     >>> envelope_id(b"\\0").hex()[:8]
     '746a0f0f'
     """
-    return EnvelopeId(tagged(Tag.ENVELOPE, raw))
+    return EnvelopeId(LEDGER.leaf(raw))
 
 
 def payload_hash(payload: jcs.Json) -> str:
@@ -463,9 +463,7 @@ def _from_value(value: Any) -> Envelope:
 
 
 def _envelope(raw: bytes, checked: dict[str, Any], known_id: bytes | None = None) -> Envelope:
-    signature = decode_base64(checked["signature"]["sig"], "/signature/sig")
-    if len(signature) != 64:
-        raise InvalidEnvelope("a signature has 64 bytes", where="/signature/sig", schema=SCHEMA)
+    signature = a2b_base64(checked["signature"]["sig"])  # the schema admits only the canonical spelling
     if len(raw) > INLINE_BYTES_MAX and checked["payload"] is not None:
         raise TooLarge(
             f"envelope of {len(raw)} canonical bytes; beyond {INLINE_BYTES_MAX} the payload must be detached",
@@ -490,10 +488,6 @@ def _checked(document: Any) -> dict[str, Any]:
         raise InvalidEnvelope("timestamp must be RFC 3339 text", where="/timestamp", schema=SCHEMA)
     schema.validate(SCHEMA, value)
     parse_timestamp(stamp)
-    if _HEX64.fullmatch(value["payload_hash"]) is None:
-        raise InvalidEnvelope(
-            "payload_hash must be 64 lower-case hex digits", where="/payload_hash", schema=SCHEMA
-        )
     identity = value["origin_identity"]
     kind = identity["identity_type"]
     try:

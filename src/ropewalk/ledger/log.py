@@ -9,7 +9,6 @@ over the interpreter.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -318,11 +317,7 @@ class Log:
     def _await_others(self) -> list[tuple[bytes, Ticket]]:
         """What has arrived. Those who shared the last block are likely to come again at once: give them a moment."""
         with self._mutex:
-            deadline = time.monotonic() + self.limits.linger_s
-            while len(self._arrivals) < self._expected:
-                left = deadline - time.monotonic()
-                if left <= 0 or not self._arrived.wait(left):
-                    break
+            self._arrived.wait_for(lambda: len(self._arrivals) >= self._expected, self.limits.linger_s)
             arrivals, self._arrivals = self._arrivals, []
             self._expected = len(arrivals)
         return arrivals

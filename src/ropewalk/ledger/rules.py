@@ -143,11 +143,15 @@ class Verdict:
     @property
     def ok(self) -> bool:
         """Whether no rule failed and the policy did not deny."""
-        if self.findings == _PASSED and self.decision is None:
-            return True
-        return all(finding.status != "failed" for finding in self.findings) and (
-            self.decision is None or self.decision.outcome != "deny"
+        return self.all_passed or (
+            all(finding.status != "failed" for finding in self.findings)
+            and (self.decision is None or self.decision.outcome != "deny")
         )
+
+    @property
+    def all_passed(self) -> bool:
+        """Whether every rule was judged and passed, and no policy had a say."""
+        return self.findings == _PASSED and self.decision is None
 
     def to_json(self) -> dict[str, Any]:
         """As refusals and `policy check` print it."""

@@ -9,19 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Final
 
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.block import GENESIS, Block, Header, check_contents, check_signature
 from ropewalk.ledger.envelope import Envelope, envelope_id, parse_stored
 from ropewalk.ledger.marks import CLAIMING, claim_key
-from ropewalk.ledger.policy import Policy
-from ropewalk.ledger.rules import Context, Position, Verdict, judge
+from ropewalk.ledger.policy import Decision, Policy
+from ropewalk.ledger.rules import Context, Finding, Position, judge_alone, judge_in_place
 from ropewalk.ledger.steps import Report, Step
 from ropewalk.ledger.trust import Trust
 
-__all__ = ["EMPTY", "STEPS", "Fault", "Seen", "Span", "check_block", "check_channel", "join", "to_report"]
+__all__ = [
+    "EMPTY",
+    "STEPS",
+    "Fault",
+    "Looked",
+    "Seen",
+    "Span",
+    "Spread",
+    "check_block",
+    "check_channel",
+    "join",
+    "to_report",
+]
 
 STEPS: Final = (
     "storage",
@@ -64,16 +75,41 @@ class Span:
 EMPTY: Final = Span("", 0, -1, b"", b"", 0, 0, 0, 0, 0)
 """The span of no blocks: joining it changes nothing."""
 
-Judge = Callable[[Envelope, int, Header], Verdict]
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """One block looked at alone: its span, and its envelopes with what was found about each so far."""
+
+    span: Span
+    header: Header | None = None
+    envelopes: tuple[tuple[Envelope, dict[int, Finding], Decision | None], ...] = ()
+
+
+Spread = Callable[
+    [Callable[[tuple[int, Sequence[bytes]]], Looked], Iterable[tuple[int, Sequence[bytes]]]], Iterable[Looked]
+]
+"""How blocks are looked at: `map`, or something that does the same with several hands and keeps the order."""
 
 
 def check_block(
-    lines: Sequence[bytes], height: int, *, trust: Trust | None = None, judge_envelope: Judge | None = None
+    lines: Sequence[bytes],
+    height: int,
+    *,
+    trust: Trust | None = None,
+    policy: Policy | None = None,
+    deep: bool = True,
 ) -> Span:
-    """One block alone: form, contents, seal, policy, and, where a judge is given, every envelope.
+    """One block alone: form, contents, seal, policy, and with `deep` what can be said of each envelope alone.
 
     `height` is where it was found; it names the fault if the block cannot even say who it is.
     """
+    looked = _look(lines, height, trust, policy, deep)
+    return looked.span if looked.span.fault is not None else _judge_rest(looked, None)
+
+
+def _look(
+    lines: Sequence[bytes], height: int, trust: Trust | None, policy: Policy | None, deep: bool
+) -> Looked:
     span = replace(EMPTY, first=height, last=height, blocks=1, envelopes=max(0, len(lines) - 1))
     step = "block_form"
     try:
@@ -97,10 +133,46 @@ def check_block(
         step = "block_signatures"
         check_signature(block.record, trust.block_signers if trust is not None else None)
     except RopewalkError as error:
-        return replace(span, fault=Fault(height, step, error.detail))
+        return Looked(replace(span, fault=Fault(height, step, error.detail)))
     if trust is not None and trust.policy_hash is not None and header.policy_hash != trust.policy_hash:
-        return replace(span, fault=Fault(height, "policy_hash", f"block {height}: another policy"))
-    return span if judge_envelope is None else _check_envelopes(block, ids, span, judge_envelope)
+        return Looked(replace(span, fault=Fault(height, "policy_hash", f"block {height}: another policy")))
+    if not deep:
+        return Looked(span, header)
+    known = policy if policy is not None and policy.hash == header.policy_hash else None
+    context = Context(policy=known, policy_hash=header.policy_hash)
+    envelopes = []
+    for index, raw in enumerate(block.envelopes):
+        try:
+            envelope = parse_stored(raw, ids[index])
+        except RopewalkError as error:
+            return Looked(replace(span, fault=_fault_in(height, index, error)))
+        envelopes.append((envelope, *judge_alone(envelope, context)))
+    return Looked(span, header, tuple(envelopes))
+
+
+def _judge_rest(looked: Looked, seen: Seen | None) -> Span:
+    """Join what was found about each envelope alone with what the channel says about it."""
+    span, header, unchecked = looked.span, looked.header, 0
+    if header is None:
+        return span
+    context = Context(seen)
+    for index, (envelope, alone, decision) in enumerate(looked.envelopes):
+        verdict = judge_in_place(envelope, context, alone, decision)
+        if not verdict.all_passed:
+            try:
+                verdict.require()
+            except RopewalkError as error:
+                return replace(span, fault=_fault_in(header.height, index, error))
+            unchecked += sum(finding.status == "not_checked" for finding in verdict.findings)
+        if seen is not None:
+            seen.remember(envelope, header.height, index)
+    if seen is not None:
+        seen.remember_root(header.merkle_root, header.height)
+    return replace(span, unchecked=unchecked) if unchecked else span
+
+
+def _fault_in(height: int, index: int, error: RopewalkError) -> Fault:
+    return Fault(height, "envelopes", f"block {height}, envelope {index}: {error.detail}", index)
 
 
 def join(lower: Span, upper: Span) -> Span:
@@ -133,16 +205,24 @@ def check_channel(
     blocks: Iterable[tuple[int, Sequence[bytes]]],
     *,
     trust: Trust | None = None,
-    deep: bool = True,
     policy: Policy | None = None,
+    deep: bool = True,
+    spread: Spread = map,
 ) -> Span:
-    """A channel from its first block, streamed: what `check_block` sees, the links, and with `deep` all eight rules."""
-    seen = Seen(policy)
-    judge_envelope = seen.judge if deep else None
-    spans = (
-        check_block(lines, height, trust=trust, judge_envelope=judge_envelope) for height, lines in blocks
-    )
-    whole = reduce(join, _until_fault(spans), EMPTY)
+    """A channel from its first block, streamed: every block alone, the links, and with `deep` all eight rules."""
+    seen = Seen()
+
+    def look(found: tuple[int, Sequence[bytes]]) -> Looked:
+        return _look(found[1], found[0], trust, policy, deep)
+
+    whole = EMPTY
+    for looked in spread(look, blocks):
+        span = looked.span
+        if span.fault is None and whole.fault is None and deep:
+            span = _judge_rest(looked, seen)
+        whole = join(whole, span)
+        if whole.fault is not None:  # nothing above it can be believed
+            break
     if whole.blocks and whole.fault is None and (whole.first, whole.below) != (0, GENESIS):
         return replace(
             whole, fault=Fault(whole.first, "links", "the channel does not begin with its first block")
@@ -172,31 +252,19 @@ def to_report(span: Span, *, deep: bool, trust: Trust | None = None) -> Report:
 class Seen:
     """What a channel held so far, kept in memory while it is checked; keys are cut to half, which nobody can forge."""
 
-    def __init__(self, policy: Policy | None = None) -> None:
-        self._policy = policy
-        self._contexts: dict[bytes | None, Context] = {}
+    def __init__(self) -> None:
         self._ids: dict[bytes, int] = {}
         self._claims: dict[bytes, int] = {}
         self._intents: dict[bytes, int] = {}
         self._roots: dict[bytes, int] = {}
 
-    def judge(self, envelope: Envelope, leaf: int, header: Header) -> Verdict:
-        """All eight rules over the next envelope, which is remembered."""
-        verdict = judge(envelope, self._context(header.policy_hash))
-        at = header.height << 13 | leaf
+    def remember(self, envelope: Envelope, height: int, index: int) -> None:
+        """The envelope stands there."""
+        at = height << 13 | index
         self._ids.setdefault(envelope.id[:16], at)
         self._intents.setdefault(envelope.intent[:16], at)
         if envelope.correlation_id is not None and envelope.event_class in CLAIMING:
             self._claims.setdefault(claim_key(envelope.event_class, envelope.correlation_id)[:16], at)
-        return verdict
-
-    def _context(self, policy_hash: bytes | None) -> Context:
-        if policy_hash not in self._contexts:
-            known = self._policy is not None and self._policy.hash == policy_hash
-            self._contexts[policy_hash] = Context(
-                self, self._policy if known else None, policy_hash=policy_hash
-            )
-        return self._contexts[policy_hash]
 
     def remember_root(self, root: bytes, height: int) -> None:
         """A block is complete; later proofs may lead to it."""
@@ -223,24 +291,6 @@ class Seen:
         return self._roots.get(root[:16])
 
 
-def _check_envelopes(block: Block, ids: Sequence[bytes], span: Span, judge_envelope: Judge) -> Span:
-    unchecked = 0
-    height = block.height
-    for index, raw in enumerate(block.envelopes):
-        try:
-            verdict = judge_envelope(parse_stored(raw, ids[index]), index, block.header)
-            if not verdict.ok:
-                verdict.require()
-        except RopewalkError as error:
-            detail = f"block {height}, envelope {index}: {error.detail}"
-            return replace(span, fault=Fault(height, "envelopes", detail, index))
-        unchecked += sum(finding.status == "not_checked" for finding in verdict.findings)
-    owner = getattr(judge_envelope, "__self__", None)
-    if isinstance(owner, Seen):
-        owner.remember_root(block.header.merkle_root, height)
-    return replace(span, unchecked=unchecked)
-
-
 def _between(lower: Span, upper: Span) -> Fault | None:
     if lower.fault is not None and lower.fault.step == "block_form":
         return None
@@ -255,14 +305,6 @@ def _between(lower: Span, upper: Span) -> Fault | None:
     if upper.first_ns < lower.last_ns:
         return Fault(upper.first, "links", f"block {upper.first} is earlier than block {lower.last}")
     return None
-
-
-def _until_fault(spans: Iterable[Span]) -> Iterable[Span]:
-    """Stop after the first fault inside a block; nothing above it can be believed."""
-    for span in spans:
-        yield span
-        if span.fault is not None:
-            return
 
 
 def _counted(name: str, span: Span) -> str:
