@@ -61,8 +61,8 @@ class Index(Protocol):
     def intent(self, key: bytes) -> tuple[int, int] | None:
         """Where a statement was first seen."""
 
-    def root(self, root: bytes) -> int | None:
-        """The height of the block with that root."""
+    def leaves(self, root: bytes) -> int | None:
+        """How many envelopes the block with that root has."""
 
     def lines_of(self, height: int, index: int | None) -> list[bytes]:
         """The record line of a block, and the line of one of its envelopes."""
@@ -234,9 +234,9 @@ class Log:
         """Where the same statement stands."""
         return self._pending.intents.get(intent) or _position(self._index.intent(intent))
 
-    def root(self, root: bytes) -> int | None:
-        """The height of the block with that root."""
-        return self._index.root(root)
+    def leaves(self, root: bytes) -> int | None:
+        """How many envelopes the block with that root has."""
+        return self._index.leaves(root)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

@@ -88,8 +88,8 @@ class History(Protocol):
     def intent(self, intent: bytes) -> Position | None:
         """Where the same signed statement stands."""
 
-    def root(self, root: bytes) -> int | None:
-        """The height of the block with that root."""
+    def leaves(self, root: bytes) -> int | None:
+        """How many envelopes the block with that root has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,15 +326,18 @@ def rule_7_integrity_proof(envelope: Envelope, context: Context) -> Finding:
     if proof["type"] != "merkle":
         return Finding(7, "not_checked", f"{proof['type']} proofs are not checked")
     try:
-        root = _check_merkle(proof["proof"])
+        root, size = _check_merkle(proof["proof"])
     except (InvalidEnvelope, InvalidJson, InvalidProof, ProofRefused) as error:
         return Finding(7, "failed", error.detail)
     if root == envelope.payload_hash:
         return _PASSED[6]
     if context.history is None:
         return Finding(7, "not_checked", "the path holds; no channel to look up its root in")
-    if context.history.root(root) is None:
+    leaves = context.history.leaves(root)
+    if leaves is None:
         return Finding(7, "failed", f"no earlier block of this channel has the root {root.hex()}")
+    if leaves != size:
+        return Finding(7, "failed", f"the block with that root has {leaves} envelopes, the proof says {size}")
     return _PASSED[6]
 
 
@@ -402,8 +405,11 @@ def _maybe_id(text: str) -> bytes | None:
         return None
 
 
-def _check_merkle(text: str) -> bytes:
-    """The root a Merkle proof leads to: base64 of canonical `{"leaf","index","size","path","root"}`."""
+def _check_merkle(text: str) -> tuple[bytes, int]:
+    """The root a Merkle proof leads to, and the size it claims.
+
+    It is the base64 of canonical `{"leaf","index","size","path","root"}`.
+    """
     value = jcs.parse_canonical(decode_base64(text, "/integrity_proof/proof"))
     if not isinstance(value, dict) or value.keys() != {"leaf", "index", "size", "path", "root"}:
         raise InvalidProof("an integrity proof has leaf, index, size, path and root")
@@ -412,7 +418,7 @@ def _check_merkle(text: str) -> bytes:
         raise InvalidProof("index and size are integers, path is a list")
     leaf, root, *siblings = (_hash(text) for text in (value["leaf"], value["root"], *path))
     merkle.verify_inclusion(leaf, index, size, siblings, root)
-    return root
+    return root, size
 
 
 def _hash(text: Any) -> bytes:

@@ -24,6 +24,7 @@ __all__ = [
     "EMPTY",
     "STEPS",
     "Fault",
+    "Found",
     "Looked",
     "Seen",
     "Span",
@@ -85,9 +86,10 @@ class Looked:
     envelopes: tuple[tuple[Envelope, dict[int, Finding], Decision | None], ...] = ()
 
 
-Spread = Callable[
-    [Callable[[tuple[int, Sequence[bytes]]], Looked], Iterable[tuple[int, Sequence[bytes]]]], Iterable[Looked]
-]
+Found = tuple[int, Sequence[bytes]]
+"""A height, and the lines stored for it."""
+
+Spread = Callable[[Callable[[Found], Looked], Iterable[Found]], Iterable[Looked]]
 """How blocks are looked at: `map`, or something that does the same with several hands and keeps the order."""
 
 
@@ -167,7 +169,7 @@ def _judge_rest(looked: Looked, seen: Seen | None) -> Span:
         if seen is not None:
             seen.remember(envelope, header.height, index)
     if seen is not None:
-        seen.remember_root(header.merkle_root, header.height)
+        seen.remember_root(header.merkle_root, header.envelope_count)
     return replace(span, unchecked=unchecked) if unchecked else span
 
 
@@ -202,7 +204,7 @@ def join(lower: Span, upper: Span) -> Span:
 
 
 def check_channel(
-    blocks: Iterable[tuple[int, Sequence[bytes]]],
+    blocks: Iterable[Found],
     *,
     trust: Trust | None = None,
     policy: Policy | None = None,
@@ -212,7 +214,7 @@ def check_channel(
     """A channel from its first block, streamed: every block alone, the links, and with `deep` all eight rules."""
     seen = Seen()
 
-    def look(found: tuple[int, Sequence[bytes]]) -> Looked:
+    def look(found: Found) -> Looked:
         return _look(found[1], found[0], trust, policy, deep)
 
     whole = EMPTY
@@ -266,9 +268,9 @@ class Seen:
         if envelope.correlation_id is not None and envelope.event_class in CLAIMING:
             self._claims.setdefault(claim_key(envelope.event_class, envelope.correlation_id)[:16], at)
 
-    def remember_root(self, root: bytes, height: int) -> None:
+    def remember_root(self, root: bytes, leaves: int) -> None:
         """A block is complete; later proofs may lead to it."""
-        self._roots.setdefault(root[:16], height)
+        self._roots.setdefault(root[:16], leaves)
 
     def position(self, envelope_id: bytes) -> Position | None:
         """Where an envelope stands."""
@@ -286,8 +288,8 @@ class Seen:
         """Where a statement was first seen."""
         return _position(self._intents.get(intent[:16]))
 
-    def root(self, root: bytes) -> int | None:
-        """The height of the block with that root."""
+    def leaves(self, root: bytes) -> int | None:
+        """How many envelopes the block with that root has."""
         return self._roots.get(root[:16])
 
 

@@ -215,12 +215,12 @@ class LedgerIndex:
         """Where a statement was first seen."""
         return self._intents.get(key) or self._place(b"intent", key)
 
-    def root(self, root: bytes) -> int | None:
-        """The height of the first block with that root."""
+    def leaves(self, root: bytes) -> int | None:
+        """How many envelopes the first block with that root has."""
         if root in self._roots:
-            return self._roots[root]
+            return self.block(self._roots[root]).count
         raw = self._get(b"root", root)
-        return None if raw is None else int(_HEIGHT.unpack(raw)[0])
+        return None if raw is None else self.block(int(_HEIGHT.unpack(raw)[0])).count
 
     def block(self, height: int) -> BlockEntry:
         """The entry of a block."""
@@ -246,7 +246,7 @@ class LedgerIndex:
         """The hash of a block."""
         return self.block(height).block_hash
 
-    def leaves(self, start: int, end: int) -> Iterator[tuple[bytes, bytes]]:
+    def tree_leaves(self, start: int, end: int) -> Iterator[tuple[bytes, bytes]]:
         """(block hash, header leaf) of the heights from `start` up to, not with, `end`."""
         for height in range(start, end):
             entry = self.block(height)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import hashes
@@ -253,7 +254,8 @@ def test_everyone_who_waits_hears_of_a_failed_sync(tmp_path):
 
 def _outcome(ledger, envelope: Envelope) -> Receipt | RopewalkError:
     try:
-        return ledger.log.submit(envelope.raw)
+        receipt: Receipt = ledger.log.submit(envelope.raw)
+        return receipt
     except RopewalkError as error:
         return error
 
@@ -275,7 +277,7 @@ def test_a_block_made_elsewhere_by_the_same_key_is_taken_and_a_fork_is_kept_with
         assert caught.value.fields["ours"] == first.hash.hex()
         assert caught.value.fields["theirs"] == other.hash.hex()
     (kept,) = (tmp_path / "ledger/ea.core/evidence").iterdir()
-    sides = jcs.parse(kept.read_bytes())
+    sides: Any = jcs.parse(kept.read_bytes())
     assert jcs.encode(sides["ours"]) == first.record.raw and jcs.encode(sides["theirs"]) == other.record.raw
 
 
