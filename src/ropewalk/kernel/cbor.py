@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeAlias, cast
 
 import cbor2
@@ -33,18 +34,26 @@ Dag: TypeAlias = "bool | int | float | str | bytes | Link | list[Dag] | dict[str
 _ipld_encode = libipld.encode_dag_cbor
 _ipld_decode = libipld.decode_dag_cbor
 
+_CONTAINERS = (dict, list)
+_SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
+_IPLD_REFUSES = (ValueError, RecursionError, InvalidDigest)
+_CBOR2_REFUSES = (cbor2.CBORError, ValueError, TypeError, InvalidCbor)
 _LINK = b"\xd8\x2a"  # the head of tag 42: no link is written without it
 _FLOAT64 = b"\xfb"  # the head of a 64-bit float; never part of UTF-8
-# A 64-bit float may be a safe integer only if it is zero, or its exponent says 1 ≤ |x| < 2^53.
+# The head of a float that may be a safe integer: zero, or an exponent that says 1 ≤ |x| < 2^53. Below 2^45 the last
+# byte of an integer is zero, which spares most fractions a closer look.
 _FLOAT64_INTEGRAL = re.compile(
-    rb"\xfb(?=[\x3f\xbf][\xf0-\xff].{6}|[\x40-\x42\xc0-\xc2].{7}|[\x43\xc3][\x00-\x3f].{6}|[\x00\x80]\x00{7})",
+    rb"\xfb(?=(?:[\x3f\xbf][\xf0-\xff]|[\x40\x41\xc0\xc1].|[\x42\xc2][\x00-\xbf]).{5}\x00"
+    rb"|(?:[\x42\xc2][\xc0-\xff]|[\x43\xc3][\x00-\x3f]).{6}|[\x00\x80]\x00{7})",
     re.DOTALL,
 )
 # The head of an integer beyond ±(2^53−1); a negative one is written as -1 - n, hence the second part.
 _INT64_UNSAFE = re.compile(rb"[\x1b\x3b](?:[\x01-\xff]|\x00[\x20-\xff])|\x3b\x00\x1f\xff{6}")
-_HEADS_CONTAINER = bytes([*range(0x80, 0xC0)])
+_HEADS_CONTAINER = bytes(range(0x80, 0xC0))
 _HEADS_LARGE = bytes.fromhex("999a9bb9babb")  # containers that claim more than 255 items
+_NESTING_MAX = 512  # levels libipld may descend, at 600 bytes of stack each
 _CLAIMS_MAX = 1 << 20  # items libipld may reserve room for beyond what is really there
+_TAGS_KNOWN_TO_CBOR2 = (*range(42), *range(43, 264), 1004, 43000, 55799)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +109,17 @@ def dag_decode(raw: bytes) -> Dag:
     if _is_tame(raw):
         try:
             value = _ipld_decode(raw)
-            if _ipld_encode(value) == raw and not _has_integral_float(raw):
+            if _ipld_encode(value) == raw and not _has_integral_float(raw) and _is_shallow(raw, value):
                 return _with_links(value) if _LINK in raw else cast(Dag, value)
-        except (ValueError, RecursionError, InvalidDigest):
-            pass  # the law below says what is wrong, and where
-    check(raw, DAG)
-    return cast(Dag, cbor2.loads(raw, tag_hook=_link_of_tag, max_depth=DEPTH_MAX + 1))
+        except _IPLD_REFUSES:
+            pass
+    try:
+        value = _read(raw)
+        if dag_encode(value) == raw:
+            return cast(Dag, value)
+    except _CBOR2_REFUSES:
+        pass
+    raise _fault(raw, DAG)
 
 
 def encode(value: object) -> bytes:
@@ -137,12 +151,39 @@ def decode(raw: bytes) -> Cbor:
     if _is_tame(raw):
         try:
             value = _ipld_decode(raw)
-            if _ipld_encode(value) == raw and _is_core(raw, value):
+            if _ipld_encode(value) == raw and _is_core(raw, value) and _is_shallow(raw, value):
                 return cast(Cbor, value)
-        except (ValueError, RecursionError):
+        except _IPLD_REFUSES:
             pass
-    check(raw, CORE)
-    return cast(Cbor, cbor2.loads(raw, max_depth=DEPTH_MAX + 1))
+    try:
+        value = _read(raw)
+        if encode(value) == raw:
+            return cast(Cbor, value)
+    except _CBOR2_REFUSES:
+        pass
+    raise _fault(raw, CORE)
+
+
+def _read(raw: bytes) -> object:
+    """What cbor2 makes of `raw`. It takes many spellings, but memory follows the input and depth is bounded."""
+    return cbor2.loads(
+        raw,
+        tag_hook=_link_of_tag,
+        semantic_decoders=_REFUSE_TAGS,
+        max_depth=DEPTH_MAX,
+        allow_indefinite=False,
+        allow_duplicate_keys=False,
+        strict_hashable_types=True,
+    )
+
+
+def _fault(raw: bytes, dialect: Dialect) -> InvalidCbor:
+    """What is wrong with bytes that are not canonical, and where."""
+    try:
+        check(raw, dialect)
+    except InvalidCbor as error:
+        return error
+    return InvalidCbor(f"{dialect.name}: not canonical", reason="not canonical")
 
 
 def _has_integral_float(raw: bytes) -> bool:
@@ -172,32 +213,28 @@ def _is_core(raw: bytes, value: Any) -> bool:
 
 
 def _is_tame(raw: bytes) -> bool:
-    """Whether libipld can read `raw` in bounded memory: heads that could nest or claim too much are few."""
-    size = len(raw)
-    return size <= DEPTH_MAX or (
-        size - len(raw.translate(None, _HEADS_CONTAINER)) <= DEPTH_MAX
-        and (size - len(raw.translate(None, _HEADS_LARGE))) * size <= _CLAIMS_MAX
+    """Whether libipld can read `raw` with little stack and memory: heads that nest or claim much are few."""
+    return (
+        _count(raw, _HEADS_CONTAINER) <= _NESTING_MAX and _count(raw, _HEADS_LARGE) * len(raw) <= _CLAIMS_MAX
     )
 
 
 def _is_shallow(raw: bytes, value: Any) -> bool:
-    """Whether a value, encoded as `raw`, nests within the bound: each level costs a head."""
-    if (
-        not isinstance(value, dict | list)
-        or len(raw) - len(raw.translate(None, _HEADS_CONTAINER)) <= DEPTH_MAX
-    ):
+    """Whether a value, encoded as `raw`, nests within the bound; every level costs a head."""
+    if _count(raw, _HEADS_CONTAINER) <= DEPTH_MAX or not isinstance(value, _CONTAINERS):
         return True
     level = [value]
     for _ in range(DEPTH_MAX):
-        level = [
-            inner
-            for item in level
-            for inner in (item.values() if isinstance(item, dict) else item)
-            if isinstance(inner, dict | list)
-        ]
+        inside = chain.from_iterable(item.values() if isinstance(item, dict) else item for item in level)
+        level = [item for item in inside if type(item) not in _SCALARS and isinstance(item, _CONTAINERS)]
         if not level:
             return True
     return False
+
+
+def _count(raw: bytes, heads: bytes) -> int:
+    """How many bytes of `raw` are, or by chance look like, one of these heads."""
+    return len(raw) - len(raw.translate(None, heads))
 
 
 def _with_links(value: Any) -> Dag:
@@ -212,7 +249,16 @@ def _with_links(value: Any) -> Dag:
 
 
 def _link_of_tag(tag: cbor2.CBORTag, _immutable: bool) -> Link:
+    if tag.tag != 42 or tag.value[:1] != b"\0":
+        raise ValueError("not a link")
     return Link(tag.value[1:])
+
+
+def _refuse_tag(_value: object, _immutable: bool) -> object:
+    raise ValueError("not a link")
+
+
+_REFUSE_TAGS = dict.fromkeys(_TAGS_KNOWN_TO_CBOR2, _refuse_tag)  # dates, decimals, patterns: none is ours
 
 
 def _settle(value: Any, dialect: Dialect, where: str = "", depth: int = 0) -> Any:
@@ -223,7 +269,7 @@ def _settle(value: Any, dialect: Dialect, where: str = "", depth: int = 0) -> An
             f"{dialect.name} value{' at ' + where if where else ''}: {reason}", where=where, reason=reason
         )
 
-    if value is None or isinstance(value, bool | bytes):
+    if value is None or isinstance(value, (bool, bytes)):
         return value
     if isinstance(value, str):
         try:
@@ -245,7 +291,7 @@ def _settle(value: Any, dialect: Dialect, where: str = "", depth: int = 0) -> An
         return int(value)
     if isinstance(value, Link) and dialect.links:
         return cbor2.CBORTag(42, b"\0" + value.cid)
-    if not isinstance(value, dict | list):
+    if not isinstance(value, _CONTAINERS):
         raise refuse(f"{type(value).__name__} has no canonical form")
     if depth == DEPTH_MAX:
         raise refuse(f"nested deeper than {DEPTH_MAX}")
