@@ -27,9 +27,7 @@ if TYPE_CHECKING:  # a heavy import: the first validation pays for it, not the f
 __all__ = ["names", "schema_id", "schema_ids", "text", "validate"]
 
 _SUFFIX: Final = ".schema.json"
-_ERRORS_MAX: Final = (
-    200  # a document can break a schema in a million places; the first is chosen among this many
-)
+_COMPARED_MAX: Final = 1_000  # members and items of a document whose faults are all looked at; see `_errors`
 
 # What a person should hear of first when one place breaks several keywords.
 _RANK: Final = {
@@ -71,11 +69,11 @@ def validate(name: str, value: object) -> None:
     try:
         if validator.is_valid(value):
             return
-        errors = list(islice(validator.iter_errors(value), _ERRORS_MAX))
+        errors = _errors(validator, value)
     except ValueError as error:  # not JSON at all: a set, bytes, a key that is no string
         raise InvalidEnvelope(f"{error} ({name})", where="", schema=schema_id(name)) from None
     first = _first(complaint for error in errors for complaint in _complaints(error))
-    detail = f"{first.where}: {first.detail}" if first.where else first.detail
+    detail = f"{shown(first.where)[1:-1]}: {first.detail}" if first.where else first.detail
     raise InvalidEnvelope(f"{detail} ({name})", where=first.where, schema=schema_id(name))
 
 
@@ -161,6 +159,32 @@ def _fetch_nothing(uri: str) -> NoReturn:
 # --- saying what is wrong ---
 
 
+def _errors(validator: Validator, value: object) -> list[ValidationError]:
+    """What is wrong: everything in a document of common size, the first thing met in a large one.
+
+    Each error costs some 30 µs to describe, so a stranger's megabyte with a fault in every item must not be told all.
+    """
+    from jsonschema_rs import ValidationError
+
+    if _is_small(value):
+        return list(validator.iter_errors(value))
+    try:
+        validator.validate(value)
+    except ValidationError as error:
+        return [error]
+    return []
+
+
+def _is_small(value: object) -> bool:
+    count, waiting = 0, [value]
+    while waiting and count <= _COMPARED_MAX:
+        one = waiting.pop()
+        if isinstance(one, dict | list):
+            count += len(one)
+            waiting += islice(one.values() if isinstance(one, dict) else one, _COMPARED_MAX)
+    return count <= _COMPARED_MAX
+
+
 class _Complaint(NamedTuple):
     """One thing that is wrong, and what it is chosen by when there are several: its place, then its keyword."""
 
@@ -203,35 +227,17 @@ def _complaint(error: ValidationError, detail: str, *below: str) -> _Complaint:
 
 
 def _of_branches(error: ValidationError, branches: list[list[ValidationError]]) -> _Complaint:
-    """The complaint of the branch that was meant; if none was, what the branches together ask for."""
+    """What the schema says the choice is, or the complaint of the branch that comes closest."""
     if title := _title(error):
         return _complaint(error, f"found {_found(error.instance)}, expected {title}")
-    depth = len(error.instance_path)
-    meant = [branch for branch in branches if not any(_is_other_kind(each, depth) for each in branch)]
-    if meant:
-        return _first(each for one in min(meant, key=len) for each in _complaints(one))
-    marks = [each for branch in branches for each in branch if each.kind.name == "const"]
-    if marks:
-        options = [each.kind.value for each in marks if each.instance_path == marks[0].instance_path]
-        return _complaint(marks[0], f"found {_found(marks[0].instance)}, expected {_either(options)}")
-    missing = [each.kind.value for branch in branches for each in branch if _is_mark_missing(each)]
-    if missing:
-        return _complaint(error, f"{_either(list(dict.fromkeys(missing)))} is missing")
-    return _first(each for one in min(branches, key=len) for each in _complaints(one))
 
+    def distance(branch: list[ValidationError]) -> tuple[bool, int]:
+        other_type = any(
+            each.kind.name == "type" and each.instance_path == error.instance_path for each in branch
+        )
+        return other_type, len(branch)
 
-def _is_other_kind(error: ValidationError, depth: int) -> bool:
-    """Whether the error says that another branch was meant: its mark differs or is missing, or the type is another."""
-    below = len(error.instance_path) - depth
-    kind = error.kind.name
-    return (kind == "const" and below == 1) or (kind == "type" and below == 0) or _is_mark_missing(error)
-
-
-def _is_mark_missing(error: ValidationError) -> bool:
-    """Whether what is missing is a member with one constant value, which is how branches are told apart."""
-    if error.kind.name != "required":
-        return False
-    return "const" in _subschema(error).get("properties", {}).get(error.kind.value, {})
+    return _first(each for one in min(branches, key=distance) for each in _complaints(one))
 
 
 def _wanted(error: ValidationError) -> str:
