@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,9 +14,19 @@ from ropewalk.kernel import jcs, schema, ulid
 from ropewalk.kernel.digest import ContentId, content_id
 from ropewalk.kernel.ulid import Ulid
 
-__all__ = ["ENVELOPE_BYTES_MAX", "Draft", "Event", "Sealed", "parse_document", "read_envelope", "seal"]
+__all__ = [
+    "ENVELOPE_BYTES_MAX",
+    "Draft",
+    "Event",
+    "Sealed",
+    "parse_document",
+    "read_envelope",
+    "seal",
+    "seal_foreign",
+]
 
 ENVELOPE_BYTES_MAX = 1 << 20  # larger payloads belong behind a pointer or in an attachment
+FOREIGN_BYTES_MAX = 32 << 20  # what somebody else recorded is kept, up to half of what a loose object may be
 FIELDS = frozenset({"ulid", "ns", "type", "payload", "refs"})
 
 
@@ -99,6 +109,28 @@ def seal(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -
     >>> seal(SHIPLOG, "demo", {"type": "t", "payload": {}}, Ulid("01HF4Y9Q1SM8Q7K9DK2R4V5CXD")).raw
     b'{"ns":"demo","payload":{},"type":"t","ulid":"01HF4Y9Q1SM8Q7K9DK2R4V5CXD"}'
     """
+    return _seal(layout, topic, document, ulid_, jcs.encode, ENVELOPE_BYTES_MAX)
+
+
+def seal_foreign(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -> Sealed:
+    """As `seal`, for what was recorded elsewhere: numbers are doubles, as in ECMAScript, and more bytes are allowed.
+
+    >>> from ropewalk.gitlog.layout import SHIPLOG
+    >>> document = {"type": "t", "payload": {"n": 2.0**60}}
+    >>> seal_foreign(SHIPLOG, "demo", document, Ulid("01HF4Y9Q1SM8Q7K9DK2R4V5CXD")).raw[:46]
+    b'{"ns":"demo","payload":{"n":115292150460684700'
+    """
+    return _seal(layout, topic, document, ulid_, jcs.encode_foreign, FOREIGN_BYTES_MAX)
+
+
+def _seal(
+    layout: Layout,
+    topic: str,
+    document: Mapping[str, Any],
+    ulid_: Ulid,
+    encode: Callable[[object], bytes],
+    limit: int,
+) -> Sealed:
     whole = {**document, "ulid": ulid_, "ns": document.get("ns", topic)}
     if layout.topic_is_ns and whole["ns"] != topic:
         raise InvalidEnvelope(
@@ -107,9 +139,9 @@ def seal(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -
             schema=layout.envelope_schema,
             advice="Append to the namespace the envelope names, or leave `ns` out.",
         )
-    raw = jcs.encode(whole)
-    if len(raw) > ENVELOPE_BYTES_MAX:
-        raise _too_large(len(raw))
+    raw = encode(whole)
+    if len(raw) > limit:
+        raise _too_large(len(raw), limit)
     schema.validate(layout.envelope_schema, whole)
     return Sealed(ulid_, raw, content_id(raw))
 
@@ -136,10 +168,10 @@ def read_envelope(raw: bytes, promised: str) -> tuple[dict[str, Any], bool]:
     return parsed, canonical == raw
 
 
-def _too_large(size: int) -> TooLarge:
+def _too_large(size: int, limit: int = ENVELOPE_BYTES_MAX) -> TooLarge:
     return TooLarge(
-        f"the envelope has {size} bytes; at most {ENVELOPE_BYTES_MAX} are allowed",
+        f"the envelope has {size} bytes; at most {limit} are allowed",
         size=size,
-        limit=ENVELOPE_BYTES_MAX,
+        limit=limit,
         advice="Seal the payload behind a pointer (`ropewalk pointer seal`) or attach it.",
     )

@@ -52,6 +52,7 @@ __all__ = [
     "describe",
     "find_blob",
     "get_object",
+    "grow",
     "load",
     "plan",
     "tip_at",
@@ -154,7 +155,7 @@ def plan(
                 else None
             )
             if old is None:
-                old = _grow(layout, topic, made, draft, sealed, setting, anchor)
+                old = grow(layout, topic, made, draft, sealed, setting, anchor)
                 fresh[ulid] = old
             made.outcomes.append(old)
         except RopewalkError as error:
@@ -293,9 +294,10 @@ def _settled(
     return Receipt(topic, sealed.ulid, sealed.content_id, old.commit, replayed=True)
 
 
-def _grow(
+def grow(
     layout: Layout, topic: str, made: Plan, draft: Draft, sealed: Sealed, setting: Setting, anchor: str | None
 ) -> Receipt:
+    """Put one sealed event on top of a plan; what it must satisfy besides its trailer was decided before."""
     assert layout.path is not None
     height = made.tip.height + 1
     trailer = None

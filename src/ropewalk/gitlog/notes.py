@@ -5,6 +5,8 @@ Written with one level of folders, as git itself does when notes are many; read 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ropewalk.errors import Conflict, HeadMoved
 from ropewalk.gitlog.log import Repo, get_object
 from ropewalk.gitlog.objects import (
@@ -23,9 +25,10 @@ from ropewalk.gitlog.objects import (
     parse_tree,
 )
 
-__all__ = ["add_note", "read_note"]
+__all__ = ["add_note", "add_notes", "list_notes", "read_note"]
 
 ATTEMPTS_MAX = 8
+FAN_OUT_MAX = 19  # folders of two digits above a note; git itself stops far earlier
 
 
 def read_note(repo: Repo, ref: str, target: Oid) -> bytes | None:
@@ -65,6 +68,71 @@ def add_note(repo: Repo, ref: str, target: Oid, raw: bytes, author: Signature) -
                 if attempt + 1 == ATTEMPTS_MAX:
                     raise
     raise AssertionError("unreachable")
+
+
+def list_notes(repo: Repo, ref: str) -> dict[Oid, Oid]:
+    """Every note of a ref: the object it hangs on, and its blob, at any depth of folders."""
+    head = repo.head(ref)
+    found: dict[Oid, Oid] = {}
+    if head is None:
+        return found
+    trees = [("", parse_commit(get_object(repo, Oid(head), "commit")).tree)]
+    while trees:
+        above, tree = trees.pop()
+        entries = parse_tree(get_object(repo, tree, "tree")) if tree != EMPTY_TREE else iter(())
+        for entry in entries:
+            name = above + entry.name
+            if entry.mode == FOLDER and len(entry.name) == 2 and len(above) < 2 * FAN_OUT_MAX:
+                trees.append((name, entry.oid))
+            elif entry.mode != FOLDER and len(name) == 40:
+                found[Oid(name)] = entry.oid
+    return found
+
+
+def add_notes(repo: Repo, ref: str, notes: Mapping[Oid, bytes], author: Signature) -> Oid | None:
+    """Hang many notes at once, in one commit; objects that have one already keep it. None if there is nothing new."""
+    with repo.turn(ref):
+        for attempt in range(ATTEMPTS_MAX):
+            head = repo.head(ref)
+            there = list_notes(repo, ref)
+            fresh = {target: raw for target, raw in notes.items() if target not in there}
+            if not fresh:
+                return None
+            objects: list[GitObject] = [(object_id("blob", raw), "blob", raw) for raw in fresh.values()]
+            tree = _with_notes(
+                repo, head, {target: object_id("blob", raw) for target, raw in fresh.items()}, objects
+            )
+            parents = (Oid(head),) if head else ()
+            commit = encode_commit(Commit(tree, parents, author, author, b"Notes added by ropewalk\n"))
+            oid = object_id("commit", commit)
+            try:
+                with repo.put([*objects, (oid, "commit", commit)]):
+                    repo.move_head(ref, head, oid)
+                return oid
+            except HeadMoved:
+                if attempt + 1 == ATTEMPTS_MAX:
+                    raise
+    raise AssertionError("unreachable")
+
+
+def _with_notes(repo: Repo, head: str | None, notes: Mapping[Oid, Oid], objects: list[GitObject]) -> Oid:
+    def entries(tree: Oid) -> dict[str, TreeEntry]:
+        return {e.name: e for e in parse_tree(get_object(repo, tree, "tree"))} if tree != EMPTY_TREE else {}
+
+    root = entries(parse_commit(get_object(repo, Oid(head), "commit")).tree) if head is not None else {}
+    folders: dict[str, dict[str, TreeEntry]] = {}
+    for target, blob in notes.items():
+        name = target[:2]
+        if name not in folders:
+            folders[name] = entries(root[name].oid) if name in root and root[name].mode == FOLDER else {}
+        folders[name][target[2:]] = TreeEntry(FILE, target[2:], blob)
+    for name, folder in folders.items():
+        inner = encode_tree(folder.values())
+        objects.append((object_id("tree", inner), "tree", inner))
+        root[name] = TreeEntry(FOLDER, name, object_id("tree", inner))
+    outer = encode_tree(root.values())
+    objects.append((object_id("tree", outer), "tree", outer))
+    return object_id("tree", outer)
 
 
 def _with_note(repo: Repo, head: str | None, target: Oid, objects: list[GitObject]) -> Oid:
