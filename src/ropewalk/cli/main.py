@@ -23,11 +23,13 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "canon": ("ropewalk.cli.canon", "canon", "Print the canonical bytes of a JSON file."),
     "hash": ("ropewalk.cli.canon", "hash_", "Print the content id of a JSON file."),
     "ledger": ("ropewalk.cli.ledger", "ledger", "Channels of signed envelopes in sealed blocks."),
+    "bundle": ("ropewalk.cli.bundle", "bundle", "Ranges of a ledger that verify anywhere, offline."),
     "shiplog": ("ropewalk.cli.shiplog", "shiplog", "Events of a namespace in git: append, read, follow, run."),
     "messages": ("ropewalk.cli.messages", "messages", "Messages of a topic in git: publish, read."),
     "consumer": ("ropewalk.cli.consumer", "consumer", "Where consumer groups stand, and how far behind."),
     "heads": ("ropewalk.cli.heads", "heads", "Heads seen, signed, and accepted."),
     "verify": ("ropewalk.cli.verify", "verify", "Verify a repository, a proof or a bundle, offline."),
+    "gossip": ("ropewalk.cli.gossip", "gossip", "A signed log between peers, synced by comparing trees."),
     "doctor": ("ropewalk.cli.doctor", "doctor", "Check the installation and the repository."),
     "demo": ("ropewalk.cli.demo", "demo", "Run the main job on sample data, end to end."),
 }

@@ -73,7 +73,7 @@ def make_links(view: View, profile: Profile, clock: int, parents: Iterable[Key])
 def index(change: Transaction, profile: Profile, key: Key, parents: Iterable[Key]) -> None:
     """Write the links of one message."""
     links = make_links(change, profile, profile.code.clock(key), parents)
-    change.put(TABLE, key, cbor.dag_encode(links))  # type: ignore[arg-type]
+    change.put(TABLE, key, cbor.dag_encode(links))
 
 
 def _frontier(view: View, profile: Profile, key: Key, clock: int) -> dict[Key, None]:

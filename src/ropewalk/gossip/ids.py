@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, NewType
 
 from ropewalk.errors import Invalid, RangeExceeded
@@ -32,6 +33,7 @@ Key = NewType("Key", bytes)
 
 KEY_BYTES = 20
 ID_CHARS = 32
+IDS_CACHED = 1 << 14  # a message is named again as the parent of the next ones
 _ID = re.compile(r"[0-9a-v]{32}")
 _DIGITS = "0123456789abcdefghijklmnopqrstuv"
 # Ten bits at a time: a table of 1,024 pairs makes an id about as cheap as hashing one.
@@ -39,6 +41,7 @@ _PAIRS = [a + b for a in _DIGITS for b in _DIGITS]
 _SHIFTS = tuple(range(150, -1, -10))
 
 
+@lru_cache(IDS_CACHED)
 def id_of(key: bytes) -> MessageId:
     """The text form of a key: base32hex, lower case, without padding.
 
@@ -77,22 +80,13 @@ class ClockCode:
     clock_max: int
     sorts: bool  # whether raw keys sort by clock
     _encode: Callable[[int], bytes]
-    _decode: Callable[[bytes], tuple[int, int]]
+    split: Callable[[bytes], tuple[int, int]]  # the clock of a key, and how many bytes it takes there
 
     def encode(self, clock: int) -> bytes:
         """The clock as it stands at the front of a key."""
         if not 0 <= clock <= self.clock_max:
             raise RangeExceeded(f"clock {clock} is outside 0 … {self.clock_max}", clock=clock)
         return self._encode(clock)
-
-    def split(self, key: bytes) -> tuple[int, int]:
-        """The clock of a key, and how many bytes it takes there."""
-        clock, size = self._decode(key)
-        if clock > self.clock_max or key[:size] != self._encode(clock):
-            raise Invalid(
-                f"key {key.hex()} does not start with a clock in its one spelling", reason="clock code"
-            )
-        return clock, size
 
     def clock(self, key: bytes) -> int:
         """The clock of a key.
@@ -166,7 +160,20 @@ def _decode_prefix(key: bytes) -> tuple[int, int]:
     return int.from_bytes(key[:size], "big") & (1 << 7 * size) - 1, size
 
 
+def _code(
+    clock_max: int, sorts: bool, encode: Callable[[int], bytes], decode: Callable[[bytes], tuple[int, int]]
+) -> ClockCode:
+    @lru_cache(IDS_CACHED)
+    def split(key: bytes) -> tuple[int, int]:
+        clock, size = decode(key)
+        if clock > clock_max or key[:size] != encode(clock):
+            raise Invalid(f"key {key.hex()} starts with a clock in a second spelling", reason="clock code")
+        return clock, size
+
+    return ClockCode(clock_max, sorts, encode, split)
+
+
 CLOCKS: dict[ProfileName, ClockCode] = {
-    "v0.6": ClockCode(2**31 - 1, False, _encode_reverse_varint, _decode_reverse_varint),
-    "v0.13": ClockCode(2**53 - 1, True, _encode_prefix, _decode_prefix),
+    "v0.6": _code(2**31 - 1, False, _encode_reverse_varint, _decode_reverse_varint),
+    "v0.13": _code(2**53 - 1, True, _encode_prefix, _decode_prefix),
 }

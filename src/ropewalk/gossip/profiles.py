@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ropewalk.errors import BrokenLink, Invalid, InvalidKey, TooLarge
 from ropewalk.gossip import dagjson
@@ -28,8 +28,7 @@ AUTHORS_CACHED = 4096  # parsed public keys kept; parsing one costs about as muc
 SignatureCodec = Literal["dag-cbor", "dag-json"]
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(NamedTuple):
     """What stands in a signed message; `clock` is None where the profile does not write it."""
 
     codec: SignatureCodec
@@ -43,7 +42,7 @@ class Parts:
 
     def signed(self, signature: bytes) -> Parts:
         """The same with its signature filled in."""
-        return replace(self, signature=signature)
+        return self._replace(signature=signature)
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,7 @@ class _Look:
         for found, raw in self.view.scan("ancestors"):
             key = Key(found)
             links = ancestors.make_links(self.view, self.log.profile, self.code.clock(key), self.known[key])
-            if cbor.dag_encode(links) != raw:  # type: ignore[arg-type]
+            if cbor.dag_encode(links) != raw:
                 raise _Fault(f"the links of {id_of(key)} are wrong")
             count += 1
         return f"{count} of {self.count} messages indexed" if count else None

@@ -77,6 +77,9 @@ class Batch:
         self._log = log
         self._order = log.profile.code.order
         self._leaves: list[tuple[bytes, bytes]] = []
+        self._some_wait = (
+            change.count("pending") > 0
+        )  # mostly nothing does, and then nobody need be looked for
         self._arrived = int.from_bytes(change.get("meta", _ARRIVALS) or b"", "big")
 
     def has(self, key: Key) -> bool:
@@ -137,13 +140,14 @@ class Batch:
         missing = [parent for parent in signed.parent_keys if not self.has(parent)]
         if missing:
             return Inserted(signed.id, "orphaned", missing=tuple(map(id_of, missing)))
-        if pending.holds(self.change, signed.key):
+        if self._some_wait and pending.holds(self.change, signed.key):
             pending.drop(self.change, signed.key, signed.raw, signed.parent_keys)
         return None
 
     def _wait(self, signed: SignedMessage) -> Inserted:
         missing = [parent for parent in signed.parent_keys if not self.has(parent)]
         pending.add(self.change, self._log.rules.pending, signed.key, signed.raw, missing)
+        self._some_wait = True
         return Inserted(signed.id, "pending", missing=tuple(map(id_of, missing)))
 
     def _judge(self, signed: SignedMessage) -> Any:
@@ -173,7 +177,7 @@ class Batch:
 
     def _release(self, key: Key) -> None:
         """Store what waited for a message, depth first; a child that is refused does not hurt its parent."""
-        todo = self._ready(key)
+        todo = self._ready(key) if self._some_wait else []
         while todo:
             child = todo.pop()
             pending.drop(self.change, child.key, child.raw, child.parent_keys)

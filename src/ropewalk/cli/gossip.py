@@ -1,0 +1,236 @@
+"""`ropewalk gossip`: a signed log between peers (S3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.manners import Group, emit, progress, read_input
+from ropewalk.cli.places import NODE_KEY, here, signing_key
+
+if TYPE_CHECKING:
+    from ropewalk.gossip.log import Log
+    from ropewalk.gossip.message import SignedMessage
+
+__all__ = ["gossip"]
+
+PROFILES = ("v0.13", "v0.6")  # written out so that --help loads no engine; a test compares
+LINE_CHARS = 72  # of a payload, where a message is shown on one line
+
+EXAMPLES = """Examples:
+  ropewalk gossip append --topic com.example.chat --payload hello.json --key ada
+  ropewalk gossip log --topic com.example.chat --graph
+  ropewalk gossip sync ws://peer.example:8080 --topic com.example.chat
+"""
+
+
+@click.group(
+    "gossip",
+    cls=Group,
+    epilog=EXAMPLES,
+    lazy={},  # commands that talk to peers, imported on first use
+)
+def gossip() -> None:
+    """A signed log that any peer may append to, and that syncs by comparing trees.
+
+    TOPIC names the log; it may be left out where the repository has only one.
+    """
+
+
+topic_option = click.option("--topic", metavar="TOPIC", help="The log; may be left out if there is only one.")
+
+
+def open_here(topic: str | None, **options: Any) -> Log:
+    """The log a command means, which has to exist."""
+    from ropewalk.errors import Usage
+    from ropewalk.node.gossip import open_topic, topics
+
+    home = here().home
+    if topic is None:
+        known = topics(home)
+        if len(known) != 1:
+            raise Usage(
+                f"there are {len(known)} gossip topics here",
+                advice="Name one with --topic: " + ", ".join(known[:10]),
+            )
+        topic = known[0]
+    return open_topic(home, topic, create=False, **options)
+
+
+@gossip.command(
+    "append",
+    epilog='Examples:\n  echo \'{"text":"hi"}\' | ropewalk gossip append --topic com.example --payload -\n',
+)
+@click.option("--topic", required=True, metavar="TOPIC", help="The log; made if it is new.")
+@click.option("--payload", required=True, metavar="F|-", help="JSON, or DAG-JSON for bytes and links.")
+@click.option("--key", default=NODE_KEY, show_default=True, metavar="NAME", help="The key that signs.")
+@click.option(
+    "--profile", type=click.Choice(PROFILES), help="The wire profile of a new topic; default v0.13."
+)
+def append(topic: str, payload: str, key: str, profile: Any) -> None:
+    """Sign a payload and put it on top of all heads."""
+    from ropewalk.gossip import dagjson
+    from ropewalk.node.gossip import open_topic
+
+    value = dagjson.parse(read_input(payload))
+    signer = signing_key(key)
+    with open_topic(here().home, topic, create=True, profile=profile, signer=signer) as log:
+        stored = log.append(value)
+    message = stored.message
+    emit(
+        {"id": stored.id, "clock": message.clock, "parents": list(message.parents)},
+        f"ok  {stored.id}  clock={message.clock} parents={len(message.parents)}",
+    )
+
+
+@gossip.command(
+    "insert", epilog="Examples:\n  ropewalk gossip insert --topic com.example --file message.cbor\n"
+)
+@click.option("--topic", required=True, metavar="TOPIC", help="The log.")
+@click.option("--file", "file", required=True, metavar="F|-", help="The signed message as it travels.")
+def insert(topic: str, file: str) -> None:
+    """Store a message made elsewhere; it waits if its parents are missing."""
+    with open_here(topic) as log:
+        outcome = log.insert(read_input(file))
+    emit(
+        {
+            "id": outcome.id,
+            "pending": outcome.pending,
+            "status": outcome.status,
+            "missing": list(outcome.missing),
+        },
+        f"ok  {outcome.id}  {outcome.status}",
+    )
+
+
+@gossip.command("heads", epilog="Examples:\n  ropewalk gossip heads --topic com.example --json\n")
+@topic_option
+def heads(topic: str | None) -> None:
+    """The messages nothing stands on, and the clock the next one gets."""
+    with open_here(topic) as log:
+        clock, ids = log.get_clock()
+        waiting = len(log.pending())
+    emit({"heads": ids, "clock": clock, "pending": waiting}, "\n".join(ids) or "no messages yet")
+
+
+@gossip.command("get", epilog="Examples:\n  ropewalk gossip get 0607m7osfe5b5p2adtmau7esd5d17ir1\n")
+@click.argument("id")
+@topic_option
+def get(id: str, topic: str | None) -> None:
+    """Show the message ID with its signature, as DAG-JSON."""
+    import json
+
+    from ropewalk.errors import NotFound
+
+    with open_here(topic) as log:
+        found = log.get(id)
+        if found is None:
+            raise NotFound(f"no message {id} in {log.topic}", id=id)
+        shown = {"id": found.id, **_whole(found)}
+    emit(shown, lambda: json.dumps(shown, ensure_ascii=False, indent=2))
+
+
+def _whole(signed: SignedMessage) -> dict[str, Any]:
+    from ropewalk.gossip.dagjson import to_json
+
+    message, signature = signed.message, signed.signature
+    return {
+        "signature": {
+            "codec": signature.codec,
+            "publicKey": signature.public_key,
+            "signature": to_json(signature.signature),
+        },
+        "message": {
+            "topic": message.topic,
+            "clock": message.clock,
+            "parents": list(message.parents),
+            "payload": to_json(message.payload),
+        },
+    }
+
+
+@gossip.command(
+    "log",
+    epilog="Examples:\n  ropewalk gossip log --graph\n  ropewalk gossip log --reverse --limit 5 --json\n",
+)
+@topic_option
+@click.option("--graph", is_flag=True, help="Draw how the messages stand on one another, newest first.")
+@click.option("--reverse", is_flag=True, help="Newest first.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N messages.")
+def log(topic: str | None, graph: bool, reverse: bool, limit: int | None) -> None:
+    """The messages by clock, so that each comes after all it stands on."""
+    from itertools import islice
+
+    from ropewalk.cli.manners import session
+
+    with open_here(topic) as found:
+        messages: Iterator[SignedMessage] = islice(found.iterate(reverse=reverse or graph), limit)
+        if session().json:
+            emit({"messages": [_row(signed) for signed in messages]}, "")
+        elif graph:
+            from ropewalk.cli.gossip_graph import draw
+
+            for line in draw((signed.id, signed.message.parents, _line(signed)) for signed in messages):
+                click.echo(line)
+        else:
+            for signed in messages:
+                click.echo(_line(signed))
+
+
+def _row(signed: SignedMessage) -> dict[str, Any]:
+    from ropewalk.gossip.dagjson import to_json
+
+    message = signed.message
+    return {
+        "id": signed.id,
+        "clock": message.clock,
+        "parents": list(message.parents),
+        "payload": to_json(message.payload),
+        "author": signed.signature.public_key,
+    }
+
+
+def _line(signed: SignedMessage) -> str:
+    import json
+
+    from ropewalk.gossip.dagjson import to_json
+
+    text = json.dumps(to_json(signed.message.payload), ensure_ascii=False, separators=(",", ":"))
+    shown = text if len(text) <= LINE_CHARS else text[: LINE_CHARS - 1] + "…"
+    return f"{signed.id}  {signed.message.clock}  {signed.signature.public_key[-8:]}  {shown}"
+
+
+@gossip.command("ancestors", epilog="Examples:\n  ropewalk gossip ancestors ID 6 --topic com.example\n")
+@click.argument("id")
+@click.argument("clock", type=int)
+@topic_option
+def ancestors(id: str, clock: int, topic: str | None) -> None:
+    """The messages at or below CLOCK that the history of ID stands on."""
+    with open_here(topic) as found:
+        ids = found.get_ancestors(id, clock)
+    emit({"ancestors": ids}, "\n".join(ids))
+
+
+@gossip.command("root", epilog="Examples:\n  ropewalk gossip root --topic com.example\n")
+@topic_option
+def root(topic: str | None) -> None:
+    """The root of the tree over all messages: equal roots, equal logs."""
+    with open_here(topic) as found:
+        node = found.root()
+    emit({"level": node.level, "hash": node.hash.hex()}, f"{node.level}  {node.hash.hex()}")
+
+
+@gossip.command("verify", epilog="Examples:\n  ropewalk gossip verify --topic com.example --json\n")
+@topic_option
+def verify(topic: str | None) -> None:
+    """Check every signature, id and parent again, and the tree and the indexes against them."""
+    from ropewalk.cli.verify import VERIFICATION_FAILED, plain
+    from ropewalk.gossip.verify import verify_log
+
+    with open_here(topic) as found:
+        report = verify_log(found, lambda rows: progress(rows, "messages", len(found))).to_json()
+    emit(report, lambda: plain(report))
+    if not report["ok"]:
+        raise click.exceptions.Exit(VERIFICATION_FAILED)

@@ -1,0 +1,1 @@
+"""Seeded worlds: many peers, a faulty network, and checkers that know nothing of either."""

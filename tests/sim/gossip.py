@@ -1,0 +1,291 @@
+"""Five peers in one seeded world: partitions, loss, duplication, reordering, lost sessions and restarts.
+
+    python -m tests.sim.gossip --seed 7         one world again, told step by step
+    python -m tests.sim.gossip --worlds 1000    many worlds; prints the seeds that fail
+
+Every choice comes from the seed, so a failing seed is a test case. The checkers only look at what peers hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from ropewalk.gossip.ids import Key, MessageId
+from ropewalk.gossip.log import TABLES, Cursor, Log
+from ropewalk.gossip.message import SignedMessage, sign
+from ropewalk.gossip.profiles import PROFILES
+from ropewalk.gossip.sync import Abort, Pulled, Request, Response, answer, pull, pull_from
+from ropewalk.gossip.table import Transaction
+from ropewalk.gossip.verify import verify_log
+from ropewalk.gossip.writing import Batch
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.stores.memory import MemoryTables
+
+PEERS = 5
+STEPS = 200
+TOPIC = "com.example.sim"
+SIGNERS = [SigningKey.generate("ed25519", bytes([n + 1] * 32)) for n in range(PEERS)]
+ROUNDS_MAX = 4 * PEERS  # of pulling round a ring after the faults end; two are enough if all is well
+
+Tell = Callable[[str], None]
+
+
+class Crash(Exception):
+    """The process dies in the middle of a transaction."""
+
+
+class Disk(MemoryTables):
+    """Tables that outlive their process, which may die just before a commit."""
+
+    crash_next = False
+
+    def transact(self, body):
+        def dying(change: Transaction) -> object:
+            result = body(change)
+            if self.crash_next:
+                self.crash_next = False
+                raise Crash
+            return result
+
+        return super().transact(dying)
+
+
+@dataclass
+class Session:
+    """A pull under way: its machine, the question it waits to ask, and the moment of the source it asks."""
+
+    target: int
+    source: int
+    machine: Generator[Request, Response, Pulled]
+    request: Request
+    ask: Callable[[Request], Response]
+    stack: ExitStack
+
+
+@dataclass
+class Peer:
+    """One peer: what is on its disk, the process on top, and a reader that follows arrivals."""
+
+    number: int
+    disk: Disk
+    log: Log
+    applied: list[MessageId] = field(default_factory=list)
+    read: list[MessageId] = field(default_factory=list)
+    cursor: Cursor | None = None
+
+
+class World:
+    """Peers, a network, and one source of chance."""
+
+    def __init__(self, seed: int, tell: Tell) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.tell = tell
+        self.profile = PROFILES["v0.6" if seed % 2 else "v0.13"]
+        ground = self._ground() if seed % 4 == 1 else None  # v0.6 where raw keys stop sorting
+        self.peers = [self._make(number, ground) for number in range(PEERS)]
+        self.groups = [0] * PEERS
+        self.mail: list[tuple[int, int, bytes]] = []
+        self.sessions: list[Session] = []
+        self.acknowledged: set[MessageId] = set()
+        tell(f"seed {seed}, profile {self.profile.name}{', from clock 16380 on' if ground else ''}")
+
+    def _ground(self) -> SignedMessage:
+        below = Key((self.profile.code.encode(16_379) + bytes(20))[:20])
+        return sign(self.profile, SIGNERS[0], TOPIC, (below,), "ground")
+
+    def _make(self, number: int, ground: SignedMessage | None) -> Peer:
+        disk = Disk(TABLES)
+        peer = Peer(number, disk, Log(disk, TOPIC, profile=self.profile.name))
+        self._start(peer)
+        if ground is not None:
+            peer.disk.transact(lambda change: _put(change, peer.log, ground))
+        return peer
+
+    def _start(self, peer: Peer) -> None:
+        def apply(id: MessageId, *_: object) -> None:
+            peer.applied.append(id)
+
+        peer.log = Log(peer.disk, TOPIC, signer=SIGNERS[peer.number], apply=apply)
+
+    def linked(self, one: int, two: int) -> bool:
+        return self.groups[one] == self.groups[two]
+
+    # What may happen
+
+    def append(self) -> None:
+        peer = self.random.choice(self.peers)
+        if self.random.random() < 0.1:
+            peer.disk.crash_next = True
+        try:
+            stored = peer.log.append({"by": peer.number, "n": self.random.randrange(1000)})
+        except Crash:
+            self.tell(f"{peer.number} dies while appending")
+            self._start(peer)
+            return
+        self.acknowledged.add(stored.id)
+        self.tell(f"{peer.number} appends {stored.id} at clock {stored.message.clock}")
+        raw = peer.log.get(stored.id)
+        assert raw is not None
+        for other in range(PEERS):
+            for _ in range(self.random.choice((0, 1, 1, 2))):  # lost, or doubled
+                if other != peer.number:
+                    self.mail.append((peer.number, other, raw.raw))
+
+    def deliver(self) -> None:
+        if not self.mail:
+            return
+        sender, to, raw = self.mail.pop(self.random.randrange(len(self.mail)))  # any order
+        if not self.linked(sender, to):
+            return
+        outcome = self.peers[to].log.insert(raw)
+        self.tell(f"{to} gets {outcome.id} from {sender}: {outcome.status}")
+
+    def open_session(self) -> None:
+        target, source = self.random.sample(range(PEERS), 2)
+        if not self.linked(target, source) or len(self.sessions) > 6:
+            return
+        stack = ExitStack()
+        log = self.peers[source].log
+        view = stack.enter_context(log.view())
+        machine = pull(self.peers[target].log)
+        self.sessions.append(
+            Session(target, source, machine, next(machine), lambda q: answer(view, log.profile, q), stack)
+        )
+
+    def step_session(self) -> None:
+        if not self.sessions:
+            return None
+        session = self.random.choice(self.sessions)
+        fate = self.random.random()
+        if fate < 0.05 or not self.linked(session.target, session.source):
+            self.tell(f"the session {session.target} ← {session.source} is lost")
+            return self._end(session)
+        response = Abort(0) if fate < 0.1 else session.ask(session.request)
+        target = self.peers[session.target]
+        target.disk.crash_next = fate > 0.97
+        try:
+            session.request = session.machine.send(response)
+        except StopIteration as end:
+            self.tell(f"{session.target} pulled {end.value.received} from {session.source}")
+            return self._end(session)
+        except Crash:
+            self.tell(f"{session.target} dies in the middle of a sync")
+            self._end(session)
+            self._start(target)
+        finally:
+            target.disk.crash_next = False
+        return None
+
+    def _end(self, session: Session) -> None:
+        session.machine.close()
+        session.stack.close()
+        self.sessions.remove(session)
+
+    def part(self) -> None:
+        self.groups = [self.random.randrange(self.random.choice((1, 2, 3))) for _ in range(PEERS)]
+        self.tell(f"the network is now {self.groups}")
+
+    def restart(self) -> None:
+        peer = self.random.choice(self.peers)
+        for session in [one for one in self.sessions if peer.number in (one.target, one.source)]:
+            self._end(session)
+        self._start(peer)
+        self.tell(f"{peer.number} restarts with {len(peer.log)} messages")
+
+    def read(self) -> None:
+        peer = self.random.choice(self.peers)
+        for cursor, signed in peer.log.arrivals(peer.cursor):
+            peer.cursor = cursor
+            peer.read.append(signed.id)
+            if self.random.random() < 0.2:
+                return  # readers stop anywhere and go on from their cursor
+
+    def run(self) -> None:
+        acts = (
+            [self.append] * 3 + [self.deliver] * 8 + [self.open_session] * 2 + [self.step_session] * 8
+            + [self.part, self.restart, self.read, self.read]
+        )  # fmt: skip
+        for _ in range(STEPS):
+            self.random.choice(acts)()
+        for session in list(self.sessions):
+            self._end(session)
+        for round_ in range(ROUNDS_MAX):
+            roots = {peer.log.root() for peer in self.peers}
+            if len(roots) == 1:
+                self.tell(f"one root after {round_} quiet rounds")
+                return
+            for number in range(PEERS):
+                pull_from(self.peers[number].log, self.peers[(number + 1) % PEERS].log)
+
+    # What must hold
+
+    def check(self, deep: bool) -> None:
+        """Raise AssertionError for the first promise that is broken."""
+        one = self.peers[0].log
+        stored = [signed.id for signed in one.iterate()]
+        assert self.acknowledged <= set(stored), "an acknowledged message was lost"
+        for peer in self.peers:
+            log = peer.log
+            assert log.root() == one.root(), f"{peer.number} has another root"
+            assert log.heads() == one.heads(), f"{peer.number} has other heads"
+            assert [signed.id for signed in log.iterate()] == stored, f"{peer.number} has another order"
+            assert log.pending() == [], f"{peer.number} still waits"
+            for cursor, signed in log.arrivals(peer.cursor):
+                peer.cursor = cursor
+                peer.read.append(signed.id)
+            assert sorted(peer.read) == sorted(stored), (
+                f"the reader of {peer.number} missed or doubled something"
+            )
+            assert set(peer.applied) | {stored[0]} >= set(stored), f"{peer.number} stored without apply"
+            if deep:
+                report = verify_log(log)
+                failed = {step.name for step in report.steps if step.status == "failed"}
+                ground = stored and one.get(stored[0]).message.payload == "ground"  # type: ignore[union-attr]
+                assert failed <= ({"parents", "arrivals"} if ground else set()), report
+
+
+def _put(change: Transaction, log: Log, signed: SignedMessage) -> None:
+    batch = Batch(change, log)
+    batch.store(signed)
+    batch.finish()
+
+
+def run(seed: int, tell: Tell = lambda line: None, *, deep: bool = False) -> int:
+    """Run one world and check it; returns how many messages it made."""
+    world = World(seed, tell)
+    world.run()
+    world.check(deep)
+    return len(world.acknowledged)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--worlds", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0)
+    options = parser.parse_args()
+    if options.seed is not None:
+        count = run(options.seed, print, deep=True)
+        print(f"ok: {count} messages")
+        return 0
+    failed = []
+    for seed in range(options.first, options.first + options.worlds):
+        try:
+            run(seed, deep=seed % 10 == 0)
+        except Exception as error:
+            failed.append(seed)
+            print(f"seed {seed}: {type(error).__name__}: {error}")
+    print(f"{options.worlds} worlds, {len(failed)} failed{': ' + str(failed) if failed else ''}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""`ropewalk gossip`: names, flags, exit codes and JSON keys as other software calls them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.conftest import Ropewalk, ropewalk  # noqa: F401 - a fixture
+from tests.unit.gossip.conftest import key
+
+from ropewalk.cli import gossip as command
+from ropewalk.cli.gossip_graph import draw
+from ropewalk.gossip.log import Log
+from ropewalk.gossip.message import sign
+from ropewalk.gossip.profiles import PROFILES, V13
+from ropewalk.kernel.cbor import Link
+from ropewalk.node.gossip import open_topic, topic_folder
+
+TOPIC = "com.example.chat"
+
+
+@pytest.fixture
+def said(ropewalk: Ropewalk, tmp_path: Path):  # noqa: F811
+    assert ropewalk("init", "log.git").code == 0
+    assert ropewalk("key", "new", "ada").code == 0
+
+    def run(*arguments: str, **options):
+        return ropewalk("--repo", str(tmp_path / "log.git"), "gossip", *arguments, **options)
+
+    return run
+
+
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "log.git" / "ropewalk"
+
+
+def append(said, payload: bytes = b'{"text":"hi"}', *more: str):
+    return said("append", "--topic", TOPIC, "--payload", "-", "--key", "ada", "--json", *more, stdin=payload)
+
+
+def test_a_topic_is_made_written_read_and_verified(said, tmp_path: Path):
+    first = append(said).json
+    assert first == {"id": first["id"], "clock": 1, "parents": []}
+    second = append(said, b'{"b":{"/":{"bytes":"AAE"}},"n":1.5}').json
+    assert (second["clock"], second["parents"]) == (2, [first["id"]])
+    assert said("heads", "--topic", TOPIC, "--json").json == {
+        "heads": [second["id"]],
+        "clock": 3,
+        "pending": 0,
+    }
+    got = said("get", second["id"], "--topic", TOPIC, "--json").json
+    assert set(got) == {"id", "signature", "message"}
+    assert got["message"] == {
+        "topic": TOPIC, "clock": 2, "parents": [first["id"]], "payload": {"b": {"/": {"bytes": "AAE"}}, "n": 1.5}
+    }  # fmt: skip
+    assert got["signature"]["publicKey"].startswith("did:key:z6Mk")
+    rows = said("log", "--json").json["messages"]  # the only topic need not be named
+    assert [row["id"] for row in rows] == [first["id"], second["id"]]
+    assert set(rows[0]) == {"id", "clock", "parents", "payload", "author"}
+    assert [row["id"] for row in said("log", "--reverse", "--limit", "1", "--json").json["messages"]] == [
+        second["id"]
+    ]
+    assert said("ancestors", second["id"], "1", "--json").json == {"ancestors": [first["id"]]}
+    with open_topic(home(tmp_path), TOPIC, create=False) as log:
+        root = log.root()
+    assert said("root", "--json").json == {"level": root.level, "hash": root.hash.hex()}
+    report = said("verify", "--topic", TOPIC, "--json")
+    assert report.code == 0
+    assert (report.json["ok"], report.json["entries"]) == (True, 2)
+    assert {step["name"]: step["status"] for step in report.json["steps"]} == dict.fromkeys(
+        ["ids", "signatures", "parents", "heads", "tree", "arrivals", "pending", "ancestors"], "passed"
+    )
+
+
+def test_plain_answers_are_one_line_a_message(said):
+    first = append(said).json["id"]
+    assert said("append", "--topic", TOPIC, "--payload", "-", "--key", "ada", stdin=b"[1]").text.startswith(
+        "ok  "
+    )
+    lines = said("log").text.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith(first)
+    assert lines[0].endswith('{"text":"hi"}')
+    assert said("verify").text.splitlines()[-1].startswith("ok  2 entries")
+    assert said("log", "--graph").text.splitlines()[0].startswith("●  ")
+
+
+def test_a_message_made_elsewhere_is_inserted_or_waits(said, tmp_path: Path):
+    append(said)
+    parent = sign(V13, key(3), TOPIC, (), "parent")
+    child = sign(V13, key(3), TOPIC, (parent.key,), "child")
+
+    def insert(raw: bytes):
+        (tmp_path / "message").write_bytes(raw)
+        return said("insert", "--topic", TOPIC, "--file", str(tmp_path / "message"), "--json")
+
+    answer = insert(child.raw).json
+    assert (answer["id"], answer["pending"]) == (child.id, True)
+    assert insert(parent.raw).json["pending"] is False
+    assert child.id in said("heads", "--json").json["heads"]
+    assert insert(parent.raw).json["status"] == "known"
+    broken = insert(child.raw[:-1])
+    assert (broken.code, broken.json["code"]) == (8, "InvalidCbor")
+    forged = child.raw.replace(child.signature.signature, bytes(64))
+    assert insert(forged).code == 5
+
+
+def test_the_profile_is_fixed_when_the_topic_is_made(said):
+    assert append(said, b"1", "--profile", "v0.6").code == 0
+    again = append(said, b"2", "--profile", "v0.13")
+    assert (again.code, again.json["status"]) == (4, 409)
+    assert append(said, b"2").json["clock"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["heads", "--topic", "com.nowhere"], 3),
+        (["heads"], 2),
+        (["get", "0" * 32, "--topic", TOPIC], 3),
+        (["get", "nonsense", "--topic", TOPIC], 8),
+        (["ancestors", "0" * 32, "1", "--topic", TOPIC], 3),
+        (["append", "--topic", "not a topic", "--payload", "-"], 8),
+        (["append", "--topic", TOPIC, "--payload", "-", "--key", "nobody"], 3),
+        (["append", "--topic", TOPIC, "--payload", "missing.json"], 3),
+    ],
+)
+def test_what_is_wrong_has_its_exit_code(said, arguments, code):
+    if TOPIC in arguments:
+        append(said)
+    answer = said(*arguments, "--json", stdin=b"1")
+    assert answer.code == code, answer
+    assert answer.json["code"]
+
+
+@pytest.mark.parametrize("payload", [b"", b"{", b'{"a":1,"a":2}', b'{"/":1}', b"9007199254740993"])
+def test_a_payload_that_is_no_json_is_refused(said, payload):
+    assert append(said, payload).code == 8
+
+
+def tampered(said, tmp_path: Path, table: str, change) -> dict[str, str]:
+    with open_topic(home(tmp_path), TOPIC, create=False) as log:
+        log.table.transact(lambda txn: change(log, txn))
+    answer = said("verify", "--json")
+    assert answer.code == 5
+    assert answer.json["ok"] is False
+    return {step["name"]: step["status"] for step in answer.json["steps"]}
+
+
+def test_verify_finds_what_was_tampered_with(said, tmp_path: Path):
+    ids = [append(said, b"%d" % n).json["id"] for n in range(3)]
+    said("ancestors", ids[2], "1")
+
+    def lose_a_head(log: Log, txn):
+        for row, _ in list(txn.scan("heads")):
+            txn.delete("heads", row)
+
+    def change_the_tree(log: Log, txn):
+        row, value = next(txn.scan("tree", b"\x00\x01"))
+        txn.put("tree", row, bytes(16))
+        assert value != bytes(16)
+
+    def change_a_message(log: Log, txn):
+        row, raw = next(txn.scan("messages"))
+        txn.put("messages", row, raw[:-1] + b"\x07")
+
+    def change_the_index(log: Log, txn):
+        row, _ = list(txn.scan("ancestors"))[-1]
+        txn.put("ancestors", row, b"\x80")
+
+    assert tampered(said, tmp_path, "heads", lose_a_head)["heads"] == "failed"
+    steps = tampered(said, tmp_path, "tree", change_the_tree)
+    assert steps["tree"] == "failed"
+    assert steps["signatures"] == "passed"
+    assert tampered(said, tmp_path, "ancestors", change_the_index)["ancestors"] == "failed"
+    assert tampered(said, tmp_path, "messages", change_a_message)["ids"] == "failed"
+
+
+def test_the_list_of_profiles_is_the_engines():
+    assert set(command.PROFILES) == set(PROFILES)
+
+
+def test_topics_cannot_climb_out_of_their_folder(tmp_path: Path):
+    for topic in ("..", ".", "...", ".hidden"):
+        folder = topic_folder(tmp_path, topic)
+        assert folder.resolve().parent == (tmp_path / "gossip").resolve()
+        assert not folder.name.startswith(".")
+
+
+def test_links_travel_through_the_command(said):
+    link = "bafyreigbtj4x7ip5legnfznufuopl4sg4knzc2cof6duas4b3q2fy6swua"
+    id = append(said, b'{"see":{"/":"%s"}}' % link.encode()).json["id"]
+    assert said("get", id, "--json").json["message"]["payload"] == {"see": {"/": link}}
+    assert Link.parse(link).text() == link
+
+
+def lines(*rows: str) -> list[str]:
+    """Draw a graph given as `id parent parent …`."""
+    return list(draw((row.split()[0], row.split()[1:], row.split()[0]) for row in rows))
+
+
+def test_the_graph_shows_forks_and_merges():
+    assert lines("d b c", "c a", "b a", "a") == ["●  d", "├─╮", "│ ●  c", "● │  b", "├─╯", "●  a"]
+    assert lines("c a", "b a", "a") == ["●  c", "│ ●  b", "├─╯", "●  a"]
+    assert lines("b", "a") == ["●  b", "●  a"]
+    assert lines("d a b c", "c", "b", "a") == ["●  d", "├─┬─╮", "│ │ ●  c", "│ ●  b", "●  a"]
+    assert lines("e a", "d b", "c a b", "b", "a") == ["●  e", "│ ●  d", "│ │ ●  c", "├─┼─╯", "│ ●  b", "●  a"]
