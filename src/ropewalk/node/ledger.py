@@ -346,9 +346,12 @@ def verify_channel(
             damage.append(error)
 
     blocks = watch(lines()) if watch is not None else lines()
-    with ThreadPoolExecutor(HANDS) as pool:
-        spread = partial(_in_order, pool)
-        span = check_channel(blocks, trust=trust, deep=deep, policy=reading.settings.policy, spread=spread)
+    policy = reading.settings.policy
+    if deep:
+        with ThreadPoolExecutor(HANDS) as pool:
+            span = check_channel(blocks, trust=trust, policy=policy, spread=partial(_in_order, pool))
+    else:
+        span = check_channel(blocks, trust=trust, policy=policy, deep=False)
     if damage and span.fault is None:
         span = replace(span, fault=Fault(int(damage[0].fields.get("height", 0)), "storage", damage[0].detail))
     return to_report(span, deep=deep, trust=trust)

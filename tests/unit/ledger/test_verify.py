@@ -1,0 +1,164 @@
+"""Verification of a whole channel: every flipped byte is found and located; pieces join to the whole."""
+
+from __future__ import annotations
+
+import random
+from functools import reduce
+from pathlib import Path
+
+import pytest
+from tests.unit.ledger.making import ADA, NODE, NOON_NS, chain_of_blocks, command, observed, opened
+
+from ropewalk.kernel import jcs
+from ropewalk.ledger.block import GENESIS, Block, seal
+from ropewalk.ledger.log import Limits
+from ropewalk.ledger.trust import Trust
+from ropewalk.ledger.verify import EMPTY, Found, Span, check_block, check_channel, join, to_report
+from ropewalk.node.ledger import open_channel, verify_channel
+from ropewalk.stores.segments import Segments, _record_head
+
+BLOCKS = chain_of_blocks(7)
+TRUST = Trust((NODE.public,), ())
+
+
+def stored(blocks: list[Block]) -> list[Found]:
+    return [(block.height, block.lines()) for block in blocks]
+
+
+def resealed(block: Block, envelopes: list[bytes] | None = None, **changes) -> Block:
+    """The block sealed again with other contents: only what the rules say can be wrong with it then."""
+    header = block.header
+    options = {
+        "channel": header.channel,
+        "height": header.height,
+        "prev_block_hash": header.prev_block_hash,
+        "timestamp_ns": header.timestamp_ns,
+        **changes,
+    }
+    return seal(NODE, envelopes=envelopes or list(block.envelopes), **options)
+
+
+def test_a_sound_channel_passes_every_step():
+    span = check_channel(stored(BLOCKS), trust=TRUST)
+    assert (span.fault, span.blocks, span.envelopes) == (None, 7, 21)
+    report = to_report(span, deep=True, trust=TRUST)
+    assert report.ok
+    assert {step.name: step.status for step in report.steps}["policy_hash"] == "not_checked"
+
+
+def test_what_was_not_looked_at_is_said():
+    report = to_report(check_channel(stored(BLOCKS), deep=False), deep=False)
+    assert {step.name: step.status for step in report.steps}["envelopes"] == "not_checked"
+
+
+def test_spans_join_to_the_same_whole_however_the_channel_is_cut():
+    alone = [check_block(block.lines(), block.height, trust=TRUST) for block in BLOCKS]
+    whole = reduce(join, alone, EMPTY)
+    assert whole.fault is None and whole.blocks == 7
+    chance = random.Random(4)
+    for _ in range(50):
+        parts: list[Span] = list(alone)
+        while len(parts) > 1:
+            at = chance.randrange(len(parts) - 1)
+            parts[at : at + 2] = [join(parts[at], parts[at + 1])]
+        assert parts[0] == whole
+
+
+def test_a_missing_doubled_swapped_or_foreign_block_is_a_broken_link():
+    one = BLOCKS
+    foreign = chain_of_blocks(7, per_block=2)
+    for blocks, height in (
+        ([*one[:3], *one[4:]], 3),
+        ([*one[:3], one[2], *one[3:]], 3),
+        ([one[0], one[2], one[1], *one[3:]], 1),
+        ([*one[:3], *foreign[3:]], 3),
+    ):
+        fault = check_channel(stored(blocks)).fault
+        assert fault is not None and (fault.step, fault.height) == ("links", height)
+
+
+def test_a_channel_must_begin_with_its_first_block():
+    fault = check_channel(stored(BLOCKS[2:])).fault
+    assert fault is not None and fault.step == "links"
+
+
+def test_time_must_not_go_back():
+    late = resealed(BLOCKS[0], timestamp_ns=NOON_NS + 100)
+    early = resealed(BLOCKS[1], prev_block_hash=late.hash, timestamp_ns=NOON_NS)
+    fault = check_channel(stored([late, early])).fault
+    assert fault is not None and (fault.step, fault.height) == ("links", 1) and "earlier" in fault.detail
+
+
+def test_a_stranger_s_seal_is_named():
+    fault = check_channel(stored(BLOCKS), trust=Trust((ADA.public,), ())).fault
+    assert fault is not None and (fault.step, fault.height) == ("block_signatures", 0)
+
+
+def test_a_bad_envelope_under_a_good_seal_is_named_with_its_index():
+    forged = jcs.encode({**observed(5).value, "payload": {"n": 6}})
+    block = resealed(BLOCKS[0], [observed(1).raw, forged, observed(3).raw])
+    assert check_channel(stored([block]), deep=False).fault is None
+    fault = check_channel(stored([block])).fault
+    assert fault is not None and (fault.step, fault.height, fault.index) == ("envelopes", 0, 1)
+
+
+def test_replays_across_blocks_are_found_in_depth():
+    first = resealed(BLOCKS[0], [command("c-1").raw])
+    second = resealed(BLOCKS[1], [command("c-1", payload=2).raw], prev_block_hash=first.hash)
+    fault = check_channel(stored([first, second])).fault
+    assert fault is not None and (fault.height, fault.index) == (1, 0) and "rule 8" in fault.detail
+
+
+def test_the_policy_hash_is_compared_where_one_is_pinned():
+    fault = check_channel(stored(BLOCKS), trust=Trust((NODE.public,), (), bytes(32))).fault
+    assert fault is not None and fault.step == "policy_hash"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    with opened(tmp_path, limits=Limits(block_envelopes=2)) as ledger:
+        ledger.log.submit_many(observed(i).raw for i in range(5))
+    return tmp_path
+
+
+def test_every_flipped_byte_of_a_stored_channel_is_detected_and_located(home):
+    (path,) = (home / "ledger/ea.core/segments").iterdir()
+    raw = path.read_bytes()
+    places = [record.place for record in Segments(home / "ledger/ea.core").scan()]
+    for position in range(len(raw)):
+        path.write_bytes(raw[:position] + bytes([raw[position] ^ 0x01]) + raw[position + 1 :])
+        report = verify_channel(home, "ea.core")
+        failure = report.first_failure
+        assert failure is not None, f"byte {position} went unnoticed"
+        height = next((h for h, place in enumerate(places) if position < place.end), 0)
+        assert failure.fields["height"] == height
+    path.write_bytes(raw)
+    assert verify_channel(home, "ea.core", deep=True).ok
+
+
+def test_every_flipped_byte_is_found_even_if_the_checksums_are_made_to_fit(home):
+    (path,) = (home / "ledger/ea.core/segments").iterdir()
+    raw = path.read_bytes()
+    for record in list(Segments(home / "ledger/ea.core").scan()):
+        start, end = record.place.offset, record.place.end
+        body = raw[start + 64 : end]
+        for position in range(len(body.rstrip(b"\n"))):
+            flipped = body[:position] + bytes([body[position] ^ 0x01]) + body[position + 1 :]
+            path.write_bytes(raw[:start] + _record_head(record.height, flipped) + flipped + raw[end:])
+            failure = verify_channel(home, "ea.core").first_failure
+            assert failure is not None, f"block {record.height}, byte {position} went unnoticed"
+            assert failure.fields["height"] in (record.height, record.height + 1)
+    path.write_bytes(raw)
+
+
+def test_a_reader_sees_what_is_whole_and_a_report_names_the_damage(home):
+    (path,) = (home / "ledger/ea.core/segments").iterdir()
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-100])
+    with open_channel(home, "ea.core") as channel:
+        assert [b.height for b in channel.blocks()] == [0, 1]
+    assert verify_channel(home, "ea.core", deep=True).ok  # a torn tail is no lie, only unfinished
+
+
+def test_genesis_stands_on_zeros():
+    assert BLOCKS[0].header.prev_block_hash == GENESIS == bytes(32)
