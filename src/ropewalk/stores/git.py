@@ -1,7 +1,7 @@
 """A git repository as a store: objects in packs we write ourselves, heads moved by compare-and-swap.
 
-Reading never lets libgit2 see a loose object (1.9 spins for ever on a truncated one): packs are read through it,
-loose files by us, and everything is hashed again before anybody sees it.
+Objects are read by us and not by libgit2, which spins for ever on truncated loose objects and crashes on damaged
+packs; everything is hashed again before anybody sees it. libgit2 reads the configuration.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import itertools
 import os
 import re
 import socket
-import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,15 +22,14 @@ import pygit2
 from ropewalk.errors import DigestMismatch, Invalid, NotFound, RopewalkError, Unavailable
 from ropewalk.stores.durable import Disk, unavailable
 from ropewalk.stores.gitrefs import FOREIGN_LOCK_WAIT_S, GitRefs
-from ropewalk.stores.packs import KIND_NUMBERS, Kind, build_pack, object_id
+from ropewalk.stores.packread import PackFolder
+from ropewalk.stores.packs import KIND_NUMBERS, Kind, build_pack
 from ropewalk.stores.place import Place
 
 __all__ = ["KEEP_MARK", "GitStore"]
 
 KEEP_MARK = "ropewalk in flight"
-KINDS: dict[int, Kind] = {number: kind for kind, number in KIND_NUMBERS.items()}
 LOOSE_BYTES_MAX = 64 << 20  # inflated; a loose object of ours is an envelope or a note, far below
-READS_PER_ODB = 100_000  # libgit2 caches what it reads; a fresh handle now and then keeps memory flat
 ALTERNATES_DEPTH_MAX = 5  # as git has it
 _counter = itertools.count()
 
@@ -48,9 +46,7 @@ class GitStore:
         _refuse_foreign_formats(place.git_dir, self._config)
         self._objects = _object_folders(place.git_dir / "objects")
         self._identity: str | None = None
-        self._odb: pygit2.Odb | None = None
-        self._reads = 0
-        self._odb_guard = threading.Lock()
+        self._packs = [PackFolder(folder / "pack") for folder in self._objects]
         self.refs = GitRefs(
             place.git_dir,
             place.home / "locks",
@@ -99,18 +95,15 @@ class GitStore:
             return prefix
         if not re.fullmatch(r"[0-9a-f]{4,39}", prefix):
             raise Invalid(f"{prefix!r} is no object id nor the beginning of one", oid=prefix)
-        try:
-            number, raw = self._packs(fresh=True).read(prefix)
-        except (KeyError, ValueError, pygit2.GitError) as error:
-            loose = [
-                f"{path.parent.name}{path.name}"
-                for folder in self._objects
-                for path in (folder / prefix[:2]).glob(prefix[2:] + "*")
-            ]
-            if len(loose) == 1:
-                return loose[0]
-            raise NotFound(f"no single object begins with {prefix}", oid=prefix) from error
-        return object_id(KINDS[number], raw)
+        found: set[str] = set()
+        for packs in self._packs:
+            packs.refresh()
+            found.update(packs.resolve(prefix))
+        for folder in self._objects:
+            found.update(prefix[:2] + path.name for path in (folder / prefix[:2]).glob(prefix[2:] + "*"))
+        if len(found) == 1:
+            return found.pop()
+        raise NotFound(f"{'no' if not found else 'more than one'} object begins with {prefix}", oid=prefix)
 
     def get(self, oid: str) -> tuple[Kind, bytes]:
         """An object by id, hashed again. `NotFound` if it is missing, `DigestMismatch` if its bytes are wrong."""
@@ -169,35 +162,18 @@ class GitStore:
         return keep
 
     def _read(self, oid: str) -> tuple[Kind, bytes]:
-        failure: Exception | None = None
         for attempt in range(4):
+            for packs in self._packs:
+                if not attempt or packs.refresh():
+                    found = packs.read(oid)
+                    if found is not None:
+                        return found
             for folder in self._objects:
                 found = _read_loose(folder / oid[:2] / oid[2:], oid)
                 if found is not None:
                     return found
-            try:
-                number, raw = self._packs(fresh=attempt > 0).read(oid)
-                return KINDS[number], raw
-            except KeyError as error:
-                failure = error
-                if attempt:
-                    break  # a fresh look at the packs did not show it
-            except (pygit2.GitError, ValueError, OSError) as error:
-                failure = error  # a pack may have been rolled into another one under our feet: look again
-                time.sleep(0.001 * attempt)
-        if isinstance(failure, KeyError):
-            raise NotFound(f"object {oid} is not in the repository", oid=oid)
-        raise DigestMismatch(f"object {oid} cannot be read: {failure}", expected=oid, where=oid) from failure
-
-    def _packs(self, *, fresh: bool) -> pygit2.Odb:
-        with self._odb_guard:
-            self._reads += 1
-            if self._odb is None or fresh or self._reads > READS_PER_ODB:
-                odb = pygit2.Odb()
-                for folder in self._objects:
-                    odb.add_backend(pygit2.OdbBackendPack(str(folder)), 1)
-                self._odb, self._reads = odb, 0
-            return self._odb
+            # It may have been rolled into a pack, or written, since we looked: look again.
+        raise NotFound(f"object {oid} is not in the repository", oid=oid)
 
     def _setting(self, key: str) -> str:
         for config in (self._config, *_user_configs()):

@@ -11,17 +11,20 @@ import struct
 import zlib
 from binascii import crc32
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from ropewalk.errors import DigestMismatch, Invalid
 
 __all__ = [
+    "INDEX_HEAD_BYTES",
     "KIND_NUMBERS",
     "Kind",
     "PackEntry",
     "build_index",
     "build_pack",
     "entry_kind",
+    "index_fits",
     "object_id",
     "read_index",
 ]
@@ -34,6 +37,7 @@ IDX_MAGIC = b"\xfftOc\x00\x00\x00\x02"
 SMALL_WINDOW_MAX = 4_096  # bytes; below this a 4 KiB window compresses as well and starts five times faster
 STORED_MAX = 160  # bytes; trees this small are mostly object ids, which do not compress
 OFFSET_31_BITS = 0x8000_0000
+INDEX_HEAD_BYTES = len(IDX_MAGIC) + 1024
 
 
 class PackEntry(NamedTuple):
@@ -130,6 +134,21 @@ def read_index(raw: bytes) -> list[PackEntry]:
         at = oids_at + 20 * position
         entries.append(PackEntry(raw[at : at + 20], crcs[position], offset))
     return entries
+
+
+def index_fits(head: bytes, size: int) -> bool:
+    """Whether the first bytes of an index and its size fit together, so that a reader stays inside the file.
+
+    >>> _, _, index = build_pack([(object_id("blob", b"hello"), "blob", b"hello")])
+    >>> index_fits(index[:INDEX_HEAD_BYTES], len(index)), index_fits(index[:INDEX_HEAD_BYTES], len(index) - 1)
+    (True, False)
+    """
+    if len(head) != INDEX_HEAD_BYTES or not head.startswith(IDX_MAGIC):
+        return False
+    fanout = struct.unpack_from(">256I", head, len(IDX_MAGIC))
+    least = INDEX_HEAD_BYTES + fanout[255] * 28 + 40
+    rising = all(low <= high for low, high in pairwise(fanout))
+    return rising and least <= size <= least + 8 * fanout[255] and (size - least) % 8 == 0
 
 
 def entry_kind(first_byte: int) -> int:

@@ -23,6 +23,7 @@ from ropewalk.errors import (
 from ropewalk.gitlog.commit import parse_message
 from ropewalk.gitlog.envelope import ENVELOPE_BYTES_MAX, Draft, parse_document
 from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
+from ropewalk.gitlog.log import Receipt
 from ropewalk.gitlog.objects import parse_commit, parse_tree
 from ropewalk.kernel import jcs, ulid
 from ropewalk.kernel.digest import content_id
@@ -291,7 +292,7 @@ def test_a_head_that_always_moves_is_append_rejected(log):
 
 
 def test_threads_share_packs_and_every_event_keeps_its_commit(log):
-    receipts = []
+    receipts: list[Receipt] = []
 
     def write(number):
         receipts.extend(

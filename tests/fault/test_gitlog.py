@@ -1,0 +1,36 @@
+"""A small share of `make torture`: kills, crowds, failing calls, wild clocks, flipped bytes."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from tests.torture.gitlog import crowd, failing_calls, flips, kills, wild_clock
+
+GIT = pytest.mark.skipif(shutil.which("git") is None, reason="needs git; the CI lane has it")
+
+
+@GIT
+def test_no_acknowledged_event_is_lost_to_kill_9(tmp_path):
+    report = kills(tmp_path, 6)
+    assert report["ok"], report
+
+
+@GIT
+def test_processes_and_threads_append_while_git_collects_fetches_and_pushes(tmp_path):
+    report = crowd(tmp_path, 4, 4, 5)
+    assert report["ok"], report
+
+
+def test_every_write_call_may_fail_once(tmp_path):
+    report = failing_calls(tmp_path)
+    assert report["ok"], report
+
+
+def test_ulids_rise_under_a_wild_clock():
+    assert wild_clock(20_000)["ok"]
+
+
+def test_every_flipped_byte_is_noticed(tmp_path):
+    report = flips(tmp_path, 1, 5)
+    assert report["ok"], report

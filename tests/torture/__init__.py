@@ -1,0 +1,1 @@
+"""Long reliability runs. Each module has `run(quick: bool) -> dict`, a machine-readable report."""

@@ -1,0 +1,175 @@
+"""Verification from bytes alone: what passes, what is refused, and which commit is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from ropewalk.gitlog.commit import parse_message
+from ropewalk.gitlog.envelope import Draft, Sealed
+from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
+from ropewalk.gitlog.objects import Commit, encode_commit, object_id, parse_commit, plant
+from ropewalk.gitlog.verify import verify_log
+from ropewalk.kernel.digest import ContentId, content_id
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.kernel.notekey import Signer
+from ropewalk.kernel.ulid import Ulid
+from ropewalk.node.verify import verify_repository
+from ropewalk.node.vouching import set_anchor, sign_log
+
+KEY = SigningKey.generate("ed25519", b"k" * 32)
+
+
+def fill(log, count, topic="demo", layout=SHIPLOG):
+    return log.append_all(
+        topic, [Draft({"type": "t", "payload": {"n": n}}) for n in range(count)], layout=layout
+    )
+
+
+def failed(report):
+    return {step.name: step.detail for step in report.steps if step.status == "failed"}
+
+
+def forge(log, change, topic="demo", layout=SHIPLOG):
+    """Put a commit on the head that no honest writer makes; `change` edits (commit, raw envelope)."""
+    ref = layout.head_ref(topic)
+    head = log.store.head(ref)
+    old = parse_commit(log.store.get(head)[1])
+    headers = parse_message(old.message)
+    raw = next(e.raw for e in log.events(topic, layout=layout) if e.commit == head)
+    commit, raw, path = change(old, raw, layout.path(topic, headers.ulid))
+    tree, objects = plant(path, raw)
+    body = encode_commit(Commit(tree, (head,), commit.author, commit.committer, commit.message))
+    oid = object_id("commit", body)
+    with log.store.put([*objects, (oid, "commit", body)]):
+        log.store.move_head(ref, head, oid)
+    return oid
+
+
+def test_an_honest_log_passes_every_step(log):
+    fill(log, 1200)
+    set_anchor(log, "demo", label="v1", signer=Signer("ada", KEY))
+    fill(log, 3)
+    sign_log(log, "demo", KEY)
+    report = verify_log(
+        log.store, SHIPLOG, "demo", seen=log.store.head(SHIPLOG.head_ref("demo")), keys=[KEY.public]
+    )
+    assert report.ok
+    assert report.entries == 1203
+    assert {step.status for step in report.steps} == {"passed"}
+
+
+def test_what_was_not_checked_is_said(log):
+    fill(log, 1)
+    sign_log(log, "demo", KEY)
+    unchecked = {s.name for s in verify_repository(log.store).steps if s.status == "not_checked"}
+    assert unchecked == {"anchors", "signed_heads", "packs"}
+
+
+def test_messages_pass(log):
+    fill(log, 3, "jobs/a", MESSAGES)
+    assert verify_repository(log.store, deep=True).ok
+
+
+def test_another_envelope_under_the_same_promise_is_named(log):
+    fill(log, 3)
+    oid = forge(log, lambda c, raw, path: (c, raw.replace(b'"n":2', b'"n":3'), path))
+    assert oid in failed(verify_repository(log.store))["envelopes"]
+
+
+def test_a_repeated_ulid_breaks_the_order(log):
+    fill(log, 3)
+    oid = forge(log, lambda c, raw, path: (c, raw, path))
+    found = failed(verify_repository(log.store))
+    assert oid in found["order"]
+    assert oid in found["trailers"]  # journal_parent is that of the commit it was copied from
+
+
+def test_bytes_that_are_not_canonical_are_flagged(log):
+    fill(log, 1)
+
+    def change(commit, raw, path):
+        loose = raw.replace(b'{"n":0}', b'{"n": 0}')
+        return commit, loose, path
+
+    oid = forge(log, change)
+    found = failed(verify_repository(log.store))
+    assert oid in found["canonical"]
+    assert "envelopes" not in found  # its canonical form has the promised name, as S0's profile allows
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "step"),
+    [
+        (b"Namespace: demo", b"Namespace: other", "headers"),
+        (b"Event-Id: ulid:", b"Event-Ix: ulid:", "headers"),
+        (b"Namespace: demo", b"Namespace: demo\nNamespace: demo", "headers"),
+        (b"Namespace: demo", b"Namespace: demo\nSchema: x", "headers"),
+        (b'"status":"success"', b'"status":"odd"', "trailers"),
+        (b'"version":1', b'"version":1,"what":{"repo_head":"x"}', "trailers"),
+        (b"\n---\n", b"\n--\n", "trailers"),
+    ],
+)
+def test_a_message_with_something_wrong_is_named(log, old, new, step):
+    fill(log, 2)
+
+    def change(commit, raw, path):
+        assert old in commit.message
+        message = commit.message.replace(old, new)
+        return Commit(commit.tree, commit.parents, commit.author, commit.committer, message), raw, path
+
+    oid = forge(log, change)
+    assert oid in failed(verify_repository(log.store))[step]
+
+
+def test_an_envelope_at_another_path_is_missing(log):
+    fill(log, 1)
+    oid = forge(log, lambda c, raw, path: (c, raw, ("elsewhere", "x.json")))
+    assert oid in failed(verify_repository(log.store))["envelopes"]
+
+
+def test_a_missing_commit_breaks_the_chain(log):
+    receipts = fill(log, 2)
+    body = log.store.get(receipts[-1].commit)[1].replace(receipts[0].commit.encode(), b"e" * 40, 1)
+    oid = object_id("commit", body)
+    with log.store.put([(oid, "commit", body)]):
+        log.store.move_head(SHIPLOG.head_ref("demo"), receipts[-1].commit, oid)
+    report = verify_repository(log.store)
+    assert "e" * 40 in failed(report)["chain"]
+    assert report.entries == 1
+
+
+def test_a_head_that_points_nowhere_fails_the_chain(log):
+    log.store.move_head(SHIPLOG.head_ref("demo"), None, "d" * 40)
+    assert "chain" in failed(verify_repository(log.store))
+
+
+def test_an_anchor_outside_the_log_is_refused(log):
+    receipts = fill(log, 3)
+    set_anchor(log, "demo")
+    log.store.move_head(SHIPLOG.head_ref("demo"), receipts[-1].commit, receipts[0].commit)
+    found = failed(verify_repository(log.store))
+    assert set(found) == {"seen_head", "anchors"}
+
+
+def test_a_signed_head_over_another_order_is_refused(log):
+    fill(log, 3)
+    sign_log(log, "demo", KEY)
+    other = SigningKey.generate("ed25519", b"o" * 32)
+    assert "signed_heads" in failed(verify_repository(log.store, keys=[other.public]))
+    from ropewalk.gitlog.heads import add_signed_head
+
+    names = [ContentId(e.content_id) for e in log.events("demo")]
+    signer = Signer("ropewalk/shiplog/demo", KEY)
+    add_signed_head(log.store, SHIPLOG, "demo", [names[1], names[0], names[2]], signer, log.author(0))
+    assert "root" in failed(verify_repository(log.store, keys=[KEY.public]))["signed_heads"]
+
+
+def test_a_changed_anchor_signature_is_refused(log):
+    fill(log, 1)
+    set_anchor(log, "demo", signer=Signer("ada", SigningKey.generate("ed25519", b"x" * 32)))
+    assert "anchors" in failed(verify_repository(log.store, keys=[KEY.public]))
+
+
+def test_sealed_names_the_bytes_it_holds():
+    raw = b'{"a":1}'
+    assert Sealed(Ulid("01HF4Y9Q1SM8Q7K9DK2R4V5CXD"), raw, content_id(raw)).content_id == content_id(raw)
