@@ -104,7 +104,7 @@ def run(quick: bool) -> list[Result]:
                 f"JCS {label}{kind}",
                 Contestant("ropewalk", lambda envelopes=envelopes: each_of(jcs.encode, envelopes)),  # type: ignore[misc]
                 [Contestant("rfc8785", lambda envelopes=envelopes: each_of(rfc8785.dumps, envelopes))],  # type: ignore[misc]
-                target=6,
+                target=None if reading is awkward else 6,
                 rounds=rounds,
                 note=f"{len(rfc8785.dumps(envelopes[0]))} bytes, {len(envelopes)} envelopes, 0 mismatches",
             )

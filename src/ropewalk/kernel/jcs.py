@@ -66,7 +66,7 @@ def encode(value: object) -> bytes:
     Traceback (most recent call last):
     ropewalk.errors.InvalidJson: 9007199254740992: integer beyond ±(2^53−1)
     """
-    return _encode_plain(value) or _encode_respelt(value) or _encode_exact(value, _strict)
+    return _encode_fast(value)[0] or _encode_exact(value, _strict)
 
 
 def encode_foreign(value: object) -> bytes:
@@ -75,7 +75,7 @@ def encode_foreign(value: object) -> bytes:
     >>> encode_foreign([2**53 + 1, 1e20])
     b'[9007199254740992,100000000000000000000]'
     """
-    return _encode_plain(value) or _encode_respelt(value) or _encode_exact(value, _foreign)
+    return _encode_fast(value)[0] or _encode_exact(value, _foreign)
 
 
 def parse(raw: bytes) -> Json:
@@ -131,10 +131,10 @@ def canonicalise(raw: bytes) -> bytes:
 #
 # 1. Types. orjson also writes UUIDs, enums and ready-made fragments. Both walks below admit the JSON types and tuple,
 #    by exact type. Keys: orjson itself refuses all but exact str.
-# 2. Numbers. orjson writes 1.0, -0.0 and 1e16 its own way, and NaN as null. `_is_plain` admits a float only if it is
-#    not integral and its magnitude is in [1e-4, 1e16); there both print the shortest digits that round-trip, without
-#    an exponent. `_respelt` puts an int or a ready text in the place of any other. Integers are plain digits in both;
-#    OPT_STRICT_INTEGER refuses those beyond ±(2^53−1).
+# 2. Numbers. orjson writes 1.0, -0.0 and 1e16 its own way, and NaN as null. Both walks leave a float alone only if it
+#    is not integral and its magnitude is in [1e-4, 2^53); there both print the shortest digits that round-trip,
+#    without an exponent. `_is_plain` gives up at any other; `_respelt` puts an int or a ready text in its place.
+#    Integers are plain digits in both; OPT_STRICT_INTEGER refuses those beyond ±(2^53−1).
 # 3. Key order. orjson sorts by UTF-8 bytes, which is code point order; RFC 8785 by UTF-16 units. The orders differ
 #    only where a character above U+FFFF (a pair of D800–DFFF; UTF-8 lead byte F0–F4) meets one of U+E000–U+FFFF
 #    (lead byte EE or EF). If the bytes do not hold both kinds, the orders agree.
@@ -147,34 +147,25 @@ def canonicalise(raw: bytes) -> bytes:
 # What is left, and everything that will be refused, goes through `_encode_exact`, which says where and why.
 
 
-def _encode_plain(value: object) -> bytes | None:
-    """Canonical bytes as orjson writes them, where that is so; None says nothing about the value."""
-    if not _is_plain((value,), DEPTH_MAX):
-        return None
-    try:
-        out = orjson.dumps(value, option=_SORTED)
-    except TypeError:
-        return None
-    return out if _is_ordered(out) else None
+def _encode_fast(value: object) -> tuple[bytes | None, bool]:
+    """Canonical bytes where they are cheap to prove so, and whether every number was written as it stands.
 
-
-def _encode_respelt(value: object) -> bytes | None:
-    """Canonical bytes of a value in which only doubles stand in the way; None says nothing about the value."""
+    No bytes say nothing about the value.
+    """
     try:
-        out = orjson.dumps(_respelt(value, DEPTH_MAX), option=_SORTED)
+        as_it_stands = _is_plain((value,), DEPTH_MAX)
+        out = orjson.dumps(value if as_it_stands else _respelt(value, DEPTH_MAX), option=_SORTED)
     except (TypeError, _Refused):
-        return None
-    return out if _is_ordered(out) else None
-
-
-def _is_ordered(out: bytes) -> bool:
-    return out.isascii() or not (
+        return None, False
+    if out.isascii() or not (
         (b"\xee" in out or b"\xef" in out) and any(lead in out for lead in _ASTRAL_LEADS)
-    )
+    ):
+        return out, as_it_stands
+    return None, False
 
 
 def _is_plain(items: Iterable[Any], room: int) -> bool:
-    """Whether every value in `items` is one that orjson writes canonically, up to key order."""
+    """Whether orjson writes every item canonically as it stands, up to key order. Tried first: it is the common case."""
     for item in items:
         kind = type(item)
         if kind is str or kind is int or item is None or kind is bool:
@@ -185,7 +176,7 @@ def _is_plain(items: Iterable[Any], room: int) -> bool:
         elif kind is list or kind is tuple:
             if not room or not _is_plain(item, room - 1):
                 return False
-        elif kind is not float or item.is_integer() or not (1e-4 <= item < 1e16 or -1e16 < item <= -1e-4):
+        elif kind is not float or item.is_integer() or not (1e-4 <= item < 2**53 or -(2**53) < item <= -1e-4):
             return False
     return True
 
@@ -201,10 +192,13 @@ def _respelt(value: Any, room: int) -> Any:
         raise _Refused("not plain", "not plain")
     changed = value
     for key, item in value.items() if kind is dict else enumerate(value):
-        kind_of_item = type(item)
-        if kind_of_item is str or kind_of_item is int or item is None or kind_of_item is bool:
+        inner = type(item)
+        if inner is str or inner is int or item is None or inner is bool:
             continue
-        respelt = _respelt(item, room - 1)
+        if inner is float:
+            respelt = _double(item) if -INTEGER_MAX <= item <= INTEGER_MAX else _double_strict(item)
+        else:
+            respelt = _respelt(item, room - 1)
         if respelt is not item:
             if changed is value:
                 changed = dict(value) if kind is dict else list(value)
@@ -407,13 +401,13 @@ def _read(raw: bytes, numbers: _Numbers) -> tuple[Json, bytes]:
         value: Json = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         _refuse(raw, numbers, error.msg)
-    canonical = _encode_plain(value)
+    canonical, as_it_stands = _encode_fast(value)
+    try:
+        canonical = canonical or _encode_exact(value, numbers.form)
+    except InvalidJson as error:
+        _refuse(raw, numbers, error.detail)
     doubt = False
-    if canonical is None:
-        try:
-            canonical = _encode_respelt(value) or _encode_exact(value, numbers.form)
-        except InvalidJson as error:
-            _refuse(raw, numbers, error.detail)
+    if not as_it_stands:
         value = numbers.reduced(value, canonical)
         doubt = _has_long_digits(raw) is not None
     if canonical != raw and (doubt or raw.count(b":") != canonical.count(b":") or b"\\u003" in raw):
