@@ -165,7 +165,7 @@ def _encode_fast(value: object) -> tuple[bytes | None, bool]:
 
 
 def _is_plain(items: Iterable[Any], room: int) -> bool:
-    """Whether orjson writes every item canonically as it stands, up to key order. Tried first: it is the common case."""
+    """Whether orjson writes every item canonically as it stands, up to key order. The common case, tried first."""
     for item in items:
         kind = type(item)
         if kind is str or kind is int or item is None or kind is bool:
