@@ -31,7 +31,7 @@ from ropewalk.gossip.message import (
 )
 from ropewalk.gossip.profiles import PARENTS_MAX, Profile, SignatureCodec
 from ropewalk.gossip.table import TABLES, Table, Transaction, View
-from ropewalk.gossip.tree import root_of
+from ropewalk.gossip.tree import Grower, root_of
 from ropewalk.gossip.validate import Validate, validator
 from ropewalk.gossip.writing import Apply, Batch, Inserted, Rules, index_arrivals
 from ropewalk.kernel.keys import SigningKey
@@ -76,6 +76,7 @@ class Log:
         self.profile: Profile = _settle(table, topic, profile)
         self.topic = check_topic(self.profile, topic)
         self.signer = signer
+        self.grower = Grower()
         self._rules = Rules(validator(validate), access, apply, index_ancestors, pending_limits)
         self._listeners = Listeners()
         self._open = (
@@ -128,6 +129,13 @@ class Log:
                 raw = view.get("messages", self.profile.code.order(key))
                 assert raw is not None
                 yield _cursor(int.from_bytes(seq, "big")), self._decode(raw)
+
+    def last_arrival(self) -> Cursor | None:
+        """The cursor of the newest arrival: read on from here to see only what comes from now on."""
+        with self.view() as view:
+            for seq, _ in view.scan("arrivals", reverse=True):
+                return _cursor(int.from_bytes(seq, "big"))
+        return None
 
     def heads(self) -> list[MessageId]:
         """The messages nothing stands on yet, by clock and then by hash."""

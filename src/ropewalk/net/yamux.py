@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 
-from ropewalk.errors import Invalid, NotFound, TooLarge, Unavailable
+from ropewalk.errors import Invalid, TooLarge, Unavailable
 
 __all__ = ["Closed", "Event", "Finished", "Limits", "Opened", "Received", "Reset", "Session", "Writable"]
 
@@ -20,6 +20,7 @@ WINDOW_BYTES = 256 << 10  # the window every stream starts with, on both sides, 
 DATA_BYTES_MAX = (64 << 10) - 12  # what the JavaScript side sends and takes in one frame
 SEND_WINDOW_MAX = 0xFFFFFFFF
 CONTROL_BYTES_MAX = 256 << 10  # answers to pings and resets that wait because the peer does not read
+OWN_STREAMS_MAX = 256  # begun here and not yet ended by both
 _HEADER = struct.Struct(">BBHII")
 
 
@@ -129,6 +130,8 @@ class Session:
         """Begin a stream."""
         if self.closed:
             raise Unavailable("the peer has ended the session")
+        if sum(not self._is_theirs(each) for each in self._streams) >= OWN_STREAMS_MAX:
+            raise Unavailable(f"{OWN_STREAMS_MAX} streams are open and the peer ends none of them")
         stream, self._next = self._next, self._next + 2
         self._streams[stream] = _Stream()
         self._put(_Type.WINDOW, _Flag.SYN, stream, 0)
@@ -147,6 +150,10 @@ class Session:
         """How many bytes of a stream wait to be sent; none for one that has ended."""
         state = self._streams.get(stream)
         return 0 if state is None else len(state.waiting)
+
+    def knows(self, stream: int) -> bool:
+        """Whether a stream is still open in some direction."""
+        return stream in self._streams
 
     def consumed(self, stream: int, count: int) -> None:
         """Somebody has taken received bytes out: the peer may send as many again."""
@@ -293,7 +300,7 @@ class Session:
         try:
             return self._streams[stream]
         except KeyError:
-            raise NotFound(f"stream {stream} has ended") from None
+            raise Unavailable(f"stream {stream} has ended") from None
 
     def _finish(self, stream: int, state: _Stream) -> None:
         self._put(_Type.WINDOW, _Flag.FIN, stream, 0)

@@ -1,0 +1,35 @@
+"""A pipe: bytes both ways, in order, with an end. TCP, a WebSocket and a stream inside either are pipes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+__all__ = ["Accept", "Listening", "Pipe"]
+
+
+class Pipe(Protocol):
+    """Bytes both ways. What breaks it raises Unavailable from whichever call notices."""
+
+    name: str  # who is at the other end, for people
+
+    async def receive(self) -> bytes:
+        """The next bytes, as many as came; none at the end."""
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes; returns when there is room for more."""
+
+    async def close(self) -> None:
+        """End it; closing twice is no error."""
+
+
+class Listening(Protocol):
+    """A place where others can connect."""
+
+    port: int
+
+    async def close(self) -> None:
+        """Take nobody more, and end the pipes that are open."""
+
+
+Accept = Callable[[Pipe], Awaitable[None]]

@@ -1,0 +1,120 @@
+"""Pipes over WebSockets: binary messages, whose borders mean nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+import websockets.asyncio.client as client
+import websockets.asyncio.server as server
+from websockets.asyncio.connection import Connection
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+
+from ropewalk.errors import Invalid, TooLarge, Unavailable, Usage
+from ropewalk.net.pipe import Accept
+
+__all__ = ["WebSocketListening", "WebSocketPipe", "connect_websocket", "serve_websocket"]
+
+MESSAGE_BYTES_MAX = 1 << 20  # one WebSocket message; the JavaScript side sends 64 KiB
+MESSAGES_WAITING_MAX = 4  # received and not yet read, before the sender is held up
+GOODBYE_S = 1.0
+_TOO_BIG = 1009
+_journal = logging.getLogger("ropewalk.net")
+_journal.addHandler(logging.NullHandler())
+
+
+class WebSocketPipe:
+    """One WebSocket."""
+
+    def __init__(self, socket: Connection, name: str) -> None:
+        self._socket = socket
+        self.name = name
+
+    async def receive(self) -> bytes:
+        try:
+            data = await self._socket.recv(decode=False)
+        except ConnectionClosed as error:
+            if error.sent is not None and error.sent.code == _TOO_BIG:
+                raise TooLarge(
+                    f"{self.name} sent a WebSocket message of more than {MESSAGE_BYTES_MAX} bytes",
+                    limit=MESSAGE_BYTES_MAX,
+                ) from error
+            if error.sent is not None and not error.rcvd_then_sent and error.sent.code in (1002, 1007):
+                raise Invalid(f"{self.name} does not speak WebSocket: {error}", reason="websocket") from error
+            return b""
+        return bytes(data) or await self.receive()
+
+    async def send(self, data: bytes) -> None:
+        try:
+            await self._socket.send(data)
+        except ConnectionClosed as error:
+            raise Unavailable(f"{self.name} has closed the connection") from error
+
+    async def close(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._socket.close(), GOODBYE_S * 2)
+
+
+async def connect_websocket(url: str, *, timeout_s: float) -> WebSocketPipe:
+    """Connect; Unavailable if nobody is there or what is there is no WebSocket."""
+    try:
+        socket = await client.connect(
+            url,
+            compression=None,
+            open_timeout=timeout_s,
+            close_timeout=GOODBYE_S,
+            ping_interval=None,  # who uses the pipe knows better when it has been silent for too long
+            max_size=MESSAGE_BYTES_MAX,
+            max_queue=MESSAGES_WAITING_MAX,
+            proxy=None,
+            logger=_journal,
+        )
+    except InvalidURI as error:
+        raise Usage(f"{url} is no WebSocket address", advice="Write ws://HOST:PORT.") from error
+    except TimeoutError as error:
+        raise Unavailable(f"{url} does not answer within {timeout_s:g} s") from error
+    except InvalidHandshake as error:
+        raise Unavailable(f"{url} is no WebSocket: {error}") from error
+    except (OSError, EOFError) as error:
+        raise Unavailable(f"{url}: {getattr(error, 'strerror', None) or error}") from error
+    return WebSocketPipe(socket, url)
+
+
+class WebSocketListening:
+    """A port that takes WebSockets."""
+
+    def __init__(self, found: server.Server) -> None:
+        self._server = found
+        self.port: int = next(iter(found.sockets)).getsockname()[1]
+
+    async def close(self) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+
+async def serve_websocket(accept: Accept, host: str, port: int) -> WebSocketListening:
+    """Listen; `accept` owns each pipe until it returns."""
+
+    async def handle(socket: server.ServerConnection) -> None:
+        peer = socket.remote_address
+        pipe = WebSocketPipe(socket, f"ws://{peer[0]}:{peer[1]}" if peer else "ws://?")
+        await accept(pipe)
+
+    try:
+        found = await server.serve(
+            handle,
+            host,
+            port,
+            compression=None,
+            open_timeout=10,
+            close_timeout=GOODBYE_S,
+            ping_interval=None,
+            max_size=MESSAGE_BYTES_MAX,
+            max_queue=MESSAGES_WAITING_MAX,
+            server_header=None,
+            logger=_journal,
+        )
+    except OSError as error:
+        raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    return WebSocketListening(found)

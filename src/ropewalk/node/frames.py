@@ -1,0 +1,250 @@
+"""Frames over a pipe, and a sync over frames: what both profiles do once somebody is at the other end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, TypeVar
+
+from ropewalk.errors import RopewalkError, TooLarge, Unavailable
+from ropewalk.gossip import wire
+from ropewalk.gossip.ids import Key
+from ropewalk.gossip.log import Log
+from ropewalk.gossip.profiles import Profile
+from ropewalk.gossip.questions import (
+    Abort,
+    Children,
+    Found,
+    GetNode,
+    GetValues,
+    Request,
+    Response,
+    Root,
+    Values,
+    answer,
+)
+from ropewalk.gossip.sync import Pulled, pull
+from ropewalk.gossip.table import View
+from ropewalk.kernel.prolly import Node
+from ropewalk.net.pipe import Pipe
+
+__all__ = ["IDLE_S", "FramePipe", "Questions", "answer_questions", "in_thread", "pull_over"]
+
+IDLE_S = 30.0  # without progress; a sync as a whole may take as long as it likes
+RATE_MIN = 4096  # bytes a second that count as progress inside one frame
+SLICE_BYTES = 64 << 10  # sent at a time, so that a slow reader shows progress
+VALUES_FIRST = 16  # messages asked for before we know how large they are: all of the largest fit one frame
+VALUES_BYTES = 2 << 20  # what we then aim at
+SESSION_S = (
+    20.0  # how long one answering session may hold its view of a v0.13 log; then the peer begins another
+)
+COOLDOWN_S_MAX = 10.0  # what a peer may make us wait; it counts milliseconds
+
+T = TypeVar("T")
+
+
+async def in_thread(act: Callable[..., T], *arguments: Any) -> T:
+    """Call a store in a thread. Cancelled, it still waits: nobody may close what a thread is reading."""
+    task = asyncio.ensure_future(asyncio.to_thread(act, *arguments))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # seen; being cancelled is what counts
+        raise
+
+
+class FramePipe:
+    """Whole frames over a pipe, with a limit on their size and on silence."""
+
+    def __init__(self, pipe: Pipe, *, limit: int, idle_s: float = IDLE_S, rest: bytes = b"") -> None:
+        self.pipe = pipe
+        self._frames = wire.Frames(limit)
+        self._ready: list[bytes] = self._frames.receive(rest)
+        self._idle_s = idle_s
+        self._ended = False
+
+    async def receive(self, *, patient: bool = False) -> bytes | None:
+        """The next frame, or None at the end. A patient reader waits for ever for a frame to begin."""
+        if not self._ready:
+            await self._fill(patient)
+        return self._ready.pop(0) if self._ready else None
+
+    async def receive_some(self) -> list[bytes]:
+        """All frames that have come, at least one; none at the end."""
+        if not self._ready:
+            await self._fill(True)
+        some, self._ready = self._ready, []
+        return some
+
+    async def send(self, raw: bytes) -> None:
+        """Send one frame; a peer that reads none of it for the idle limit raises Unavailable."""
+        data = wire.frame(raw)
+        for at in range(0, len(data), SLICE_BYTES):
+            try:
+                async with asyncio.timeout(self._idle_s):
+                    await self.pipe.send(data[at : at + SLICE_BYTES])
+            except TimeoutError as error:
+                raise Unavailable(f"{self.pipe.name} has read nothing for {self._idle_s:g} s") from error
+
+    async def _fill(self, patient: bool) -> None:
+        now = asyncio.get_running_loop().time
+        start, received = now(), 0
+        while not self._ready and not self._ended:
+            begun = self._frames.held > 0
+            # Bytes buy time, at a rate: one now and then does not keep a frame open for ever.
+            allowed = None if patient and not begun else start + self._idle_s + received / RATE_MIN
+            try:
+                async with asyncio.timeout_at(allowed):
+                    data = await self.pipe.receive()
+            except TimeoutError as error:
+                raise Unavailable(f"{self.pipe.name} made no progress for {self._idle_s:g} s") from error
+            if patient and not begun:
+                start = now()
+            received += len(data)
+            self._ended = not data
+            self._ready = self._frames.receive(data)
+        if self._ended and self._frames.held:
+            raise Unavailable(f"{self.pipe.name} ended in the middle of a frame")
+
+
+class Questions:
+    """The asking side of a sync: one question at a time, one answer to each."""
+
+    def __init__(self, frames: FramePipe, profile: Profile) -> None:
+        self._frames = frames
+        self._profile = profile
+        self._batch = VALUES_FIRST
+        self.root: Node | None = None  # as the peer last named it
+        self.leaves: set[bytes] | None = None  # if a set is put here: the messages the peer showed (v0.6)
+        self.cooldown_s = 0.0  # what the peer asked for when it broke off
+
+    async def ask(self, request: Request) -> Response:
+        """One answer; large requests for messages are asked in parts."""
+        if isinstance(request, GetValues) and len(request.keys) > self._batch:
+            return await self._ask_in_parts(request.keys)
+        response = await self._ask(request)
+        if isinstance(response, Root):
+            self.root = response.node
+        elif self.leaves is not None and isinstance(response, Children):
+            self.leaves.update(node.key for node in response.nodes if node.value is not None)
+        return response
+
+    async def lacks(self, keys: list[Key]) -> list[Key] | None:
+        """Which of these messages the peer does not have; None if it broke off."""
+        lacking = []
+        for key in keys:
+            response = await self._ask(GetNode(0, key))
+            if isinstance(response, Abort):
+                return None
+            if not isinstance(response, Found) or response.node is None:
+                lacking.append(key)
+        return lacking
+
+    async def _ask(self, request: Request) -> Response:
+        await self._frames.send(wire.encode_request(request))
+        raw = await self._frames.receive()
+        if raw is None:
+            raise Unavailable(f"{self._frames.pipe.name} ended the sync instead of answering")
+        response = await in_thread(wire.decode_response, raw, self._profile.name)
+        if isinstance(response, Abort):
+            self.cooldown_s = min(COOLDOWN_S_MAX, response.cooldown / 1000)
+        if isinstance(request, GetValues) and isinstance(response, Values) and response.values:
+            each = max(64, len(raw) // len(response.values))
+            self._batch = max(1, min(512, VALUES_BYTES // each))
+        return response
+
+    async def _ask_in_parts(self, keys: tuple[bytes, ...]) -> Response:
+        values: list[bytes] = []
+        while len(values) < len(keys):
+            part = keys[len(values) : len(values) + self._batch]
+            response = await self._ask(GetValues(part))
+            if not isinstance(response, Values) or len(response.values) != len(part):
+                # An abort, or what the sync will refuse as a whole; it never looks like the right number.
+                return Values(()) if isinstance(response, Values) else response
+            values += response.values
+        return Values(tuple(values))
+
+
+async def pull_over(log: Log, questions: Questions) -> Pulled:
+    """Run one pull; what it stored stays, however it ends."""
+    machine = pull(log)
+    try:
+        request = await in_thread(_step, machine, None)
+        while not isinstance(request, Pulled):
+            request = await in_thread(_step, machine, await questions.ask(request))
+        return request
+    finally:
+        machine.close()
+
+
+def _step(machine: Generator[Request, Response, Pulled], response: Response | None) -> Request | Pulled:
+    # StopIteration cannot leave a thread, so the end is a value.
+    try:
+        return next(machine) if response is None else machine.send(response)
+    except StopIteration as end:
+        result: Pulled = end.value
+        return result
+
+
+async def answer_questions(
+    log: Log,
+    frames: FramePipe,
+    served: Callable[[tuple[bytes, ...]], None],
+    *,
+    first: bytes | None = None,
+    session_s: float = SESSION_S,
+) -> None:
+    """Answer a peer until it finishes, all from one moment of the log; `served` hears which messages went out."""
+    now = asyncio.get_running_loop().time
+    # v0.6 has no way to say "begin again", so there a session lasts as long as it makes progress.
+    end = now() + session_s if log.profile.name == "v0.13" else None
+    moment = contextlib.ExitStack()
+    view = await in_thread(moment.enter_context, log.view())
+    try:
+        raw = first if first is not None else await frames.receive()
+        while raw is not None:
+            request = wire.decode_request(raw, log.profile.name)
+            if end is not None and now() > end:
+                await frames.send(wire.encode_response(Abort(), log.profile.name))
+                return
+            encoded, keys = await in_thread(_answer, view, log.profile, request)
+            await frames.send(encoded)
+            served(keys)
+            raw = await frames.receive()
+    finally:
+        await in_thread(moment.close)
+
+
+def _answer(view: View, profile: Profile, request: Request) -> tuple[bytes, tuple[bytes, ...]]:
+    """The answer as it travels, and the keys of the messages in it."""
+    keys: tuple[bytes, ...] = ()
+    if isinstance(request, GetValues):
+        keys = request.keys
+        response: Response = Values(tuple(_values(view, profile, keys)))
+    else:
+        response = answer(view, profile, request)
+        if isinstance(response, Children):
+            keys = tuple([node.key for node in response.nodes if node.value is not None])
+    return wire.encode_response(response, profile.name), keys
+
+
+def _values(view: View, profile: Profile, keys: tuple[bytes, ...]) -> Iterator[bytes]:
+    """The messages under these keys, one by one: a short question must not fill our memory."""
+    size = 0
+    for key in keys:
+        response = answer(view, profile, GetValues((key,)))
+        assert isinstance(response, Values)
+        size += len(response.values[0])
+        if size > wire.RESPONSE_BYTES_MAX - 10 * len(keys):
+            raise TooLarge("the messages asked for do not fit one answer", limit=wire.RESPONSE_BYTES_MAX)
+        yield response.values[0]
+
+
+def reason(error: BaseException) -> str:
+    """Why something ended, in one line."""
+    return f"{error.code}: {error.detail}" if isinstance(error, RopewalkError) else repr(error)

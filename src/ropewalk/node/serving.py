@@ -1,0 +1,164 @@
+"""A gossip log that others can connect to: WebSockets for v0.13, the plain v0.6 frames over TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import islice
+from types import TracebackType
+
+from ropewalk.errors import RopewalkError
+from ropewalk.gossip import wire
+from ropewalk.gossip.events import Committed, Event, Synced
+from ropewalk.gossip.log import Cursor, Log
+from ropewalk.gossip.message import SignedMessage
+from ropewalk.net.pipe import Listening, Pipe
+from ropewalk.net.tcp import serve_tcp
+from ropewalk.net.websocket import serve_websocket
+from ropewalk.node.frames import (
+    IDLE_S,
+    SESSION_S,
+    FramePipe,
+    Questions,
+    answer_questions,
+    in_thread,
+    pull_over,
+    reason,
+)
+from ropewalk.node.peers import Peer
+
+__all__ = ["GossipServer"]
+
+PEERS_MAX = 64  # connected at once; more are turned away
+WATCH_S = 0.2  # how often we look for what other processes have appended
+PUSHED_MAX = 64  # messages pushed one by one; a larger batch is announced, and pulled
+
+_journal = logging.getLogger("ropewalk.gossip.peers")
+_journal.addHandler(logging.NullHandler())
+
+
+class GossipServer:
+    """Takes peers, and pushes to them whatever reaches the log from anywhere. Use it as a context."""
+
+    def __init__(
+        self,
+        log: Log,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        idle_s: float = IDLE_S,
+        session_s: float = SESSION_S,
+        peers_max: int = PEERS_MAX,
+    ) -> None:
+        self.log = log
+        self.host = host
+        self.port = port
+        self.peers: set[Peer] = set()
+        self._idle_s = idle_s
+        self._session_s = session_s
+        self._peers_max = peers_max
+        self._connected = 0
+        self._listening: Listening | None = None
+        self._grown = asyncio.Event()
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where peers connect to."""
+        scheme = "ws" if self.log.profile.name == "v0.13" else "tcp"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{host}:{self.port}"
+
+    async def __aenter__(self) -> GossipServer:
+        loop = asyncio.get_running_loop()
+        cursor = await in_thread(self.log.last_arrival)
+        if self.log.profile.name == "v0.13":
+            self._listening = await serve_websocket(self._accept_v13, self.host, self.port)
+        else:
+            self._listening = await serve_tcp(self._accept_v06, self.host, self.port)
+        self.port = self._listening.port
+
+        def grown(_: Event) -> None:
+            loop.call_soon_threadsafe(self._grown.set)  # listeners are called in whatever thread wrote
+
+        self._forget = self.log.on(grown, Committed)
+        self._watcher = asyncio.create_task(self._watch(cursor))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._forget()
+        assert self._listening is not None
+        assert self._watcher is not None
+        self._watcher.cancel()
+        await asyncio.gather(self._watcher, return_exceptions=True)
+        for peer in list(self.peers):
+            peer.leave()
+        await self._listening.close()
+
+    async def _accept_v13(self, pipe: Pipe) -> None:
+        if self._connected >= self._peers_max:
+            _journal.warning("%s: turned away, %d peers are connected", pipe.name, self._connected)
+            await pipe.close()
+            return
+        self._connected += 1
+        peer = Peer(self.log, pipe, dialer=False, idle_s=self._idle_s, session_s=self._session_s)
+        try:
+            async with peer:
+                self.peers.add(peer)
+                await peer.ended()
+        finally:
+            self._connected -= 1
+            self.peers.discard(peer)
+            if peer.error is not None:
+                _journal.info("%s: %s", pipe.name, reason(peer.error))
+
+    async def _accept_v06(self, pipe: Pipe) -> None:
+        """One session: the peer asks and we answer, or it begins with an empty frame and it is our turn to ask."""
+        if self._connected >= self._peers_max:
+            return
+        self._connected += 1
+        try:
+            frames = FramePipe(pipe, limit=wire.REQUEST_BYTES_MAX, idle_s=self._idle_s)
+            first = await frames.receive()
+            if first == b"":
+                asking = FramePipe(pipe, limit=wire.RESPONSE_BYTES_MAX, idle_s=self._idle_s)
+                pulled = await pull_over(self.log, Questions(asking, self.log.profile))
+                self.log.tell(Synced(pipe.name, pulled.received, await in_thread(self.log.root)))
+            elif first is not None:
+                await answer_questions(self.log, frames, lambda _: None, first=first)
+        except RopewalkError as error:
+            _journal.info("%s: %s", pipe.name, reason(error))
+        finally:
+            self._connected -= 1
+
+    async def _watch(self, cursor: Cursor | None) -> None:
+        """Push what arrives, whoever wrote it: this process says so, others are seen by looking."""
+        while True:
+            try:
+                async with asyncio.timeout(WATCH_S):
+                    await self._grown.wait()
+            except TimeoutError:
+                pass
+            self._grown.clear()
+            try:
+                cursor = await self._pass_on(cursor)
+            except RopewalkError as error:
+                _journal.warning("cannot read what arrived: %s", reason(error))
+
+    async def _pass_on(self, cursor: Cursor | None) -> Cursor | None:
+        last = await in_thread(self.log.last_arrival)
+        if last == cursor:
+            return cursor
+        if self.peers:
+            fresh = await in_thread(self._fresh, cursor)
+            for peer in list(self.peers):
+                if len(fresh) <= PUSHED_MAX:
+                    peer.push(fresh)
+                else:
+                    await peer.announce()
+        return last
+
+    def _fresh(self, cursor: Cursor | None) -> list[SignedMessage]:
+        return [signed for _, signed in islice(self.log.arrivals(cursor), PUSHED_MAX + 1)]
