@@ -156,7 +156,6 @@ class BundleVerifier:
         self._files: dict[str, tuple[str, int]] = {}
         self._manifest_raw: bytes | None = None
         self.manifest: Manifest | None = None
-        self._signed = False
         self._heads: dict[int, tuple[bytes, int]] = {}
         self._below: BlockRecord | None = None
         self._range = merkle.Frontier(merkle.RANGE)
@@ -166,7 +165,6 @@ class BundleVerifier:
         self._refs = 0
         self._proved = 0
         self._kept = 0
-        self._other_policy = 0
         self._unjudged = 0
         self._cut = ""
         self.envelopes = 0
@@ -198,12 +196,14 @@ class BundleVerifier:
     def report(self) -> Report:
         """All five steps, each by itself."""
         if not self._cut:
+            if self._manifest_raw is None:
+                raise _no_bundle("it holds no manifest")
+            if self.manifest is None and SIGNATURE not in self._seen_names:
+                raise _no_bundle(self._findings["bundle_signature"].detail)
             try:
                 self._tar.finish()
             except Damaged as error:
                 self._cut = error.detail
-        if self._manifest_raw is None and not self._cut:
-            raise _no_bundle("it holds no manifest")
         self._close()
         judged = {
             "bundle_signature": self._signature_step,
@@ -246,8 +246,11 @@ class BundleVerifier:
                 problem = f"{name} has {size} bytes, the manifest says {self._files[name][1]}"
         if problem:
             self._fail("bundle_signature", problem, member=name)
-        if name in self._seen_names or (self._members > 2 and name in (MANIFEST, SIGNATURE)):
-            self._name = ""  # its contents are skipped: the first one counts
+        late = self._members > 2 and (self.manifest is None or name in (MANIFEST, SIGNATURE))
+        if late or name in self._seen_names:
+            self._name = (
+                ""  # its contents are skipped: the first one counts, and without manifest nothing does
+            )
         self._seen_names.add(name)
 
     def _take(self, piece: bytes) -> None:
@@ -290,7 +293,7 @@ class BundleVerifier:
             return
         self.manifest = manifest
         self._expected = list(member_names(manifest.heights))
-        self._files = {name: ("", 0) for name in self._expected}
+        self._files = dict.fromkeys(self._expected, ("", 0))
         self._files.update(
             {file.name: (file.blake3, file.size) for file in manifest.files if file.name in self._files}
         )
@@ -311,7 +314,6 @@ class BundleVerifier:
         except RopewalkError as error:
             self._fail("bundle_signature", f"the manifest's signature: {error.detail}", member=SIGNATURE)
             return
-        self._signed = True
         if signer not in self._trust.bundle_signers:
             self._fail("bundle_signature", f"{signer.did()} is not trusted to sign bundles")
 
@@ -615,12 +617,11 @@ class BundleVerifier:
 
 
 def _check_size(name: str, size: int) -> None:
-    limits = {MANIFEST: MANIFEST_BYTES_MAX, SIGNATURE: SIGNATURE_BYTES_MAX, HEADERS: None}
-    if name in limits:
-        limit = limits[name]
-    else:
-        limit = PROOF_MEMBER_MAX if name.startswith("proofs/") else BLOCK_MEMBER_MAX
-    if limit is not None and size > limit:
+    if name == HEADERS:
+        return  # read line by line, and each line has its limit
+    whole = {MANIFEST: MANIFEST_BYTES_MAX, SIGNATURE: SIGNATURE_BYTES_MAX}
+    limit = whole.get(name, PROOF_MEMBER_MAX if name.startswith("proofs/") else BLOCK_MEMBER_MAX)
+    if size > limit:
         raise TooLarge(f"member {name} of {size} bytes; at most {limit}", size=size, limit=limit, name=name)
 
 

@@ -35,7 +35,7 @@ class Member:
 def member_header(name: str, size: int) -> bytes:
     """The 512 bytes before a file: mode 0644, owner and time zero, so that the same files give the same archive.
 
-    >>> len(member_header("headers.jsonl", 10)), TarReader().feed(member_header("a", 0))
+    >>> len(member_header("headers.jsonl", 10)), list(TarReader().feed(member_header("a", 0)))
     (512, [Member(name='a', size=0), b''])
     """
     raw = name.encode("ascii")
@@ -68,7 +68,7 @@ class TarReader:
     Every member is followed by its contents as pieces of bytes; an empty piece ends it.
 
     >>> reader = TarReader()
-    >>> reader.feed(member_header("a", 2) + b"hi" + padding(2) + END)
+    >>> list(reader.feed(member_header("a", 2) + b"hi" + padding(2) + END))
     [Member(name='a', size=2), b'hi', b'']
     >>> reader.finish()
     """
@@ -80,10 +80,10 @@ class TarReader:
         self._open = False
         self._zeros = 0
 
-    def feed(self, chunk: bytes) -> list[Member | bytes]:
-        """What these bytes complete."""
+    def feed(self, chunk: bytes) -> Iterator[Member | bytes]:
+        """What these bytes complete; what stands before a fault is handed out before it is raised."""
         self._buffer += chunk
-        return list(self._events())
+        yield from self._events()
 
     def finish(self) -> None:
         """Raise unless the archive has ended as it should."""

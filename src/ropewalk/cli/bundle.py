@@ -1,0 +1,162 @@
+"""`ropewalk bundle`: a range of blocks with its proofs in one file, for somebody who does not trust us."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ropewalk.cli.manners import Group, emit, progress, read_input, say, session, write_output
+from ropewalk.cli.places import here, signing_key
+
+__all__ = ["bundle"]
+
+VERIFICATION_FAILED = 5
+SIGNS = {"passed": "✓", "failed": "✗", "not_checked": "–"}
+
+
+@click.group(
+    "bundle",
+    cls=Group,
+    epilog="Examples:\n  ropewalk bundle export --channel audit --from 0 --to 9 -o audit.tar.zst\n"
+    "  ropewalk ledger trust --channel audit -o trust.json\n"
+    "  ropewalk bundle verify audit.tar.zst --trust trust.json --report audit.html\n",
+)
+def bundle() -> None:
+    """Ranges of a ledger that verify anywhere, offline."""
+
+
+@bundle.command(
+    "export",
+    epilog="Examples:\n  ropewalk bundle export --channel audit -o audit.tar.zst\n"
+    "  ropewalk bundle export --channel audit --from 0 --to 99999 --chunk 1000 -o audit.tar.zst\n",
+)
+@click.option("--channel", required=True, metavar="C", help="The channel.")
+@click.option("--from", "start", type=click.IntRange(0), default=0, show_default=True, help="First height.")
+@click.option("--to", "end", type=click.IntRange(0), help="Last height; default: the head.")
+@click.option("-o", "--output", required=True, metavar="X.tar.zst", help="Where to write it.")
+@click.option("--chunk", type=click.IntRange(1), metavar="N", help="Cut the range into files of N blocks.")
+@click.option("--created-at", metavar="TEXT", help="The manifest's time; default: the last block's.")
+def export(
+    channel: str, start: int, end: int | None, output: str, chunk: int | None, created_at: str | None
+) -> None:
+    """Write blocks with headers, proofs and a signed manifest. The same range gives the same bytes.
+
+    What is there already, complete and right, is kept; so an interrupted export goes on where it stopped.
+    """
+    from ropewalk.errors import NotFound
+    from ropewalk.node.bundle import chunk_ranges, export_bundle
+    from ropewalk.node.ledger import open_channel
+
+    target = Path(output)
+    made = []
+    with open_channel(here().home, channel) as reading:
+        height = reading.head().height
+        if height == 0:
+            raise NotFound(f"channel {channel} has no blocks yet", channel=channel)
+        last = end if end is not None else height - 1
+        key = signing_key(reading.settings.key)
+        for first, final in chunk_ranges(start, last, chunk):
+            path = target if chunk is None else _chunk_path(target, first, final)
+            watch = partial(progress, label=path.name, total=final - first + 1)
+            one = export_bundle(reading, key, first, final, path, created_at=created_at, watch=watch)
+            made.append(one)
+            if chunk is not None:
+                say(f"{'kept' if one.kept else 'wrote'}  {path}")
+    answer: dict[str, Any] = {"channel": channel, "start_height": start, "end_height": made[-1].end}
+    if chunk is None:
+        answer = {"channel": channel, **made[0].to_json()}
+    else:
+        answer["files"] = [one.to_json() for one in made]
+    size = sum(one.size for one in made)
+    word = "kept" if all(one.kept for one in made) else "ok"
+    where = output if chunk is None else made[0].path.parent
+    emit(answer, f"{word}  {channel} {start}–{made[-1].end}  {size} bytes  {where}")
+
+
+@bundle.command("inspect", epilog="Examples:\n  ropewalk bundle inspect audit.tar.zst --json\n")
+@click.argument("file")
+def inspect(file: str) -> None:
+    """Print what a bundle says about itself. Nothing is verified."""
+    from ropewalk.kernel import jcs
+    from ropewalk.node.bundle import inspect_bundle
+
+    manifest, signature = inspect_bundle(Path(file))
+    lines = [
+        f"channel       {manifest.channel}",
+        f"heights       {manifest.start_height}–{manifest.end_height}",
+        f"created_at    {manifest.created_at}",
+        f"signer        {manifest.signer.did()}",
+        f"policy_hash   {manifest.policy_hash or '–'}",
+        f"range_root    {manifest.range_root}",
+        f"payload_refs  {len(manifest.payload_refs)}",
+        f"files         {len(manifest.files)}, {manifest.size} bytes unpacked",
+    ]
+    if not session().json:
+        say("not verified: use `ropewalk bundle verify`")
+    emit(
+        {
+            "manifest": jcs.parse(manifest.to_bytes()),
+            "signature": signature.to_json(),
+            "bytes": manifest.size,
+            "blocks": len(manifest.heights),
+            "verified": False,
+        },
+        "\n".join(lines),
+    )
+
+
+@bundle.command(
+    "verify",
+    epilog="Examples:\n  ropewalk bundle verify audit.tar.zst --trust trust.json --report audit.html\n",
+)
+@click.argument("file")
+@click.option("--trust", required=True, metavar="TRUST.json", help="Whom and what to believe.")
+@click.option("--report", metavar="R.html", help="Also write a page that a person can read.")
+@click.option(
+    "--deep", is_flag=True, help="Also judge every envelope by itself: signature, version, evidence."
+)
+@click.option(
+    "--max-bytes", type=click.IntRange(1), metavar="N", help="Refuse what unpacks to more; default: 64 GiB."
+)
+def verify(file: str, trust: str, report: str | None, deep: bool, max_bytes: int | None) -> None:
+    """Check a bundle offline: signature, envelope hashes, Merkle paths, block signatures, policy.
+
+    Opens no socket and extracts nothing. Exit 5 if a step failed, 8 if the file is no bundle.
+    """
+    from ropewalk.ledger.report import render_report
+    from ropewalk.ledger.trust import parse_trust
+    from ropewalk.node.bundle import verify_bundle
+    from ropewalk.stores.bundles import Limits
+
+    believed = parse_trust(read_input(trust))
+    limits = Limits() if max_bytes is None else Limits(bytes_max=max_bytes)
+    verdict = verify_bundle(Path(file), believed, deep=deep, limits=limits)
+    answer = verdict.report
+    if report is not None:
+        page = render_report(answer, verdict.manifest, verdict.exhibits, believed, source=Path(file).name)
+        write_output(report, page.encode())
+        say(f"report  {report}")
+    counts = f"{answer.counts['envelopes']} envelopes, {answer.counts['blocks']} blocks"
+    emit(
+        answer.to_json(),
+        lambda: "\n".join(
+            [
+                f"{'ok' if answer.ok else 'FAILED'}  {file}  {counts}",
+                *(
+                    f"  {SIGNS[step.status]} {step.name}: {step.status}{f' – {step.detail}' if step.detail else ''}"
+                    for step in answer.steps
+                ),
+            ]
+        ),
+    )
+    if not answer.ok:
+        raise click.exceptions.Exit(VERIFICATION_FAILED)
+
+
+def _chunk_path(target: Path, first: int, final: int) -> Path:
+    """`audit.tar.zst` becomes `audit.0000000000-0000000999.tar.zst`."""
+    stem = target.name.removesuffix(".tar.zst")
+    return target.with_name(f"{stem}.{first:010d}-{final:010d}.tar.zst")

@@ -1,0 +1,163 @@
+"""Bundles as files: export a range of a channel, look into one, verify one without network or ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from ropewalk.errors import Conflict, Damaged, RangeExceeded, RopewalkError
+from ropewalk.kernel.keys import Signature, SigningKey
+from ropewalk.ledger.block import Block
+from ropewalk.ledger.bundle import Gathering, Manifest, block_name, frame_member, proof_name
+from ropewalk.ledger.bundlecheck import BundleVerifier, Exhibit, ManifestReader
+from ropewalk.ledger.steps import Report
+from ropewalk.ledger.tar import END
+from ropewalk.ledger.trust import Trust
+from ropewalk.node.ledger import Channel
+from ropewalk.stores.bundles import Limits, Spool, is_packed, read_packed, write_packed
+
+__all__ = [
+    "BundleVerdict",
+    "Exported",
+    "chunk_ranges",
+    "export_blocks",
+    "export_bundle",
+    "inspect_bundle",
+    "verify_bundle",
+]
+
+Watch = Callable[[Iterable[Block]], Iterable[Block]]
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A bundle file: its range, its size, and whether it was there before and is kept."""
+
+    path: Path
+    start: int
+    end: int
+    size: int
+    kept: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """As `bundle export` prints it."""
+        return {
+            "path": str(self.path),
+            "start_height": self.start,
+            "end_height": self.end,
+            "bytes": self.size,
+            "kept": self.kept,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BundleVerdict:
+    """The report of a verification, with what a page about it needs."""
+
+    report: Report
+    manifest: Manifest | None
+    exhibits: tuple[Exhibit, ...]
+
+
+def chunk_ranges(start: int, end: int, size: int | None) -> Iterator[tuple[int, int]]:
+    """The range cut into runs of `size` blocks, from its start.
+
+    >>> list(chunk_ranges(0, 9, 4))
+    [(0, 3), (4, 7), (8, 9)]
+    """
+    size = size or end - start + 1
+    for first in range(start, end + 1, size):
+        yield first, min(first + size - 1, end)
+
+
+def export_bundle(
+    channel: Channel,
+    key: SigningKey,
+    start: int,
+    end: int,
+    path: Path,
+    *,
+    created_at: str | None = None,
+    watch: Watch | None = None,
+) -> Exported:
+    """Write the blocks from `start` up to and with `end`. A complete bundle of them that is there already is kept."""
+    size = channel.head().height
+    if not 0 <= start <= end < size:
+        raise RangeExceeded(
+            f"blocks {start} to {end} of a channel of {size} blocks", start=start, end=end, size=size
+        )
+    if path.exists() and _is_complete(channel, path, start, end, created_at):
+        return Exported(path, start, end, path.stat().st_size, kept=True)
+    blocks: Iterable[Block] = channel.blocks(start, end)
+    packed = export_blocks(watch(blocks) if watch is not None else blocks, key, path, created_at=created_at)
+    return Exported(path, start, end, packed, kept=False)
+
+
+def export_blocks(
+    blocks: Iterable[Block], key: SigningKey, path: Path, *, created_at: str | None = None
+) -> int:
+    """Write these consecutive blocks as a bundle; returns the size of the file."""
+    gathering = Gathering()
+    kept_blocks, kept_proofs = Spool(path.parent), Spool(path.parent)
+    try:
+        for block in blocks:
+            lines, proofs = gathering.add(block)
+            kept_blocks.write(frame_member(block_name(block.height), lines))
+            kept_proofs.write(frame_member(proof_name(block.height), proofs))
+        front = gathering.front(gathering.finish(key, created_at), key)
+        pieces = chain([front], kept_blocks.read(), kept_proofs.read(), [END])
+        return write_packed(path, pieces, gathering.archive_size(front))
+    finally:
+        kept_blocks.close()
+        kept_proofs.close()
+
+
+def verify_bundle(
+    path: Path, trust: Trust, *, deep: bool = False, limits: Limits | None = None
+) -> BundleVerdict:
+    """The five steps of S4 §12 over a file, as a stream. `Invalid` if it is no bundle."""
+    verifier = BundleVerifier(trust, deep=deep)
+    try:
+        for piece in read_packed(path, limits):
+            verifier.feed(piece)
+    except Damaged as error:
+        verifier.cut(error.detail)
+    return BundleVerdict(verifier.report(), verifier.manifest, tuple(verifier.exhibits))
+
+
+def inspect_bundle(path: Path, limits: Limits | None = None) -> tuple[Manifest, Signature]:
+    """What a bundle says about itself, unverified; only its beginning is read."""
+    reader = ManifestReader()
+    for piece in read_packed(path, limits):
+        reader.feed(piece)
+        if reader.done:
+            break
+    manifest, signature, _ = reader.manifest()
+    return manifest, signature
+
+
+def _is_complete(channel: Channel, path: Path, start: int, end: int, created_at: str | None) -> bool:
+    """Whether the file is a whole bundle of that range. A file that is something else is never written over."""
+    if not is_packed(path):
+        raise Conflict(f"{path} exists and is no bundle", advice="Choose another name with -o.")
+    try:
+        verdict = verify_bundle(path, channel.settings.trust())
+    except RopewalkError:
+        return False
+    manifest = verdict.manifest
+    if manifest is None or not verdict.report.ok:
+        return False  # cut off or damaged: made again
+    if (manifest.channel, manifest.start_height, manifest.end_height) != (
+        channel.settings.channel,
+        start,
+        end,
+    ):
+        raise Conflict(
+            f"{path} is a bundle of {manifest.channel}, blocks {manifest.start_height} to {manifest.end_height}",
+            advice="Choose another name with -o.",
+        )
+    same_time = created_at is None or created_at == manifest.created_at
+    return same_time and manifest.block_hashes[-1] == channel.index.block_hash(end).hex()

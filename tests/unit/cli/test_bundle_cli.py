@@ -1,0 +1,86 @@
+"""`ropewalk bundle` as an auditor and a writer type it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def channel(ropewalk, tmp_path):
+    """A repository with a channel of three blocks, and its trust file."""
+    assert ropewalk("init", "r.git").code == 0
+    assert ropewalk("key", "new", "ada").code == 0
+    (tmp_path / "body.json").write_text('{"disk":"full"}')
+    for number in range(3):
+        (tmp_path / "body.json").write_text(json.dumps({"n": number}))
+        made = ropewalk(
+            "ledger", "envelope", "--repo", "r.git", "--channel", "audit", "--domain", "ops", "--class",
+            "Observation", "--type", "disk.full", "--payload", "body.json", "--key", "ada",
+        )  # fmt: skip
+        assert made.code == 0, made.err
+        done = ropewalk(
+            "ledger", "append", "--repo", "r.git", "--channel", "audit", "--file", "-", stdin=made.out
+        )
+        assert done.code == 0, done.err
+    assert ropewalk("ledger", "trust", "--repo", "r.git", "--channel", "audit", "-o", "trust.json").code == 0
+    return "r.git"
+
+
+def test_export_inspect_verify_and_tamper(ropewalk, channel, tmp_path):
+    export = ("bundle", "export", "--repo", channel, "--channel", "audit", "--from", "0", "--to", "2")
+    made = ropewalk(*export, "-o", "x.tar.zst", "--json")
+    assert made.code == 0, made.err
+    assert made.json["kept"] is False and made.json["end_height"] == 2
+    assert ropewalk(*export, "-o", "x.tar.zst", "--json").json["kept"] is True
+    assert ropewalk(*export, "-o", "y.tar.zst").code == 0
+    assert (tmp_path / "x.tar.zst").read_bytes() == (tmp_path / "y.tar.zst").read_bytes()
+
+    seen = ropewalk("bundle", "inspect", "x.tar.zst", "--json")
+    assert seen.code == 0
+    assert seen.json["manifest"]["channel"] == "audit" and seen.json["verified"] is False
+    assert "heights       0–2" in ropewalk("bundle", "inspect", "x.tar.zst").text
+
+    verify = ("bundle", "verify", "x.tar.zst", "--trust", "trust.json")
+    good = ropewalk(*verify, "--report", "r.html", "--json")
+    assert good.code == 0, good.out
+    assert good.json["ok"] is True
+    assert [step["name"] for step in good.json["steps"]] == [
+        "bundle_signature", "envelope_hashes", "merkle_paths", "block_signatures", "policy_hash",
+    ]  # fmt: skip
+    assert (good.json["envelopes"], good.json["blocks"]) == (3, 3)
+    assert "<svg" in (tmp_path / "r.html").read_text()
+    assert "✓ merkle_paths: passed" in ropewalk(*verify, "--deep").text
+
+    raw = bytearray((tmp_path / "x.tar.zst").read_bytes())
+    raw[len(raw) // 2] ^= 1
+    (tmp_path / "x.tar.zst").write_bytes(raw)
+    bad = ropewalk(*verify, "--json")
+    assert bad.code == 5
+    assert bad.json["ok"] is False
+    assert "✗ bundle_signature" in ropewalk(*verify).text
+
+
+def test_what_is_no_bundle_exits_8_and_what_is_missing_3(ropewalk, channel, tmp_path):
+    (tmp_path / "x").write_bytes(b"hello")
+    for command in (("verify", "x", "--trust", "trust.json"), ("inspect", "x")):
+        answer = ropewalk("bundle", *command, "--json")
+        assert answer.code == 8 and answer.json["code"] == "InvalidInput"
+    assert ropewalk("bundle", "verify", "nowhere", "--trust", "trust.json").code == 3
+    assert ropewalk("bundle", "verify", "x").code == 2
+    export = ("bundle", "export", "--repo", channel, "--channel", "audit", "-o", "x")
+    assert ropewalk(*export).code == 4
+    assert ropewalk(*export[:-1], "y.tar.zst", "--to", "99").code == 8
+    assert ropewalk("bundle", "export", "--repo", channel, "--channel", "none", "-o", "z").code == 3
+
+
+def test_chunks_are_files_of_their_own_and_are_kept(ropewalk, channel, tmp_path):
+    export = ("bundle", "export", "--repo", channel, "--channel", "audit", "--chunk", "2", "-o", "x.tar.zst")
+    made = ropewalk(*export, "--json").json["files"]
+    names = [f"x.{first:010d}-{last:010d}.tar.zst" for first, last in ((0, 1), (2, 2))]
+    assert [each["path"] for each in made] == names
+    (tmp_path / names[1]).unlink()
+    assert [each["kept"] for each in ropewalk(*export, "--json").json["files"]] == [True, False]
+    for name in names:
+        assert ropewalk("bundle", "verify", name, "--trust", "trust.json").code == 0
