@@ -107,10 +107,9 @@ def sign(
     """
     parents = tuple(sorted(parent_keys))
     payload_raw = cbor.dag_encode(payload)
-    payload = cbor.dag_decode(payload_raw)  # what every reader will see: 1.0 is 1
     clock = next_clock(profile, parents)
     profile.code.encode(clock)  # refuses a clock this profile cannot write
-    unsigned = Parts(codec, signer.public.did(), b"", topic, clock, parents, payload)
+    unsigned = Parts(codec, profile.did(signer.public), b"", topic, clock, parents, payload)
     raw_signature = profile.sign(signer, profile.signing_input(unsigned, payload_raw))
     return _build(profile, profile.pack(unsigned.signed(raw_signature), payload_raw), topic)
 

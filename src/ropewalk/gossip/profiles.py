@@ -59,6 +59,11 @@ class Profile:
     sign: Callable[[keys.SigningKey, bytes], bytes]
     verify: Callable[[str, bytes, bytes], None]
 
+    @staticmethod
+    def did(public: keys.PublicKey) -> str:
+        """The name of an author."""
+        return _did_of(public)
+
 
 # CBOR heads of the fixed shapes. The payload's bytes follow them untouched: they are never encoded twice.
 
@@ -259,6 +264,11 @@ def _check_algorithm(alg: str, name: ProfileName, allowed: frozenset[str]) -> No
 @lru_cache(AUTHORS_CACHED)
 def _author(did: str) -> keys.PublicKey:
     return keys.PublicKey.from_did(did)
+
+
+@lru_cache(AUTHORS_CACHED)
+def _did_of(public: keys.PublicKey) -> str:
+    return public.did()
 
 
 @lru_cache(AUTHORS_CACHED)

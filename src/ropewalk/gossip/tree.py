@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from ropewalk.gossip.table import Transaction, View
 from ropewalk.kernel.prolly import Node, Reader, Tree
 
-__all__ = ["add_leaves", "children_of", "node_of", "reader", "root_of"]
+__all__ = ["Grower", "children_of", "node_of", "reader", "root_of"]
 
 
 class _Rows:
@@ -28,13 +28,12 @@ class _Rows:
 
 
 class _Store(_Rows):
-    """The same rows, to write."""
+    """The same rows, to write, in whichever transaction is open."""
 
     __slots__ = ("_change",)
 
-    def __init__(self, change: Transaction) -> None:
-        super().__init__(change)
-        self._change = change
+    def bind(self, change: Transaction) -> None:
+        self._view = self._change = change
 
     def put(self, key: bytes, value: bytes) -> None:
         self._change.put("tree", key, value)
@@ -43,15 +42,30 @@ class _Store(_Rows):
         self._change.delete("tree", key)
 
 
-def add_leaves(change: Transaction, leaves: Iterable[tuple[bytes, bytes]]) -> Node:
-    """Add messages, given as key and bytes, and return the new root."""
-    tree = Tree(_Store(change))
-    entries = list(leaves)
-    if len(entries) == 1:
-        tree.insert(*entries[0])
-    else:
-        tree.insert_many(entries)
-    return tree.get_root()
+class Grower:
+    """Adds leaves, transaction after transaction, and remembers the nodes it saw.
+
+    A root stands for every row below it. So what was remembered is right exactly when the root is still the one we
+    left: another writer, or a transaction that was taken back, shows as another root.
+    """
+
+    def __init__(self) -> None:
+        self._store = _Store.__new__(_Store)
+        self._tree: Tree | None = None
+        self._root: Node | None = None
+
+    def add(self, change: Transaction, leaves: Sequence[tuple[bytes, bytes]]) -> Node:
+        """Add messages, given as key and bytes, and return the new root."""
+        self._store.bind(change)
+        tree, self._tree = self._tree, None  # forgotten, unless all goes well
+        if tree is None or root_of(change) != self._root:
+            tree = Tree(self._store)
+        if len(leaves) == 1:
+            tree.insert(*leaves[0])
+        else:
+            tree.insert_many(leaves)
+        self._tree, self._root = tree, tree.get_root()
+        return self._root
 
 
 def reader(view: View) -> Reader:

@@ -535,3 +535,23 @@ def test_message_profiles_do_not_mix():
     with pytest.raises(Invalid):
         message.profile_named("v1")
     assert assemble(PROFILES["v0.6"], made.signature, made.message).id == made.id
+
+
+def test_two_handles_and_a_rolled_back_batch_keep_one_tree(make_table):
+    """What a handle remembers of the tree counts only while the root is still its own."""
+    table = make_table()
+    refuse = []
+
+    def apply(id, signature, message):
+        if message.payload in refuse:
+            raise ValueError("no")
+
+    one = Log(table, "com.example", signer=key(1), apply=apply)
+    two = Log(table, "com.example", signer=key(2))
+    for n in range(60):
+        (one if n % 3 else two).append(n)
+        if n % 7 == 0:
+            refuse.append("last")
+            with pytest.raises(ValueError, match="no"):
+                one.append_many([1000 + n, "last"])
+    assert one.root() == two.root() == build((signed.key, signed.raw) for signed in one.iterate()).root
