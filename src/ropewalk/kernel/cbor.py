@@ -37,7 +37,7 @@ _ipld_decode = libipld.decode_dag_cbor
 _CONTAINERS = (dict, list)
 _SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
 _IPLD_REFUSES = (ValueError, RecursionError, InvalidDigest)
-_CBOR2_REFUSES = (cbor2.CBORError, ValueError, TypeError, InvalidCbor)
+_CBOR2_REFUSES = (cbor2.CBORError, ValueError, TypeError, InvalidCbor, InvalidDigest)
 _LINK = b"\xd8\x2a"  # the head of tag 42: no link is written without it
 _FLOAT64 = b"\xfb"  # the head of a 64-bit float; never part of UTF-8
 # The head of a float that may be a safe integer: zero, or an exponent that says 1 ≤ |x| < 2^53. Below 2^45 the last
@@ -213,7 +213,10 @@ def _is_core(raw: bytes, value: Any) -> bool:
 
 
 def _is_tame(raw: bytes) -> bool:
-    """Whether libipld can read `raw` with little stack and memory: heads that nest or claim much are few."""
+    """Whether libipld can read `raw` with little stack and memory: heads that nest or claim much are few.
+
+    Counting is sound because every head is a byte of `raw`; texts and byte strings only make the count too high.
+    """
     return (
         _count(raw, _HEADS_CONTAINER) <= _NESTING_MAX and _count(raw, _HEADS_LARGE) * len(raw) <= _CLAIMS_MAX
     )
@@ -249,7 +252,7 @@ def _with_links(value: Any) -> Dag:
 
 
 def _link_of_tag(tag: cbor2.CBORTag, _immutable: bool) -> Link:
-    if tag.tag != 42 or tag.value[:1] != b"\0":
+    if tag.tag != 42 or not isinstance(tag.value, bytes) or tag.value[:1] != b"\0":
         raise ValueError("not a link")
     return Link(tag.value[1:])
 

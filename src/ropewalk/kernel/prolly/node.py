@@ -102,6 +102,12 @@ ANCHOR_HASH = node_hash([])
 
 
 def check_key(key: bytes) -> None:
-    """Refuse keys that no tree can hold."""
+    """Refuse keys that no tree can hold.
+
+    >>> check_key(b"")
+    Traceback (most recent call last):
+    ...
+    ropewalk.errors.Invalid: tree key of 0 bytes; 1 to 510 are allowed
+    """
     if not 0 < len(key) <= KEY_BYTES_MAX:
         raise Invalid(f"tree key of {len(key)} bytes; 1 to {KEY_BYTES_MAX} are allowed", size=len(key))
