@@ -29,6 +29,8 @@ MORE: dict[str, tuple[str, str, str]] = {
     "anchor": ("ropewalk.cli.anchor", "anchor", "Statements about a head, kept outside the log."),
     "show": ("ropewalk.cli.standing", "show", "Show one event with everything known about it."),
     "ls": ("ropewalk.cli.standing", "ls", "List what was recorded lately."),
+    "import": ("ropewalk.cli.compat", "import_", "Bring in journals of git shiplog."),
+    "export": ("ropewalk.cli.compat", "export", "Write a namespace as a journal of git shiplog."),
     "current": ("ropewalk.cli.standing", "current", "What is deployed now."),
 }
 

@@ -106,6 +106,9 @@ def native_trailer(found: Mapping[str, Any]) -> tuple[dict[str, Any] | None, lis
         kept["where"].pop("env", None)
     problems = []
     for name in list(kept):
+        if kept[name] == {}:
+            del kept[name]
+            continue
         try:
             jcs.encode(kept[name])
         except InvalidJson as error:

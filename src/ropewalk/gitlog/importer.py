@@ -1,0 +1,614 @@
+"""Journals of `git shiplog` become logs of S0: the same commits on every machine, however often it is done.
+
+Nothing but the journal decides what an imported commit is: its ULID comes from the source commit's time and id, its
+author, committer and dates are the source's, its trailer is the source's in S0's form. What cannot be carried over is
+named, and what is odd is listed; a journal that was rewritten since the last import is refused, and only that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Protocol
+
+from ropewalk.errors import Conflict, HeadMoved, InvalidName, NotFound, RopewalkError, Unverified
+from ropewalk.gitlog.anchor import add_anchor, anchors
+from ropewalk.gitlog.commit import rfc3339
+from ropewalk.gitlog.compat import ROOTS, CompatEntry, native_trailer, note_refs, parse_entry, slug
+from ropewalk.gitlog.envelope import Draft, Event, Sealed, read_envelope, seal_foreign
+from ropewalk.gitlog.layout import LOG_NOTES, SHIPLOG, check_namespace
+from ropewalk.gitlog.log import Plan, Repo, Setting, Tip, get_object, grow
+from ropewalk.gitlog.notes import add_notes, list_notes
+from ropewalk.gitlog.objects import EMPTY_TREE, FOLDER, Oid, Signature, parse_commit, parse_tree
+from ropewalk.gitlog.secrets import scan_json, scan_text
+from ropewalk.gitlog.sshsig import Roster, Verdict, judge, parse_roster, split_signature
+from ropewalk.kernel import jcs, ulid
+from ropewalk.kernel.digest import Tag, content_id, parse_content_id, tagged
+from ropewalk.kernel.ulid import Ulid
+
+__all__ = [
+    "PROFILE",
+    "ImportReport",
+    "Journals",
+    "Problem",
+    "Target",
+    "import_journals",
+    "source_of",
+    "ulid_of",
+]
+
+PROFILE = "shiplog-compat"
+BATCH = 1_000  # entries that share a pack and a move of the head
+ATTEMPTS_MAX = 6
+
+
+class Journals(Repo, Protocol):
+    """A repository whose refs can be listed."""
+
+    def heads(self, prefix: str) -> dict[str, str]: ...
+
+
+class Target(Protocol):
+    """The logs that are written to, as the importer needs to see them."""
+
+    def tip(self, topic: str) -> Tip: ...
+    def find(self, topic: str, wanted: Ulid) -> Event | None: ...
+    def events(self, topic: str, start: int) -> Iterator[Event]: ...
+    def grown(self, topic: str, made: Plan) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something odd, and the commit (or at least the ref) it is odd about."""
+
+    ref: str
+    reason: str
+    commit: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"commit": self.commit, "reason": self.reason, "ref": self.ref}
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What an import did, and everything it found odd. `refused` is the first journal that was not taken."""
+
+    imported: int = 0
+    skipped: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    refs: dict[str, str] = field(default_factory=dict)
+    anchors: list[dict[str, str]] = field(default_factory=list)
+    notes: int = 0
+    mapped: dict[str, str] = field(default_factory=dict)
+    not_carried: list[dict[str, str]] = field(default_factory=list)
+    refused: RopewalkError | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "imported": self.imported,
+            "skipped": self.skipped,
+            "problems": [problem.to_json() for problem in self.problems],
+            "refs": dict(sorted(self.refs.items())),
+            "anchors": self.anchors,
+            "notes": self.notes,
+            "mapped": self.mapped,
+            "not_carried": self.not_carried,
+        }
+
+
+@dataclass(slots=True)
+class _Journal:
+    ref: str
+    root: str
+    env: str
+    head: str
+    topic: str
+    chain: list[Oid] = field(default_factory=list)  # oldest first
+    places: dict[Oid, Oid] = field(default_factory=dict)  # source commit → our commit, of this run
+    scanned: bool = False
+
+
+def ulid_of(oid: str, time_s: int, last: Ulid | None) -> Ulid:
+    """The ULID of an imported commit: its committer's second, and chance that is a digest of its id.
+
+    >>> ulid_of("0" * 40, 1700000000, None)
+    '01HF7YAT00WDSCBD7V3YSKGB8K'
+    """
+    chance = int.from_bytes(tagged(Tag.IMPORT, oid.encode())[:10], "big")
+    time_ms = min(max(time_s, 0) * 1000, ulid.TIME_MS_MAX)
+    if last is None or time_ms > ulid.time_ms(last):
+        return ulid.make(time_ms, chance)
+    time_ms = ulid.time_ms(last)
+    if chance > ulid.randomness(last):
+        return ulid.make(time_ms, chance)
+    if ulid.randomness(last) < ulid.RANDOMNESS_MAX:
+        return ulid.make(time_ms, ulid.randomness(last) + 1)
+    return ulid.make(time_ms + 1, chance)
+
+
+def source_of(event: Event) -> tuple[str, str] | None:
+    """The journal ref and commit an event was imported from, None for events of our own."""
+    if b'"profile":"%s"' % PROFILE.encode() not in event.raw:
+        return None
+    source = event.payload.get("source")
+    if not isinstance(source, dict) or source.get("profile") != PROFILE:
+        return None
+    return str(source.get("ref")), str(source.get("commit"))
+
+
+def import_journals(repo: Journals, target: Target, mapping: Mapping[str, str]) -> ImportReport:
+    """Bring every journal of a repository up to date in its log. `mapping` names namespaces for environments."""
+    report = ImportReport()
+    for name in mapping.values():
+        check_namespace(name)
+    journals = _journals(repo, mapping, report)
+    done: list[_Journal] = []
+    for journal in journals:
+        try:
+            _bring_in(repo, target, journal, report)
+            done.append(journal)
+        except Conflict as error:
+            report.problems.append(Problem(journal.ref, error.detail, journal.head))
+            report.refused = report.refused or error
+    _bring_anchors(repo, target, done, report)
+    _bring_notes(repo, target, done, report)
+    _name_the_rest(repo, report)
+    return report
+
+
+# --- which journals go where ---
+
+
+def _journals(repo: Journals, mapping: Mapping[str, str], report: ImportReport) -> list[_Journal]:
+    found: list[_Journal] = []
+    for root in ROOTS:
+        prefix = f"{root}journal/"
+        for ref, head in sorted(repo.heads(prefix).items()):
+            env = ref.removeprefix(prefix)
+            if any(other.env == env and other.head == head for other in found):
+                continue  # the same journal under both roots
+            found.append(_Journal(ref, root, env, head, ""))
+    unused = sorted(set(mapping) - {journal.env for journal in found})
+    report.problems += [Problem("", f"--map {env}: there is no journal of that name") for env in unused]
+    kept: list[_Journal] = []
+    for journal in found:
+        try:
+            journal.topic = check_namespace(mapping.get(journal.env) or slug(journal.env))
+        except InvalidName as error:
+            refusal = Conflict(f"journal {journal.env}: {error.detail}; name a namespace with --map")
+            report.problems.append(Problem(journal.ref, refusal.detail, journal.head))
+            report.refused = report.refused or refusal
+            continue
+        kept.append(journal)
+    takers: dict[str, list[_Journal]] = {}
+    for journal in kept:
+        takers.setdefault(journal.topic, []).append(journal)
+    for topic, rivals in takers.items():
+        # A name that is one already goes before a name that had to be made into one.
+        own = [rival for rival in rivals if rival.env == topic and rival.env not in mapping]
+        for rival in rivals if len(own) != 1 else [each for each in rivals if each is not own[0]]:
+            if len(rivals) > 1:
+                others = ", ".join(other.env for other in rivals if other is not rival)
+                refusal = Conflict(f"journal {rival.env} and {others} would both become {topic}; use --map")
+                report.problems.append(Problem(rival.ref, refusal.detail, rival.head))
+                report.refused = report.refused or refusal
+                kept.remove(rival)
+    report.mapped = {journal.env: journal.topic for journal in kept if journal.env != journal.topic}
+    return kept
+
+
+# --- one journal ---
+
+
+def _bring_in(repo: Journals, target: Target, journal: _Journal, report: ImportReport) -> None:
+    journal.chain = _walk(repo, journal, report)
+    fresh = _unknown(repo, target, journal)
+    report.skipped += len(journal.chain) - len(fresh)
+    reader = _Reader(repo, journal, report)
+    remaining = iter(fresh)
+    while batch := list(islice(remaining, BATCH)):
+        _write(repo, target, reader, batch)
+    head = repo.head(SHIPLOG.head_ref(journal.topic))
+    if head is not None:
+        report.refs[SHIPLOG.head_ref(journal.topic)] = head
+
+
+def _walk(repo: Journals, journal: _Journal, report: ImportReport) -> list[Oid]:
+    """The commits of a journal along first parents, oldest first, as far as they are there."""
+    chain: list[Oid] = []
+    at: str | None = journal.head
+    while at is not None:
+        try:
+            kind, raw = repo.get(at)
+        except (NotFound, Unverified) as error:
+            reason = (
+                f"its parent {at} is not here (a shallow clone?)"
+                if chain
+                else "the journal's head is not here"
+            )
+            if isinstance(error, Unverified):
+                reason = f"{at} cannot be read: {error.detail}"
+            report.problems.append(
+                Problem(journal.ref, f"{reason}; older entries are not imported", chain[-1] if chain else at)
+            )
+            break
+        if kind != "commit":
+            report.problems.append(Problem(journal.ref, f"{at} is a {kind}, not a commit", at))
+            break
+        chain.append(Oid(at))
+        head = raw.partition(b"\n\n")[0]
+        parents = [
+            line[7:].decode("ascii", "replace") for line in head.split(b"\n") if line.startswith(b"parent ")
+        ]
+        if len(parents) > 1:
+            reason = f"it has {len(parents)} parents; only the first line of history is imported"
+            report.problems.append(Problem(journal.ref, reason, at))
+        at = parents[0] if parents else None
+    chain.reverse()
+    return chain
+
+
+def _unknown(repo: Journals, target: Target, journal: _Journal) -> list[Oid]:
+    """The commits that are not in the log yet. What is there must be what the journal says, in its order."""
+    if target.tip(journal.topic).commit is None:
+        return journal.chain
+    known, height = _newest_known(repo, target, journal)
+    rest = journal.chain[known + 1 :]
+    at = 0
+    ours: set[Oid] = set()
+    # An entry whose ULID had to give way to order is not found by it; the log itself tells.
+    for event in target.events(journal.topic, height + 1):
+        source = source_of(event)
+        if source is None:
+            continue
+        if source[0] != journal.ref:
+            raise Conflict(
+                f"namespace {journal.topic} holds journal {source[0]} already",
+                ref=journal.ref,
+                advice=f"Name another namespace: --map {journal.env}=NAME.",
+            )
+        # Entries exported from here may lie between; an event may also have come as one of those itself.
+        while at < len(rest) and rest[at] != source[1] and event.commit not in ours:
+            if not _is_ours(repo, target, journal, rest[at]):
+                break
+            ours.add(journal.places[rest[at]])
+            at += 1
+        if event.commit in ours:
+            continue
+        if at == len(rest) or rest[at] != source[1]:
+            raise HeadMoved(
+                f"{journal.ref} was rewritten: {source[1]} was imported from it and is no longer there",
+                ref=journal.ref,
+                expected=source[1],
+                advice="Find out who rewrote the journal. The log keeps what it has; other journals were imported.",
+            )
+        journal.places[rest[at]] = event.commit
+        at += 1
+    return [oid for oid in rest[at:] if not _is_ours(repo, target, journal, oid)]
+
+
+def _newest_known(repo: Journals, target: Target, journal: _Journal) -> tuple[int, int]:
+    """Place in the journal and height in the log of the newest entry that is in both; -1 where there is none."""
+    for at in range(len(journal.chain) - 1, -1, -1):
+        event = _imported(repo, target, journal, journal.chain[at])
+        if event is not None:
+            return at, event.height
+    return -1, -1
+
+
+def _imported(repo: Journals, target: Target, journal: _Journal, oid: Oid) -> Event | None:
+    time_s = parse_entry(oid, get_object(repo, oid, "commit")).commit.committer.time_s
+    event = target.find(journal.topic, ulid_of(oid, time_s, None))
+    return event if event is not None and source_of(event) == (journal.ref, oid) else None
+
+
+def _is_ours(repo: Journals, target: Target, journal: _Journal, oid: Oid) -> bool:
+    """Whether an entry was exported from this very log (or imported from such an export before)."""
+    carried = _carried(repo, parse_entry(oid, get_object(repo, oid, "commit")))
+    if carried is None:
+        return False
+    document, promised = carried
+    if not ulid.is_ulid(document.get("ulid")):
+        return False
+    event = target.find(journal.topic, document["ulid"])
+    if event is None or event.content_id != promised:
+        return False
+    journal.places[oid] = event.commit
+    return True
+
+
+def _carried(repo: Journals, entry: CompatEntry) -> tuple[dict[str, Any], str] | None:
+    """The envelope an entry brings along, and its promised name: in the trailer (our exports) or in the tree (S0)."""
+    trailer = entry.trailer or {}
+    envelope, promised = trailer.get("envelope"), trailer.get("content_id")
+    if isinstance(envelope, dict) and isinstance(promised, str):
+        return envelope, promised
+    if entry.commit.tree == EMPTY_TREE:
+        return None
+    try:
+        return _planted(repo, entry.commit.tree)
+    except RopewalkError:
+        return None
+
+
+def _planted(repo: Journals, tree: Oid) -> tuple[dict[str, Any], str] | None:
+    at = tree
+    for name in ("gatos", "shiplog", None):
+        entries = [
+            e for e in parse_tree(get_object(repo, at, "tree")) if e.mode == FOLDER and name in (None, e.name)
+        ]
+        if len(entries) != 1:
+            return None
+        at = entries[0].oid
+    files = [e for e in parse_tree(get_object(repo, at, "tree")) if e.name.endswith(".json")]
+    if len(files) != 1:
+        return None
+    raw = get_object(repo, files[0].oid, "blob")
+    document = jcs.parse_foreign(raw)
+    if not isinstance(document, dict):
+        return None
+    return document, content_id(jcs.encode_foreign(document))
+
+
+def _write(repo: Journals, target: Target, reader: _Reader, batch: Sequence[Oid]) -> None:
+    topic = reader.journal.topic
+    ref = SHIPLOG.head_ref(topic)
+    with repo.turn(ref):
+        for attempt in range(ATTEMPTS_MAX):
+            tip = target.tip(topic)
+            made = Plan(tip, tip)
+            problems: list[Problem] = []
+            places = {}
+            for oid in batch:
+                sealed, draft = reader.event(oid, made.tip, problems)
+                time_ms = ulid.time_ms(sealed.ulid)
+                assert draft.author is not None
+                setting = Setting(time_ms, bytes(10), draft.author, lambda *_: None)
+                places[oid] = grow(SHIPLOG, topic, made, draft, sealed, setting, None).commit
+            try:
+                with repo.put(made.objects):
+                    repo.move_head(ref, tip.commit, made.tip.commit or "")
+            except HeadMoved:
+                if attempt + 1 == ATTEMPTS_MAX:
+                    raise
+                continue
+            target.grown(topic, made)
+            reader.journal.places.update(places)
+            reader.report.problems += problems
+            reader.report.imported += len(batch)
+            return
+
+
+class _Reader:
+    """Entries of one journal, each turned into an event."""
+
+    def __init__(self, repo: Journals, journal: _Journal, report: ImportReport) -> None:
+        self.repo, self.journal, self.report = repo, journal, report
+        self._rosters: dict[str, Roster | None] = {}
+
+    def event(self, oid: Oid, tip: Tip, problems: list[Problem]) -> tuple[Sealed, Draft]:
+        """The event of an entry, to stand on a tip."""
+        entry = parse_entry(oid, get_object(self.repo, oid, "commit"))
+        odd = [*entry.problems, *self._place_oddities(entry)]
+        sealed, document, trailer = self._as_carried(entry, tip, odd) or self._as_entry(entry, tip, odd)
+        odd += [f"it holds what looks like a {each.kind} at {each.where}" for each in scan_json(document)]
+        problems += [Problem(self.journal.ref, reason, oid) for reason in odd]
+        # S0 has no text for what git's own fsck refuses, so a person is written as git would.
+        author, committer = (_sound(person) for person in (entry.commit.author, entry.commit.committer))
+        return sealed, Draft(document, trailer, author, committer)
+
+    def _as_carried(
+        self, entry: CompatEntry, tip: Tip, odd: list[str]
+    ) -> tuple[Sealed, dict[str, Any], dict[str, Any] | None] | None:
+        carried = _carried(self.repo, entry)
+        if carried is None:
+            return None
+        document, promised = carried
+        try:
+            parse_content_id(promised)
+            read_envelope(jcs.encode_foreign(document), promised)
+            own = ulid.parse(str(document.get("ulid")))
+            if tip.ulid is not None and own <= tip.ulid:
+                odd.append(f"its own ULID {own} does not lie above {tip.ulid}; it gets another")
+                return None
+            sealed = seal_foreign(SHIPLOG, self.journal.topic, document, own)
+        except RopewalkError as error:
+            odd.append(f"the envelope it carries is not taken: {error.detail}")
+            return None
+        trailer, _ = native_trailer(entry.trailer or {})
+        return sealed, document, trailer
+
+    def _as_entry(
+        self, entry: CompatEntry, tip: Tip, odd: list[str]
+    ) -> tuple[Sealed, dict[str, Any], dict[str, Any] | None]:
+        name = ulid_of(entry.oid, entry.commit.committer.time_s, tip.ulid)
+        trailer, verdict = entry.trailer, self._verdict(entry, odd)
+        source: dict[str, Any] = {
+            "profile": PROFILE,
+            "ref": self.journal.ref,
+            "commit": entry.oid,
+            "signature": verdict,
+        }
+        if trailer is not None:
+            native, left_out = native_trailer(trailer)
+            odd += left_out
+            whole = {} if entry.exact else entry.message
+            document: dict[str, Any] = {
+                "type": f"deployment.{trailer['status']}" if native is not None else "deployment.other",
+                "payload": {"trailer": trailer, "source": {**source, **whole}},
+                "refs": {"trailer": content_id(jcs.encode_foreign(trailer))},
+            }
+            try:
+                return seal_foreign(SHIPLOG, self.journal.topic, document, name), document, native
+            except RopewalkError as error:
+                odd.append(f"its trailer is left in the source commit: {error.detail}")
+        document = {"type": "deployment.other", "payload": {"source": {**source, **entry.message}}}
+        try:
+            return seal_foreign(SHIPLOG, self.journal.topic, document, name), document, None
+        except RopewalkError as error:
+            odd.append(f"its message is left in the source commit: {error.detail}")
+        document = {"type": "deployment.other", "payload": {"source": source}}
+        return seal_foreign(SHIPLOG, self.journal.topic, document, name), document, None
+
+    def _place_oddities(self, entry: CompatEntry) -> Iterable[str]:
+        time_s = entry.commit.committer.time_s
+        if not 0 <= time_s * 1000 <= ulid.TIME_MS_MAX:
+            yield f"its committer's time, {time_s}, is outside what a ULID holds"
+        trailer = entry.trailer
+        if trailer is None:
+            return
+        env, parent = trailer.get("env"), trailer.get("journal_parent")
+        if env is not None and env != self.journal.env:
+            yield f"its trailer says env {str(env)[:60]!r}, the journal is {self.journal.env!r}"
+        actual = entry.commit.parents[0] if entry.commit.parents else None
+        if "journal_parent" in trailer and parent != actual:
+            yield f"its trailer says journal_parent {str(parent)[:40]}, its parent is {actual}"
+
+    def _verdict(self, entry: CompatEntry, odd: list[str]) -> Verdict:
+        if split_signature(entry.raw)[1] is None:
+            return "none"
+        named = (entry.trailer or {}).get("trust_oid")
+        roster = self._roster(named) if isinstance(named, str) else None
+        verdict = judge(entry.raw, roster, entry.commit.committer.time_s)
+        if verdict in ("good", "untrusted") and roster is None:
+            odd.append("it is signed, but the trust tree it names is not here; the signer is untrusted")
+        elif verdict != "good":
+            odd.append(f"its signature is {verdict}")
+        return verdict
+
+    def _roster(self, trust: str) -> Roster | None:
+        if trust not in self._rosters:
+            self._rosters[trust] = _read_roster(self.repo, trust)
+        return self._rosters[trust]
+
+
+def _read_roster(repo: Journals, trust: str) -> Roster | None:
+    try:
+        kind, raw = repo.get(trust)
+        tree = parse_commit(raw).tree if kind == "commit" else Oid(trust)
+        entries = parse_tree(get_object(repo, tree, "tree"))
+        found = next((entry.oid for entry in entries if entry.name == "allowed_signers"), None)
+        return (
+            () if found is None else parse_roster(get_object(repo, found, "blob").decode("utf-8", "replace"))
+        )
+    except RopewalkError:
+        return None
+
+
+def _sound(person: Signature) -> Signature:
+    return person if person.time_s >= 0 else Signature(person.name, person.mail, 0, person.zone)
+
+
+# --- anchors, notes, and what stays behind ---
+
+
+def _place(repo: Journals, target: Target, journal: _Journal, oid: Oid) -> Oid | None:
+    """Our commit of a source commit."""
+    if oid in journal.places:
+        return journal.places[oid]
+    event = _imported(repo, target, journal, oid)
+    if event is None and not journal.scanned:
+        journal.scanned = True
+        for each in target.events(journal.topic, 0):
+            source = source_of(each)
+            if source is not None and source[0] == journal.ref:
+                journal.places.setdefault(Oid(source[1]), each.commit)
+    return event.commit if event is not None else journal.places.get(oid)
+
+
+def _bring_anchors(
+    repo: Journals, target: Target, journals: Sequence[_Journal], report: ImportReport
+) -> None:
+    by_env = {(journal.root, journal.env): journal for journal in journals}
+    for root in ROOTS:
+        for ref, head in sorted(repo.heads(f"{root}anchors/").items()):
+            journal = by_env.get((root, ref.removeprefix(f"{root}anchors/")))
+            place = (
+                _place(repo, target, journal, Oid(head)) if journal and head in set(journal.chain) else None
+            )
+            if journal is None or place is None:
+                report.problems.append(
+                    Problem(ref, "the anchor names no commit of an imported journal", head)
+                )
+                continue
+            there = next((each for each in anchors(repo, SHIPLOG, journal.topic) if each.head == place), None)
+            if there is None:
+                entry = parse_entry(Oid(head), get_object(repo, Oid(head), "commit"))
+                by = _sound(entry.commit.committer)
+                chance = tagged(Tag.IMPORT, f"anchor:{head}".encode())[:10]
+                there = add_anchor(
+                    repo,
+                    SHIPLOG,
+                    journal.topic,
+                    ulid=ulid.make(min(by.time_s * 1000, ulid.TIME_MS_MAX), chance),
+                    head=place,
+                    created_at=rfc3339(min(by.time_s, 253402300799) * 1000),
+                    author=by,
+                    notes=f"imported from {ref}",
+                )
+            report.anchors.append({"ref": ref, "ns": journal.topic, "head": place, "commit": there.commit})
+
+
+def _bring_notes(repo: Journals, target: Target, journals: Sequence[_Journal], report: ImportReport) -> None:
+    for root in ROOTS:
+        homes = {oid: journal for journal in journals if journal.root == root for oid in journal.chain}
+        for ref in note_refs(root):
+            head = repo.head(ref)
+            if head is None:
+                continue
+            try:
+                author = _sound(
+                    parse_entry(Oid(head), get_object(repo, Oid(head), "commit")).commit.committer
+                )
+                listed = sorted(list_notes(repo, ref).items())
+            except RopewalkError as error:
+                report.problems.append(Problem(ref, f"its notes cannot be read: {error.detail}", head))
+                continue
+            notes = dict(_readable(repo, target, ref, listed, homes, report))
+            before = list_notes(repo, LOG_NOTES)
+            add_notes(repo, LOG_NOTES, notes, author)
+            report.notes += sum(1 for place in notes if place not in before)
+
+
+def _readable(
+    repo: Journals,
+    target: Target,
+    ref: str,
+    listed: Iterable[tuple[Oid, Oid]],
+    homes: Mapping[Oid, _Journal],
+    report: ImportReport,
+) -> Iterator[tuple[Oid, bytes]]:
+    for oid, blob in listed:
+        journal = homes.get(oid)
+        place = _place(repo, target, journal, oid) if journal is not None else None
+        if place is None:
+            report.problems.append(Problem(ref, "a note hangs on it, but it is no imported entry", oid))
+            continue
+        try:
+            raw = get_object(repo, blob, "blob")
+        except RopewalkError as error:
+            report.problems.append(Problem(ref, f"its note cannot be read: {error.detail}", oid))
+            continue
+        found = scan_text(raw.decode("utf-8", "replace"))
+        report.problems += [
+            Problem(ref, f"its note holds what looks like a {each.kind} at {each.where}", oid)
+            for each in found
+        ]
+        yield place, raw
+
+
+def _name_the_rest(repo: Journals, report: ImportReport) -> None:
+    reasons = {
+        "trust/": "S0 has no trust object; signatures were judged against it, the ref stays where it is",
+        "policy/": "S0 has no policy object; the ref stays where it is",
+    }
+    for root in ROOTS:
+        for ref, head in sorted(repo.heads(root).items()):
+            name = ref.removeprefix(root)
+            if name.startswith(("journal/", "anchors/", "notes/")):
+                continue
+            reason = next(
+                (text for start, text in reasons.items() if name.startswith(start)), "not part of a journal"
+            )
+            report.not_carried.append({"ref": ref, "commit": head, "reason": reason})

@@ -1,0 +1,54 @@
+"""`refs/_shiplog` in and out: the importer and the exporter, given the logs of an open repository."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ropewalk.errors import NotFound
+from ropewalk.gitlog.envelope import Event
+from ropewalk.gitlog.exporter import ExportReport, export_journal
+from ropewalk.gitlog.importer import ImportReport, import_journals
+from ropewalk.gitlog.layout import SHIPLOG
+from ropewalk.gitlog.log import Plan, Tip
+from ropewalk.gitlog.reading import events
+from ropewalk.kernel.ulid import Ulid
+from ropewalk.node.repository import Repository
+
+__all__ = ["export_to_compat", "import_from_compat"]
+
+
+class _Target:
+    """The logs of a repository as the importer and the exporter see them."""
+
+    def __init__(self, log: Repository) -> None:
+        self._log = log
+
+    def tip(self, topic: str) -> Tip:
+        head = self._log.store.head(SHIPLOG.head_ref(topic))
+        return self._log.lines.tip(SHIPLOG, topic, head)
+
+    def find(self, topic: str, wanted: Ulid) -> Event | None:
+        line = self._log.lines.line(SHIPLOG, topic, must_exist=False)
+        slot = line.find(wanted)
+        if slot is None:
+            return None
+        return next(events(self._log.store, line, slot.height, slot.height + 1), None)
+
+    def events(self, topic: str, start: int) -> Iterator[Event]:
+        line = self._log.lines.line(SHIPLOG, topic, must_exist=False)
+        return events(self._log.store, line, start, line.count)
+
+    def grown(self, topic: str, made: Plan) -> None:
+        self._log.lines.grown(SHIPLOG, topic, made.start, made.tip, made.slots)
+
+
+def import_from_compat(log: Repository, mapping: Mapping[str, str] | None = None) -> ImportReport:
+    """Bring the journals under `refs/_shiplog/` into logs of this repository; `mapping` is environment → namespace."""
+    return import_journals(log.store, _Target(log), mapping or {})
+
+
+def export_to_compat(log: Repository, topic: str, env: str | None = None) -> ExportReport:
+    """Write what a log holds into its journal under `refs/_shiplog/`, on top of what is there."""
+    if log.store.head(SHIPLOG.head_ref(topic)) is None:
+        raise NotFound(f"there is no log {topic!r} ({SHIPLOG.head_ref(topic)})", topic=topic)
+    return export_journal(log.store, _Target(log), topic, env)
