@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from ropewalk.errors import InvalidEnvelope, RopewalkError, Unverified
@@ -141,7 +142,12 @@ def rfc3339(time_ms: int) -> str:
     >>> rfc3339(1700000000123)
     '2023-11-14T22:13:20Z'
     """
-    return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _second(time_ms // 1000)
+
+
+@lru_cache(maxsize=64)
+def _second(time_s: int) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _holds_repo_head(value: Any) -> bool:

@@ -310,7 +310,8 @@ def grow(
             parent=made.tip.commit,
             previous_anchor=anchor,
         )
-        check_trailer(trailer)
+        if draft.trailer is not None or not made.slots:
+            check_trailer(trailer)  # the default trailer has one shape: the first of a batch speaks for all
     tree, objects = plant(layout.path(topic, sealed.ulid), sealed.raw)
     if draft.attachments:
         tree, objects = attach(layout, sealed, objects[0], draft.attachments)

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Literal, NamedTuple, NewType, TypeAlias
 
 from ropewalk.errors import BrokenLink, Invalid
@@ -40,6 +41,7 @@ GitObject: TypeAlias = tuple[str, Kind, bytes]
 
 EMPTY_TREE = Oid("4b825dc642cb6eb9a060e54bf8d69288fbee4904")
 FILE, FOLDER = b"100644", b"40000"
+_sha1 = partial(hashlib.sha1, usedforsecurity=False)
 PERSON = re.compile(rb"(.*?) ?<([^<>]*)> (-?\d{1,18}) ([+-]\d{4})", re.DOTALL)
 
 
@@ -65,9 +67,7 @@ class Signature:
     zone: str = "+0000"
 
     def encode(self) -> bytes:
-        return f"{_clean(self.name)} <{_clean(self.mail)}> {self.time_s} {self.zone}".encode(
-            "utf-8", "surrogateescape"
-        )
+        return _encoded(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,7 @@ def object_id(kind: Kind, raw: bytes) -> Oid:
     >>> object_id("tree", b"") == EMPTY_TREE
     True
     """
-    return Oid(
-        hashlib.sha1(b"%s %d\x00" % (kind.encode(), len(raw)) + raw, usedforsecurity=False).hexdigest()
-    )
+    return Oid(_sha1(b"%s %d\x00%s" % (kind.encode(), len(raw), raw)).hexdigest())
 
 
 def encode_tree(entries: Iterable[TreeEntry]) -> bytes:
@@ -119,14 +117,14 @@ def plant(path: tuple[str, ...], raw: bytes) -> tuple[Oid, list[GitObject]]:
     >>> [kind for _, kind, _ in objects]
     ['blob', 'tree', 'tree']
     """
-    oid = object_id("blob", raw)
-    objects: list[GitObject] = [(oid, "blob", raw)]
+    digest = _sha1(b"blob %d\x00%s" % (len(raw), raw))
+    objects: list[GitObject] = [(digest.hexdigest(), "blob", raw)]
     mode = FILE
     for name in reversed(path):
-        tree = b"%s %s\x00" % (mode, name.encode()) + bytes.fromhex(oid)
-        oid, mode = object_id("tree", tree), FOLDER
-        objects.append((oid, "tree", tree))
-    return oid, objects
+        tree = b"%s %s\x00%s" % (mode, name.encode(), digest.digest())
+        digest, mode = _sha1(b"tree %d\x00%s" % (len(tree), tree)), FOLDER
+        objects.append((digest.hexdigest(), "tree", tree))
+    return Oid(digest.hexdigest()), objects
 
 
 def encode_commit(commit: Commit) -> bytes:
@@ -175,6 +173,12 @@ def _person(raw: bytes) -> Signature:
         int(time_s),
         zone.decode(),
     )
+
+
+@lru_cache(maxsize=64)  # a batch is signed by one person at one moment
+def _encoded(person: Signature) -> bytes:
+    text = f"{_clean(person.name)} <{_clean(person.mail)}> {person.time_s} {person.zone}"
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _clean(text: str) -> str:

@@ -11,6 +11,7 @@ import struct
 import zlib
 from binascii import crc32
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -72,7 +73,11 @@ def build_pack(objects: Iterable[tuple[str, Kind, bytes]]) -> tuple[str, bytes, 
         if oid in seen:
             continue  # a pack names each object once
         seen.add(oid)
-        packed = _entry_header(KIND_NUMBERS[kind], len(raw)) + _deflate(kind, raw)
+        size = len(raw)
+        if kind == "tree" and size <= STORED_MAX:
+            packed = _stored_tree_head(size) + raw + zlib.adler32(raw).to_bytes(4, "big")
+        else:
+            packed = _entry_header(KIND_NUMBERS[kind], size) + _deflate(raw)
         entries.append(PackEntry(bytes.fromhex(oid), crc32(packed), offset))
         parts.append(packed)
         offset += len(packed)
@@ -156,6 +161,7 @@ def entry_kind(first_byte: int) -> int:
     return (first_byte >> 4) & 7
 
 
+@lru_cache(maxsize=4_096)
 def _entry_header(kind: int, size: int) -> bytes:
     byte = (kind << 4) | (size & 15)
     size >>= 4
@@ -168,17 +174,19 @@ def _entry_header(kind: int, size: int) -> bytes:
     return bytes(header)
 
 
-def _deflate(kind: Kind, raw: bytes) -> bytes:
-    size = len(raw)
-    if kind == "tree" and size <= STORED_MAX:
-        # One stored block, written by hand: calling zlib for forty bytes costs more than the bytes.
-        return (
-            b"\x78\x01\x01"
-            + struct.pack("<HH", size, size ^ 0xFFFF)
-            + raw
-            + struct.pack(">I", zlib.adler32(raw))
-        )
-    if size <= SMALL_WINDOW_MAX:
+@lru_cache(maxsize=STORED_MAX + 1)
+def _stored_tree_head(size: int) -> bytes:
+    """What stands before a small tree: its header, and one stored block announced by hand.
+
+    Calling zlib for forty bytes costs more than the bytes.
+    """
+    return (
+        _entry_header(KIND_NUMBERS["tree"], size) + b"\x78\x01\x01" + struct.pack("<HH", size, size ^ 0xFFFF)
+    )
+
+
+def _deflate(raw: bytes) -> bytes:
+    if len(raw) <= SMALL_WINDOW_MAX:
         packer = zlib.compressobj(1, zlib.DEFLATED, 12, 5)
         return packer.compress(raw) + packer.flush()
     return zlib.compress(raw, 1)
