@@ -101,6 +101,9 @@ def in_turns(
 ) -> Result:
     """Seconds an operation of both sides, measured in turns; medians are compared."""
     mine, peers = [], []
+    if rounds > 1:  # warm caches, imports and compilers before anything counts
+        ours()
+        theirs()
     for _ in range(rounds):
         mine.append(ours())
         peers.append(theirs())

@@ -17,7 +17,10 @@ from ropewalk.errors import Conflict
 __all__ = ["STAGES", "demo"]
 
 # In the order they run; later stages may use what earlier ones made.
-STAGES: tuple[tuple[str, str], ...] = (("kernel", "bytes, names, signatures, proofs"),)
+STAGES: tuple[tuple[str, str], ...] = (
+    ("kernel", "bytes, names, signatures, proofs"),
+    ("gossip", "three peers write, part, and converge"),
+)
 
 
 @click.command("demo", cls=Command, epilog="Examples:\n  ropewalk demo\n  ropewalk demo ./tour --json\n")
