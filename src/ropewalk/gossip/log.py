@@ -56,7 +56,8 @@ class Log:
     """One topic's messages on one peer.
 
     `apply` sees every message once before it is stored; what it raises keeps the message out. `validate` and
-    `access` are asked before it. Opening reads a few rows, whatever the size of the log.
+    `access` are asked before it. Opening reads a few rows, whatever the size of the log; with `replay` it applies
+    every stored message again.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Log:
         validate: Validate | None = None,
         access: Access = everybody_may_append,
         index_ancestors: bool = False,
+        replay: bool = False,
         pending_limits: pending.Limits = pending.Limits(),  # noqa: B008 - frozen
     ) -> None:
         self.table = table
@@ -79,9 +81,10 @@ class Log:
         self.grower = Grower()
         self._rules = Rules(validator(validate), access, apply, index_ancestors, pending_limits)
         self._listeners = Listeners()
-        self._open = (
-            threading.local()
-        )  # the transaction this thread is in, so that `apply` reads what it wrote
+        # The transaction this thread is in, so that `apply` reads what its own batch wrote.
+        self._open = threading.local()
+        if replay:
+            self.replay()
 
     # Reading
 

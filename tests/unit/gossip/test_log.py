@@ -489,6 +489,9 @@ def test_replay_applies_everything_again_parents_first():
     seen.clear()
     assert log.replay() == 3
     assert seen == ["a", "b", "c"]
+    again: list[str] = []
+    Log(log.table, "com.example", apply=lambda id, s, m: again.append(m.payload), replay=True)
+    assert again == seen
 
 
 def test_a_log_comes_back_as_it_was(tmp_path: Path):
