@@ -1,0 +1,309 @@
+"""`ropewalk shiplog`, `messages`, `consumer`, `heads`, `verify` as other software calls them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.cli.conftest import Ropewalk
+
+ULID = r"[0-7][0-9A-HJKMNP-TV-Z]{25}"
+EVENT = b'{"type": "proposal.created", "payload": {"id": 7}}'
+
+
+@pytest.fixture
+def log(ropewalk: Ropewalk, tmp_path: Path) -> Any:
+    assert ropewalk("init", "log.git").code == 0
+
+    def run(*arguments: str, **kwargs: Any) -> Any:
+        return ropewalk(*arguments, env={"ROPEWALK_REPO": str(tmp_path / "log.git")}, **kwargs)
+
+    return run
+
+
+def append(log: Any, ns: str = "governance", raw: bytes = EVENT, *more: str) -> Any:
+    return log("shiplog", "append", "--ns", ns, "--file", "-", "--json", *more, stdin=raw)
+
+
+def test_the_three_commands_of_s0_answer_in_the_shape_printed_there(log, tmp_path):
+    (tmp_path / "event.json").write_bytes(EVENT)
+    first = log("shiplog", "append", "--ns", "governance", "--file", "event.json")
+    assert re.fullmatch(
+        rf"ok  commit=[0-9a-f]{{7}} content_id=blake3:[0-9a-f]{{4}}… ulid={ULID}\n", first.text
+    )
+    since = first.text.split("ulid=")[1].strip()
+    for _ in range(3):
+        append(log)
+    read = log("shiplog", "read", "--ns", "governance", "--since", since, "--limit", "2")
+    lines = read.text.splitlines()
+    assert len(lines) == 2
+    shape = (
+        rf'({ULID})  blake3:[0-9a-f]{{4}}…  ([0-9a-f]{{7}})  (\{{"ulid":"\1","ns":"governance","type":.*\}})'
+    )
+    match = re.fullmatch(shape, lines[0])
+    assert match
+    assert json.loads(match[3])["payload"] == {"id": 7}
+    done = log(
+        "shiplog", "checkpoint", "set", "--group", "analytics", "--ns", "governance", "--commit", match[2]
+    )
+    assert done.text == f"ok  refs/gatos/consumers/analytics/governance -> {match[2]}\n"
+
+
+def test_append_answers_with_the_keys_of_the_contract(log):
+    answer = append(log).json
+    assert set(answer) == {"ulid", "content_id", "commit", "ns", "replayed"}
+    again = append(log, raw=json.dumps({**json.loads(EVENT), "ulid": answer["ulid"]}).encode())
+    assert again.json == {**answer, "replayed": True}
+    other = append(log, raw=b'{"type":"x","payload":{},"ulid":"%s"}' % answer["ulid"].encode())
+    assert (other.code, other.json["code"]) == (4, "DigestMismatch")
+
+
+@pytest.mark.parametrize(
+    ("ns", "raw", "code", "name"),
+    [
+        ("demo", b"not json", 8, "InvalidJson"),
+        ("demo", b'{"type":"a","type":"b","payload":{}}', 8, "InvalidJson"),
+        ("demo", b'{"type":"a","payload":{"n":9007199254740993}}', 8, "InvalidJson"),
+        ("demo", b'{"type":"a"}', 8, "InvalidEnvelope"),
+        ("demo", b'{"type":"a","payload":{},"ulid":"01HF4Y9Q1SM8Q7K9DK2R4V5CXL"}', 8, "InvalidUlid"),
+        ("a..b", EVENT, 8, "InvalidName"),
+        ("../x", EVENT, 8, "InvalidName"),
+        ("x.lock", EVENT, 8, "InvalidName"),
+    ],
+)
+def test_bad_input_is_a_problem_with_its_name(log, ns, raw, code, name):
+    answer = append(log, ns, raw)
+    assert (answer.code, answer.json["code"]) == (code, name)
+    assert answer.json["detail"]
+    assert answer.err == ""
+
+
+def test_out_of_order_is_a_conflict(log):
+    append(log)
+    answer = append(log, raw=b'{"type":"a","payload":{},"ulid":"00000000000000000000000000"}')
+    assert (answer.code, answer.json["code"], answer.json["status"]) == (4, "TemporalOrder", 409)
+    assert answer.json["aliases"] == ["UlidOutOfOrder"]
+
+
+def test_jsonl_answers_line_by_line_and_goes_on_after_a_refusal(log):
+    lines = [EVENT, b"broken", b'{"type":"a"}', EVENT]
+    answer = append(log, "governance", b"\n".join(lines) + b"\n", "--jsonl")
+    rows = [json.loads(line) for line in answer.text.splitlines()]
+    assert [row.get("code") for row in rows] == [None, "InvalidJson", "InvalidEnvelope", None]
+    assert answer.code == 8
+    assert len(log("shiplog", "read", "--ns", "governance", "--json").json["events"]) == 2
+
+
+def test_jsonl_stops_when_told(log):
+    answer = append(log, "governance", b"broken\n" + EVENT + b"\n", "--jsonl", "--stop-on-error")
+    assert len(answer.text.splitlines()) == 1
+    assert log("shiplog", "read", "--ns", "governance").code == 3
+
+
+def test_read_and_tail_carry_envelopes_and_marks(log):
+    a = append(log, "a").json
+    b = append(log, "b").json
+    page = log("shiplog", "read", "--ns", "a", "--json").json
+    assert page["next_since"] == a["ulid"]
+    assert page["events"][0]["envelope"]["ns"] == "a"
+    tail = log("shiplog", "tail", "--ns", "a", "--ns", "b", "--json").json
+    assert [event["ns"] for event in tail["events"]] == ["a", "b"]
+    assert tail["watermarks"] == {"a": a["ulid"], "b": b["ulid"]}
+    assert log("shiplog", "read", "--ns", "a", "--limit", "0", "--json").code == 8
+    assert log("shiplog", "read", "--ns", "nope", "--json").json["code"] == "NotFound"
+
+
+def test_follow_prints_what_comes(log, tmp_path):
+    import os
+    import sys
+
+    append(log)
+    command = [
+        str(Path(sys.executable).with_name("ropewalk")),
+        "shiplog",
+        "tail",
+        "--ns",
+        "governance",
+        "--follow",
+    ]
+    environment = {**os.environ, "ROPEWALK_REPO": str(tmp_path / "log.git")}
+    with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, env=environment) as follower:
+        assert follower.stdout is not None
+        first = json.loads(follower.stdout.readline())
+        fresh = append(log).json
+        second = json.loads(follower.stdout.readline())
+        follower.send_signal(2)
+        assert follower.wait() == 130
+    assert first["ulid"] < second["ulid"] == fresh["ulid"]
+    assert second["watermarks"] == {"governance": fresh["ulid"]}
+
+
+def test_messages_follow_the_contract_of_s1(log):
+    def publish() -> dict[str, Any]:
+        answer: dict[str, Any] = log(
+            "messages", "publish", "--topic", "jobs/a", "--file", "-", "--json", stdin=EVENT
+        ).json
+        return answer
+
+    first, second = publish(), publish()
+    assert set(first) == {"ulid", "content_id", "commit", "topic", "replayed"}
+    page = log("messages", "read", "--topic", "jobs/a", "--json").json
+    assert [row["ulid"] for row in page["messages"]] == [first["ulid"], second["ulid"]]
+    row = page["messages"][0]
+    assert set(row) == {"ulid", "commit", "content_id", "envelope_path", "canonical_json", "checkpoint_hint"}
+    assert json.loads(base64.b64decode(row["canonical_json"]))["ulid"] == first["ulid"]
+    for _ in range(2):
+        log("messages", "read", "--topic", "jobs/a", "--group", "w", "--limit", "1", "--json")
+    assert log("messages", "read", "--topic", "jobs/a", "--group", "w", "--json").json["messages"] == []
+    unknown = "7ZZZZZZZZZZZZZZZZZZZZZZZZZ"
+    assert (
+        log("messages", "read", "--topic", "jobs/a", "--since", unknown, "--json").json["restarted"] is True
+    )
+    refused = log(
+        "messages", "read", "--topic", "jobs/a", "--since", unknown, "--on-missing", "error", "--json"
+    )
+    assert refused.code == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "status", "exit_code"),
+    [
+        (("--topic", "nope"), "topic_not_found", 404, 3),
+        (("--topic", "jobs", "--since", "L"), "invalid_ulid", 400, 8),
+        (("--topic", "jobs", "--limit", "0"), "range_exceeded", 409, 8),
+    ],
+)
+def test_messages_errors_have_the_names_of_s1(log, arguments, code, status, exit_code):
+    log("messages", "publish", "--topic", "jobs", "--file", "-", stdin=EVENT)
+    answer = log("messages", "read", *arguments, "--json")
+    assert (answer.json["code"], answer.json["status"], answer.code) == (code, status, exit_code)
+
+
+def test_consumers_lag_and_reset(log):
+    ulids = [append(log).json["ulid"] for _ in range(3)]
+    commit = log("shiplog", "read", "--ns", "governance", "--json").json["events"][0]["commit"]
+    log("shiplog", "checkpoint", "set", "--group", "g", "--ns", "governance", "--commit", commit)
+    row = {"group": "g", "ns": "governance", "ulid": ulids[0], "head_ulid": ulids[2], "behind": 2}
+    assert log("consumer", "lag", "--json").json == {"consumers": [row]}
+    listed = log("shiplog", "checkpoint", "ls", "--json").json["checkpoints"]
+    assert listed == [
+        {
+            "group": "g",
+            "ns": "governance",
+            "ref": "refs/gatos/consumers/g/governance",
+            "ulid": ulids[0],
+            "commit": commit,
+        }
+    ]
+    reset = ("consumer", "reset", "--group", "g", "--ns", "governance", "--to")
+    assert log(*reset, "now", "--dry-run", "--json").json["behind"] == 0
+    assert log("consumer", "ls", "--json").json["consumers"][0]["ulid"] == ulids[0]
+    log(*reset, "now")
+    back = log(
+        "shiplog", "checkpoint", "set", "--group", "g", "--ns", "governance", "--commit", commit, "--json"
+    )
+    assert (back.code, back.json["code"]) == (4, "TemporalOrder")
+    log(*reset, "beginning")
+    assert log("shiplog", "checkpoint", "get", "--group", "g", "--ns", "governance", "--json").code == 3
+
+
+def test_run_ends_like_its_command_and_records_it(log):
+    done = log(
+        *(
+            "shiplog",
+            "run",
+            "--ns",
+            "deploy",
+            "--service",
+            "web",
+            "--artifact",
+            "web:1",
+            "--reason",
+            "canary",
+        ),
+        *("--ticket", "OPS-1", "--", "sh", "-c", "echo out; echo err >&2; exit 3"),
+    )
+    assert (done.code, done.text) == (3, "out\nerr\n")
+    shown = log("shiplog", "show", "deploy", "--json").json
+    assert shown["envelope"]["type"] == "deployment.failed"
+    assert shown["envelope"]["payload"]["run"]["exit_code"] == 3
+    assert shown["trailer"]["status"] == "failed"
+    assert shown["trailer"]["why"] == {"reason": "canary", "ticket": "OPS-1"}
+    assert shown["note"] == "out\nerr\n"
+    quiet = log(
+        "shiplog",
+        "run",
+        "--ns",
+        "deploy",
+        "--service",
+        "web",
+        "--artifact",
+        "web:2",
+        "--json",
+        "--",
+        "echo",
+        "hi",
+    )
+    assert quiet.json["exit_code"] == 0
+    assert quiet.err.startswith("hi\n")
+    assert log("shiplog", "run", "--ns", "deploy", "--", "no-such-command-here").code == 127
+    (row,) = log("shiplog", "current", "--json").json["current"]
+    assert (row["service"], row["artifact"], row["status"]) == ("web", "web:2", "success")
+    assert len(log("shiplog", "ls", "--since", "1h", "--json").json["events"]) == 3
+    assert log("shiplog", "ls", "--since", "yesterdayish", "--json").code == 8
+
+
+def test_anchors_and_signed_heads_are_checked_with_their_key(log, ropewalk, tmp_path):
+    append(log)
+    log("key", "new", "ada")
+    anchor = log(
+        "shiplog", "anchor", "create", "--ns", "governance", "--label", "v1", "--sign", "ada", "--json"
+    ).json
+    assert set(anchor) == {"ulid", "topic", "head", "commit"}
+    assert log("shiplog", "anchor", "ls", "--ns", "governance", "--json").json["anchors"][0]["label"] == "v1"
+    signed = log("heads", "sign", "--ns", "governance", "--key", "ada", "--json").json
+    (tmp_path / "keys.txt").write_text(signed["vkey"] + "\n")
+    report = log("verify", "--ns", "governance", "--trust", "keys.txt", "--deep", "--json").json
+    assert report["ok"]
+    assert {step["status"] for step in report["steps"]} == {"passed"}
+
+
+def test_verify_names_steps_and_refuses_a_rewritten_head(log, tmp_path):
+    for _ in range(3):
+        append(log)
+    good = log("verify", "--json")
+    assert good.code == 0
+    assert set(good.json) == {"ok", "steps", "entries"}
+    assert good.json["entries"] == 3
+    first = log("shiplog", "read", "--ns", "governance", "--json").json["events"][0]["commit"]
+    (tmp_path / "log.git/refs/gatos/shiplog/governance/head").write_text(first + "\n")
+    for command in (("verify",), ("shiplog", "read", "--ns", "governance")):
+        assert log(*command, "--json").code == 5
+    assert append(log).json["code"] == "HistoryRewritten"
+    assert log("heads", "accept", "--ns", "governance", "--json").json["head"] == first
+    assert append(log).code == 0
+    assert log("verify").code == 0
+
+
+def test_verify_of_something_else_is_invalid(log, tmp_path):
+    (tmp_path / "x.txt").write_text("hello")
+    assert log("verify", "x.txt", "--json").code == 8
+    assert log("verify", "missing", "--json").code == 3
+    assert log("verify", "--ns", "nope", "--json").code == 3
+
+
+def test_gatosd_is_the_same_command(tmp_path):
+    import sys
+
+    done = subprocess.run(
+        [Path(sys.executable).with_name("gatosd"), "shiplog", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "append" in done.stdout
