@@ -180,9 +180,8 @@ class Tree(Reader):
             )
         super().__init__(self._store)
         self._height = self.get_root().level
-        self._spans: defaultdict[int, dict[bytes, _Span]] = defaultdict(
-            dict
-        )  # by level, then by key of the node
+        # By level, then by the key of the node that they are the children of.
+        self._spans: defaultdict[int, dict[bytes, _Span]] = defaultdict(dict)
 
     @property
     def root(self) -> Node:
@@ -265,7 +264,8 @@ class Tree(Reader):
         if level < self._height:
             for row, _ in list(self._store.scan(bytes((level + 1,)), _METADATA_KEY)):
                 self._store.delete(row)
-                self._spans.pop(row[0], None)
+            for above in [known for known in self._spans if known > level]:
+                del self._spans[above]
         self._height = level
 
     def _place(self, level: int, changes: dict[bytes, bytes | None]) -> dict[bytes, bytes | None]:
@@ -274,9 +274,7 @@ class Tree(Reader):
         Spans are read from rows as they were before the changes, so the caller writes rows afterwards.
         """
         held: dict[bytes, _Span] = {}  # also keeps spans alive that the tree forgets meanwhile
-        broken: dict[
-            bytes, list[bytes]
-        ] = {}  # nodes whose span must be cut anew, with the keys that change there
+        broken: dict[bytes, list[bytes]] = {}  # spans to cut anew, with the keys that change in them
         parents: dict[bytes, bytes | None] = {}
         for first, keys in self._grouped(level, changes):
             span = held[first] = self._span(level, first)
