@@ -54,9 +54,11 @@ def run(ns: str, command: tuple[str, ...], allow_secret: bool, **fields: str | N
         started_ms = log.now_ms()
         code, output = _execute(command)
         ended_ms = log.now_ms()
+        withheld = _withheld(output) if not allow_secret else None
         try:
             log.allow_secrets = allow_secret
-            receipt, noted = _record(log, ns, command, fields, code, output, started_ms, ended_ms)
+            kept = b"" if withheld is not None else output
+            receipt, noted = _record(log, ns, command, fields, code, kept, started_ms, ended_ms)
         except RopewalkError as error:
             say("the command ran, but it was NOT recorded:")
             raise click.exceptions.Exit(fail(error, as_json=session().json)) from error
@@ -70,7 +72,22 @@ def run(ns: str, command: tuple[str, ...], allow_secret: bool, **fields: str | N
             emit_line({**answer, "replayed": False, "exit_code": code, "log_attached": noted})
         else:
             say(receipt_line(receipt))
+        if withheld is not None:
+            say("the command was recorded, but its output was NOT kept:")
+            fail(withheld, as_json=False)
+            raise click.exceptions.Exit(withheld.exit_code)
     raise click.exceptions.Exit(code)
+
+
+def _withheld(output: bytes) -> RopewalkError | None:
+    """Why the output may not be kept, None if it may."""
+    from ropewalk.node.vetting import vet_output
+
+    try:
+        vet_output(output)
+    except RopewalkError as error:
+        return error
+    return None
 
 
 def _record(
@@ -87,7 +104,6 @@ def _record(
     from ropewalk.gitlog.notes import add_note
 
     status = "success" if code == 0 else "failed"
-    output = log.vet_output(output)
     ran = {
         "argv": list(command),
         "cmd": shlex.join(command),

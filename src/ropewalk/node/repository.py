@@ -17,6 +17,7 @@ from ropewalk.gitlog.reading import LIMIT_DEFAULT, Page, events, read, take_turn
 from ropewalk.kernel.ulid import Ulid, next_ulid, parse
 from ropewalk.node.consumers import consume
 from ropewalk.node.lines import Lines
+from ropewalk.node.vetting import vet_draft
 from ropewalk.node.writer import Writer
 from ropewalk.stores.git import GitStore
 from ropewalk.stores.gitrollup import PACKS_SMALL_MAX, pack_count, roll_up
@@ -81,7 +82,15 @@ class Repository:
     ) -> list[Receipt | RopewalkError]:
         """Record many events at once; one outcome each, and a refusal harms no other."""
         layout.head_ref(topic)
-        outcomes = self._writer.submit(layout, topic, drafts)
+        refused = {} if self.allow_secrets else _refused(drafts)
+        outcomes = self._writer.submit(
+            layout,
+            topic,
+            [draft for at, draft in enumerate(drafts) if at not in refused] if refused else drafts,
+        )
+        if refused:
+            written = iter(outcomes)
+            outcomes = [refused[at] if at in refused else next(written) for at in range(len(drafts))]
         self._packs += 1
         if self._packs % ROLL_UP_EVERY == 0:
             self._roll_up_in_background()
@@ -153,10 +162,6 @@ class Repository:
         """
         return consume(self, group, topic, limit, layout)
 
-    def vet_output(self, output: bytes) -> bytes:
-        """Captured output as it may be kept."""
-        return output
-
     def topics(self, layout: Layout = SHIPLOG) -> list[str]:
         """The topics that have a head."""
         found = (layout.topic_of(ref) for ref in self.store.heads(layout.prefix))
@@ -196,3 +201,14 @@ class Repository:
         with contextlib.suppress(RopewalkError, OSError):
             if pack_count(self.store.pack_folder) > PACKS_SMALL_MAX:
                 roll_up(self.store.pack_folder, self.store.place.home / "locks", self.store.disk)
+
+
+def _refused(drafts: Sequence[Draft]) -> dict[int, RopewalkError]:
+    """Which drafts must not be recorded, by their place, and why."""
+    refused: dict[int, RopewalkError] = {}
+    for at, draft in enumerate(drafts):
+        try:
+            vet_draft(draft)
+        except RopewalkError as error:
+            refused[at] = error
+    return refused

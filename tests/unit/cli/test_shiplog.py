@@ -258,6 +258,32 @@ def test_run_ends_like_its_command_and_records_it(log):
     assert log("shiplog", "ls", "--since", "yesterdayish", "--json").code == 8
 
 
+def test_what_looks_like_a_secret_is_refused_unless_allowed(log):
+    token = "ghp_" + "Zk3" * 12
+    raw = json.dumps({"type": "t", "payload": {"token": token}}).encode()
+    refused = append(log, "demo", raw)
+    assert (refused.code, refused.json["code"]) == (6, "PolicyDenied")
+    assert token not in refused.text
+    assert append(log, "demo", raw, "--allow-secret").code == 0
+    done = log("shiplog", "run", "--ns", "deploy", "--", "echo", "-n", "ghp_", "")
+    assert done.code == 0
+    leaky = log(
+        "shiplog",
+        "run",
+        "--ns",
+        "deploy",
+        "--",
+        "sh",
+        "-c",
+        "echo ghp_$(printf 'Zk3%.0s' 1 2 3 4 5 6 7 8 9 10 11 12)",
+    )
+    assert leaky.code == 6
+    assert "output was NOT kept" in leaky.err
+    shown = log("shiplog", "show", "deploy", "--json").json
+    assert shown["note"] is None
+    assert shown["envelope"]["payload"]["run"]["log_attached"] is False
+
+
 def test_anchors_and_signed_heads_are_checked_with_their_key(log, ropewalk, tmp_path):
     append(log)
     log("key", "new", "ada")
