@@ -82,9 +82,11 @@ def slug(env: str) -> str:
 def parse_entry(oid: Oid, raw: bytes) -> CompatEntry:
     """An entry from the bytes of its commit; nothing in it is fatal."""
     commit, problems = _commit(raw)
+    before = len(problems)
     text = _text(commit, problems)
+    is_text = len(problems) == before
     trailer, exact = _trailer(text, problems)
-    return CompatEntry(oid, commit, raw, trailer, tuple(problems), exact)
+    return CompatEntry(oid, commit, raw, trailer, tuple(problems), exact and is_text)
 
 
 def native_trailer(found: Mapping[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
@@ -160,7 +162,7 @@ def _text(commit: Commit, problems: list[str]) -> str:
     stated = next(
         (value.decode("ascii", "replace") for name, value in commit.extra if name == "encoding"), "utf-8"
     )
-    for encoding in (stated, "utf-8"):
+    for encoding in dict.fromkeys((stated, "utf-8")):
         try:
             codecs.lookup(encoding)
             return commit.message.decode(encoding)

@@ -17,7 +17,7 @@ from ropewalk.gitlog.anchor import anchors
 from ropewalk.gitlog.commit import parse_message, rfc3339
 from ropewalk.gitlog.compat import CompatEntry, note_refs, parse_entry
 from ropewalk.gitlog.envelope import Event
-from ropewalk.gitlog.importer import Journals, Problem, Target, source_of
+from ropewalk.gitlog.importer import TIME_S_MAX, Journals, Problem, Target, source_of
 from ropewalk.gitlog.layout import COMPAT, LOG_NOTES, SHIPLOG, anchors_ref
 from ropewalk.gitlog.log import get_object
 from ropewalk.gitlog.notes import add_notes, list_notes
@@ -233,14 +233,14 @@ def _compat_trailer(
         return {key: value for key, value in given.items() if value is not None}
 
     who, what, where, why, how, when = (part(name) for name in ("who", "what", "where", "why", "how", "when"))
-    ts = rfc3339(min(max(commit.committer.time_s, 0), 253402300799) * 1000)
+    ts = rfc3339(min(max(commit.committer.time_s, 0), TIME_S_MAX) * 1000)
     repo_head = native.get("repo_head") or found.get("repo_head")
     extra = {name: value for name, value in found.items() if name not in native}
     trailer: dict[str, Any] = {
         **extra,
         "version": 1,
         "env": env,
-        "ts": ts,
+        "ts": found["ts"] if isinstance(found.get("ts"), str) and found["ts"] else ts,
         "who": {"name": commit.author.name, "email": commit.author.mail, **who},
         "what": {
             "artifact": None,

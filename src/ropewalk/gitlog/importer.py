@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 PROFILE = "shiplog-compat"
+TIME_S_MAX = 253_402_300_799  # the last second of the year 9999, which RFC 3339 can still write
 BATCH = 1_000  # entries that share a pack and a move of the head
 ATTEMPTS_MAX = 6
 
@@ -116,7 +117,7 @@ def ulid_of(oid: str, time_s: int, last: Ulid | None) -> Ulid:
     '01HF7YAT00WDSCBD7V3YSKGB8K'
     """
     chance = int.from_bytes(tagged(Tag.IMPORT, oid.encode())[:10], "big")
-    time_ms = min(max(time_s, 0) * 1000, ulid.TIME_MS_MAX)
+    time_ms = min(max(time_s, 0), TIME_S_MAX) * 1000
     if last is None or time_ms > ulid.time_ms(last):
         return ulid.make(time_ms, chance)
     time_ms = ulid.time_ms(last)
@@ -453,8 +454,8 @@ class _Reader:
 
     def _place_oddities(self, entry: CompatEntry) -> Iterable[str]:
         time_s = entry.commit.committer.time_s
-        if not 0 <= time_s * 1000 <= ulid.TIME_MS_MAX:
-            yield f"its committer's time, {time_s}, is outside what a ULID holds"
+        if not 0 <= time_s <= TIME_S_MAX:
+            yield f"its committer's time, {time_s}, is outside 1970 to 9999"
         trailer = entry.trailer
         if trailer is None:
             return
@@ -541,9 +542,9 @@ def _bring_anchors(
                     repo,
                     SHIPLOG,
                     journal.topic,
-                    ulid=ulid.make(min(by.time_s * 1000, ulid.TIME_MS_MAX), chance),
+                    ulid=ulid.make(min(by.time_s, TIME_S_MAX) * 1000, chance),
                     head=place,
-                    created_at=rfc3339(min(by.time_s, 253402300799) * 1000),
+                    created_at=rfc3339(min(by.time_s, TIME_S_MAX) * 1000),
                     author=by,
                     notes=f"imported from {ref}",
                 )

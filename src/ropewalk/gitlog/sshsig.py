@@ -250,14 +250,9 @@ def _packed(raw: bytes) -> bytes:
 def _listed(rest: str) -> Listed | None:
     options: dict[str, str | None] = {}
     if not KEY_TYPE.match(rest):
-        at = 0
-        while match := OPTION.match(rest, at):
-            options[match[1].lower()] = match[2]
-            at = match.end()
-            if rest[at - 1 : at] != ",":
-                break
-        at = _end_of_options(rest)
-        rest = rest[at:].lstrip()
+        end = _end_of_options(rest)
+        options = {match[1].lower(): match[2] for match in OPTION.finditer(rest[:end])}
+        rest = rest[end:].lstrip()
     fields = rest.split(None, 2)
     if len(fields) < 2 or "cert-authority" in options:
         return None

@@ -1,0 +1,537 @@
+"""Importing journals: the same on every machine, whatever is in them, and as often as one likes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.unit.gitlog.journals import HEAD, SEPARATOR, Journal, message, notes, trailer
+
+from ropewalk.errors import HeadMoved, InvalidName
+from ropewalk.gitlog.commit import parse_message
+from ropewalk.gitlog.compat import native_trailer, parse_entry, slug
+from ropewalk.gitlog.importer import ulid_of
+from ropewalk.gitlog.layout import LOG_NOTES, check_namespace
+from ropewalk.gitlog.notes import read_note
+from ropewalk.gitlog.objects import Oid, Signature, parse_commit
+from ropewalk.gitlog.verify import verify_log
+from ropewalk.node import open_repository
+from ropewalk.node.compat import import_from_compat
+from ropewalk.stores.place import make_place
+
+
+def reasons(report):
+    return [problem.reason for problem in report.problems]
+
+
+def only(log, topic="prod"):
+    (event,) = log.events(topic)
+    return event
+
+
+def commit_of(log, event):
+    return parse_commit(log.store.get(event.commit)[1])
+
+
+def test_an_entry_becomes_an_event_with_its_trailer_and_source(log):
+    oid = Journal(log.store).add()
+    report = import_from_compat(log)
+    event = only(log)
+    assert (report.imported, report.skipped, report.problems) == (1, 0, [])
+    assert event.type == "deployment.success"
+    assert event.payload["trailer"] == trailer()
+    assert event.payload["source"] == {
+        "profile": "shiplog-compat",
+        "ref": "refs/_shiplog/journal/prod",
+        "commit": oid,
+        "signature": "none",
+    }
+
+
+def test_author_committer_dates_and_zone_are_kept(log):
+    journal = Journal(log.store)
+    ben = Signature("Ben Rél", "ben@example.test", 1_650_000_000, "-0730")
+    oid = journal.add(author=ben)
+    import_from_compat(log)
+    source, made = parse_commit(log.store.get(oid)[1]), commit_of(log, only(log))
+    assert (made.author, made.committer) == (source.author, source.committer)
+
+
+def test_the_trailer_of_s0_has_no_null_no_ts_and_one_repo_head(log):
+    Journal(log.store).add()
+    import_from_compat(log)
+    native = parse_message(commit_of(log, only(log)).message).trailer
+    assert native["what"] == {"service": "web"} and native["repo_head"] == "0" * 40
+    assert native["where"] == {"namespace": "prod"} and "ts" not in native and "how" not in native
+
+
+def test_a_second_import_adds_nothing_and_a_longer_journal_only_what_is_new(log):
+    journal = Journal(log.store)
+    journal.add()
+    journal.add()
+    import_from_compat(log)
+    head = log.store.head("refs/gatos/shiplog/prod/head")
+    again = import_from_compat(log)
+    assert (again.imported, again.skipped) == (0, 2)
+    assert log.store.head("refs/gatos/shiplog/prod/head") == head
+    journal.add()
+    more = import_from_compat(log)
+    assert (more.imported, more.skipped) == (1, 2)
+
+
+def test_piece_by_piece_ends_where_all_at_once_ends(log, tmp_path):
+    # Clocks that stand still, jump ahead and run backwards, so that ULIDs have to give way to order.
+    steps = [1, 0, 0, 500, -400, 0, 1, -1000, 3, 0]
+    journal = Journal(log.store)
+    for seconds in steps:
+        journal.add(seconds=seconds)
+        import_from_compat(log)
+    place, _ = make_place(tmp_path / "other.git")
+    with open_repository(place.git_dir) as other:
+        twin = Journal(other.store)
+        for seconds in steps:
+            twin.add(seconds=seconds)
+        assert import_from_compat(other).imported == len(steps)
+        ref = "refs/gatos/shiplog/prod/head"
+        assert other.store.head(ref) == log.store.head(ref)
+    assert [e.ulid for e in log.events("prod")] == sorted(e.ulid for e in log.events("prod"))
+
+
+def test_batches_join_without_a_seam(log, monkeypatch):
+    journal = Journal(log.store)
+    oids = [journal.add(seconds=at % 2) for at in range(23)]
+    monkeypatch.setattr("ropewalk.gitlog.importer.BATCH", 4)
+    assert import_from_compat(log).imported == 23
+    assert [event.payload["source"]["commit"] for event in log.events("prod")] == oids
+    assert import_from_compat(log).skipped == 23
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        ("QA", "qa"),
+        ("a/b", "a-b"),
+        ("eu/Prod/2", "eu-prod-2"),
+        ("prod é", "prod--"),
+        ("2024", "env-2024"),
+        ("été", "env-t-"),
+        ("x.LOCK", "x-lock"),
+        ("E" * 80, "e" * 64),
+    ],
+)
+def test_an_environment_that_is_no_namespace_gets_a_slug(env, name):
+    assert slug(env) == name
+    assert check_namespace(slug(env)) == name
+
+
+@given(st.text(min_size=1, max_size=90))
+def test_a_slug_is_a_namespace_or_refused_by_name(env):
+    try:
+        check_namespace(slug(env))
+    except InvalidName:
+        assert not any(letter.isascii() and letter.isalnum() for letter in env) or ".." in env
+
+
+@pytest.mark.parametrize("env", ["QA", "a/b", "Ünïcode", "prod.v2", "under_score"])
+def test_journals_of_any_name_are_imported_and_remember_it(log, env):
+    Journal(log.store, env).add(trailer(env=env))
+    report = import_from_compat(log)
+    assert report.imported == 1 and report.problems == []
+    event = only(log, slug(env))
+    assert event.payload["source"]["ref"].endswith(env) and event.payload["trailer"]["env"] == env
+
+
+def test_a_map_names_the_namespace(log):
+    Journal(log.store, "QA").add(trailer(env="QA"))
+    report = import_from_compat(log, {"QA": "quality"})
+    assert report.mapped == {"QA": "quality"} and only(log, "quality")
+
+
+def test_two_journals_of_one_name_are_refused_and_the_rest_comes_in(log):
+    for env in ("QA", "Qa", "prod"):
+        Journal(log.store, env).add(trailer(env=env))
+    report = import_from_compat(log)
+    assert report.imported == 1 and report.refused.exit_code == 4
+    assert sorted(problem.ref for problem in report.problems) == [
+        "refs/_shiplog/journal/QA",
+        "refs/_shiplog/journal/Qa",
+    ]
+    assert all("--map" in problem.reason for problem in report.problems)
+    assert import_from_compat(log, {"QA": "qa1", "Qa": "qa2"}).imported == 2
+
+
+def test_a_name_that_is_a_namespace_goes_before_one_that_was_made_into_one(log):
+    Journal(log.store, "QA").add(trailer(env="QA"))
+    Journal(log.store, "qa").add(trailer(env="qa"))
+    report = import_from_compat(log)
+    assert report.imported == 1 and only(log, "qa").payload["trailer"]["env"] == "qa"
+
+
+def test_a_namespace_that_holds_another_journal_is_not_mixed(log):
+    Journal(log.store, "QA").add(trailer(env="QA"))
+    import_from_compat(log)
+    Journal(log.store, "qa").add(trailer(env="qa"))
+    report = import_from_compat(log)
+    assert report.refused.exit_code == 4 and len(list(log.events("qa"))) == 1
+
+
+def test_a_map_for_no_journal_is_said(log):
+    Journal(log.store).add()
+    assert "--map nope" in reasons(import_from_compat(log, {"nope": "x"}))[0]
+
+
+def test_a_bad_namespace_in_a_map_is_refused(log):
+    with pytest.raises(InvalidName):
+        import_from_compat(log, {"prod": "a..b"})
+
+
+# --- rewritten journals ---
+
+
+def rewritten(log, keep):
+    journal = Journal(log.store)
+    oids = [journal.add() for _ in range(4)]
+    other = Journal(log.store, "staging")
+    other.add(trailer(env="staging"))
+    import_from_compat(log)
+    old = journal.head
+    journal.time_s += 50
+    fresh = journal.add(parents=(oids[keep],) if keep >= 0 else (), move=False)
+    log.store.move_head(journal.ref, old, fresh)
+    other.add(trailer(env="staging"))
+    return import_from_compat(log)
+
+
+@pytest.mark.parametrize("keep", [2, 1, 0, -1])
+def test_a_rewritten_journal_is_refused_and_others_come_in(log, keep):
+    report = rewritten(log, keep)
+    assert isinstance(report.refused, HeadMoved) and report.refused.exit_code == 4
+    assert "was rewritten" in reasons(report)[0] and report.imported == 1
+    assert len(list(log.events("prod"))) == 4 and len(list(log.events("staging"))) == 2
+
+
+def test_a_journal_that_was_shortened_is_refused(log):
+    journal = Journal(log.store)
+    first = journal.add()
+    second = journal.add()
+    import_from_compat(log)
+    log.store.move_head(journal.ref, second, first)
+    assert isinstance(import_from_compat(log).refused, HeadMoved)
+
+
+def test_events_of_our_own_may_stand_between(log):
+    journal = Journal(log.store)
+    journal.add()
+    import_from_compat(log)
+    log.append("prod", {"type": "note", "payload": {}})
+    journal.add()
+    report = import_from_compat(log)
+    assert (report.imported, report.skipped, report.problems) == (1, 1, [])
+    assert import_from_compat(log).imported == 0
+    assert [event.type for event in log.events("prod")] == [
+        "deployment.success",
+        "note",
+        "deployment.success",
+    ]
+
+
+# --- odd entries ---
+
+
+@pytest.mark.parametrize(
+    "separator", ["---\n", "---  # optional structured trailer for machines\n", "----\n"]
+)
+def test_any_line_that_starts_with_three_dashes_parts_text_and_trailer(log, separator):
+    Journal(log.store).add(message(trailer(), separator=separator))
+    assert import_from_compat(log).problems == []
+    assert only(log).payload["trailer"] == trailer()
+
+
+def test_the_last_separator_counts(log):
+    Journal(log.store).add(message(trailer(), head="Deploy: x\nReason: one\n---\n{}\n--- two\n"))
+    assert import_from_compat(log).problems == []
+    assert only(log).payload["trailer"] == trailer()
+
+
+def test_text_of_a_hook_behind_the_trailer_does_not_hide_it(log):
+    text = message(trailer()) + b"\n\nSigned-off-by: Ada\n--- \n 1 file changed\n"
+    Journal(log.store).add(text)
+    report = import_from_compat(log)
+    assert only(log).type == "deployment.success" and len(report.problems) == 2
+
+
+@pytest.mark.parametrize("status", ["weird", "", "SUCCESS", None, 7, {"a": 1}, "é\n---"])
+def test_a_status_outside_the_list_is_kept_and_listed(log, status):
+    Journal(log.store).add(trailer(status=status))
+    report = import_from_compat(log)
+    event = only(log)
+    assert event.type == "deployment.other" and event.payload["trailer"]["status"] == status
+    assert "status" in reasons(report)[0]
+    assert parse_message(commit_of(log, event).message).trailer["status"] == "success"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"status":"success","status":"failed"}', 'key "status" twice'),
+        ('{"status":"failed","n":1e999}', "beyond all doubles"),
+        ('{"status":"failed","n":NaN}', "NaN"),
+        ('{"status":"failed","t":"\\ud800"}', "half a character"),
+        ('{"status":"failed","t":"a\nb"}', "not strict JSON"),
+    ],
+)
+def test_json_that_is_not_strict_is_read_as_jq_reads_it_and_listed(log, text, said):
+    Journal(log.store).add(text)
+    report = import_from_compat(log)
+    event = only(log)
+    assert event.type == "deployment.failed" and said in " ".join(reasons(report))
+    assert event.payload["source"]["message"].endswith(text)
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", "[1]", '"x"', '{"a":', "7", '{"a":' * 300 + "1" + "}" * 300])
+def test_an_entry_without_a_readable_trailer_keeps_its_message(log, text):
+    Journal(log.store).add(text)
+    report = import_from_compat(log)
+    event = only(log)
+    assert event.type == "deployment.other" and "trailer" not in event.payload
+    assert event.payload["source"]["message"] == HEAD + SEPARATOR + text
+    assert len(report.problems) == 1 and "kept" in reasons(report)[0]
+
+
+def test_an_entry_without_separator_and_without_utf8_is_kept_byte_for_byte(log):
+    Journal(log.store).add(b"Deploy: caf\xe9\n")
+    report = import_from_compat(log)
+    assert only(log).payload["source"]["message_base64"] == "RGVwbG95OiBjYWbpCg=="
+    assert len(report.problems) == 2
+
+
+def test_a_message_in_another_encoding_is_read(log):
+    text = message(trailer(why={"reason": "déjà", "ticket": None}), head="Deploy: x\n\n").decode()
+    Journal(log.store).add(text.encode("latin-1"), extra=(("encoding", b"ISO-8859-1"),))
+    assert import_from_compat(log).problems == []
+    assert only(log).payload["trailer"]["why"]["reason"] == "déjà"
+
+
+def test_numbers_are_doubles_as_jq_had_them(log):
+    Journal(log.store).add(json.dumps(trailer())[:-1] + ',"big":12345678901234567890,"tiny":1e-06,"zero":-0}')
+    assert import_from_compat(log).problems == []
+    assert only(log).payload["trailer"]["big"] == 12345678901234567890.0
+    assert verify_log_ok(log)
+
+
+def test_numbers_that_s0_refuses_stay_in_the_payload(log):
+    Journal(log.store).add(json.dumps(trailer(what={"service": "web", "build": 2**60})))
+    report = import_from_compat(log)
+    assert "what stays in the payload only" in reasons(report)[0]
+    assert only(log).payload["trailer"]["what"]["build"] == 2**60
+    assert verify_log_ok(log)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"who": "ada"}, "who"),
+        ({"when": {"start_ts": "yesterday", "end_ts": "now", "dur_s": -1}}, "when"),
+        ({"how": {"run_url": "not a uri"}}, "how"),
+        ({"trust_oid": 7}, "trust_oid"),
+        ({"version": 2}, "version"),
+    ],
+)
+def test_a_field_that_s0_refuses_stays_in_the_payload(log, changes, field):
+    Journal(log.store).add(trailer(**changes))
+    report = import_from_compat(log)
+    event = only(log)
+    assert event.type == "deployment.success" and event.payload["trailer"] == trailer(**changes)
+    assert any(f"trailer field {field} " in reason for reason in reasons(report))
+    assert verify_log_ok(log)
+
+
+def test_a_huge_trailer_is_imported(log):
+    Journal(log.store).add(trailer(run={"output": "x" * 3_000_000}))
+    assert import_from_compat(log).problems == []
+    assert len(only(log).payload["trailer"]["run"]["output"]) == 3_000_000
+
+
+def test_a_merge_is_listed_and_its_first_line_imported(log):
+    journal = Journal(log.store)
+    first = journal.add()
+    side = journal.add(parents=(), move=False)
+    journal.add(parents=(first, side))
+    report = import_from_compat(log)
+    assert report.imported == 2 and "2 parents" in " ".join(reasons(report))
+
+
+def test_a_shallow_journal_is_imported_from_where_it_begins(log):
+    journal = Journal(log.store)
+    journal.add(parents=("a" * 40,))
+    journal.add()
+    report = import_from_compat(log)
+    assert report.imported == 2 and "shallow" in reasons(report)[0]
+    assert import_from_compat(log).skipped == 2
+
+
+def test_a_journal_that_points_nowhere_does_not_stop_the_others(log):
+    log.store.move_head("refs/_shiplog/journal/lost", None, "b" * 40)
+    Journal(log.store).add()
+    report = import_from_compat(log)
+    assert report.imported == 1 and report.problems[0].ref == "refs/_shiplog/journal/lost"
+
+
+def test_a_place_in_the_journal_that_its_trailer_denies_is_listed(log):
+    Journal(log.store).add(trailer(env="other", journal_parent="c" * 40))
+    said = " ".join(reasons(import_from_compat(log)))
+    assert "env 'other'" in said and "journal_parent" in said
+
+
+@pytest.mark.parametrize("time_s", [-5, 10**15])
+def test_a_time_no_calendar_holds_is_listed(log, time_s):
+    Journal(log.store).add(author=Signature("A", "a@b", time_s))
+    report = import_from_compat(log)
+    assert report.imported == 1 and "outside 1970 to 9999" in " ".join(reasons(report))
+
+
+def test_a_person_git_would_not_write_is_listed(log):
+    journal = Journal(log.store)
+    good = journal.add(move=False)
+    raw = log.store.get(good)[1].replace(b"author Ada Ops <ada@example.test>", b"author Ada Ops <ada<x>>")
+    journal.add(raw=raw)
+    report = import_from_compat(log)
+    assert report.imported == 1 and len(report.problems) == 1
+    assert commit_of(log, only(log)).author.name == "Ada Ops"
+
+
+def test_a_secret_in_an_entry_is_named_but_not_shown(log):
+    token = "ghp_" + "Zk3q" * 9
+    Journal(log.store).add(trailer(why={"reason": f"rotate {token}", "ticket": None}))
+    report = import_from_compat(log)
+    assert report.imported == 1 and "github-token at /payload/trailer/why/reason" in reasons(report)[0]
+    assert token not in str(report.to_json())
+
+
+# --- what lies around the entries ---
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+@pytest.mark.parametrize("ref", ["refs/notes/refs/_shiplog/notes/logs", "refs/_shiplog/notes/logs"])
+def test_notes_are_found_in_both_places_and_at_any_depth(log, ref, depth):
+    journal = Journal(log.store)
+    first, second = journal.add(), journal.add()
+    notes(log.store, ref, {first: b"one\n", second: b"\xff\x00two"}, depth)
+    report = import_from_compat(log)
+    events = list(log.events("prod"))
+    assert report.notes == 2 and report.problems == []
+    assert [read_note(log.store, LOG_NOTES, event.commit) for event in events] == [b"one\n", b"\xff\x00two"]
+
+
+def test_notes_that_come_later_are_hung_on_what_is_there(log):
+    oid = Journal(log.store).add()
+    import_from_compat(log)
+    notes(log.store, "refs/notes/refs/_shiplog/notes/logs", {oid: b"late"})
+    report = import_from_compat(log)
+    assert (report.imported, report.notes) == (0, 1)
+    assert read_note(log.store, LOG_NOTES, only(log).commit) == b"late"
+    assert import_from_compat(log).notes == 0
+
+
+def test_a_note_on_something_else_is_listed(log):
+    Journal(log.store).add()
+    notes(log.store, "refs/_shiplog/notes/logs", {"d" * 40: b"x"})
+    assert import_from_compat(log).problems[0].commit == "d" * 40
+
+
+def test_an_anchor_becomes_an_anchor_once(log):
+    journal = Journal(log.store)
+    first = journal.add()
+    journal.add()
+    log.store.move_head("refs/_shiplog/anchors/prod", None, first)
+    report = import_from_compat(log)
+    event = next(iter(log.events("prod")))
+    assert [(each["ns"], each["head"]) for each in report.anchors] == [("prod", event.commit)]
+    head = log.store.head("refs/gatos/shiplog/prod/anchors")
+    import_from_compat(log)
+    assert log.store.head("refs/gatos/shiplog/prod/anchors") == head
+
+
+def test_an_anchor_on_nothing_is_listed(log):
+    Journal(log.store).add()
+    log.store.move_head("refs/_shiplog/anchors/prod", None, "e" * 40)
+    assert "anchor" in reasons(import_from_compat(log))[0]
+
+
+def test_what_stays_behind_is_named(log):
+    oid = Journal(log.store).add()
+    for name in ("trust/root", "policy/current", "consumers/a/prod"):
+        log.store.move_head(f"refs/_shiplog/{name}", None, oid)
+    report = import_from_compat(log)
+    assert [each["ref"].removeprefix("refs/_shiplog/") for each in report.not_carried] == [
+        "consumers/a/prod",
+        "policy/current",
+        "trust/root",
+    ]
+
+
+def test_journals_kept_as_branches_are_found(log):
+    Journal(log.store, root="refs/heads/_shiplog/").add()
+    assert import_from_compat(log).imported == 1
+
+
+def test_an_envelope_in_the_tree_is_used(log):
+    receipt = log.append("prod", {"type": "native", "payload": {"n": 1}})
+    native = parse_commit(log.store.get(receipt.commit)[1])
+    journal = Journal(log.store, "copy")
+    raw = log.store.get(receipt.commit)[1]
+    assert native.tree in raw.decode()
+    journal.add(raw=raw)
+    report = import_from_compat(log, {"copy": "copied"})
+    # Its namespace is another one, so it is imported as an entry and says so.
+    assert report.imported == 1 and "envelope it carries is not taken" in " ".join(reasons(report))
+    log.store.move_head("refs/_shiplog/journal/prod", None, receipt.commit)
+    assert import_from_compat(log, {"copy": "copied"}).skipped == 2
+
+
+# --- properties ---
+
+
+def verify_log_ok(log, topic="prod"):
+    from ropewalk.gitlog.layout import SHIPLOG
+
+    report = verify_log(log.store, SHIPLOG, topic)
+    return all(step.status != "failed" for step in report.steps)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(st.sampled_from([*trailer(), "seq", "run", "x"]), JSON_VALUES, max_size=8))
+def test_a_trailer_of_any_values_has_a_form_of_s0_or_none(found):
+    native, problems = native_trailer(found)
+    from ropewalk.gitlog.commit import check_trailer
+
+    if native is None:
+        assert problems
+    else:
+        when = {"start_ts": "2023-11-14T22:13:20Z", "end_ts": "2023-11-14T22:13:20Z", "dur_s": 0}
+        check_trailer({"version": 1, "when": when, **native})
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=400))
+def test_no_bytes_break_the_reader(raw):
+    entry = parse_entry(Oid("0" * 40), b"tree x\nauthor a\n\n" + raw)
+    assert entry.trailer is None or isinstance(entry.trailer, dict)
+
+
+@given(st.lists(st.tuples(st.integers(-(2**40), 2**50), st.binary(min_size=20, max_size=20)), max_size=20))
+def test_ulids_of_imported_commits_go_up_whatever_the_clock(rows):
+    last = None
+    for time_s, oid in rows:
+        made = ulid_of(oid.hex(), time_s, last)
+        assert last is None or made > last
+        last = made
