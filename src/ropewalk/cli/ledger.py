@@ -31,6 +31,7 @@ channel_option = click.option("--channel", required=True, metavar="C", help="The
     lazy={
         "append": ("ropewalk.cli.ledger_append", "append", "Judge envelopes and seal them into blocks."),
         "policy": ("ropewalk.cli.ledger_policy", "policy", "Show, check and hash policies."),
+        "replay": ("ropewalk.cli.replay", "replay", "Fold a channel into a state and name it by its root."),
     },
     epilog="Examples:\n  ropewalk ledger create --channel audit\n"
     "  ropewalk ledger envelope --channel audit --domain ops --class Observation --type disk.full \\\n"

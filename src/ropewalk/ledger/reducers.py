@@ -1,0 +1,128 @@
+"""Reducers: plain functions that fold events into a state. Three ship; any function of this form will do.
+
+    def reduce(state, event, moment) -> state
+
+`event` is the envelope's value and must not be changed. `state` is JSON data that belongs to the fold: change it and
+return it, or return another. `moment` is the only clock: the time and height of the block. A reducer that asks
+anybody else (the clock, chance, the network, the environment) cannot be replayed; `replay --guard` catches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ropewalk.ledger.envelope import parse_timestamp
+
+__all__ = ["REDUCERS", "Moment", "Reducer", "counts", "deployments", "registers"]
+
+State = Any
+"""JSON data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where and when an event stands: the same for every event of a block."""
+
+    channel: str
+    height: int
+    now_ns: int
+
+
+Fold = Callable[[State, dict[str, Any], Moment], State]
+
+
+@dataclass(frozen=True, slots=True)
+class Reducer:
+    """A fold with the name that snapshots carry, and the state it starts from."""
+
+    name: str
+    fold: Fold
+    initial: Callable[[], State] = field(default=dict)
+
+
+def counts(state: State, event: dict[str, Any], _moment: Moment) -> State:
+    """How many events there were, by class and by type.
+
+    >>> counts(REDUCERS["counts"].initial(), {"event_class": "Alert", "event_type": "x"}, Moment("c", 0, 0))
+    {'total': 1, 'by_class': {'Alert': 1}, 'by_type': {'x': 1}}
+    """
+    kind, name = event["event_class"], event["event_type"]
+    by_class, by_type = state["by_class"], state["by_type"]
+    by_class[kind] = by_class.get(kind, 0) + 1
+    by_type[name] = by_type.get(name, 0) + 1
+    state["total"] += 1
+    return state
+
+
+def registers(state: State, event: dict[str, Any], moment: Moment) -> State:
+    """Registers in which the last write wins, by its author's time; of equal times the later in the log.
+
+    `register.set` with payload `{"key","value"}` writes, `register.cleared` with `{"key"}` removes. A removed register
+    keeps its time, so that an older write that arrives late does not bring it back.
+
+    >>> said = {"event_type": "register.set", "payload": {"key": "a", "value": 1}, "timestamp": "2024-11-01T12:00:00Z"}
+    >>> registers({}, said, Moment("c", 3, 0))["a"]["value"]
+    1
+    """
+    name, payload = event["event_type"], event["payload"]
+    if name not in ("register.set", "register.cleared") or not isinstance(payload, dict):
+        return state
+    key, stamp = payload.get("key"), event["timestamp"]
+    if not isinstance(key, str):
+        return state
+    known = state.get(key)
+    if known is not None and parse_timestamp(stamp) < parse_timestamp(known["timestamp"]):
+        return state
+    state[key] = {"timestamp": stamp, "height": moment.height}
+    if name == "register.set":
+        state[key]["value"] = payload.get("value")
+    return state
+
+
+_IN_FORCE: Final = frozenset(("success", "succeeded", "finished", "override", "revert", "finalize"))
+_GONE: Final = frozenset(("removed", "retired"))
+_ABOUT: Final = ("version", "artifact", "commit")
+
+
+def deployments(state: State, event: dict[str, Any], moment: Moment) -> State:
+    """What runs where now: by environment and service, the last deployment that took effect.
+
+    Events are `deployment.<status>` with a payload of `environment`, `service`, and `version`, `artifact` or `commit`.
+    One that failed changes nothing; `deployment.removed` ends it.
+
+    >>> done = {"event_type": "deployment.success", "timestamp": "2024-11-01T12:00:00Z",
+    ...         "payload": {"environment": "prod", "service": "web", "version": "7"}}
+    >>> deployments({}, done, Moment("c", 3, 0))
+    {'prod': {'web': {'since': '2024-11-01T12:00:00Z', 'height': 3, 'version': '7'}}}
+    """
+    name, payload = event["event_type"], event["payload"]
+    if not name.startswith("deployment.") or not isinstance(payload, dict):
+        return state
+    environment, service, status = payload.get("environment"), payload.get("service"), name[11:]
+    if not isinstance(environment, str) or not isinstance(service, str):
+        return state
+    if status in _IN_FORCE:
+        running = {"since": event["timestamp"], "height": moment.height}
+        for each in _ABOUT:
+            if each in payload:
+                running[each] = payload[each]
+        state.setdefault(environment, {})[service] = running
+    elif status in _GONE and service in state.get(environment, {}):
+        del state[environment][service]
+        if not state[environment]:
+            del state[environment]
+    return state
+
+
+def _no_counts() -> State:
+    return {"total": 0, "by_class": {}, "by_type": {}}
+
+
+REDUCERS: Final[dict[str, Reducer]] = {
+    "counts": Reducer("counts", counts, _no_counts),
+    "registers": Reducer("registers", registers),
+    "deployments": Reducer("deployments", deployments),
+}
+"""The reducers that ship, by name."""
