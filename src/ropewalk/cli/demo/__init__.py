@@ -19,6 +19,7 @@ __all__ = ["STAGES", "demo"]
 # In the order they run; later stages may use what earlier ones made.
 STAGES: tuple[tuple[str, str], ...] = (
     ("kernel", "bytes, names, signatures, proofs"),
+    ("gitlog", "a deployment log in a git repository"),
     ("gossip", "three peers write, part, and converge"),
 )
 
