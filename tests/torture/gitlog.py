@@ -53,14 +53,20 @@ def kills(folder: Path, count: int, seed: int = 1) -> dict[str, Any]:
     acknowledged: list[str] = []
     killed = 0
     while killed < count:
-        crew = [_start(place, f"{killed}-{n}", 2, 10**9) for n in range(2)]
-        time.sleep(0.35 + chance.random() * 0.25)
-        for process in crew:
+        crew = [_start(place, f"{killed}-{n}", 2, 10**9) for n in range(4)]
+        firsts = ["" for _ in crew]
+        if chance.random() < 0.9:  # mostly while they append; now and then while they start
+            firsts = [process.stdout.readline() for process in crew if process.stdout is not None]
+        for process in chance.sample(crew, len(crew)):
+            time.sleep(chance.random() * 0.03)
             process.send_signal(signal.SIGKILL)
             killed += 1
-        for process in crew:
+        for process, first in zip(crew, firsts, strict=True):
             output, _ = process.communicate()
-            acknowledged += [line.split()[0] for line in output.split("\n")[:-1] if len(line.split()) == 3]
+            lines = (first + output).split("\n")[
+                :-1
+            ]  # what follows the last newline was cut off in the middle
+            acknowledged += [line.split()[0] for line in lines if len(line.split()) == 3]
     with open_repository(place.git_dir) as log:
         # One more append by a fresh process: no lock, no leftover stands in its way.
         log.append("demo", {"type": "t", "payload": {"writer": "after", "n": 0}})
