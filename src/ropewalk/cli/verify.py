@@ -19,6 +19,7 @@ VERIFICATION_FAILED = 5
 # kind → (module, function). The function takes (path, ns, deep, trust) and returns the report as JSON.
 KINDS: dict[str, tuple[str, str]] = {
     "repository": ("ropewalk.cli.verifyrepository", "verify_repository"),
+    "proof": ("ropewalk.cli.ledger_proof", "verify_proof_file"),
 }
 
 

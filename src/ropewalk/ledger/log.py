@@ -1,15 +1,16 @@
 """Ingest: envelopes in, sealed blocks out, a receipt when the block is on disk.
 
-Group commit: whoever finds nobody leading becomes the leader, waits a moment for those who came together last time
-(never longer than the linger, not at all for one who is alone), judges what has arrived, seals it, syncs once, and
-hands out receipts and the lead. One thread judges at a time: signatures checked in many threads at once only fight
-over the interpreter.
+Group commit without a thread of its own: the submitters share two duties. One or two of them judge what has arrived;
+one writes what was judged, with one sync for all of it; the others sleep until they get a receipt or a duty. While one
+half is on its way to the disk the other half is judged. Nobody waits for company unless `linger_s` asks for it: under
+load the blocks grow by themselves.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -31,11 +32,10 @@ from ropewalk.ledger.envelope import Envelope, parse, parse_stored
 from ropewalk.ledger.marks import Marks, claim_key, marks_of
 from ropewalk.ledger.policy import Decision, Policy
 from ropewalk.ledger.rules import SUPPORTED_MINORS, Context, Finding, Position, judge_alone, judge_in_place
-from ropewalk.ledger.ticket import Forming, Pending, Receipt, Ticket
+from ropewalk.ledger.ticket import Duty, Forming, Pending, Receipt, Ticket
 
 __all__ = ["Blocks", "Head", "Index", "Limits", "Log", "Receipt", "Ticket"]
 
-LINGER_S: Final = 0.05
 FUTURE_NS_MAX: Final = 5 * 60 * 10**9
 
 
@@ -86,9 +86,14 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a block is closed, and how far ahead of us an author's clock may be."""
+    """When a block is closed, and how far ahead of us an author's clock may be.
 
-    linger_s: float = LINGER_S
+    `linger_s` holds a block open for company; 0 closes it as soon as the one before it is durable. `judges` is how many
+    threads check signatures at once; the checks themselves run outside the interpreter's lock.
+    """
+
+    linger_s: float = 0.0
+    judges: int = 2
     block_bytes: int = BLOCK_BYTES_TARGET
     block_envelopes: int = BLOCK_ENVELOPES_MAX
     future_ns: int = FUTURE_NS_MAX
@@ -117,10 +122,10 @@ class Log:
         self._keep_evidence = keep_evidence
         self._context = Context(self, policy, supported_minors)
         self._mutex = threading.Lock()
-        self._arrived = threading.Condition(self._mutex)
-        self._arrivals: list[tuple[bytes, Ticket]] = []
-        self._expected = 0
-        self._leading = False
+        self._full = threading.Condition(self._mutex)
+        self._arrivals: deque[tuple[bytes, Ticket]] = deque()
+        self._judges = 0
+        self._writing = False
         self._forming: list[Forming] = []
         self._sealing: list[Forming] = []
         self._pending = Pending()
@@ -132,14 +137,7 @@ class Log:
         ticket = Ticket()
         with self._mutex:
             self._arrivals.append((raw, ticket))
-            lead, self._leading = not self._leading, True
-            ticket.waiting = not lead
-            if len(self._arrivals) >= self._expected:
-                self._arrived.notify()
-        if not lead:
-            ticket.wait()
-        if lead or ticket.lead:
-            self._lead()
+        self._serve(ticket, None)
         return ticket.result()
 
     def submit_many(self, raws: Iterable[bytes]) -> list[Receipt | RopewalkError]:
@@ -157,19 +155,14 @@ class Log:
     def settle(self) -> None:
         """Seal everything that was placed; every ticket has its outcome afterwards."""
         with self._mutex:
-            waiting = self._forming or self._sealing
-            if not waiting:
+            placed = self._forming or self._sealing
+            if not placed:
                 return
-            self._expected = 0
-            last = waiting[-1].tickets[-1]
-            lead, self._leading = not self._leading, True
-            last.waiting = not lead
-        if lead:
-            self._lead()
-            return
-        last.wait()  # another thread leads; it settles ours or hands us the lead
-        if last.lead:
-            self._lead()
+            ticket = Ticket()
+            placed[-1].tickets[-1].twins.append(ticket)  # its outcome means that all before it have theirs
+            duty: Duty | None = "write" if self._forming and not self._writing else None
+            self._writing = self._writing or duty is not None
+        self._serve(ticket, duty)
 
     def insert(self, block: Block) -> None:
         """Take a block sealed elsewhere by this channel's key, verified and linked. A fork is kept and refused."""
@@ -177,7 +170,7 @@ class Log:
         check_signature(record, (self._key.public,))
         check_contents(block)
         with self._mutex:
-            if self._leading or self._forming:
+            if self._judges or self._writing or self._forming:
                 raise Conflict(f"channel {self.channel} is being appended to")
             if record.header.channel != self.channel:
                 raise Conflict(f"block of channel {record.header.channel}, not {self.channel}")
@@ -279,6 +272,7 @@ class Log:
             last = self._forming or self._sealing
             forming = Forming(last[-1].height + 1 if last else self.head.height)
             self._forming.append(forming)
+            self._full.notify()
         place = Position(forming.height, len(forming.envelopes))
         forming.envelopes.append(envelope)
         forming.tickets.append(ticket)
@@ -291,36 +285,84 @@ class Log:
             and forming.size + len(envelope.raw) <= self.limits.block_bytes
         )
 
-    def _lead(self) -> None:
-        """Judge and seal what has arrived, give out what it led to, then hand the lead to whoever waits."""
+    def _serve(self, ticket: Ticket, duty: Duty | None) -> None:
+        """Do what falls to this thread until its ticket is settled."""
+        while True:
+            if duty == "judge":
+                self._judge_arrivals()
+            elif duty == "write":
+                self._write_forming()
+            with self._mutex:
+                if ticket.settled:
+                    return
+                if self._forming and not self._writing:
+                    self._writing, duty = True, "write"
+                    continue
+                if self._arrivals and self._judges < self.limits.judges:
+                    self._judges, duty = self._judges + 1, "judge"
+                    continue
+                ticket.waiting = True
+            ticket.wait()
+            duty = ticket.duty
+
+    def _judge_arrivals(self) -> None:
+        """Judge what has arrived, one after another, until nothing is left."""
+        ticket: Ticket | None = None
+        try:
+            while True:
+                with self._mutex:
+                    if ticket is None and len(self._arrivals) > 1:
+                        self._call_judge()
+                    if not self._arrivals:
+                        return
+                    raw, ticket = self._arrivals.popleft()
+                self._judge(raw, ticket)
+                if not self._writing and sum(len(f.tickets) for f in self._forming) >= len(self._arrivals):
+                    # Half is ready: let it be written while the other half is judged.
+                    with self._mutex:
+                        self._writing = self._writing or self._give("write", _placed(self._forming))
+        except BaseException as error:
+            if ticket is not None and not ticket.settled:
+                ticket.settle(Unavailable(f"channel {self.channel}: {error!r}"))
+            raise
+        finally:
+            with self._mutex:
+                self._judges -= 1
+                if self._arrivals:
+                    self._call_judge()
+
+    def _call_judge(self) -> None:
+        if self._judges < self.limits.judges and self._give("judge", (each for _, each in self._arrivals)):
+            self._judges += 1
+
+    def _write_forming(self) -> None:
+        """Seal and write what was placed, give out the receipts, then let the next in line write."""
+        with self._mutex:
+            if self.limits.linger_s:
+                self._full.wait_for(lambda: len(self._forming) > 1, self.limits.linger_s)
+            self._sealing, self._forming = self._forming, []
         written: list[tuple[Forming, Block, Any]] = []
         error: RopewalkError | None = None
-        arrivals = self._await_others()
         try:
-            for raw, ticket in arrivals:
-                self._judge(raw, ticket)
-            with self._mutex:
-                self._sealing, self._forming = self._forming, []
             error = self._write(written)
         except RopewalkError as caught:
             written, error = [], caught
         except BaseException as caught:
             written, error = [], Unavailable(f"channel {self.channel}: {caught!r}")
-            for _, ticket in arrivals:
-                if not ticket.settled and not ticket.placed:
-                    ticket.settle(error)
             raise
         finally:
             with self._mutex:
                 self._publish(written, error)
+                self._writing = self._give("write", _placed(self._forming))
 
-    def _await_others(self) -> list[tuple[bytes, Ticket]]:
-        """What has arrived. Those who shared the last block are likely to come again at once: give them a moment."""
-        with self._mutex:
-            self._arrived.wait_for(lambda: len(self._arrivals) >= self._expected, self.limits.linger_s)
-            arrivals, self._arrivals = self._arrivals, []
-            self._expected = len(arrivals)
-        return arrivals
+    def _give(self, duty: Duty, tickets: Iterable[Ticket]) -> bool:
+        """Wake the first of these that a thread sleeps on, with a duty; whether there was one. Holds the mutex."""
+        for ticket in tickets:
+            if ticket.waiting:
+                ticket.duty, ticket.waiting = duty, False
+                ticket.wake()
+                return True
+        return False
 
     def _write(self, written: list[tuple[Forming, Block, Any]]) -> RopewalkError | None:
         """Seal, append and sync; what could be appended before an error is still made durable."""
@@ -366,12 +408,6 @@ class Log:
             for forming in self._sealing:
                 self._pending.drop(forming.envelopes)
             self._sealing = []
-        waiting = (ticket for forming in self._forming for ticket in forming.tickets if ticket.waiting)
-        heir = self._arrivals[0][1] if self._arrivals else next(waiting, None)
-        self._leading = heir is not None
-        if heir is not None:
-            heir.lead = True
-            heir.wake()
 
     def _take_in(self, envelopes: Sequence[Envelope], block: Block, place: Any) -> None:
         self._index.add(place, [len(line) for line in block.lines()], marks_of(block.header, envelopes))
@@ -381,6 +417,14 @@ class Log:
             block.header.timestamp_ns,
             self.head.envelopes + len(block.envelopes),
         )
+
+
+def _placed(forming: Iterable[Forming]) -> Iterator[Ticket]:
+    """Tickets of the placed envelopes, each with those that wait for the same outcome."""
+    for one in forming:
+        for ticket in one.tickets:
+            yield ticket
+            yield from ticket.twins
 
 
 def _position(place: tuple[int, int] | None) -> Position | None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.envelope import Envelope
 from ropewalk.ledger.marks import CLAIMING, claim_key
 from ropewalk.ledger.rules import Position
 
-__all__ = ["Forming", "Pending", "Receipt", "Ticket"]
+__all__ = ["Duty", "Forming", "Pending", "Receipt", "Ticket"]
+
+
+Duty = Literal["judge", "write"]
+"""What one of the submitters does for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +41,16 @@ class Receipt:
 
 
 class Ticket:
-    """A placed envelope. `waiting`: a thread sleeps on it; `lead`: that thread shall seal what comes next."""
+    """An envelope on its way. `waiting`: a thread sleeps on it; `duty`: what that thread shall do when it wakes."""
 
-    __slots__ = ("_latch", "_outcome", "lead", "placed", "twins", "waiting")
+    __slots__ = ("_latch", "_outcome", "duty", "twins", "waiting")
 
     def __init__(self) -> None:
         self._latch = threading.Lock()  # a bare lock: an Event would cost ten times as much per envelope
         self._latch.acquire()
         self._outcome: Receipt | RopewalkError | None = None
-        self.lead = self.waiting = self.placed = False
+        self.duty: Duty | None = None
+        self.waiting = False
         self.twins: list[Ticket] = []
 
     def settle(self, outcome: Receipt | RopewalkError) -> None:
@@ -60,7 +65,7 @@ class Ticket:
         self._latch.release()
 
     def wait(self) -> None:
-        """Sleep until settled or given the lead."""
+        """Sleep until settled or given a duty."""
         self._latch.acquire()
 
     @property
@@ -103,7 +108,6 @@ class Pending:
 
     def add(self, envelope: Envelope, place: Position, ticket: Ticket) -> None:
         """Take in a placed envelope."""
-        ticket.placed = True
         self.ids[envelope.id] = place, ticket
         self.intents[envelope.intent] = place
         if (key := _claim(envelope)) is not None:

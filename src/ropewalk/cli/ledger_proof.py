@@ -1,0 +1,34 @@
+"""What `ropewalk verify` does with a proof file of the ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ropewalk.cli.manners import read_input
+
+__all__ = ["verify_proof_file"]
+
+
+def verify_proof_file(path: Path, _ns: str | None, _deep: bool, trust: str | None) -> dict[str, Any]:
+    """The report on a proof: of an envelope, of a range of blocks, or of one head under another."""
+    from ropewalk.errors import ProofRefused
+    from ropewalk.kernel import jcs
+    from ropewalk.ledger.proof import parse_consistency, parse_proof, parse_range, verify_proof
+    from ropewalk.ledger.steps import Report, Step
+    from ropewalk.ledger.trust import parse_trust
+
+    raw = read_input(str(path))
+    value = jcs.parse(raw)
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if kind not in ("range", "consistency"):
+        believed = parse_trust(read_input(trust)) if trust is not None else None
+        return verify_proof(parse_proof(raw), believed).to_json()
+    statement = parse_range(raw) if kind == "range" else parse_consistency(raw)
+    try:
+        statement.verify()
+        step = Step(kind, "passed")
+    except ProofRefused as error:
+        step = Step(kind, "failed", error.detail)
+    signed = Step("signed_head", "not_checked", "compare the root with a signed head of the channel")
+    return Report.of((step, signed), entries=1).to_json()

@@ -1,0 +1,279 @@
+"""The ledger commands, as other software calls them: names, keys, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.ledger.making import changed, command, observed
+
+from ropewalk.cli.main import run
+from ropewalk.kernel import jcs
+from ropewalk.ledger.policy import STRICT
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Ropewalk = Callable[..., Answer]
+
+
+@pytest.fixture
+def ropewalk(tmp_path, monkeypatch, capfd) -> Ropewalk:
+    """Run a command line in this process, with a repository, a key `ada` and files of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ROPEWALK_CONFIG", str(tmp_path / "config"))
+    monkeypatch.setenv("ROPEWALK_REPO", str(tmp_path / "repo.git"))
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def call(*arguments: str) -> Answer:
+        capfd.readouterr()
+        code = run(arguments)
+        out, err = capfd.readouterr()
+        return Answer(code, out, err)
+
+    assert call("init", "repo.git").code == 0
+    assert call("key", "new", "ada").code == 0
+    Path("body.json").write_text('{"n":1}')
+    return call
+
+
+def make(ropewalk: Ropewalk, name: str = "one.json", *more: str, kind: str = "Observation") -> Path:
+    done = ropewalk(
+        *("ledger", "envelope", "--channel", "audit", "--domain", "ops", "--class", kind, "--type", "t"),
+        *("--payload", "body.json", "--key", "ada", "-o", name, *more),
+    )
+    assert done.code == 0, done
+    return Path(name)
+
+
+def test_an_envelope_is_built_appended_read_proved_and_verified(ropewalk):
+    one = make(ropewalk, "one.json", "--correlation-id", "c-1", kind="Command")
+    answer = ropewalk("ledger", "append", "--channel", "audit", "--file", str(one), "--json")
+    assert answer.code == 0 and 'made channel "audit"' in answer.err
+    receipt = answer.json
+    assert set(receipt) == {"envelope_id", "height", "index", "block_hash", "replayed"}
+    assert (receipt["height"], receipt["index"], receipt["replayed"]) == (0, 0, False)
+
+    again = ropewalk("ledger", "append", "--channel", "audit", "--file", str(one), "--json").json
+    assert again == {**receipt, "replayed": True}
+
+    two = make(ropewalk, "two.json", "--parent", receipt["envelope_id"], kind="Result")
+    assert json.loads(two.read_text())["causality_chain"] == [receipt["envelope_id"], "c-1"]
+    assert ropewalk("ledger", "append", "--channel", "audit", "--file", str(two)).out.startswith(
+        "ok  height=1"
+    )
+
+    read = ropewalk("ledger", "read", "--channel", "audit", "--json").json
+    assert [block["height"] for block in read["blocks"]] == [0, 1]
+    assert read["blocks"][0]["block_hash"] == receipt["block_hash"]
+    assert read["blocks"][0]["envelopes"] == [json.loads(one.read_text())]
+    only = ropewalk("ledger", "read", "--channel", "audit", "--from", "1", "--to", "1", "--json").json
+    assert [block["height"] for block in only["blocks"]] == [1]
+    assert ropewalk("ledger", "read", "--channel", "audit", "--from", "9", "--json").json == {"blocks": []}
+
+    head = ropewalk("ledger", "head", "--channel", "audit", "--json").json
+    assert head == {
+        "channel": "audit",
+        "height": 1,
+        "block_hash": read["blocks"][1]["block_hash"],
+        "envelopes": 2,
+    }
+
+    assert ropewalk("ledger", "prove", receipt["envelope_id"], "-o", "proof.json").code == 0
+    assert ropewalk("ledger", "trust", "--channel", "audit", "-o", "trust.json").code == 0
+    checked = ropewalk("verify", "proof.json", "--trust", "trust.json", "--json")
+    assert checked.code == 0 and checked.json["ok"] and checked.json["entries"] == 1
+    assert {step["status"] for step in checked.json["steps"]} == {"passed", "not_checked"}
+
+    for more in ((), ("--deep",), ("--channel", "audit"), ("--channel", "audit", "--deep")):
+        report = ropewalk("ledger", "verify", "--json", *more)
+        assert report.code == 0 and report.json["ok"] and report.json["entries"] == 2
+
+
+def test_a_tampered_proof_fails_with_5_and_what_is_no_proof_with_8(ropewalk):
+    one = make(ropewalk)
+    name = ropewalk("ledger", "append", "--channel", "audit", "--file", str(one), "--json").json[
+        "envelope_id"
+    ]
+    ropewalk("ledger", "prove", name, "-o", "proof.json")
+    proof = json.loads(Path("proof.json").read_text())
+    proof["envelope"]["domain"] = "other"
+    Path("bad.json").write_text(json.dumps(proof))
+    assert ropewalk("verify", "bad.json", "--json").code == 5
+    Path("none.json").write_text("{}")
+    assert ropewalk("verify", "none.json").code == 8
+
+
+def test_refusals_carry_the_verdict_and_their_exit_codes(ropewalk):
+    def refused(raw: bytes, channel: str = "audit") -> tuple[int, dict[str, Any]]:
+        Path("x.json").write_bytes(raw)
+        answer = ropewalk("ledger", "append", "--channel", channel, "--file", "x.json", "--json")
+        return answer.code, answer.json
+
+    code, problem = refused(b'{"a":1,"a":2}')
+    assert (code, problem["code"]) == (8, "InvalidJson")
+    code, problem = refused(jcs.encode({**observed().value, "extra": 1}))
+    assert (code, problem["code"]) == (8, "InvalidEnvelope")
+    code, problem = refused(jcs.encode({**observed().value, "payload": 5}))
+    assert (code, problem["rules"][0]["status"]) == (5, "failed")
+    code, problem = refused(jcs.encode({**observed().value, "domain": "x"}))
+    assert (code, problem["code"], problem["rules"][1]["status"]) == (5, "SigInvalid", "failed")
+    code, problem = refused(changed(command("c"), correlation_id=None, causality_chain=None).raw)
+    assert (code, problem["rules"][2]["status"]) == (5, "failed")
+    code, problem = refused(observed(protocol_version="2.0.0").raw)
+    assert (code, problem["rules"][3]["status"]) == (5, "failed")
+    code, problem = refused(observed(event_class="Attestation").raw)
+    assert (code, problem["rules"][4]["status"]) == (5, "failed")
+    code, problem = refused(observed(confidentiality={"level": "restricted"}).raw)
+    assert (code, problem["code"], problem["rules"][5]["status"]) == (6, "PolicyDenied", "failed")
+    code, problem = refused(observed(integrity_proof={"type": "merkle", "proof": "AA=="}).raw)
+    assert (code, problem["rules"][6]["status"]) == (5, "failed")
+    assert ropewalk("ledger", "append", "--channel", "audit", "--file", _file(command("c-1").raw)).code == 0
+    code, problem = refused(command("c-1", payload=2).raw)
+    assert (code, problem["code"], problem["rules"][7]["status"]) == (4, "Replayed", "failed")
+    assert [rule["rule"] for rule in problem["rules"]] == list(range(1, 9))
+    code, problem = refused(observed(timestamp="2999-01-01T00:00:00Z").raw)
+    assert code == 8
+    assert refused(observed().raw, channel="../x")[0] == 8
+
+
+def _file(raw: bytes) -> str:
+    Path("tmp.json").write_bytes(raw)
+    return "tmp.json"
+
+
+def lines_of(answer: Answer) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in answer.out.splitlines()]
+
+
+def test_every_line_gets_one_answer_in_order_and_the_first_refusal_decides_the_exit_code(ropewalk):
+    lines = [observed(1).raw, b"{", observed(2).raw, observed(1).raw, b"", observed(3).raw]
+    Path("in.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    answer = ropewalk("ledger", "append", "--channel", "audit", "--file", "in.jsonl", "--jsonl", "--json")
+    got = lines_of(answer)
+    assert answer.code == 8 and len(got) == 6
+    assert ["envelope_id" in one and "height" in one for one in got] == [True, False, True, True, False, True]
+    assert got[3]["replayed"] and not got[0]["replayed"]
+    assert {one["height"] for one in got if "height" in one} == {0}
+
+
+def test_stop_on_error_ends_at_the_first_refusal(ropewalk):
+    lines = [observed(1).raw, jcs.encode({**observed(2).value, "payload": 0}), observed(3).raw]
+    Path("in.jsonl").write_bytes(b"\n".join(lines))
+    answer = ropewalk(
+        "ledger", "append", "--channel", "audit", "--file", "in.jsonl", "--jsonl", "--stop-on-error", "--json"
+    )
+    assert answer.code == 5 and len(lines_of(answer)) == 2
+    assert ropewalk("ledger", "head", "--channel", "audit", "--json").json["envelopes"] == 1
+
+
+def test_a_coprocess_gets_each_receipt_before_it_sends_the_next_line(ropewalk, tmp_path):
+    ropewalk("ledger", "create", "--channel", "audit")
+    process = subprocess.Popen(
+        [
+            *(Path(sys.executable).with_name("ropewalk"), "ledger", "append", "--channel", "audit"),
+            *("--file", "-", "--jsonl", "--json"),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=dict(os.environ),
+    )
+    assert process.stdin is not None and process.stdout is not None
+    for number in range(5):
+        process.stdin.write(observed(number).raw + b"\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["height"] == number
+    process.stdin.close()
+    assert process.wait(timeout=30) == 0
+    process.stdout.close()
+
+
+def test_a_channel_keeps_its_key_and_policy(ropewalk):
+    Path("strict.json").write_text(ropewalk("ledger", "policy", "show").out)
+    made = ropewalk("ledger", "create", "--channel", "strict", "--policy", "strict.json", "--json")
+    assert made.code == 0 and made.json["policy_hash"] == STRICT.hash.hex()
+    assert ropewalk("ledger", "create", "--channel", "strict").code == 4
+    assert ropewalk("ledger", "policy", "hash", "--channel", "strict").out.strip() == STRICT.hash.hex()
+    loose = observed(
+        correlation_id="c", signed_fields=observed().signed_fields[:4] + observed().signed_fields[6:]
+    )
+    checked = ropewalk(
+        "ledger", "policy", "check", "--channel", "strict", "--file", _file(loose.raw), "--json"
+    )
+    assert (
+        checked.code == 6
+        and checked.json["decision"] == "deny"
+        and "not signed" in checked.json["explanation"]
+    )
+    refused = ropewalk("ledger", "append", "--channel", "strict", "--file", _file(loose.raw), "--json")
+    assert refused.code == 6 and refused.json["decision"] == "deny"
+    fine = ropewalk(
+        "ledger", "policy", "check", "--channel", "strict", "--file", _file(observed().raw), "--json"
+    )
+    assert fine.code == 0 and fine.json["decision"] == "allow"
+    trust = json.loads(ropewalk("ledger", "trust", "--channel", "strict").out)
+    assert trust["policy_hash"] == STRICT.hash.hex() and len(trust["block_signers"]) == 1
+
+
+def test_damage_is_found_named_and_stops_writing_but_not_reading_what_is_whole(ropewalk, tmp_path):
+    for number in range(3):
+        ropewalk("ledger", "append", "--channel", "audit", "--file", _file(observed(number).raw))
+    (segment,) = (tmp_path / "repo.git/ropewalk/ledger/audit/segments").iterdir()
+    raw = bytearray(segment.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    segment.write_bytes(raw)
+    report = ropewalk("ledger", "verify", "--channel", "audit", "--json")
+    assert report.code == 5
+    (failed,) = [step for step in report.json["steps"] if step["status"] == "failed"]
+    assert (failed["name"], failed["height"]) == ("storage", 1)
+    assert ropewalk("ledger", "verify").code == 5
+
+
+def test_a_torn_tail_is_cut_and_reported(ropewalk, tmp_path):
+    for number in range(3):
+        ropewalk("ledger", "append", "--channel", "audit", "--file", _file(observed(number).raw))
+    (segment,) = (tmp_path / "repo.git/ropewalk/ledger/audit/segments").iterdir()
+    segment.write_bytes(segment.read_bytes()[:-10])
+    answer = ropewalk("ledger", "append", "--channel", "audit", "--file", _file(observed(9).raw), "--json")
+    assert answer.code == 0 and answer.json["height"] == 2
+    assert "cut" in answer.err and "1 blocks the index knew are gone" in answer.err
+
+
+def test_what_is_missing_is_3_and_what_is_empty_is_said(ropewalk):
+    assert ropewalk("ledger", "read", "--channel", "none").code == 3
+    assert ropewalk("ledger", "prove", "00" * 32, "-o", "p").code == 3
+    assert ropewalk("ledger", "prove", "zz", "-o", "p").code == 8
+    assert ropewalk("ledger", "append", "--channel", "a", "--file", "none.json").code == 3
+    ropewalk("ledger", "create", "--channel", "audit")
+    assert ropewalk("ledger", "head", "--channel", "audit", "--json").json["height"] is None
+    assert ropewalk("ledger", "read", "--channel", "audit", "--json").json == {"blocks": []}
+    assert ropewalk("ledger", "ls", "--json").json == {"channels": ["audit"]}
+
+
+def test_heads_and_consistency_can_be_handed_to_others(ropewalk):
+    for number in range(3):
+        ropewalk("ledger", "append", "--channel", "audit", "--file", _file(observed(number).raw))
+    note = ropewalk("ledger", "head", "--channel", "audit", "--note", "--host", "example.org").out
+    assert note.splitlines()[:2] == ["example.org/audit", "3"]
+    made = ropewalk("ledger", "consistency", "--channel", "audit", "--old", "1", "--new", "3", "-o", "c.json")
+    assert made.code == 0
+    assert ropewalk("verify", "c.json", "--json").json["ok"]
+    assert ropewalk("ledger", "consistency", "--channel", "audit", "--old", "1", "--new", "9").code == 3
