@@ -30,7 +30,10 @@ EXAMPLES = """Examples:
     "gossip",
     cls=Group,
     epilog=EXAMPLES,
-    lazy={},  # commands that talk to peers, imported on first use
+    lazy={  # commands that talk to peers, imported on first use
+        "sync": ("ropewalk.cli.gossip_net", "sync", "Make this log and a peer's hold the same messages."),
+        "serve": ("ropewalk.cli.gossip_net", "serve", "Let peers connect, and push what is appended."),
+    },
 )
 def gossip() -> None:
     """A signed log that any peer may append to, and that syncs by comparing trees.
