@@ -21,6 +21,7 @@ STAGES: tuple[tuple[str, str], ...] = (
     ("kernel", "bytes, names, signatures, proofs"),
     ("gitlog", "a deployment log in a git repository"),
     ("gossip", "three peers write, part, and converge"),
+    ("ledger", "a sealed ledger, and a bundle an auditor can check"),
 )
 
 

@@ -1,0 +1,142 @@
+"""A sealed ledger: commands and results in blocks, refusals, a proof, a bundle for an auditor, and one flipped byte."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ropewalk.cli.demo.stage import Stage
+from ropewalk.errors import NotFound, RopewalkError
+from ropewalk.kernel import jcs
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.envelope import Envelope, build
+from ropewalk.ledger.proof import parse_proof, verify_proof
+from ropewalk.ledger.report import render_report
+from ropewalk.ledger.steps import Report
+from ropewalk.ledger.trust import Trust
+from ropewalk.node.bundle import export_bundle, verify_bundle
+from ropewalk.node.ledger import Channel, OpenLog, create_channel, open_channel, open_log, verify_channel
+from ropewalk.stores import keyfiles
+from ropewalk.stores.place import Place, make_place
+
+__all__ = ["run"]
+
+CHANNEL = "demo.audit"
+NODE = "node"
+SIGNS = {"passed": "✓", "failed": "✗", "not_checked": "–"}
+
+
+def run(stage: Stage) -> None:
+    """Show a ledger an auditor can check without trusting us."""
+    place, _ = make_place(stage.directory / "demo.git")
+    stage.made.setdefault("repository", str(place.git_dir))
+    node = _node_key(place)
+    author = SigningKey.generate("ed25519", os.urandom(32))
+    create_channel(place.home, CHANNEL, NODE, node.public)
+    with open_log(place.home, CHANNEL, node) as ledger:
+        ask = _submit(stage, ledger, author)
+        _refuse(stage, ledger, author, ask)
+    with open_channel(place.home, CHANNEL) as channel:
+        trust = channel.settings.trust()
+        _prove(stage, channel, ask, trust)
+        report = verify_channel(place.home, CHANNEL, deep=True)
+        stage.good(
+            f"verified again: {report.counts['entries']} envelopes, all eight rules, every link and seal"
+        )
+        _hand_over(stage, channel, node, trust)
+
+
+def _node_key(place: Place) -> SigningKey:
+    try:
+        return keyfiles.load_signing(place.keys, NODE)
+    except NotFound:
+        keyfiles.make(place.keys, NODE, "ed25519", os.urandom(keyfiles.SECRET_BYTES))
+        return keyfiles.load_signing(place.keys, NODE)
+
+
+def _said(author: SigningKey, kind: str, payload: jcs.Json, **more: object) -> Envelope:
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    options = {
+        "domain": "demo.ops",
+        "event_class": kind,
+        "event_type": f"deploy.{kind.lower()}",
+        "timestamp": now,
+    }
+    return build(author, payload=payload, **options, **more)  # type: ignore[arg-type]
+
+
+def _submit(stage: Stage, ledger: OpenLog, author: SigningKey) -> Envelope:
+    ask = _said(author, "Command", {"service": "web", "build": 7}, correlation_id="deploy-7")
+    first = ledger.log.submit(ask.raw)
+    stage.show("sealed", f"block {first.height}, envelope {first.envelope_id.hex()[:16]}…, on disk")
+    done = _said(author, "Result", {"ok": True}, parent=ask)
+    started = time.perf_counter()
+    seen = [_said(author, "Observation", {"service": "web", "second": n}).raw for n in range(500)]
+    ledger.log.submit_many([done.raw, *seen])
+    took = time.perf_counter() - started
+    stage.show(
+        "and then", f"its Result and {len(seen)} Observations in {took:.1f} s, signed, judged and synced"
+    )
+    return ask
+
+
+def _refuse(stage: Stage, ledger: OpenLog, author: SigningKey, ask: Envelope) -> None:
+    again = _said(author, "Command", {"service": "web", "build": 8}, correlation_id="deploy-7")
+    edited = jcs.encode({**ask.value, "payload": {"service": "web", "build": 9}})
+    orphan = _said(author, "Result", {"ok": True}, correlation_id="deploy-99")
+    secret = _said(author, "Observation", {"pin": 1}, confidentiality={"level": "restricted"})
+    for raw in (again.raw, edited, orphan.raw, secret.raw):
+        try:
+            ledger.log.submit(raw)
+        except RopewalkError as error:
+            stage.refused(error.detail)
+    receipt = ledger.log.submit(ask.raw)
+    stage.good(
+        f"the same bytes again give the first receipt: block {receipt.height}, replayed {receipt.replayed}"
+    )
+
+
+def _prove(stage: Stage, channel: Channel, ask: Envelope, trust: Trust) -> None:
+    path = stage.directory / "proof.json"
+    path.write_bytes(channel.prove(ask.id).to_bytes())
+    assert verify_proof(parse_proof(path.read_bytes()), trust).ok
+    stage.made["proof"] = str(path)
+    stage.good("the proof of one envelope holds offline, with the trust file alone")
+
+
+def _hand_over(stage: Stage, channel: Channel, node: SigningKey, trust: Trust) -> None:
+    believed, bundle, page = (
+        stage.directory / name for name in ("trust.json", "audit.tar.zst", "audit.html")
+    )
+    believed.write_bytes(trust.to_bytes())
+    exported = export_bundle(channel, node, 0, channel.head().height - 1, bundle)
+    verdict = verify_bundle(bundle, trust)
+    page.write_text(
+        render_report(verdict.report, verdict.manifest, verdict.exhibits, trust, source=bundle.name),
+        encoding="utf-8",
+    )
+    stage.made |= {"bundle": str(bundle), "trust": str(believed), "report": str(page)}
+    stage.say("")
+    stage.say(f"  A bundle for the auditor, blocks {exported.start} to {exported.end}, checked offline:")
+    _steps(stage, verdict.report)
+    bent = stage.directory / "bent.tar.zst"
+    raw = bytearray(bundle.read_bytes())
+    raw[len(raw) // 2] ^= 0x01
+    bent.write_bytes(raw)
+    stage.say("  The same bundle with one bit flipped in the middle:")
+    try:
+        _steps(stage, verify_bundle(bent, trust).report)
+    except RopewalkError as error:
+        stage.refused(error.detail)
+    Path(bent).unlink()
+
+
+def _steps(stage: Stage, report: Report) -> None:
+    for step in report.steps:
+        show = (
+            stage.refused if step.status == "failed" else stage.good if step.status == "passed" else stage.say
+        )
+        text = f"{step.name}: {step.detail or step.status}"
+        show(text if step.status != "not_checked" else f"  {SIGNS[step.status]} {text}")
