@@ -42,18 +42,24 @@ def set_(group: str, ns: str, commit: str, reset: bool) -> None:
 
 
 @checkpoint.command(
-    "get", epilog="Examples:\n  ropewalk shiplog checkpoint get --group analytics --ns governance\n"
+    "get",
+    epilog="Examples:\n  ropewalk shiplog checkpoint get --group analytics --ns governance\n"
+    "  ropewalk shiplog checkpoint get --group analytics --ns governance --portable > checkpoint.json\n",
 )
 @click.option("--group", required=True, help="The consumer group.")
 @click.option("--ns", required=True, help="The namespace.")
-def get(group: str, ns: str) -> None:
+@click.option("--portable", is_flag=True, help="Print the portable form of S0: ulid and commit_oid.")
+def get(group: str, ns: str, portable: bool) -> None:
     """Print where a consumer group stands."""
-    from ropewalk.gitlog.cursor import read_cursor
+    from ropewalk.gitlog.cursor import portable_form, read_cursor
 
     with opened() as log:
         cursor = read_cursor(log.store, group, ns)
         if cursor is None:
             raise NotFound(f"group {group!r} has no checkpoint in {ns!r}", group=group, ns=ns)
+        if portable:
+            click.echo(portable_form(cursor).decode())
+            return
         emit(_json(cursor), f"{cursor.ref} -> {short(cursor.commit or '-')}  {cursor.ulid}")
 
 

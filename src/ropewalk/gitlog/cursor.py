@@ -19,7 +19,16 @@ from ropewalk.gitlog.reading import Line, Place
 from ropewalk.kernel import jcs, schema, ulid
 from ropewalk.kernel.ulid import Ulid
 
-__all__ = ["Cursor", "check_kind", "height_of", "kind_kept", "move_cursor", "read_cursor", "split_ref"]
+__all__ = [
+    "Cursor",
+    "check_kind",
+    "height_of",
+    "kind_kept",
+    "move_cursor",
+    "portable_form",
+    "read_cursor",
+    "split_ref",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +137,13 @@ def move_cursor(
             with repo.put([(target, "blob", raw)]):
                 repo.move_head(ref, expected, target)
     return Cursor(group, topic, place.ulid, Oid(place.commit), target, by)
+
+
+def portable_form(cursor: Cursor) -> bytes:
+    """A cursor as the portable JSON of S0 §7, canonical; one without a commit has none."""
+    document = {"ulid": cursor.ulid, "commit_oid": cursor.commit}
+    schema.validate("shiplog/consumer_checkpoint", document)
+    return jcs.encode(document)
 
 
 def split_ref(ref: str) -> tuple[str, str]:

@@ -200,6 +200,8 @@ def test_consumers_lag_and_reset(log):
             "commit": commit,
         }
     ]
+    portable = log("shiplog", "checkpoint", "get", "--group", "g", "--ns", "governance", "--portable").json
+    assert portable == {"ulid": ulids[0], "commit_oid": commit}
     reset = ("consumer", "reset", "--group", "g", "--ns", "governance", "--to")
     assert log(*reset, "now", "--dry-run", "--json").json["behind"] == 0
     assert log("consumer", "ls", "--json").json["consumers"][0]["ulid"] == ulids[0]
