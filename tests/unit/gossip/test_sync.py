@@ -23,7 +23,7 @@ from ropewalk.errors import (
 )
 from ropewalk.gossip import sync
 from ropewalk.gossip.access import owners
-from ropewalk.gossip.events import Synced
+from ropewalk.gossip.events import Event, Synced
 from ropewalk.gossip.ids import Key, make_key
 from ropewalk.gossip.log import Log
 from ropewalk.gossip.message import MESSAGE_BYTES_MAX, sign
@@ -202,7 +202,7 @@ def test_what_our_own_rules_refuse_is_not_the_peers_lie():
 
 
 def test_a_sync_is_an_event():
-    heard = []
+    heard: list[Event] = []
     log = memory_log()
     log.on(heard.append, Synced)
     pull_from(log, filled(3), peer="ada")
@@ -220,8 +220,11 @@ def test_logs_of_two_topics_or_profiles_do_not_sync():
 def test_answers_carry_values_as_the_profile_does(profile):
     log = filled(40, profile)
     with log.view() as view:
-        root = answer(view, log.profile, GetRoot()).node
-        leaves = answer(view, log.profile, GetChildren(1, ANCHOR)).nodes
+        root = log.root()
+        assert answer(view, log.profile, GetRoot()) == Root(root)
+        below = answer(view, log.profile, GetChildren(1, ANCHOR))
+        assert isinstance(below, Children)
+        leaves = below.nodes
         assert leaves[0] == Node(0, ANCHOR, ANCHOR_HASH)
         assert all((leaf.value is not None) == (profile == "v0.6") for leaf in leaves[1:])
         one = answer(view, log.profile, GetNode(0, leaves[1].key))
@@ -229,6 +232,7 @@ def test_answers_carry_values_as_the_profile_does(profile):
         assert answer(view, log.profile, GetNode(root.level, ANCHOR)) == Found(root)
         assert answer(view, log.profile, GetNode(0, bytes(20))) == Found(None)
         value = answer(view, log.profile, GetValues((leaves[1].key,)))
+        assert isinstance(value, Values)
         assert value == Values((log.decode(value.values[0]).raw,))
 
 
@@ -319,7 +323,7 @@ def test_an_endless_list_of_children():
     many = tuple(Node(0, n.to_bytes(20, "big"), bytes([200] * 16)) for n in range(1, 5000))
     nodes = (Node(0, ANCHOR, ANCHOR_HASH), *many)
     root = Node(1, ANCHOR, node_hash([node.hash for node in nodes]))
-    answers = {GetRoot: Root(root), GetChildren: Children(nodes)}
+    answers: dict[type, Response] = {GetRoot: Root(root), GetChildren: Children(nodes)}
     cut(memory_log(), lambda request: answers[type(request)], TooLarge, "children")
 
 
@@ -526,7 +530,7 @@ def test_a_v06_key_with_a_clock_in_a_second_spelling():
     if leaf.hash[0] < 8:
         pytest.fail("choose another value: this leaf is a boundary")
     root = Node(1, ANCHOR, node_hash([node.hash for node in nodes]))
-    answers = {GetRoot: Root(root), GetChildren: Children(nodes)}
+    answers: dict[type, Response] = {GetRoot: Root(root), GetChildren: Children(nodes)}
     cut(memory_log(profile="v0.6"), lambda request: answers[type(request)], Invalid, "clock")
 
 
