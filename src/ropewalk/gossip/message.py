@@ -10,7 +10,7 @@ from typing import Any
 
 from ropewalk.errors import BrokenLink, Invalid, InvalidName, TooLarge
 from ropewalk.gossip.ids import Key, MessageId, ProfileName, id_of, key_of, make_key
-from ropewalk.gossip.profiles import PARENTS_MAX, PROFILES, Parts, Profile, SignatureCodec
+from ropewalk.gossip.profiles import PARENTS_MAX, PROFILES, Parts, Profile, SignatureCodec, check_parents
 from ropewalk.kernel import cbor
 from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.keys import SigningKey
@@ -105,13 +105,18 @@ def sign(
     >>> decode(PROFILES["v0.13"], "com.example", made.raw) == made
     True
     """
-    parents = tuple(sorted(parent_keys))
+    parents = check_parents(sorted(parent_keys))
     payload_raw = cbor.dag_encode(payload)
-    clock = next_clock(profile, parents)
-    profile.code.encode(clock)  # refuses a clock this profile cannot write
-    unsigned = Parts(codec, profile.did(signer.public), b"", topic, clock, parents, payload)
-    raw_signature = profile.sign(signer, profile.signing_input(unsigned, payload_raw))
-    return _build(profile, profile.pack(unsigned.signed(raw_signature), payload_raw), topic)
+    parts = Parts(
+        codec, profile.did(signer.public), b"", topic, next_clock(profile, parents), parents,
+        cbor.dag_decode(payload_raw),  # what every reader will see: 1.0 is 1
+        tuple([id_of(parent) for parent in parents]),
+    )  # fmt: skip
+    profile.code.encode(parts.clock or 0)  # refuses a clock this profile cannot write
+    signature = profile.sign(signer, profile.signing_input(parts, payload_raw))
+    parts = parts.signed(signature)
+    raw = profile.pack(parts, payload_raw)
+    return _made(profile, parts, _check_size(raw), len(raw) - len(payload_raw))
 
 
 def assemble(profile: Profile, signature: Signature, message: Message) -> SignedMessage:
@@ -149,25 +154,35 @@ def decode(profile: Profile, topic: str, raw: bytes) -> SignedMessage:
 
 
 def _build(profile: Profile, raw: bytes, topic: str) -> SignedMessage:
+    parts, payload_at = profile.unpack(_check_size(raw), topic)
+    expected = next_clock(profile, parts.parents)
+    if parts.clock is not None and parts.clock != expected:
+        raise BrokenLink(f"clock {parts.clock} where the parents make it {expected}", reason="clock")
+    ids = tuple([id_of(parent) for parent in parts.parents])
+    return _made(profile, parts._replace(clock=expected, parent_ids=ids), raw, payload_at)
+
+
+def _check_size(raw: bytes) -> bytes:
     if len(raw) > MESSAGE_BYTES_MAX:
         raise TooLarge(
             f"a message of {len(raw)} bytes; at most {MESSAGE_BYTES_MAX}",
             size=len(raw),
             limit=MESSAGE_BYTES_MAX,
         )
-    parts, payload_at = profile.unpack(raw, topic)
-    parents = parts.parents
-    expected = next_clock(profile, parents)
-    if parts.clock is not None and parts.clock != expected:
-        raise BrokenLink(f"clock {parts.clock} where the parents make it {expected}", reason="clock")
-    key = make_key(profile.code, expected, sha256(raw))
+    return raw
+
+
+def _made(profile: Profile, parts: Parts, raw: bytes, payload_at: int) -> SignedMessage:
+    assert parts.clock is not None
+    assert parts.parent_ids is not None
+    key = make_key(profile.code, parts.clock, sha256(raw))
     return SignedMessage(
         id_of(key),
         key,
         raw,
         Signature(parts.public_key, parts.signature, parts.codec),
-        Message(topic, expected, tuple([id_of(parent) for parent in parents]), parts.payload),
-        parents,
+        Message(parts.topic, parts.clock, parts.parent_ids, parts.payload),
+        parts.parents,
         payload_at,
     )
 

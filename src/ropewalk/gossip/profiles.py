@@ -19,7 +19,7 @@ from ropewalk.gossip.ids import CLOCKS, KEY_BYTES, ClockCode, Key, MessageId, Pr
 from ropewalk.kernel import cbor, keys
 from ropewalk.kernel.digest import DAG_CBOR, cid
 
-__all__ = ["PARENTS_MAX", "PROFILES", "V06", "V13", "Parts", "Profile", "SignatureCodec"]
+__all__ = ["PARENTS_MAX", "PROFILES", "V06", "V13", "Parts", "Profile", "SignatureCodec", "check_parents"]
 
 PARENTS_MAX = 4096  # a merge of that many heads is already an attack or an accident
 SIGNATURE_BYTES = 64
@@ -127,7 +127,8 @@ def _shape(raw: bytes, name: ProfileName, length: int) -> list[Any]:
     return value
 
 
-def _check_parents(value: Any) -> tuple[Key, ...]:
+def check_parents(value: Any) -> tuple[Key, ...]:
+    """The parents of a message, if they are keys in the one order they may have, and not too many."""
     if type(value) is not list:
         raise Invalid("the parents are not a list", reason="parents")
     if len(value) > PARENTS_MAX:
@@ -170,7 +171,7 @@ def _unpack_v06(raw: bytes, topic: str) -> tuple[Parts, int]:
     public, signature, parents, payload = _shape(raw, "v0.6", 4)
     if type(public) is not bytes:
         raise InvalidKey("the public key is not bytes", reason="public key")
-    checked = _check_parents(parents)
+    checked = check_parents(parents)
     at = 1 + _head_bytes(len(public)) + len(public) + 66 + _head_bytes(len(checked)) + 21 * len(checked)
     did = _did(public)
     return Parts("dag-cbor", did, _check_signature(signature), topic, None, checked, payload), at
@@ -229,7 +230,7 @@ def _unpack_v13(raw: bytes, topic: str) -> tuple[Parts, int]:
         raise Invalid(f"the message belongs to topic {named!r}, not to {topic!r}", reason="foreign topic")
     if type(clock) is not int or clock < 1:
         raise Invalid(f"clock {clock!r} is not a positive number", reason="clock")
-    checked = _check_parents(parents)
+    checked = check_parents(parents)
     at = 2 + 1 + len(codec) + _head_bytes(len(did)) + len(did) + 66
     at += _head_bytes(len(topic)) + len(topic) + _head_bytes(clock)
     at += _head_bytes(len(checked)) + 21 * len(checked)

@@ -79,27 +79,39 @@ class _Snapshot:
         return len(self._table(table).values)
 
 
-class _Changes(_Snapshot):
-    """A transaction: what it wrote lies over what was committed, and is dropped by forgetting it."""
+class _Overlay:
+    """What a transaction wrote to one table, lying over what was committed."""
 
-    __slots__ = ("_grown", "gone", "written")
+    __slots__ = ("base", "gone", "grown", "written")
 
-    def __init__(self, tables: dict[str, _Sorted]) -> None:
-        super().__init__(tables)
-        self.written = {name: _Sorted() for name in tables}
-        self.gone: dict[str, set[bytes]] = {name: set() for name in tables}
-        self._grown = dict.fromkeys(tables, 0)  # keys here minus keys committed
+    def __init__(self, base: _Sorted) -> None:
+        self.base = base
+        self.written = _Sorted()
+        self.gone: set[bytes] = set()
+        self.grown = 0  # keys here minus keys committed
 
-    def get(self, table: str, key: bytes) -> bytes | None:
-        value = self.written[table].values.get(key)
+    def get(self, key: bytes) -> bytes | None:
+        value = self.written.values.get(key)
         if value is not None:
             return value
-        return None if key in self.gone[table] else self._table(table).values.get(key)
+        return None if key in self.gone else self.base.values.get(key)
 
-    def scan(
-        self, table: str, start: bytes = b"", stop: bytes | None = None, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
-        base, over, gone = self._table(table), self.written[table], self.gone[table]
+    def put(self, key: bytes, value: bytes) -> None:
+        if key in self.gone or (key not in self.written.values and key not in self.base.values):
+            self.grown += 1
+        self.written.put(key, value)
+        self.gone.discard(key)
+
+    def delete(self, key: bytes) -> None:
+        committed = key in self.base.values
+        if key in self.written.values or (committed and key not in self.gone):
+            self.grown -= 1
+        self.written.delete(key)
+        if committed:
+            self.gone.add(key)
+
+    def scan(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        base, over, gone = self.base, self.written, self.gone
         below, above = base.range(start, stop, reverse), over.range(start, stop, reverse)
         old, new = next(below, None), next(above, None)
         while old is not None or new is not None:
@@ -114,24 +126,43 @@ class _Changes(_Snapshot):
                 yield new, over.values[new]
                 new = next(above, None)
 
+
+class _Changes(_Snapshot):
+    """A transaction; it is taken back by forgetting its overlays."""
+
+    __slots__ = ("overlays",)
+
+    def __init__(self, tables: dict[str, _Sorted]) -> None:
+        super().__init__(tables)
+        self.overlays: dict[str, _Overlay] = {}
+
+    def _overlay(self, table: str) -> _Overlay:
+        over = self.overlays.get(table)
+        if over is None:
+            over = self.overlays[table] = _Overlay(self._table(table))
+        return over
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        over = self.overlays.get(table)
+        return over.get(key) if over is not None else self._table(table).values.get(key)
+
+    def scan(
+        self, table: str, start: bytes = b"", stop: bytes | None = None, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        over = self.overlays.get(table)
+        return (
+            over.scan(start, stop, reverse) if over is not None else super().scan(table, start, stop, reverse)
+        )
+
     def count(self, table: str) -> int:
-        return len(self._table(table).values) + self._grown[table]
+        over = self.overlays.get(table)
+        return super().count(table) + (over.grown if over is not None else 0)
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
-        written, gone = self.written[table], self.gone[table]
-        if key in gone or (key not in written.values and key not in self._table(table).values):
-            self._grown[table] += 1
-        written.put(key, bytes(value))
-        gone.discard(key)
+        self._overlay(table).put(key, value)
 
     def delete(self, table: str, key: bytes) -> None:
-        written, gone = self.written[table], self.gone[table]
-        committed = key in self._table(table).values
-        if key in written.values or (committed and key not in gone):
-            self._grown[table] -= 1
-        written.delete(key)
-        if committed:
-            gone.add(key)
+        self._overlay(table).delete(key)
 
 
 class MemoryTables:
@@ -177,16 +208,13 @@ class MemoryTables:
 
     def _apply(self, changes: _Changes) -> None:
         with self._commit:
-            for name, written in changes.written.items():
-                gone = changes.gone[name]
-                if not written.keys and not gone:
-                    continue
+            for name, over in changes.overlays.items():
                 # Open views keep the table they saw; without any, changing it in place is cheaper.
                 table = self._tables[name].copy() if self._readers else self._tables[name]
-                for key in gone:
+                for key in over.gone:
                     table.delete(key)
-                for key in written.keys:
-                    table.put(key, written.values[key])
+                for key in over.written.keys:
+                    table.put(key, over.written.values[key])
                 self._tables[name] = table
 
     def close(self) -> None:
