@@ -12,6 +12,7 @@ import mmap
 import os
 import struct
 import threading
+import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -27,6 +28,7 @@ CHAIN_MAX = 4_096  # deltas on deltas, as git allows at most
 READ_BYTES = 4_096  # one read holds nearly every packed event
 CACHE_BYTES_MAX = 16 << 20  # resolved delta bases, shared by all packs
 OPEN_PACKS_MAX = 256
+SETTLED_NS = 2_000_000_000  # coarser than the time stamps of any file system we serve
 KINDS: dict[int, Kind] = {number: kind for kind, number in KIND_NUMBERS.items()}
 OFS_DELTA, REF_DELTA = 6, 7
 
@@ -59,7 +61,9 @@ class PackFolder:
             for name in sorted(present - set(self._packs)):
                 self._packs[name] = _Pack(self._folder / name)
                 self._packs.move_to_end(name, last=False)
-            self._signature = signature
+            # A folder that changed a moment ago may change again without a new time: look again next time.
+            settled = signature and time.time_ns() - signature[0] > SETTLED_NS
+            self._signature = signature if settled else ()
             return True
 
     def resolve(self, prefix: str) -> list[str]:
