@@ -1,0 +1,243 @@
+"""The npm GossipLog itself as the other peer: same bytes, same roots, in both directions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropewalk.gossip.log import Log
+from ropewalk.gossip.verify import verify_log
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.node.gossip import open_log
+from ropewalk.node.serving import GossipServer
+from ropewalk.node.sync import sync_with
+
+HERE = Path(__file__).parent / "node"
+NODE, NPM = shutil.which("node"), shutil.which("npm")
+TOPIC = "com.example.interop"
+MESSAGES = 2_000
+pytestmark = [
+    pytest.mark.skipif(NODE is None or NPM is None, reason="no node or npm on PATH; CI has both"),
+    pytest.mark.timeout(600),  # the first run installs the package and compiles its SQLite
+]
+
+
+@pytest.fixture(scope="session")
+def package() -> Path:
+    """The npm package, installed once from the lock file."""
+    if not (HERE / "node_modules" / "@canvas-js" / "gossiplog").is_dir():
+        assert NPM is not None
+        done = subprocess.run(
+            [NPM, "ci", "--no-audit", "--no-fund"], cwd=HERE, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+    return HERE
+
+
+class NodePeer:
+    """A GossipLog in a Node process, led by lines."""
+
+    def __init__(self, folder: Path, topic: str = TOPIC) -> None:
+        assert NODE is not None
+        self._process = subprocess.Popen(
+            [NODE, "peer.mjs", topic],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def do(self, name: str, **given: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"do": name, **given}) + "\n")
+        self._process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        assert answer.get("done") == name, answer
+        return answer
+
+    def status(self) -> dict[str, Any]:
+        return self.do("status")
+
+    def listen(self) -> str:
+        port = free_port()
+        self.do("listen", port=port)
+        return f"ws://127.0.0.1:{port}"
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def key(n: int) -> SigningKey:
+    return SigningKey.generate("ed25519", bytes([n] * 32))
+
+
+def root(log: Log) -> dict[str, Any]:
+    node = log.root()
+    return {"level": node.level, "hash": node.hash.hex()}
+
+
+@pytest.fixture(scope="session")
+def big(package: Path) -> Iterator[NodePeer]:
+    """A Node replica with 2,000 messages of two authors, forks and merges, made once."""
+    peer = NodePeer(package)
+    made = peer.do("fork", count=MESSAGES, every=100)
+    assert made["count"] == MESSAGES
+    assert len(made["heads"]) > 1
+    yield peer
+    peer.close()
+
+
+@pytest.fixture
+def node(package: Path) -> Iterator[NodePeer]:
+    peer = NodePeer(package)
+    yield peer
+    peer.close()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Log]:
+    with open_log(TOPIC, tmp_path / "log", signer=key(1)) as found:
+        yield found
+
+
+async def until(holds: Callable[[], Awaitable[bool]], limit_s: float = 60) -> None:
+    end = time.monotonic() + limit_s
+    while not await holds():
+        assert time.monotonic() < end, "did not come together"
+        await asyncio.sleep(0.1)
+
+
+@contextlib.asynccontextmanager
+async def connected(log: Log, node: NodePeer) -> AsyncIterator[GossipServer]:
+    async with GossipServer(log) as server:
+        await asyncio.to_thread(node.do, "connect", url=server.url)
+        yield server
+
+
+async def same(log: Log, node: NodePeer) -> bool:
+    return bool((await asyncio.to_thread(node.status))["root"] == await asyncio.to_thread(root, log))
+
+
+def test_ropewalk_pulls_2000_messages_appends_and_pushes_until_both_roots_are_one(big, log):
+    url = big.listen()
+    report = asyncio.run(sync_with(log, url))
+    assert (report.received, report.sent) == (MESSAGES, 0)
+    assert root(log) == big.status()["root"]
+    assert verify_log(log).to_json()["ok"]
+    log.append_many({"from": "python", "n": n} for n in range(50))
+    report = asyncio.run(sync_with(log, url))
+    assert (report.received, report.sent) == (0, 50)
+    status = big.status()
+    assert status["root"] == root(log)
+    assert status["heads"] == log.heads()
+    assert status["count"] == len(log)
+
+
+def test_node_is_a_client_of_a_ropewalk_server(big, tmp_path, package):
+    with open_log(TOPIC, tmp_path / "log", signer=key(2)) as log:
+        log.append_many({"from": "python", "n": n} for n in range(300))
+
+        async def meet() -> None:
+            async with connected(log, big):
+                await until(lambda: same(log, big))
+                # From here on each message is pushed as it is made.
+                await asyncio.to_thread(log.append, {"live": "python"})
+                await until(lambda: same(log, big))
+                await asyncio.to_thread(big.do, "append", payloads=[{"live": "node"}])
+                await until(lambda: same(log, big))
+
+        asyncio.run(meet())
+        assert len(log) >= MESSAGES + 302
+        assert big.status()["heads"] == log.heads()
+        assert verify_log(log).to_json()["ok"]
+
+
+def test_both_write_at_once_and_converge(node, log):
+    async def meet() -> int:
+        async with connected(log, node):
+            await asyncio.to_thread(node.do, "write", every_ms=10)
+            end = time.monotonic() + 4
+            count = 0
+            while time.monotonic() < end:
+                await asyncio.to_thread(log.append, {"from": "python", "n": count})
+                count += 1
+                await asyncio.sleep(0.01)
+            written = (await asyncio.to_thread(node.do, "rest"))["written"]
+            assert written > 0
+            await until(lambda: same(log, node))
+            assert len(log) == count + written
+            return count
+
+    assert asyncio.run(meet()) > 0
+    assert node.status()["heads"] == log.heads()
+    assert verify_log(log).to_json()["ok"]
+
+
+def test_messages_signed_here_verify_there_and_the_reverse(node, log):
+    payloads = [None, True, -1, 1.5, 2**53 - 1, "ü", b"\x00\xff", [], {"z": 1, "aa": [{"b": None}]}]
+    for codec in ("dag-cbor", "dag-json"):
+        for payload in payloads:
+            stored = log.append(payload, codec=codec)  # type: ignore[arg-type]
+            signed = log.get(stored.id)
+            assert signed is not None
+            assert node.do("insert", raw=signed.raw.hex())["id"] == stored.id
+    there = [None, True, -1, 1.5, 2**53 - 1, "ü", [], {"z": 1, "aa": [{"b": None}]}]
+    for codec in ("dag-cbor", "dag-json"):
+        node.do("append", payloads=there, codec=codec)
+    for id_, raw in node.do("dump")["rows"]:
+        outcome = log.insert(bytes.fromhex(raw))
+        assert outcome.id == id_
+        assert outcome.status in ("stored", "known")
+    assert root(log) == node.status()["root"]
+
+
+def test_a_forged_message_is_refused_by_both(node, log):
+    log.append("fine")
+    (signed,) = log.iterate()
+    forged = signed.raw[:-1] + bytes([signed.raw[-1] ^ 1])
+    with pytest.raises(AssertionError, match="signature"):
+        node.do("insert", raw=forged.hex())
+    with pytest.raises(Exception, match="signature"):
+        log.insert(forged)
+
+
+def test_two_ropewalk_peers_meet_over_a_node_server(node, tmp_path):
+    url = node.listen()
+    with (
+        open_log(TOPIC, tmp_path / "one", signer=key(3)) as one,
+        open_log(TOPIC, tmp_path / "two", signer=key(4)) as two,
+    ):
+        one.append_many(range(40))
+        two.append_many(range(30))
+        assert asyncio.run(sync_with(one, url)).sent == 40
+        report = asyncio.run(sync_with(two, url))
+        assert (report.received, report.sent) == (40, 30)
+        assert asyncio.run(sync_with(one, url, pull_only=True)).received == 30
+        assert root(one) == root(two) == node.status()["root"]
