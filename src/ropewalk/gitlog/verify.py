@@ -14,9 +14,9 @@ from typing import Any
 from ropewalk.errors import BrokenLink, DigestMismatch, Invalid, RopewalkError
 from ropewalk.gitlog.commit import Headers, check_trailer, parse_message
 from ropewalk.gitlog.envelope import read_envelope
-from ropewalk.gitlog.layout import Layout
+from ropewalk.gitlog.layout import MESSAGES, Layout
 from ropewalk.gitlog.log import Repo, find_blob, get_object
-from ropewalk.gitlog.objects import Commit, Oid, parse_commit
+from ropewalk.gitlog.objects import Commit, Oid, parse_commit, parse_tree
 from ropewalk.gitlog.report import Report, Step
 from ropewalk.gitlog.vouch import anchored_commits, check_anchors, check_signed_heads
 from ropewalk.kernel import schema
@@ -130,6 +130,8 @@ def _check_entry(repo: Repo, layout: Layout, topic: str, oid: Oid, commit: Commi
         return
     if layout.topic_is_ns and headers.namespace != topic:
         wrong("headers", f"Namespace is {headers.namespace!r}, the log is {topic!r}")
+    if layout is MESSAGES:
+        _check_top(repo, commit, wrong)
     try:
         raw = get_object(repo, find_blob(repo, layout, topic, headers, commit.tree, oid), "blob")
         document, canonical = read_envelope(raw, headers.content_id)
@@ -155,6 +157,20 @@ def _check_entry(repo: Repo, layout: Layout, topic: str, oid: Oid, commit: Commi
         if mine is not None and its is not None and its != mine + 1:
             walk.failures["order"] = f"commit {walk.above_oid}: seq {its} follows {mine}"
     walk.above, walk.above_oid = headers, oid
+
+
+def _check_top(repo: Repo, commit: Commit, wrong: Callable[[str, str], None]) -> None:
+    """S1 §2: nothing but `message` at the top. Extras are flagged and read past."""
+    try:
+        extra = [
+            entry.name
+            for entry in parse_tree(get_object(repo, commit.tree, "tree"))
+            if entry.name != "message"
+        ]
+    except RopewalkError:
+        return  # the envelopes step says so
+    if extra:
+        wrong("layout", f"its tree also holds {', '.join(extra[:3])}")
 
 
 def _check_schema(name: str, document: dict[str, Any], wrong: Callable[[str], None]) -> None:
@@ -217,11 +233,12 @@ def _steps(
         "envelopes": "every envelope has the content id and ULID its commit promises",
         "canonical": "every envelope is stored in canonical bytes",
         "schema": "every envelope fits its schema",
+        "layout": "every tree holds nothing but message/",
         "order": "ULIDs and seq go up without a gap",
         "trailers": "every trailer fits its schema and names its parent",
     }
     for name, detail in said.items():
-        if name == "trailers" and not layout.has_trailer:
+        if (name == "trailers" and not layout.has_trailer) or (name == "layout" and layout is not MESSAGES):
             continue
         if name in walk.failures:
             yield Step(name, "failed", walk.failures[name])

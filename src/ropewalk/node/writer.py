@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import RopewalkError, Unavailable
 from ropewalk.gitlog.envelope import Draft
 from ropewalk.gitlog.layout import Layout
 from ropewalk.gitlog.log import Receipt, Repo, Setting, append
@@ -57,7 +57,9 @@ class Writer:
         if request.outcomes is None and request.failure is None:
             self._lead()
         if request.failure is not None:
-            raise request.failure
+            if leads or isinstance(request.failure, RopewalkError):
+                raise request.failure
+            raise Unavailable("the append was interrupted before it was durable") from request.failure
         assert request.outcomes is not None
         return request.outcomes
 
@@ -71,6 +73,10 @@ class Writer:
                 batch.append(self._queue.popleft())
         try:
             self._write(batch)
+        except BaseException as error:
+            for request in batch:
+                if request.outcomes is None and request.failure is None:
+                    request.failure = error
         finally:
             for request in batch:
                 request.woken.set()

@@ -154,11 +154,13 @@ class GitStore:
             self.disk.rename(temporary_index, target_index)
             made.append(target_index)
             self.disk.fsync_directory(folder)
-        except OSError as error:
+        except BaseException as error:  # also when interrupted: nothing half-written stays
             for path in reversed(made):
                 with contextlib.suppress(OSError):
                     self.disk.unlink(path)
-            raise unavailable(error, "writing a pack") from error
+            if isinstance(error, OSError):
+                raise unavailable(error, "writing a pack") from error
+            raise
         return keep
 
     def _read(self, oid: str) -> tuple[Kind, bytes]:

@@ -7,6 +7,7 @@ the folder costs one rebuild.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import os
@@ -355,12 +356,14 @@ def _open_or_rebuild(folder: Path) -> Any:
         _write_stamp(folder)
         env.reader_check()  # slots of killed readers
         return env
-    except (lmdb.ReadonlyError, PermissionError, OSError):
-        # A repository we may not write to is still readable: index it for this process only.
-        return _open_environment(Path(tempfile.mkdtemp(prefix="ropewalk-index-")))
-    except lmdb.Error:
+    except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError, lmdb.PageNotFoundError):
         shutil.rmtree(folder, ignore_errors=True)
         return _open_environment(folder)
+    except (lmdb.Error, OSError):
+        # A repository we may not write to is still readable: index it for this process only.
+        private = Path(tempfile.mkdtemp(prefix="ropewalk-index-"))
+        atexit.register(shutil.rmtree, private, ignore_errors=True)
+        return _open_environment(private)
 
 
 def _open_environment(folder: Path) -> Any:

@@ -7,7 +7,16 @@ import pytest
 from ropewalk.gitlog.commit import parse_message
 from ropewalk.gitlog.envelope import Draft, Sealed
 from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
-from ropewalk.gitlog.objects import Commit, encode_commit, object_id, parse_commit, plant
+from ropewalk.gitlog.objects import (
+    Commit,
+    TreeEntry,
+    encode_commit,
+    encode_tree,
+    object_id,
+    parse_commit,
+    parse_tree,
+    plant,
+)
 from ropewalk.gitlog.verify import verify_log
 from ropewalk.kernel.digest import ContentId, content_id
 from ropewalk.kernel.keys import SigningKey
@@ -68,6 +77,23 @@ def test_what_was_not_checked_is_said(log):
 def test_messages_pass(log):
     fill(log, 3, "jobs/a", MESSAGES)
     assert verify_repository(log.store, deep=True).ok
+
+
+def test_something_beside_a_message_is_flagged_and_read_past(log):
+    fill(log, 1, "jobs", MESSAGES)
+    (event,) = log.events("jobs", layout=MESSAGES)
+    old = parse_commit(log.store.get(event.commit)[1])
+    top = list(parse_tree(log.store.get(old.tree)[1]))
+    meta = b'{"x":1}'
+    tree = encode_tree([*top, TreeEntry(b"100644", "meta.json", object_id("blob", meta))])
+    body = encode_commit(Commit(object_id("tree", tree), (), old.author, old.committer, old.message))
+    objects = [(object_id("blob", meta), "blob", meta), (object_id("tree", tree), "tree", tree)]
+    with log.store.put([*objects, (object_id("commit", body), "commit", body)]):
+        log.store.move_head(MESSAGES.head_ref("other"), None, object_id("commit", body))
+    assert log.read("other", layout=MESSAGES).events[0].raw == event.raw
+    found = failed(verify_repository(log.store, "other"))
+    assert set(found) == {"layout"}
+    assert "meta.json" in found["layout"]
 
 
 def test_another_envelope_under_the_same_promise_is_named(log):
