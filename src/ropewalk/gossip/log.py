@@ -40,6 +40,7 @@ from ropewalk.kernel.prolly import Node
 __all__ = ["TABLES", "Bound", "Cursor", "Inserted", "Log", "Table"]
 
 VERSION = b"1"  # of the tables; bytes on disk change only together with this
+INDEX_STEP = 10_000  # messages indexed in one transaction
 Cursor = NewType("Cursor", str)
 T = TypeVar("T")
 
@@ -324,7 +325,11 @@ class Log:
         if current is not None:
             index_arrivals(current, self.profile, self.topic)
         else:
-            self.table.transact(lambda change: index_arrivals(change, self.profile, self.topic))
+            # In steps, so that a long log does not become one long transaction.
+            while not self.table.transact(
+                lambda change: index_arrivals(change, self.profile, self.topic, INDEX_STEP)
+            ):
+                pass
         with self.view() as view:
             yield view
 

@@ -103,8 +103,10 @@ def answer(view: View, profile: Profile, request: Request) -> Response:
         case GetRoot():
             return Root(root_of(view))
         case GetNode(level, key):
+            _check_key(key)
             return Found(_with_value(view, profile, node_of(view, level, key)))
         case GetChildren(level, key):
+            _check_key(key)
             nodes = children_of(view, level, key)
             if level == 1 and profile.name == "v0.6":
                 return Children(tuple([_leaf_with_value(view, profile, node) for node in nodes]))
@@ -115,6 +117,11 @@ def answer(view: View, profile: Profile, request: Request) -> Response:
                     f"{len(keys)} keys in one request; at most {VALUES_MAX}", size=len(keys), limit=VALUES_MAX
                 )
             return Values(tuple([_value(view, profile, key) for key in keys]))
+
+
+def _check_key(key: bytes) -> None:
+    if key != ANCHOR and len(key) != KEY_BYTES:
+        raise Invalid(f"a node's key has no or {KEY_BYTES} bytes, not {len(key)}", reason="key length")
 
 
 def _value(view: View, profile: Profile, key: bytes) -> bytes:

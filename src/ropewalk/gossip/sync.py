@@ -147,7 +147,7 @@ class _Pull:
                 todo.extend(reversed(list(zip(children, [*ends, end], strict=True))))
                 continue
             for leaf in children[1:] if node.key == ANCHOR else children:
-                if self._have(leaf):
+                if leaf.key in self.refused or self._have(leaf):
                     continue
                 code = self.log.profile.code.split(leaf.key)[1]
                 if size is None or code <= size:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal, Protocol
 
 from ropewalk.errors import TooLarge
@@ -200,11 +201,17 @@ class Batch:
         return sorted(found, key=lambda child: self._order(child.key), reverse=True)
 
 
-def index_arrivals(change: Transaction, profile: Profile, topic: str) -> None:
-    """Bring the ancestor index up to the last arrival; parents arrive before children, so their links are there."""
+def index_arrivals(change: Transaction, profile: Profile, topic: str, limit: int | None = None) -> bool:
+    """Bring the ancestor index up to the last arrival, or `limit` messages further; whether it is there now.
+
+    Parents arrive before children, so their links are there already.
+    """
     last = int.from_bytes(change.get("meta", _INDEXED) or b"", "big")
-    for seq, key in list(change.scan("arrivals", (last + 1).to_bytes(8, "big"))):
+    rows = list(islice(change.scan("arrivals", (last + 1).to_bytes(8, "big")), limit))
+    for _, key in rows:
         raw = change.get("messages", profile.code.order(key))
         assert raw is not None
         ancestors.index(change, profile, Key(key), decode(profile, topic, raw).parent_keys)
-        change.put("meta", _INDEXED, seq)
+    if rows:
+        change.put("meta", _INDEXED, rows[-1][0])
+    return limit is None or len(rows) < limit

@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote
 
 from ropewalk.errors import NotFound
 from ropewalk.gossip.log import TABLES, Log
+from ropewalk.gossip.message import check_topic, profile_named
 from ropewalk.stores.lmdb import LmdbTables
 from ropewalk.stores.memory import MemoryTables
 
@@ -25,6 +26,7 @@ def open_log(topic: str, path: str | os.PathLike[str] | None = None, **options: 
     """
     if path is None:
         return Log(MemoryTables(TABLES), topic, **options)
+    check_topic(profile_named(options.get("profile") or "v0.13"), topic)  # before a folder is made for it
     tables = LmdbTables(Path(path), TABLES)
     try:
         return Log(tables, topic, **options)
@@ -58,4 +60,5 @@ def topic_folder(home: Path, topic: str) -> Path:
 def topics(home: Path) -> list[str]:
     """The topics kept under a repository's `ropewalk` folder."""
     folder = home / "gossip"
-    return sorted(unquote(each.name) for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted(unquote(each.name) for each in found if (each / "data.mdb").is_file())

@@ -98,11 +98,13 @@ class _Shared:
         self.growing = False
         self.writer = threading.RLock()
         self.writing = False
+        is_new = not (path / "data.mdb").exists()
         self.env = _open(path, tables, map_bytes)
         self.env.reader_check()  # forget readers that died without a word
         self.dbs = {name: self.env.open_db(name.encode("ascii")) for name in tables}
-        for folder in (path, path.parent):
-            _sync_folder(folder)  # LMDB syncs what is in its file, not the file's name
+        if is_new:
+            for folder in (path, path.parent):
+                _sync_folder(folder)  # LMDB syncs what is in its file, not the file's name
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -227,7 +229,7 @@ class LmdbTables:
                             change = _Change(txn, shared.dbs)
                             result = body(change)
                             if change.full:
-                                raise lmdb.MapFullError
+                                raise lmdb.MapFullError("the map is full")
                         return result
                     except lmdb.MapFullError:
                         self._grow(shared)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.unit.gossip.conftest import ground, key, memory_log, raws
@@ -29,6 +33,7 @@ from ropewalk.gossip.profiles import PROFILES, V13
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.prolly import build
 from ropewalk.stores.lmdb import LmdbTables
+from ropewalk.stores.memory import MemoryTables
 
 BOTH = pytest.mark.parametrize("profile", ["v0.6", "v0.13"])
 
@@ -565,3 +570,45 @@ def test_two_handles_and_a_rolled_back_batch_keep_one_tree(make_table):
             with pytest.raises(ValueError, match="no"):
                 one.append_many([1000 + n, "last"])
     assert one.root() == two.root() == build((signed.key, signed.raw) for signed in one.iterate()).root
+
+
+class Counting(MemoryTables):
+    """Tables that count what is read from them."""
+
+    reads = 0
+
+    @contextmanager
+    def read(self) -> Iterator[Any]:
+        with super().read() as view:
+            counts: dict[str, Any] = {}
+            for name in ("get", "scan", "count"):
+                real = getattr(view, name)
+
+                def counted(*args: Any, real: Any = real, **kwargs: Any) -> Any:
+                    self.reads += 1
+                    return real(*args, **kwargs)
+
+                counts[name] = counted
+            yield SimpleNamespace(**counts)
+
+
+def test_opening_reads_the_same_few_rows_whatever_the_size():
+    seen = []
+    for size in (0, 10, 2000):
+        table = Counting(TABLES)
+        Log(table, "com.example", signer=key(1)).append_many(range(size))
+        table.reads = 0
+        Log(table, "com.example")
+        seen.append(table.reads)
+    assert len(set(seen)) == 1
+    assert seen[0] < 10
+
+
+def test_the_index_of_a_long_log_is_built_in_steps(monkeypatch):
+    monkeypatch.setattr("ropewalk.gossip.log.INDEX_STEP", 7)
+    log = memory_log()
+    log.append_many(range(50))
+    ids = [signed.id for signed in log.iterate()]
+    assert log.get_ancestors(ids[-1], 3) == [ids[2]]
+    with log.view() as view:
+        assert view.count("ancestors") == 50

@@ -243,6 +243,8 @@ def test_questions_we_do_not_answer():
             (GetValues((bytes(20),)), Invalid),
             (GetValues((b"short",)), Invalid),
             (GetValues((bytes(20),) * 5000), TooLarge),
+            (GetChildren(1, bytes(600)), Invalid),
+            (GetNode(0, bytes(600)), Invalid),
             (GetChildren(0, ANCHOR), RangeExceeded),
             (GetChildren(1, bytes(20)), NotFound),
             (GetChildren(300, ANCHOR), RangeExceeded),
