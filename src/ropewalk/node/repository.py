@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -17,10 +17,12 @@ from ropewalk.gitlog.reading import LIMIT_DEFAULT, Page, events, read, take_turn
 from ropewalk.kernel.ulid import Ulid, next_ulid, parse
 from ropewalk.node.consumers import consume
 from ropewalk.node.lines import Lines
+from ropewalk.node.privacy import PrivacyRules
 from ropewalk.node.vetting import vet_draft
 from ropewalk.node.writer import Writer
 from ropewalk.stores.git import GitStore
 from ropewalk.stores.gitrollup import PACKS_SMALL_MAX, pack_count, roll_up
+from ropewalk.stores.private import PrivateStore
 
 __all__ = ["Repository"]
 
@@ -39,7 +41,11 @@ class Repository:
         self.now_ms = now_ms
         self._entropy = entropy
         self._writer = Writer(store, self.lines, self._setting)
-        self.allow_secrets = False  # whether an event that looks like it holds a secret may be recorded
+        self.allow_secrets: bool | Collection[str] = False  # True: all that look like one; else these kinds
+        self.private = PrivateStore(store.place.home / "private", store.disk)
+        self.privacy = PrivacyRules(
+            store.place, self.private, identity=lambda: store.identity, now_ms=lambda: self.now_ms()
+        )
         self._packs = 0
         self._roller: threading.Thread | None = None
 
@@ -82,15 +88,10 @@ class Repository:
     ) -> list[Receipt | RopewalkError]:
         """Record many events at once; one outcome each, and a refusal harms no other."""
         layout.head_ref(topic)
-        refused = {} if self.allow_secrets else _refused(drafts)
-        outcomes = self._writer.submit(
-            layout,
-            topic,
-            [draft for at, draft in enumerate(drafts) if at not in refused] if refused else drafts,
-        )
-        if refused:
-            written = iter(outcomes)
-            outcomes = [refused[at] if at in refused else next(written) for at in range(len(drafts))]
+        vetted = [self._vetted(draft) for draft in drafts]
+        fit = [draft for draft in vetted if isinstance(draft, Draft)]
+        written = iter(self._writer.submit(layout, topic, fit) if fit else ())
+        outcomes = [next(written) if isinstance(each, Draft) else each for each in vetted]
         self._packs += 1
         if self._packs % ROLL_UP_EVERY == 0:
             self._roll_up_in_background()
@@ -191,6 +192,16 @@ class Repository:
                 return event.ulid
         return None
 
+    def _vetted(self, draft: Draft) -> Draft | RopewalkError:
+        """The draft as it may be recorded, or why it may not."""
+        try:
+            draft = self.privacy.apply(draft)
+            if self.allow_secrets is not True:
+                vet_draft(draft, self.allow_secrets or ())
+            return draft
+        except RopewalkError as error:
+            return error
+
     def _roll_up_in_background(self) -> None:
         if self._roller is None or not self._roller.is_alive():
             self._roller = threading.Thread(target=self._roll_up, name="ropewalk-roll-up", daemon=True)
@@ -201,14 +212,3 @@ class Repository:
         with contextlib.suppress(RopewalkError, OSError):
             if pack_count(self.store.pack_folder) > PACKS_SMALL_MAX:
                 roll_up(self.store.pack_folder, self.store.place.home / "locks", self.store.disk)
-
-
-def _refused(drafts: Sequence[Draft]) -> dict[int, RopewalkError]:
-    """Which drafts must not be recorded, by their place, and why."""
-    refused: dict[int, RopewalkError] = {}
-    for at, draft in enumerate(drafts):
-        try:
-            vet_draft(draft)
-        except RopewalkError as error:
-            refused[at] = error
-    return refused
