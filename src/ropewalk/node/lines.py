@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from ropewalk.errors import BrokenLink, HistoryRewritten
 from ropewalk.gitlog.layout import Layout
@@ -19,6 +19,7 @@ from ropewalk.stores.gitseen import SeenHeads
 
 __all__ = ["IndexedLine", "Lines"]
 
+T = TypeVar("T")
 SHORT_WALK_MAX = 256  # commits; beyond that the index is the faster way to find out where we stand
 
 
@@ -32,16 +33,26 @@ class IndexedLine:
     head: str | None
     count: int
     index: GitIndex
+    again: Callable[
+        [], object
+    ]  # index the line once more: its records were damaged, or dropped by another process
 
     def find(self, wanted: Ulid) -> IndexedSlot | None:
-        slot = self.index.find(self.ref, wanted)
+        slot = self._twice(lambda: self.index.find(self.ref, wanted))
         return slot if slot is not None and slot.height < self.count else None
 
     def first_above(self, floor: Ulid) -> int:
-        return min(self.index.first_above(self.ref, floor), self.count)
+        return min(self._twice(lambda: self.index.first_above(self.ref, floor)), self.count)
 
     def span(self, start: int, stop: int) -> Sequence[IndexedSlot]:
-        return self.index.span(self.ref, start, stop)
+        return self._twice(lambda: self.index.span(self.ref, start, stop))
+
+    def _twice(self, look: Callable[[], T]) -> T:
+        try:
+            return look()
+        except BrokenLink:
+            self.again()
+            return look()
 
 
 class Lines:
@@ -69,10 +80,12 @@ class Lines:
         seen = self.seen.get(ref)
         if head is None and seen is None and must_exist:
             raise missing_topic(layout, topic)
-        extent = self.index.catch_up(ref, head, partial(describe, self._store, layout, topic), seen)
+        shown = partial(describe, self._store, layout, topic)
+        extent = self.index.catch_up(ref, head, shown, seen)
         if head is not None and head != seen:
             self.seen.set(ref, head)
-        return IndexedLine(layout, topic, ref, head, extent.count, self.index)
+        again = partial(self.index.catch_up, ref, head, shown, None)
+        return IndexedLine(layout, topic, ref, head, extent.count, self.index, again)
 
     def tip(self, layout: Layout, topic: str, head: str | None) -> Tip:
         """The vetted tip under a head, without the index where a few commits tell."""

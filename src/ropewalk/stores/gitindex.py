@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -97,12 +98,17 @@ class GitIndex:
             if expect is not None:
                 raise _rewritten(ref, expect, None)
             return Extent(None, 0)
+        with self._building():
+            return self._build(ref, head, describe, expect)
+
+    def _build(self, ref: str, head: str, describe: Callable[[str], Described], expect: str | None) -> Extent:
+        known = self.extent(ref)  # somebody else may have built it while we waited
         with tempfile.TemporaryFile() as spill:
             stop, met = self._walk_down(head, known, describe, expect, spill)
             if expect is not None and not met and not (stop and self.holds(ref, expect, describe)):
                 raise _rewritten(ref, expect, head)
             base = known if stop else Extent(None, 0)
-            return self._write_up(ref, head, base, spill, describe)
+            return self._write_up(ref, head, base, spill)
 
     def holds(self, ref: str, commit: str, describe: Callable[[str], Described]) -> bool:
         """Whether a commit lies on the covered line."""
@@ -171,7 +177,7 @@ class GitIndex:
     def add(self, ref: str, base: Extent, slots: Sequence[Described]) -> bool:
         """Extend a covered line by entries just written on top of it; False if the index is elsewhere."""
         key = _key(ref)
-        with self._writing() as txn:
+        with self._building(), self._writing() as txn:
             if self._extent(txn, key) != base:
                 return False
             _store(txn, key, ref, base.count, [_pack(slot) for slot in slots])
@@ -195,9 +201,7 @@ class GitIndex:
             at = slot.parent
         return at is not None, met or (at is not None and at == expect)
 
-    def _write_up(
-        self, ref: str, head: str, base: Extent, spill: Any, describe: Callable[[str], Described]
-    ) -> Extent:
+    def _write_up(self, ref: str, head: str, base: Extent, spill: Any) -> Extent:
         if base.head is None:
             self.forget(ref)
         key = _key(ref)
@@ -210,11 +214,21 @@ class GitIndex:
             raw = spill.read(chunk)
             records = [raw[n : n + RECORD.size] for n in range(chunk - RECORD.size, -1, -RECORD.size)]
             with self._writing() as txn:
-                if self._extent(txn, key).count != height:
-                    return self.catch_up(ref, head, describe, None)  # another process was faster
                 _store(txn, key, ref, height, records)
             height += len(records)
         return Extent(head, height)
+
+    @contextlib.contextmanager
+    def _building(self) -> Iterator[None]:
+        """One builder at a time in all processes: two would undo each other's work."""
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):
+                descriptor = os.open(
+                    self._folder / "build.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
+                )
+                stack.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
 
     def _extent(self, txn: Any, key: bytes) -> Extent:
         raw = txn.get(b"m" + key)

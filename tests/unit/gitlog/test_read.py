@@ -153,7 +153,7 @@ def test_a_corrupted_index_is_rebuilt(place, clock, harm, tmp_path):
     assert (done.stdout.strip(), done.stderr) == ("50", "")
 
 
-def test_a_damaged_record_is_noticed_and_dropped(log):
+def test_a_damaged_record_is_noticed_and_the_index_built_again(log):
     fill(log, 5)
     log.read("demo")
     env = log.lines.index._env
@@ -162,8 +162,18 @@ def test_a_damaged_record_is_noticed_and_dropped(log):
             if key.startswith(b"h"):
                 txn.put(key, value[:-1] + bytes([value[-1] ^ 1]))
     with pytest.raises(BrokenLink, match="dropped"):
-        log.read("demo")
+        log.lines.index.span(SHIPLOG.head_ref("demo"), 0, 5)
+    with env.begin(write=True) as txn, txn.cursor() as cursor:
+        assert not [key for key, _ in cursor if key.startswith(b"h")]
     assert len(log.read("demo").events) == 5
+
+
+def test_records_another_process_drops_are_built_again_under_a_reader(log):
+    fill(log, 600)
+    reader = log.events("demo")
+    first = [next(reader).height for _ in range(300)]
+    log.lines.index.forget(SHIPLOG.head_ref("demo"))
+    assert first + [event.height for event in reader] == list(range(600))
 
 
 def test_a_rewritten_ref_is_reported_until_accepted(log, place):
