@@ -32,6 +32,12 @@ channel_option = click.option("--channel", required=True, metavar="C", help="The
         "append": ("ropewalk.cli.ledger_append", "append", "Judge envelopes and seal them into blocks."),
         "policy": ("ropewalk.cli.ledger_policy", "policy", "Show, check and hash policies."),
         "replay": ("ropewalk.cli.replay", "replay", "Fold a channel into a state and name it by its root."),
+        "receipt": (
+            "ropewalk.cli.publish",
+            "receipt",
+            "Write a receipt that other tools check (COSE, C2SP).",
+        ),
+        "tiles": ("ropewalk.cli.publish", "tiles", "Publish the header tree as a C2SP tiled log."),
     },
     epilog="Examples:\n  ropewalk ledger create --channel audit\n"
     "  ropewalk ledger envelope --channel audit --domain ops --class Observation --type disk.full \\\n"

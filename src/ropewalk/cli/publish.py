@@ -1,0 +1,81 @@
+"""`ropewalk ledger receipt` and `ledger tiles`: proofs in the forms that other people's tools read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ropewalk.cli.manners import Command, emit, write_output
+from ropewalk.cli.places import here, signing_key
+
+__all__ = ["receipt", "tiles"]
+
+host_option = click.option(
+    "--host",
+    default="ropewalk.invalid",
+    show_default=True,
+    metavar="H",
+    help="First part of the log's origin.",
+)
+
+
+@click.command(
+    "receipt",
+    cls=Command,
+    epilog="Examples:\n  ropewalk ledger receipt 550a1c4d… -o receipt.cose\n"
+    "  ropewalk ledger receipt 550a1c4d… --form tlog -o entry.tlog-proof\n",
+)
+@click.argument("envelope_id")
+@click.option("-o", "--output", required=True, metavar="F", help="Where to write it.")
+@click.option("--channel", metavar="C", help="The channel; default: look in all.")
+@click.option(
+    "--form",
+    type=click.Choice(["cose", "tlog"]),
+    default="cose",
+    show_default=True,
+    help="COSE receipt (RFC 9942), or C2SP tlog-proof.",
+)
+@host_option
+def receipt(envelope_id: str, output: str, channel: str | None, form: str, host: str) -> None:
+    """Write a receipt: the envelope's block stands in the log, under a root the channel's key signs now."""
+    from ropewalk.cli.ledger_channel import envelope_id as parse_id
+    from ropewalk.errors import NotFound
+    from ropewalk.node.ledger import channels, open_channel
+    from ropewalk.node.publish import make_cose_receipt, make_tlog_proof
+
+    name = parse_id(envelope_id)
+    make = make_cose_receipt if form == "cose" else make_tlog_proof
+    for each in [channel] if channel is not None else channels(here().home):
+        with open_channel(here().home, each) as reading:
+            if reading.index.position(name) is None:
+                continue
+            raw = make(reading, name, signing_key(reading.settings.key), host)
+        write_output(output, raw)
+        emit(
+            {"envelope_id": envelope_id, "channel": each, "form": form, "bytes": len(raw), "path": output},
+            f"ok  {each}  {form}  {len(raw)} bytes  {output}",
+        )
+        return
+    raise NotFound(f"no envelope {envelope_id} in {channel or 'any channel'}", id=envelope_id)
+
+
+@click.command(
+    "tiles",
+    cls=Command,
+    epilog="Examples:\n  ropewalk ledger tiles --channel audit --host log.example.org -o public/\n",
+)
+@click.option("--channel", required=True, metavar="C", help="The channel.")
+@click.option("-o", "--output", required=True, metavar="DIR", help="The folder to publish.")
+@host_option
+def tiles(channel: str, output: str, host: str) -> None:
+    """Write the header tree as a C2SP tiled log: checkpoint, hash tiles, entries. Running it again adds what is new."""
+    from ropewalk.node.ledger import open_channel
+    from ropewalk.node.publish import publish_tiles
+
+    with open_channel(here().home, channel) as reading:
+        done = publish_tiles(reading, signing_key(reading.settings.key), host, Path(output))
+    emit(
+        {"channel": channel, **done.to_json()},
+        f"ok  {channel}  size={done.size} root={done.root.hex()}  {done.written} files written, {done.kept} kept",
+    )

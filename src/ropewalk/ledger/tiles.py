@@ -1,0 +1,156 @@
+"""The header tree as files that any transparency-log client reads (C2SP tlog-tiles, tlog-proof).
+
+checkpoint                    the signed head, written last
+tile/<L>/<N>[.p/<W>]          256 hashes of one level, or the W there are so far
+tile/entries/<N>[.p/<W>]      the headers themselves, each after its length in two bytes
+
+A full tile never changes, so publishing again only adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ropewalk.errors import InvalidProof, RopewalkError, TooLarge
+from ropewalk.kernel import merkle
+from ropewalk.kernel.multiformats import base64_decode, base64_encode
+
+__all__ = [
+    "TILE_WIDTH",
+    "Tile",
+    "TlogProof",
+    "encode_entries",
+    "hash_tile",
+    "parse_tlog_proof",
+    "tile_path",
+    "tiles_of",
+]
+
+TILE_WIDTH: Final = 256
+TILE_HEIGHT: Final = 8
+ENTRY_BYTES_MAX: Final = 0xFFFF
+_MAGIC: Final = "c2sp.org/tlog-proof@v1"
+_HASHES_MAX: Final = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One tile: its level (None for entries), its number, and how many of its 256 places are filled."""
+
+    level: int | None
+    number: int
+    width: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it will never change."""
+        return self.width == TILE_WIDTH
+
+    @property
+    def start(self) -> int:
+        """The first place of its level that it holds."""
+        return self.number * TILE_WIDTH
+
+
+def tile_path(tile: Tile) -> str:
+    """Where a tile is published.
+
+    >>> tile_path(Tile(0, 1234067, 256)), tile_path(Tile(None, 0, 5))
+    ('tile/0/x001/x234/067', 'tile/entries/000.p/5')
+    """
+    digits = f"{tile.number:03d}"
+    digits = digits.zfill(-(-len(digits) // 3) * 3)
+    groups = [digits[at : at + 3] for at in range(0, len(digits), 3)]
+    path = "/".join([f"x{group}" for group in groups[:-1]] + groups[-1:])
+    level = "entries" if tile.level is None else str(tile.level)
+    return f"tile/{level}/{path}" + ("" if tile.is_full else f".p/{tile.width}")
+
+
+def tiles_of(size: int) -> Iterator[Tile]:
+    """Every tile of a tree of that size: entries first, then the levels from the leaves up.
+
+    >>> [tile_path(tile) for tile in tiles_of(257)][-3:]
+    ['tile/0/000', 'tile/0/001.p/1', 'tile/1/000.p/1']
+    """
+    level: int | None = None
+    count = size
+    while count:
+        for number in range(-(-count // TILE_WIDTH)):
+            yield Tile(level, number, min(TILE_WIDTH, count - number * TILE_WIDTH))
+        if level is None:
+            level = 0
+        else:
+            level, count = level + 1, count >> TILE_HEIGHT
+
+
+def hash_tile(tree: merkle.Tree, tile: Tile) -> bytes:
+    """The bytes of a tile of hashes."""
+    assert tile.level is not None
+    return tree.nodes(tile.level * TILE_HEIGHT, tile.start, tile.start + tile.width)
+
+
+def encode_entries(entries: Sequence[bytes]) -> bytes:
+    """The bytes of a tile of entries.
+
+    >>> encode_entries([b"ab"])
+    b'\\x00\\x02ab'
+    """
+    for entry in entries:
+        if len(entry) > ENTRY_BYTES_MAX:
+            raise TooLarge(
+                f"entry of {len(entry)} bytes; at most {ENTRY_BYTES_MAX}",
+                size=len(entry),
+                limit=ENTRY_BYTES_MAX,
+            )
+    return b"".join(len(entry).to_bytes(2, "big") + entry for entry in entries)
+
+
+@dataclass(frozen=True, slots=True)
+class TlogProof:
+    """One entry of the header tree, offline: its index, its path, the signed head, and what we add (`extra`)."""
+
+    index: int
+    path: tuple[bytes, ...]
+    head: bytes
+    extra: bytes = b""
+
+    def to_bytes(self) -> bytes:
+        """As `.tlog-proof` files hold it.
+
+        >>> TlogProof(5, (), b"head\\n").to_bytes().decode().splitlines()[:2]
+        ['c2sp.org/tlog-proof@v1', 'index 5']
+        """
+        lines = [_MAGIC]
+        if self.extra:
+            lines.append(f"extra {base64_encode(self.extra)}")
+        lines.append(f"index {self.index}")
+        lines += [base64_encode(each) for each in self.path]
+        return "\n".join([*lines, "", ""]).encode() + self.head
+
+
+def parse_tlog_proof(raw: bytes) -> TlogProof:
+    """A proof from its file; form only.
+
+    >>> proof = TlogProof(5, (bytes(32),), b"head\\n", b"more")
+    >>> parse_tlog_proof(proof.to_bytes()) == proof
+    True
+    """
+    try:
+        front, head = raw.split(b"\n\n", 1)
+        lines = front.decode("ascii").split("\n")
+        extra = b""
+        if lines[0] != _MAGIC:
+            raise ValueError
+        if lines[1].startswith("extra "):
+            extra = base64_decode(lines.pop(1)[6:])
+        number = lines[1].removeprefix("index ")
+        path = tuple(base64_decode(line) for line in lines[2:])
+        if not lines[1].startswith("index ") or str(int(number)) != number or int(number) < 0:
+            raise ValueError
+    except (ValueError, IndexError, RopewalkError) as error:
+        raise InvalidProof("this is no c2sp.org/tlog-proof@v1") from error
+    if len(path) > _HASHES_MAX or any(len(each) != 32 for each in path):
+        raise InvalidProof("a path is a short list of hashes of 32 bytes")
+    return TlogProof(int(number), path, head, extra)

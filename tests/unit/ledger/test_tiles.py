@@ -1,0 +1,141 @@
+"""The header tree as tiles: every hash where a client looks for it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.ledger.making import NODE, observed, opened
+
+from ropewalk.errors import InvalidProof, NotFound, TooLarge
+from ropewalk.kernel import jcs, merkle, note
+from ropewalk.ledger.proof import head_signer
+from ropewalk.ledger.tiles import (
+    Tile,
+    TlogProof,
+    encode_entries,
+    hash_tile,
+    parse_tlog_proof,
+    tile_path,
+    tiles_of,
+)
+from ropewalk.node.ledger import create_channel, open_channel
+from ropewalk.node.publish import make_tlog_proof, publish_tiles
+
+
+@pytest.mark.parametrize(
+    ("tile", "path"),
+    [
+        (Tile(0, 0, 256), "tile/0/000"),
+        (Tile(1, 7, 3), "tile/1/007.p/3"),
+        (Tile(0, 1000, 256), "tile/0/x001/000"),
+        (Tile(0, 1234067, 256), "tile/0/x001/x234/067"),
+        (Tile(None, 999, 256), "tile/entries/999"),
+        (Tile(None, 1234067, 12), "tile/entries/x001/x234/067.p/12"),
+    ],
+)
+def test_paths_are_those_of_the_specification(tile, path):
+    assert tile_path(tile) == path
+
+
+@pytest.mark.parametrize("size", [1, 2, 255, 256, 257, 511, 512, 70_000])
+def test_tiles_hold_every_complete_node_at_their_heights(size):
+    leaves = [merkle.SHA256.leaf(number.to_bytes(4, "big")) for number in range(size)]
+    tree = merkle.Tree(leaves, merkle.SHA256)
+    found: dict[int, bytes] = {}
+    for tile in tiles_of(size):
+        if tile.level is not None:
+            assert len(found.setdefault(tile.level, b"")) == 32 * tile.start
+            found[tile.level] += hash_tile(tree, tile)
+    assert found[0] == b"".join(leaves)
+    for level, raw in found.items():
+        assert len(raw) // 32 == size >> (8 * level)
+        if level:
+            below = found[level - 1]
+            for place in range(len(raw) // 32):
+                run = below[place * 8192 : (place + 1) * 8192]
+                parts = [run[at : at + 32] for at in range(0, 8192, 32)]
+                assert raw[place * 32 : (place + 1) * 32] == merkle.root(parts, merkle.SHA256)
+    entries = [tile for tile in tiles_of(size) if tile.level is None]
+    assert sum(tile.width for tile in entries) == size
+
+
+def test_entries_have_their_lengths_before_them():
+    assert encode_entries([b"", b"abc"]) == b"\0\0\0\3abc"
+    with pytest.raises(TooLarge):
+        encode_entries([bytes(65_536)])
+
+
+def test_a_channel_is_published_and_grows(tmp_path):
+    folder = tmp_path / "public"
+    with opened(tmp_path) as ledger:
+        for number in range(3):
+            ledger.log.submit(observed(number).raw)
+    with open_channel(tmp_path, "ea.core") as channel:
+        first = publish_tiles(channel, NODE, "log.example", folder)
+        assert (first.size, first.written, first.kept) == (3, 2, 0)
+        assert publish_tiles(channel, NODE, "log.example", folder).kept == 2
+    with opened(tmp_path) as ledger:
+        ledger.log.submit(observed(3).raw)
+    with open_channel(tmp_path, "ea.core") as channel:
+        assert publish_tiles(channel, NODE, "log.example", folder).written == 2
+        headers = [block.header.encode() for block in channel.blocks()]
+        verifier = head_signer("log.example", "ea.core", NODE).verifier
+        head = note.open_head((folder / "checkpoint").read_bytes(), verifier)
+        head = head[0] if isinstance(head, tuple) else head
+        assert (head.origin, head.size) == ("log.example/ea.core", 4)
+        assert (folder / "tile/entries/000.p/4").read_bytes() == encode_entries(headers)
+        hashes = (folder / "tile/0/000.p/4").read_bytes()
+        leaves = [hashes[at : at + 32] for at in range(0, 128, 32)]
+        assert leaves == [merkle.SHA256.leaf(header) for header in headers]
+        assert merkle.root(leaves, merkle.SHA256) == head.root
+
+
+def test_an_empty_channel_is_not_published(tmp_path):
+    create_channel(tmp_path, "ea.core", "node", NODE.public)
+    with open_channel(tmp_path, "ea.core") as channel, pytest.raises(NotFound):
+        publish_tiles(channel, NODE, "log.example", tmp_path / "public")
+
+
+def test_a_tlog_proof_leads_from_the_envelope_to_the_signed_head(tmp_path):
+    with opened(tmp_path) as ledger:
+        receipts = [ledger.log.submit(observed(number).raw) for number in range(6)]
+    with open_channel(tmp_path, "ea.core") as channel:
+        raw = make_tlog_proof(channel, receipts[4].envelope_id, NODE, "log.example")
+    proof = parse_tlog_proof(raw)
+    assert proof.to_bytes() == raw
+    extra = jcs.parse(proof.extra)
+    header = jcs.encode(extra["header"])
+    head = note.open_head(proof.head, head_signer("log.example", "ea.core", NODE).verifier)
+    head = head[0] if isinstance(head, tuple) else head
+    merkle.verify_inclusion(
+        merkle.SHA256.leaf(header), proof.index, head.size, proof.path, head.root, merkle.SHA256
+    )
+    merkle.verify_inclusion(
+        receipts[4].envelope_id,
+        extra["index"],
+        extra["header"]["envelope_count"],
+        [bytes.fromhex(each) for each in extra["path"]],
+        bytes.fromhex(extra["header"]["merkle_root"]),
+    )
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"c2sp.org/tlog-proof@v1\n",
+        b"c2sp.org/tlog-proof@v2\nindex 0\n\nx\n",
+        b"c2sp.org/tlog-proof@v1\nindex -1\n\nx\n",
+        b"c2sp.org/tlog-proof@v1\nindex 01\n\nx\n",
+        b"c2sp.org/tlog-proof@v1\nindex x\n\nx\n",
+        b"c2sp.org/tlog-proof@v1\nextra !\nindex 0\n\nx\n",
+        b"c2sp.org/tlog-proof@v1\nindex 0\nAAAA\n\nx\n",
+        b"c2sp.org/tlog-proof@v1\nextra AA==\n\nx\n",
+    ],
+)
+def test_other_forms_are_refused(raw):
+    with pytest.raises(InvalidProof):
+        parse_tlog_proof(raw)
+
+
+def test_extra_may_be_missing():
+    assert parse_tlog_proof(TlogProof(0, (), b"h\n").to_bytes()).extra == b""
