@@ -103,6 +103,9 @@ class Context:
     policy: Policy | None = None
     supported_minors: frozenset[str] = SUPPORTED_MINORS
     policy_hash: bytes | None = None
+    evidence: Callable[[Envelope], tuple[Status, str]] | None = (
+        None  # whether evidence holds, where that is known
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,11 +297,11 @@ def rule_4_version_gate(envelope: Envelope, context: Context) -> Finding:
     return Finding(4, "failed", f"version {version[:40]} is not supported; {supported} are")
 
 
-def rule_5_attestation_binding(envelope: Envelope, _context: Context) -> Finding:
-    """S4 §7.5: evidence, where there is any, speaks of this payload."""
+def rule_5_attestation_binding(envelope: Envelope, context: Context) -> Finding:
+    """S4 §7.5: evidence, where there is any, speaks of this payload; and holds, where the context can tell."""
     if "attestation_evidence" not in envelope.value and envelope.value["event_class"] != "Attestation":
         return _PASSED[4]
-    status, detail = check_binding(envelope)
+    status, detail = check_binding(envelope) if context.evidence is None else context.evidence(envelope)
     return Finding(5, status, detail)
 
 

@@ -1,0 +1,97 @@
+"""Certificate chains that end in a configured root, judged at a given time. No root is trusted by default."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from ropewalk.errors import Invalid, Unverified
+
+__all__ = ["check_chain", "parse_der", "parse_pem"]
+
+CHAIN_MAX: Final = 10
+
+
+def parse_pem(text: str) -> x509.Certificate:
+    """A certificate from PEM text."""
+    try:
+        return x509.load_pem_x509_certificate(text.encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise Invalid("this is no certificate in PEM form", advice="Give a PEM certificate.") from error
+
+
+def parse_der(raw: bytes) -> x509.Certificate:
+    """A certificate from DER bytes."""
+    try:
+        return x509.load_der_x509_certificate(raw)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise Invalid("this is no certificate in DER form") from error
+
+
+def check_chain(
+    leaf: x509.Certificate, above: Sequence[x509.Certificate], roots: Sequence[x509.Certificate], at_ns: int
+) -> None:
+    """Raise unless the leaf stands under one of the roots. `above` goes from the leaf's issuer upwards.
+
+    Looked at: issuers and signatures, validity at the given time, basicConstraints with path lengths, keyUsage, and
+    critical extensions nobody here understands. Not looked at: revocation, which would need the network.
+    """
+    at = datetime.fromtimestamp(at_ns // 10**9, UTC)
+    pinned = {root.public_bytes(Encoding.DER) for root in roots}
+    chain = [leaf, *above]
+    if len(chain) > CHAIN_MAX:
+        raise Unverified(f"a chain of {len(chain)} certificates; at most {CHAIN_MAX}")
+    if chain[-1].public_bytes(Encoding.DER) not in pinned:
+        issuer = next((root for root in roots if root.subject == chain[-1].issuer), None)
+        if issuer is None:
+            raise Unverified("the certificate chain ends in no configured root")
+        chain.append(issuer)
+    for depth, certificate in enumerate(chain):
+        name = certificate.subject.rfc4514_string()[:80] or "a certificate"
+        if not certificate.not_valid_before_utc <= at <= certificate.not_valid_after_utc:
+            raise Unverified(f"{name} is not valid at {at.isoformat()}")
+        _check_purpose(certificate, depth, name)
+        issuer = chain[depth + 1] if depth + 1 < len(chain) else None
+        if issuer is not None:
+            _check_issued(certificate, issuer, name)
+
+
+def _check_issued(certificate: x509.Certificate, issuer: x509.Certificate, name: str) -> None:
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as error:
+        raise Unverified(f"{name} was not issued by the certificate above it") from error
+
+
+def _check_purpose(certificate: x509.Certificate, depth: int, name: str) -> None:
+    known = (x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage)
+    basic: x509.BasicConstraints | None = None
+    usage: x509.KeyUsage | None = None
+    try:
+        extensions = list(certificate.extensions)
+    except (ValueError, x509.DuplicateExtension) as error:
+        raise Unverified(f"{name}: its extensions cannot be read") from error
+    for extension in extensions:
+        if isinstance(extension.value, x509.BasicConstraints):
+            basic = extension.value
+        elif isinstance(extension.value, x509.KeyUsage):
+            usage = extension.value
+        elif extension.critical and not isinstance(extension.value, known):
+            raise Unverified(f"{name}: critical extension {extension.oid.dotted_string} is not understood")
+    if depth == 0:
+        if basic is not None and basic.ca:
+            raise Unverified(f"{name} is an authority and cannot sign statements")
+        if usage is None or not usage.digital_signature:
+            raise Unverified(f"{name} may not sign: its key usage lacks digitalSignature")
+        return
+    if basic is None or not basic.ca:
+        raise Unverified(f"{name} is no authority (basicConstraints)")
+    if basic.path_length is not None and basic.path_length < depth - 1:
+        raise Unverified(f"{name} allows {basic.path_length} authorities below it, not {depth - 1}")
+    if usage is None or not usage.key_cert_sign:
+        raise Unverified(f"{name} may not issue: its key usage lacks keyCertSign")
