@@ -11,13 +11,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
-from ropewalk.errors import RopewalkError, Unavailable
+from ropewalk.errors import HeadMoved, RopewalkError, Unavailable
 from ropewalk.gitlog.envelope import Draft
-from ropewalk.gitlog.layout import Layout
-from ropewalk.gitlog.log import Receipt, Repo, Setting, append
+from ropewalk.gitlog.layout import Layout, anchors_ref
+from ropewalk.gitlog.log import Plan, Receipt, Repo, Setting, append, plan
 from ropewalk.node.lines import Lines
 
 __all__ = ["Writer"]
@@ -86,38 +87,88 @@ class Writer:
                     self._queue[0].woken.set()
 
     def _write(self, batch: Sequence[_Request]) -> None:
-        logs: dict[tuple[str, str], list[_Request]] = {}
+        logs: dict[str, list[_Request]] = {}
         for request in batch:
-            logs.setdefault((request.layout.name, request.topic), []).append(request)
-        for requests in logs.values():
+            logs.setdefault(request.layout.head_ref(request.topic), []).append(request)
+        left = self._write_together(logs) if len(logs) > 1 else logs
+        for requests in left.values():
             try:
                 self._write_log(requests)
-            except BaseException as error:
-                for request in requests:
-                    request.failure = error
-                if not isinstance(error, RopewalkError):
-                    raise
+            except RopewalkError as error:
+                _fail(requests, error)
 
     def _write_log(self, requests: Sequence[_Request]) -> None:
         layout, topic = requests[0].layout, requests[0].topic
-        drafts = [draft for request in requests for draft in request.drafts]
-        ref = layout.head_ref(topic)
-        with self._repo.turn(ref):
+        with self._repo.turn(layout.head_ref(topic)):
             made = append(
                 self._repo,
                 layout,
                 topic,
-                drafts,
+                _drafts(requests),
                 self._setting(),
                 tip_of=partial(self._lines.tip, layout, topic),
                 pause=_pause,
             )
-            if made.slots:
-                self._lines.grown(layout, topic, made.start, made.tip, made.slots)
+            self._settle(requests, made)
+
+    def _write_together(self, logs: dict[str, list[_Request]]) -> dict[str, list[_Request]]:
+        """Write several logs as one pack; returns those whose head moved under it, to be written one by one."""
+        with ExitStack() as turns:
+            for ref in sorted(logs):  # one order for everybody: nobody waits in a circle
+                turns.enter_context(self._repo.turn(ref))
+            plans: dict[str, Plan] = {}
+            for ref, requests in logs.items():
+                try:
+                    plans[ref] = self._plan(ref, requests)
+                except RopewalkError as error:
+                    _fail(requests, error)
+            left: dict[str, list[_Request]] = {}
+            try:
+                with self._repo.put([each for made in plans.values() for each in made.objects]):
+                    for ref, made in plans.items():
+                        if not self._move(ref, made, logs[ref]):
+                            left[ref] = logs[ref]
+            except RopewalkError as error:
+                _fail(
+                    [r for ref in plans for r in logs[ref] if r.outcomes is None and ref not in left], error
+                )
+            return left
+
+    def _plan(self, ref: str, requests: Sequence[_Request]) -> Plan:
+        layout, topic = requests[0].layout, requests[0].topic
+        tip = self._lines.tip(layout, topic, self._repo.head(ref))
+        anchor = self._repo.head(anchors_ref(layout, topic))
+        return plan(layout, topic, tip, _drafts(requests), self._setting(), anchor)
+
+    def _move(self, ref: str, made: Plan, requests: Sequence[_Request]) -> bool:
+        """Move one head to where its plan ends; False if it was no longer where the plan began."""
+        try:
+            if made.tip.commit is not None and made.slots:
+                self._repo.move_head(ref, made.start.commit, made.tip.commit)
+            self._settle(requests, made)
+        except HeadMoved:
+            return False
+        except RopewalkError as error:
+            _fail(requests, error)
+        return True
+
+    def _settle(self, requests: Sequence[_Request], made: Plan) -> None:
+        """Remember what was written, and give everybody their outcomes."""
+        if made.slots:
+            self._lines.grown(requests[0].layout, requests[0].topic, made.start, made.tip, made.slots)
         at = 0
         for request in requests:
             request.outcomes = made.outcomes[at : at + len(request.drafts)]
             at += len(request.drafts)
+
+
+def _drafts(requests: Sequence[_Request]) -> list[Draft]:
+    return [draft for request in requests for draft in request.drafts]
+
+
+def _fail(requests: Sequence[_Request], error: BaseException) -> None:
+    for request in requests:
+        request.failure = error
 
 
 def _pause(attempt: int) -> None:

@@ -312,6 +312,73 @@ def test_threads_share_packs_and_every_event_keeps_its_commit(log):
         assert [e.payload["n"] for e in events if e.payload["w"] == number] == list(range(10))
 
 
+def test_appends_to_several_logs_share_a_pack(log):
+    log.append("warm", EVENT)
+    packs = []
+    real, first = log.store.put, threading.Event()
+    everybody = threading.Barrier(9)
+
+    def put(objects):
+        packs.append(len(objects))
+        if len(packs) == 1:
+            first.set()  # the leader is writing; the others queue up behind it
+            everybody.wait(10)
+            while len(log._writer._queue) < 8:
+                threading.Event().wait(0.001)
+        return real(objects)
+
+    log.store.put = put
+    receipts: list[Receipt] = []
+    crew = [threading.Thread(target=lambda: receipts.append(log.append("warm", EVENT)))]
+    crew[0].start()
+    first.wait(10)
+
+    def follow(n):
+        everybody.wait(10)
+        layout = MESSAGES if n % 2 else SHIPLOG
+        receipts.append(log.append(f"topic{n}", {**EVENT, "payload": {"n": n}}, layout=layout))
+
+    crew += [threading.Thread(target=follow, args=(n,)) for n in range(8)]
+    for thread in crew[1:]:
+        thread.start()
+    for thread in crew:
+        thread.join()
+    assert len(receipts) == 9
+    assert len(packs) == 2
+    for n in range(8):
+        layout = MESSAGES if n % 2 else SHIPLOG
+        assert [event.payload["n"] for event in log.events(f"topic{n}", layout=layout)] == [n]
+
+
+def test_one_broken_log_in_a_shared_pack_harms_no_other(log):
+    log.store.move_head(SHIPLOG.head_ref("broken"), None, "d" * 40)
+    from ropewalk.node.writer import _Request
+
+    requests = [_Request(SHIPLOG, name, [Draft(EVENT)]) for name in ("a", "broken", "b")]
+    log._writer._write(requests)
+    assert [r.failure is None for r in requests] == [True, False, True]
+    assert len(log.read("a").events) == len(log.read("b").events) == 1
+
+
+def test_a_head_that_moves_under_a_shared_pack_is_written_again(log):
+    from ropewalk.node.writer import _Request
+
+    real = log.store.move_head
+    moved: list[str] = []
+
+    def move(name, expected, new):
+        if name == SHIPLOG.head_ref("a") and not moved:
+            moved.append(name)
+            raise HeadMoved("somebody was faster", ref=name)
+        real(name, expected, new)
+
+    log.store.move_head = move
+    requests = [_Request(SHIPLOG, name, [Draft(EVENT)]) for name in ("a", "b")]
+    log._writer._write(requests)
+    assert moved
+    assert len(log.read("a").events) == len(log.read("b").events) == 1
+
+
 def test_a_read_only_or_full_disk_is_unavailable_and_changes_nothing(place, clock):
     class Full(Disk):
         full = False
