@@ -14,8 +14,10 @@ const open = (name, directory = null) => {
 const payload = (i) => ({ index: i, text: `hello ${i}` });
 const timed = async (act) => {
 	const start = performance.now();
+	const before = process.cpuUsage();
 	const count = await act();
-	return { seconds: (performance.now() - start) / 1000, count };
+	const { user, system } = process.cpuUsage(before);
+	return { seconds: (performance.now() - start) / 1000, cpu: (user + system) / 1e6, count };
 };
 const pull = (target, source) => source.serve((snapshot) => target.sync(snapshot));
 

@@ -31,7 +31,7 @@ from ropewalk.gossip.message import (
 )
 from ropewalk.gossip.profiles import PARENTS_MAX, Profile, SignatureCodec
 from ropewalk.gossip.table import TABLES, Table, Transaction, View
-from ropewalk.gossip.tree import Grower, root_of
+from ropewalk.gossip.tree import TreeWriter, root_of
 from ropewalk.gossip.validate import Validate, validator
 from ropewalk.gossip.writing import Apply, Batch, Inserted, Rules, index_arrivals
 from ropewalk.kernel.keys import SigningKey
@@ -79,7 +79,7 @@ class Log:
         self.profile: Profile = _settle(table, topic, profile)
         self.topic = check_topic(self.profile, topic)
         self.signer = signer
-        self.grower = Grower()
+        self.tree_writer = TreeWriter()
         self._rules = Rules(validator(validate), access, apply, index_ancestors, pending_limits)
         self._listeners = Listeners()
         # The transaction this thread is in, so that `apply` reads what its own batch wrote.

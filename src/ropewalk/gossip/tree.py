@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ropewalk.gossip.table import Transaction, View
 from ropewalk.kernel.prolly import Node, Reader, Tree
 
-__all__ = ["Grower", "children_of", "node_of", "reader", "root_of"]
+__all__ = ["TreeWriter", "children_of", "node_of", "reader", "root_of"]
 
 
 class _Rows:
@@ -42,7 +42,7 @@ class _Store(_Rows):
         self._change.delete("tree", key)
 
 
-class Grower:
+class TreeWriter:
     """Adds leaves, transaction after transaction, and remembers the nodes it saw.
 
     A root stands for every row below it. So what was remembered is right exactly when the root is still the one we

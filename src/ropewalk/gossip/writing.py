@@ -15,7 +15,7 @@ from ropewalk.gossip.ids import Key, MessageId, id_of
 from ropewalk.gossip.message import Message, Signature, SignedMessage, decode
 from ropewalk.gossip.profiles import Profile
 from ropewalk.gossip.table import Transaction
-from ropewalk.gossip.tree import Grower
+from ropewalk.gossip.tree import TreeWriter
 
 __all__ = ["Apply", "Batch", "Inserted", "Rules", "index_arrivals"]
 
@@ -60,7 +60,7 @@ class Home(Protocol):
 
     topic: str
     profile: Profile
-    grower: Grower
+    tree_writer: TreeWriter
 
     @property
     def rules(self) -> Rules: ...
@@ -130,7 +130,7 @@ class Batch:
         """Bring tree and indexes in line with the messages; after this the transaction may be committed."""
         if not self._leaves:
             return
-        root = self._log.grower.add(self.change, self._leaves)
+        root = self._log.tree_writer.add(self.change, self._leaves)
         self.change.put("meta", _ARRIVALS, self._arrived.to_bytes(8, "big"))
         if self._log.rules.index_ancestors:
             index_arrivals(self.change, self._log.profile, self._log.topic)
