@@ -32,7 +32,7 @@ from ropewalk.ledger.envelope import Envelope, parse, parse_stored
 from ropewalk.ledger.marks import Marks, claim_key, marks_of
 from ropewalk.ledger.policy import Decision, Policy
 from ropewalk.ledger.rules import SUPPORTED_MINORS, Context, Finding, Position, judge_alone, judge_in_place
-from ropewalk.ledger.ticket import Duty, Forming, Pending, Receipt, Ticket
+from ropewalk.ledger.ticket import Duty, Forming, Pending, Receipt, Ticket, wake_in_turn
 
 __all__ = ["Blocks", "Head", "Index", "Limits", "Log", "Receipt", "Ticket"]
 
@@ -242,7 +242,8 @@ class Log:
             with self._mutex:
                 self._place(envelope, alone, decision, ticket)
         except RopewalkError as error:
-            ticket.settle(error)
+            with self._mutex:
+                ticket.settle(error)
 
     def _check_time(self, envelope: Envelope) -> None:
         ahead = envelope.timestamp_ns - self._now_ns()
@@ -322,8 +323,9 @@ class Log:
                     with self._mutex:
                         self._writing = self._writing or self._give("write", _placed(self._forming))
         except BaseException as error:
-            if ticket is not None and not ticket.settled:
-                ticket.settle(Unavailable(f"channel {self.channel}: {error!r}"))
+            if ticket is not None:
+                with self._mutex:
+                    ticket.settle(Unavailable(f"channel {self.channel}: {error!r}"))
             raise
         finally:
             with self._mutex:
@@ -359,7 +361,7 @@ class Log:
         """Wake the first of these that a thread sleeps on, with a duty; whether there was one. Holds the mutex."""
         for ticket in tickets:
             if ticket.waiting:
-                ticket.duty, ticket.waiting = duty, False
+                ticket.duty = duty
                 ticket.wake()
                 return True
         return False
@@ -391,11 +393,12 @@ class Log:
         return error
 
     def _publish(self, written: list[tuple[Forming, Block, Any]], error: RopewalkError | None) -> None:
-        """Index, move the head, settle tickets, pass on the lead. Holds the mutex."""
+        """Index, move the head, settle tickets. Holds the mutex."""
+        asleep: list[Ticket] = []
         for forming, block, place in written:
             self._take_in(forming.envelopes, block, place)
             for index, ticket in enumerate(forming.tickets):
-                ticket.settle(Receipt(forming.envelopes[index].id, block.height, index, block.hash))
+                asleep += ticket.decide(Receipt(forming.envelopes[index].id, block.height, index, block.hash))
         if error is not None:
             # What was placed meanwhile was judged as if the blocks below it stood: it falls with them.
             fallen = self._sealing[len(written) :] + self._forming
@@ -403,11 +406,12 @@ class Log:
             self._pending.clear()
             for forming in fallen:
                 for ticket in forming.tickets:
-                    ticket.settle(error)
+                    asleep += ticket.decide(error)
         else:
             for forming in self._sealing:
                 self._pending.drop(forming.envelopes)
             self._sealing = []
+        wake_in_turn(asleep)
 
     def _take_in(self, envelopes: Sequence[Envelope], block: Block, place: Any) -> None:
         self._index.add(place, [len(line) for line in block.lines()], marks_of(block.header, envelopes))

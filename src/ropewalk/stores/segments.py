@@ -137,6 +137,31 @@ class Segments:
                 yield record
                 height = record.height + 1
 
+    def places(self, height: int = 0) -> Iterator[tuple[int, Place]]:
+        """Heights and places of the records from a height on, by their headers alone; bodies stay unread.
+
+        Ends at the last whole record, or at a header that does not hold; whoever reads the place hears of damage.
+        """
+        starts = self.starts()
+        begin = max((start for start in starts if start <= height), default=0)
+        expected = begin
+        for start in (start for start in starts if start >= begin):
+            if start != expected:
+                return
+            try:
+                stream = self.path(start).open("rb", buffering=0)
+            except FileNotFoundError:
+                return
+            with stream:
+                size, offset = os.fstat(stream.fileno()).st_size, ALIGN
+                while offset + ALIGN <= size:
+                    head = _parse_head(os.pread(stream.fileno(), ALIGN, offset))
+                    if head is None or head[0] != expected or offset + ALIGN + head[1] > size:
+                        break
+                    if expected >= height:
+                        yield expected, Place(start, offset, head[1])
+                    offset, expected = offset + ALIGN + head[1], expected + 1
+
     def find(self, height: int) -> Record:
         """The record at a height, found by walking the headers of its segment."""
         candidates = [start for start in self.starts() if start <= height]
