@@ -210,7 +210,7 @@ class GitRefs:
         while True:
             try:
                 self._disk.make_directories(lock.parent)
-                self._disk.link(claim, lock)
+                self._link(claim, lock)
                 return
             except FileNotFoundError:
                 pass  # git removes empty ref directories; make it again
@@ -233,6 +233,18 @@ class GitRefs:
                 )
             time.sleep(pause_s * (0.5 + random.random()))  # noqa: S311 - jitter, not a secret
             pause_s = min(pause_s * 2, 0.1)
+
+    def _link(self, claim: Path, lock: Path) -> None:
+        """Make the lock a second name of the claim; on file systems without such names, a file of its own.
+
+        The latter cannot be told from another program's lock once its maker is dead: it is broken by age.
+        """
+        try:
+            self._disk.link(claim, lock)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS):
+                raise
+            self._disk.write_new(lock, claim.read_bytes(), mode=0o666)
 
     def _break_if_abandoned(self, lock: Path) -> None:
         """Move a foreign lock out of the way if it is older than any living owner would let it grow."""

@@ -179,6 +179,17 @@ def test_lock_left_by_a_killed_ropewalk_process_does_not_block(store, place):
     assert not (place.git_dir / (REF + ".lock")).exists()
 
 
+def test_file_systems_without_hard_links_are_served(store, place):
+    def refuse(old, new):
+        raise OSError(95, "Operation not supported")
+
+    store.disk.link = refuse
+    store.move_head(REF, None, A)
+    store.move_head(REF, A, B)
+    assert store.head(REF) == B
+    assert not (place.git_dir / (REF + ".lock")).exists()
+
+
 def test_fresh_lock_of_another_program_is_respected(store, place):
     store.move_head(REF, None, A)
     lock = place.git_dir / (REF + ".lock")
