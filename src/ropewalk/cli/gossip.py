@@ -91,12 +91,21 @@ def append(topic: str, payload: str, key: str, profile: Any) -> None:
 @gossip.command(
     "insert", epilog="Examples:\n  ropewalk gossip insert --topic com.example --file message.cbor\n"
 )
-@click.option("--topic", required=True, metavar="TOPIC", help="The log.")
+@click.option(
+    "--topic", required=True, metavar="TOPIC", help="The log; made if it is new and the message is good."
+)
 @click.option("--file", "file", required=True, metavar="F|-", help="The signed message as it travels.")
 def insert(topic: str, file: str) -> None:
     """Store a message made elsewhere; it waits if its parents are missing."""
-    with open_here(topic) as log:
-        outcome = log.insert(read_input(file))
+    from ropewalk.gossip.message import profile_of
+    from ropewalk.node.gossip import open_topic, topics
+
+    raw = read_input(file)
+    home = here().home
+    # The first message of a new topic says by its form which profile the topic has.
+    profile = None if topic in topics(home) else profile_of(topic, raw).name
+    with open_topic(home, topic, create=True, profile=profile) as log:
+        outcome = log.insert(raw)
     emit(
         {
             "id": outcome.id,
@@ -116,6 +125,21 @@ def heads(topic: str | None) -> None:
         clock, ids = log.get_clock()
         waiting = len(log.pending())
     emit({"heads": ids, "clock": clock, "pending": waiting}, "\n".join(ids) or "no messages yet")
+
+
+@gossip.command("pending", epilog="Examples:\n  ropewalk gossip pending --topic com.example --json\n")
+@topic_option
+def pending(topic: str | None) -> None:
+    """The messages that wait for parents, each with what it waits for."""
+    with open_here(topic) as log:
+        waiting = [{"id": id, "missing": missing} for id, missing in log.pending()]
+    emit(
+        {"pending": waiting},
+        lambda: (
+            "\n".join(f"{row['id']}  waits for {' '.join(row['missing'])}" for row in waiting)
+            or "nothing waits"
+        ),
+    )
 
 
 @gossip.command("get", epilog="Examples:\n  ropewalk gossip get 0607m7osfe5b5p2adtmau7esd5d17ir1\n")

@@ -26,6 +26,7 @@ __all__ = [
     "decode",
     "next_clock",
     "profile_named",
+    "profile_of",
     "sign",
     "verify",
 ]
@@ -206,6 +207,19 @@ def verify(profile: Profile, signed: SignedMessage) -> None:
     )
     signed_bytes = profile.signing_input(parts, signed.raw[signed.payload_at :])
     profile.verify(signature.public_key, signed_bytes, signature.signature)
+
+
+def profile_of(topic: str, raw: bytes) -> Profile:
+    """The profile in which these bytes are a good message of the topic; what is wrong with them if there is none.
+
+    >>> key = SigningKey.generate("ed25519", bytes(32))
+    >>> profile_of("com.example", sign(PROFILES["v0.6"], key, "com.example", (), 1).raw).name
+    'v0.6'
+    """
+    shape = cbor.dag_decode(_check_size(raw))
+    profile = PROFILES["v0.6" if isinstance(shape, list) and len(shape) == 4 else "v0.13"]
+    verify(profile, decode(profile, check_topic(profile, topic), raw))
+    return profile
 
 
 def profile_named(name: ProfileName | str) -> Profile:

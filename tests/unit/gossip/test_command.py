@@ -96,6 +96,7 @@ def test_a_message_made_elsewhere_is_inserted_or_waits(said, tmp_path: Path):
 
     answer = insert(child.raw).json
     assert (answer["id"], answer["pending"]) == (child.id, True)
+    assert said("pending", "--json").json == {"pending": [{"id": child.id, "missing": [parent.id]}]}
     assert insert(parent.raw).json["pending"] is False
     assert child.id in said("heads", "--json").json["heads"]
     assert insert(parent.raw).json["status"] == "known"
@@ -103,6 +104,19 @@ def test_a_message_made_elsewhere_is_inserted_or_waits(said, tmp_path: Path):
     assert (broken.code, broken.json["code"]) == (8, "InvalidCbor")
     forged = child.raw.replace(child.signature.signature, bytes(64))
     assert insert(forged).code == 5
+
+
+@pytest.mark.parametrize("profile", list(PROFILES.values()), ids=lambda profile: profile.name)
+def test_a_first_message_makes_its_topic_in_its_own_profile(said, tmp_path: Path, profile):
+    made = sign(profile, key(3), TOPIC, (), {"x": 1})
+    forged = made.raw.replace(made.signature.signature, bytes(64))
+    (tmp_path / "bad").write_bytes(forged)
+    assert said("insert", "--topic", TOPIC, "--file", str(tmp_path / "bad"), "--json").code == 5
+    assert not topic_folder(home(tmp_path), TOPIC).exists()
+    (tmp_path / "good").write_bytes(made.raw)
+    assert said("insert", "--topic", TOPIC, "--file", str(tmp_path / "good"), "--json").json["id"] == made.id
+    with open_topic(home(tmp_path), TOPIC, create=False) as log:
+        assert log.profile is profile
 
 
 def test_the_profile_is_fixed_when_the_topic_is_made(said):
