@@ -1,0 +1,115 @@
+"""Properties: objects both ways, deltas against real git, and readers that agree with a plain list."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ropewalk.gitlog.envelope import Draft
+from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
+from ropewalk.gitlog.objects import (
+    Commit,
+    Oid,
+    Signature,
+    TreeEntry,
+    encode_commit,
+    encode_tree,
+    parse_commit,
+    parse_tree,
+)
+from ropewalk.node import open_repository
+from ropewalk.node.verify import verify_repository
+from ropewalk.stores.gitrollup import roll_up
+from ropewalk.stores.place import make_place
+
+names = st.text(
+    st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="<>/"), min_size=1, max_size=20
+)
+oids = st.binary(min_size=20, max_size=20).map(lambda raw: Oid(raw.hex()))
+people = st.builds(
+    Signature,
+    names.map(str.strip).filter(bool),
+    names.map(str.strip).filter(bool),
+    st.integers(0, 2**40),
+    st.sampled_from(["+0000", "-0730", "+1400"]),
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    oids,
+    st.lists(oids, max_size=3),
+    people,
+    people,
+    st.binary(max_size=200),
+    st.lists(st.tuples(st.just("gpgsig"), st.just(b"-----BEGIN\n\nabc\n-----END")), max_size=1),
+)
+def test_commits_round_trip(tree, parents, author, committer, message, extra):
+    commit = Commit(tree, tuple(parents), author, committer, message, tuple(extra))
+    assert parse_commit(encode_commit(commit)) == commit
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.dictionaries(names.filter(lambda n: n not in (".", "..")), st.tuples(st.booleans(), oids), max_size=8)
+)
+def test_trees_round_trip(entries):
+    listed = [
+        TreeEntry(b"40000" if folder else b"100644", name, oid) for name, (folder, oid) in entries.items()
+    ]
+    assert sorted(parse_tree(encode_tree(listed))) == sorted(listed)
+
+
+acts = st.one_of(
+    st.tuples(st.just("append"), st.integers(0, 1), st.integers(1, 5)),
+    st.tuples(st.just("read"), st.integers(0, 1), st.integers(1, 7)),
+    st.tuples(st.just("drop index"), st.just(0), st.just(0)),
+    st.tuples(st.just("roll up"), st.just(0), st.just(0)),
+    st.tuples(st.just("reopen"), st.integers(0, 1), st.just(0)),
+    st.tuples(st.just("consume"), st.integers(0, 1), st.integers(1, 4)),
+)
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(acts, min_size=3, max_size=18), st.sampled_from([SHIPLOG, MESSAGES]))
+def test_two_programs_on_one_repository_agree_with_a_plain_list(steps, layout):
+    """Whatever two openers of one repository do in turn, each reads exactly what was appended, in order."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = make_place(Path(folder) / "log.git")[0]
+        logs = [open_repository(place.git_dir) for _ in range(2)]
+        model: list[int] = []
+        handled: list[int] = []
+        for act, who, count in steps:
+            log = logs[who]
+            if act == "append":
+                fresh = list(range(len(model), len(model) + count))
+                log.append_all(
+                    "demo", [Draft({"type": "t", "payload": {"n": n}}) for n in fresh], layout=layout
+                )
+                model += fresh
+            elif act == "read" and model:
+                seen = [event.payload["n"] for event in log.events("demo", layout=layout)]
+                assert seen == model
+                page = log.read("demo", None, count, layout=layout)
+                assert [event.payload["n"] for event in page.events] == model[:count]
+            elif act == "drop index":
+                for log in logs:
+                    log.lines.index.forget(layout.head_ref("demo"))
+            elif act == "roll up":
+                roll_up(log.store.pack_folder, place.home / "locks", log.store.disk, at_most=1)
+            elif act == "reopen":
+                log.close()
+                logs[who] = open_repository(place.git_dir)
+            elif act == "consume" and model:
+                with log.consume("g", "demo", count, layout=layout) as events:
+                    handled += [event.payload["n"] for event in events]
+                assert handled == model[: len(handled)]
+        for log in logs:
+            log.close()
+        if model:
+            assert verify_repository(logs[0].store, deep=True).entries == len(model)
+        shutil.rmtree(place.home / "index", ignore_errors=True)
