@@ -239,9 +239,9 @@ class Peer:
         return None
 
     async def _answer(self, stream: Stream, rest: bytes) -> None:
-        frames = FramePipe(stream, limit=wire.REQUEST_BYTES_MAX, idle_s=self._idle_s, rest=rest)
         self._asking += 1
         try:
+            frames = FramePipe(stream, limit=wire.REQUEST_BYTES_MAX, idle_s=self._idle_s, rest=rest)
             await answer_questions(self.log, frames, self._served, session_s=self._session_s)
             await stream.close()
         except RopewalkError as error:
