@@ -72,6 +72,12 @@ class Lines:
             self._index = GitIndex(self._store.place.home / "index")
         return self._index
 
+    def close(self) -> None:
+        """Let go of the index; using the lines again opens it again."""
+        index, self._index = self._index, None
+        if index is not None:
+            index.close()
+
     def line(self, layout: Layout, topic: str, *, must_exist: bool = True) -> IndexedLine:
         """A log as it stands now. A head that no longer contains the one seen before is refused."""
         ref = layout.head_ref(topic)

@@ -65,6 +65,7 @@ class Repository:
             self.lines.flush_large(64)
         if self._packs and self._roller is None:
             self._roll_up()
+        self.lines.close()
 
     def append(
         self,

@@ -76,7 +76,12 @@ class GitIndex:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._env = _environment(folder)
+        self._name = (os.getpid(), str(folder.resolve()))
+        self._env = _borrow(self._name, folder)
+
+    def close(self) -> None:
+        """Give the files back; the last one to do so closes them."""
+        _give_back(self._name)
 
     def extent(self, ref: str) -> Extent:
         """What the index covers of a ref; nothing if it holds nothing, or nothing it can trust."""
@@ -299,17 +304,30 @@ def _rewritten(ref: str, expect: str, head: str | None) -> HistoryRewritten:
     )
 
 
-_open: dict[tuple[int, str], Any] = {}
+_open: dict[tuple[int, str], list[Any]] = {}  # process and folder → the environment, and how many use it
 _open_guard = threading.Lock()
 
 
-def _environment(folder: Path) -> Any:
+def _borrow(name: tuple[int, str], folder: Path) -> Any:
     """LMDB allows one environment a process and folder; a child after `fork` needs its own."""
     with _open_guard:
-        name = (os.getpid(), str(folder.resolve()))
-        if name not in _open or not folder.is_dir():
-            _open[name] = _open_or_rebuild(folder)
-        return _open[name]
+        held = _open.get(name)
+        if held is None or not folder.is_dir():
+            held = _open[name] = [_open_or_rebuild(folder), 0]
+        held[1] += 1
+        return held[0]
+
+
+def _give_back(name: tuple[int, str]) -> None:
+    with _open_guard:
+        held = _open.get(name)
+        if held is None:
+            return
+        held[1] -= 1
+        if held[1] <= 0:
+            del _open[name]
+            if name[0] == os.getpid():  # a forked child must not close what its parent opened
+                held[0].close()
 
 
 PROBE = """
