@@ -1,0 +1,297 @@
+"""Ledger channels as rows: positions are block heights, cut by the segments' offsets, checked block by block."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import orjson
+
+from ropewalk.errors import BrokenLink, Damaged, Invalid, NotFound, RopewalkError
+from ropewalk.kernel import jcs, merkle
+from ropewalk.kernel.keys import PublicKey
+from ropewalk.ledger.block import Block, check_channel_name, parse_record
+from ropewalk.ledger.envelope import envelope_id, parse_stored
+from ropewalk.ledger.policy import Policy, parse_policy
+from ropewalk.ledger.rules import Context, judge
+from ropewalk.ledger.trust import Trust
+from ropewalk.ledger.verify import EMPTY, Fault, Span, check_block, join
+from ropewalk.pipeline.logs import CheckedRange, Want
+from ropewalk.pipeline.offsets import Extent, Point, Range
+from ropewalk.pipeline.rows import Row, broken_row, ledger_row
+from ropewalk.stores.place import Place as Repository
+from ropewalk.stores.segments import Place, Segments
+
+__all__ = ["Channel", "Ledgers", "join_spans", "span_from_json", "span_to_json"]
+
+RUN_BLOCKS = 256  # blocks in one verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """What a channel's settings say: who seals it, under which policy."""
+
+    name: str
+    segments: Segments
+    trust: Trust
+    policy: Policy | None
+
+
+class Ledgers:
+    """The ledger channels of a repository."""
+
+    def __init__(self, place: Repository) -> None:
+        self.home = place.home / "ledger"
+        self._channels: dict[str, Channel] = {}
+        self._ends: dict[str, tuple[int, Place | None]] = {}
+
+    def topics(self) -> list[str]:
+        """The names of its channels."""
+        return sorted(path.parent.name for path in self.home.glob("*/channel.json"))
+
+    def channel(self, topic: str) -> Channel:
+        """A channel with its trust."""
+        if topic not in self._channels:
+            self._channels[topic] = _read_channel(self.home, topic)
+        return self._channels[topic]
+
+    def extent(self, topic: str, *, tolerant: bool = False) -> Extent:
+        """How many whole blocks there are. Record headers are walked on from where the last call ended."""
+        segments = self.channel(topic).segments
+        size, last = self._ends.get(topic, (0, None))
+        for height, place in segments.places(max(0, size - 1)):
+            size, last = height + 1, place
+        self._ends[topic] = (size, last)
+        fault = self._beyond(segments, size)
+        if fault and not tolerant:
+            raise Damaged(f"channel {topic}, block {size}: {fault}", height=size, topic=topic)
+        if last is None:
+            return Extent(Point(), fault=fault, fault_entry=f"block {size}" if fault else "")
+        rows = 1.0
+        head = ""
+        try:
+            lines = segments.read(last, size - 1).lines
+            rows, head = max(1.0, len(lines) - 1), parse_record(lines[0]).hash.hex()
+        except RopewalkError:
+            if not tolerant:
+                raise
+        return Extent(Point(size, head), rows, fault, f"block {size}" if fault else "")
+
+    def id_at(self, topic: str, position: int) -> str:
+        """The hash of the block at a height; empty where it cannot be read."""
+        segments = self.channel(topic).segments
+        for height, place in segments.places(position):
+            try:
+                return parse_record(segments.read(place, height).lines[0]).hash.hex()
+            except RopewalkError:
+                return ""
+        return ""
+
+    def find(self, topic: str, bound: str, end: Point) -> int | None:
+        """A block height, or a block hash as a cursor: the place behind that block."""
+        if bound.isdigit() and len(bound) < 19:
+            return min(int(bound), end.position)
+        segments = self.channel(topic).segments
+        for height, place in segments.places():
+            if parse_record(segments.read(place, height).lines[0]).hash.hex().startswith(bound):
+                return height + 1
+        raise Invalid(f"{bound!r} is no height, time or block of {topic}", topic=topic, bound=bound)
+
+    def since(self, topic: str, time_us: int, end: Point) -> int:  # noqa: ARG002 - the protocol's
+        """Envelopes carry times of their own, which need not rise with the height: every block is looked at."""
+        return 0
+
+    def read(self, part: Range, want: Want) -> Iterator[list[Row]]:
+        """The rows of a range of blocks."""
+        channel = self.channel(part.log.topic)
+        if part.fault:
+            if want.mode == "strict":
+                raise Damaged(f"channel {channel.name}, {part.fault_entry}: {part.fault}", topic=channel.name)
+            yield [broken_row("ledger", channel.name, -1, part.fault, entry_id=part.fault_entry)]
+            return
+        below = replace(EMPTY, blocks=1, above=bytes.fromhex(part.below), channel=channel.name)
+        below = replace(below, last=part.start - 1) if part.start else EMPTY
+        reached = part.start
+        for height, place in channel.segments.places(part.start):
+            if height >= part.end:
+                break
+            reached = height + 1
+            try:
+                lines = channel.segments.read(place, height).lines
+                block = Block.from_lines(lines)
+            except RopewalkError as error:
+                if want.mode == "strict":
+                    raise _named(error, channel.name, height) from error
+                yield [broken_row("ledger", channel.name, height, error.detail, height=height)]
+                below = EMPTY if height + 1 < part.end else below
+                continue
+            faults: dict[int | None, str] = {}
+            if want.mode != "off":
+                span = check_block(lines, height, trust=channel.trust, policy=channel.policy)
+                joined = join(below, span) if below.blocks else span
+                below = replace(span, fault=None)
+                fault = joined.fault
+                if fault is not None and want.mode == "strict":
+                    raise _refusal(fault, channel.name, block)
+                if fault is not None:
+                    faults = _faults(channel, block, fault)
+            rows = [row for row in _rows(channel.name, block, faults, want) if want.bounds.admits(row)]
+            if rows:
+                yield rows
+        if reached != part.end:
+            raise Damaged(
+                f"channel {channel.name}, block {reached}: cannot be found any more", height=reached
+            )
+
+    def check(self, part: Range, *, deep: bool) -> Iterator[CheckedRange]:
+        """Blocks in runs; one verdict a run, and a run ends where something is wrong."""
+        channel = self.channel(part.log.topic)
+        if part.fault:
+            yield CheckedRange(part.log, part.start, part.start, 0, "", part.fault_entry, part.fault)
+            return
+        whole = EMPTY
+        start = part.start
+        for height, place in channel.segments.places(part.start):
+            if height >= part.end:
+                break
+            try:
+                lines = channel.segments.read(place, height).lines
+                span = check_block(lines, height, trust=channel.trust, policy=channel.policy, deep=deep)
+            except RopewalkError as error:
+                span = replace(
+                    EMPTY,
+                    first=height,
+                    last=height,
+                    blocks=1,
+                    fault=Fault(height, "block_form", error.detail),
+                )
+            whole = join(whole, span)
+            if whole.fault is not None or height + 1 - start >= RUN_BLOCKS or height + 1 == part.end:
+                fault = whole.fault
+                yield CheckedRange(
+                    part.log,
+                    start,
+                    height + 1,
+                    whole.envelopes,
+                    span_to_json(whole),
+                    None if fault is None else _fault_name(fault),
+                    None if fault is None else fault.detail,
+                )
+                whole, start = EMPTY, height + 1
+
+    @staticmethod
+    def _beyond(segments: Segments, size: int) -> str:
+        """What keeps the records from being walked further: damage, or nothing if the log simply ends here."""
+        starts = segments.starts()
+        if any(start > size for start in starts):
+            return "records behind it stand where no way leads"
+        try:
+            after = None
+            for height, place in segments.places(max(0, size - 1)):
+                after = (height, place)
+            if after is None:
+                segments.tail(None, 0) if not size else None
+            else:
+                _scan_on(segments, after[1], size)
+        except Damaged as error:
+            return str(error.fields.get("reason", error.detail))
+        return ""
+
+
+def _scan_on(segments: Segments, place: Place, size: int) -> None:
+    for _ in segments.scan(place, size):
+        return  # somebody has appended since: no damage
+
+
+def join_spans(spans: list[Span]) -> Span:
+    """Spans in order of height as one; the first fault survives."""
+    whole = EMPTY
+    for span in spans:
+        whole = join(whole, span)
+    return whole
+
+
+def span_to_json(span: Span) -> str:
+    """A span as a text that can travel in a row."""
+    value = asdict(span)
+    value["below"], value["above"] = span.below.hex(), span.above.hex()
+    return json.dumps(value)
+
+
+def span_from_json(text: str) -> Span:
+    """Read what `span_to_json` wrote."""
+    value = json.loads(text)
+    value["below"], value["above"] = bytes.fromhex(value["below"]), bytes.fromhex(value["above"])
+    value["fault"] = None if value["fault"] is None else Fault(**value["fault"])
+    return Span(**value)
+
+
+def _fault_name(fault: Fault) -> str:
+    return f"block {fault.height}" + ("" if fault.index is None else f", envelope {fault.index}")
+
+
+def _rows(topic: str, block: Block, faults: dict[int | None, str], want: Want) -> Iterator[Row]:
+    ids = [envelope_id(raw) for raw in block.envelopes]
+    tree = merkle.Tree(ids) if "proof" in want.columns else None
+    whole = faults.get(None)
+    for index, raw in enumerate(block.envelopes):
+        detail = whole or faults.get(index)
+        try:
+            value = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            value = {}
+        value = value if isinstance(value, dict) else {}
+        proof = None if tree is None else tuple(each.hex() for each in tree.inclusion(index))
+        verdict = "failed" if detail else ("not_checked" if want.mode == "off" else "passed")
+        yield ledger_row(topic, block.record, value, ids[index], index, proof, verdict, detail)  # type: ignore[arg-type]
+
+
+def _faults(channel: Channel, block: Block, fault: Fault) -> dict[int | None, str]:
+    """What is wrong with which envelope; None stands for all of them, because the block itself is."""
+    if fault.step != "envelopes":
+        return {None: fault.detail}
+    found: dict[int | None, str] = {}
+    header = block.header
+    policy = channel.policy if channel.policy and channel.policy.hash == header.policy_hash else None
+    context = Context(policy=policy, policy_hash=header.policy_hash)
+    for index, raw in enumerate(block.envelopes):
+        try:
+            judge(parse_stored(raw), context).require()
+        except RopewalkError as error:
+            found[index] = f"block {header.height}, envelope {index}: {error.detail}"
+    return found or {None: fault.detail}
+
+
+def _refusal(fault: Fault, channel: str, block: Block) -> RopewalkError:
+    where = f"channel {channel}, {_fault_name(fault)} ({block.hash.hex()[:16]}…)"
+    return BrokenLink(
+        f"{where}: {fault.step}: {fault.detail}",
+        topic=channel,
+        entry=block.hash.hex(),
+        height=fault.height,
+        step=fault.step,
+    )
+
+
+def _named(error: RopewalkError, channel: str, height: int) -> RopewalkError:
+    return Damaged(f"channel {channel}, block {height}: {error.detail}", height=height, topic=channel)
+
+
+def _read_channel(home: Path, topic: str) -> Channel:
+    folder = home / check_channel_name(topic)
+    try:
+        value = jcs.parse((folder / "channel.json").read_bytes())
+    except FileNotFoundError as error:
+        raise NotFound(f'no channel "{topic}"', channel=topic) from error
+    if not isinstance(value, dict) or value.get("version") != 1 or value.get("channel") != topic:
+        raise Damaged(f"channel {topic}: channel.json is not ours", reason="settings")
+    policy = None
+    if value.get("policy_hash") is not None:
+        policy = parse_policy((folder / "policy.json").read_bytes())
+        if policy.hash.hex() != value["policy_hash"]:
+            raise Damaged(f"channel {topic}: policy.json is not the policy of this channel", reason="policy")
+    signer = PublicKey.from_json(value.get("signer"))
+    trust = Trust((signer,), (signer,), None if policy is None else policy.hash)
+    return Channel(topic, Segments(folder), trust, policy)

@@ -1,0 +1,28 @@
+"""One Spark session for the whole run, started by our own launcher on two cores."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pipeline.world import World, usual
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    from ropewalk.pipeline.launch import Setting, launch, stop
+
+    cache = Path(tempfile.gettempdir()) / f"ropewalk-test-cache-{os.getuid()}"
+    session = launch(Setting("local[2]", cache=cache), os.environ)
+    yield session
+    stop(session)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return usual(tmp_path / "log.git")

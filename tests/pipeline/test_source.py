@@ -1,0 +1,105 @@
+"""The data source through real Spark: found by itself, batch and stream, filters, strict and quarantine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropewalk.errors import RopewalkError
+from ropewalk.pipeline import to_arrow
+from ropewalk.pipeline.refusals import find_refusal
+from tests.pipeline.tampering import TAMPERINGS
+from tests.pipeline.world import World
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+
+
+def read(spark: Any, world: World, **options: str) -> Any:
+    reader = spark.read.format("ropewalk").option("repository", str(world.path))
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader.load()
+
+
+def test_spark_finds_the_source_and_sees_the_rows_that_arrow_sees(spark: Any, world: World):
+    frame = read(spark, world)
+    counted = {
+        (row.engine, row.topic): row["count"] for row in frame.groupBy("engine", "topic").count().collect()
+    }
+    assert sum(counted.values()) == to_arrow(world.path).num_rows == 47
+    assert frame.where("verdict = 'passed'").count() == 47
+    assert frame.where("topic = 'prod'").selectExpr("sum(payload:n::int)").first()[0] == sum(range(12))
+
+
+def test_a_filter_reads_less_and_means_the_same(spark: Any, world: World):
+    frame = read(spark, world, engine="ledger", rows_per_partition="4")
+    assert frame.count() == 20
+    some = frame.where("height >= 2 and height < 4 and type = 'test.seen'")
+    assert some.count() == 4
+    assert some.rdd.getNumPartitions() < frame.rdd.getNumPartitions()
+
+
+def test_a_foreign_session_without_pushdown_reads_too(spark: Any, world: World):
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        assert read(spark, world, engine="gitlog").where("topic = 'prod' and height < 3").count() == 3
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def test_only_the_columns_asked_for_are_read(spark: Any, world: World):
+    assert read(spark, world, columns="topic,height").columns == ["topic", "height"]
+
+
+def test_a_stream_reads_on_where_it_ended(spark: Any, world: World, tmp_path: Path):
+    def run() -> None:
+        stream = (
+            spark.readStream.format("ropewalk")
+            .option("repository", str(world.path))
+            .option("columns", "topic,entry_id,content_id")
+            .option("max_rows_per_batch", "20")
+            .load()
+        )
+        query = (
+            stream.writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(240)
+
+    def rows() -> tuple[int, int]:
+        found = spark.read.parquet(str(tmp_path / "out"))
+        return found.count(), found.distinct().count()
+
+    run()
+    assert rows() == (47, 47)
+    world.git("prod", 3)
+    world.gossip("com.example.chat", 2)
+    world.git("new-topic", 1)
+    run()
+    assert rows() == (53, 53)
+
+
+@pytest.mark.parametrize("name", sorted(TAMPERINGS))
+def test_tampered_data_stops_a_strict_reader_and_comes_marked_through_quarantine(
+    spark: Any, world: World, name: str
+):
+    tampering = TAMPERINGS[name]
+    tampering.act(world)
+    with pytest.raises(Exception) as caught:
+        read(spark, world, engine=tampering.engine).count()
+    refusal = find_refusal(str(caught.value))
+    assert isinstance(refusal, RopewalkError) and refusal.exit_code == 5, caught.value
+    if tampering.refused_always:
+        with pytest.raises(Exception, match="ropewalk-refusal"):
+            read(spark, world, engine=tampering.engine, verify="quarantine").count()
+        return
+    frame = read(spark, world, engine=tampering.engine, verify="quarantine").cache()
+    bad = frame.where("verdict = 'failed'").collect()
+    assert bad and all(row.detail for row in bad)
+    assert frame.where("verdict = 'passed'").count() == tampering.left
+    frame.unpersist()
