@@ -31,6 +31,11 @@ channel_option = click.option("--channel", required=True, metavar="C", help="The
     lazy={
         "append": ("ropewalk.cli.ledger_append", "append", "Judge envelopes and seal them into blocks."),
         "policy": ("ropewalk.cli.ledger_policy", "policy", "Show, check and hash policies."),
+        "adapt": (
+            "ropewalk.cli.adapt",
+            "adapt",
+            "Sign an envelope of another version again, original inside.",
+        ),
         "replay": ("ropewalk.cli.replay", "replay", "Fold a channel into a state and name it by its root."),
         "receipt": (
             "ropewalk.cli.publish",

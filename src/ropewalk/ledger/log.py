@@ -32,7 +32,8 @@ from ropewalk.ledger.envelope import Envelope, parse, parse_stored
 from ropewalk.ledger.marks import Marks, claim_key, marks_of
 from ropewalk.ledger.policy import Decision, Policy
 from ropewalk.ledger.rules import SUPPORTED_MINORS, Context, Finding, Position, judge_alone, judge_in_place
-from ropewalk.ledger.ticket import Duty, Forming, Pending, Receipt, Ticket, wake_in_turn
+from ropewalk.ledger.steps import Status
+from ropewalk.ledger.ticket import Duty, Forming, Pending, Receipt, Ticket
 
 __all__ = ["Blocks", "Head", "Index", "Limits", "Log", "Receipt", "Ticket"]
 
@@ -115,12 +116,13 @@ class Log:
         limits: Limits | None = None,
         supported_minors: frozenset[str] = SUPPORTED_MINORS,
         keep_evidence: Callable[[str, bytes], None] | None = None,
+        evidence: Callable[[Envelope], tuple[Status, str]] | None = None,
     ) -> None:
         self.channel, self.head, self.policy = channel, head, policy
         self.limits = limits or Limits()
         self._key, self._blocks, self._index, self._now_ns = key, blocks, index, now_ns
         self._keep_evidence = keep_evidence
-        self._context = Context(self, policy, supported_minors)
+        self._context = Context(self, policy, supported_minors, evidence=evidence)
         self._mutex = threading.Lock()
         self._full = threading.Condition(self._mutex)
         self._arrivals: deque[tuple[bytes, Ticket]] = deque()
@@ -394,11 +396,10 @@ class Log:
 
     def _publish(self, written: list[tuple[Forming, Block, Any]], error: RopewalkError | None) -> None:
         """Index, move the head, settle tickets. Holds the mutex."""
-        asleep: list[Ticket] = []
         for forming, block, place in written:
             self._take_in(forming.envelopes, block, place)
             for index, ticket in enumerate(forming.tickets):
-                asleep += ticket.decide(Receipt(forming.envelopes[index].id, block.height, index, block.hash))
+                ticket.settle(Receipt(forming.envelopes[index].id, block.height, index, block.hash))
         if error is not None:
             # What was placed meanwhile was judged as if the blocks below it stood: it falls with them.
             fallen = self._sealing[len(written) :] + self._forming
@@ -406,12 +407,11 @@ class Log:
             self._pending.clear()
             for forming in fallen:
                 for ticket in forming.tickets:
-                    asleep += ticket.decide(error)
+                    ticket.settle(error)
         else:
             for forming in self._sealing:
                 self._pending.drop(forming.envelopes)
             self._sealing = []
-        wake_in_turn(asleep)
 
     def _take_in(self, envelopes: Sequence[Envelope], block: Block, place: Any) -> None:
         self._index.add(place, [len(line) for line in block.lines()], marks_of(block.header, envelopes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from ropewalk.ledger.envelope import Envelope
 from ropewalk.ledger.marks import CLAIMING, claim_key
 from ropewalk.ledger.rules import Position
 
-__all__ = ["Duty", "Forming", "Pending", "Receipt", "Ticket", "wake_in_turn"]
+__all__ = ["Duty", "Forming", "Pending", "Receipt", "Ticket"]
 
 
 Duty = Literal["judge", "write"]
@@ -43,7 +43,7 @@ class Receipt:
 class Ticket:
     """An envelope on its way. `waiting`: a thread sleeps on it; `duty`: what that thread shall do when it wakes."""
 
-    __slots__ = ("_latch", "_outcome", "duty", "following", "twins", "waiting")
+    __slots__ = ("_latch", "_outcome", "duty", "twins", "waiting")
 
     def __init__(self) -> None:
         self._latch = threading.Lock()  # a bare lock: an Event would cost ten times as much per envelope
@@ -51,34 +51,24 @@ class Ticket:
         self._outcome: Receipt | RopewalkError | None = None
         self.duty: Duty | None = None
         self.waiting = False
-        self.following: Ticket | None = None
         self.twins: list[Ticket] = []
 
     def settle(self, outcome: Receipt | RopewalkError) -> None:
         """Give the outcome to whoever waits, also to those who sent the same bytes meanwhile."""
-        wake_in_turn(self.decide(outcome))
-
-    def decide(self, outcome: Receipt | RopewalkError) -> Iterator[Ticket]:
-        """Set the outcome; the tickets that threads sleep on come back, still asleep."""
         self._outcome = outcome
         if self.waiting:
-            yield self
+            self.wake()
         for twin in self.twins:
-            yield from twin.decide(
-                replace(outcome, replayed=True) if isinstance(outcome, Receipt) else outcome
-            )
+            twin.settle(replace(outcome, replayed=True) if isinstance(outcome, Receipt) else outcome)
 
     def wake(self) -> None:
-        """Let the waiting thread go on."""
+        """Let the sleeping thread go on."""
         self.waiting = False
         self._latch.release()
 
     def wait(self) -> None:
-        """Sleep until settled or given a duty; then wake the next one in turn."""
+        """Sleep until settled or given a duty."""
         self._latch.acquire()
-        following, self.following = self.following, None
-        if following is not None:
-            following.wake()
 
     @property
     def settled(self) -> bool:
@@ -96,20 +86,6 @@ class Ticket:
         if isinstance(self.outcome, RopewalkError):
             raise self.outcome
         return self.outcome
-
-
-def wake_in_turn(tickets: Iterable[Ticket]) -> None:
-    """Wake sleeping threads one by the other: all at once they would only fight over the interpreter."""
-    before: Ticket | None = None
-    first: Ticket | None = None
-    for ticket in tickets:
-        if before is None:
-            first = ticket
-        else:
-            before.following = ticket
-        before = ticket
-    if first is not None:
-        first.wake()
 
 
 class Forming:

@@ -7,8 +7,9 @@ The first fault, by height, survives every join: it names the block, the envelop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from ropewalk.errors import RopewalkError
@@ -25,7 +26,7 @@ __all__ = [
     "STEPS",
     "Fault",
     "Found",
-    "Looked",
+    "Piece",
     "Seen",
     "Span",
     "Spread",
@@ -35,6 +36,7 @@ __all__ = [
     "to_report",
 ]
 
+PIECE_ENVELOPES: Final = 32
 STEPS: Final = (
     "storage",
     "block_form",
@@ -77,20 +79,28 @@ EMPTY: Final = Span("", 0, -1, b"", b"", 0, 0, 0, 0, 0)
 """The span of no blocks: joining it changes nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
-    """One block looked at alone: its span, and its envelopes with what was found about each so far."""
-
-    span: Span
-    header: Header | None = None
-    envelopes: tuple[tuple[Envelope, dict[int, Finding], Decision | None], ...] = ()
-
-
 Found = tuple[int, Sequence[bytes]]
 """A height, and the lines stored for it."""
 
-Spread = Callable[[Callable[[Found], Looked], Iterable[Found]], Iterable[Looked]]
-"""How blocks are looked at: `map`, or something that does the same with several hands and keeps the order."""
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A few envelopes of one block on their way through the checks; the last one closes the block.
+
+    Small, so that parsing the next piece, checking the signatures of this one and remembering the one before can go on
+    side by side without many envelopes being held at once.
+    """
+
+    span: Span
+    header: Header | None = None
+    first: int = 0
+    envelopes: tuple[Envelope, ...] = ()
+    alone: tuple[tuple[dict[int, Finding], Decision | None], ...] = ()
+    closes: bool = True
+
+
+Spread = Callable[[Callable[[Piece], Piece], Iterable[Piece]], Iterable[Piece]]
+"""How pieces are judged: `map`, or something that does the same with several hands and keeps the order."""
 
 
 def check_block(
@@ -105,13 +115,16 @@ def check_block(
 
     `height` is where it was found; it names the fault if the block cannot even say who it is.
     """
-    looked = _look(lines, height, trust, policy, deep)
-    return looked.span if looked.span.fault is not None else _judge_rest(looked, None)
+    span = EMPTY
+    for piece in map(partial(_judge_piece, policy), _pieces((height, lines), trust, deep)):
+        span = _close(span, piece, None)
+        if span.fault is not None:
+            break
+    return span
 
 
-def _look(
-    lines: Sequence[bytes], height: int, trust: Trust | None, policy: Policy | None, deep: bool
-) -> Looked:
+def _look(lines: Sequence[bytes], height: int, trust: Trust | None) -> tuple[Span, Block | None, list[bytes]]:
+    """What can be seen of a block without opening its envelopes."""
     span = replace(EMPTY, first=height, last=height, blocks=1, envelopes=max(0, len(lines) - 1))
     step = "block_form"
     try:
@@ -130,47 +143,68 @@ def _look(
             0,
         )
         step = "block_hashes"
-        ids = [envelope_id(raw) for raw in block.envelopes]
+        ids: list[bytes] = [envelope_id(raw) for raw in block.envelopes]
         check_contents(block, ids)
         step = "block_signatures"
         check_signature(block.record, trust.block_signers if trust is not None else None)
     except RopewalkError as error:
-        return Looked(replace(span, fault=Fault(height, step, error.detail)))
+        return replace(span, fault=Fault(height, step, error.detail)), None, []
     if trust is not None and trust.policy_hash is not None and header.policy_hash != trust.policy_hash:
-        return Looked(replace(span, fault=Fault(height, "policy_hash", f"block {height}: another policy")))
-    if not deep:
-        return Looked(span, header)
-    known = policy if policy is not None and policy.hash == header.policy_hash else None
-    context = Context(policy=known, policy_hash=header.policy_hash)
-    envelopes = []
-    for index, raw in enumerate(block.envelopes):
-        try:
-            envelope = parse_stored(raw, ids[index])
-        except RopewalkError as error:
-            return Looked(replace(span, fault=_fault_in(height, index, error)))
-        envelopes.append((envelope, *judge_alone(envelope, context)))
-    return Looked(span, header, tuple(envelopes))
+        fault = Fault(height, "policy_hash", f"block {height}: another policy")
+        return replace(span, fault=fault), None, []
+    return span, block, ids
 
 
-def _judge_rest(looked: Looked, seen: Seen | None) -> Span:
+def _pieces(found: Found, trust: Trust | None, deep: bool) -> Iterator[Piece]:
+    """The block in pieces, its envelopes parsed; one piece without envelopes where they are not to be opened."""
+    height, lines = found
+    span, block, ids = _look(lines, height, trust)
+    if block is None or not deep:
+        yield Piece(span, block.header if block is not None else None)
+        return
+    count = len(block.envelopes)
+    for first in range(0, count, PIECE_ENVELOPES):
+        envelopes = []
+        for index in range(first, min(first + PIECE_ENVELOPES, count)):
+            try:
+                envelopes.append(parse_stored(block.envelopes[index], ids[index]))
+            except RopewalkError as error:
+                yield Piece(replace(span, fault=_fault_in(height, index, error)), block.header)
+                return
+        yield Piece(span, block.header, first, tuple(envelopes), closes=first + PIECE_ENVELOPES >= count)
+
+
+def _judge_piece(policy: Policy | None, piece: Piece) -> Piece:
+    """What can be said of each envelope of a piece alone."""
+    if not piece.envelopes:
+        return piece
+    assert piece.header is not None
+    known = policy if policy is not None and policy.hash == piece.header.policy_hash else None
+    context = Context(policy=known, policy_hash=piece.header.policy_hash)
+    return replace(piece, alone=tuple([judge_alone(envelope, context) for envelope in piece.envelopes]))
+
+
+def _close(before: Span, piece: Piece, seen: Seen | None) -> Span:
     """Join what was found about each envelope alone with what the channel says about it."""
-    span, header, unchecked = looked.span, looked.header, 0
-    if header is None:
-        return span
+    span, header, unchecked = piece.span, piece.header, 0
+    if before.blocks and before.last == span.last:
+        span = before  # further pieces of the same block
+    if piece.span.fault is not None or header is None:
+        return piece.span
     context = Context(seen)
-    for index, (envelope, alone, decision) in enumerate(looked.envelopes):
-        verdict = judge_in_place(envelope, context, alone, decision)
+    for number, envelope in enumerate(piece.envelopes):
+        verdict = judge_in_place(envelope, context, *piece.alone[number])
         if not verdict.all_passed:
             try:
                 verdict.require()
             except RopewalkError as error:
-                return replace(span, fault=_fault_in(header.height, index, error))
+                return replace(span, fault=_fault_in(header.height, piece.first + number, error))
             unchecked += sum(finding.status == "not_checked" for finding in verdict.findings)
         if seen is not None:
-            seen.remember(envelope, header.height, index)
-    if seen is not None:
+            seen.remember(envelope, header.height, piece.first + number)
+    if seen is not None and piece.closes:
         seen.remember_root(header.merkle_root, header.envelope_count)
-    return replace(span, unchecked=unchecked) if unchecked else span
+    return replace(span, unchecked=span.unchecked + unchecked) if unchecked else span
 
 
 def _fault_in(height: int, index: int, error: RopewalkError) -> Fault:
@@ -212,17 +246,13 @@ def check_channel(
     spread: Spread = map,
 ) -> Span:
     """A channel from its first block, streamed: every block alone, the links, and with `deep` all eight rules."""
-    seen = Seen()
-
-    def look(found: Found) -> Looked:
-        return _look(found[1], found[0], trust, policy, deep)
-
-    whole = EMPTY
-    for looked in spread(look, blocks):
-        span = looked.span
-        if span.fault is None and whole.fault is None and deep:
-            span = _judge_rest(looked, seen)
-        whole = join(whole, span)
+    seen = Seen() if deep else None
+    pieces = (piece for found in blocks for piece in _pieces(found, trust, deep))
+    whole, block = EMPTY, EMPTY
+    for piece in spread(partial(_judge_piece, policy), pieces):
+        block = _close(block, piece, seen)
+        if piece.closes or block.fault is not None:
+            whole, block = join(whole, block), EMPTY
         if whole.fault is not None:  # nothing above it can be believed
             break
     if whole.blocks and whole.fault is None and (whole.first, whole.below) != (0, GENESIS):

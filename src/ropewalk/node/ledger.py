@@ -2,6 +2,7 @@
 
 <home>/ledger/<channel>/channel.json    {"version":1,"channel","key","signer","policy_hash"}
 <home>/ledger/<channel>/policy.json     the policy bundle, where there is one
+<home>/ledger/<channel>/evidence.json   which roots, keys and builders evidence must lead to, where that is judged
 <home>/ledger/<channel>/segments/…      the blocks
 <home>/ledger/<channel>/evidence/…      both sides of every fork that was seen
 """
@@ -28,7 +29,7 @@ from ropewalk.ledger.log import Head, Limits, Log
 from ropewalk.ledger.marks import derive
 from ropewalk.ledger.policy import Policy, parse_policy
 from ropewalk.ledger.proof import Consistency, Proof, RangeStatement
-from ropewalk.ledger.steps import Report
+from ropewalk.ledger.steps import Report, Status
 from ropewalk.ledger.trust import Trust
 from ropewalk.ledger.verify import Fault, check_channel, to_report
 from ropewalk.stores.ledgerindex import LedgerIndex
@@ -271,6 +272,7 @@ class OpenLog:
             policy=settings.policy,
             limits=limits,
             keep_evidence=self._keep_evidence,
+            evidence=_evidence_of(channel.folder, now_ns),
         )
 
     def _keep_evidence(self, name: str, raw: bytes) -> None:
@@ -293,6 +295,18 @@ class OpenLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _evidence_of(folder: Path, now_ns: Callable[[], int]) -> Callable[[Envelope], tuple[Status, str]] | None:
+    """How evidence is judged in a channel that has an evidence.json; without one, only its binding is."""
+    try:
+        raw = (folder / "evidence.json").read_bytes()
+    except FileNotFoundError:
+        return None
+    # Certificates are read with a large library, which only channels that need it should load.
+    from ropewalk.ledger.evidence import evidence_check, parse_evidence_trust
+
+    return evidence_check(parse_evidence_trust(raw), now_ns)
 
 
 def open_channel(home: Path, channel: str) -> Channel:
