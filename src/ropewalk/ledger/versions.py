@@ -1,0 +1,184 @@
+"""Versions of the envelope format (S4 §8, §16): ranges, the highest common one, and a life as data.
+
+A minor version moves preview → active → maintenance → deprecated → disabled. The state says what is let in:
+
+    preview      only where its flag is set
+    active       always
+    maintenance  always
+    deprecated   until its sunset; after that nothing new, reading for a grace time
+    disabled     nothing
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast, get_args
+
+from ropewalk.errors import Invalid
+from ropewalk.kernel import jcs
+from ropewalk.ledger.envelope import NANOS, parse_timestamp
+
+__all__ = [
+    "LIFECYCLE",
+    "Access",
+    "Lifecycle",
+    "Stage",
+    "access",
+    "due_notices",
+    "highest_common",
+    "parse_lifecycle",
+    "parse_range",
+    "version_of",
+    "writable_minors",
+]
+
+Stage = Literal["preview", "active", "maintenance", "deprecated", "disabled"]
+Access = Literal["write", "read", "none"]
+NOTICE_DAYS: Final = (30, 14, 7)
+DAY_NS: Final = 86_400 * NANOS
+_ORDER: Final = get_args(Stage)
+_RANGE = re.compile(r"(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})\.x")
+_VERSION = re.compile(r"(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class Lifecycle:
+    """Where one minor version stands in its life."""
+
+    minor: str
+    stage: Stage
+    sunset: str | None = None
+    grace_days: int = 90
+
+    def moved_to(self, stage: Stage, sunset: str | None = None) -> Lifecycle:
+        """The next stage; a life goes only forward."""
+        if _ORDER.index(stage) <= _ORDER.index(self.stage):
+            raise Invalid(f"version {self.minor}.x is {self.stage}; it cannot become {stage}")
+        return Lifecycle(self.minor, stage, sunset or self.sunset, self.grace_days)
+
+
+LIFECYCLE: Final = (Lifecycle("1.0", "active"), Lifecycle("1.1", "active"))
+"""The versions this code knows."""
+
+
+def parse_range(text: str) -> tuple[int, int]:
+    """Major and minor of a range.
+
+    >>> parse_range("1.1.x")
+    (1, 1)
+    """
+    found = _RANGE.fullmatch(text)
+    if found is None:
+        raise Invalid(f"version range {text[:40]!r}: expected a form like 1.0.x")
+    return int(found[1]), int(found[2])
+
+
+def version_of(text: str) -> tuple[int, int, int]:
+    """Major, minor and patch of a version.
+
+    >>> version_of("1.0.3")
+    (1, 0, 3)
+    """
+    found = _VERSION.fullmatch(text)
+    if found is None:
+        raise Invalid(f"version {text[:40]!r}: expected a form like 1.0.0")
+    return int(found[1]), int(found[2]), int(found[3])
+
+
+def highest_common(ours: Iterable[str], theirs: Iterable[str]) -> str | None:
+    """The highest range both sides support (S4 §8).
+
+    >>> highest_common(["1.0.x", "1.1.x"], ["1.0.x", "1.1.x", "1.10.x"])
+    '1.1.x'
+    >>> highest_common(["1.0.x"], ["2.0.x"]) is None
+    True
+    """
+    common = {parse_range(text) for text in ours} & {parse_range(text) for text in theirs}
+    return f"{max(common)[0]}.{max(common)[1]}.x" if common else None
+
+
+def access(
+    minor: str, at_ns: int, table: Sequence[Lifecycle] = LIFECYCLE, previews: Iterable[str] = ()
+) -> tuple[Access, str]:
+    """What a version may do at a time, and why.
+
+    >>> access("1.0", 0)
+    ('write', '1.0.x is active')
+    >>> access("9.0", 0)
+    ('none', '9.0.x is not known')
+    """
+    life = next((each for each in table if each.minor == minor), None)
+    if life is None:
+        return "none", f"{minor}.x is not known"
+    said = f"{minor}.x is {life.stage}"
+    if life.stage == "disabled":
+        return "none", said
+    if life.stage == "preview":
+        return ("write", said) if minor in set(previews) else ("none", f"{said} and its flag is not set")
+    if life.stage != "deprecated" or life.sunset is None or at_ns < parse_timestamp(life.sunset):
+        return "write", said
+    if at_ns < parse_timestamp(life.sunset) + life.grace_days * DAY_NS:
+        return "read", f"{said} and its sunset was {life.sunset}"
+    return "none", f"{said} and its grace time is over"
+
+
+def writable_minors(
+    at_ns: int, table: Sequence[Lifecycle] = LIFECYCLE, previews: Iterable[str] = ()
+) -> frozenset[str]:
+    """The minors that rule 4 accepts at ingress.
+
+    >>> sorted(writable_minors(0))
+    ['1.0', '1.1']
+    """
+    flags = tuple(previews)
+    return frozenset(each.minor for each in table if access(each.minor, at_ns, table, flags)[0] == "write")
+
+
+def due_notices(at_ns: int, table: Sequence[Lifecycle] = LIFECYCLE) -> list[dict[str, Any]]:
+    """Payloads of the alerts that are due before a sunset: the nearest of 30, 14 and 7 days.
+
+    >>> soon = [Lifecycle("1.0", "deprecated", "1970-01-11T00:00:00Z")]
+    >>> due_notices(0, soon)
+    [{'version': '1.0.x', 'sunset': '1970-01-11T00:00:00Z', 'days': 14}]
+    """
+    out: list[dict[str, Any]] = []
+    for life in table:
+        if life.sunset is None or life.stage == "disabled":
+            continue
+        left = parse_timestamp(life.sunset) - at_ns
+        due = [days for days in NOTICE_DAYS if 0 < left <= days * DAY_NS]
+        if due:
+            out.append({"version": f"{life.minor}.x", "sunset": life.sunset, "days": min(due)})
+    return out
+
+
+def parse_lifecycle(raw: bytes) -> tuple[Lifecycle, ...]:
+    """A table of lives from JSON: `[{"version":"1.0.x","stage":…,"sunset":…,"grace_days":…}]`.
+
+    >>> parse_lifecycle(b'[{"version":"1.0.x","stage":"active"}]')[0].stage
+    'active'
+    """
+    value = jcs.parse(raw)
+    if not isinstance(value, list):
+        raise Invalid("a table of versions is a list")
+    out: list[Lifecycle] = []
+    for each in value:
+        if not isinstance(each, dict) or each.keys() - {"version", "stage", "sunset", "grace_days"}:
+            raise Invalid("a version has version, stage, sunset and grace_days")
+        major, minor = parse_range(str(each.get("version")))
+        stage, sunset, grace = each.get("stage"), each.get("sunset"), each.get("grace_days", 90)
+        if stage not in _ORDER:
+            raise Invalid(f"stage {str(stage)[:40]!r} is none of {', '.join(_ORDER)}")
+        if type(grace) is not int or grace < 0:
+            raise Invalid("grace_days is a number of days")
+        if sunset is not None:
+            parse_timestamp(str(sunset))
+        if stage == "deprecated" and sunset is None:
+            raise Invalid(f"{major}.{minor}.x is deprecated and needs a sunset")
+        life = Lifecycle(f"{major}.{minor}", cast(Stage, stage), cast("str | None", sunset), grace)
+        if any(known.minor == life.minor for known in out):
+            raise Invalid(f"{life.minor}.x stands twice")
+        out.append(life)
+    return tuple(out)
