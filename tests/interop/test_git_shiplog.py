@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,12 +69,12 @@ def test_every_entry_is_what_the_facts_say(mirror):
                 fact["author_time"],
             )
             assert event.payload["source"]["signature"] == ("good" if fact["signed"] else "none")
-            assert native["seq"] == fact["seq"] and native["status"] == fact["status"]
+            assert native is not None and native["seq"] == fact["seq"] and native["status"] == fact["status"]
             note = read_note(log.store, LOG_NOTES, event.commit)
             if fact["note_blob"] is None:
                 assert note is None
             else:
-                assert len(note) == fact["note_bytes"]
+                assert note is not None and len(note) == fact["note_bytes"]
                 assert hashlib.sha256(note).hexdigest() == fact["note_sha256"]
 
 
@@ -138,7 +139,7 @@ def messages(repository: Path, env: str) -> list[str]:
     return [raw.partition("\n\n")[2] for raw in raws]
 
 
-def check_shape(text: str) -> dict:
+def check_shape(text: str) -> dict[str, Any]:
     """The form §3.2 of the tool's own commits has; the tests below also hold its real commits to this."""
     lines = text.split("\n")
     for pattern, line in zip(HEAD_LINES, lines, strict=False):
@@ -146,7 +147,7 @@ def check_shape(text: str) -> dict:
     assert sum(line.startswith("---") for line in lines) == 1
     body = "\n".join(lines[len(HEAD_LINES) :])
     assert body.startswith("{\n  ") and body.endswith("\n}")  # no newline behind the brace
-    found = json.loads(body)
+    found: dict[str, Any] = json.loads(body)
     assert body == json.dumps(found, indent=2, ensure_ascii=False)
     # What `validate-trailer` asks for, and what the tool itself always writes.
     assert found["env"] and found["ts"] and found["status"] and found["what"]["service"]
@@ -200,7 +201,9 @@ def test_links_and_trees_are_those_the_receiving_hook_asks_for(mirror):
         entry = parse_entry(Oid(oid), raw)
         assert entry.problems == () and entry.commit.tree == EMPTY_TREE
         assert entry.commit.author == entry.commit.committer
-        assert entry.trailer["seq"] == seq and entry.trailer["trust_oid"] == trust
+        assert (
+            entry.trailer is not None and entry.trailer["seq"] == seq and entry.trailer["trust_oid"] == trust
+        )
         assert entry.trailer["journal_parent"] == parent == next(iter(entry.commit.parents), None)
         parent = oid
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.manners import emit_line, fail, session
-from ropewalk.cli.places import here
+from ropewalk.cli.places import here, sealing_key
 from ropewalk.errors import Invalid, RopewalkError
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ def opened() -> Repository:
     """The repository of this command."""
     from ropewalk.node.open import open_place
 
-    return open_place(here())
+    log = open_place(here())
+    log.privacy.keys = sealing_key  # a privacy rule may want a value behind a pointer
+    return log
 
 
 def short(name: str) -> str:

@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "messages": ("ropewalk.cli.messages", "messages", "Messages of a topic in git: publish, read."),
     "consumer": ("ropewalk.cli.consumer", "consumer", "Where consumer groups stand, and how far behind."),
     "heads": ("ropewalk.cli.heads", "heads", "Heads seen, signed, and accepted."),
+    "pointer": ("ropewalk.cli.pointer", "pointer", "Seal private bytes behind pointers, open and erase them."),
     "verify": ("ropewalk.cli.verify", "verify", "Verify a repository, a proof or a bundle, offline."),
     "gossip": ("ropewalk.cli.gossip", "gossip", "A signed log between peers, synced by comparing trees."),
     "doctor": ("ropewalk.cli.doctor", "doctor", "Check the installation and the repository."),

@@ -23,7 +23,6 @@ from ropewalk.kernel.digest import ContentId, Tag, content_id
 from ropewalk.kernel.seal import NONCE_BYTES, TAG_BYTES, SealingKey, hkdf_sha256
 
 __all__ = [
-    "GUESSABLE_BITS",
     "Pointer",
     "SealedPointer",
     "check_uri",

@@ -18,7 +18,7 @@ from ropewalk.gitlog.pointer import entropy_bits, is_pointer
 from ropewalk.kernel import jcs, schema
 from ropewalk.kernel.digest import ContentId, content_id
 
-__all__ = ["Applied", "Policy", "PrivacyClass", "Rule", "Sealer", "apply_policy", "parse_policy"]
+__all__ = ["Policy", "PrivacyClass", "PrivacyOutcome", "Rule", "Sealer", "apply_policy", "parse_policy"]
 
 SCHEMA = "policy/governance_policy"
 RULES_MAX = 1_000
@@ -59,7 +59,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class PrivacyOutcome:
     """A payload with its rules applied: which paths were removed, which became pointers."""
 
     payload: dict[str, Any]
@@ -89,12 +89,12 @@ def parse_policy(raw: bytes) -> Policy:
     return Policy(rules, content_id(jcs.encode(document)))
 
 
-def apply_policy(policy: Policy, payload: Mapping[str, Any], sealer: Sealer | None) -> Applied:
+def apply_policy(policy: Policy, payload: Mapping[str, Any], sealer: Sealer | None) -> PrivacyOutcome:
     """The payload as it may be recorded. Without a sealer, a member that must become a pointer is refused.
 
     >>> policy = parse_policy(b'{"privacy":{"rules":[{"select":"user.*mail","action":"redact"}]}}')
     >>> apply_policy(policy, {"user": {"email": "a@b", "name": "Ada"}}, None)
-    Applied(payload={'user': {'name': 'Ada'}}, redacted=('/user/email',), pointerized=())
+    PrivacyOutcome(payload={'user': {'name': 'Ada'}}, redacted=('/user/email',), pointerized=())
     """
     made: dict[str, Any] = deepcopy(dict(payload))
     redacted: list[str] = []
@@ -120,7 +120,7 @@ def apply_policy(policy: Policy, payload: Mapping[str, Any], sealer: Sealer | No
                 plaintext = jcs.encode(above[name])
                 above[name] = dict(sealer(plaintext, rule, rule.privacy_class.is_low_entropy(plaintext)))
                 pointerized.append(where)
-    return Applied(made, tuple(sorted(redacted)), tuple(sorted(pointerized)))
+    return PrivacyOutcome(made, tuple(sorted(redacted)), tuple(sorted(pointerized)))
 
 
 def _rule(at: int, fields: Mapping[str, Any], classes: Mapping[str, PrivacyClass]) -> Rule:

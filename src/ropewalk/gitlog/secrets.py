@@ -207,8 +207,9 @@ PATTERNS = tuple(
         (
             "private-key",
             "PRIVATE KEY",
-            r"-----BEGIN (?:[A-Z0-9]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?-----(?:\\[nr]|\s){0,8}"
-            r"(?:[A-Za-z-]{1,40}: [^\n]{0,200}\n){0,8}\s{0,8}[A-Za-z0-9+/=]{4}",
+            r"-----BEGIN (?:[A-Z0-9]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?-----"
+            r"(?:(?:\\[nr]|[\r\n])(?:\\[nr]|\s){0,8}(?:[A-Za-z-]{1,40}: [^\n]{0,200}\n){0,8}\s{0,8}[A-Za-z0-9+/]"
+            r"|[ \t]{1,8}[A-Za-z0-9+/]{16})",
             lambda _: True,
         ),
         ("age-key", "AGE-SECRET-KEY-1", r"\bAGE-SECRET-KEY-1[0-9A-Z]{58}\b", _real()),

@@ -157,6 +157,7 @@ def test_no_bytes_break_the_judge(raw):
 def test_one_changed_bit_of_the_signature_is_bad(flip):
     raw = signed_commit(Ed25519())
     body, signature = split_signature(raw)
+    assert signature is not None
     lines = signature.split(b"\n")
     from base64 import b64decode
 
