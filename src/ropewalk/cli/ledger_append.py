@@ -90,9 +90,7 @@ def _arrivals(file: str) -> Iterator[list[bytes]]:
                     *whole, rest = (rest + chunk).split(b"\n")
                     for start in range(0, len(whole), LINES_AHEAD_MAX):
                         arrived.put(whole[start : start + LINES_AHEAD_MAX])
-                    if len(rest) > LINE_BYTES_MAX:
-                        arrived.put([rest])  # refused as too large; nothing behind it can be found
-                        return
+                    rest = rest[: LINE_BYTES_MAX + 1]  # enough to be refused as too large when its end comes
                 if rest:
                     arrived.put([rest])
         except BaseException as error:

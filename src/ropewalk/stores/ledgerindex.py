@@ -335,7 +335,11 @@ class LedgerIndex:
 
     def _get(self, table: bytes, key: bytes) -> Any:
         if self._reader is None:
-            self._reader = self._env.begin()
+            try:
+                self._reader = self._env.begin()
+            except lmdb.MapResizedError:  # another process needed more room than we have mapped
+                self._env.set_mapsize(0)
+                self._reader = self._env.begin()
         return self._reader.get(key, db=self._tables[table])
 
     def _place(self, table: bytes, key: bytes) -> tuple[int, int] | None:

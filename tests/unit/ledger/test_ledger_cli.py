@@ -277,3 +277,11 @@ def test_heads_and_consistency_can_be_handed_to_others(ropewalk):
     assert made.code == 0
     assert ropewalk("verify", "c.json", "--json").json["ok"]
     assert ropewalk("ledger", "consistency", "--channel", "audit", "--old", "1", "--new", "9").code == 3
+
+
+def test_a_line_beyond_the_limit_is_refused_and_those_behind_it_are_answered(ropewalk):
+    Path("in.jsonl").write_bytes(b"\n".join([observed(1).raw, b"x" * (9 << 20), observed(2).raw]) + b"\n")
+    answer = ropewalk("ledger", "append", "--channel", "audit", "--file", "in.jsonl", "--jsonl", "--json")
+    first, refused, last = lines_of(answer)
+    assert answer.code == 8 and refused["code"] == "TooLarge"
+    assert (first["index"], last["replayed"]) == (0, False)
