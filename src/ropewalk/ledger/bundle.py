@@ -20,10 +20,11 @@ from typing import Any, Final, cast
 
 from blake3 import blake3
 
-from ropewalk.errors import BrokenLink, Invalid, RangeExceeded
+from ropewalk.errors import BrokenLink, DigestMismatch, Invalid, RangeExceeded
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
+from ropewalk.kernel.proofs import HASH_BYTES, pack_leaves
 from ropewalk.ledger.block import Block, Header
 from ropewalk.ledger.envelope import envelope_id
 from ropewalk.ledger.tar import END, member_header, padding
@@ -42,6 +43,7 @@ __all__ = [
     "parse_manifest",
     "proof_lines",
     "proof_name",
+    "prove_block",
 ]
 
 MANIFEST: Final = "bundle.manifest.json"
@@ -167,34 +169,46 @@ def frame_member(name: str, raw: bytes) -> bytes:
 def proof_lines(ids: Sequence[bytes]) -> bytes:
     """The proofs file of a block with these envelope ids.
 
-    Built from the root down: the path of a node is its sibling before its parent's path, so leaves share all the
-    text above them.
-
     >>> proof_lines([bytes(32)])[-24:]
     b'0","index":0,"path":[]}\\n'
     """
-    levels = [list(ids)]
-    node = merkle.LEDGER.node
-    while len(levels[-1]) > 1:
+    return prove_block(ids)[1]
+
+
+def prove_block(ids: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """The root over these envelope ids, and the proofs file.
+
+    Texts are built from the root down: the path of a node is its sibling before its parent's path, so all leaves below
+    a node share what stands above it.
+
+    >>> prove_block([bytes(32)])[0] == bytes(32)
+    True
+    """
+    levels = [pack_leaves(ids)]
+    while len(levels[-1]) > HASH_BYTES:
         below = levels[-1]
-        above = [node(left, right) for left, right in zip(below[::2], below[1::2], strict=False)]
-        levels.append([*above, below[-1]] if len(below) & 1 else above)
+        odd = len(below) % (2 * HASH_BYTES)
+        levels.append(merkle.LEDGER.level(below[: len(below) - odd]) + below[len(below) - odd :])
     paths = [""]
     for level in reversed(levels[:-1]):
-        texts = [f'"{each.hex()}"' for each in level]
-        rest = [f",{path}" if path else "" for path in paths]
-        if len(texts) & 1:  # the odd one rises: its path is its parent's
-            texts.append("")
-        swapped = [text for pair in zip(texts[1::2], texts[::2], strict=True) for text in pair]
-        paths = [text + rest[place >> 1] for place, text in enumerate(swapped)][: len(level)]
-        if len(level) & 1:
-            paths[-1] = rest[-1][1:]
-    return "".join(
-        [
-            f'{{"envelope_id":"{each.hex()}","index":{index},"path":[{path}]}}\n'
-            for index, (each, path) in enumerate(zip(ids, paths, strict=True))
-        ]
-    ).encode()
+        text = level.hex()
+        names = [text[at : at + 64] for at in range(0, len(text), 64)]
+        tails = [f'","{path}' if path else "" for path in paths]
+        fresh: list[str] = []
+        for left, right, tail in zip(names[::2], names[1::2], tails, strict=False):
+            fresh.append(right + tail)
+            fresh.append(left + tail)
+        if len(names) & 1:  # the odd one rises: its path is its parent's
+            fresh.append(paths[-1])
+        paths = fresh
+    text = levels[0].hex()
+    lines = [
+        f'{{"envelope_id":"{text[64 * index : 64 * index + 64]}","index":{index},"path":["{path}"]}}\n'
+        for index, path in enumerate(paths)
+    ]
+    if len(lines) == 1:
+        lines = [lines[0].replace('[""]', "[]")]
+    return levels[-1], "".join(lines).encode("ascii")
 
 
 def find_refs(ids: Sequence[bytes], envelopes: Sequence[bytes]) -> Iterator[dict[str, Any]]:
@@ -242,7 +256,14 @@ class Gathering:
             )
         ids = [envelope_id(raw) for raw in block.envelopes]
         lines = b"\n".join(block.envelopes) + b"\n"
-        proofs = proof_lines(ids)
+        root, proofs = prove_block(ids)
+        if root != header.merkle_root:
+            raise DigestMismatch(
+                f"block {header.height}: its envelopes are not those its header names",
+                expected=header.merkle_root.hex(),
+                got=root.hex(),
+                where="merkle_root",
+            )
         self._blocks.append(File(block_name(header.height), blake3(lines).hexdigest(), len(lines)))
         self._proofs.append(File(proof_name(header.height), blake3(proofs).hexdigest(), len(proofs)))
         self._headers.append(block.record.raw + b"\n")

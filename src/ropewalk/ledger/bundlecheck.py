@@ -40,7 +40,7 @@ from ropewalk.ledger.bundle import (
     find_refs,
     member_names,
     parse_manifest,
-    proof_lines,
+    prove_block,
 )
 from ropewalk.ledger.envelope import envelope_id, parse_stored
 from ropewalk.ledger.rules import Context, judge
@@ -393,11 +393,10 @@ class BundleVerifier:
         ids = [envelope_id(raw) for raw in lines]
         self.envelopes += len(ids)
         self._match_refs(height, ids, lines)
-        proofs = proof_lines(ids)
+        root, proofs = prove_block(ids)
         seen = _Seen(len(ids), blake3(b"".join(ids)).digest(), blake3(proofs).digest(), None, kinds)
         head = self._heads.get(height)
         if head is not None:
-            root = merkle.root(ids)
             seen.root_holds = (root, len(ids)) == head
             if not seen.root_holds:
                 what = (

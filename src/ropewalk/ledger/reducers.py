@@ -81,9 +81,14 @@ def registers(state: State, event: dict[str, Any], moment: Moment) -> State:
     return state
 
 
-_IN_FORCE: Final = frozenset(("success", "succeeded", "finished", "override", "revert", "finalize"))
-_GONE: Final = frozenset(("removed", "retired"))
-_ABOUT: Final = ("version", "artifact", "commit")
+# What a status does to what runs: True puts it in force, False ends it; all others change nothing.
+_EFFECTS: Final = {
+    **{
+        f"deployment.{each}": True
+        for each in ("success", "succeeded", "finished", "override", "revert", "finalize")
+    },
+    **{f"deployment.{each}": False for each in ("removed", "retired")},
+}
 
 
 def deployments(state: State, event: dict[str, Any], moment: Moment) -> State:
@@ -97,22 +102,30 @@ def deployments(state: State, event: dict[str, Any], moment: Moment) -> State:
     >>> deployments({}, done, Moment("c", 3, 0))
     {'prod': {'web': {'since': '2024-11-01T12:00:00Z', 'height': 3, 'version': '7'}}}
     """
-    name, payload = event["event_type"], event["payload"]
-    if not name.startswith("deployment.") or not isinstance(payload, dict):
+    effect = _EFFECTS.get(event["event_type"])
+    if effect is None:
         return state
-    environment, service, status = payload.get("environment"), payload.get("service"), name[11:]
-    if not isinstance(environment, str) or not isinstance(service, str):
+    payload = event["payload"]
+    if type(payload) is not dict:
         return state
-    if status in _IN_FORCE:
-        running = {"since": event["timestamp"], "height": moment.height}
-        for each in _ABOUT:
-            if each in payload:
-                running[each] = payload[each]
-        state.setdefault(environment, {})[service] = running
-    elif status in _GONE and service in state.get(environment, {}):
-        del state[environment][service]
-        if not state[environment]:
-            del state[environment]
+    environment, service = payload.get("environment"), payload.get("service")
+    if type(environment) is not str or type(service) is not str:
+        return state
+    running = state.get(environment)
+    if effect:
+        entry = {"since": event["timestamp"], "height": moment.height}
+        if "version" in payload:
+            entry["version"] = payload["version"]
+        if "artifact" in payload:
+            entry["artifact"] = payload["artifact"]
+        if "commit" in payload:
+            entry["commit"] = payload["commit"]
+        if running is None:
+            state[environment] = {service: entry}
+        else:
+            running[service] = entry
+    elif running is not None and running.pop(service, None) is not None and not running:
+        del state[environment]
     return state
 
 

@@ -1,0 +1,123 @@
+"""Replay beside a plain loop over parsed dictionaries, with the same reducer inlined as anybody would write it.
+
+Verifying is not in the first comparison, because the peer does none: events are verified already on both sides. The
+second row is the whole replay, bytes to root, beside the bare cost of parsing and verifying signatures.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.harness import Contestant, Result, compare
+from ropewalk.kernel import jcs
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.block import GENESIS, seal
+from ropewalk.ledger.envelope import build, parse_stored
+from ropewalk.ledger.reducers import REDUCERS, Moment
+from ropewalk.ledger.replay import Replay
+
+__all__ = ["run"]
+
+PER_BLOCK = 500
+ROUNDS = 3
+STATUSES = ("success", "success", "failure", "finalize")
+
+
+def run(quick: bool) -> list[Result]:
+    """A million events; with `quick`, fifty thousand. Distinct events are few, so that memory is not the contest."""
+    count = 50_000 if quick else 1_000_000
+    key = SigningKey.generate("ed25519", bytes(range(32)))
+    distinct = 2_000 if quick else 10_000
+    events = [_event(number) for number in range(distinct)]
+    runs = [events[at : at + PER_BLOCK] for at in range(0, distinct, PER_BLOCK)]
+
+    def ours_fold() -> int:
+        replay = Replay(REDUCERS["deployments"], "bench")
+        for height in range(count // PER_BLOCK):
+            replay.fold(runs[height % len(runs)], Moment("bench", height, height))
+        replay.root()
+        return count
+
+    def peer_fold() -> int:
+        state: dict[tuple[str, str], Any] = {}
+        for height in range(count // PER_BLOCK):
+            for event in runs[height % len(runs)]:
+                kind, payload = event["event_type"], event["payload"]
+                if kind in ("deployment.success", "deployment.finalize"):
+                    state[payload["environment"], payload["service"]] = {
+                        "since": event["timestamp"],
+                        "height": height,
+                        "version": payload["version"],
+                    }
+        return count
+
+    few = 2_000 if quick else 20_000
+    blocks, below = [], GENESIS
+    for height in range(few // PER_BLOCK):
+        raws = [_envelope(key, height * PER_BLOCK + number) for number in range(PER_BLOCK)]
+        block = seal(
+            key, channel="bench", height=height, prev_block_hash=below, envelopes=raws, timestamp_ns=height
+        )
+        blocks.append(block.lines())
+        below = block.hash
+
+    def ours_whole() -> int:
+        replay = Replay(REDUCERS["deployments"], "bench", signers=[key.public])
+        for lines in blocks:
+            replay.feed(lines)
+        replay.root()
+        return few
+
+    def peer_whole() -> int:
+        for lines in blocks:
+            for raw in lines[1:]:
+                envelope = parse_stored(raw)
+                envelope.public_key.verify(envelope.preimage, envelope.signature_bytes)
+        return few
+
+    return [
+        *compare(
+            "replay: deployments",
+            Contestant("ropewalk", ours_fold),
+            [Contestant("plain loop", peer_fold)],
+            target=0.5,
+            rounds=ROUNDS,
+            unit="events",
+            note="events verified and parsed before, on both sides",
+        ),
+        *compare(
+            "replay: verify and fold",
+            Contestant("ropewalk", ours_whole),
+            [Contestant("parse and verify", peer_whole)],
+            target=None,
+            rounds=ROUNDS,
+            unit="events",
+            note="from stored bytes to the root",
+        ),
+    ]
+
+
+def _event(number: int) -> dict[str, Any]:
+    return {
+        "event_class": "Observation",
+        "event_type": f"deployment.{STATUSES[number % 4]}",
+        "timestamp": "2024-11-01T12:00:00Z",
+        "payload": {
+            "environment": ("prod", "stage", "test")[number % 3],
+            "service": f"service-{number % 97}",
+            "version": str(number),
+        },
+    }
+
+
+def _envelope(key: SigningKey, number: int) -> bytes:
+    event = _event(number)
+    payload: jcs.Json = event["payload"]
+    return build(
+        key,
+        domain="bench",
+        event_class="Observation",
+        event_type=event["event_type"],
+        payload=payload,
+        timestamp=event["timestamp"],
+    ).raw
