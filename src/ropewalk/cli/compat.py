@@ -35,16 +35,34 @@ __all__ = ["export", "import_"]
     metavar="ENV=NS",
     help="The namespace for an environment; may be repeated.",
 )
-def import_(pairs: tuple[str, ...]) -> None:
+@click.option(
+    "--notes",
+    type=click.Choice(["copy", "seal", "leave"]),
+    default="copy",
+    show_default=True,
+    help="Captured output: copied, sealed behind pointers, or left where it is.",
+)
+@click.option("--key", metavar="NAME", help="The sealing key for --notes seal.")
+def import_(pairs: tuple[str, ...], notes: str, key: str | None) -> None:
     """Bring journals of git shiplog into logs of their own.
 
     Doing it again adds only what is new. Two machines get the same commits. Everything odd is listed, and nothing odd
     stops the rest; a journal that was rewritten since the last import is refused, and the command ends with 4.
     """
-    from ropewalk.node.compat import import_from_compat
+    from ropewalk.cli.places import sealing_key
+    from ropewalk.node.compat import import_from_compat, sealed_note
 
+    if (notes == "seal") != (key is not None):
+        raise Usage("--notes seal and --key NAME go together")
     with opened() as log:
-        report = import_from_compat(log, _mapping(pairs))
+        keep = (
+            None
+            if notes == "copy"
+            else (lambda _: None)
+            if key is None
+            else sealed_note(log, sealing_key(key), key)
+        )
+        report = import_from_compat(log, _mapping(pairs), keep)
     emit(report.to_json(), lambda: _import_text(report))
     if report.refused is not None:
         raise click.exceptions.Exit(report.refused.exit_code)

@@ -7,7 +7,7 @@ named, and what is odd is listed; a journal that was rewritten since the last im
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
@@ -31,6 +31,7 @@ __all__ = [
     "PROFILE",
     "ImportReport",
     "Journals",
+    "Note",
     "Problem",
     "Target",
     "import_journals",
@@ -42,6 +43,10 @@ PROFILE = "shiplog-compat"
 TIME_S_MAX = 253_402_300_799  # the last second of the year 9999, which RFC 3339 can still write
 BATCH = 1_000  # entries that share a pack and a move of the head
 ATTEMPTS_MAX = 6
+
+
+Note = Callable[[bytes], bytes | None]
+"""What is kept of a note: its bytes, a pointer to them, or nothing."""
 
 
 class Journals(Repo, Protocol):
@@ -138,8 +143,13 @@ def source_of(event: Event) -> tuple[str, str] | None:
     return str(source.get("ref")), str(source.get("commit"))
 
 
-def import_journals(repo: Journals, target: Target, mapping: Mapping[str, str]) -> ImportReport:
-    """Bring every journal of a repository up to date in its log. `mapping` names namespaces for environments."""
+def import_journals(
+    repo: Journals, target: Target, mapping: Mapping[str, str], note: Note | None = None
+) -> ImportReport:
+    """Bring every journal of a repository up to date in its log.
+
+    `mapping` names namespaces for environments. `note` says what is hung in place of a note's bytes, None for nothing.
+    """
     report = ImportReport()
     for name in mapping.values():
         check_namespace(name)
@@ -153,7 +163,7 @@ def import_journals(repo: Journals, target: Target, mapping: Mapping[str, str]) 
             report.problems.append(Problem(journal.ref, error.detail, journal.head))
             report.refused = report.refused or error
     _bring_anchors(repo, target, done, report)
-    _bring_notes(repo, target, done, report)
+    _bring_notes(repo, target, done, note, report)
     _name_the_rest(repo, report)
     return report
 
@@ -551,7 +561,9 @@ def _bring_anchors(
             report.anchors.append({"ref": ref, "ns": journal.topic, "head": place, "commit": there.commit})
 
 
-def _bring_notes(repo: Journals, target: Target, journals: Sequence[_Journal], report: ImportReport) -> None:
+def _bring_notes(
+    repo: Journals, target: Target, journals: Sequence[_Journal], note: Note | None, report: ImportReport
+) -> None:
     for root in ROOTS:
         homes = {oid: journal for journal in journals if journal.root == root for oid in journal.chain}
         for ref in note_refs(root):
@@ -566,8 +578,13 @@ def _bring_notes(repo: Journals, target: Target, journals: Sequence[_Journal], r
             except RopewalkError as error:
                 report.problems.append(Problem(ref, f"its notes cannot be read: {error.detail}", head))
                 continue
-            notes = dict(_readable(repo, target, ref, listed, homes, report))
             before = list_notes(repo, LOG_NOTES)
+            notes: dict[Oid, bytes] = {}
+            for place, raw in _readable(repo, target, ref, listed, homes, report):
+                # Only what is new is asked about: sealing a note has a price.
+                hung = note(raw) if note is not None and place not in before else raw
+                if hung is not None:
+                    notes[place] = hung
             add_notes(repo, LOG_NOTES, notes, author)
             report.notes += sum(1 for place in notes if place not in before)
 

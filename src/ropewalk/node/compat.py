@@ -7,14 +7,20 @@ from collections.abc import Iterator, Mapping
 from ropewalk.errors import NotFound
 from ropewalk.gitlog.envelope import Event
 from ropewalk.gitlog.exporter import ExportReport, export_journal
-from ropewalk.gitlog.importer import ImportReport, import_journals
+from ropewalk.gitlog.importer import ImportReport, Note, import_journals
 from ropewalk.gitlog.layout import SHIPLOG
 from ropewalk.gitlog.log import Plan, Tip
+from ropewalk.gitlog.pointer import seal_pointer
 from ropewalk.gitlog.reading import events
+from ropewalk.kernel import jcs
+from ropewalk.kernel.seal import SealingKey
 from ropewalk.kernel.ulid import Ulid
+from ropewalk.node.privacy import CAPABILITY, location_of, record_of
 from ropewalk.node.repository import Repository
 
-__all__ = ["export_to_compat", "import_from_compat"]
+__all__ = ["export_to_compat", "import_from_compat", "sealed_note"]
+
+NOTE_POLICY = "shiplog-import"  # bound into sealed notes as the policy version
 
 
 class _Target:
@@ -42,9 +48,33 @@ class _Target:
         self._log.lines.grown(SHIPLOG, topic, made.start, made.tip, made.slots)
 
 
-def import_from_compat(log: Repository, mapping: Mapping[str, str] | None = None) -> ImportReport:
-    """Bring the journals under `refs/_shiplog/` into logs of this repository; `mapping` is environment → namespace."""
-    return import_journals(log.store, _Target(log), mapping or {})
+def import_from_compat(
+    log: Repository, mapping: Mapping[str, str] | None = None, note: Note | None = None
+) -> ImportReport:
+    """Bring the journals under `refs/_shiplog/` into logs of this repository.
+
+    `mapping` is environment → namespace; `note` says what is kept of a note, by default its bytes.
+    """
+    return import_journals(log.store, _Target(log), mapping or {}, note)
+
+
+def sealed_note(log: Repository, key: SealingKey, key_name: str) -> Note:
+    """Keeps of a note a pointer to it; the note itself is sealed in the private store."""
+    mail = log.store.identity.rpartition("<")[2].rstrip(">")
+
+    def seal(raw: bytes) -> bytes:
+        made = seal_pointer(
+            key,
+            raw,
+            actor=f"user:{mail}",
+            policy=NOTE_POLICY,
+            location=location_of(log.store.place),
+            capability=CAPABILITY + key_name,
+        )
+        log.private.put(made.blob, record_of(made, f"user:{mail}", NOTE_POLICY, key_name, log.now_ms()))
+        return jcs.encode(made.pointer.document)
+
+    return seal
 
 
 def export_to_compat(log: Repository, topic: str, env: str | None = None) -> ExportReport:

@@ -16,9 +16,11 @@ from ropewalk.gitlog.importer import ulid_of
 from ropewalk.gitlog.layout import LOG_NOTES, check_namespace
 from ropewalk.gitlog.notes import read_note
 from ropewalk.gitlog.objects import Oid, Signature, parse_commit
+from ropewalk.gitlog.pointer import open_pointer, parse_pointer
 from ropewalk.gitlog.verify import verify_log
+from ropewalk.kernel.seal import SealingKey
 from ropewalk.node import open_repository
-from ropewalk.node.compat import import_from_compat
+from ropewalk.node.compat import import_from_compat, sealed_note
 from ropewalk.stores.place import make_place
 
 
@@ -438,6 +440,22 @@ def test_notes_that_come_later_are_hung_on_what_is_there(log):
     assert (report.imported, report.notes) == (0, 1)
     assert read_note(log.store, LOG_NOTES, only(log).commit) == b"late"
     assert import_from_compat(log).notes == 0
+
+
+def test_notes_are_sealed_or_left_on_request(log):
+    journal = Journal(log.store)
+    first = journal.add()
+    notes(log.store, "refs/_shiplog/notes/logs", {first: b"output"})
+    assert import_from_compat(log, note=lambda _: None).notes == 0
+    key = SealingKey(bytes(32))
+    assert import_from_compat(log, note=sealed_note(log, key, "vault")).notes == 1
+    hung = read_note(log.store, LOG_NOTES, only(log).commit)
+    assert hung is not None
+    pointer = parse_pointer(hung)
+    record = log.private.find(pointer.ciphertext_digest)
+    blob = log.private.blob(record.ciphertext_digest)
+    assert open_pointer(key, pointer, blob, actor=record.actor, policy=record.policy) == b"output"
+    assert import_from_compat(log, note=sealed_note(log, key, "vault")).notes == 0
 
 
 def test_a_note_on_something_else_is_listed(log):
