@@ -19,7 +19,9 @@ from ropewalk.errors import SigInvalid
 from ropewalk.gossip.log import Log
 from ropewalk.gossip.verify import verify_log
 from ropewalk.kernel.keys import SigningKey
+from ropewalk.node.frames import Questions
 from ropewalk.node.gossip import open_log
+from ropewalk.node.peers import Peer
 from ropewalk.node.serving import GossipServer
 from ropewalk.node.sync import sync_with
 
@@ -159,6 +161,30 @@ def test_ropewalk_pulls_2000_messages_appends_and_pushes_until_both_roots_are_on
     assert status["root"] == root(log)
     assert status["heads"] == log.heads()
     assert status["count"] == len(log)
+
+
+def test_a_slow_pull_outlives_the_two_seconds_node_gives_a_session(big, tmp_path, monkeypatch):
+    """Node breaks every sync session off two seconds after it began; the pull goes on in the next one."""
+    url = big.listen()
+    sessions = 0
+    ask, dial = Questions._ask, Peer._dial
+
+    async def slowly(self: Questions, request: Any) -> Any:
+        await asyncio.sleep(0.05)
+        return await ask(self, request)
+
+    async def counted(self: Peer, protocol: str, limit: int) -> Any:
+        nonlocal sessions
+        sessions += 1
+        return await dial(self, protocol, limit)
+
+    monkeypatch.setattr(Questions, "_ask", slowly)
+    monkeypatch.setattr(Peer, "_dial", counted)
+    with open_log(TOPIC, tmp_path / "slow") as log:
+        report = asyncio.run(sync_with(log, url, pull_only=True))
+        assert report.received >= MESSAGES
+        assert sessions > 1
+        assert root(log) == big.status()["root"]
 
 
 def test_node_is_a_client_of_a_ropewalk_server(big, tmp_path, package):
