@@ -18,6 +18,7 @@ __all__ = ["Limits", "Spool", "is_packed", "read_packed", "write_packed"]
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 LEVEL = 1  # hashes do not compress; higher levels cost much and save little
+THREADS = 2  # any number but zero gives the same bytes
 READ_BYTES = 1 << 16
 # Four packed bytes can stand for 128 KiB. Fed in pieces of this size, the unpacker never answers with more than 64 MiB.
 PIECE_BYTES = 2048
@@ -99,7 +100,8 @@ def _unpack(stream: IO[bytes], limits: Limits) -> Iterator[bytes]:
 
 def write_packed(path: Path, pieces: Iterable[bytes], size: int) -> int:
     """Pack `size` bytes into a file, beside it first and moved into place when durable; returns the packed size."""
-    packer = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compressobj(size=size)
+    compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True, threads=THREADS)
+    packer = compressor.compressobj(size=size)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         try:

@@ -22,7 +22,7 @@ from tests.unit.ledger.attesting import (
     nitro_document,
     statement,
 )
-from tests.unit.ledger.making import ADA, NODE, NOON_NS, P256, observed
+from tests.unit.ledger.making import ADA, NODE, NOON_NS, P256, observed, opened
 
 from ropewalk.errors import Invalid, RopewalkError
 from ropewalk.kernel import jcs
@@ -342,3 +342,14 @@ def test_configurations_are_read_strictly():
     ):
         with pytest.raises(Invalid):
             parse_evidence_trust(wrong)
+
+
+def test_a_channel_with_roots_refuses_evidence_that_does_not_hold(tmp_path):
+    with opened(tmp_path):
+        pass
+    config = {"version": 1, "keys": [NODE.public.to_json()], "builders": [BUILDER]}
+    (tmp_path / "ledger" / "ea.core" / "evidence.json").write_bytes(jcs.encode(config))
+    with opened(tmp_path) as ledger:
+        assert ledger.log.submit(attested(dsse(NODE), "slsa.v1").raw).height == 0
+        with pytest.raises(RopewalkError, match="rule 5"):
+            ledger.log.submit(attested(dsse(ADA), "slsa.v1").raw)
