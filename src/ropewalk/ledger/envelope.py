@@ -18,7 +18,7 @@ from binascii import a2b_base64, b2a_base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Final, Literal, NewType, cast
 
 import orjson
@@ -242,9 +242,17 @@ class Envelope:
             return jcs.encode(self.value["payload"])
         return self.raw[self.raw.index(b',"payload":') + 11 : self.raw.rindex(b',"payload_hash":"')]
 
-    @cached_property
+    @property
     def preimage(self) -> bytes:
         """The bytes its author signed."""
+        made: bytes | None = self.__dict__.get(
+            "_preimage"
+        )  # kept: it is signed over, and named as the intent
+        if made is None:
+            made = self.__dict__["_preimage"] = self._make_preimage()
+        return made
+
+    def _make_preimage(self) -> bytes:
         value = self.value
         names = value["signature"]["signed_fields"]
         if "payload" in names or "attestation_evidence" in value:
@@ -254,10 +262,13 @@ class Envelope:
             [[name, value.get(name)] for name in names], option=orjson.OPT_SORT_KEYS
         )
 
-    @cached_property
+    @property
     def intent(self) -> bytes:
         """Digest of what was signed: the same for every signature over one statement."""
-        return blake3(self.preimage)
+        made: bytes | None = self.__dict__.get("_intent")
+        if made is None:
+            made = self.__dict__["_intent"] = blake3(self.preimage)
+        return made
 
 
 def parse(raw: bytes) -> Envelope:

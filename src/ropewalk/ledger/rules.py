@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 from ropewalk.errors import (
@@ -224,15 +225,9 @@ def rule_1_canonical_hash(envelope: Envelope, _context: Context) -> Finding:
 def rule_2_signature_scope(envelope: Envelope, _context: Context) -> Finding:
     """S4 §7.2: the signature holds over the listed fields, and the list names what must be signed."""
     signature = envelope.value["signature"]
-    names = signature["signed_fields"]
-    signed = set(names)
-    if len(signed) != len(names):
-        return Finding(2, "failed", "a field is listed twice")
-    if not signed.issuperset(MINIMUM_SIGNED):
-        missing = [name for name in MINIMUM_SIGNED if name not in signed]
-        return Finding(2, "failed", f"not signed: {', '.join(missing)}")
-    if not signed <= _SIGNABLE:
-        return Finding(2, "failed", f'"{min(signed - _SIGNABLE)}" cannot be signed')
+    fault = _scope_fault(tuple(signature["signed_fields"]))
+    if fault is not None:
+        return Finding(2, "failed", fault)
     kind = envelope.value["origin_identity"]["identity_type"]
     if kind not in (signature["alg"], "attested-domain"):
         return Finding(2, "failed", f"a {kind} identity cannot sign with {signature['alg']}")
@@ -241,6 +236,18 @@ def rule_2_signature_scope(envelope: Envelope, _context: Context) -> Finding:
     except RopewalkError as error:
         return Finding(2, "failed", error.detail)
     return _PASSED[1]
+
+
+@lru_cache(maxsize=256)  # authors sign the same list again and again
+def _scope_fault(names: tuple[str, ...]) -> str | None:
+    signed = set(names)
+    if len(signed) != len(names):
+        return "a field is listed twice"
+    if not signed.issuperset(MINIMUM_SIGNED):
+        return f"not signed: {', '.join(name for name in MINIMUM_SIGNED if name not in signed)}"
+    if not signed <= _SIGNABLE:
+        return f'"{min(signed - _SIGNABLE)[:40]}" cannot be signed'
+    return None
 
 
 def rule_3_causality(envelope: Envelope, context: Context) -> Finding:

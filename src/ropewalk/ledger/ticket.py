@@ -12,7 +12,7 @@ from ropewalk.ledger.envelope import Envelope
 from ropewalk.ledger.marks import CLAIMING, claim_key
 from ropewalk.ledger.rules import Position
 
-__all__ = ["Duty", "Forming", "Pending", "Receipt", "Ticket"]
+__all__ = ["Forming", "Pending", "Receipt", "Ticket"]
 
 
 Duty = Literal["judge", "write"]

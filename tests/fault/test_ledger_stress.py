@@ -1,0 +1,74 @@
+"""Many threads, refusals, twins and a moody disk at once: everybody gets an answer, and the answers are true."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+from tests.unit.ledger.making import command, observed, opened
+
+from ropewalk.errors import RopewalkError
+from ropewalk.ledger.log import Limits
+from ropewalk.ledger.ticket import Receipt
+from ropewalk.node.ledger import open_channel, verify_channel
+from ropewalk.stores.segments import Files
+
+
+class Moody(Files):
+    """Now and then the disk is full for one write; it never loses what it has taken."""
+
+    def __init__(self, seed: int, share: float) -> None:
+        self.chance, self.share = random.Random(seed), share
+
+    def write(self, fd, raw):
+        if self.chance.random() < self.share:
+            raise OSError(28, "No space left on device")
+        return super().write(fd, raw)
+
+
+@pytest.mark.parametrize(("seed", "share", "linger_s"), [(1, 0.0, 0.0), (2, 0.3, 0.0), (3, 0.1, 0.002)])
+def test_everybody_gets_a_true_answer(tmp_path, seed, share, linger_s):
+    answers: list[tuple[bytes, Receipt | RopewalkError]] = []
+    lock = threading.Lock()
+    limits = Limits(block_envelopes=7, linger_s=linger_s)
+    with opened(tmp_path) as first:
+        first.log.submit(observed(999_999).raw)
+    with opened(tmp_path, files=Moody(seed, share), limits=limits) as ledger:
+
+        def work(number: int) -> None:
+            chance = random.Random(seed * 1000 + number)
+            for _ in range(25):
+                pick = chance.randrange(6)
+                if pick == 0:
+                    raw = command(f"c-{chance.randrange(20)}", payload=chance.randrange(3)).raw
+                elif pick == 1:
+                    raw = b"{" if chance.random() < 0.5 else observed(1).raw.replace(b"ea.core", b"ea.cure")
+                else:
+                    raw = observed(chance.randrange(400)).raw
+                if pick == 2:
+                    outcomes = ledger.log.submit_many([raw, observed(chance.randrange(400)).raw])
+                    with lock:
+                        answers.append((raw, outcomes[0]))
+                    continue
+                try:
+                    outcome: Receipt | RopewalkError = ledger.log.submit(raw)
+                except RopewalkError as error:
+                    outcome = error
+                with lock:
+                    answers.append((raw, outcome))
+
+        threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(24)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=50)
+        assert not any(thread.is_alive() for thread in threads), "somebody waits for ever"
+    assert len(answers) == 24 * 25
+    with open_channel(tmp_path, "ea.core") as channel:
+        stored = {(h, i): raw for h, lines in channel.lines() for i, raw in enumerate(lines[1:])}
+        for raw, outcome in answers:
+            if isinstance(outcome, Receipt):
+                assert stored[outcome.height, outcome.index] == raw
+        assert len(set(stored.values())) == len(stored)
+    assert verify_channel(tmp_path, "ea.core", deep=True).ok
