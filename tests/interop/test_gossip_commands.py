@@ -148,7 +148,7 @@ def test_exit_codes_of_sync(beside, ropewalk, tmp_path):  # noqa: F811
         arguments = ("--repo", "two.git", "gossip", "sync", url, "--topic", topic, "--idle", "0.5")
         answer = await asyncio.to_thread(ropewalk, *arguments)
         await listening.close()
-        return answer.code
+        return int(answer.code)
 
     assert asyncio.run(against(silent, "com.silent")) == 7
     assert asyncio.run(against(babbling, "com.babbling")) == 8

@@ -228,14 +228,24 @@ def test_both_write_at_once_and_converge(node, log):
 
 
 def test_messages_signed_here_verify_there_and_the_reverse(node, log):
-    payloads = [None, True, -1, 1.5, 2**53 - 1, "ü", b"\x00\xff", [], {"z": 1, "aa": [{"b": None}]}]
+    payloads: list[Any] = [
+        None,
+        True,
+        -1,
+        1.5,
+        2**53 - 1,
+        "ü",
+        b"\x00\xff",
+        [],
+        {"z": 1, "aa": [{"b": None}]},
+    ]
     for codec in ("dag-cbor", "dag-json"):
         for payload in payloads:
-            stored = log.append(payload, codec=codec)  # type: ignore[arg-type]
+            stored = log.append(payload, codec=codec)
             signed = log.get(stored.id)
             assert signed is not None
             assert node.do("insert", raw=signed.raw.hex())["id"] == stored.id
-    there = [None, True, -1, 1.5, 2**53 - 1, "ü", [], {"z": 1, "aa": [{"b": None}]}]
+    there: list[Any] = [None, True, -1, 1.5, 2**53 - 1, "ü", [], {"z": 1, "aa": [{"b": None}]}]
     for codec in ("dag-cbor", "dag-json"):
         node.do("append", payloads=there, codec=codec)
     for id_, raw in node.do("dump")["rows"]:

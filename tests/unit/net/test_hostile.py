@@ -78,7 +78,7 @@ def meet_websocket(accept: Callable[[Pipe], Awaitable[None]], log: Log, **option
         listening = await serve_websocket(accept, "127.0.0.1", 0)
         try:
             url = f"ws://127.0.0.1:{listening.port}"
-            return await sync_with(log, url, pull_only=True, idle_s=IDLE_S, **options)  # type: ignore[arg-type]
+            return await sync_with(log, url, pull_only=True, idle_s=IDLE_S, **options)
         finally:
             await listening.close()
 
@@ -170,7 +170,9 @@ def test_a_bad_signature_after_good_messages_keeps_the_good_ones():
     good = [sign(V13, key(1), TOPIC, (), n) for n in range(3)]
     made = sign(V13, key(1), TOPIC, tuple(each.key for each in good), "x")
     forged = made.raw.replace(made.signature.signature, good[0].signature.signature)
-    values = {each.key: each.raw for each in good} | {make_key(V13.code, 2, sha256(forged)): forged}
+    values: dict[bytes, bytes] = {each.key: each.raw for each in good} | {
+        make_key(V13.code, 2, sha256(forged)): forged
+    }
     tree = build(values.items())
 
     def ask(request: Request) -> Response:
