@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ropewalk.errors import NotFound, RangeExceeded
-from ropewalk.gossip.ids import Key, id_of
+from ropewalk.gossip.ids import KEY_BYTES, Key, id_of
 from ropewalk.gossip.profiles import Profile
 from ropewalk.gossip.table import Transaction, View
 from ropewalk.kernel import cbor
@@ -18,6 +18,7 @@ from ropewalk.kernel import cbor
 __all__ = ["ancestors", "index", "is_ancestor", "make_links"]
 
 TABLE = "ancestors"
+LINK_BYTES = 1 + KEY_BYTES  # a CBOR head, then the key
 Links = list[list[Key]]
 
 
@@ -43,7 +44,7 @@ def is_ancestor(view: View, profile: Profile, key: Key, ancestor: Key) -> bool:
         distance = clock_of(at) - target
         if distance <= 0:
             continue
-        for link in _links(view, at)[distance.bit_length() - 1]:
+        for link in _links(view, at, distance.bit_length() - 1):
             if link not in seen:
                 seen.add(link)
                 todo.append(link)
@@ -81,7 +82,7 @@ def _frontier(view: View, profile: Profile, key: Key, clock: int) -> dict[Key, N
     clock_of = profile.code.clock
 
     def links(at: Key) -> Iterator[Key]:
-        return iter(_links(view, at)[(clock_of(at) - clock).bit_length() - 1])
+        return iter(_links(view, at, (clock_of(at) - clock).bit_length() - 1))
 
     found: dict[Key, None] = {}
     seen = {key}
@@ -99,9 +100,20 @@ def _frontier(view: View, profile: Profile, key: Key, clock: int) -> dict[Key, N
     return found
 
 
-def _links(view: View, key: Key) -> Links:
+def _links(view: View, key: Key, index: int) -> list[Key]:
+    """One link list of a message, cut out of its row: a lookup needs one of them and decodes no others."""
     raw = view.get(TABLE, key)
     if raw is None:
         raise NotFound(f"message {id_of(key)} is not in the ancestor index", id=id_of(key))
-    links: Links = cbor.dag_decode(raw)  # type: ignore[assignment]
-    return links
+    _, at = _list_head(raw, 0)
+    for _ in range(index):
+        count, at = _list_head(raw, at)
+        at += LINK_BYTES * count
+    count, at = _list_head(raw, at)
+    return [Key(raw[link + 1 : link + LINK_BYTES]) for link in range(at, at + LINK_BYTES * count, LINK_BYTES)]
+
+
+def _list_head(raw: bytes, at: int) -> tuple[int, int]:
+    """How many items the list at `at` has, and where they begin."""
+    size = max(0, raw[at] - 0x97)  # 0x98 and 0x99: the count follows in one byte or two
+    return (int.from_bytes(raw[at + 1 : at + 1 + size], "big") if size else raw[at] - 0x80), at + 1 + size

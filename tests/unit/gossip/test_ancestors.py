@@ -142,3 +142,18 @@ def test_an_index_kept_from_the_start_equals_one_built_late(vector):
     late.get_ancestors(head, 1)
     with early.view() as one, late.view() as two:
         assert list(one.scan("ancestors")) == list(two.scan("ancestors"))
+
+
+def test_wide_frontiers_are_found_whole():
+    """Link lists of every width a CBOR head can have: below 24, below 256, and beyond."""
+    for width in (3, 23, 24, 255, 256, 300):
+        log = memory_log()
+        base = [sign(V13, key(1), "com.example", (), n) for n in range(width)]
+        middle = [sign(V13, key(1), "com.example", (one.key,), n) for n, one in enumerate(base)]
+        top = sign(V13, key(1), "com.example", tuple(sorted(one.key for one in middle)), "top")
+        last = sign(V13, key(1), "com.example", (top.key,), "last")
+        log.insert_many(signed.raw for signed in (*base, *middle, top, last))
+        assert set(log.get_ancestors(last.id, 2)) == {one.id for one in middle}
+        assert set(log.get_ancestors(last.id, 1)) == {one.id for one in base}
+        assert log.get_ancestors(last.id, 3) == [top.id]
+        assert log.is_ancestor(last.id, base[-1].id)
