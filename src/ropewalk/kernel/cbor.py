@@ -53,6 +53,7 @@ _HEADS_CONTAINER = bytes(range(0x80, 0xC0))
 _HEADS_LARGE = bytes.fromhex("999a9bb9babb")  # containers that claim more than 255 items
 _NESTING_MAX = 512  # levels libipld may descend, at 600 bytes of stack each
 _CLAIMS_MAX = 1 << 20  # items libipld may reserve room for beyond what is really there
+_WHERE_SHOWN_MAX = 200  # characters; a stranger chooses the keys on the way
 _TAGS_KNOWN_TO_CBOR2 = (*range(42), *range(43, 264), 1004, 43000, 55799)
 
 
@@ -264,13 +265,18 @@ def _refuse_tag(_value: object, _immutable: bool) -> object:
 _REFUSE_TAGS = dict.fromkeys(_TAGS_KNOWN_TO_CBOR2, _refuse_tag)  # dates, decimals, patterns: none is ours
 
 
-def _settle(value: Any, dialect: Dialect, where: str = "", depth: int = 0) -> Any:
+_Way: TypeAlias = (
+    "tuple[_Way, str | int] | None"  # the steps to a value, innermost first; text only once it is needed
+)
+
+
+def _settle(value: Any, dialect: Dialect, way: _Way = None, depth: int = 0) -> Any:
     """The value as cbor2 writes it canonically: sorted, numbers reduced, links as tags; refuses what has no form."""
 
     def refuse(reason: str) -> InvalidCbor:
-        return InvalidCbor(
-            f"{dialect.name} value{' at ' + where if where else ''}: {reason}", where=where, reason=reason
-        )
+        where = _pointer(way)
+        place = f" at {where[:_WHERE_SHOWN_MAX]}" if where else ""
+        return InvalidCbor(f"{dialect.name} value{place}: {reason}", where=where, reason=reason)
 
     if value is None or isinstance(value, (bool, bytes)):
         return value
@@ -299,16 +305,24 @@ def _settle(value: Any, dialect: Dialect, where: str = "", depth: int = 0) -> An
     if depth == DEPTH_MAX:
         raise refuse(f"nested deeper than {DEPTH_MAX}")
     if isinstance(value, list):
-        return [_settle(item, dialect, f"{where}/{index}", depth + 1) for index, item in enumerate(value)]
+        return [_settle(item, dialect, (way, index), depth + 1) for index, item in enumerate(value)]
     settled = {}
     for key, item in value.items():
         if not isinstance(key, str):
-            raise refuse(f"map key {key!r} is not text")
-        settled[key] = _settle(item, dialect, f"{where}/{key}", depth + 1)
+            raise refuse(f"map key {key!r:.80} is not text")
+        settled[key] = _settle(item, dialect, (way, key), depth + 1)
     try:
         return dict(sorted(settled.items(), key=_key_order))
     except UnicodeEncodeError:
         raise refuse("map key holds a lone surrogate") from None
+
+
+def _pointer(way: _Way) -> str:
+    steps: list[str] = []
+    while way is not None:
+        way, step = way
+        steps.append(f"/{step}")
+    return "".join(reversed(steps))
 
 
 def _key_order(pair: tuple[str, Any]) -> tuple[int, bytes]:

@@ -272,6 +272,17 @@ def test_claimed_lengths_reserve_no_memory(decode, head):
     assert (after - before) * (1 if sys.platform == "darwin" else 1024) < 100 << 20
 
 
+@pytest.mark.parametrize("decode", [cbor.decode, cbor.dag_decode])
+def test_a_long_key_over_many_items_costs_its_size_and_not_its_square(decode):
+    # Naming each item's place would copy the key a million times: 10^12 bytes, which the timeout would not survive.
+    many, long = 1_000_000, 1_000_000
+    raw = b"\xa1\x7a" + long.to_bytes(4, "big") + "é".encode() * (long // 2)
+    raw += b"\x9a" + (many + 2).to_bytes(4, "big") + b"\xf6" * many
+    raw += b"\x42\xd8\x2a" + b"\x42\xd8\x2a"  # byte strings that look like the head of a link: the slow way
+    (value,) = decode(raw).values()
+    assert len(value) == many + 2
+
+
 def test_large_honest_values_pass():
     value = {"blob": bytes(range(256)) * 4096, "list": list(range(70_000)), "text": "ж" * 100_000}
     for encode, decode in ((cbor.encode, cbor.decode), (cbor.dag_encode, cbor.dag_decode)):
