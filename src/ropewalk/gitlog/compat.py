@@ -106,16 +106,11 @@ def native_trailer(found: Mapping[str, Any]) -> tuple[dict[str, Any] | None, lis
             kept[name] = {field: kept[name][field] for field in fields if field in kept[name]}
     if isinstance(kept.get("where"), dict):
         kept["where"].pop("env", None)
+    kept = {name: value for name, value in kept.items() if value != {}}
     problems = []
-    for name in list(kept):
-        if kept[name] == {}:
-            del kept[name]
-            continue
-        try:
-            jcs.encode(kept[name])
-        except InvalidJson as error:
-            del kept[name]
-            problems.append(f"trailer field {name} stays in the payload only: {error.detail}")
+    for name, fault in _not_canonical(kept):
+        del kept[name]
+        problems.append(f"trailer field {name} stays in the payload only: {fault}")
     # The schema names one fault at a time; each round drops the field that holds it.
     needed = {
         "version": 1,
@@ -132,6 +127,21 @@ def native_trailer(found: Mapping[str, Any]) -> tuple[dict[str, Any] | None, lis
             del kept[name]
             problems.append(f"trailer field {name} stays in the payload only: {error.detail}")
     return kept, problems
+
+
+def _not_canonical(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The fields S0 has no canonical bytes for, each with the reason: numbers that would lose digits."""
+    try:
+        jcs.encode(dict(fields))
+        return []
+    except InvalidJson:
+        faults = []
+    for name, value in fields.items():
+        try:
+            jcs.encode(value)
+        except InvalidJson as error:
+            faults.append((name, error.detail))
+    return faults
 
 
 def _commit(raw: bytes) -> tuple[Commit, list[str]]:

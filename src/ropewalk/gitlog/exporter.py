@@ -6,11 +6,12 @@ recognises it, and so that somebody who has only the journal gets the very same 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
+
+import orjson
 
 from ropewalk.errors import Conflict, HeadMoved, RopewalkError
 from ropewalk.gitlog.anchor import anchors
@@ -111,9 +112,7 @@ def format_entry(trailer: Mapping[str, Any], parent: str | None) -> str:
         f"Author: {_line(trailer['who']['email'])}",
         f"Repo:   {trailer.get('repo_head') or '(none)'}",
     )
-    return "\n".join(
-        (*head, "", SEPARATOR, json.dumps(trailer, indent=2, sort_keys=True, ensure_ascii=False))
-    )
+    return "\n".join((*head, "", SEPARATOR, _pretty(trailer)))
 
 
 def _env_of(target: Target, topic: str) -> str:
@@ -298,6 +297,11 @@ def _carry_notes(repo: Journals, journal: _Journal, report: ExportReport) -> Non
     newest = parse_commit(get_object(repo, list(fresh)[-1], "commit"))
     add_notes(repo, ref, fresh, newest.committer)
     report.notes = len(fresh)
+
+
+def _pretty(trailer: Mapping[str, Any]) -> str:
+    """JSON as `jq -S` prints it: two spaces, names in code point order, every character as itself."""
+    return orjson.dumps(trailer, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS).decode()
 
 
 def _object(value: object) -> dict[str, Any]:
