@@ -56,10 +56,18 @@ def roll_up(folder: Path, locks: Path, disk: Disk, *, at_most: int = PACKS_SMALL
         except BlockingIOError:
             return 0
         sweep(folder, disk)
-        if pack_count(folder) <= at_most:
+        gone = 0
+        small = list(_candidates(folder))
+        if len(small) <= at_most:
             return 0
-        chosen = _choose(list(_candidates(folder)))
-        return _join(folder, chosen, disk) if len(chosen) > 1 else 0
+        # A pack may hold only so much, so many packs become several, not one.
+        while len(small) > at_most // 3 and len(chosen := _choose(small)) > 1:
+            joined = _join(folder, chosen, disk)
+            if not joined:
+                break
+            gone += joined
+            small = list(_candidates(folder))
+        return gone
     finally:
         os.close(descriptor)
 

@@ -44,6 +44,7 @@ class PackFolder:
         self._signature: tuple[int, ...] = ()
         self._guard = threading.Lock()
         self._bases = _Bases()
+        self._recent: _Pack | None = None
 
     def refresh(self) -> bool:
         """Look at the folder again; whether anything changed."""
@@ -83,13 +84,16 @@ class PackFolder:
 
     def _find(self, oid: bytes) -> tuple[_Pack, int] | None:
         # The pack that had the last object most likely has the next one.
+        recent = self._recent
+        if recent is not None and (offset := recent.offset_of(oid)) is not None:
+            return recent, offset
         for name, pack in list(self._packs.items()):
             offset = pack.offset_of(oid)
             if offset is not None:
-                if next(iter(self._packs)) != name:
-                    with self._guard, contextlib.suppress(KeyError):
-                        self._packs.move_to_end(name, last=False)
-                        self._close_oldest()
+                with self._guard, contextlib.suppress(KeyError):
+                    self._packs.move_to_end(name, last=False)
+                    self._close_oldest()
+                    self._recent = pack
                 return pack, offset
         return None
 

@@ -283,6 +283,19 @@ def test_small_packs_roll_up_and_nothing_vanishes(store, place):
         assert GitStore(place).get(oid) == (kind, raw)
 
 
+def test_packs_that_do_not_fit_into_one_become_several(store, place, monkeypatch):
+    monkeypatch.setattr("ropewalk.stores.gitrollup.PACK_OBJECTS_MAX", 40)
+    everything = []
+    for n in range(60):
+        objects = [blob(f"{n}-{m}".encode()) for m in range(4)]
+        everything += objects
+        with store.put(objects):
+            pass
+    roll_up(store.pack_folder, place.home / "locks", store.disk)
+    assert 6 <= pack_count(store.pack_folder) <= 24
+    assert all(GitStore(place).get(oid) == (kind, raw) for oid, kind, raw in everything)
+
+
 def test_kept_packs_are_not_rolled_up(store, place):
     with store.put([blob(b"held")]):
         for n in range(50):
