@@ -1,4 +1,4 @@
-"""What Spark looks for: a module `pyspark_<name>` with a `DefaultSource` makes `format("ropewalk")` work unregistered."""
+"""What Spark looks for: `DefaultSource` in a module `pyspark_ropewalk` makes `format("ropewalk")` known by itself."""
 
 from ropewalk.pipeline.source import RopewalkSource as DefaultSource
 

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "pointer": ("ropewalk.cli.pointer", "pointer", "Seal private bytes behind pointers, open and erase them."),
     "verify": ("ropewalk.cli.verify", "verify", "Verify a repository, a proof or a bundle, offline."),
     "gossip": ("ropewalk.cli.gossip", "gossip", "A signed log between peers, synced by comparing trees."),
+    "pipeline": ("ropewalk.cli.pipeline", "pipeline", "Tables from logs, on Spark, every row proven."),
     "doctor": ("ropewalk.cli.doctor", "doctor", "Check the installation and the repository."),
     "demo": ("ropewalk.cli.demo", "demo", "Run the main job on sample data, end to end."),
 }

@@ -1,0 +1,361 @@
+"""`ropewalk pipeline`: tables from logs, on Spark, each row proven and each table provable."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.manners import Group, emit, emit_line, say, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ropewalk.pipeline.warehouse import Manifest, Warehouse
+
+__all__ = ["pipeline", "recorded", "source_option", "spark_options", "spark_session", "warehouse_option"]
+
+EXAMPLES = """Examples:
+  ropewalk pipeline ingest --warehouse ./tables
+  ropewalk pipeline sql --warehouse ./tables "SELECT topic, count(*) FROM events GROUP BY topic"
+  ropewalk pipeline verify --warehouse ./tables --tables
+"""
+FAILED = 5
+
+
+@click.group(
+    "pipeline",
+    cls=Group,
+    epilog=EXAMPLES,
+    lazy={},  # jobs in files of their own, imported on first use
+)
+def pipeline() -> None:
+    """Tables from logs, on Spark: every row proven, every table provable."""
+
+
+warehouse_option = click.option(
+    "--warehouse", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Where the tables are."
+)
+source_option = click.option(
+    "--source", metavar="REPO", type=click.Path(path_type=Path), help="The repository; default: as --repo."
+)
+
+
+def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--master` and `--remote`."""
+    remote = click.option("--remote", metavar="URL", help="A Spark Connect server, sc://host:port.")
+    master = click.option(
+        "--master", default="local[*]", show_default=True, metavar="URL", help="local[n], spark://host:port …"
+    )
+    return master(remote(command))
+
+
+@contextmanager
+def spark_session(master: str, remote: str | None, *, memory_mb: int = 1024) -> Iterator[SparkSession]:
+    """A Spark session for one command. Only here the environment is read."""
+    from ropewalk.pipeline.launch import Setting, launch, require_spark, stop
+
+    require_spark()
+    debug = bool(os.environ.get("ROPEWALK_DEBUG"))
+    setting = Setting(
+        master,
+        remote,
+        cache_folder(),
+        memory_mb=int(os.environ.get("ROPEWALK_SPARK_MEMORY_MB", str(memory_mb))),
+        quick=master.startswith("local"),
+        log_level="warn" if debug else "off",
+    )
+    spark = launch(setting, os.environ)
+    try:
+        yield spark
+    finally:
+        stop(spark)
+
+
+def cache_folder() -> Path:
+    """Where things live that may be thrown away: `$ROPEWALK_CACHE`, else in the user's cache directory."""
+    named = os.environ.get("ROPEWALK_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ropewalk"
+
+
+def source_of(source: Path | None) -> Path:
+    """The repository a job reads."""
+    from ropewalk.cli.places import here
+
+    return source if source is not None else here().git_dir
+
+
+@contextmanager
+def recorded(warehouse: Warehouse, job: str) -> Iterator[dict[str, Any]]:
+    """Write down that a job ran, and how it ended; the block adds facts of its own."""
+    started = now_ms()
+    facts: dict[str, Any] = {}
+    try:
+        yield facts
+    except BaseException as error:
+        told = {"ok": False, "error": str(error)[:500], "ended_ms": now_ms()}
+        if warehouse.home.is_dir():
+            warehouse.record_run(job, started, {**facts, **told})
+        raise
+    warehouse.record_run(job, started, {"ok": True, **facts, "ended_ms": now_ms()})
+
+
+def now_ms() -> int:
+    """The time."""
+    return time.time_ns() // 1_000_000
+
+
+@pipeline.command(
+    "ingest",
+    epilog="Examples:\n  ropewalk pipeline ingest --warehouse ./tables --group analytics\n"
+    "  ropewalk pipeline ingest --warehouse ./tables --follow\n",
+)
+@warehouse_option
+@source_option
+@click.option(
+    "--verify",
+    "mode",
+    type=click.Choice(["strict", "quarantine", "off"]),
+    default="strict",
+    show_default=True,
+    help="What happens to entries that do not verify: nothing is written, they are put aside, nobody looks.",
+)
+@click.option("--group", metavar="G", help="Move this consumer group's cursors behind what was written.")
+@click.option("--engine", metavar="NAME", help="gitlog, gossip or ledger; default: all.")
+@click.option("--topics", metavar="A,B", help="Only these logs.")
+@click.option("--follow", is_flag=True, help="Keep running and take in what comes.")
+@click.option("--batch-rows", type=click.IntRange(1), default=500_000, show_default=True, metavar="N")
+@spark_options
+def ingest(
+    warehouse: Path,
+    source: Path | None,
+    mode: Any,
+    group: str | None,
+    engine: str | None,
+    topics: str | None,
+    follow: bool,
+    batch_rows: int,
+    master: str,
+    remote: str | None,
+) -> None:
+    """Take what is new in the logs into tables, exactly once."""
+    from ropewalk.pipeline.ingest import Ingest
+    from ropewalk.pipeline.warehouse import Warehouse
+
+    place = source_of(source)
+    store = Warehouse(warehouse)
+    started = time.monotonic()
+    with recorded(store, "ingest") as facts, spark_session(master, remote) as spark:
+        job = Ingest(
+            spark,
+            place,
+            warehouse,
+            now_ms=now_ms,
+            mode=mode,
+            group=group,
+            engine=engine,
+            topics=topics,
+            rows_per_batch=batch_rows,
+            told=_tell_following if follow else _tell_progress,
+        )
+        if follow:
+            say(f"following into {store.path}; Ctrl-C ends it")
+            try:
+                job.follow(lambda: False)
+            finally:
+                facts["follow"] = True
+            return
+        done = job.once()
+        took = time.monotonic() - started
+        facts |= {**done.to_json(), "rows_per_s": round((done.rows + done.rejected) / took, 1)}
+    emit(
+        {**done.to_json(), "warehouse": str(store.path)},
+        lambda: f"ok  {done.rows} rows in {done.batches} batches, {done.rejected} rejected, {took:.1f} s",
+    )
+
+
+def _tell_progress(manifest: Manifest) -> None:
+    say(f"batch {manifest.number}: {manifest.rows} rows")
+
+
+def _tell_following(manifest: Manifest) -> None:
+    value = {"batch": manifest.number, "rows": manifest.rows, "logs": list(manifest.logs)}
+    if session().json:
+        emit_line(value)
+    else:
+        click.echo(f"batch {manifest.number}: {manifest.rows} rows")
+
+
+@pipeline.command(
+    "verify",
+    epilog="Examples:\n  ropewalk pipeline verify --warehouse ./tables\n"
+    "  ropewalk pipeline verify --warehouse ./tables --tables\n",
+)
+@warehouse_option
+@source_option
+@click.option("--tables", "of_tables", is_flag=True, help="Prove that the tables are the fold of the logs.")
+@click.option("--blocks-only", is_flag=True, help="Ledger: seals and roots of blocks, not every envelope.")
+@click.option("--engine", metavar="NAME", help="gitlog, gossip or ledger; default: all.")
+@click.option("--topics", metavar="A,B", help="Only these logs.")
+@click.option("--trust", metavar="F", help="Keys that may sign heads and anchors.")
+@spark_options
+@click.pass_context
+def verify(
+    ctx: click.Context,
+    warehouse: Path,
+    source: Path | None,
+    of_tables: bool,
+    blocks_only: bool,
+    engine: str | None,
+    topics: str | None,
+    trust: str | None,
+    master: str,
+    remote: str | None,
+) -> None:
+    """Check whole logs in parallel, or the tables against the logs. Ends with 5 if anything fails."""
+    from ropewalk.cli.verifyrepository import trusted_keys
+    from ropewalk.pipeline.offsets import Offset
+    from ropewalk.pipeline.verify import verify_logs, verify_tables
+    from ropewalk.pipeline.warehouse import Warehouse
+
+    store = Warehouse(warehouse)
+    started = time.monotonic()
+    with recorded(store, "verify") as facts, spark_session(master, remote) as spark:
+        if of_tables:
+            report = verify_tables(spark, store)
+        else:
+            at = Offset()
+            for manifest in store.manifests():
+                at = at.merged(manifest.end)
+            report, rows = verify_logs(
+                spark,
+                source_of(source),
+                engine=engine,
+                topics=topics,
+                deep=not blocks_only,
+                keys=trusted_keys(trust) if trust else (),
+                recorded=at if at.points else None,
+            )
+            _keep_verdicts(store, rows)
+        facts |= {
+            "ok": report.ok,
+            "entries": sum(log.entries for log in report.logs),
+            "seconds": round(time.monotonic() - started, 2),
+            "failed": [step.to_json() for step in report.steps if step.status == "failed"],
+        }
+    emit(report.to_json(), lambda: _report_text(report))
+    if not report.ok:
+        ctx.exit(FAILED)
+
+
+def _keep_verdicts(store: Warehouse, rows: list[dict[str, Any]]) -> None:
+    """One verdict row a range, as a table beside the others."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from ropewalk.pipeline.schemas import VERDICT_COLUMNS, arrow_schema
+
+    folder = store.make().path / "verdicts"
+    folder.mkdir(exist_ok=True)
+    table = pa.Table.from_pylist(rows, arrow_schema(VERDICT_COLUMNS, VERDICT_COLUMNS))
+    pq.write_table(table, folder / f"verify-{now_ms()}.parquet")
+
+
+def _report_text(report: Any) -> str:
+    marks = {"passed": "✓", "failed": "✗", "not_checked": "–"}
+    lines = [f"{marks[step.status]} {step.name:<24} {step.detail}" for step in report.steps]
+    lines += [
+        f"✗ {log.log.engine} {log.log.topic}: first bad entry {log.entry}: {log.detail}"
+        for log in report.logs
+        if log.detail is not None
+    ]
+    return "\n".join([*lines, "ok" if report.ok else "FAILED"])
+
+
+@pipeline.command("status", epilog="Examples:\n  ropewalk pipeline status --warehouse ./tables\n")
+@warehouse_option
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, metavar="N")
+def status(warehouse: Path, limit: int) -> None:
+    """What ran, over which ranges, with which roots and rates."""
+    from ropewalk.pipeline.warehouse import Warehouse
+
+    store = Warehouse(warehouse).require()
+    batches = store.manifests()
+    value = {
+        "warehouse": str(store.path),
+        "batches": [
+            {
+                "number": each.number,
+                "made_ms": each.made_ms,
+                "rows": each.rows,
+                "verify": each.mode,
+                "digest": each.digest,
+                "logs": list(each.logs),
+            }
+            for each in batches[-limit:]
+        ],
+        "runs": store.runs()[-limit:],
+    }
+    emit(value, lambda: _status_text(value))
+
+
+def _status_text(value: dict[str, Any]) -> str:
+    lines = []
+    for batch in value["batches"]:
+        lines.append(f"batch {batch['number']}  {batch['rows']} rows  verify={batch['verify']}")
+        lines += [
+            f"  {log['engine']:<7} {log['topic']:<24} {log['start']}–{log['end'] - 1}  root {log['root'][:16]}…"
+            for log in batch["logs"]
+        ]
+    for run in value["runs"]:
+        took = (run.get("ended_ms", run["started_ms"]) - run["started_ms"]) / 1000
+        end = "ok" if run.get("ok") else f"FAILED {run.get('error', '')}"
+        rate = f"  {run['rows_per_s']} rows/s" if "rows_per_s" in run else ""
+        lines.append(f"{run['job']:<10} {took:8.1f} s  {end}{rate}")
+    return "\n".join(lines) or "nothing has run"
+
+
+@pipeline.command("tables", epilog="Examples:\n  ropewalk pipeline tables --warehouse ./tables\n")
+@warehouse_option
+def tables(warehouse: Path) -> None:
+    """Which tables there are, how many rows they have, and up to which heads."""
+    from ropewalk.pipeline.warehouse import Warehouse
+
+    store = Warehouse(warehouse).require()
+    manifests = store.manifests()
+    found = []
+    for name, files in store.current_files(manifests).items():
+        last = next(each for each in reversed(manifests) if name in each.files)
+        head = {f"{log.engine}/{log.topic}": point.head for log, point in last.end.points.items()}
+        rows = sum(file.rows for file in files)
+        found.append({"name": name, "rows": rows, "path": str(store.path / name), "head": head})
+    emit(
+        {"tables": found},
+        lambda: "\n".join(f"{t['name']:<20} {t['rows']:>10} rows  {t['path']}" for t in found),
+    )
+
+
+@pipeline.command(
+    "sql",
+    epilog='Examples:\n  ropewalk pipeline sql --warehouse ./tables "SELECT * FROM deployments WHERE current"\n',
+)
+@warehouse_option
+@click.argument("query")
+@click.option("--limit", type=click.IntRange(1), default=1_000, show_default=True, metavar="N")
+@spark_options
+def sql(warehouse: Path, query: str, limit: int, master: str, remote: str | None) -> None:
+    """Ask the tables. VARIANT columns are printed as JSON; `payload:name::type` reaches into them."""
+    from ropewalk.pipeline.sql import ask
+    from ropewalk.pipeline.warehouse import Warehouse
+
+    store = Warehouse(warehouse).require()
+    with spark_session(master, remote) as spark:
+        answer = ask(spark, store, query, limit)
+    emit(answer.to_json(), answer.to_text)

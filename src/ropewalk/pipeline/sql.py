@@ -1,0 +1,95 @@
+"""A query over the tables of a warehouse: exactly the files its manifests name, as views, and a readable answer."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from ropewalk.errors import Invalid
+from ropewalk.pipeline.refusals import refusals_raised
+from ropewalk.pipeline.warehouse import Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Answer", "ask", "make_views"]
+
+CELL_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Columns and rows, as JSON can hold them."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As `pipeline sql --json` prints it."""
+        return {"columns": list(self.columns), "rows": [list(row) for row in self.rows]}
+
+    def to_text(self) -> str:
+        """As a table for people."""
+        cells = [[_cell(value) for value in row] for row in self.rows]
+        widths = [max([len(name), *(len(row[at]) for row in cells)]) for at, name in enumerate(self.columns)]
+        lines = [
+            "  ".join(name.ljust(width) for name, width in zip(self.columns, widths, strict=True)).rstrip()
+        ]
+        lines.append("  ".join("─" * width for width in widths))
+        lines += ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+        return "\n".join([*lines, f"{len(cells)} rows"])
+
+
+def make_views(spark: SparkSession, warehouse: Warehouse) -> list[str]:
+    """Every table as a temporary view; returns their names."""
+    names = []
+    for name, files in warehouse.current_files(warehouse.manifests()).items():
+        paths = [str(warehouse.path / file.name) for file in files]
+        spark.read.parquet(*paths).createOrReplaceTempView(name)
+        names.append(name)
+    verdicts = warehouse.path / "verdicts"
+    if verdicts.is_dir():
+        spark.read.parquet(str(verdicts)).createOrReplaceTempView("verdicts")
+        names.append("verdicts")
+    return names
+
+
+def ask(spark: SparkSession, warehouse: Warehouse, query: str, limit: int) -> Answer:
+    """The answer to a query."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    from ropewalk.pipeline.tables import comparable
+
+    names = make_views(spark, warehouse)
+    try:
+        with refusals_raised():
+            found = comparable(spark.sql(query)).limit(limit)
+            rows = found.collect()
+    except Exception as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, (AnalysisException, ParseException)):
+            reason = next(line for line in str(cause).splitlines() if line.strip())
+            raise Invalid(reason[:300], advice=f"The tables are {', '.join(names) or 'none yet'}.") from error
+        raise
+    return Answer(tuple(found.columns), tuple(tuple(map(_plain, row)) for row in rows))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (dt.datetime, dt.date)):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).hex()
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return value
+
+
+def _cell(value: Any) -> str:
+    text = "" if value is None else str(value)
+    return text if len(text) <= CELL_CHARS else text[: CELL_CHARS - 1] + "…"

@@ -1,0 +1,154 @@
+"""The tables, each a function from DataFrames to a DataFrame: no files, no session, no clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["INGESTED", "blocks", "commits", "comparable", "deployment_measures", "deployments", "gossip_dag"]
+
+INGESTED = (
+    "engine,topic,entry_id,content_id,parents,height,time,type,payload,author,verdict,detail,"
+    "block_height,leaf_index,proof,position,entry"
+)
+"""The columns ingest reads; `events` and `events_rejected` have them all."""
+
+STANDING = ("success", "override", "finalize", "revert")  # what is running after it
+FAILED = ("failed", "revert")
+WEEK_S = 7 * 24 * 3600
+
+
+def blocks(events: DataFrame) -> DataFrame:
+    """Ledger blocks: one row a block, from the header its first envelope carries."""
+    header = events.where("engine = 'ledger' and leaf_index = 0 and entry is not null")
+    return header.select(
+        "topic",
+        "height",
+        F.col("entry_id").alias("block_hash"),
+        _text("$.prev_block_hash").alias("prev_block_hash"),
+        _text("$.merkle_root").alias("merkle_root"),
+        F.expr(
+            "timestamp_micros(cast(variant_get(entry, '$.timestamp', 'string') as bigint) div 1000)"
+        ).alias("time"),
+        _text("$.signer").alias("signer"),
+        _text("$.policy_hash").alias("policy_hash"),
+        F.expr("variant_get(entry, '$.envelope_count', 'int')").alias("envelope_count"),
+        "verdict",
+        "detail",
+    )
+
+
+def commits(events: DataFrame) -> DataFrame:
+    """Git commits: one row a commit, with its trailer."""
+    return events.where("engine = 'gitlog' and entry is not null").select(
+        "topic",
+        "height",
+        F.col("entry_id").alias("commit"),
+        F.expr("try_element_at(parents, 1)").alias("parent"),
+        _text("$.tree").alias("tree"),
+        _text("$.ulid").alias("ulid"),
+        "content_id",
+        "time",
+        "type",
+        _text("$.author.name").alias("author_name"),
+        _text("$.author.email").alias("author_email"),
+        F.expr("timestamp_seconds(variant_get(entry, '$.author.time', 'bigint'))").alias("author_time"),
+        _text("$.trailer.status").alias("status"),
+        F.expr("variant_get(entry, '$.trailer', 'variant')").alias("trailer"),
+        "verdict",
+    )
+
+
+def gossip_dag(events: DataFrame) -> DataFrame:
+    """Gossip messages as edges: one row a parent; a message without parents has one row with none."""
+    return events.where("engine = 'gossip' and content_id is not null").select(
+        "topic",
+        F.col("entry_id").alias("message"),
+        F.explode_outer("parents").alias("parent"),
+        F.col("height").alias("clock"),
+        F.col("position").alias("arrival"),
+        "author",
+        "verdict",
+    )
+
+
+def deployments(events: DataFrame) -> DataFrame:
+    """Deployments from the trailers of git events: what ran where, when, how it went, and what stands now.
+
+    `lead_time_s` counts from the payload's `committed_at`, where it has one, else from the deployment's start, to its
+    end. `recovery_s` of a failed deployment counts to the end of the next that stands, of the same service and place.
+    """
+    found = events.where("engine = 'gitlog' and verdict = 'passed'").select(
+        F.coalesce(_text("$.trailer.env"), F.col("topic")).alias("env"),
+        _text("$.trailer.what.service").alias("service"),
+        _text("$.trailer.what.artifact").alias("artifact"),
+        _text("$.trailer.status").alias("status"),
+        _moment("$.trailer.when.start_ts").alias("started"),
+        _moment("$.trailer.when.end_ts").alias("ended"),
+        F.expr("try_variant_get(payload, '$.committed_at', 'timestamp')").alias("committed"),
+        _text("$.trailer.why.reason").alias("reason"),
+        _text("$.trailer.why.ticket").alias("ticket"),
+        "author",
+        "topic",
+        "height",
+        F.col("entry_id").alias("commit"),
+    )
+    found = found.where("service is not null and status is not null")
+    place = Window.partitionBy("topic", "env", "service").orderBy("height")
+    ahead = place.rowsBetween(1, Window.unboundedFollowing)
+    stands = F.col("status").isin(*STANDING)
+    later = F.first(F.when(stands, F.col("ended")), ignorenulls=True).over(ahead)
+    stands_later = F.coalesce(F.max(stands.cast("int")).over(ahead), F.lit(0))
+    return found.select(
+        "*",
+        (F.unix_timestamp("ended") - F.unix_timestamp(F.coalesce("committed", "started"))).alias(
+            "lead_time_s"
+        ),
+        F.when(F.col("status") == "failed", F.unix_timestamp(later) - F.unix_timestamp("ended")).alias(
+            "recovery_s"
+        ),
+        (stands & (stands_later == 0)).alias("current"),
+    )
+
+
+def deployment_measures(history: DataFrame) -> DataFrame:
+    """The four measures of delivery, by place and service: frequency, lead time, failure rate, time to recover."""
+    tried = history.where(F.col("status").isin("success", "failed", "revert", "override", "finalize"))
+    spanned_s = F.unix_timestamp(F.max("ended")) - F.unix_timestamp(F.min("ended"))
+    weeks = F.greatest(spanned_s / F.lit(float(WEEK_S)), F.lit(1.0))
+    failures = F.sum(F.col("status").isin(*FAILED).cast("int"))
+    return tried.groupBy("env", "service").agg(
+        F.count("*").alias("deployments"),
+        failures.alias("failures"),
+        F.min("ended").alias("first"),
+        F.max("ended").alias("last"),
+        F.round(F.count("*") / weeks, 6).alias("per_week"),
+        F.round(failures / F.count("*"), 6).alias("failure_rate"),
+        F.expr("percentile(lead_time_s, 0.5)").alias("lead_time_median_s"),
+        F.round(F.avg("recovery_s"), 3).alias("recovery_mean_s"),
+    )
+
+
+def comparable(table: DataFrame) -> DataFrame:
+    """The table with VARIANT columns as texts, which can be compared."""
+    return table.select(
+        *(
+            F.expr(f"to_json(`{field.name}`)").alias(field.name)
+            if field.dataType.typeName() == "variant"
+            else F.col(field.name)
+            for field in table.schema.fields
+        )
+    )
+
+
+def _text(path: str) -> Column:
+    return F.expr(f"try_variant_get(entry, '{path}', 'string')")
+
+
+def _moment(path: str) -> Column:
+    return F.expr(f"try_variant_get(entry, '{path}', 'timestamp')")

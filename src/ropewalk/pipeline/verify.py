@@ -1,0 +1,376 @@
+"""Whole logs checked in parallel, and tables held against the logs they were made from.
+
+Every task checks its range and hands back what the range hangs between; the driver joins the ranges. So a missing, a
+doubled or a changed entry is found wherever the log was cut, and named.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ropewalk.errors import BrokenLink, HistoryRewritten, RopewalkError
+from ropewalk.gitlog.vouch import anchored_commits, check_anchors, check_signed_heads
+from ropewalk.kernel.digest import ContentId
+from ropewalk.kernel.entry import EMPTY, EntryId, Span, join
+from ropewalk.kernel.keys import PublicKey
+from ropewalk.pipeline.gitlogs import GitLogs
+from ropewalk.pipeline.ingest import content_root
+from ropewalk.pipeline.ledgers import join_spans, span_from_json
+from ropewalk.pipeline.offsets import LogName, Offset
+from ropewalk.pipeline.query import make_query
+from ropewalk.pipeline.refusals import refusals_raised
+from ropewalk.pipeline.warehouse import GROWING, REMADE, Manifest, Warehouse
+from ropewalk.stores.place import find_place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["LogVerdict", "Report", "Step", "verify_logs", "verify_tables"]
+
+Status = Literal["passed", "failed", "not_checked"]
+SHOWN = 20  # rows that are named; the rest is counted
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that was looked at."""
+
+    name: str
+    status: Status
+    detail: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As `verify --json` prints it."""
+        return {"name": self.name, "status": self.status, "detail": self.detail}
+
+
+@dataclass(frozen=True, slots=True)
+class LogVerdict:
+    """What became of one log; `entry` is its first bad one."""
+
+    log: LogName
+    entries: int
+    head: str
+    ranges: int
+    entry: str | None = None
+    detail: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As `verify --json` prints it."""
+        return {
+            "engine": self.log.engine,
+            "topic": self.log.topic,
+            "ok": self.detail is None,
+            "entries": self.entries,
+            "head": self.head,
+            "ranges": self.ranges,
+            "first_bad": self.entry,
+            "detail": self.detail,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Every log and every step. Not one word more is proven."""
+
+    logs: tuple[LogVerdict, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed."""
+        return all(log.detail is None for log in self.logs) and all(s.status != "failed" for s in self.steps)
+
+    def to_json(self) -> dict[str, Any]:
+        """As `verify --json` prints it."""
+        return {
+            "ok": self.ok,
+            "steps": [step.to_json() for step in self.steps],
+            "entries": sum(log.entries for log in self.logs),
+            "logs": [log.to_json() for log in self.logs],
+        }
+
+
+def verify_logs(
+    spark: SparkSession,
+    source: Path,
+    *,
+    engine: str | None = None,
+    topics: str | None = None,
+    deep: bool = True,
+    keys: Sequence[PublicKey] = (),
+    recorded: Offset | None = None,
+    rows_per_range: int | None = None,
+) -> tuple[Report, list[dict[str, Any]]]:
+    """Check logs from end to end; also returns one verdict row a range. `recorded` are heads that must be in them."""
+    options = {"repository": str(find_place(source).git_dir), "check": "deep" if deep else "blocks"}
+    options |= {n: v for n, v in (("engine", engine), ("topics", topics)) if v is not None}
+    if rows_per_range is not None:
+        options["rows_per_partition"] = str(rows_per_range)
+    query = make_query(options)
+    with refusals_raised():
+        rows = [row.asDict() for row in spark.read.format("ropewalk").options(**options).load().collect()]
+    by_log: dict[LogName, list[dict[str, Any]]] = {name: [] for name in query.names()}
+    for row in sorted(rows, key=lambda row: (row["engine"], row["topic"], row["start"], row["end"])):
+        by_log.setdefault(LogName(row["engine"], row["topic"]), []).append(row)
+    verdicts = [_joined(log, found) for log, found in sorted(by_log.items())]
+    steps = [_told(verdicts, engine_name) for engine_name in query.engines]
+    steps += _vouched(source, verdicts, keys)
+    if recorded is not None:
+        steps.append(_recorded(options, recorded))
+    return Report(tuple(verdicts), tuple(steps)), rows
+
+
+def _joined(log: LogName, rows: list[dict[str, Any]]) -> LogVerdict:
+    joiners: dict[str, Callable[[list[dict[str, Any]]], tuple[str, str | None, str | None]]] = {
+        "gitlog": _join_commits,
+        "ledger": _join_blocks,
+        "gossip": _join_messages,
+    }
+    head, entry, detail = joiners[log.engine](rows)
+    return LogVerdict(log, sum(row["entries"] for row in rows), head, len(rows), entry, detail)
+
+
+def _first_fault(rows: list[dict[str, Any]]) -> tuple[str | None, str | None]:
+    for row in rows:
+        if row["verdict"] == "failed":
+            return row["entry_id"], row["detail"]
+    return None, None
+
+
+def _join_commits(rows: list[dict[str, Any]]) -> tuple[str, str | None, str | None]:
+    entry, detail = _first_fault(rows)
+    spans = []
+    for row in rows:
+        if row["span"]:
+            told = json.loads(row["span"])
+            below = (EntryId(bytes.fromhex(told["below"])),) if told["below"] else ()
+            above = EntryId(bytes.fromhex(told["above"]))
+            spans.append(Span(below, (above,), row["entries"], above))
+    try:
+        whole = reduce(join, spans, EMPTY)
+        if whole.below and detail is None:
+            raise BrokenLink("the log does not reach its beginning", entry=whole.below[0].hex())
+    except BrokenLink as error:
+        return "", entry or str(error.fields.get("entry")), detail or error.detail
+    return (whole.above[0].hex() if whole.above else ""), entry, detail
+
+
+def _join_blocks(rows: list[dict[str, Any]]) -> tuple[str, str | None, str | None]:
+    whole = join_spans([span_from_json(row["span"]) for row in rows if row["span"]])
+    entry, detail = _first_fault(rows)
+    if whole.fault is not None:
+        index = "" if whole.fault.index is None else f", envelope {whole.fault.index}"
+        return whole.above.hex(), f"block {whole.fault.height}{index}", whole.fault.detail
+    return whole.above.hex(), entry, detail
+
+
+def _join_messages(rows: list[dict[str, Any]]) -> tuple[str, str | None, str | None]:
+    head = json.loads(rows[-1]["span"])["above"] if rows else ""
+    return (head, *_first_fault(rows))
+
+
+def _told(verdicts: Iterable[LogVerdict], engine: str) -> Step:
+    mine = [verdict for verdict in verdicts if verdict.log.engine == engine]
+    bad = [verdict for verdict in mine if verdict.detail is not None]
+    if not mine:
+        return Step(engine, "not_checked", "there are no logs")
+    if bad:
+        told = "; ".join(f"{each.log.topic}: {each.entry}: {each.detail}" for each in bad[:5])
+        return Step(engine, "failed", told)
+    return Step(engine, "passed", f"{len(mine)} logs, {sum(each.entries for each in mine)} entries")
+
+
+def _vouched(source: Path, verdicts: Iterable[LogVerdict], keys: Sequence[PublicKey]) -> list[Step]:
+    """Anchors and signed heads of git logs that verified."""
+    found: list[Step] = []
+    logs: GitLogs | None = None
+    for verdict in verdicts:
+        if verdict.log.engine != "gitlog" or verdict.detail is not None:
+            continue
+        logs = logs or GitLogs(find_place(source))
+        layout, topic = logs.locate(verdict.log.topic)
+        ref = layout.head_ref(topic)
+
+        def names(logs: GitLogs = logs, ref: str = ref, count: int = verdict.entries) -> Any:
+            for start in range(0, count, 2_000):
+                for slot in logs.index.span(ref, start, min(start + 2_000, count)):
+                    yield ContentId(slot.content_id)
+
+        anchored = anchored_commits(logs.store, layout, topic)
+        met = {
+            slot.commit
+            for start in (range(0, verdict.entries, 2_000) if anchored else ())
+            for slot in logs.index.span(ref, start, min(start + 2_000, verdict.entries))
+        }
+        steps = (
+            check_anchors(logs.store, layout, topic, met & anchored, keys),
+            check_signed_heads(logs.store, layout, topic, names, keys),
+        )
+        found += [
+            Step(f"{topic}:{step.name}", step.status, step.detail)
+            for step in steps
+            if step.status != "not_checked" or "none" not in step.detail
+        ]
+    return found
+
+
+def _recorded(options: dict[str, str], recorded: Offset) -> Step:
+    try:
+        make_query({"repository": options["repository"], "verify": "quarantine"}).require(recorded)
+    except HistoryRewritten as error:
+        return Step("recorded_heads", "failed", error.detail)
+    return Step("recorded_heads", "passed", f"{len(recorded.points)} logs contain what was recorded of them")
+
+
+def verify_tables(spark: SparkSession, warehouse: Warehouse) -> Report:
+    """Prove that tables are exactly the fold of the logs up to their recorded heads."""
+    steps: list[Step] = []
+    try:
+        manifests = warehouse.require().manifests()
+    except (BrokenLink, RopewalkError) as error:
+        if error.exit_code != 5:
+            raise
+        return Report((), (Step("manifests", "failed", error.detail),))
+    steps.append(Step("manifests", "passed", f"{len(manifests)} batches, each on the one before"))
+    steps.append(_files(warehouse, manifests))
+    at = Offset()
+    for manifest in manifests:
+        at = at.merged(manifest.end)
+    if not manifests:
+        return Report((), tuple(steps))
+    source = manifests[-1].source
+    steps.append(_recorded({"repository": source}, at))
+    if steps[-1].status == "passed":
+        with refusals_raised():
+            steps += _folds(spark, warehouse, manifests, source, at)
+    return Report((), tuple(steps))
+
+
+def _files(warehouse: Warehouse, manifests: list[Manifest]) -> Step:
+    named = {f.name: f for files in warehouse.current_files(manifests).values() for f in files}
+    present = {
+        f.name: f
+        for table in (*GROWING, *REMADE)
+        for f in (warehouse.files_in(warehouse.path / table) if (warehouse.path / table).exists() else ())
+    }
+    for name in sorted(named.keys() - present.keys()):
+        return Step("files", "failed", f"{name} is missing")
+    for name in sorted(present.keys() - named.keys()):
+        return Step("files", "failed", f"{name} is in no manifest")
+    for name, file in sorted(named.items()):
+        if present[name].blake3 != file.blake3:
+            return Step("files", "failed", f"{name} holds other bytes than were written")
+    return Step("files", "passed", f"{len(named)} files have their digests")
+
+
+def _folds(
+    spark: SparkSession, warehouse: Warehouse, manifests: list[Manifest], source: str, at: Offset
+) -> list[Step]:
+    from ropewalk.pipeline import tables
+
+    quarantined = any(each.mode == "quarantine" for each in manifests)
+    reader: Any = spark.read.format("ropewalk").option("repository", source)
+    reader = reader.option("verify", "quarantine" if quarantined else manifests[-1].mode)
+    reader = reader.option("columns", tables.INGESTED)
+    if not quarantined:
+        reader = reader.option("end", json.dumps(at.to_json()))
+    points = " ".join(
+        f"when engine = '{log.engine}' and topic = '{log.topic}' then {point.position}"
+        for log, point in at.points.items()
+    )
+    fold: DataFrame = reader.load().where(f"position < (case {points} else 0 end)").persist()
+    try:
+        kept = fold.where("verdict <> 'failed'")
+        steps = [_roots(manifests, fold)]
+        for name, expected in (
+            ("events", kept),
+            ("events_rejected", fold.where("verdict = 'failed'")),
+            ("blocks", tables.blocks(fold)),
+            ("commits", tables.commits(fold)),
+            ("gossip_dag", tables.gossip_dag(fold)),
+            ("deployments", tables.deployments(kept)),
+            ("deployment_measures", tables.deployment_measures(tables.deployments(kept))),
+        ):
+            stored = _stored(spark, warehouse, manifests, name)
+            if stored is not None:
+                steps.append(_compare(name, stored, expected))
+    finally:
+        fold.unpersist()
+    steps.append(Step("consumer_lag", "not_checked", "it says how things stood, which no log keeps"))
+    return steps
+
+
+def _stored(
+    spark: SparkSession, warehouse: Warehouse, manifests: list[Manifest], name: str
+) -> DataFrame | None:
+    files = [file.name for file in warehouse.current_files(manifests).get(name, [])]
+    paths = [str(warehouse.path / file) for file in files if (warehouse.path / file).exists()]
+    return spark.read.parquet(*paths) if paths else None
+
+
+def _compare(name: str, stored: DataFrame, expected: DataFrame) -> Step:
+    from ropewalk.pipeline.tables import comparable
+
+    have, want = comparable(stored), comparable(expected.select(*stored.columns))
+    if name == "events_rejected":  # damage that keeps a log from being read on has no place in it
+        have = have.where("position >= 0")
+    for frame, other, told in (
+        (have, want, "is in the table but not in the log"),
+        (want, have, "is missing"),
+    ):
+        odd = frame.exceptAll(other).limit(SHOWN).collect()
+        if odd:
+            return Step(name, "failed", f"{_name(odd[0].asDict())} {told}" + _more(len(odd)))
+    return Step(name, "passed", f"{have.count()} rows are the fold of the log")
+
+
+def _more(count: int) -> str:
+    return f", and {'at least ' if count == SHOWN else ''}{count - 1} more" if count > 1 else ""
+
+
+def _name(row: dict[str, Any]) -> str:
+    wanted = (
+        "topic",
+        "entry_id",
+        "commit",
+        "message",
+        "block_hash",
+        "content_id",
+        "env",
+        "service",
+        "height",
+    )
+    return "row " + ", ".join(f"{key} {row[key]}" for key in wanted if row.get(key) is not None)
+
+
+def _roots(manifests: list[Manifest], fold: DataFrame) -> Step:
+    """The root of every recorded range, from the log as it is now."""
+    columns = ("engine", "topic", "position", "leaf_index", "content_id")
+    table = fold.select(*columns).where("position >= 0").toArrow()
+    rows: dict[LogName, list[tuple[int, int, str | None]]] = {}
+    for engine, topic, position, leaf, content in zip(
+        *(table.column(name).to_pylist() for name in columns), strict=True
+    ):
+        rows.setdefault(LogName(engine, topic), []).append((position, -1 if leaf is None else leaf, content))
+    for found in rows.values():
+        found.sort(key=lambda row: row[:2])
+    count = 0
+    for manifest in manifests:
+        for log in manifest.logs:
+            name = LogName(log["engine"], log["topic"])
+            inside = [content for at, _, content in rows.get(name, ()) if log["start"] <= at < log["end"]]
+            if content_root(inside) != log["root"]:
+                return Step(
+                    "roots",
+                    "failed",
+                    f"batch {manifest.number}: {name.engine} log {name.topic}, entries {log['start']} to "
+                    f"{log['end'] - 1} have another root than was recorded",
+                )
+            count += 1
+    return Step("roots", "passed", f"{count} ranges have the roots that were recorded")

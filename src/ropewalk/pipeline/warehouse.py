@@ -1,0 +1,266 @@
+"""A warehouse: Parquet tables in folders, and one manifest a batch that says what was written, from where, with which
+root. The manifests are the truth: files no manifest names were never written.
+
+    <warehouse>/<table>/batch=<n>/part-….parquet     tables that grow
+    <warehouse>/<table>/part-….parquet               tables that are made anew (deployments, consumer_lag)
+    <warehouse>/_ropewalk/batches/<n>.json           manifests, each naming the digest of the one before
+    <warehouse>/_ropewalk/runs/<time>-<job>.json     what ran, and how it ended
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ropewalk.errors import BrokenLink, Conflict, Damaged, NotFound
+from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import blake3
+from ropewalk.pipeline.offsets import Offset
+
+__all__ = ["GROWING", "REMADE", "Manifest", "StoredFile", "Warehouse"]
+
+GROWING = ("events", "events_rejected", "blocks", "commits", "gossip_dag")
+REMADE = ("deployments", "deployment_measures", "consumer_lag")
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of a table: its name inside the warehouse, the digest of its bytes, its size and rows."""
+
+    name: str
+    blake3: str
+    size: int
+    rows: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As manifests hold it."""
+        return {"name": self.name, "blake3": self.blake3, "bytes": self.size, "rows": self.rows}
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What one batch wrote: which part of which logs, under which roots, into which files."""
+
+    number: int
+    previous: str | None  # digest of the manifest before
+    source: str
+    mode: str
+    made_ms: int
+    start: Offset
+    end: Offset
+    logs: tuple[dict[str, Any], ...]
+    files: dict[str, tuple[StoredFile, ...]] = field(default_factory=dict)
+    faults: tuple[dict[str, str], ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """The file."""
+        return jcs.encode(
+            {
+                "version": 1,
+                "number": self.number,
+                "previous": self.previous,
+                "source": self.source,
+                "verify": self.mode,
+                "made_ms": self.made_ms,
+                "start": self.start.to_json(),
+                "end": self.end.to_json(),
+                "logs": list(self.logs),
+                "files": {table: [file.to_json() for file in files] for table, files in self.files.items()},
+                "faults": list(self.faults),
+            }
+        )
+
+    @property
+    def digest(self) -> str:
+        """The digest that the next manifest names."""
+        return blake3(self.to_bytes()).hex()
+
+    @property
+    def rows(self) -> int:
+        """How many events and rejected events it brought."""
+        return sum(file.rows for table in GROWING[:2] for file in self.files.get(table, ()))
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Manifest:
+        """Read what `to_bytes` wrote."""
+        value: Any = jcs.parse_canonical(raw)
+        if not isinstance(value, dict) or value.get("version") != 1:
+            raise Damaged("a manifest is not ours", reason="manifest")
+        return cls(
+            value["number"],
+            value["previous"],
+            value["source"],
+            value["verify"],
+            value["made_ms"],
+            Offset.from_json(value["start"]),
+            Offset.from_json(value["end"]),
+            tuple(value["logs"]),
+            {
+                table: tuple(StoredFile(f["name"], f["blake3"], f["bytes"], f["rows"]) for f in files)
+                for table, files in value["files"].items()
+            },
+            tuple(value["faults"]),
+        )
+
+
+class Warehouse:
+    """The tables in a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.home = self.path / "_ropewalk"
+
+    def make(self) -> Warehouse:
+        """Make the folders that are missing."""
+        for folder in ("batches", "runs"):
+            (self.home / folder).mkdir(parents=True, exist_ok=True)
+        return self
+
+    def require(self) -> Warehouse:
+        """Refuse a folder that is no warehouse."""
+        if not (self.home / "batches").is_dir():
+            raise NotFound(
+                f"{self.path} is no warehouse",
+                path=str(self.path),
+                advice="Make one with `ropewalk pipeline ingest --warehouse DIR`.",
+            )
+        return self
+
+    def manifests(self) -> list[Manifest]:
+        """Every batch, oldest first; a chain with a gap or a changed link is refused."""
+        found: list[Manifest] = []
+        for path in sorted((self.home / "batches").glob("*.json")):
+            try:
+                manifest = Manifest.from_bytes(path.read_bytes())
+            except Exception as error:
+                raise Damaged(f"manifest {path.name} cannot be read: {error}", reason="manifest") from error
+            expected = found[-1].digest if found else None
+            if manifest.number != len(found) + 1 or manifest.previous != expected:
+                raise BrokenLink(f"manifest {path.name} does not stand on the one before it", entry=path.name)
+            found.append(manifest)
+        return found
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Be the only writer; what a writer that died left without a manifest is swept away."""
+        self.make()
+        descriptor = os.open(self.home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise Conflict(
+                    f"{self.path} is being written by another process",
+                    advice="A warehouse has one writer at a time; wait for it to end.",
+                ) from error
+            self.sweep()
+            yield
+        finally:
+            os.close(descriptor)
+
+    def sweep(self) -> None:
+        """Remove what no manifest names."""
+        last = len(list((self.home / "batches").glob("*.json")))
+        for table in GROWING:
+            for folder in (self.path / table).glob("batch=*"):
+                if int(folder.name.removeprefix("batch=")) > last:
+                    shutil.rmtree(folder)
+        shutil.rmtree(self.home / "staging", ignore_errors=True)
+        for leftover in (self.home / "batches").glob(".*.tmp"):
+            leftover.unlink()
+
+    def batch_folder(self, table: str, number: int) -> Path:
+        """Where a batch of a table goes."""
+        return self.path / table / f"batch={number}"
+
+    def staging(self, table: str) -> Path:
+        """Where a table is made anew before it takes the old one's place."""
+        return self.home / "staging" / table
+
+    def swap_in(self, table: str) -> None:
+        """Put a table that was made anew in its place."""
+        target, old = self.path / table, self.home / "staging" / f"{table}.old"
+        old.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            target.rename(old)
+        self.staging(table).rename(target)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def files_in(self, folder: Path) -> tuple[StoredFile, ...]:
+        """The Parquet files of a folder with their digests."""
+        import pyarrow.parquet as pq
+
+        found = []
+        for path in sorted(folder.rglob("*.parquet")):
+            rows = pq.read_metadata(path).num_rows
+            name = path.relative_to(self.path).as_posix()
+            found.append(StoredFile(name, _digest(path), path.stat().st_size, rows))
+        return tuple(found)
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make a batch part of the warehouse: with its manifest on disk, it is."""
+        for files in manifest.files.values():
+            for file in files:
+                _sync(self.path / file.name)
+        for folder in {(self.path / file.name).parent for files in manifest.files.values() for file in files}:
+            _sync(folder)
+        target = self.home / "batches" / f"{manifest.number:010d}.json"
+        beside = target.with_name(f".{target.name}.tmp")
+        with beside.open("wb") as stream:
+            stream.write(manifest.to_bytes())
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.replace(target)
+        _sync(target.parent)
+
+    def current_files(self, manifests: Iterable[Manifest]) -> dict[str, list[StoredFile]]:
+        """The files that make up each table now."""
+        found: dict[str, list[StoredFile]] = {}
+        for manifest in manifests:
+            for table, files in manifest.files.items():
+                if table in REMADE:
+                    found[table] = list(files)
+                else:
+                    found.setdefault(table, []).extend(files)
+        return found
+
+    def record_run(self, job: str, started_ms: int, facts: Mapping[str, Any]) -> None:
+        """Write down that a job ran."""
+        self.make()
+        target = self.home / "runs" / f"{started_ms:015d}-{job}.json"
+        beside = target.with_name(f".{target.name}.tmp")
+        beside.write_text(json.dumps({"job": job, "started_ms": started_ms, **facts}), encoding="utf-8")
+        beside.replace(target)
+
+    def runs(self) -> list[dict[str, Any]]:
+        """What ran, oldest first."""
+        return [
+            json.loads(path.read_text(encoding="utf-8"))
+            for path in sorted((self.home / "runs").glob("*.json"))
+        ]
+
+
+def _digest(path: Path) -> str:
+    import blake3 as hasher
+
+    digest = hasher.blake3()
+    with path.open("rb") as stream:
+        while chunk := stream.read(CHUNK):
+            digest.update(chunk)
+    return str(digest.hexdigest())
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,180 @@
+"""Tables from logs through real Spark: exactly once, incremental, refused where the log is not what it was."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from ropewalk.errors import HistoryRewritten, Unverified
+from ropewalk.gitlog.cursor import read_cursor
+from ropewalk.pipeline import to_arrow
+from ropewalk.pipeline.ingest import Ingest
+from ropewalk.pipeline.verify import verify_logs, verify_tables
+from ropewalk.pipeline.warehouse import Warehouse
+from ropewalk.stores.git import GitStore
+from tests.pipeline.tampering import TAMPERINGS, change_payload
+from tests.pipeline.world import BOB, World
+
+pytestmark = [pytest.mark.timeout(400), pytest.mark.filterwarnings("ignore")]
+
+
+def ingest(spark: Any, world: World, warehouse: Path, **options: Any) -> Any:
+    return Ingest(spark, world.path, warehouse, now_ms=lambda: world.clock_ms, **options)
+
+
+def keys_of(warehouse: Path, table: str) -> list[tuple[Any, ...]]:
+    """What identifies the rows of a table, read by another library than the one that wrote them."""
+    found = [
+        row
+        for path in sorted((warehouse / table).rglob("*.parquet"))
+        for row in pq.read_table(
+            path, columns=["engine", "topic", "entry_id", "content_id"], partitioning=None
+        ).to_pylist()
+    ]
+    return sorted(tuple(str(value) for value in row.values()) for row in found)
+
+
+def keys_in_log(world: World) -> list[tuple[Any, ...]]:
+    table = to_arrow(world.path, columns="engine,topic,entry_id,content_id")
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+def test_ingest_is_exactly_once_and_goes_on_where_it_ended(spark: Any, world: World, tmp_path: Path):
+    warehouse = tmp_path / "tables"
+    done = ingest(spark, world, warehouse, group="analytics", rows_per_batch=30).once()
+    assert (done.rows, done.rejected) == (47, 0) and done.batches >= 2
+    assert keys_of(warehouse, "events") == keys_in_log(world)
+    cursor = read_cursor(GitStore(world.place), "analytics", "prod")
+    assert cursor is not None and cursor.commit == to_arrow(world.path, topics="prod")["entry_id"][-1].as_py()
+
+    again = ingest(spark, world, warehouse, group="analytics").once()
+    assert (again.batches, again.rows) == (0, 0)
+
+    world.git("prod", 4)
+    world.ledger("ea.core", 5)
+    world.gossip("com.example.chat", 2, key=BOB)
+    more = ingest(spark, world, warehouse, group="analytics").once()
+    assert more.rows == 11
+    assert keys_of(warehouse, "events") == keys_in_log(world)
+
+    report = verify_tables(spark, Warehouse(warehouse))
+    assert report.ok, report.to_json()
+
+    # Somebody edits a row, with the tools everybody has.
+    path = next(
+        path
+        for path in sorted((warehouse / "events").rglob("*.parquet"))
+        if "prod" in pq.read_table(path, partitioning=None)["topic"].to_pylist()
+    )
+    table = pq.read_table(path, partitioning=None)
+    authors = table["author"].to_pylist()
+    authors[0] = "Mallory <m@example.test>"
+    import pyarrow as pa
+
+    pq.write_table(table.set_column(table.column_names.index("author"), "author", pa.array(authors)), path)
+    report = verify_tables(spark, Warehouse(warehouse))
+    failed = {step.name: step.detail for step in report.steps if step.status == "failed"}
+    assert "holds other bytes" in failed["files"]
+    assert table["entry_id"][0].as_py() in failed["events"]
+
+
+def test_a_strict_ingest_writes_nothing_of_a_log_that_does_not_verify(
+    spark: Any, world: World, tmp_path: Path
+):
+    change_payload(world)
+    with pytest.raises(Unverified, match=r"ea\.core.*block 2"):
+        ingest(spark, world, tmp_path / "tables").once()
+    assert Warehouse(tmp_path / "tables").manifests() == []
+
+
+@pytest.mark.parametrize("name", ["changed payload", "corrupted segment", "changed blob", "changed message"])
+def test_quarantine_puts_bad_entries_aside_with_their_reason(
+    spark: Any, world: World, tmp_path: Path, name: str
+):
+    tampering = TAMPERINGS[name]
+    tampering.act(world)
+    warehouse = tmp_path / "tables"
+    done = ingest(spark, world, warehouse, mode="quarantine").once()
+    left = {"ledger": 47 - 20, "gitlog": 47 - 20, "gossip": 47 - 7}[tampering.engine] + tampering.left
+    assert done.rows == left and done.rejected >= 1
+    rejected = pq.read_table(next((warehouse / "events_rejected").rglob("*.parquet")), partitioning=None)
+    assert all(rejected["detail"].to_pylist())
+    assert ingest(spark, world, warehouse, mode="quarantine").once().batches == 0
+    report, _ = verify_logs(spark, world.path)
+    bad = [log for log in report.logs if log.detail is not None]
+    assert [log.log.engine for log in bad] == [tampering.engine] and bad[0].entry
+
+
+def test_history_rewritten_behind_a_recorded_head_is_refused(spark: Any, world: World, tmp_path: Path):
+    warehouse = tmp_path / "tables"
+    ingest(spark, world, warehouse, engine="gitlog").once()
+    head = "refs/gatos/shiplog/prod/head"
+    git = ["git", "-C", str(world.place.git_dir)]
+    old = subprocess.run(
+        [*git, "rev-parse", f"{head}~5"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    subprocess.run([*git, "update-ref", head, old], check=True)
+    (world.place.home / "seen" / head).write_text(old + "\n")  # the repository's own memory is gone, too
+    world.git("prod", 9)
+    with pytest.raises(HistoryRewritten, match="prod"):
+        ingest(spark, world, warehouse, engine="gitlog").once()
+    report = verify_tables(spark, Warehouse(warehouse))
+    assert any(step.name == "recorded_heads" and step.status == "failed" for step in report.steps)
+
+
+def test_follow_takes_in_what_comes_and_late_messages_too(spark: Any, world: World, tmp_path: Path):
+    warehouse = tmp_path / "tables"
+    ingest(spark, world, warehouse).once()
+    arrived, stop = threading.Event(), threading.Event()
+    rows: list[int] = []
+
+    def told(manifest: Any) -> None:
+        rows.append(manifest.rows)
+        if sum(rows) >= 6:
+            arrived.set()
+
+    def run() -> None:
+        ingest(spark, world, warehouse, told=told).follow(lambda: stop.is_set() or arrived.is_set())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        world.git("prod", 3)
+        world.gossip("com.example.chat", 3, key=BOB)
+        assert arrived.wait(240)
+    finally:
+        stop.set()
+        thread.join(60)
+    assert keys_of(warehouse, "events") == keys_in_log(world)
+    assert ingest(spark, world, warehouse).once().rows == 0
+
+
+def test_deployments_tell_what_stands_now_and_how_delivery_goes(spark: Any, tmp_path: Path):
+    world = World.make(tmp_path / "log.git")
+    world.git("prod", 2)
+    world.git("prod", 1, status="failed")
+    world.git("prod", 1)
+    warehouse = tmp_path / "tables"
+    ingest(spark, world, warehouse).once()
+    rows = pq.read_table(warehouse / "deployments").to_pylist()
+    assert [row["current"] for row in rows] == [False, False, False, True]
+    assert rows[2]["status"] == "failed" and rows[2]["recovery_s"] == 3600
+    (measured,) = pq.read_table(warehouse / "deployment_measures").to_pylist()
+    assert (measured["deployments"], measured["failures"], measured["failure_rate"]) == (4, 1, 0.25)
+
+
+def test_an_empty_log_makes_empty_tables(spark: Any, tmp_path: Path):
+    world = World.make(tmp_path / "log.git")
+    done = ingest(spark, world, tmp_path / "tables").once()
+    assert (done.batches, done.rows) == (1, 0)
+    assert (
+        pq.read_table(next((tmp_path / "tables" / "events").rglob("*.parquet")), partitioning=None).num_rows
+        == 0
+    )
+    world.git("prod", 1)
+    assert ingest(spark, world, tmp_path / "tables").once().rows == 1
