@@ -111,8 +111,22 @@ def serve(topic: str, host: str, port: int, profile: Any, idle: float) -> None:
     """
     from ropewalk.node.gossip import open_topic
 
+    _talk()
     with open_topic(here().home, topic, create=True, profile=profile) as log:
         asyncio.run(_serve(log, host, port, idle))
+
+
+def _talk() -> None:
+    """Say on stderr who comes, who goes and why."""
+    import logging
+
+    class Talk(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(record.getMessage())
+
+    journal = logging.getLogger("ropewalk.gossip.peers")
+    journal.addHandler(Talk())
+    journal.setLevel(logging.INFO)
 
 
 async def _serve(log: Log, host: str, port: int, idle_s: float) -> None:

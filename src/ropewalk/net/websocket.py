@@ -20,6 +20,7 @@ MESSAGE_BYTES_MAX = 1 << 20  # one WebSocket message; the JavaScript side sends 
 MESSAGES_WAITING_MAX = 4  # received and not yet read, before the sender is held up
 GOODBYE_S = 1.0
 _TOO_BIG = 1009
+_BROKEN = (1002, 1007)
 _journal = logging.getLogger("ropewalk.net")
 _journal.addHandler(logging.NullHandler())
 
@@ -33,17 +34,20 @@ class WebSocketPipe:
 
     async def receive(self) -> bytes:
         try:
-            data = await self._socket.recv(decode=False)
+            while True:
+                data = await self._socket.recv(decode=False)
+                if data:  # an empty message is allowed and says nothing; no bytes would mean the end
+                    return bytes(data)
         except ConnectionClosed as error:
-            if error.sent is not None and error.sent.code == _TOO_BIG:
+            sent = error.sent.code if error.sent is not None and not error.rcvd_then_sent else None
+            if sent == _TOO_BIG:
                 raise TooLarge(
                     f"{self.name} sent a WebSocket message of more than {MESSAGE_BYTES_MAX} bytes",
                     limit=MESSAGE_BYTES_MAX,
                 ) from error
-            if error.sent is not None and not error.rcvd_then_sent and error.sent.code in (1002, 1007):
+            if sent in _BROKEN:
                 raise Invalid(f"{self.name} does not speak WebSocket: {error}", reason="websocket") from error
             return b""
-        return bytes(data) or await self.receive()
 
     async def send(self, data: bytes) -> None:
         try:

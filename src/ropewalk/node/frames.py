@@ -150,7 +150,10 @@ class Questions:
         raw = await self._frames.receive()
         if raw is None:
             raise Unavailable(f"{self._frames.pipe.name} ended the sync instead of answering")
-        response = await in_thread(wire.decode_response, raw, self._profile.name)
+        if len(raw) > SLICE_BYTES:
+            response = await in_thread(wire.decode_response, raw, self._profile.name)
+        else:
+            response = wire.decode_response(raw, self._profile.name)
         if isinstance(response, Abort):
             self.cooldown_s = min(COOLDOWN_S_MAX, response.cooldown / 1000)
         if isinstance(request, GetValues) and isinstance(response, Values) and response.values:

@@ -37,6 +37,7 @@ __all__ = ["Peer"]
 
 SESSIONS_IDLE_MAX = 20  # pulls in a row that the peer breaks off before anything came
 OUTBOX_MAX = 256  # pushes that wait for a slow peer; beyond, it gets our heads and pulls
+SESSIONS_MAX = 8  # of one peer that are answered at once: each holds a reader of the store; the others wait
 SEEN_MAX = 4096  # messages we know the peer has, so that they are not pushed back
 RECHECK_S = 0.5  # how often we ask whether the peer has our heads by now
 ANNOUNCE_S = 3.0  # how long a peer may take to react to our heads before we say them again
@@ -75,6 +76,7 @@ class Peer:
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._activity = 0  # counts what the peer has asked and been told
         self._asking = 0  # sync streams the peer has open
+        self._answering = asyncio.Semaphore(SESSIONS_MAX)
         self._changed = asyncio.Event()
         protocol = f"/canvas/v1/{log.topic}"
         self._push_protocol, self._sync_protocol = f"{protocol}/push", f"{protocol}/sync"
@@ -146,8 +148,9 @@ class Peer:
         """
         now = asyncio.get_running_loop().time
         progress_at, announced_at, activity = now(), now(), -1
+        # The heads of this moment: what others append meanwhile must not keep us here for ever.
+        heads = [key_of(id) for id in await in_thread(self.log.heads)]
         while True:
-            heads = [key_of(id) for id in await in_thread(self.log.heads)]
             lacking = await self._lacks(heads)
             if lacking == []:
                 return len(self.sent)
@@ -241,8 +244,9 @@ class Peer:
     async def _answer(self, stream: Stream, rest: bytes) -> None:
         self._asking += 1
         try:
-            frames = FramePipe(stream, limit=wire.REQUEST_BYTES_MAX, idle_s=self._idle_s, rest=rest)
-            await answer_questions(self.log, frames, self._served, session_s=self._session_s)
+            async with self._answering:
+                frames = FramePipe(stream, limit=wire.REQUEST_BYTES_MAX, idle_s=self._idle_s, rest=rest)
+                await answer_questions(self.log, frames, self._served, session_s=self._session_s)
             await stream.close()
         except RopewalkError as error:
             # One session went wrong; the others and the connection go on.
@@ -254,7 +258,8 @@ class Peer:
 
     def _served(self, keys: tuple[bytes, ...]) -> None:
         self._activity += 1
-        self.sent.update(keys)
+        if self._dialer:
+            self.sent.update(keys)  # a server's peers stay for long, and nobody asks
         for key in keys:
             self._saw(key)
 

@@ -107,6 +107,7 @@ class GossipServer:
         try:
             async with peer:
                 self.peers.add(peer)
+                _journal.info("%s: connected, %d peers now", pipe.name, len(self.peers))
                 await peer.ended()
         finally:
             self._connected -= 1

@@ -170,9 +170,8 @@ def test_a_bad_signature_after_good_messages_keeps_the_good_ones():
     good = [sign(V13, key(1), TOPIC, (), n) for n in range(3)]
     made = sign(V13, key(1), TOPIC, tuple(each.key for each in good), "x")
     forged = made.raw.replace(made.signature.signature, good[0].signature.signature)
-    values: dict[bytes, bytes] = {each.key: each.raw for each in good} | {
-        make_key(V13.code, 2, sha256(forged)): forged
-    }
+    values: dict[bytes, bytes] = {each.key: each.raw for each in good}
+    values[make_key(V13.code, 2, sha256(forged))] = forged
     tree = build(values.items())
 
     def ask(request: Request) -> Response:
@@ -514,3 +513,31 @@ def test_a_silent_tcp_client_is_dropped_after_the_idle_limit():
         await pipe.close()
 
     attack(act, "v0.6")
+
+
+def test_empty_websocket_messages_say_nothing_however_many():
+    async def accept(pipe: Pipe) -> None:
+        for _ in range(3000):
+            await pipe.send(b"")
+        await pipe.send(b"no yamux either")
+        await _silent(pipe)
+
+    cut(Invalid, 8, lambda: meet_websocket(accept, memory_log()))
+
+
+def test_a_peer_with_many_sessions_at_once_gets_all_its_answers():
+    async def act(server: GossipServer) -> None:
+        pipe = await connect_websocket(server.url, timeout_s=5)
+
+        async def session(muxer: Muxer) -> None:
+            dialer, stream = Dialer(f"/canvas/v1/{TOPIC}/sync"), muxer.open()
+            await stream.send(dialer.data_to_send() + wire.frame(wire.encode_request(GetRoot())))
+            while dialer.chosen is None:
+                dialer.receive(await stream.receive())
+            assert await FramePipe(stream, limit=1 << 20, rest=dialer.rest).receive() is not None
+            await stream.close()
+
+        async with Muxer(pipe, client=True, accept=lambda _: None) as muxer:
+            await asyncio.gather(*[session(muxer) for _ in range(60)])
+
+    attack(act)
