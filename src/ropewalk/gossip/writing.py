@@ -79,9 +79,8 @@ class Batch:
         self._log = log
         self._order = log.profile.code.order
         self._leaves: list[tuple[bytes, bytes]] = []
-        self._some_wait = (
-            change.count("pending") > 0
-        )  # mostly nothing does, and then nobody need be looked for
+        # Mostly nothing waits, and then nobody need be looked for.
+        self._some_wait = change.count("pending") > 0
         self._arrived = int.from_bytes(change.get("meta", _ARRIVALS) or b"", "big")
 
     def has(self, key: Key) -> bool:
