@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.gitlog.journals import HEAD, SEPARATOR, Journal, message, notes, trailer
+from tests.unit.gitlog.journals import ADA, HEAD, SEPARATOR, Journal, message, notes, trailer
 
 from ropewalk.errors import HeadMoved, InvalidName
 from ropewalk.gitlog.commit import parse_message
@@ -15,9 +15,10 @@ from ropewalk.gitlog.compat import native_trailer, parse_entry, slug
 from ropewalk.gitlog.importer import ulid_of
 from ropewalk.gitlog.layout import LOG_NOTES, check_namespace
 from ropewalk.gitlog.notes import read_note
-from ropewalk.gitlog.objects import Oid, Signature, parse_commit
+from ropewalk.gitlog.objects import Commit, Oid, Signature, encode_commit, object_id, parse_commit, plant
 from ropewalk.gitlog.pointer import open_pointer, parse_pointer
 from ropewalk.gitlog.verify import verify_log
+from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.seal import SealingKey
 from ropewalk.node import open_repository
 from ropewalk.node.compat import import_from_compat, sealed_note
@@ -500,18 +501,42 @@ def test_journals_kept_as_branches_are_found(log):
     assert import_from_compat(log).imported == 1
 
 
-def test_an_envelope_in_the_tree_is_used(log):
-    receipt = log.append("prod", {"type": "native", "payload": {"n": 1}})
-    native = parse_commit(log.store.get(receipt.commit)[1])
-    journal = Journal(log.store, "copy")
-    raw = log.store.get(receipt.commit)[1]
-    assert native.tree in raw.decode()
-    journal.add(raw=raw)
-    report = import_from_compat(log, {"copy": "copied"})
-    # Its namespace is another one, so it is imported as an entry and says so.
-    assert report.imported == 1 and "envelope it carries is not taken" in " ".join(reasons(report))
-    log.store.move_head("refs/_shiplog/journal/prod", None, receipt.commit)
-    assert import_from_compat(log, {"copy": "copied"}).skipped == 2
+def planted(store, document: bytes, name: str, ns: str = "prod") -> Oid:
+    """A commit of a journal that has an envelope in its tree, as S0's compatibility profile allows."""
+    tree, objects = plant(("gatos", "shiplog", ns, f"{name}.json"), document)
+    made = encode_commit(Commit(tree, (), ADA, ADA, message(trailer())))
+    oid = object_id("commit", made)
+    with store.put([*objects, (oid, "commit", made)]):
+        store.move_head("refs/_shiplog/journal/prod", None, oid)
+    return oid
+
+
+def test_an_envelope_in_the_tree_is_used_and_made_canonical(log):
+    name = "01HF4Y9Q1SM8Q7K9DK2R4V5CXD"
+    # As `jq -cS` prints it: sorted, but numbers and line ends are not those of RFC 8785.
+    document = b'{"ns":"prod","payload":{"n":1.0,"x":1e2},"type":"native","ulid":"%s"}\n' % name.encode()
+    planted(log.store, document, name)
+    report = import_from_compat(log)
+    event = only(log)
+    assert report.problems == [] and event.ulid == name and event.type == "native"
+    assert event.raw == b'{"ns":"prod","payload":{"n":1,"x":100},"type":"native","ulid":"%s"}' % name.encode()
+    assert event.content_id == content_id(event.raw)
+    assert import_from_compat(log).skipped == 1
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"{",
+        b"[]",
+        b'{"ulid":"x"}',
+        b'{"ns":"other","payload":{},"type":"t","ulid":"01HF4Y9Q1SM8Q7K9DK2R4V5CXD"}',
+    ],
+)
+def test_an_envelope_in_the_tree_that_does_not_fit_is_not_demanded(log, document):
+    planted(log.store, document, "01HF4Y9Q1SM8Q7K9DK2R4V5CXD")
+    assert import_from_compat(log).imported == 1
+    assert only(log).type == "deployment.success"
 
 
 # --- properties ---
