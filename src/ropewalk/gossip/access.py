@@ -48,7 +48,7 @@ def owners(*dids: str) -> Access:
     >>> rule(None, sign(V13, ada, "t", (), 1))
     >>> rule(None, sign(V13, eve, "t", (), 1))
     Traceback (most recent call last):
-    ropewalk.errors.Denied: did:key:z6MkffCMMUEQtUZnxpMJVGFn1qXR2DUyBtU6AvxpiMgdGywx is not an owner of t
+    ropewalk.errors.Denied: did:key:z6Mko9hTggMwjSTEaJaPUfE6tqcy2xvU6BnNq3e3o8qVBiyH is not an owner of t
     """
     allowed = frozenset(dids)
 
