@@ -265,9 +265,9 @@ def _refuse_tag(_value: object, _immutable: bool) -> object:
 _REFUSE_TAGS = dict.fromkeys(_TAGS_KNOWN_TO_CBOR2, _refuse_tag)  # dates, decimals, patterns: none is ours
 
 
-_Way: TypeAlias = (
-    "tuple[_Way, str | int] | None"  # the steps to a value, innermost first; text only once it is needed
-)
+# The steps to a value, innermost first. They become text only when something is wrong: a long key above many items
+# would else be copied once for each.
+_Way: TypeAlias = "tuple[_Way, str | int] | None"
 
 
 def _settle(value: Any, dialect: Dialect, way: _Way = None, depth: int = 0) -> Any:

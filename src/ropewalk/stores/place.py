@@ -36,6 +36,12 @@ class Place:
 def find_place(start: Path) -> Place:
     """The repository at `start`, or the nearest one around it."""
     start = start.absolute()
+    if not start.exists():  # a slip of the pen must not end in whatever repository lies around it
+        raise NotFound(
+            f"no git repository at {start}: nothing is there",
+            path=str(start),
+            advice="Check the path, or make a repository there with `ropewalk init PATH`.",
+        )
     for folder in (start, *start.parents):
         git_dir = _git_dir_at(folder)
         if git_dir is not None:
@@ -49,19 +55,15 @@ def find_place(start: Path) -> Place:
 
 def make_place(path: Path) -> tuple[Place, list[str]]:
     """Make a bare repository at `path`, or add to the one that is there; also say what was done."""
-    done: list[str] = []
-    git_dir = _git_dir_at(path.absolute())
-    if git_dir is None:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise Unavailable(
-                f"{path} is there and is no git repository",
-                path=str(path),
-                advice="Choose an empty or new folder, or run `git init` there first.",
-            )
-        import pygit2
-
-        git_dir = Path(pygit2.init_repository(str(path), bare=True).path).absolute()
-        done.append("made a bare git repository")
+    found = _git_dir_at(path.absolute())
+    if found is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise Unavailable(
+            f"{path} is there and is no git repository",
+            path=str(path),
+            advice="Choose an empty or new folder, or run `git init` there first.",
+        )
+    git_dir = _opened(path, found)
+    done = ["made a bare git repository"] if found is None else []
     place = Place(git_dir)
     for folder in (place.home, place.keys):
         if not folder.is_dir():
@@ -70,21 +72,38 @@ def make_place(path: Path) -> tuple[Place, list[str]]:
     return place, done
 
 
+def _opened(path: Path, found: Path | None) -> Path:
+    """Make the repository that is missing, or see that the one that is there is of a kind we can use."""
+    import pygit2
+
+    try:
+        if found is None:
+            return Path(pygit2.init_repository(str(path), bare=True).path).absolute()
+        pygit2.Repository(str(found))
+    except pygit2.GitError as error:
+        raise Unavailable(f"{path}: {error}", path=str(path), advice="Choose another folder.") from error
+    return found
+
+
 def _git_dir_at(folder: Path) -> Path | None:
     """The git directory if `folder` is a work tree or a bare repository."""
     dot_git = folder / ".git"
     if dot_git.is_file():
-        text = dot_git.read_text(encoding="utf-8", errors="replace")
+        text = os.fsdecode(dot_git.read_bytes())
         if text.startswith("gitdir:"):
-            return _common_dir((folder / text.removeprefix("gitdir:").strip()).resolve())
-    for candidate in (dot_git, folder):
-        if (
-            (candidate / "HEAD").is_file()
-            and (candidate / "objects").is_dir()
-            and (candidate / "refs").is_dir()
-        ):
-            return candidate
-    return None
+            git_dir = _common_dir((folder / text.removeprefix("gitdir:").strip()).resolve())
+            if _is_git_dir(git_dir):
+                return git_dir
+            raise NotFound(  # as git does: neither make what it points to, nor take the repository around it
+                f"{dot_git} points to {git_dir}, which is no git repository",
+                path=str(dot_git),
+                advice="Repair or remove the .git file.",
+            )
+    return next((candidate for candidate in (dot_git, folder) if _is_git_dir(candidate)), None)
+
+
+def _is_git_dir(folder: Path) -> bool:
+    return (folder / "HEAD").is_file() and (folder / "objects").is_dir() and (folder / "refs").is_dir()
 
 
 def _common_dir(git_dir: Path) -> Path:
@@ -92,4 +111,4 @@ def _common_dir(git_dir: Path) -> Path:
     pointer = git_dir / "commondir"
     if not pointer.is_file():
         return git_dir
-    return Path(os.path.normpath(git_dir / pointer.read_text(encoding="utf-8").strip()))
+    return Path(os.path.normpath(git_dir / os.fsdecode(pointer.read_bytes()).strip()))

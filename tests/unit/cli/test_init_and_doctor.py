@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 
@@ -53,6 +54,55 @@ def test_init_refuses_a_folder_that_holds_something_else(ropewalk, tmp_path):
     (tmp_path / "full" / "thesis.txt").write_text("years of work")
     assert ropewalk("init", "full").code == 7
     assert [p.name for p in (tmp_path / "full").iterdir()] == ["thesis.txt"]
+
+
+def test_init_follows_a_git_file_only_to_a_repository(ropewalk, tmp_path):
+    subprocess.run(["git", "init", "-q", "around"], cwd=tmp_path, check=True)
+    work = tmp_path / "around" / "work"
+    work.mkdir()
+    (work / ".git").write_text(f"gitdir: {tmp_path / 'elsewhere'}\n")
+    for answer in (
+        ropewalk("init", str(work), "--json"),
+        ropewalk("key", "show", "node", "--json", cwd=work),
+    ):
+        assert (answer.code, answer.json["code"]) == (3, "NotFound")
+        assert "elsewhere" in answer.json["detail"]
+    assert not (tmp_path / "elsewhere").exists()
+    assert not (tmp_path / "around" / ".git" / "ropewalk").exists()
+
+
+def test_a_work_tree_of_any_name_means_its_main_repository(ropewalk, tmp_path):
+    main = tmp_path / os.fsdecode(b"na\xefve")
+    subprocess.run(["git", "init", "-q", main], check=True)
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.test"]
+    subprocess.run(["git", *identity, "commit", "-q", "--allow-empty", "-m", "x"], cwd=main, check=True)
+    subprocess.run(["git", "worktree", "add", "-q", tmp_path / "linked"], cwd=main, check=True)
+    assert ropewalk("init", "linked").code == 0
+    assert (main / ".git" / "ropewalk" / "keys" / "node.json").is_file()
+
+
+@pytest.mark.parametrize("path", ["file/below", "dangling", "/proc/nowhere"])
+def test_init_where_nothing_can_be_made_is_unavailable(ropewalk, tmp_path, path):
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to("nowhere")
+    answer = ropewalk("init", path, "--json")
+    assert (answer.code, answer.json["code"]) == (7, "CapabilityUnavailable")
+
+
+def test_init_refuses_a_sha256_repository_and_leaves_it_alone(ropewalk, tmp_path):
+    subprocess.run(["git", "init", "-q", "--object-format=sha256", "new"], cwd=tmp_path, check=True)
+    assert ropewalk("init", "new").code == 7
+    assert not (tmp_path / "new" / ".git" / "ropewalk").exists()
+
+
+@pytest.mark.parametrize("named", [{"option": "tpyo.git"}, {"environment": "tpyo.git"}])
+def test_a_misspelt_repository_is_not_the_one_around_it(ropewalk, tmp_path, named):
+    subprocess.run(["git", "init", "-q", "around"], cwd=tmp_path, check=True)
+    option = ["--repo", named["option"]] if "option" in named else []
+    env = {"ROPEWALK_REPO": named["environment"]} if "environment" in named else {}
+    answer = ropewalk("key", "new", "node", *option, "--json", cwd=tmp_path / "around", env=env)
+    assert (answer.code, answer.json["code"]) == (3, "NotFound")
+    assert "tpyo.git" in answer.json["detail"]
 
 
 def test_doctor_is_content_with_this_installation(ropewalk):
