@@ -236,3 +236,44 @@ def test_a_stranger_with_only_the_journal_gets_the_same_events(mirror, tmp_path)
             assert [(e.ulid, e.content_id) for e in other.events(ns)] == [
                 (e.ulid, e.content_id) for e in log.events(ns)
             ]
+
+
+# --- signatures, beside git's own verdict ---
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not on PATH; CI images have it")
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
+def test_our_verdict_is_that_of_git_and_ssh_keygen(tmp_path, kind):
+    from ropewalk.gitlog.sshsig import judge, parse_roster
+
+    key = tmp_path / "key"
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(key), "-C", "ada"], check=True)
+    roster = f"ada@example.test {key.with_suffix('.pub').read_text()}"
+    (tmp_path / "allowed").write_text(roster)
+    git("init", "-q", "--bare", "r.git", cwd=tmp_path)
+    repository = tmp_path / "r.git"
+    signing = (
+        *("-c", "user.name=Ada", "-c", "user.email=ada@example.test", "-c", "gpg.format=ssh"),
+        *("-c", f"user.signingkey={key}", "-c", f"gpg.ssh.allowedSignersFile={tmp_path / 'allowed'}"),
+    )
+    tree = git("hash-object", "-t", "tree", "-w", "/dev/null", cwd=repository).strip()
+    oid = git(*signing, "commit-tree", "-S", "-m", "hello", tree, cwd=repository).strip()
+    git(*signing, "verify-commit", oid, cwd=repository)
+    raw = subprocess.run(
+        ["git", "cat-file", "commit", oid], cwd=repository, capture_output=True, check=True
+    ).stdout
+    assert judge(raw, parse_roster(roster), 2_000_000_000) == "good"
+    assert judge(raw, parse_roster(""), 2_000_000_000) == "untrusted"
+    changed = raw.replace(b"\n\nhello", b"\n\nhellO")
+    assert judge(changed, parse_roster(roster), 2_000_000_000) == "bad"
+    forged = subprocess.run(
+        ["git", "hash-object", "-t", "commit", "-w", "--stdin"],
+        cwd=repository,
+        input=changed,
+        capture_output=True,
+        check=True,
+    ).stdout.decode()
+    verdict = subprocess.run(
+        ["git", *signing, "verify-commit", forged.strip()], cwd=repository, capture_output=True, check=False
+    )
+    assert verdict.returncode != 0
