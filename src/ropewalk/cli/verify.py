@@ -20,6 +20,7 @@ VERIFICATION_FAILED = 5
 KINDS: dict[str, tuple[str, str]] = {
     "repository": ("ropewalk.cli.verifyrepository", "verify_repository"),
     "proof": ("ropewalk.cli.ledger_proof", "verify_proof_file"),
+    "bundle": ("ropewalk.cli.bundle", "verify_bundle_file"),
 }
 
 

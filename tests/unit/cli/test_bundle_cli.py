@@ -53,6 +53,11 @@ def test_export_inspect_verify_and_tamper(ropewalk, channel, tmp_path):
     assert "<svg" in (tmp_path / "r.html").read_text()
     assert "✓ merkle_paths: passed" in ropewalk(*verify, "--deep").text
 
+    whole = ropewalk("verify", "x.tar.zst", "--trust", "trust.json", "--json")
+    assert whole.code == 0 and whole.json["entries"] == 3
+    alone = ropewalk("verify", "x.tar.zst", "--json")
+    assert alone.code == 0 and alone.json["steps"][0]["status"] == "not_checked"
+
     raw = bytearray((tmp_path / "x.tar.zst").read_bytes())
     raw[len(raw) // 2] ^= 1
     (tmp_path / "x.tar.zst").write_bytes(raw)
@@ -60,6 +65,7 @@ def test_export_inspect_verify_and_tamper(ropewalk, channel, tmp_path):
     assert bad.code == 5
     assert bad.json["ok"] is False
     assert "✗ bundle_signature" in ropewalk(*verify).text
+    assert ropewalk("verify", "x.tar.zst").code == 5
 
 
 def test_what_is_no_bundle_exits_8_and_what_is_missing_3(ropewalk, channel, tmp_path):
