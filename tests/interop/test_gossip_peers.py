@@ -227,6 +227,25 @@ def test_both_write_at_once_and_converge(node, log):
     assert verify_log(log).to_json()["ok"]
 
 
+def test_syncs_with_a_node_server_end_while_both_write(node, log):
+    """A sync ends when the peer has what we had when it began, not when both stop writing."""
+    url = node.listen()
+
+    async def meet() -> None:
+        await asyncio.to_thread(node.do, "write", every_ms=10)
+        for n in range(5):
+            await asyncio.to_thread(log.append_many, [{"from": "python", "n": n}] * 10)
+            ours = [signed.id for signed in log.iterate() if signed.message.payload.get("from") == "python"]
+            await sync_with(log, url)
+            there = {id_ for id_, _ in (await asyncio.to_thread(node.do, "dump"))["rows"]}
+            assert there.issuperset(ours)
+        assert (await asyncio.to_thread(node.do, "rest"))["written"] > 0
+        await sync_with(log, url)
+
+    asyncio.run(meet())
+    assert root(log) == node.status()["root"]
+
+
 def test_messages_signed_here_verify_there_and_the_reverse(node, log):
     payloads: list[Any] = [
         None,
