@@ -155,19 +155,23 @@ def get(id: str, topic: str | None) -> None:
         found = log.get(id)
         if found is None:
             raise NotFound(f"no message {id} in {log.topic}", id=id)
-        shown = {"id": found.id, **_whole(found)}
+        shown = {"id": found.id, **_whole(log, found)}
     emit(shown, lambda: json.dumps(shown, ensure_ascii=False, indent=2))
 
 
-def _whole(signed: SignedMessage) -> dict[str, Any]:
+def _whole(log: Log, signed: SignedMessage) -> dict[str, Any]:
     from ropewalk.gossip.dagjson import to_json
+    from ropewalk.gossip.message import cid_of
 
     message, signature = signed.message, signed.signature
     return {
         "signature": {
-            "codec": signature.codec,
             "publicKey": signature.public_key,
             "signature": to_json(signature.signature),
+            # The signature object of each profile: v0.6 names what was signed, v0.13 how it was written.
+            **(
+                {"cid": to_json(cid_of(signed))} if log.profile.name == "v0.6" else {"codec": signature.codec}
+            ),
         },
         "message": {
             "topic": message.topic,

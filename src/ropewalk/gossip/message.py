@@ -12,6 +12,7 @@ from ropewalk.errors import BrokenLink, Invalid, InvalidName, TooLarge
 from ropewalk.gossip.ids import Key, MessageId, ProfileName, id_of, key_of, make_key
 from ropewalk.gossip.profiles import PARENTS_MAX, PROFILES, Parts, Profile, SignatureCodec, check_parents
 from ropewalk.kernel import cbor
+from ropewalk.kernel.cbor import Link
 from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.keys import SigningKey
 
@@ -23,6 +24,7 @@ __all__ = [
     "SignedMessage",
     "assemble",
     "check_topic",
+    "cid_of",
     "decode",
     "next_clock",
     "profile_named",
@@ -194,6 +196,20 @@ def verify(profile: Profile, signed: SignedMessage) -> None:
     >>> key = SigningKey.generate("ed25519", bytes(32))
     >>> verify(PROFILES["v0.13"], sign(PROFILES["v0.13"], key, "com.example", (), [1, b"2"]))
     """
+    profile.verify(signed.signature.public_key, _signed_bytes(profile, signed), signed.signature.signature)
+
+
+def cid_of(signed: SignedMessage) -> Link:
+    """The CID of a message, which v0.6 signs; its signature object carries it (S3 § Message signatures).
+
+    >>> key = SigningKey.generate("ed25519", bytes(32))
+    >>> cid_of(sign(PROFILES["v0.6"], key, "com.example", (), None)).text()[:7]
+    'bafyrei'
+    """
+    return Link(_signed_bytes(PROFILES["v0.6"], signed))
+
+
+def _signed_bytes(profile: Profile, signed: SignedMessage) -> bytes:
     signature, message = signed.signature, signed.message
     parts = Parts(
         signature.codec,
@@ -205,8 +221,7 @@ def verify(profile: Profile, signed: SignedMessage) -> None:
         message.payload,
         message.parents,
     )
-    signed_bytes = profile.signing_input(parts, signed.raw[signed.payload_at :])
-    profile.verify(signature.public_key, signed_bytes, signature.signature)
+    return profile.signing_input(parts, signed.raw[signed.payload_at :])
 
 
 def profile_of(topic: str, raw: bytes) -> Profile:

@@ -54,6 +54,7 @@ def test_a_topic_is_made_written_read_and_verified(said, tmp_path: Path):
         "topic": TOPIC, "clock": 2, "parents": [first["id"]], "payload": {"b": {"/": {"bytes": "AAE"}}, "n": 1.5}
     }  # fmt: skip
     assert got["signature"]["publicKey"].startswith("did:key:z6Mk")
+    assert got["signature"]["codec"] == "dag-cbor"
     rows = said("log", "--json").json["messages"]  # the only topic need not be named
     assert [row["id"] for row in rows] == [first["id"], second["id"]]
     assert set(rows[0]) == {"id", "clock", "parents", "payload", "author"}
@@ -120,7 +121,8 @@ def test_a_first_message_makes_its_topic_in_its_own_profile(said, tmp_path: Path
 
 
 def test_the_profile_is_fixed_when_the_topic_is_made(said):
-    assert append(said, b"1", "--profile", "v0.6").code == 0
+    made = append(said, b"1", "--profile", "v0.6").json
+    assert set(said("get", made["id"], "--json").json["signature"]) == {"publicKey", "signature", "cid"}
     again = append(said, b"2", "--profile", "v0.13")
     assert (again.code, again.json["status"]) == (4, 409)
     assert append(said, b"2").json["clock"] == 2

@@ -11,7 +11,12 @@ import pytest
 import ropewalk.gossip
 
 MODULES = [f"ropewalk.gossip.{found.name}" for found in pkgutil.iter_modules(ropewalk.gossip.__path__)]
-OTHERS = ["ropewalk.stores.lmdb", "ropewalk.stores.memory", "ropewalk.node.gossip", "ropewalk.cli.gossip_graph"]
+OTHERS = [
+    "ropewalk.stores.lmdb",
+    "ropewalk.stores.memory",
+    "ropewalk.node.gossip",
+    "ropewalk.cli.gossip_graph",
+]
 
 
 @pytest.mark.parametrize("name", [*MODULES, *OTHERS])

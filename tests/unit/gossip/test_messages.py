@@ -27,6 +27,7 @@ from ropewalk.gossip.message import (
     Signature,
     assemble,
     check_topic,
+    cid_of,
     decode,
     sign,
     verify,
@@ -119,6 +120,8 @@ def test_messages_match_the_originals_byte_for_byte(name, row):
     assert found.message.parents == tuple(row["parents"])
     assert found.signature.public_key == row["public_key"]
     assert found.signature.signature.hex() == row["signature"]
+    if "cid" in row:
+        assert cid_of(found).text() == row["cid"]
     signer = SigningKey(row.get("type", "ed25519"), bytes.fromhex(row["private_key"]))
     payload = (
         cbor.dag_decode(bytes.fromhex(row["payload_cbor"]))
