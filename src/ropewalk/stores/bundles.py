@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from glob import escape as glob_escape
 from pathlib import Path
 from typing import IO
 
@@ -102,6 +103,7 @@ def write_packed(path: Path, pieces: Iterable[bytes], size: int) -> int:
     """Pack `size` bytes into a file, beside it first and moved into place when durable; returns the packed size."""
     compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True, threads=THREADS)
     packer = compressor.compressobj(size=size)
+    _clear_left_over(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         try:
@@ -124,6 +126,20 @@ def write_packed(path: Path, pieces: Iterable[bytes], size: int) -> int:
     except OSError as error:
         raise unavailable(error, f"bundle {path.name}") from error
     return packed
+
+
+def _clear_left_over(path: Path) -> None:
+    """Remove what a killed process had begun of this very file; one that still runs keeps its own."""
+    for left in path.parent.glob(f".{glob_escape(path.name)}.*.tmp"):
+        number = left.name.split(".")[-2]
+        if not number.isdecimal() or int(number) == os.getpid():
+            continue
+        try:
+            os.kill(int(number), 0)
+        except ProcessLookupError:
+            left.unlink(missing_ok=True)
+        except OSError:
+            continue  # somebody else's process: it runs
 
 
 class Spool:
