@@ -151,7 +151,8 @@ def emit_line(value: dict[str, Any]) -> None:
 
 def say(text: str) -> None:
     """Talk to the person: stderr, never mixed with data."""
-    click.echo(text, err=True)
+    # Errors are said after click's context, which knows of NO_COLOR, has gone.
+    click.echo(text, err=True, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def fail(error: RopewalkError, *, as_json: bool) -> int:

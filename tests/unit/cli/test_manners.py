@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -50,6 +52,42 @@ def test_errors_go_to_stderr_with_code_reason_and_advice(ropewalk):
 def test_no_color_is_asked_for_and_none_is_used_in_a_pipe(ropewalk):
     assert "\x1b" not in ropewalk("hash", "-", stdin=b"{").err
     assert "\x1b" not in ropewalk("hash", "-", stdin=b"{", env={"NO_COLOR": "1", "FORCE_COLOR": "1"}).err
+
+
+def test_no_color_is_heeded_on_a_terminal_too(tmp_path):
+    said = {}
+    for wish in ("", "1"):
+        ours, theirs = pty.openpty()
+        command = [Path(sys.executable).with_name("ropewalk"), "hash", tmp_path / "nothing.json"]
+        env = {"PATH": os.environ["PATH"], "TERM": "xterm", "NO_COLOR": wish}
+        subprocess.run(command, stdin=subprocess.DEVNULL, stderr=theirs, env=env, check=False)
+        os.close(theirs)
+        said[wish] = os.read(ours, 4096)
+        os.close(ours)
+    assert b"\x1b" in said[""]
+    assert b"\x1b" not in said["1"]
+
+
+def test_a_name_that_is_not_utf8_is_told_in_json_all_the_same(ropewalk):
+    name = os.fsdecode(b"\xff.json")
+    for encoding in ("utf-8:strict", "ascii:strict", ""):
+        answer = ropewalk("hash", name, "--json", env={"PYTHONIOENCODING": encoding})
+        assert (answer.code, answer.json["name"]) == (3, name)
+        assert ropewalk("hash", name, env={"PYTHONIOENCODING": encoding}).code == 3
+
+
+@pytest.mark.parametrize(
+    ("closed", "code"),
+    [("<&-", 8), (">&-", 0), ("2>&-", 0), ("<&- >&- 2>&-", 8)],
+    ids=["in", "out", "err", "all"],
+)
+@pytest.mark.parametrize("command", ["canon", "hash"])
+def test_a_closed_stream_is_an_empty_one(tmp_path, command, closed, code):
+    ropewalk = Path(sys.executable).with_name("ropewalk")
+    line = f"echo 1 | (exec {ropewalk} {command} - {closed})"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "Internal" not in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path):
