@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import statistics
 import tempfile
@@ -24,10 +25,12 @@ from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.proofs import LEDGER, SHA256
 from ropewalk.ledger.block import GENESIS, seal
 from ropewalk.ledger.envelope import Envelope, build
+from ropewalk.ledger.log import Log
 from ropewalk.ledger.marks import Marks, derive
 from ropewalk.ledger.proof import parse_proof, verify_proof
 from ropewalk.ledger.trust import Trust
 from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_channel
+from ropewalk.node.served import ServedLog
 from ropewalk.stores.ledgerindex import LedgerIndex
 from ropewalk.stores.segments import Segments, Writer
 
@@ -78,6 +81,24 @@ def submit_all(raws: list[bytes]) -> int:
     return len(raws)
 
 
+def serve_all(raws: list[bytes]) -> int:
+    """64 coroutines, each submitting one envelope after another into a new channel."""
+
+    async def main(log: Log) -> None:
+        async with ServedLog(log) as served:
+
+            async def work(start: int) -> None:
+                for raw in raws[start::SUBMITTERS]:
+                    await served.submit(raw)
+
+            await asyncio.gather(*(work(start) for start in range(SUBMITTERS)))
+
+    with new_home() as home, open_log(home, CHANNEL, NODE) as ledger:
+        asyncio.run(main(ledger.log))
+        assert ledger.log.head.envelopes == len(raws)
+    return len(raws)
+
+
 def bare_ingest(raws: list[bytes]) -> int:
     """Strict parse, both hashes, one signature: what no ledger in one process can do without."""
     key = ADA.public.raw
@@ -108,8 +129,17 @@ def _submitting(quick: bool) -> list[Result]:
     raws = [envelope(i).raw for i in range(1280 if quick else 12_800)]
     few = raws[: 100 if quick else 500]
     ours = Contestant("64 threads, all rules, fsync", lambda: submit_all(raws))
+    served = Contestant("64 coroutines, all rules, fsync", lambda: serve_all(raws))
     rounds = 2 if quick else 5
     return [
+        *compare(
+            "submit 1 KiB envelopes",
+            served,
+            [Contestant("bare strict parse + hash + verify", lambda: bare_ingest(raws))],
+            target=0.7,
+            rounds=rounds,
+            unit="envelopes",
+        ),
         *compare(
             "submit 1 KiB envelopes",
             ours,

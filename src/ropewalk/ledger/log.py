@@ -131,6 +131,7 @@ class Log:
         self._forming: list[Forming] = []
         self._sealing: list[Forming] = []
         self._pending = Pending()
+        self._asked: tuple[bytes, Position | None] = b"", None
 
     # --- the way in -------------------------------------------------------------------------------------------------
 
@@ -227,7 +228,10 @@ class Log:
 
     def intent(self, intent: bytes) -> Position | None:
         """Where the same statement stands."""
-        return self._pending.intents.get(intent) or _position(self._index.intent(intent))
+        if self._asked[0] != intent:  # asked twice for every envelope, by `_place` and by rule 8
+            found = self._pending.intents.get(intent) or _position(self._index.intent(intent))
+            self._asked = intent, found
+        return self._asked[1]
 
     def leaves(self, root: bytes) -> int | None:
         """How many envelopes the block with that root has."""
@@ -265,7 +269,8 @@ class Log:
         if known is not None:
             known[1].twins.append(ticket)
             return
-        stands = self._index.position(envelope.id)
+        # The id covers what was signed: where the statement is new, so is the envelope.
+        stands = self._index.position(envelope.id) if self.intent(envelope.intent) is not None else None
         if stands is not None:
             ticket.settle(Receipt(envelope.id, *stands, self._index.block_hash(stands[0]), replayed=True))
             return
@@ -281,6 +286,7 @@ class Log:
         forming.tickets.append(ticket)
         forming.size += len(envelope.raw)
         self._pending.add(envelope, place, ticket)
+        self._asked = b"", None
 
     def _fits(self, forming: Forming, envelope: Envelope) -> bool:
         return (
@@ -396,6 +402,7 @@ class Log:
 
     def _publish(self, written: list[tuple[Forming, Block, Any]], error: RopewalkError | None) -> None:
         """Index, move the head, settle tickets. Holds the mutex."""
+        self._asked = b"", None
         for forming, block, place in written:
             self._take_in(forming.envelopes, block, place)
             for index, ticket in enumerate(forming.tickets):
@@ -414,6 +421,7 @@ class Log:
             self._sealing = []
 
     def _take_in(self, envelopes: Sequence[Envelope], block: Block, place: Any) -> None:
+        self._asked = b"", None
         self._index.add(place, [len(line) for line in block.lines()], marks_of(block.header, envelopes))
         self.head = Head(
             block.height + 1,

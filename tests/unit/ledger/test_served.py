@@ -1,0 +1,54 @@
+"""A channel served to coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.ledger.making import command, observed, opened
+
+from ropewalk.errors import DigestMismatch, InvalidJson, Replayed
+from ropewalk.kernel import jcs
+from ropewalk.ledger.ticket import Receipt
+from ropewalk.node.ledger import verify_channel
+from ropewalk.node.served import ServedLog
+
+
+def test_coroutines_share_blocks_and_get_their_own_answers(tmp_path):
+    async def main(log) -> list[object]:
+        async with ServedLog(log) as served:
+
+            async def work(start: int) -> list[Receipt]:
+                return [await served.submit(observed(start * 100 + i).raw) for i in range(8)]
+
+            good = asyncio.gather(*(work(start) for start in range(40)))
+            bad = asyncio.gather(
+                served.submit(b"{"),
+                served.submit(jcs.encode({**observed(1).value, "payload": 0})),
+                served.submit(command("c").raw),
+                served.submit(command("c", payload=2).raw),
+                return_exceptions=True,
+            )
+            receipts = [receipt for part in await good for receipt in part]
+            assert len({(r.height, r.index) for r in receipts}) == 320
+            return list(await bad)
+
+    with opened(tmp_path) as ledger:
+        outcomes = asyncio.run(main(ledger.log))
+        assert [type(each) for each in outcomes] == [InvalidJson, DigestMismatch, Receipt, Replayed]
+        assert ledger.log.head.envelopes == 321 and ledger.log.head.height < 160
+    assert verify_channel(tmp_path, "ea.core", deep=True).ok
+
+
+def test_a_caller_who_goes_away_does_not_disturb_the_others(tmp_path):
+    async def main(log) -> Receipt:
+        async with ServedLog(log) as served:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(served.submit(observed(1).raw), timeout=0)
+            gone = asyncio.create_task(served.submit(observed(2).raw))
+            await asyncio.sleep(0)
+            gone.cancel()
+            return await served.submit(observed(3).raw)
+
+    with opened(tmp_path) as ledger:
+        assert asyncio.run(main(ledger.log)).height >= 0
