@@ -125,7 +125,7 @@ HEAD_LINES = (
     r"Deploy: \S.* → \S+",
     r"Reason: \S.* (\(.+\))?",
     r"Status: [A-Z_]+ \(\d+s\) @ \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ",
-    r"Seq:    \d+ \(parent (\(genesis\)|[0-9a-f]{7}), trust (\(none\)|[0-9a-f]{7}), anchor (\(none\)|[0-9a-f]{7})\)",
+    r"Seq:    \d+ \(parent (\(genesis\)|[0-9a-f]{7}), trust (\(unset\)|[0-9a-f]{7}), anchor (\(none\)|[0-9a-f]{7})\)",
     r"Author: \S+",
     r"Repo:   (\(none\)|[0-9a-f]{40})",
     "",

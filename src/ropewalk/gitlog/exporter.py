@@ -108,7 +108,7 @@ def format_entry(trailer: Mapping[str, Any], parent: str | None) -> str:
         f"Reason: {_line(why.get('reason') or '—')} {ticket}",
         f"Status: {trailer['status'].upper()} ({when['dur_s']}s) @ {trailer['ts']}",
         f"Seq:    {trailer['seq']} (parent {parent[:7] if parent else '(genesis)'}, "
-        f"trust {trust[:7] if trust else '(none)'}, anchor {anchor[:7] if anchor else '(none)'})",
+        f"trust {trust[:7] if trust else '(unset)'}, anchor {anchor[:7] if anchor else '(none)'})",
         f"Author: {_line(trailer['who']['email'])}",
         f"Repo:   {trailer.get('repo_head') or '(none)'}",
     )

@@ -113,6 +113,7 @@ class _Journal:
     chain: list[Oid] = field(default_factory=list)  # oldest first
     places: dict[Oid, Oid] = field(default_factory=dict)  # source commit → our commit, of this run
     scanned: bool = False
+    guest: bool = False  # nothing but an export of a log of another name
 
 
 def ulid_of(oid: str, time_s: int, last: Ulid | None) -> Ulid:
@@ -153,13 +154,16 @@ def import_journals(
     report = ImportReport()
     for name in mapping.values():
         check_namespace(name)
-    journals = _journals(repo, mapping, report)
+    journals = _journals(repo, target, mapping, report)
     done: list[_Journal] = []
     for journal in journals:
         try:
-            _bring_in(repo, target, journal, report)
+            if journal.guest:
+                report.skipped += len(journal.chain)
+            else:
+                _bring_in(repo, target, journal, report)
             done.append(journal)
-        except Conflict as error:
+        except (Conflict, Unverified) as error:
             report.problems.append(Problem(journal.ref, error.detail, journal.head))
             report.refused = report.refused or error
     _bring_anchors(repo, target, done, report)
@@ -171,7 +175,9 @@ def import_journals(
 # --- which journals go where ---
 
 
-def _journals(repo: Journals, mapping: Mapping[str, str], report: ImportReport) -> list[_Journal]:
+def _journals(
+    repo: Journals, target: Target, mapping: Mapping[str, str], report: ImportReport
+) -> list[_Journal]:
     found: list[_Journal] = []
     for root in ROOTS:
         prefix = f"{root}journal/"
@@ -185,7 +191,9 @@ def _journals(repo: Journals, mapping: Mapping[str, str], report: ImportReport) 
     kept: list[_Journal] = []
     for journal in found:
         try:
-            journal.topic = check_namespace(mapping.get(journal.env) or slug(journal.env))
+            journal.guest = journal.env not in mapping and _is_export(repo, target, journal)
+            if not journal.guest:
+                journal.topic = check_namespace(mapping.get(journal.env) or slug(journal.env))
         except InvalidName as error:
             refusal = Conflict(f"journal {journal.env}: {error.detail}; name a namespace with --map")
             report.problems.append(Problem(journal.ref, refusal.detail, journal.head))
@@ -194,7 +202,8 @@ def _journals(repo: Journals, mapping: Mapping[str, str], report: ImportReport) 
         kept.append(journal)
     takers: dict[str, list[_Journal]] = {}
     for journal in kept:
-        takers.setdefault(journal.topic, []).append(journal)
+        if not journal.guest:
+            takers.setdefault(journal.topic, []).append(journal)
     for topic, rivals in takers.items():
         # A name that is one already goes before a name that had to be made into one.
         own = [rival for rival in rivals if rival.env == topic and rival.env not in mapping]
@@ -205,8 +214,30 @@ def _journals(repo: Journals, mapping: Mapping[str, str], report: ImportReport) 
                 report.problems.append(Problem(rival.ref, refusal.detail, rival.head))
                 report.refused = report.refused or refusal
                 kept.remove(rival)
-    report.mapped = {journal.env: journal.topic for journal in kept if journal.env != journal.topic}
+    report.mapped = {each.env: each.topic for each in kept if each.env != each.topic and not each.guest}
     return kept
+
+
+def _is_export(repo: Journals, target: Target, journal: _Journal) -> bool:
+    """Whether every entry of a journal came out of one log here, under another name: then there is nothing to import.
+
+    A journal only says where it came from; it is believed once that log is found to hold all of it.
+    """
+    try:
+        carried = _carried(
+            repo, parse_entry(Oid(journal.head), get_object(repo, Oid(journal.head), "commit"))
+        )
+        home = check_namespace(str(carried[0].get("ns"))) if carried is not None else None
+        if home is None or home == slug(journal.env) or target.tip(home).commit is None:
+            return False
+        chain = _walk(repo, journal, ImportReport())
+        twin = _Journal(journal.ref, journal.root, journal.env, journal.head, home)
+        if not all(_is_ours(repo, target, twin, oid) for oid in chain):
+            return False
+    except RopewalkError:
+        return False
+    journal.topic, journal.chain, journal.places = home, chain, twin.places
+    return True
 
 
 # --- one journal ---

@@ -96,6 +96,20 @@ def test_the_environment_can_be_named(log):
     assert list(export_to_compat(log, "prod", "live").refs) == ["refs/_shiplog/journal/live"]
 
 
+def test_a_log_exported_under_another_name_is_recognised(log):
+    Journal(log.store).add()
+    import_from_compat(log)
+    log.append("prod", {"type": "a", "payload": {}})
+    export_to_compat(log, "prod", "live")
+    report = import_from_compat(log)
+    assert (report.imported, report.skipped, report.problems) == (0, 3, [])
+    assert log.topics() == ["prod"]
+    Journal(log.store, "live").add(trailer(env="live"))
+    # With an entry of its own it is a journal like any other; it never lands in a log it only names.
+    import_from_compat(log)
+    assert len(list(log.events("prod"))) == 2 and log.topics() == ["live", "prod"]
+
+
 def test_an_environment_git_refuses_is_refused(log):
     log.append("prod", {"type": "a", "payload": {}})
     with pytest.raises(InvalidName):

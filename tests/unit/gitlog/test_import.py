@@ -228,6 +228,20 @@ def test_a_journal_that_was_shortened_is_refused(log):
     assert isinstance(import_from_compat(log).refused, HeadMoved)
 
 
+def test_a_log_that_was_rewritten_is_not_built_upon_and_others_come_in(log):
+    for env in ("prod", "staging"):
+        journal = Journal(log.store, env)
+        journal.add(trailer(env=env))
+        journal.add(trailer(env=env))
+    import_from_compat(log)
+    ref = "refs/gatos/shiplog/prod/head"
+    first = next(iter(log.events("prod"))).commit
+    log.store.move_head(ref, log.store.head(ref), first)
+    Journal(log.store, "staging").add(trailer(env="staging"))
+    report = import_from_compat(log)
+    assert exit_code(report) == 5 and report.imported == 1
+
+
 def test_events_of_our_own_may_stand_between(log):
     journal = Journal(log.store)
     journal.add()
