@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.conftest import Ropewalk, ropewalk  # noqa: F401 - a fixture
+from tests.unit.cli.conftest import Answer, Ropewalk, ropewalk  # noqa: F401 - a fixture
 from tests.unit.gossip.conftest import key
 
 from ropewalk.cli import gossip as command
 from ropewalk.cli.gossip_graph import draw
+from ropewalk.cli.main import run
 from ropewalk.gossip.log import Log
 from ropewalk.gossip.message import sign
 from ropewalk.gossip.profiles import PROFILES, V13
@@ -20,14 +21,34 @@ TOPIC = "com.example.chat"
 
 
 @pytest.fixture
-def said(ropewalk: Ropewalk, tmp_path: Path):  # noqa: F811
-    assert ropewalk("init", "log.git").code == 0
-    assert ropewalk("key", "new", "ada").code == 0
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]):
+    """Run the command inside this process, so that many questions are cheap; one test below starts the real one."""
+    monkeypatch.setenv("ROPEWALK_CONFIG", str(tmp_path / "config"))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.chdir(tmp_path)
+    assert run(["init", "log.git"]) == 0
+    assert run(["key", "new", "ada"]) == 0
 
-    def run(*arguments: str, **options):
-        return ropewalk("--repo", str(tmp_path / "log.git"), "gossip", *arguments, **options)
+    def said(*arguments: str, stdin: bytes = b"") -> Answer:
+        (tmp_path / "stdin").write_bytes(stdin)
+        given = [str(tmp_path / "stdin") if argument == "-" else argument for argument in arguments]
+        capsysbinary.readouterr()
+        code = run(["--repo", str(tmp_path / "log.git"), "gossip", *given])
+        out, err = capsysbinary.readouterr()
+        return Answer(code, out, err.decode())
 
-    return run
+    return said
+
+
+def test_the_real_command_reads_a_payload_from_a_pipe(ropewalk: Ropewalk):  # noqa: F811
+    ropewalk("init", "log.git")
+    ropewalk("key", "new", "ada")
+    answer = ropewalk(
+        "gossip", "append", "--repo", "log.git", "--topic", TOPIC, "--payload", "-", "--key", "ada", "--json",
+        stdin=b'{"text":"hi"}',
+    )  # fmt: skip
+    assert (answer.code, answer.json["clock"]) == (0, 1)
+    assert ropewalk("--repo", "log.git", "gossip", "heads", "--topic", "com.nowhere").code == 3
 
 
 def home(tmp_path: Path) -> Path:
