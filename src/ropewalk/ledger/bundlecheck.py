@@ -166,6 +166,7 @@ class BundleVerifier:
         self._proved = 0
         self._kept = 0
         self._unjudged = 0
+        self._context = Context()
         self._cut = ""
         self.envelopes = 0
         self.exhibits: list[Exhibit] = []
@@ -292,6 +293,8 @@ class BundleVerifier:
             self._fail("bundle_signature", error.detail, member=MANIFEST)
             return
         self.manifest = manifest
+        if manifest.policy_hash is not None:  # its text is not here, so what it allowed stays unchecked
+            self._context = Context(policy_hash=bytes.fromhex(manifest.policy_hash))
         self._expected = list(member_names(manifest.heights))
         self._files = dict.fromkeys(self._expected, ("", 0))
         self._files.update(
@@ -411,7 +414,7 @@ class BundleVerifier:
 
     def _judge(self, height: int, index: int, raw: bytes) -> None:
         try:
-            verdict = judge(parse_stored(raw), Context())
+            verdict = judge(parse_stored(raw), self._context)
             self._unjudged += sum(finding.status == "not_checked" for finding in verdict.findings)
             verdict.require()
         except RopewalkError as error:

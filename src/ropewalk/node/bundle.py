@@ -11,7 +11,14 @@ from typing import Any
 from ropewalk.errors import Conflict, Damaged, RangeExceeded, RopewalkError
 from ropewalk.kernel.keys import Signature, SigningKey
 from ropewalk.ledger.block import Block
-from ropewalk.ledger.bundle import Gathering, Manifest, block_name, frame_member, proof_name
+from ropewalk.ledger.bundle import (
+    BUNDLE_BLOCKS_MAX,
+    Gathering,
+    Manifest,
+    block_name,
+    frame_member,
+    proof_name,
+)
 from ropewalk.ledger.bundlecheck import BundleVerifier, Exhibit, ManifestReader
 from ropewalk.ledger.steps import Report
 from ropewalk.ledger.tar import END
@@ -88,6 +95,11 @@ def export_bundle(
     if not 0 <= start <= end < size:
         raise RangeExceeded(
             f"blocks {start} to {end} of a channel of {size} blocks", start=start, end=end, size=size
+        )
+    if end - start >= BUNDLE_BLOCKS_MAX:
+        raise RangeExceeded(
+            f"{end - start + 1} blocks for one bundle; at most {BUNDLE_BLOCKS_MAX}",
+            advice="Cut the range: `bundle export --chunk N` writes several files.",
         )
     if path.exists() and _is_complete(channel, path, start, end, created_at):
         return Exported(path, start, end, path.stat().st_size, kept=True)

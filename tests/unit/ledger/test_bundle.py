@@ -449,6 +449,22 @@ def test_deep_also_judges_each_envelope(tmp_path):
     assert failed(verdict(path, deep=True)) == {"envelope_rules"}
 
 
+def test_what_a_policy_let_pass_is_not_checked_without_its_text(tmp_path):
+    kept = observed(
+        1,
+        payload={"x": 1},
+        detached={"locator": "file:///x"},
+        confidentiality={"level": "restricted", "key_ref": "k"},
+    )
+    with opened(tmp_path, policy=STRICT) as ledger:
+        ledger.log.submit(kept.raw)
+    path = tmp_path / "x.tar.zst"
+    with open_channel(tmp_path, "ea.core") as channel:
+        export_bundle(channel, NODE, 0, 0, path)
+        report = verdict(path, channel.settings.trust(), deep=True)
+    assert report.ok and "not checked" in report.steps[5].detail
+
+
 # --- hostile containers ---
 
 
