@@ -36,6 +36,7 @@ from ropewalk.node.frames import (
 __all__ = ["Peer"]
 
 SESSIONS_IDLE_MAX = 20  # pulls in a row that the peer breaks off before anything came
+QUESTIONS_IDLE_MAX = 1000  # of a peer that takes nothing, before they stop counting as progress
 OUTBOX_MAX = 256  # pushes that wait for a slow peer; beyond, it gets our heads and pulls
 SESSIONS_MAX = 8  # of one peer that are answered at once: each holds a reader of the store; the others wait
 SEEN_MAX = 4096  # messages we know the peer has, so that they are not pushed back
@@ -74,7 +75,8 @@ class Peer:
         self._speaking = asyncio.Event()
         self._push_open = False
         self._seen: OrderedDict[bytes, None] = OrderedDict()
-        self._activity = 0  # counts what the peer has asked and been told
+        self._activity = 0  # counts what the peer has asked of us
+        self._idle_questions = 0  # asked since it last took a message
         self._asking = 0  # sync streams the peer has open
         self._answering = asyncio.Semaphore(SESSIONS_MAX)
         self._changed = asyncio.Event()
@@ -257,16 +259,18 @@ class Peer:
             self._changed.set()
 
     def _served(self, keys: tuple[bytes, ...]) -> None:
-        self._activity += 1
-        if self._dialer:
-            self.sent.update(keys)  # a server's peers stay for long, and nobody asks
+        if self._dialer:  # a server's peers stay for long, and nobody asks what they took
+            before = len(self.sent)
+            self.sent.update(keys)
+            self._idle_questions = 0 if len(self.sent) > before else self._idle_questions + 1
+        if self._idle_questions < QUESTIONS_IDLE_MAX:
+            self._activity += 1
         for key in keys:
             self._saw(key)
 
     async def _hear(self, frames: FramePipe) -> None:
         while batch := await frames.receive_some():
             events = [wire.decode_event(raw) for raw in batch]
-            self._activity += 1
             inserts = [event for event in events if isinstance(event, wire.Insert)]
             for event in inserts:
                 self._saw(event.key)

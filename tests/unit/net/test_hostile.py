@@ -71,14 +71,16 @@ def honest(source: Log) -> Ask:
     return ask
 
 
-def meet_websocket(accept: Callable[[Pipe], Awaitable[None]], log: Log, **options: object) -> SyncReport:
+def meet_websocket(
+    accept: Callable[[Pipe], Awaitable[None]], log: Log, *, pull_only: bool = True
+) -> SyncReport:
     """Sync with a WebSocket server that behaves as `accept` does."""
 
     async def run() -> SyncReport:
         listening = await serve_websocket(accept, "127.0.0.1", 0)
         try:
             url = f"ws://127.0.0.1:{listening.port}"
-            return await sync_with(log, url, pull_only=True, idle_s=IDLE_S, **options)
+            return await sync_with(log, url, pull_only=pull_only, idle_s=IDLE_S)
         finally:
             await listening.close()
 
@@ -340,6 +342,48 @@ def test_no_websocket_and_nobody_at_all():
                 await sync_with(memory_log(profile=profile), f"{url}://127.0.0.1:{port}", idle_s=IDLE_S)
 
     asyncio.run(run())
+
+
+def test_a_peer_that_talks_and_asks_but_takes_nothing_is_given_up(monkeypatch):
+    monkeypatch.setattr(peers, "QUESTIONS_IDLE_MAX", 20)
+    empty, log = memory_log(), filled(3)
+
+    async def accept(pipe: Pipe) -> None:
+        tasks = []
+
+        async def serve(stream: Stream) -> None:
+            listener = Listener([f"/canvas/v1/{TOPIC}/{name}" for name in ("push", "sync")])
+            while listener.chosen is None:
+                listener.receive(await stream.receive())
+                await stream.send(listener.data_to_send())
+            frames = FramePipe(stream, limit=1 << 20, rest=listener.rest)
+            if listener.chosen.endswith("push"):
+                tasks.append(asyncio.ensure_future(ask()))
+                while True:
+                    await frames.send(wire.encode_event(wire.Update(())))
+                    await asyncio.sleep(0.02)
+            while (raw := await frames.receive()) is not None:
+                response = honest(empty)(wire.decode_request(raw, "v0.13"))
+                await frames.send(wire.encode_response(response, "v0.13"))
+            await stream.close()
+
+        async def ask() -> None:
+            dialer, stream = Dialer(f"/canvas/v1/{TOPIC}/sync"), muxer.open()
+            await stream.send(dialer.data_to_send())
+            while True:
+                await stream.send(wire.frame(wire.encode_request(GetRoot())))
+                await stream.receive()
+
+        def take(stream: Stream) -> None:
+            tasks.append(asyncio.ensure_future(serve(stream)))
+
+        async with Muxer(pipe, client=False, accept=take) as muxer:
+            await muxer.ended.wait()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    cut(Unavailable, 7, lambda: meet_websocket(accept, log, pull_only=False), "does not take")
 
 
 # The same over TCP, in v0.6.
