@@ -90,7 +90,7 @@ def _keys() -> Iterator[Check]:
     if not folder.is_dir():
         yield Check("keys", "not_checked", "none yet; `ropewalk key new NAME` makes one")
         return
-    yield _attempt("keys", lambda: _look_at_keys(folder))
+    yield _attempt("keys", lambda: f"{_look_at_keys(folder)}, in the user's configuration directory")
 
 
 def _look_at_keys(folder: Path) -> str:
@@ -101,7 +101,7 @@ def _look_at_keys(folder: Path) -> str:
         mode = (folder / f"{each.name}.json").stat().st_mode & 0o777
         if mode & 0o077:
             raise RopewalkError(f"key {each.name} has mode {mode:o}; others can read it: chmod 600")
-    return f"{len(found)} in the user's configuration directory"
+    return f"{len(found)} that only you can read"
 
 
 def _repository() -> Iterator[Check]:
@@ -118,12 +118,10 @@ def _repository() -> Iterator[Check]:
     yield _attempt("repository", lambda: _look_at_repository(place.git_dir))
     free = shutil.disk_usage(place.git_dir).free
     yield Check("disk", "passed" if free >= FREE_BYTES_MIN else "failed", f"{free >> 20:,} MiB free")
-    has_key = (place.keys / f"{NODE_KEY}.json").is_file()
-    yield Check(
-        "node key",
-        "passed" if has_key else "not_checked",
-        "signs blocks and bundles" if has_key else "`ropewalk init` on this repository makes one",
-    )
+    if (place.keys / f"{NODE_KEY}.json").is_file():
+        yield _attempt("node key", lambda: f"{_look_at_keys(place.keys)}; signs blocks and bundles")
+    else:
+        yield Check("node key", "not_checked", "`ropewalk init` on this repository makes one")
 
 
 def _look_at_repository(git_dir: Path) -> str:
@@ -131,9 +129,10 @@ def _look_at_repository(git_dir: Path) -> str:
 
     repository = pygit2.Repository(str(git_dir))
     config = repository.config
-    object_format = config["extensions.objectformat"] if "extensions.objectformat" in config else "sha1"
-    if object_format != "sha1":
-        raise RopewalkError(f"{git_dir} stores {object_format} objects; ropewalk needs sha1")
+    if "extensions.objectformat" in config and config["extensions.objectformat"] != "sha1":
+        raise RopewalkError(
+            f"{git_dir} stores {config['extensions.objectformat']} objects; ropewalk needs sha1"
+        )
     topics = [name for name in repository.references if name.startswith(("refs/gatos/", "refs/_shiplog/"))]
     return f"{git_dir}, {len(topics)} log refs"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast, get_args
@@ -16,6 +17,7 @@ from typing import Literal, cast, get_args
 from ropewalk.errors import Conflict, InvalidKey, InvalidName, NotFound, Unavailable
 from ropewalk.kernel.digest import Tag, tagged
 from ropewalk.kernel.keys import Algorithm, PublicKey, SealingKey, SigningKey
+from ropewalk.stores.durable import Disk
 
 __all__ = ["ALGORITHMS", "KeyAlgorithm", "KeyFile", "load_sealing", "load_signing", "ls", "make", "read"]
 
@@ -72,7 +74,10 @@ def read(folder: Path, name: str) -> KeyFile:
     if alg == SEALING:
         # An id of a symmetric key must not help to guess it: a tagged hash of 256 random bits does not.
         return KeyFile(name, alg, tagged(Tag.KEY_ID, bytes.fromhex(document["secret"])).hex()[:16], None)
-    public = PublicKey(cast(Algorithm, alg), bytes.fromhex(document["public_key"]))
+    try:
+        public = PublicKey(cast(Algorithm, alg), bytes.fromhex(document["public_key"]))
+    except InvalidKey as error:
+        raise _damaged(_path(folder, name)) from error
     return KeyFile(name, alg, tagged(Tag.KEY_ID, public.raw).hex()[:16], public)
 
 
@@ -108,16 +113,17 @@ def _path(folder: Path, name: str) -> Path:
 
 def _write_new(path: Path, raw: bytes) -> None:
     """Create the file with its final mode, whole and durable, or leave nothing."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # mkstemp gives mode 0600 and a name that nobody has, not even a crashed process of our number.
+    descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(raw)
             stream.flush()
             os.fsync(stream.fileno())
         os.link(beside, path)  # unlike rename, a link never replaces a key that is there
     finally:
-        beside.unlink(missing_ok=True)
+        Path(beside).unlink(missing_ok=True)
+    Disk().fsync_directory(path.parent)
 
 
 def _document(folder: Path, name: str) -> dict[str, str]:
@@ -140,10 +146,14 @@ def _document(folder: Path, name: str) -> dict[str, str]:
             and len(bytes.fromhex(document["secret"])) == SECRET_BYTES
             and (document["alg"] == SEALING or bytes.fromhex(document["public_key"]) != b"")
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         well_formed = False
     if not well_formed:
-        raise InvalidKey(
-            f"{path} is no key file of ropewalk", path=str(path), advice="Restore it from a backup."
-        )
+        raise _damaged(path)
     return cast(dict[str, str], document)
+
+
+def _damaged(path: Path) -> InvalidKey:
+    return InvalidKey(
+        f"{path} is no key file of ropewalk", path=str(path), advice="Restore it from a backup."
+    )

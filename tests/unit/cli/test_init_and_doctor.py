@@ -89,12 +89,6 @@ def test_init_where_nothing_can_be_made_is_unavailable(ropewalk, tmp_path, path)
     assert (answer.code, answer.json["code"]) == (7, "CapabilityUnavailable")
 
 
-def test_init_refuses_a_sha256_repository_and_leaves_it_alone(ropewalk, tmp_path):
-    subprocess.run(["git", "init", "-q", "--object-format=sha256", "new"], cwd=tmp_path, check=True)
-    assert ropewalk("init", "new").code == 7
-    assert not (tmp_path / "new" / ".git" / "ropewalk").exists()
-
-
 @pytest.mark.parametrize("named", [{"option": "tpyo.git"}, {"environment": "tpyo.git"}])
 def test_a_misspelt_repository_is_not_the_one_around_it(ropewalk, tmp_path, named):
     subprocess.run(["git", "init", "-q", "around"], cwd=tmp_path, check=True)
@@ -136,10 +130,20 @@ def test_doctor_refuses_keys_that_others_can_read(ropewalk, tmp_path):
     assert "644" in {c["name"]: c for c in answer.json["checks"]}["keys"]["detail"]
 
 
-def test_doctor_refuses_sha256_repositories(ropewalk, tmp_path):
+def test_doctor_refuses_node_keys_that_others_can_read(ropewalk, tmp_path):
+    ropewalk("init", "my.git")
+    (tmp_path / "my.git" / "ropewalk" / "keys" / "node.json").chmod(0o640)
+    answer = ropewalk("doctor", "--repo", "my.git", "--json")
+    assert answer.code == 7
+    assert "640" in {c["name"]: c for c in answer.json["checks"]}["node key"]["detail"]
+
+
+def test_doctor_and_init_refuse_sha256_repositories(ropewalk, tmp_path):
     made = subprocess.run(
         ["git", "init", "-q", "--bare", "--object-format=sha256", "x.git"], cwd=tmp_path, check=False
     )
     if made.returncode:
         pytest.skip("this git cannot make SHA-256 repositories; runs wherever git ≥ 2.29 is, as in CI")
     assert ropewalk("doctor", "--repo", "x.git").code == 7
+    assert ropewalk("init", "x.git").code == 7
+    assert not (tmp_path / "x.git" / "ropewalk").exists()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 
 import pytest
-from ropewalk.kernel.keys import PublicKey
 
 from ropewalk.cli import key as key_command
+from ropewalk.errors import InvalidKey
+from ropewalk.kernel.keys import PublicKey
 from ropewalk.stores import keyfiles
 
 
@@ -30,7 +32,7 @@ def test_a_sealing_key_has_an_id_and_no_public_side(ropewalk, tmp_path):
     assert ropewalk("key", "show", "vault", "--did").code == 3
     folder = tmp_path / "config" / "keys"
     assert keyfiles.load_sealing(folder, "vault").secret
-    with pytest.raises(keyfiles.InvalidKey):
+    with pytest.raises(InvalidKey):
         keyfiles.load_signing(folder, "vault")
 
 
@@ -69,7 +71,18 @@ def test_an_unknown_key_ends_with_3(ropewalk):
     assert ropewalk("key", "show", "nobody").code == 3
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}", b'{"version":1,"alg":"rot13","secret":"00"}', b"\xff", b"[]"])
+DAMAGES = {
+    "empty": b"",
+    "no members": b"{}",
+    "unknown algorithm": b'{"version":1,"alg":"rot13","secret":"00"}',
+    "no text": b"\xff",
+    "no object": b"[]",
+    "nested": b"[" * 100_000,
+    "public key cut": b'{"version":1,"alg":"ed25519","secret":"%s","public_key":"00"}' % (b"11" * 32),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_key_file_is_named_and_left_alone(ropewalk, tmp_path, damage):
     folder = tmp_path / "config" / "keys"
     folder.mkdir(parents=True)
@@ -83,6 +96,18 @@ def test_a_damaged_key_file_is_named_and_left_alone(ropewalk, tmp_path, damage):
 def test_a_folder_that_cannot_be_written_is_unavailable(ropewalk, tmp_path):
     (tmp_path / "config").write_text("a file where a folder should be")
     assert ropewalk("key", "new", "ada").code == 7
+
+
+def test_what_a_crash_left_beside_a_key_is_not_the_key(tmp_path):
+    folder = tmp_path / "keys"
+    folder.mkdir()
+    left = (
+        folder / f".ada.json.{os.getpid()}.tmp"
+    )  # as an earlier process of the same number may have left it
+    left.write_bytes(b"half a k")
+    assert keyfiles.make(folder, "ada", "ed25519", bytes(32)).name == "ada"
+    assert left.read_bytes() == b"half a k"
+    assert [each.name for each in keyfiles.ls(folder)] == ["ada"]
 
 
 def test_the_command_offers_what_the_store_knows():
