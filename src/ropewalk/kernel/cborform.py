@@ -96,9 +96,7 @@ def check(raw: bytes, dialect: Dialect) -> None:
     """
     end = len(raw)
     at = start = 0
-    owed = (
-        1  # items that the heads read so far have promised; each takes a byte, so a head cannot promise much
-    )
+    owed = 1  # items promised by the heads read so far; each takes a byte, so a head cannot promise much
     stack: list[_Open] = []
 
     def refuse(reason: str) -> InvalidCbor:

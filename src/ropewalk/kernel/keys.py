@@ -288,9 +288,8 @@ def verify_digest(public: PublicKey, digest: bytes, signature: bytes) -> None:
     signatures.verify_digest(public.raw, digest, signature)
 
 
-@lru_cache(
-    maxsize=4096
-)  # the same few authors come again and again; the point check costs as much as a signature
+# The same few authors come again and again, and the point check costs as much as a signature.
+@lru_cache(maxsize=4096)
 def _fault(alg: str, raw: bytes) -> str | None:
     scheme = SCHEMES[_known(alg)]
     if len(raw) != scheme.key_bytes:

@@ -97,9 +97,8 @@ class Frontier:
     def __init__(self, hasher: Hasher = LEDGER) -> None:
         self.hasher = hasher
         self._size = 0
-        self._peaks: list[
-            bytes
-        ] = []  # roots of complete subtrees, one per set bit of the size, largest first
+        # Roots of complete subtrees, one per set bit of the size, largest first.
+        self._peaks: list[bytes] = []
 
     @property
     def size(self) -> int:

@@ -63,9 +63,8 @@ class Scheme:
 _ED_P = 2**255 - 19
 _ED_L = 2**252 + 27742317777372353535851937790883648493
 _ED_D = -121665 * pow(121666, -1, _ED_P) % _ED_P
-_ED_Y8 = (
-    0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826  # y of four of the points of order 8
-)
+# The y of two of the four points of order 8; the other two have its negative.
+_ED_Y8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
 
 
 def _refused_points() -> frozenset[bytes]:

@@ -101,9 +101,8 @@ def test_a_folder_that_cannot_be_written_is_unavailable(ropewalk, tmp_path):
 def test_what_a_crash_left_beside_a_key_is_not_the_key(tmp_path):
     folder = tmp_path / "keys"
     folder.mkdir()
-    left = (
-        folder / f".ada.json.{os.getpid()}.tmp"
-    )  # as an earlier process of the same number may have left it
+    # As an earlier process of the same number may have left it.
+    left = folder / f".ada.json.{os.getpid()}.tmp"
     left.write_bytes(b"half a k")
     assert keyfiles.make(folder, "ada", "ed25519", bytes(32)).name == "ada"
     assert left.read_bytes() == b"half a k"

@@ -41,9 +41,8 @@ FANOUT_MEAN = 32  # okra's Q
 KEY_BYTES_MAX = 510  # with its level byte, what an LMDB table takes as a key
 LEVELS_MAX = 255  # level 0xff is where okra keeps its metadata
 
-BOUNDARY_BELOW = (
-    2**8 // FANOUT_MEAN
-)  # okra compares four bytes with 2^32 / Q; for Q = 32 the first one decides
+# okra compares four bytes with 2^32 / Q; for Q = 32 the first one decides.
+BOUNDARY_BELOW = 2**8 // FANOUT_MEAN
 
 
 @dataclass(frozen=True, slots=True)
