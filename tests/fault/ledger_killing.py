@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,8 +30,11 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
 
 
-def kill_many(home: Path, kills: int, seed: int) -> Tally:
-    """Start, let it acknowledge a random number of envelopes, kill −9, reopen, look for every receipt."""
+def kill_many(home: Path, kills: int, seed: int, watch: Callable[[Tally], None] | None = None) -> Tally:
+    """Start, let it acknowledge a random number of envelopes, kill −9, reopen, look for every receipt.
+
+    `watch` sees the tally after every kill, so that a long run that is stopped has still said what it found.
+    """
     chance = random.Random(seed)
     tally = Tally()
     create_channel(home, "ea.core", "node", NODE.public)
@@ -39,6 +43,8 @@ def kill_many(home: Path, kills: int, seed: int) -> Tally:
         tally.kills += 1
         tally.receipts += len(said)
         _look(home, said, tally)
+        if watch is not None:
+            watch(tally)
     report = verify_channel(home, "ea.core", deep=True)
     if not report.ok:
         tally.wrong.append(str(report.first_failure))

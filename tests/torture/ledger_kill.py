@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.fault.ledger_killing import ROOT, kill_many
+from tests.fault.ledger_killing import ROOT, Tally, kill_many
 
 
 def main(kills: int = 1000, seed: int = 0) -> int:
@@ -17,16 +17,19 @@ def main(kills: int = 1000, seed: int = 0) -> int:
     seed = seed or time.time_ns() & 0xFFFFFFFF
     print(f"seed {seed}")
     started = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        tally = kill_many(Path(folder), kills, seed)
-    report = {
-        "what": "kill -9 while submitting",
-        "seed": seed,
-        "seconds": round(time.monotonic() - started, 1),
-    }
     target = ROOT / "build" / "ledger-kill.json"
     target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps({**report, **asdict(tally)}, indent=1) + "\n", encoding="utf-8")
+
+    def report(tally: Tally) -> None:
+        facts = {"what": "kill -9 while submitting", "seed": seed, "asked": kills}
+        text = json.dumps(
+            {**facts, "seconds": round(time.monotonic() - started, 1), **asdict(tally)}, indent=1
+        )
+        target.write_text(text + "\n", encoding="utf-8")
+
+    with tempfile.TemporaryDirectory() as folder:
+        tally = kill_many(Path(folder), kills, seed, report)
+    report(tally)
     print(target.read_text(encoding="utf-8"))
     return 1 if tally.lost or tally.unopened or tally.wrong else 0
 
