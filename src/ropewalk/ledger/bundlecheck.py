@@ -23,10 +23,8 @@ from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import Signature
 from ropewalk.ledger.block import (
-    BLOCK_BYTES_MAX,
     BLOCK_ENVELOPES_MAX,
     GENESIS,
-    HEADER_BYTES_MAX,
     BlockRecord,
     check_link,
     check_signature,
@@ -42,20 +40,16 @@ from ropewalk.ledger.bundle import (
     parse_manifest,
     prove_block,
 )
+from ropewalk.ledger.bundleform import HEADER_LINE_MAX, check_member, no_bundle, parse_proof_line
 from ropewalk.ledger.envelope import envelope_id, parse_stored
 from ropewalk.ledger.rules import Context, judge
 from ropewalk.ledger.steps import Report, Status, Step
 from ropewalk.ledger.tar import Member, TarReader
 from ropewalk.ledger.trust import Trust
 
-__all__ = ["STEPS", "BundleVerifier", "Exhibit", "ManifestReader"]
+__all__ = ["STEPS", "BundleVerifier", "Exhibit"]
 
 STEPS: Final = ("bundle_signature", "envelope_hashes", "merkle_paths", "block_signatures", "policy_hash")
-MANIFEST_BYTES_MAX: Final = 64 << 20
-SIGNATURE_BYTES_MAX: Final = 1 << 10
-BLOCK_MEMBER_MAX: Final = BLOCK_BYTES_MAX + BLOCK_ENVELOPES_MAX
-PROOF_MEMBER_MAX: Final = BLOCK_ENVELOPES_MAX * 1200  # thirteen hashes and an id a line
-HEADER_LINE_MAX: Final = HEADER_BYTES_MAX + (1 << 10)
 LEAVES_KEPT_MAX: Final = (
     64 * BLOCK_ENVELOPES_MAX
 )  # ids kept of blocks that are wrong, to say which envelope it is
@@ -101,43 +95,6 @@ class _Finding:
         if not self.count:
             self.detail, self.fields = detail, {k: v for k, v in fields.items() if v is not None}
         self.count += 1
-
-
-class ManifestReader:
-    """Reads manifest and signature of an archive that is fed to it, and nothing beyond."""
-
-    def __init__(self) -> None:
-        self._tar = TarReader()
-        self._name = ""
-        self._members: dict[str, bytearray] = {}
-        self.done = False
-
-    def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the archive; `done` says when there is enough."""
-        for event in self._tar.feed(chunk):
-            if isinstance(event, Member):
-                self._name = event.name
-                if self._name != (MANIFEST, SIGNATURE)[min(len(self._members), 1)]:
-                    raise _no_bundle(f"it begins with {self._name}")
-                if event.size > MANIFEST_BYTES_MAX:
-                    raise TooLarge(f"{self._name} of {event.size} bytes", limit=MANIFEST_BYTES_MAX)
-                self._members[self._name] = bytearray()
-            elif event:
-                self._members[self._name] += event
-            elif self._name == SIGNATURE:
-                self.done = True
-                return
-
-    def manifest(self) -> tuple[Manifest, Signature, int]:
-        """What the bundle says about itself, its signature, and the manifest's size. Nothing is verified."""
-        if not self.done:
-            raise _no_bundle("it ends before its manifest does")
-        raw = bytes(self._members[MANIFEST])
-        return (
-            parse_manifest(raw),
-            Signature.from_json(jcs.parse(bytes(self._members[SIGNATURE]))),
-            len(raw),
-        )
 
 
 class BundleVerifier:
@@ -187,7 +144,7 @@ class BundleVerifier:
                     self._end()
         except Damaged as error:
             if not self._members:
-                raise _no_bundle(error.detail) from error
+                raise no_bundle(error.detail) from error
             self.cut(error.detail)
 
     def cut(self, reason: str) -> None:
@@ -198,9 +155,9 @@ class BundleVerifier:
         """All five steps, each by itself."""
         if not self._cut:
             if self._manifest_raw is None:
-                raise _no_bundle("it holds no manifest")
+                raise no_bundle("it holds no manifest")
             if self.manifest is None and SIGNATURE not in self._seen_names:
-                raise _no_bundle(self._findings["bundle_signature"].detail)
+                raise no_bundle(self._findings["bundle_signature"].detail)
             try:
                 self._tar.finish()
             except Damaged as error:
@@ -226,10 +183,10 @@ class BundleVerifier:
         name, size = member.name, member.size
         self._members += 1
         if self._members == 1 and name != MANIFEST:
-            raise _no_bundle(f"it begins with {name}")
+            raise no_bundle(f"it begins with {name}")
         if self._members == 2 and name != SIGNATURE and self.manifest is None:
-            raise _no_bundle("its manifest cannot be read")
-        _check_size(name, size)
+            raise no_bundle("its manifest cannot be read")
+        check_member(name, size)
         self._name, self._hash = name, blake3()
         self._data.clear()
         problem = ""
@@ -450,7 +407,7 @@ class BundleVerifier:
         claimed = []
         for index, raw in enumerate(lines):
             try:
-                name, place, path = _parse_proof(raw)
+                name, place, path = parse_proof_line(raw)
             except RopewalkError as error:
                 self._fail(
                     "merkle_paths",
@@ -520,7 +477,7 @@ class BundleVerifier:
     def _show(self, height: int, data: bytes, head: tuple[bytes, int] | None, seen: _Seen) -> None:
         if head is None:
             return
-        name, index, path = _parse_proof(data[: data.index(b"\n")])
+        name, index, path = parse_proof_line(data[: data.index(b"\n")])
         hexes = tuple(each.hex() for each in path)
         self.exhibits.append(
             Exhibit(
@@ -616,32 +573,3 @@ class BundleVerifier:
 
     def _fail(self, step: str, detail: str, **fields: Any) -> None:
         self._findings[step].add(detail, **fields)
-
-
-def _check_size(name: str, size: int) -> None:
-    if name == HEADERS:
-        return  # read line by line, and each line has its limit
-    whole = {MANIFEST: MANIFEST_BYTES_MAX, SIGNATURE: SIGNATURE_BYTES_MAX}
-    limit = whole.get(name, PROOF_MEMBER_MAX if name.startswith("proofs/") else BLOCK_MEMBER_MAX)
-    if size > limit:
-        raise TooLarge(f"member {name} of {size} bytes; at most {limit}", size=size, limit=limit, name=name)
-
-
-def _parse_proof(raw: bytes) -> tuple[bytes, int, tuple[bytes, ...]]:
-    value = jcs.parse_canonical(raw)
-    if not isinstance(value, dict) or value.keys() != {"envelope_id", "index", "path"}:
-        raise Invalid("a proof has envelope_id, index and path")
-    index, path = value["index"], value["path"]
-    if type(index) is not int or not isinstance(path, list) or len(path) > 64:
-        raise Invalid("index is a number and path a short list of hashes")
-    try:
-        hashes = [bytes.fromhex(str(each)) for each in (value["envelope_id"], *path)]
-    except ValueError:
-        raise Invalid("hashes are 64 hex digits") from None
-    if any(len(each) != 32 for each in hashes):
-        raise Invalid("hashes are 64 hex digits")
-    return hashes[0], index, tuple(hashes[1:])
-
-
-def _no_bundle(why: str) -> Invalid:
-    return Invalid(f"this is no bundle: {why}", advice="Make one with `ropewalk bundle export`.")

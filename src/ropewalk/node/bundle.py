@@ -19,7 +19,8 @@ from ropewalk.ledger.bundle import (
     frame_member,
     proof_name,
 )
-from ropewalk.ledger.bundlecheck import BundleVerifier, Exhibit, ManifestReader
+from ropewalk.ledger.bundlecheck import BundleVerifier, Exhibit
+from ropewalk.ledger.bundleform import ManifestReader
 from ropewalk.ledger.steps import Report
 from ropewalk.ledger.tar import END
 from ropewalk.ledger.trust import Trust

@@ -236,8 +236,9 @@ def test_memory_stays_flat_while_blocks_stream_through(tmp_path):
         tracemalloc.stop()
         return most
 
-    small, large = peak(4), peak(44)
-    assert large - small < 40 * 300_000 / 10  # of each block, headers and digests are kept, not envelopes
+    small, large = peak(4), peak(84)
+    # Of each block headers and digests are kept, not envelopes; the packer holds a few megabytes, whatever the size.
+    assert large - small < 80 * 300_000 / 3
 
 
 # --- what is read ---
