@@ -32,7 +32,16 @@ FAILED = 5
     "pipeline",
     cls=Group,
     epilog=EXAMPLES,
-    lazy={},  # jobs in files of their own, imported on first use
+    lazy={
+        name: ("ropewalk.cli.pipeline_jobs", name, text)
+        for name, text in (
+            ("replay", "Fold channels into states, verified in parallel."),
+            ("export", "Proof bundles, one a range of heights."),
+            ("compact", "Summaries of closed ranges; small files merged."),
+            ("health", "Ages of attestations, drift of policies."),
+            ("report", "One HTML page with plots, offline."),
+        )
+    },
 )
 def pipeline() -> None:
     """Tables from logs, on Spark: every row proven, every table provable."""

@@ -289,8 +289,9 @@ class Ingest:
     def _remake_deployments(self, manifests: list[Manifest], latest: Path) -> None:
         from ropewalk.pipeline import tables
 
-        folders = [self.warehouse.batch_folder("events", each.number) for each in manifests]
-        history = tables.deployments(self._read(*(f for f in folders if f.exists()), latest)).persist()
+        files = self.warehouse.current_files(manifests).get("events", [])
+        before = [self.warehouse.path / file.name for file in files]
+        history = tables.deployments(self._read(*before, latest)).persist()
         try:
             for name, frame in (
                 ("deployments", history.orderBy("topic", "height")),

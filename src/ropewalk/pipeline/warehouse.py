@@ -59,6 +59,7 @@ class Manifest:
     logs: tuple[dict[str, Any], ...]
     files: dict[str, tuple[StoredFile, ...]] = field(default_factory=dict)
     faults: tuple[dict[str, str], ...] = ()
+    replaces: tuple[str, ...] = ()  # files whose rows are in this batch's files now
 
     def to_bytes(self) -> bytes:
         """The file."""
@@ -75,6 +76,7 @@ class Manifest:
                 "logs": list(self.logs),
                 "files": {table: [file.to_json() for file in files] for table, files in self.files.items()},
                 "faults": list(self.faults),
+                "replaces": list(self.replaces),
             }
         )
 
@@ -86,6 +88,8 @@ class Manifest:
     @property
     def rows(self) -> int:
         """How many events and rejected events it brought."""
+        if self.replaces:
+            return 0
         return sum(file.rows for table in GROWING[:2] for file in self.files.get(table, ()))
 
     @classmethod
@@ -108,6 +112,7 @@ class Manifest:
                 for table, files in value["files"].items()
             },
             tuple(value["faults"]),
+            tuple(value["replaces"]),
         )
 
 
@@ -167,7 +172,11 @@ class Warehouse:
             os.close(descriptor)
 
     def sweep(self) -> None:
-        """Remove what no manifest names."""
+        """Remove what no manifest names, or what a later one has replaced."""
+        with contextlib.suppress(Damaged, BrokenLink):
+            for manifest in self.manifests():
+                for name in manifest.replaces:
+                    (self.path / name).unlink(missing_ok=True)
         last = len(list((self.home / "batches").glob("*.json")))
         for table in GROWING:
             for folder in (self.path / table).glob("batch=*"):
@@ -195,8 +204,11 @@ class Warehouse:
         shutil.rmtree(old, ignore_errors=True)
 
     def files_in(self, folder: Path) -> tuple[StoredFile, ...]:
-        """The Parquet files of a folder with their digests."""
+        """The Parquet files of a folder with their digests. Hadoop's own checksum files go: ours say more."""
         import pyarrow.parquet as pq
+
+        for leftover in folder.rglob(".*.crc"):
+            leftover.unlink()
 
         found = []
         for path in sorted(folder.rglob("*.parquet")):
@@ -225,6 +237,9 @@ class Warehouse:
         """The files that make up each table now."""
         found: dict[str, list[StoredFile]] = {}
         for manifest in manifests:
+            gone = frozenset(manifest.replaces)
+            if gone:
+                found = {table: [f for f in files if f.name not in gone] for table, files in found.items()}
             for table, files in manifest.files.items():
                 if table in REMADE:
                     found[table] = list(files)

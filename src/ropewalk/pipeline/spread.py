@@ -1,0 +1,50 @@
+"""Work spread over Spark's hands: one call a row, answers as rows, refusals with their facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ropewalk.errors import RopewalkError
+from ropewalk.pipeline.refusals import marked, refusals_raised
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+__all__ = ["spread"]
+
+
+def spread(
+    spark: SparkSession,
+    rows: Sequence[dict[str, Any]],
+    types: str,
+    act: Callable[[dict[str, Any]], Sequence[dict[str, Any]]],
+    answers: str,
+    partitions: int | None = None,
+) -> list[dict[str, Any]]:
+    """`act` on every row, on as many hands as there are; `types` and `answers` are schemas as Spark writes them."""
+    if not rows:
+        return []
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as arrow
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
+
+        told = StructType.fromDDL(answers)
+        assert isinstance(told, StructType)
+        schema = to_arrow_schema(told)
+        for batch in batches:
+            for row in batch.to_pylist():
+                try:
+                    done = list(act(row))
+                except RopewalkError as error:
+                    raise marked(error) from error
+                yield arrow.RecordBatch.from_pylist(done, schema)
+
+    names = [each.split()[0] for each in types.split(",")]
+    frame = spark.createDataFrame([tuple(row[name] for name in names) for row in rows], types)
+    with refusals_raised():
+        found = frame.repartition(partitions or len(rows)).mapInArrow(work, answers).collect()
+    return [row.asDict() for row in found]

@@ -1,0 +1,113 @@
+"""The commands as processes: contract answers, exit codes, and a driver killed in the middle."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from ropewalk.pipeline.warehouse import Warehouse
+from tests.pipeline.tampering import change_payload
+from tests.pipeline.test_ingest import keys_in_log, keys_of
+from tests.pipeline.world import World
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+KILLS = int(os.environ.get("ROPEWALK_KILLS", "3"))
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "from ropewalk.cli import main; main()", "pipeline", *arguments]
+
+
+def environment() -> dict[str, str]:
+    cache = Path(tempfile.gettempdir()) / f"ropewalk-test-cache-{os.getuid()}"
+    return {**os.environ, "ROPEWALK_CACHE": str(cache)}
+
+
+def run(*arguments: str) -> tuple[int, dict[str, Any]]:
+    done = subprocess.run(
+        command(*arguments, "--json"),
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=500,
+        check=False,
+    )
+    assert done.stdout.strip(), done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_from_a_repository_to_a_query_in_two_commands(world: World, tmp_path: Path):
+    warehouse = str(tmp_path / "tables")
+    code, said = run("ingest", "--warehouse", warehouse, "--source", str(world.path), "--master", "local[2]")
+    assert (code, said["rows"], said["rejected"]) == (0, 47, 0)
+    code, said = run("tables", "--warehouse", warehouse)
+    assert code == 0
+    rows = {table["name"]: table["rows"] for table in said["tables"]}
+    assert rows["events"] == 47 and rows["commits"] == 20 and rows["blocks"] == 5 and rows["gossip_dag"] == 7
+    assert all({"name", "rows", "path", "head"} <= table.keys() for table in said["tables"])
+    code, said = run(
+        "sql", "--warehouse", warehouse, "--master", "local[2]", "SELECT count(*) AS n FROM events"
+    )
+    assert (code, said) == (0, {"columns": ["n"], "rows": [[47]]})
+    code, said = run("status", "--warehouse", warehouse)
+    assert code == 0 and said["batches"][0]["logs"][0]["root"] and said["runs"][0]["job"] == "ingest"
+
+
+def test_verify_ends_with_five_and_names_the_first_bad_entry(world: World, tmp_path: Path):
+    change_payload(world)
+    code, said = run(
+        "verify", "--warehouse", str(tmp_path / "t"), "--source", str(world.path), "--master", "local[2]"
+    )
+    assert code == 5 and not said["ok"]
+    bad = [log for log in said["logs"] if not log["ok"]]
+    assert [(log["topic"], log["first_bad"]) for log in bad] == [("ea.core", "block 2")]
+
+
+def test_a_driver_killed_at_any_moment_leaves_tables_that_the_next_run_completes(
+    world: World, tmp_path: Path
+):
+    warehouse = tmp_path / "tables"
+    arguments = ["ingest", "--warehouse", str(warehouse), "--source", str(world.path), "--master", "local[2]"]
+    for kill in range(KILLS):
+        world.git("prod", 5)
+        world.ledger("ea.core", 6)
+        process = subprocess.Popen(
+            command(*arguments, "--batch-rows", "20"),
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        _wait_for_files(warehouse, kill)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert len(Warehouse(warehouse).manifests()) >= 0  # whatever stands there stands on what is below it
+    code, _ = run(*arguments)
+    assert code == 0
+    assert keys_of(warehouse, "events") == keys_in_log(world)
+    assert len(set(keys_of(warehouse, "events"))) == len(keys_of(warehouse, "events"))
+    code, said = run("verify", "--warehouse", str(warehouse), "--tables", "--master", "local[2]")
+    assert code == 0, said
+    assert pq.read_table(warehouse / "deployments").num_rows == 12 + 5 + 5 * KILLS
+
+
+def _wait_for_files(warehouse: Path, more: int) -> None:
+    """Wait until the run has begun to write: the moment differs from kill to kill."""
+    wanted = ("events", "commits", "deployments", "blocks")[more % 4]
+    deadline = time.monotonic() + 120
+    before = set((warehouse / wanted).rglob("*")) | set((warehouse / "_ropewalk" / "staging").rglob("*"))
+    while time.monotonic() < deadline:
+        now = set((warehouse / wanted).rglob("*")) | set((warehouse / "_ropewalk" / "staging").rglob("*"))
+        if now - before:
+            return
+        time.sleep(0.01)
