@@ -30,7 +30,7 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
 
 
-def kill_many(home: Path, kills: int, seed: int, watch: Callable[[Tally], None] | None = None) -> Tally:
+def kill_many(home: Path, kills: int, seed: int, watch: Callable[[Tally], object] | None = None) -> Tally:
     """Start, let it acknowledge a random number of envelopes, kill −9, reopen, look for every receipt.
 
     `watch` sees the tally after every kill, so that a long run that is stopped has still said what it found.
