@@ -1,0 +1,184 @@
+"""Cases for bundle verifiers: the members of one small bundle as text, then forgeries and the steps that must fail.
+
+Members are given in their order; how they are packed (tar, Zstandard) is not part of these cases. A forger may hold the
+bundle's key: then manifest and signature are made again over the forged files, and only later steps can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from blake3 import blake3
+
+from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import Tag
+from ropewalk.kernel.keys import Signature, SigningKey
+from ropewalk.ledger.block import GENESIS, Block, seal
+from ropewalk.ledger.bundle import HEADERS, MANIFEST, SIGNATURE, Gathering, block_name, proof_name
+from ropewalk.ledger.envelope import build
+
+Members = dict[str, str]
+Case = dict[str, Any]
+
+AUTHOR = SigningKey.generate("ed25519", bytes(range(32)))
+NODE = SigningKey.generate("ed25519", bytes(range(32, 64)))
+POLICY = blake3(b"a policy").digest()
+NOON_NS = 1_730_462_400 * 10**9
+
+
+def generate() -> dict[str, object]:
+    """Relative path → JSON value."""
+    good = _bundle()
+    trust = {
+        "version": 1,
+        "block_signers": [NODE.public.to_json()],
+        "bundle_signers": [NODE.public.to_json()],
+        "policy_hash": POLICY.hex(),
+        "roots": [],
+    }
+    block, proof = block_name(1), proof_name(1)
+
+    def case(name: str, why: str, members: Members, failed: list[str], **changes: Any) -> Case:
+        return {
+            "name": name,
+            "why": why,
+            "input": {
+                "members": [[key, text] for key, text in members.items()],
+                "trust": {**trust, **changes},
+            },
+            "expect": {"failed": failed},
+        }
+
+    def edit(name: str, change: Callable[[str], str]) -> Members:
+        return {**good, name: change(good[name])}
+
+    def lines(text: str, change: Callable[[list[str]], list[str]]) -> str:
+        return "\n".join(change(text.splitlines())) + "\n"
+
+    swapped = edit(block, lambda text: lines(text, lambda each: [each[1], each[0], *each[2:]]))
+    other = edit(block, lambda text: text.replace('"n":4', '"n":9', 1))
+    wrong_path = edit(
+        proof,
+        lambda text: lines(
+            text,
+            lambda each: [each[0].replace('"path":["', '"path":["0', 1).replace('0","', '","', 1), *each[1:]],
+        ),
+    )
+    header = edit(HEADERS, lambda text: text.replace('"height":1', '"height":2', 1))
+    return {
+        "bundle/bundle.json": {
+            "name": "bundle",
+            "why": "S4 §12: five steps, each judged by itself; those in `failed` must fail, all others must not",
+            "cases": [
+                case("good", "two blocks of three envelopes under a policy", good, []),
+                case(
+                    "policy_other",
+                    "the verifier expects another policy",
+                    good,
+                    ["policy_hash"],
+                    policy_hash="00" * 32,
+                ),
+                case(
+                    "bundle_signer_unknown",
+                    "nobody is trusted to sign bundles",
+                    good,
+                    ["bundle_signature"],
+                    bundle_signers=[],
+                ),
+                case(
+                    "block_signer_unknown",
+                    "nobody is trusted to seal blocks",
+                    good,
+                    ["block_signatures"],
+                    block_signers=[],
+                ),
+                case(
+                    "manifest_time_changed",
+                    "the manifest is signed",
+                    edit(MANIFEST, lambda text: text.replace('"created_at":"', '"created_at":"1', 1)),
+                    ["bundle_signature"],
+                ),
+                case(
+                    "envelope_changed",
+                    "one digit of a payload",
+                    other,
+                    ["bundle_signature", "envelope_hashes", "merkle_paths"],
+                ),
+                case(
+                    "envelope_changed_by_signer",
+                    "the same by the holder of the bundle's key",
+                    _signed(other),
+                    ["envelope_hashes", "merkle_paths"],
+                ),
+                case(
+                    "envelopes_swapped_by_signer",
+                    "order is part of the tree",
+                    _signed(swapped),
+                    ["envelope_hashes", "merkle_paths"],
+                ),
+                case(
+                    "path_changed_by_signer",
+                    "a path that is no path",
+                    _signed(wrong_path),
+                    ["envelope_hashes", "merkle_paths"],
+                ),
+                case("header_changed_by_signer", "a header's height", _signed(header), ["block_signatures"]),
+                case(
+                    "range_root_changed_by_signer",
+                    "the outer root is judged with the blocks",
+                    _signed(good, range_root="00" * 32),
+                    ["block_signatures"],
+                ),
+            ],
+        }
+    }
+
+
+def _bundle() -> Members:
+    gathering, blocks, proofs = Gathering(), {}, {}
+    below = GENESIS
+    for height in range(2):
+        block = _block(height, below)
+        below = block.hash
+        blocks[block_name(height)], proofs[proof_name(height)] = (
+            raw.decode() for raw in gathering.add(block)
+        )
+    manifest = gathering.finish(NODE)
+    first = {MANIFEST: manifest.to_bytes().decode(), SIGNATURE: "", HEADERS: gathering.headers.decode()}
+    return _signed({**first, **blocks, **proofs})
+
+
+def _block(height: int, below: bytes) -> Block:
+    raws = [
+        build(
+            AUTHOR,
+            domain="ea.core",
+            event_class="Observation",
+            event_type="test.vector",
+            payload={"n": 3 * height + number},
+            timestamp="2024-11-01T12:00:00Z",
+        ).raw
+        for number in range(3)
+    ]
+    return seal(
+        NODE,
+        channel="ea.core",
+        height=height,
+        prev_block_hash=below,
+        envelopes=raws,
+        timestamp_ns=NOON_NS + height,
+        policy_hash=POLICY,
+    )
+
+
+def _signed(members: Members, **changes: Any) -> Members:
+    manifest: Any = jcs.parse(members[MANIFEST].encode())
+    manifest["files"] = [
+        {"name": name, "blake3": blake3(text.encode()).hexdigest(), "bytes": len(text.encode())}
+        for name, text in members.items()
+        if name not in (MANIFEST, SIGNATURE)
+    ]
+    raw = jcs.encode({**manifest, **changes})
+    signature = Signature(NODE.alg, NODE.sign(Tag.BUNDLE + raw)).to_json()
+    return {**members, MANIFEST: raw.decode(), SIGNATURE: jcs.encode(signature).decode()}
