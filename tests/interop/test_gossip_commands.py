@@ -25,6 +25,7 @@ from ropewalk.node.gossip import open_topic
 
 COMMAND = Path(sys.executable).with_name("ropewalk")
 TOPIC = "com.example.chat"
+pytestmark = pytest.mark.timeout(180)  # a dozen processes one after the other, on whatever machine
 
 
 def key(n: int) -> SigningKey:
