@@ -11,7 +11,8 @@ from ropewalk.cli.manners import Command, emit, say
 from ropewalk.errors import Usage
 
 if TYPE_CHECKING:
-    from ropewalk.gitlog.importer import ImportReport, Problem
+    from ropewalk.gitlog.importer import ImportReport
+    from ropewalk.gitlog.incoming import Problem
 
 __all__ = ["export", "import_"]
 

@@ -18,7 +18,8 @@ from ropewalk.gitlog.anchor import anchors
 from ropewalk.gitlog.commit import parse_message, rfc3339
 from ropewalk.gitlog.compat import CompatEntry, note_refs, parse_entry
 from ropewalk.gitlog.envelope import Event
-from ropewalk.gitlog.importer import TIME_S_MAX, Journals, Problem, Target, source_of
+from ropewalk.gitlog.importer import Target
+from ropewalk.gitlog.incoming import TIME_S_MAX, Journals, Problem, source_of
 from ropewalk.gitlog.layout import COMPAT, LOG_NOTES, SHIPLOG, anchors_ref
 from ropewalk.gitlog.log import get_object
 from ropewalk.gitlog.notes import add_notes, list_notes

@@ -58,9 +58,8 @@ class PrivacyRules:
         self.keys = keys
         self._policy: tuple[tuple[int, int] | None, Policy | None] = (None, None)
 
-    def apply(self, draft: Draft) -> Draft:
+    def apply(self, draft: Draft, policy: Policy | None) -> Draft:
         """The draft as it may be recorded, or a refusal."""
-        policy = self._rules()
         payload = draft.document.get("payload")
         if policy is None or not isinstance(payload, Mapping):
             return draft
@@ -69,7 +68,8 @@ class PrivacyRules:
             return draft
         return replace(draft, document={**draft.document, "payload": applied.payload})
 
-    def _rules(self) -> Policy | None:
+    def policy(self) -> Policy | None:
+        """The rules as they stand now, None if there are none; rules that cannot be read are a refusal."""
         path = policy_file(self._place)
         try:
             found = path.stat()

@@ -13,6 +13,7 @@ from ropewalk.gitlog.envelope import Draft, Event
 from ropewalk.gitlog.layout import SHIPLOG, Layout
 from ropewalk.gitlog.log import Found, Receipt, Setting
 from ropewalk.gitlog.objects import Oid, Signature
+from ropewalk.gitlog.privacy import Policy
 from ropewalk.gitlog.reading import LIMIT_DEFAULT, Page, events, read, take_turns
 from ropewalk.kernel.ulid import Ulid, next_ulid, parse
 from ropewalk.node.consumers import consume
@@ -89,7 +90,8 @@ class Repository:
     ) -> list[Receipt | RopewalkError]:
         """Record many events at once; one outcome each, and a refusal harms no other."""
         layout.head_ref(topic)
-        vetted = [self._vetted(draft) for draft in drafts]
+        policy = self.privacy.policy()
+        vetted = [self._vetted(draft, policy) for draft in drafts]
         fit = [draft for draft in vetted if isinstance(draft, Draft)]
         written = iter(self._writer.submit(layout, topic, fit) if fit else ())
         outcomes = [next(written) if isinstance(each, Draft) else each for each in vetted]
@@ -193,10 +195,10 @@ class Repository:
                 return event.ulid
         return None
 
-    def _vetted(self, draft: Draft) -> Draft | RopewalkError:
+    def _vetted(self, draft: Draft, policy: Policy | None) -> Draft | RopewalkError:
         """The draft as it may be recorded, or why it may not."""
         try:
-            draft = self.privacy.apply(draft)
+            draft = self.privacy.apply(draft, policy)
             if self.allow_secrets is not True:
                 vet_draft(draft, self.allow_secrets or ())
             return draft

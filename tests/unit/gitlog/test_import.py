@@ -12,7 +12,7 @@ from tests.unit.gitlog.journals import ADA, HEAD, SEPARATOR, Journal, message, n
 from ropewalk.errors import HeadMoved, InvalidName
 from ropewalk.gitlog.commit import parse_message
 from ropewalk.gitlog.compat import native_trailer, parse_entry, slug
-from ropewalk.gitlog.importer import ulid_of
+from ropewalk.gitlog.incoming import ulid_of
 from ropewalk.gitlog.layout import LOG_NOTES, check_namespace
 from ropewalk.gitlog.notes import read_note
 from ropewalk.gitlog.objects import Commit, Oid, Signature, encode_commit, object_id, parse_commit, plant
