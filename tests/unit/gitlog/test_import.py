@@ -12,7 +12,7 @@ from tests.unit.gitlog.journals import ADA, HEAD, SEPARATOR, Journal, message, n
 from ropewalk.errors import HeadMoved, InvalidName
 from ropewalk.gitlog.commit import parse_message
 from ropewalk.gitlog.compat import native_trailer, parse_entry, slug
-from ropewalk.gitlog.incoming import ulid_of
+from ropewalk.gitlog.incoming import source_of, ulid_of
 from ropewalk.gitlog.layout import LOG_NOTES, check_namespace
 from ropewalk.gitlog.notes import read_note
 from ropewalk.gitlog.objects import Commit, Oid, Signature, encode_commit, object_id, parse_commit, plant
@@ -256,6 +256,48 @@ def test_events_of_our_own_may_stand_between(log):
         "note",
         "deployment.success",
     ]
+
+
+def test_an_append_that_comes_between_is_not_lost(log, monkeypatch):
+    journal = Journal(log.store)
+    oids = [journal.add() for _ in range(3)]
+    real = log.store.move_head
+    once: list[bool] = []
+
+    def move_head(ref, expected, new):
+        if ref == "refs/gatos/shiplog/prod/head" and not once:
+            once.append(True)
+            log.append("prod", {"type": "first", "payload": {}})  # another writer, just before us
+        real(ref, expected, new)
+
+    monkeypatch.setattr(log.store, "move_head", move_head)
+    report = import_from_compat(log)
+    assert report.imported == 3 and report.problems == []
+    assert [event.type for event in log.events("prod")] == ["first", *["deployment.success"] * 3]
+    assert [source_of(event)[1] for event in log.events("prod") if source_of(event)] == oids  # type: ignore[index]
+    assert import_from_compat(log).skipped == 3
+
+
+def test_an_import_that_was_cut_off_goes_on_where_it_was(log, monkeypatch):
+    journal = Journal(log.store)
+    for _ in range(7):
+        journal.add()
+    monkeypatch.setattr("ropewalk.gitlog.importer.BATCH", 3)
+    real = log.store.move_head
+    moves: list[str] = []
+
+    def move_head(ref, expected, new):
+        moves.append(ref)
+        if len(moves) == 2:
+            raise KeyboardInterrupt
+        real(ref, expected, new)
+
+    monkeypatch.setattr(log.store, "move_head", move_head)
+    with pytest.raises(KeyboardInterrupt):
+        import_from_compat(log)
+    report = import_from_compat(log)
+    assert (report.imported, report.skipped) == (4, 3)
+    assert verify_log_ok(log)
 
 
 # --- odd entries ---
