@@ -13,8 +13,8 @@ from typing import Literal
 
 import click
 
-from ropewalk.cli.manners import Command, emit, session
-from ropewalk.cli.places import NODE_KEY, here, key_folder
+from ropewalk.cli.manners import Command, emit
+from ropewalk.cli.places import NODE_KEY, here, key_folder, named_repository
 from ropewalk.errors import NotFound, RopewalkError
 
 __all__ = ["Check", "doctor"]
@@ -108,10 +108,9 @@ def _repository() -> Iterator[Check]:
     try:
         place = here()
     except NotFound as error:
-        named = session().repo is not None
         yield Check(
             "repository",
-            "failed" if named else "not_checked",
+            "failed" if named_repository() else "not_checked",
             f"{error.detail}; `ropewalk init PATH` makes one",
         )
         return

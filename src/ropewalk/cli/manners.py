@@ -160,10 +160,15 @@ def fail(error: RopewalkError, *, as_json: bool) -> int:
     if as_json:
         emit_line(error.to_problem())
     else:
-        say(f"{click.style('error', fg='red', bold=True)}  {error.code}: {error.detail}")
+        say(f"{click.style('error', fg='red', bold=True)}  {error.code}: {_printable(error.detail)}")
         if error.advice_now:
             say(f"       {error.advice_now}")
     return error.exit_code
+
+
+def _printable(text: str) -> str:
+    """The text with escapes for what would steer a terminal: what an error quotes is often a stranger's."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def read_input(name: str, *, limit: int = INPUT_BYTES_MAX) -> bytes:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ropewalk.kernel.keys import SealingKey, SigningKey
     from ropewalk.stores.place import Place
 
-__all__ = ["NODE_KEY", "here", "key_folder", "key_folders", "sealing_key", "signing_key"]
+__all__ = ["NODE_KEY", "here", "key_folder", "key_folders", "named_repository", "sealing_key", "signing_key"]
 
 NODE_KEY = "node"  # the repository's own key, made by `ropewalk init`
 
@@ -21,8 +21,13 @@ def here() -> Place:
     """The repository of this command: `--repo`, `$ROPEWALK_REPO`, else the one around the current directory."""
     from ropewalk.stores.place import find_place
 
-    named = session().repo or (Path(os.environ["ROPEWALK_REPO"]) if os.environ.get("ROPEWALK_REPO") else None)
-    return find_place(named if named is not None else Path.cwd())
+    return find_place(named_repository() or Path.cwd())
+
+
+def named_repository() -> Path | None:
+    """The repository that was asked for by name, with `--repo` or `$ROPEWALK_REPO`."""
+    named = os.environ.get("ROPEWALK_REPO")
+    return session().repo or (Path(named) if named else None)
 
 
 def key_folder() -> Path:

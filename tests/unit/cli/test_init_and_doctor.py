@@ -117,9 +117,11 @@ def test_doctor_finds_the_repository_by_environment_and_by_surroundings(ropewalk
 
 
 def test_doctor_names_a_repository_it_was_told_of_and_cannot_find(ropewalk):
-    answer = ropewalk("doctor", "--repo", "nowhere", "--json")
-    assert answer.code == 7
-    assert "nowhere" in {c["name"]: c for c in answer.json["checks"]}["repository"]["detail"]
+    named = ropewalk("doctor", "--repo", "nowhere", "--json")
+    by_environment = ropewalk("doctor", "--json", env={"ROPEWALK_REPO": "nowhere"})
+    for answer in (named, by_environment):
+        assert answer.code == 7
+        assert "nowhere" in {c["name"]: c for c in answer.json["checks"]}["repository"]["detail"]
 
 
 def test_doctor_refuses_keys_that_others_can_read(ropewalk, tmp_path):

@@ -68,6 +68,15 @@ def test_no_color_is_heeded_on_a_terminal_too(tmp_path):
     assert b"\x1b" not in said["1"]
 
 
+def test_what_an_error_quotes_cannot_steer_the_terminal(ropewalk, tmp_path):
+    for name in ("\x1b]0;title\x07", "\x1b[2J", "\x9b2J", "ada\nok  verified", "\u202eadA"):
+        answer = ropewalk("key", "show", name)
+        assert answer.code == 8
+        assert all(line.isprintable() for line in answer.err.split("\n")), answer.err
+        assert "\nok  verified" not in answer.err
+        assert ropewalk("key", "show", name, "--json").json["name"] == name
+
+
 def test_a_name_that_is_not_utf8_is_told_in_json_all_the_same(ropewalk):
     name = os.fsdecode(b"\xff.json")
     for encoding in ("utf-8:strict", "ascii:strict", ""):
