@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -12,16 +12,25 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from ropewalk.errors import Invalid, Unverified
 
-__all__ = ["check_chain", "parse_der", "parse_pem"]
+__all__ = ["check_chain", "parse_der", "parse_pem", "public_key_of"]
 
 CHAIN_MAX: Final = 10
+# Certificates are read lazily: a field that makes no sense raises one of these whenever it is first looked at.
+_UNREADABLE: Final = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
 
 
 def parse_pem(text: str) -> x509.Certificate:
     """A certificate from PEM text."""
     try:
         return x509.load_pem_x509_certificate(text.encode())
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except _UNREADABLE as error:
         raise Invalid("this is no certificate in PEM form", advice="Give a PEM certificate.") from error
 
 
@@ -29,7 +38,7 @@ def parse_der(raw: bytes) -> x509.Certificate:
     """A certificate from DER bytes."""
     try:
         return x509.load_der_x509_certificate(raw)
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except _UNREADABLE as error:
         raise Invalid("this is no certificate in DER form") from error
 
 
@@ -41,9 +50,22 @@ def check_chain(
     Looked at: issuers and signatures, validity at the given time, basicConstraints with path lengths, keyUsage, and
     critical extensions nobody here understands. Not looked at: revocation, which would need the network.
     """
-    at = datetime.fromtimestamp(at_ns // 10**9, UTC)
+    try:
+        _check_chain([leaf, *above], roots, datetime.fromtimestamp(at_ns // 10**9, UTC))
+    except _UNREADABLE as error:
+        raise Unverified(f"a certificate cannot be read: {error}"[:200]) from error
+
+
+def public_key_of(certificate: x509.Certificate) -> Any:
+    """The key of a certificate."""
+    try:
+        return certificate.public_key()
+    except _UNREADABLE as error:
+        raise Unverified("the key of a certificate cannot be read") from error
+
+
+def _check_chain(chain: list[x509.Certificate], roots: Sequence[x509.Certificate], at: datetime) -> None:
     pinned = {root.public_bytes(Encoding.DER) for root in roots}
-    chain = [leaf, *above]
     if len(chain) > CHAIN_MAX:
         raise Unverified(f"a chain of {len(chain)} certificates; at most {CHAIN_MAX}")
     if chain[-1].public_bytes(Encoding.DER) not in pinned:
@@ -64,7 +86,7 @@ def check_chain(
 def _check_issued(certificate: x509.Certificate, issuer: x509.Certificate, name: str) -> None:
     try:
         certificate.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as error:
+    except (*_UNREADABLE, InvalidSignature) as error:
         raise Unverified(f"{name} was not issued by the certificate above it") from error
 
 
@@ -74,7 +96,7 @@ def _check_purpose(certificate: x509.Certificate, depth: int, name: str) -> None
     usage: x509.KeyUsage | None = None
     try:
         extensions = list(certificate.extensions)
-    except (ValueError, x509.DuplicateExtension) as error:
+    except _UNREADABLE as error:
         raise Unverified(f"{name}: its extensions cannot be read") from error
     for extension in extensions:
         if isinstance(extension.value, x509.BasicConstraints):

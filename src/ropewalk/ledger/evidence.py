@@ -27,7 +27,7 @@ from ropewalk.errors import Invalid, RopewalkError, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.binding import check_binding, dsse_statement, report_data
-from ropewalk.ledger.certificates import check_chain, parse_der, parse_pem
+from ropewalk.ledger.certificates import check_chain, parse_der, parse_pem, public_key_of
 from ropewalk.ledger.envelope import Envelope, decode_base64, parse_timestamp
 from ropewalk.ledger.steps import Status
 
@@ -215,7 +215,7 @@ def _leaf(evidence: dict[str, Any], trust: EvidenceTrust, at_ns: int) -> x509.Ce
 
 
 def _holds(certificate: x509.Certificate, message: bytes, signature: bytes) -> bool:
-    key = certificate.public_key()
+    key = public_key_of(certificate)
     try:
         if isinstance(key, ed25519.Ed25519PublicKey):
             PublicKey("ed25519", key.public_bytes_raw()).verify(message, signature)
@@ -328,7 +328,7 @@ def _sized(value: Any, least: int, most: int) -> bool:
 
 
 def _check_es384(leaf: x509.Certificate, protected: bytes, payload: bytes, signature: bytes) -> None:
-    key = leaf.public_key()
+    key = public_key_of(leaf)
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
         raise Unverified("the enclave's certificate has no P-384 key")
     if len(signature) != 96:

@@ -250,6 +250,16 @@ def test_measurements_must_be_configured():
     refused(nitro(nitro_document(LEAF, BUNDLE)), "PCR8 is missing", more)
 
 
+@settings(deadline=None, max_examples=300)
+@given(st.data())
+def test_certificates_of_any_bytes_are_refused_and_not_tripped_over(data):
+    raw = bytearray(LEAF.der)
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    if bytes(raw) != LEAF.der:
+        refused(nitro(nitro_document(LEAF, BUNDLE, certificate=bytes(raw))), "")
+
+
 @settings(deadline=None, max_examples=80)
 @given(st.data())
 def test_no_changed_byte_of_a_document_survives(data):
