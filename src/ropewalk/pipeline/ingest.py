@@ -74,6 +74,9 @@ class Ingest:
         told: Callable[[Manifest], None] = lambda _: None,
     ) -> None:
         self.spark = spark
+        spark.conf.set(
+            "spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS"
+        )  # what every other reader expects
         self.source = find_place(source).git_dir
         self.warehouse = Warehouse(warehouse)
         self.mode: Mode = mode

@@ -232,7 +232,7 @@ def _options(setting: Setting) -> dict[str, str]:
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.legacy.parquet.nanosAsLong": "false",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.python.worker.reuse": "true",

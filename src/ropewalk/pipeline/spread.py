@@ -23,18 +23,20 @@ def spread(
     answers: str,
     partitions: int | None = None,
 ) -> list[dict[str, Any]]:
-    """`act` on every row, on as many hands as there are; `types` and `answers` are schemas as Spark writes them."""
+    """`act` on every row, on as many hands as there are; `types` and `answers` are flat schemas in Spark's words."""
     if not rows:
         return []
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as arrow
-        from pyspark.sql.pandas.types import to_arrow_schema
-        from pyspark.sql.types import StructType
 
-        told = StructType.fromDDL(answers)
-        assert isinstance(told, StructType)
-        schema = to_arrow_schema(told)
+        kinds = {
+            "string": arrow.string(),
+            "bigint": arrow.int64(),
+            "double": arrow.float64(),
+            "boolean": arrow.bool_(),
+        }
+        schema = arrow.schema([(name, kinds[kind]) for name, kind in map(str.split, answers.split(","))])
         for batch in batches:
             for row in batch.to_pylist():
                 try:

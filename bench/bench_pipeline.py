@@ -1,0 +1,292 @@
+"""The pipeline beside plain processes running the same pure code, plain Arrow, and a plain Spark start.
+
+Everything runs on local[2]. The contestants of a job take turns in one run; the session stays warm between them.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from bench.harness import Contestant, Result, compare, fixed
+from ropewalk.gitlog.envelope import Draft
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.block import GENESIS, seal
+from ropewalk.ledger.envelope import build
+from ropewalk.node.ledger import create_channel
+from ropewalk.node.open import open_repository
+from ropewalk.pipeline.launch import Setting, launch, stop
+from ropewalk.pipeline.logs import between, open_logs
+from ropewalk.pipeline.offsets import LogName, Point, Range
+from ropewalk.stores.place import make_place
+from ropewalk.stores.segments import Writer
+
+AUTHOR = SigningKey.generate("ed25519", b"author" + bytes(26))
+NODE = SigningKey.generate("ed25519", b"node" + bytes(28))
+PER_BLOCK = 1_000
+NOW_NS = 1_730_462_400 * 10**9
+CACHE = Path(tempfile.gettempdir()) / f"ropewalk-bench-cache-{os.getuid()}"
+
+
+def fill_ledger(home: Path, channel: str, count: int, *, signed: bool) -> None:
+    """A channel of sealed blocks. Unsigned: envelopes of the right form whose own signatures nobody will check."""
+    create_channel(home, channel, "node", NODE.public)
+    first = _envelope(0)
+    below, height = GENESIS, 0
+    with Writer(home / "ledger" / channel) as writer:
+        for start in range(0, count, PER_BLOCK):
+            numbers = range(start, min(start + PER_BLOCK, count))
+            raws = (
+                [_envelope(number) for number in numbers]
+                if signed
+                else [first.replace(b'"n":0', b'"n":%d' % number) for number in numbers]
+            )
+            block = seal(
+                NODE,
+                channel=channel,
+                height=height,
+                prev_block_hash=below,
+                envelopes=raws,
+                timestamp_ns=NOW_NS + height,
+            )
+            writer.append(height, block.lines())
+            below, height = block.hash, height + 1
+        writer.sync()
+
+
+def _envelope(number: int) -> bytes:
+    return build(
+        AUTHOR,
+        domain="bench",
+        event_class="Observation",
+        event_type=f"bench.{number % 4}",
+        payload={"n": number, "text": "x" * 80},
+        timestamp="2024-11-01T12:00:00Z",
+    ).raw
+
+
+def fill_git(path: Path, topic: str, count: int) -> None:
+    with open_repository(path) as log:
+        for start in range(0, count, 5_000):
+            log.append_all(
+                topic,
+                [
+                    Draft({"type": "t", "payload": {"n": n}}, {"what": {"service": "web"}})
+                    for n in range(start, min(start + 5_000, count))
+                ],
+            )
+
+
+def check_range(repository: Path, part: Range, deep: bool) -> int:
+    """What one plain process does: the code that a Spark worker runs, without Spark."""
+    total = 0
+    for checked in open_logs(repository, (part.log.engine,))[part.log.engine].check(part, deep=deep):
+        assert checked.detail is None, checked
+        total += checked.entries
+    return total
+
+
+def run(quick: bool) -> list[Result]:
+    sizes = (20_000, 50_000, 10_000) if quick else (200_000, 1_000_000, 100_000)
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory() as folder:
+        signed, sealed, git = (Path(folder) / f"{name}.git" for name in ("signed", "sealed", "git"))
+        homes = {path: make_place(path)[0].home for path in (signed, sealed, git)}
+        fill_ledger(homes[signed], "signed", sizes[0], signed=True)
+        fill_ledger(homes[sealed], "sealed", sizes[1], signed=False)
+        fill_git(git, "prod", sizes[2])
+        spark = launch(Setting("local[2]", cache=CACHE, memory_mb=2048, quick=False), os.environ)
+        try:
+            results += _verify(spark, signed, sizes[0], True, 0.85)
+            results += _verify(spark, sealed, sizes[1], False, 0.7)
+            results += _read(spark, sealed, sizes[1], Path(folder))
+            results += _ingest(spark, git, sizes[2], Path(folder))
+            results.append(_follow(spark, git, Path(folder)))
+        finally:
+            stop(spark)
+        results.append(_start(3))
+    return results
+
+
+def _verify(spark: Any, repository: Path, count: int, deep: bool, target: float) -> list[Result]:
+    from ropewalk.pipeline.verify import verify_logs
+
+    (name,) = (LogName("ledger", topic) for topic in open_logs(repository, ("ledger",))["ledger"].topics())
+    logs = open_logs(repository, ("ledger",))["ledger"]
+    halves = between(logs, name, Point(), logs.extent(name.topic), max(1, count // 2))
+
+    def ours() -> int:
+        report, _ = verify_logs(
+            spark, repository, deep=deep, engine="ledger", rows_per_range=max(1, count // 4)
+        )
+        assert report.ok
+        return count
+
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+
+        def plain() -> int:
+            done = list(pool.map(check_range, [repository] * len(halves), halves, [deep] * len(halves)))
+            assert sum(done) == count
+            return count
+
+        what = "every envelope" if deep else "block seals only"
+        return compare(
+            f"verify {count:,} envelopes, {what}",
+            Contestant("Spark, checked in the source", ours),
+            [Contestant("two plain processes", plain)],
+            target=target,
+            rounds=3,
+            unit="envelopes",
+        )
+
+
+def _read(spark: Any, repository: Path, count: int, folder: Path) -> list[Result]:
+    import pyarrow.dataset as ds
+
+    options = {"repository": str(repository), "engine": "ledger", "verify": "off", "columns": "type,height"}
+    stored = folder / "rows.parquet"
+    spark.read.format("ropewalk").options(**options).load().write.parquet(str(stored))
+
+    def ours() -> int:
+        found = spark.read.format("ropewalk").options(**options).load().groupBy("type").count().collect()
+        return sum(int(row["count"]) for row in found)
+
+    def arrow() -> int:
+        table = ds.dataset(stored).to_table(columns=["type", "height"])
+        return sum(
+            row["type_count"] for row in table.group_by("type").aggregate([("type", "count")]).to_pylist()
+        )
+
+    assert ours() == arrow() == count
+    return compare(
+        f"read {count:,} ledger envelopes into a count by type",
+        Contestant("Spark, from the log", ours),
+        [Contestant("pyarrow, from Parquet", arrow)],
+        target=None,
+        rounds=3,
+        unit="envelopes",
+    )
+
+
+def _ingest(spark: Any, repository: Path, count: int, folder: Path) -> list[Result]:
+    from ropewalk.pipeline.ingest import Ingest
+    from ropewalk.pipeline.tables import INGESTED
+
+    number = [0]
+
+    def ours() -> int:
+        number[0] += 1
+        done = Ingest(
+            spark, repository, folder / f"tables-{number[0]}", now_ms=lambda: 0, engine="gitlog"
+        ).once()
+        assert done.rows == count
+        return count
+
+    def drained() -> int:
+        reader = spark.read.format("ropewalk").option("repository", str(repository))
+        reader = reader.option("engine", "gitlog").option("columns", INGESTED)
+        reader.load().write.format("noop").mode("overwrite").save()
+        return count
+
+    return compare(
+        f"ingest {count:,} git events into tables",
+        Contestant("all tables, manifests, digests", ours),
+        [Contestant("the same source, no sink", drained)],
+        target=0.5,
+        rounds=2,
+        unit="events",
+    )
+
+
+def _follow(spark: Any, repository: Path, folder: Path) -> Result:
+    from ropewalk.pipeline.ingest import Ingest
+
+    seen, ended = threading.Event(), threading.Event()
+    job = Ingest(
+        spark,
+        repository,
+        folder / "tables-follow",
+        now_ms=lambda: 0,
+        engine="gitlog",
+        told=lambda _manifest: seen.set(),
+    )
+    job.once()
+    seen.clear()
+    thread = threading.Thread(target=lambda: job.follow(ended.is_set))
+    thread.start()
+    times: list[float] = []
+    with open_repository(repository) as log:
+        for turn in range(8):
+            seen.clear()
+            log.append("prod", {"type": "t", "payload": {"turn": turn}})
+            started = time.perf_counter()
+            if not seen.wait(120):
+                break
+            times.append(time.perf_counter() - started)
+    ended.set()
+    thread.join(60)
+    middle = statistics.median(times[1:])  # the first also waits for the query to start
+    return fixed(
+        "append to visible in --follow (median, per second)",
+        f"{middle:.2f} s",
+        "2 s",
+        1 / middle,
+        0.5,
+        1.0,
+        "events",
+        rounds=len(times) - 1,
+    )
+
+
+OURS = """
+import os
+from pathlib import Path
+from ropewalk.pipeline.launch import Setting, launch, stop
+spark = launch(Setting("local[2]", cache=Path({cache!r})), os.environ)
+assert spark.range(1).count() == 1
+stop(spark)
+"""
+PLAIN = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+assert spark.range(1).count() == 1
+spark.stop()
+"""
+
+
+def _start(rounds: int) -> Result:
+    """Start to first row, warm cache. The plain session needs a Java that Spark's own launcher accepts."""
+    scripts: dict[str, Callable[[], str]] = {
+        "ours": lambda: OURS.format(cache=str(CACHE)),
+        "plain": lambda: PLAIN,
+    }
+    times: dict[str, list[float]] = {name: [] for name in scripts}
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", scripts["ours"]()], check=True, capture_output=True)
+        time.sleep(8)  # the archive is written behind the first one's back
+    for _ in range(rounds):
+        for name, script in scripts.items():
+            started = time.perf_counter()
+            subprocess.run([sys.executable, "-c", script()], check=True, capture_output=True)
+            times[name].append(time.perf_counter() - started)
+    ours, plain = (statistics.median(times[name]) for name in ("ours", "plain"))
+    return fixed(
+        "start to first row, warm cache (per second)",
+        f"{ours:.1f} s",
+        f"plain SparkSession {plain:.1f} s",
+        1 / ours,
+        1 / plain,
+        1 / 0.6,
+        "starts",
+        rounds=rounds,
+    )
