@@ -1,4 +1,4 @@
-"""What `ropewalk verify` does with a proof file of the ledger."""
+"""What `ropewalk verify` does with the ledger: the channels of a repository, and proof files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,21 @@ from typing import Any
 
 from ropewalk.cli.manners import read_input
 
-__all__ = ["verify_proof_file"]
+__all__ = ["verify_channels", "verify_proof_file"]
+
+
+def verify_channels(home: Path, only: str | None, deep: bool) -> dict[str, Any]:
+    """The report over the ledger channels of a repository, or over the one of that name."""
+    from ropewalk.node.ledger import channels, verify_channel
+
+    steps: list[dict[str, Any]] = []
+    entries = 0
+    for channel in channels(home):
+        if only in (None, channel):
+            report = verify_channel(home, channel, deep=deep)
+            steps += [{**step.to_json(), "name": f"ledger {channel}: {step.name}"} for step in report.steps]
+            entries += report.counts["entries"]
+    return {"ok": all(step["status"] != "failed" for step in steps), "steps": steps, "entries": entries}
 
 
 def verify_proof_file(path: Path, _ns: str | None, _deep: bool, trust: str | None) -> dict[str, Any]:

@@ -23,10 +23,19 @@ def verify_repository(path: Path | None, ns: str | None, deep: bool, trust: str 
     from ropewalk.stores.place import find_place
 
     store = GitStore(find_place(path) if path is not None else here())
+    from ropewalk.cli.ledger_proof import verify_channels
+
     report = check(store, ns, deep=deep, keys=trusted_keys(trust) if trust else ())
-    if ns is not None and not report.steps:
+    channels = verify_channels(store.place.home, ns, deep)
+    if ns is not None and not report.steps and not channels["steps"]:
         raise NotFound(f"there is no log {ns!r} in {store.place.git_dir}", topic=ns)
-    return report.to_json()
+    answer = report.to_json()
+    return {
+        **answer,
+        "ok": answer["ok"] and channels["ok"],
+        "steps": [*answer["steps"], *channels["steps"]],
+        "entries": answer["entries"] + channels["entries"],
+    }
 
 
 def trusted_keys(name: str) -> list[PublicKey]:

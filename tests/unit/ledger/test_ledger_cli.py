@@ -245,6 +245,9 @@ def test_damage_is_found_named_and_stops_writing_but_not_reading_what_is_whole(r
     (failed,) = [step for step in report.json["steps"] if step["status"] == "failed"]
     assert (failed["name"], failed["height"]) == ("storage", 1)
     assert ropewalk("ledger", "verify").code == 5
+    whole = ropewalk("verify", "--json")
+    assert whole.code == 5
+    assert [s["name"] for s in whole.json["steps"] if s["status"] == "failed"] == ["ledger audit: storage"]
 
 
 def test_a_torn_tail_is_cut_and_reported(ropewalk, tmp_path):
