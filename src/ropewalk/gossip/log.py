@@ -120,8 +120,9 @@ class Log:
         """The messages between two bounds by clock, then by hash: every message after all it stands on."""
         start, stop = self._range(lower, upper)
         with self.view() as view:
+            profile, topic = self.profile, self.topic
             for _, raw in view.scan("messages", start, stop, reverse):
-                yield self._decode(raw)
+                yield decode(profile, topic, raw)
 
     def arrivals(self, after: Cursor | None = None) -> Iterator[tuple[Cursor, SignedMessage]]:
         """The messages in the order they reached this peer, after a cursor.

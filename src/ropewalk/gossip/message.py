@@ -5,8 +5,7 @@ The bytes that travel are the bytes that are hashed and stored. Everything else 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ropewalk.errors import BrokenLink, Invalid, InvalidName, TooLarge
 from ropewalk.gossip.ids import Key, MessageId, ProfileName, id_of, key_of, make_key
@@ -37,8 +36,10 @@ MESSAGE_BYTES_MAX = 4 << 20  # one message with its signature; larger things are
 TOPIC_CHARS_MAX = 200  # a topic is also the name of a folder
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+# Named tuples, because a log is read in long runs and a tuple is made at a fraction of a frozen dataclass's price.
+
+
+class Message(NamedTuple):
     """What is signed (S3 § Messages). `clock` is the length of the longest path down to a message without parents."""
 
     topic: str
@@ -47,8 +48,7 @@ class Message:
     payload: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """Who signed, with what result; `codec` says in which form the message was signed."""
 
     public_key: str
@@ -56,17 +56,20 @@ class Signature:
     codec: SignatureCodec = "dag-cbor"
 
 
-@dataclass(frozen=True, slots=True)
-class SignedMessage:
-    """A message with its signature, its bytes and the id that follows from them."""
+class SignedMessage(NamedTuple):
+    """A message with its signature, its bytes and the key that follows from them."""
 
-    id: MessageId
     key: Key
     raw: bytes
     signature: Signature
     message: Message
     parent_keys: tuple[Key, ...]
     payload_at: int  # where the payload's bytes begin in `raw`; they are its end
+
+    @property
+    def id(self) -> MessageId:
+        """The key as people write it."""
+        return id_of(self.key)
 
 
 def check_topic(profile: Profile, topic: str) -> str:
@@ -90,6 +93,8 @@ def next_clock(profile: Profile, parent_keys: tuple[Key, ...]) -> int:
     >>> next_clock(PROFILES["v0.13"], (Key(b"\\x07" + bytes(19)),))
     8
     """
+    if len(parent_keys) == 1:  # most messages
+        return 1 + profile.code.split(parent_keys[0])[0]
     return 1 + max(map(profile.code.clock, parent_keys), default=0)
 
 
@@ -109,17 +114,15 @@ def sign(
     True
     """
     parents = check_parents(sorted(parent_keys))
+    ids = tuple([id_of(parent) for parent in parents])
+    clock = next_clock(profile, parents)
+    profile.code.encode(clock)  # refuses a clock this profile cannot write
     payload_raw = cbor.dag_encode(payload)
-    parts = Parts(
-        codec, profile.did(signer.public), b"", topic, next_clock(profile, parents), parents,
-        cbor.dag_decode(payload_raw),  # what every reader will see: 1.0 is 1
-        tuple([id_of(parent) for parent in parents]),
-    )  # fmt: skip
-    profile.code.encode(parts.clock or 0)  # refuses a clock this profile cannot write
-    signature = profile.sign(signer, profile.signing_input(parts, payload_raw))
-    parts = parts.signed(signature)
+    settled = cbor.dag_decode(payload_raw)  # what every reader will see: 1.0 is 1
+    parts = Parts(codec, profile.did(signer.public), b"", topic, clock, parents, settled, ids)
+    parts = parts.signed(profile.sign(signer, profile.signing_input(parts, payload_raw)))
     raw = profile.pack(parts, payload_raw)
-    return _made(profile, parts, _check_size(raw), len(raw) - len(payload_raw))
+    return _made(profile, parts, clock, ids, _check_size(raw), len(raw) - len(payload_raw))
 
 
 def assemble(profile: Profile, signature: Signature, message: Message) -> SignedMessage:
@@ -161,8 +164,9 @@ def _build(profile: Profile, raw: bytes, topic: str) -> SignedMessage:
     expected = next_clock(profile, parts.parents)
     if parts.clock is not None and parts.clock != expected:
         raise BrokenLink(f"clock {parts.clock} where the parents make it {expected}", reason="clock")
-    ids = tuple([id_of(parent) for parent in parts.parents])
-    return _made(profile, parts._replace(clock=expected, parent_ids=ids), raw, payload_at)
+    return _made(
+        profile, parts, expected, tuple([id_of(parent) for parent in parts.parents]), raw, payload_at
+    )
 
 
 def _check_size(raw: bytes) -> bytes:
@@ -175,16 +179,14 @@ def _check_size(raw: bytes) -> bytes:
     return raw
 
 
-def _made(profile: Profile, parts: Parts, raw: bytes, payload_at: int) -> SignedMessage:
-    assert parts.clock is not None
-    assert parts.parent_ids is not None
-    key = make_key(profile.code, parts.clock, sha256(raw))
+def _made(
+    profile: Profile, parts: Parts, clock: int, ids: tuple[MessageId, ...], raw: bytes, payload_at: int
+) -> SignedMessage:
     return SignedMessage(
-        id_of(key),
-        key,
+        make_key(profile.code, clock, sha256(raw)),
         raw,
         Signature(parts.public_key, parts.signature, parts.codec),
-        Message(parts.topic, parts.clock, parts.parent_ids, parts.payload),
+        Message(parts.topic, clock, ids, parts.payload),
         parts.parents,
         payload_at,
     )

@@ -137,7 +137,7 @@ def check_parents(value: Any) -> tuple[Key, ...]:
         if type(parent) is not bytes or len(parent) != KEY_BYTES:
             raise Invalid(f"a parent is not a key of {KEY_BYTES} bytes", reason="parents")
     # Strictly ascending in the wire's own order: one spelling per set of parents, and none twice.
-    if any(a >= b for a, b in pairwise(value)):
+    if len(value) > 1 and any(a >= b for a, b in pairwise(value)):
         raise BrokenLink("the parents are not strictly ascending", reason="parents unsorted or doubled")
     return tuple(value)
 

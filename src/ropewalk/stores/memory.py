@@ -6,6 +6,7 @@ import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import TypeVar
 
 from ropewalk.errors import Conflict, NotFound
@@ -40,15 +41,18 @@ class _Sorted:
         if self.values.pop(key, None) is not None:
             del self.keys[bisect_left(self.keys, key)]
 
-    def range(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[bytes]:
+    def slices(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[list[bytes]]:
         low = bisect_left(self.keys, start)
         high = len(self.keys) if stop is None else bisect_left(self.keys, stop)
         if reverse:
             for end in range(high, low, -_SLICE):
-                yield from reversed(self.keys[max(low, end - _SLICE) : end])
+                yield self.keys[max(low, end - _SLICE) : end][::-1]
         else:
             for begin in range(low, high, _SLICE):
-                yield from self.keys[begin : min(high, begin + _SLICE)]
+                yield self.keys[begin : min(high, begin + _SLICE)]
+
+    def range(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[bytes]:
+        return chain.from_iterable(self.slices(start, stop, reverse))
 
 
 class _Snapshot:
@@ -72,8 +76,9 @@ class _Snapshot:
         self, table: str, start: bytes = b"", stop: bytes | None = None, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         rows = self._table(table)
-        for key in rows.range(start, stop, reverse):
-            yield key, rows.values[key]
+        value_of = rows.values.__getitem__
+        for keys in rows.slices(start, stop, reverse):
+            yield from zip(keys, map(value_of, keys), strict=True)
 
     def count(self, table: str) -> int:
         return len(self._table(table).values)
