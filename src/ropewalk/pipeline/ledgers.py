@@ -61,10 +61,10 @@ class Ledgers:
         """How many whole blocks there are. Record headers are walked on from where the last call ended."""
         segments = self.channel(topic).segments
         size, last = self._ends.get(topic, (0, None))
-        for height, place in segments.places(max(0, size - 1)):
+        for height, place in segments.places(max(0, size - 1), last):
             size, last = height + 1, place
         self._ends[topic] = (size, last)
-        fault = self._beyond(segments, size)
+        fault = self._beyond(segments, size, last)
         if fault and not tolerant:
             raise Damaged(f"channel {topic}, block {size}: {fault}", height=size, topic=topic)
         if last is None:
@@ -182,27 +182,16 @@ class Ledgers:
                 whole, start = EMPTY, height + 1
 
     @staticmethod
-    def _beyond(segments: Segments, size: int) -> str:
+    def _beyond(segments: Segments, size: int, last: Place | None) -> str:
         """What keeps the records from being walked further: damage, or nothing if the log simply ends here."""
-        starts = segments.starts()
-        if any(start > size for start in starts):
+        if any(start > size for start in segments.starts()):
             return "records behind it stand where no way leads"
         try:
-            after = None
-            for height, place in segments.places(max(0, size - 1)):
-                after = (height, place)
-            if after is None:
-                segments.tail(None, 0) if not size else None
-            else:
-                _scan_on(segments, after[1], size)
+            for _ in segments.scan(last, size):
+                break  # somebody has appended since: no damage
         except Damaged as error:
             return str(error.fields.get("reason", error.detail))
         return ""
-
-
-def _scan_on(segments: Segments, place: Place, size: int) -> None:
-    for _ in segments.scan(place, size):
-        return  # somebody has appended since: no damage
 
 
 def join_spans(spans: list[Span]) -> Span:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast, get_args
 
-from ropewalk.errors import HistoryRewritten, Invalid, InvalidName
+from ropewalk.errors import HistoryRewritten, Invalid, InvalidName, NotFound
 from ropewalk.pipeline.logs import (
     Bounds,
     Logs,
@@ -142,10 +143,10 @@ class Query:
         for name, point in recorded.points.items():
             if not point.position or name.engine not in self.engines:
                 continue
-            extent = self.extent(name)
             got = ""
-            if point.position <= extent.end.position:
-                got = self.logs(name.engine).id_at(name.topic, point.position - 1)
+            with contextlib.suppress(NotFound):
+                if point.position <= self.extent(name).end.position:
+                    got = self.logs(name.engine).id_at(name.topic, point.position - 1)
             if got != point.head:
                 raise HistoryRewritten(
                     f"{name.engine} log {name.topic}: entry {point.position - 1} was {point.head}, "

@@ -137,23 +137,29 @@ class Segments:
                 yield record
                 height = record.height + 1
 
-    def places(self, height: int = 0) -> Iterator[tuple[int, Place]]:
+    def places(self, height: int = 0, at: Place | None = None) -> Iterator[tuple[int, Place]]:
         """Heights and places of the records from a height on, by their headers alone; bodies stay unread.
 
-        Ends at the last whole record, or at a header that does not hold; whoever reads the place hears of damage.
+        `at` is where the record of that height stands, if the caller knows. Ends at the last whole record, or at a
+        header that does not hold; whoever reads the place hears of damage.
         """
         starts = self.starts()
-        begin = max((start for start in starts if start <= height), default=0)
+        begin = (
+            at.segment if at is not None else max((start for start in starts if start <= height), default=0)
+        )
         expected = begin
         for start in (start for start in starts if start >= begin):
             if start != expected:
                 return
+            first = ALIGN
+            if at is not None and start == begin:
+                first, expected = at.offset, height
             try:
                 stream = self.path(start).open("rb", buffering=0)
             except FileNotFoundError:
                 return
             with stream:
-                size, offset = os.fstat(stream.fileno()).st_size, ALIGN
+                size, offset = os.fstat(stream.fileno()).st_size, first
                 while offset + ALIGN <= size:
                     head = _parse_head(os.pread(stream.fileno(), ALIGN, offset))
                     if head is None or head[0] != expected or offset + ALIGN + head[1] > size:
