@@ -107,7 +107,8 @@ def merge_files(spark: SparkSession, warehouse: Warehouse, now_ms: int) -> Manif
             rows = sum(file.rows for file in found)
             frame = spark.read.parquet(*(str(warehouse.path / file.name) for file in found))
             parts = max(1, rows // 1_000_000)
-            frame.coalesce(parts).write.mode("overwrite").parquet(str(warehouse.batch_folder(table, number)))
+            frame.coalesce(parts).write.mode("overwrite").parquet(str(warehouse.staging(table)))
+            warehouse.put_in_place(table, warehouse.batch_folder(table, number))
         manifest = Manifest(
             number,
             manifests[-1].digest,

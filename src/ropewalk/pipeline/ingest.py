@@ -113,8 +113,7 @@ class Ingest:
         """Take in what comes, as it comes, until told to stop. What the manifests say is where it begins."""
         with self.warehouse.writing(), refusals_raised():
             manifests = self._known()
-            checkpoint = self.warehouse.home / "staging" / "follow"
-            shutil.rmtree(checkpoint, ignore_errors=True)
+            checkpoint = self.warehouse.staging("follow")
             reader: Any = self.spark.readStream.format("ropewalk").options(**self._columns())
             reader = reader.option("start", json.dumps(self._at(manifests).to_json()))
             stream = reader.option("max_rows_per_batch", str(self.rows_per_batch)).load()
@@ -147,7 +146,7 @@ class Ingest:
         number = len(manifests) + 1
         at = self._at(manifests)
         fresh = frame.where(_beyond(at, _faults(manifests)))
-        folders = {name: self.warehouse.batch_folder(name, number) for name in GROWING}
+        folders = {name: self.warehouse.staging(name) for name in GROWING}
         if self.mode == "quarantine":
             fresh = fresh.persist()
         try:
@@ -183,10 +182,14 @@ class Ingest:
             self._remake_deployments(manifests, folders["events"])
             remade += ["deployments", "deployment_measures"]
         self._remake_lag()
-        for name in remade:
-            self.warehouse.swap_in(name)
-        written = {name: folder for name, folder in folders.items() if folder.exists()}
+        written = {
+            name: self.warehouse.batch_folder(name, number)
+            for name, staged in folders.items()
+            if staged.exists()
+        }
         written |= {name: self.warehouse.path / name for name in remade}
+        for name, folder in written.items():
+            self.warehouse.put_in_place(name, folder)
         manifest = Manifest(
             number,
             manifests[-1].digest if manifests else None,

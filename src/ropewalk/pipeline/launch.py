@@ -460,9 +460,11 @@ def _settle(cache: Path, ready: Path) -> None:
     """Put an archive that a JVM has finished in its place; drop one whose JVM died while writing."""
     for path in cache.glob(f"{ready.name}.*.new"):
         age_s = time.time() - path.stat().st_mtime
-        if age_s > 3 and not ready.exists():
+        with path.open("rb") as stream:
+            whole = any(stream.read(4))  # the JVM writes the header last
+        if whole and age_s > 3 and not ready.exists():
             path.replace(ready)
-        elif age_s > 60:
+        elif age_s > 300:
             path.unlink()
 
 

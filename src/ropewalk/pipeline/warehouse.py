@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -122,6 +123,7 @@ class Warehouse:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self.home = self.path / "_ropewalk"
+        self._desk = self.home / "staging" / secrets.token_hex(8)
 
     def make(self) -> Warehouse:
         """Make the folders that are missing."""
@@ -190,17 +192,22 @@ class Warehouse:
         """Where a batch of a table goes."""
         return self.path / table / f"batch={number}"
 
-    def staging(self, table: str) -> Path:
-        """Where a table is made anew before it takes the old one's place."""
-        return self.home / "staging" / table
+    def staging(self, name: str) -> Path:
+        """Where something is written before it takes its place.
 
-    def swap_in(self, table: str) -> None:
-        """Put a table that was made anew in its place."""
-        target, old = self.path / table, self.home / "staging" / f"{table}.old"
-        old.parent.mkdir(parents=True, exist_ok=True)
+        Every writer has a folder of its own: the workers of one that was killed may write on for a moment, and what
+        they still write must land nowhere.
+        """
+        return self._desk / name
+
+    def put_in_place(self, name: str, target: Path) -> None:
+        """Move a folder that is written whole to its place, instead of what was there."""
+        old = self._desk / f"{name}.old"
+        self._desk.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists():
             target.rename(old)
-        self.staging(table).rename(target)
+        self.staging(name).rename(target)
         shutil.rmtree(old, ignore_errors=True)
 
     def files_in(self, folder: Path) -> tuple[StoredFile, ...]:

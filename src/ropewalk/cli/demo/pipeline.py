@@ -106,7 +106,7 @@ def _metrics(stage: Stage, place: Place) -> None:
             domain="demo.ops",
             event_class="Observation",
             event_type="latency.measured",
-            payload={"service": SERVICES[number % 4], "ms": number % 97},
+            payload={"service": SERVICES[number % 4], "ms": number % 97, "sample": number},
             timestamp=_text(time.time_ns() // 1_000_000),
         ).raw
         for number in range(1_000)
