@@ -22,6 +22,7 @@ STAGES: tuple[tuple[str, str], ...] = (
     ("gitlog", "a deployment log in a git repository"),
     ("gossip", "three peers write, part, and converge"),
     ("ledger", "a sealed ledger, and a bundle an auditor can check"),
+    ("pipeline", "the main job: logs into tables on Spark, every row and every table proven"),
 )
 
 
@@ -49,4 +50,7 @@ def demo(directory: str | None) -> None:
         for what, where in stage.made.items():
             stage.show(what, where)
         stage.say("")
+        if "warehouse" in stage.made:
+            ask = "SELECT * FROM deployments WHERE current"
+            stage.say(f'Try next:  ropewalk pipeline sql --warehouse {stage.made["warehouse"]} "{ask}"')
         stage.say("Try next:  ropewalk --help    ropewalk doctor    ropewalk hash FILE.json")
