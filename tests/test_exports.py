@@ -48,7 +48,8 @@ def test_public_functions_and_classes_are_documented():
     for path in sorted(Path(ropewalk.__path__[0]).rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in tree.body:
-            public = isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
-            if public and ast.get_docstring(node) is None:
+            if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name.startswith("_"):
+                continue
+            if ast.get_docstring(node) is None:
                 bare.append(f"{path.name}:{node.lineno} {node.name}")
     assert not bare, bare

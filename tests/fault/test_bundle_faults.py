@@ -51,7 +51,7 @@ class Failing:
             real_spool(spool, raw)
 
         monkeypatch.setattr(Path, "open", watched_open)
-        monkeypatch.setattr(bundles.os, "fsync", watched_fsync)
+        monkeypatch.setattr(os, "fsync", watched_fsync)
         monkeypatch.setattr(bundles.Spool, "write", watched_spool)
 
 

@@ -339,7 +339,7 @@ def envelope_id(raw: bytes) -> EnvelopeId:
     return EnvelopeId(LEDGER.leaf(raw))
 
 
-def payload_hash(payload: jcs.Json) -> str:
+def payload_hash(payload: object) -> str:
     """Hex BLAKE3 of the canonical payload.
 
     >>> payload_hash({"b": [1, 2, {"z": None}], "a": "é"})[:16]

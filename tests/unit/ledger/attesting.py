@@ -31,6 +31,8 @@ PCR0 = b"\7" * 48
 class Authority:
     """A certificate with its key, able to issue others."""
 
+    certificate: x509.Certificate
+
     def __init__(
         self,
         name: str,
@@ -47,7 +49,7 @@ class Authority:
     ) -> None:
         self.key = ec.generate_private_key(curve or ec.SECP384R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        issuer = above.certificate.subject if above is not None else subject
+        issuer: x509.Name = above.certificate.subject if above is not None else subject
         builder = (
             x509.CertificateBuilder()
             .subject_name(subject)

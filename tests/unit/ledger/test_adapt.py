@@ -190,9 +190,15 @@ def test_a_forged_original_is_never_signed_again():
     ):
         with pytest.raises(Unverified):
             adapt(jcs.encode(wrong), NODE, LATER)
-    for wrong in ([], {}, {**value, "payload_hash": 1}, {k: v for k, v in value.items() if k != "payload"}):
+    unfit: list[object] = [
+        [],
+        {},
+        {**value, "payload_hash": 1},
+        {k: v for k, v in value.items() if k != "payload"},
+    ]
+    for broken in unfit:
         with pytest.raises(RopewalkError):
-            adapt(jcs.encode(wrong), NODE, LATER)
+            adapt(jcs.encode(broken), NODE, LATER)
 
 
 def test_signing_again_bridges_algorithms_and_keeps_what_was_said():

@@ -11,6 +11,7 @@ import tracemalloc
 from base64 import b64decode
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import zstandard
@@ -683,7 +684,8 @@ def test_the_tar_reader_survives_anything(raw, step):
 )
 def test_what_is_framed_is_read_in_any_pieces(files, step):
     raw = b"".join(member_header(name, len(each)) + each + padding(len(each)) for name, each in files) + END
-    reader, events = TarReader(), []
+    reader = TarReader()
+    events: list[Any] = []
     for at in range(0, len(raw), step):
         events += reader.feed(raw[at : at + step])
     reader.finish()

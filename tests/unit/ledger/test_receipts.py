@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cbor2
 import pytest
 import scitt_cose
@@ -41,7 +43,7 @@ def receipt(height=3, index=2, key=NODE, **changes):
 
 def pem(public):
     if public.alg == "ed25519":
-        key = ed25519.Ed25519PublicKey.from_public_bytes(public.raw)
+        key: Any = ed25519.Ed25519PublicKey.from_public_bytes(public.raw)
     else:
         key = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), public.raw)
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)

@@ -14,6 +14,7 @@ import uuid
 from pathlib import Path
 from random import random as chance
 from time import time as clock
+from typing import Any
 
 import pytest
 from tests.unit.ledger.bundling import TRUST, verdict
@@ -172,7 +173,8 @@ def test_a_snapshot_is_a_signed_envelope_that_keeps_the_rules():
     replay = replayed(chain_of_blocks(2))
     envelope = snapshot_envelope(replay.snapshot(), NODE, replay.now_ns)
     assert (envelope.event_class, envelope.event_type) == ("Attestation", "ledger.checkpoint")
-    assert set(envelope.payload) == {
+    payload: Any = envelope.payload
+    assert set(payload) == {
         "channel", "height", "block_hash", "state_root", "policy_hash", "attestation_digest", "evaluator",
     }  # fmt: skip
     assert judge(envelope, Context()).ok
@@ -257,14 +259,14 @@ def test_divergence_raises_an_alert_with_what_reproduces_it(home):
     with open_channel(home, companion("ea.core")) as reading:
         alert = reading.envelope(bytes.fromhex(fields["alert"]))
     assert alert.event_class == "Alert" and judge(alert, Context()).ok
-    payload = alert.payload
+    payload: Any = alert.payload
     assert payload["height"] == 5 and payload["expected_state_root"] != payload["got_state_root"]
     assert payload["reproduction"]["blake3"] == blake3((folder / "blocks.tar.zst").read_bytes()).hex()
     inputs = json.loads((folder / "inputs.json").read_bytes())
     assert inputs["agreed_height"] == 3 and inputs["state"]["total"] == 4
     # And it is minimal but enough: state and blocks give both roots again.
     for reducer, root in ((good, payload["expected_state_root"]), (bad, payload["got_state_root"])):
-        state = jcs.parse(jcs.encode(inputs["state"]))
+        state: Any = jcs.parse(jcs.encode(inputs["state"]))
         with open_channel(home, "ea.core") as reading:
             for block in reading.blocks(4, 5):
                 for raw in block.envelopes:
@@ -280,7 +282,8 @@ def test_divergence_raises_an_alert_with_what_reproduces_it(home):
 def test_alerts_name_both_roots():
     wrong = Divergence("ea.core", 9, b"\1" * 32, b"\2" * 32, None, None, "e")
     alert = alert_of(wrong, NODE, NOON_NS)
-    assert alert.payload["reproduction"] == {"start_height": 0, "end_height": 9}
+    payload: Any = alert.payload
+    assert payload["reproduction"] == {"start_height": 0, "end_height": 9}
     assert judge(alert, Context()).ok
 
 

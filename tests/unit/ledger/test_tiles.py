@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.unit.ledger.making import NODE, observed, opened
 
@@ -79,8 +81,7 @@ def test_a_channel_is_published_and_grows(tmp_path):
         assert publish_tiles(channel, NODE, "log.example", folder).written == 2
         headers = [block.header.encode() for block in channel.blocks()]
         verifier = head_signer("log.example", "ea.core", NODE).verifier
-        head = note.open_head((folder / "checkpoint").read_bytes(), verifier)
-        head = head[0] if isinstance(head, tuple) else head
+        head, _ = note.open_head((folder / "checkpoint").read_bytes(), verifier)
         assert (head.origin, head.size) == ("log.example/ea.core", 4)
         assert (folder / "tile/entries/000.p/4").read_bytes() == encode_entries(headers)
         hashes = (folder / "tile/0/000.p/4").read_bytes()
@@ -102,10 +103,9 @@ def test_a_tlog_proof_leads_from_the_envelope_to_the_signed_head(tmp_path):
         raw = make_tlog_proof(channel, receipts[4].envelope_id, NODE, "log.example")
     proof = parse_tlog_proof(raw)
     assert proof.to_bytes() == raw
-    extra = jcs.parse(proof.extra)
+    extra: Any = jcs.parse(proof.extra)
     header = jcs.encode(extra["header"])
-    head = note.open_head(proof.head, head_signer("log.example", "ea.core", NODE).verifier)
-    head = head[0] if isinstance(head, tuple) else head
+    head, _ = note.open_head(proof.head, head_signer("log.example", "ea.core", NODE).verifier)
     merkle.verify_inclusion(
         merkle.SHA256.leaf(header), proof.index, head.size, proof.path, head.root, merkle.SHA256
     )
