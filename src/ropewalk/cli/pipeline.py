@@ -174,7 +174,7 @@ def ingest(
             engine=engine,
             topics=topics,
             rows_per_batch=batch_rows,
-            told=_tell_following if follow else _tell_progress,
+            told=_teller(session().json) if follow else _tell_progress,
         )
         if follow:
             say(f"following into {store.path}; Ctrl-C ends it")
@@ -196,12 +196,16 @@ def _tell_progress(manifest: Manifest) -> None:
     say(f"batch {manifest.number}: {manifest.rows} rows")
 
 
-def _tell_following(manifest: Manifest) -> None:
-    value = {"batch": manifest.number, "rows": manifest.rows, "logs": list(manifest.logs)}
-    if session().json:
-        emit_line(value)
-    else:
-        click.echo(f"batch {manifest.number}: {manifest.rows} rows")
+def _teller(as_json: bool) -> Callable[[Manifest], None]:
+    """What to do with every batch while following. Spark calls from a thread of its own, which knows no session."""
+
+    def tell(manifest: Manifest) -> None:
+        if as_json:
+            emit_line({"batch": manifest.number, "rows": manifest.rows, "logs": list(manifest.logs)})
+        else:
+            click.echo(f"batch {manifest.number}: {manifest.rows} rows")
+
+    return tell
 
 
 @pipeline.command(

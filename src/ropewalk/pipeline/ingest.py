@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +110,7 @@ class Ingest:
                 len(done), _count(done, "events"), _count(done, "events_rejected"), self._at(manifests)
             )
 
-    def follow(self, stopped: Callable[[], bool], wait_s: float = 0.5) -> None:
+    def follow(self, stopped: Callable[[], bool], wait_s: float = 0.2) -> None:
         """Take in what comes, as it comes, until told to stop. What the manifests say is where it begins."""
         with self.warehouse.writing(), refusals_raised():
             manifests = self._known()
@@ -131,8 +132,8 @@ class Ingest:
                 .start()
             )
             try:
-                while not stopped() and not query.awaitTermination(wait_s):
-                    pass
+                while not stopped() and query.isActive:
+                    time.sleep(wait_s)  # here, not inside Spark, is where an interrupt is taken well
             finally:
                 with contextlib.suppress(Exception):
                     query.stop()
@@ -178,7 +179,7 @@ class Ingest:
             if engine in engines or number == 1:
                 derive(events).coalesce(1).write.mode("overwrite").parquet(str(folders[name]))
         remade = ["consumer_lag"]
-        if "gitlog" in engines or number == 1:
+        if number == 1 or ("gitlog" in engines and tables.has_deployments(events)):
             self._remake_deployments(manifests, folders["events"])
             remade += ["deployments", "deployment_measures"]
         self._remake_lag()

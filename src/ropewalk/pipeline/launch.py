@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import hashlib
 import importlib.util
+import logging
 import os
 import re
 import secrets
@@ -145,6 +146,8 @@ def launch(setting: Setting, environment: MutableMapping[str, str]) -> SparkSess
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    if setting.log_level == "off":
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells of every interrupt, at length
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     environment["SPARK_CONNECT_MODE"] = "0"
     if SparkContext._gateway is None:
@@ -372,6 +375,7 @@ def _start_jvm(setting: Setting, environment: MutableMapping[str, str]) -> _Jvm:
         "SPARK_WORKER_DIR": str(folder / "work"),
         "SPARK_LOCAL_DIRS": environment.get("SPARK_LOCAL_DIRS", str(folder / "local")),
         "SPARK_CONNECT_MODE": "0",
+        "SPARK_SCALA_VERSION": _scala_version(home / "jars"),
     }
     # A session of its own: an interrupt is for the command, which then ends Spark in order.
     process = subprocess.Popen(
@@ -393,6 +397,12 @@ def _start_jvm(setting: Setting, environment: MutableMapping[str, str]) -> _Jvm:
     jvm = _Jvm(process, folder, port, raw[8 : 8 + size].decode(), bool(archive) and "AtExit" in archive[-1])
     _running["jvm"] = jvm
     return jvm
+
+
+def _scala_version(jars: Path) -> str:
+    """What the launcher of executors would look for in a folder that only Spark's developers have."""
+    found = (re.fullmatch(r"spark-core_([0-9.]+)-.*\.jar", path.name) for path in jars.iterdir())
+    return next((match[1] for match in found if match), "2.13")
 
 
 def _flags(java: Java, setting: Setting, folder: Path) -> list[str]:

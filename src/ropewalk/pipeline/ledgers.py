@@ -244,7 +244,7 @@ def _faults(channel: Channel, block: Block, fault: Fault) -> dict[int | None, st
     found: dict[int | None, str] = {}
     header = block.header
     policy = channel.policy if channel.policy and channel.policy.hash == header.policy_hash else None
-    context = Context(policy=policy, policy_hash=header.policy_hash)
+    context = Context(policy=policy, policy_hash=header.policy_hash, sealed=True)
     for index, raw in enumerate(block.envelopes):
         try:
             judge(parse_stored(raw), context).require()

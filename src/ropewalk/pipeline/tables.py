@@ -10,7 +10,16 @@ from pyspark.sql.window import Window
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["INGESTED", "blocks", "commits", "comparable", "deployment_measures", "deployments", "gossip_dag"]
+__all__ = [
+    "INGESTED",
+    "blocks",
+    "commits",
+    "comparable",
+    "deployment_measures",
+    "deployments",
+    "gossip_dag",
+    "has_deployments",
+]
 
 INGESTED = (
     "engine,topic,entry_id,content_id,parents,height,time,type,payload,author,verdict,detail,"
@@ -75,6 +84,11 @@ def gossip_dag(events: DataFrame) -> DataFrame:
         "author",
         "verdict",
     )
+
+
+def has_deployments(events: DataFrame) -> bool:
+    """Whether any event is a deployment; where none is, the tables about them stay as they are."""
+    return not events.where("engine = 'gitlog'").where(_text("$.trailer.what.service").isNotNull()).isEmpty()
 
 
 def deployments(events: DataFrame) -> DataFrame:
