@@ -345,7 +345,7 @@ def check_channel_name(name: str) -> str:
 def _parse_header(value: Any) -> Header:
     if not isinstance(value, dict) or value.keys() != _KEYS:
         raise _wrong("a header has exactly the ten members of S4 §2")
-    if value["protocol_version"] != FORMAT:
+    if type(value["protocol_version"]) is not int or value["protocol_version"] != FORMAT:  # true equals 1
         raise _wrong(f"block format {value['protocol_version']!r:.20} is not known; {FORMAT} is")
     policy = value["policy_hash"]
     return Header(

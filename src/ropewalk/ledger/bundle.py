@@ -329,7 +329,7 @@ def parse_manifest(raw: bytes) -> Manifest:
     value = jcs.parse_canonical(raw)
     if not isinstance(value, dict) or value.keys() != _NAMES:
         raise _wrong("expected exactly the members of a bundle manifest")
-    if value["version"] != 1:
+    if value["version"] != 1 or value["version"] is True:
         raise _wrong(f"version {value['version']!r:.20} is not known; 1 is")
     start, end = _natural(value, "start_height"), _natural(value, "end_height")
     if not start <= end < start + BUNDLE_BLOCKS_MAX:

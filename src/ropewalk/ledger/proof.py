@@ -252,7 +252,7 @@ def _members(raw: bytes, names: set[str], what: str) -> dict[str, Any]:
         raise InvalidProof(f"proof: {error.detail}") from error
     if not isinstance(value, dict) or value.keys() != names:
         raise InvalidProof(f"proof: expected {what}")
-    if value["version"] != 1:
+    if value["version"] != 1 or value["version"] is True:
         raise InvalidProof(f"proof: version {value['version']!r:.20} is not known; 1 is")
     return cast(dict[str, Any], value)
 

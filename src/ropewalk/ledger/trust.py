@@ -67,7 +67,7 @@ def parse_trust(raw: bytes) -> Trust:
     names = {"version", "block_signers", "bundle_signers", "policy_hash", "roots"}
     if not isinstance(value, dict) or value.keys() != names:
         raise _wrong("expected version, block_signers, bundle_signers, policy_hash and roots")
-    if value["version"] != 1:
+    if value["version"] != 1 or value["version"] is True:
         raise _wrong(f"version {value['version']!r:.20} is not known; 1 is")
     policy, roots = value["policy_hash"], value["roots"]
     if policy is not None and (not isinstance(policy, str) or _HEX.fullmatch(policy) is None):

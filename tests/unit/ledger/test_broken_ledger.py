@@ -1,0 +1,84 @@
+"""Defects found by attacking the finished ledger; each stays here under its name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.unit.ledger.attesting import attested, dsse
+from tests.unit.ledger.bundling import pack, signed, tar_of, unpack
+from tests.unit.ledger.making import ADA, NODE, chain_of_blocks, observed, opened
+
+from ropewalk.errors import Denied, Invalid, RopewalkError
+from ropewalk.kernel import jcs
+from ropewalk.ledger.block import parse_record
+from ropewalk.ledger.evidence import EvidenceTrust, evidence_check
+from ropewalk.ledger.policy import STRICT, Policy, parse_policy
+from ropewalk.ledger.proof import Proof, parse_proof
+from ropewalk.ledger.rules import Context, judge
+from ropewalk.ledger.trust import Trust, parse_trust
+from ropewalk.node.bundle import export_bundle, verify_bundle
+from ropewalk.node.ledger import open_channel, verify_channel
+
+TRUST = Trust((NODE.public,), (NODE.public,))
+
+
+def only(kind: str, decision: str = "deny") -> Policy:
+    rule = {"id": "r", "name": "n", "version": 1, "kind": kind, "decision": decision}
+    return parse_policy(jcs.encode({"version": 1, "rules": [rule]}))
+
+
+def test_a_header_whose_format_is_true_does_not_pass_for_format_1():
+    raw = chain_of_blocks(1)[0].record.raw
+    with pytest.raises(Invalid, match="block format True"):
+        parse_record(raw.replace(b'"protocol_version":1', b'"protocol_version":true'))
+
+
+def test_a_version_of_true_is_no_version_1():
+    block = chain_of_blocks(1, per_block=1)[0]
+    envelope = observed(0)
+    proof = Proof(envelope, 0, (), block.record, 0, envelope.hex_id).to_bytes()
+    assert parse_proof(proof).height == 0
+    for parse, raw in ((parse_proof, proof), (parse_trust, TRUST.to_bytes())):
+        with pytest.raises(RopewalkError, match="version True"):
+            parse(raw.replace(b'"version":1', b'"version":true'))  # type: ignore[operator]
+
+
+def test_a_policy_that_requires_something_unhashable_is_refused_and_does_not_crash():
+    rule = {"id": "r", "name": "n", "version": 1, "kind": "confidentiality", "decision": "allow"}
+    for requires in ([{}], [[]], [None]):
+        raw = {"version": 1, "rules": [{**rule, "level": "restricted", "requires": requires}]}
+        with pytest.raises(Invalid):
+            parse_policy(jcs.encode(raw))  # type: ignore[arg-type]
+
+
+def test_forged_provenance_is_not_checked_evidence_merely_because_it_is_bound():
+    forged = attested(dsse(ADA), "slsa.v1")
+    with pytest.raises(Denied, match="not fully checked"):
+        judge(forged, Context(policy=only("evidence_checked"))).require()
+
+
+def test_a_channel_whose_evidence_was_checked_at_the_door_verifies_deep_afterwards(tmp_path):
+    trust = EvidenceTrust(keys=(ADA.public,), builders=frozenset({"https://builder.example/v1"}))
+    policy = only("evidence_checked")
+    true = attested(dsse(ADA), "slsa.v1")
+    assert judge(true, Context(policy=policy, evidence=evidence_check(trust, lambda: 0))).ok
+    with opened(tmp_path, policy=policy) as ledger:
+        config = {"version": 1, "keys": [ADA.public.to_json()], "builders": ["https://builder.example/v1"]}
+        (ledger.channel.folder / "evidence.json").write_text(json.dumps(config))
+    with opened(tmp_path) as ledger:
+        ledger.log.submit(true.raw)
+        with pytest.raises(RopewalkError):
+            ledger.log.submit(attested(dsse(NODE), "slsa.v1", nonce="x").raw)
+    assert verify_channel(tmp_path, "ea.core", deep=True).ok
+
+
+def test_a_manifest_that_names_another_policy_than_its_blocks_fails_even_where_none_is_pinned(tmp_path):
+    with opened(tmp_path) as ledger:
+        ledger.log.submit(observed(1).raw)
+    path = tmp_path / "x.tar.zst"
+    with open_channel(tmp_path, "ea.core") as channel:
+        export_bundle(channel, NODE, 0, 0, path)
+    pack(path, tar_of(signed(unpack(path), policy_hash=STRICT.hash.hex())))
+    report = verify_bundle(path, TRUST).report
+    assert [step.name for step in report.steps if step.status == "failed"] == ["policy_hash"]
