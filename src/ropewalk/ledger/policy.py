@@ -49,6 +49,7 @@ _KINDS: Final[dict[str, dict[str, type]]] = {
     "confidentiality": {"level": str, "requires": list},
 }
 _LEVELS: Final = ("public", "internal", "confidential", "restricted")
+_NEEDS: Final = ("detached", "key_ref", "enclave_ref")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ def _check_rule(rule: Any) -> None:
         if not isinstance(fields, list) or not all(name in FIELDS for name in fields):
             raise _wrong(f'{here}: fields is a list of envelope fields, or "present"')
     if rule["kind"] == "confidentiality" and (
-        rule["level"] not in _LEVELS or set(rule["requires"]) - {"detached", "key_ref", "enclave_ref"}
+        rule["level"] not in _LEVELS or any(need not in _NEEDS for need in rule["requires"])
     ):
         raise _wrong(f"{here}: level or requires is not known")
     when = rule.get("when", {})
