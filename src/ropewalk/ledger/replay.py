@@ -146,7 +146,7 @@ class Replay:
         self._evidence: bytes | None = None
         self._signers = None if signers is None else tuple(signers)
         self._policy_hash = None if policy is None else policy.hash
-        self._context = Context(None, policy, policy_hash=self._policy_hash)
+        self._context = Context(None, policy, policy_hash=self._policy_hash, sealed=True)
 
     @property
     def evaluator(self) -> str:

@@ -177,7 +177,7 @@ def _judge_piece(policy: Policy | None, piece: Piece) -> Piece:
         return piece
     assert piece.header is not None
     known = policy if policy is not None and policy.hash == piece.header.policy_hash else None
-    context = Context(policy=known, policy_hash=piece.header.policy_hash)
+    context = Context(policy=known, policy_hash=piece.header.policy_hash, sealed=True)
     return replace(piece, alone=tuple([judge_alone(envelope, context) for envelope in piece.envelopes]))
 
 
