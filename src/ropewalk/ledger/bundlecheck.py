@@ -251,7 +251,7 @@ class BundleVerifier:
             return
         self.manifest = manifest
         if manifest.policy_hash is not None:  # its text is not here, so what it allowed stays unchecked
-            self._context = Context(policy_hash=bytes.fromhex(manifest.policy_hash))
+            self._context = Context(policy_hash=bytes.fromhex(manifest.policy_hash), sealed=True)
         self._expected = list(member_names(manifest.heights))
         self._files = dict.fromkeys(self._expected, ("", 0))
         self._files.update(
@@ -522,6 +522,9 @@ class BundleVerifier:
         for height in manifest.heights:
             if height not in self._blocks and not self._findings["envelope_hashes"].count:
                 self._fail("envelope_hashes", f"block {height} has no envelopes here", height=height)
+        last = self._below.header.policy_hash if self._below is not None else None
+        if self._below is not None and (last.hex() if last is not None else None) != manifest.policy_hash:
+            self._fail("policy_hash", "the manifest names another policy than its last block")
         if self._proved < len(manifest.heights):
             self._fail("merkle_paths", f"proofs of {self._proved} blocks for {len(manifest.heights)}")
 
