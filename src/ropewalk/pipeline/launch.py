@@ -300,8 +300,6 @@ def _version(java: Path) -> str | None:
 
 
 def _options(setting: Setting) -> dict[str, str]:
-    import pyspark
-
     local = setting.master.startswith("local")
     given = {
         "spark.ui.enabled": "false",
@@ -321,7 +319,6 @@ def _options(setting: Setting) -> dict[str, str]:
         given |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if setting.master.startswith("local-cluster"):
         given["spark.executor.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_log_file(setting)}"
-        given["spark.home"] = str(Path(pyspark.__file__).parent)
     return given | dict(setting.options)
 
 
@@ -369,7 +366,7 @@ def _start_jvm(setting: Setting, environment: MutableMapping[str, str]) -> _Jvm:
     ]
     given = {
         **environment,
-        "SPARK_HOME": str(home),
+        "SPARK_HOME": str(_home_with_room(home, folder) if "cluster" in setting.master else home),
         "JAVA_HOME": str(java.home),
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
         "SPARK_WORKER_DIR": str(folder / "work"),
@@ -397,6 +394,16 @@ def _start_jvm(setting: Setting, environment: MutableMapping[str, str]) -> _Jvm:
     jvm = _Jvm(process, folder, port, raw[8 : 8 + size].decode(), bool(archive) and "AtExit" in archive[-1])
     _running["jvm"] = jvm
     return jvm
+
+
+def _home_with_room(home: Path, folder: Path) -> Path:
+    """Spark's folder as one that may be written to: workers of a small cluster keep their files inside it."""
+    room = folder / "spark"
+    room.mkdir()
+    for child in home.iterdir():
+        if child.name != "work":
+            (room / child.name).symlink_to(child)
+    return room
 
 
 def _scala_version(jars: Path) -> str:
