@@ -31,9 +31,12 @@ def ls() -> None:
     with opened() as log:
         rows = []
         for layout in (SHIPLOG, MESSAGES):
-            for topic in log.topics(layout):
-                ref = layout.head_ref(topic)
-                rows.append({"ref": ref, "head": log.store.head(ref), "seen": log.lines.seen.get(ref)})
+            # Also those that were seen and are gone.
+            gone = (ref for ref in log.lines.seen.refs(layout.prefix) if layout.topic_of(ref) is not None)
+            rows += [
+                {"ref": ref, "head": log.store.head(ref), "seen": log.lines.seen.get(ref)}
+                for ref in sorted({*map(layout.head_ref, log.topics(layout)), *gone})
+            ]
         emit(
             {"heads": rows},
             lambda: (

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ropewalk.errors import Invalid, InvalidEnvelope, InvalidJson
+from ropewalk.errors import BrokenLink, InvalidEnvelope, InvalidJson
 from ropewalk.gitlog.commit import STATUSES, check_trailer
 from ropewalk.gitlog.objects import Commit, Oid, Signature, parse_commit
 from ropewalk.kernel import jcs
@@ -147,7 +147,7 @@ def _not_canonical(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _commit(raw: bytes) -> tuple[Commit, list[str]]:
     try:
         return parse_commit(raw), []
-    except Invalid as error:
+    except BrokenLink as error:
         problems = [error.detail]
     head, _, message = raw.partition(b"\n\n")
     fields = [line.partition(b" ")[::2] for line in head.split(b"\n") if not line.startswith(b" ")]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Literal, NamedTuple, NewType, TypeAlias
 
-from ropewalk.errors import BrokenLink, Invalid
+from ropewalk.errors import BrokenLink
 
 __all__ = [
     "EMPTY_TREE",
@@ -42,6 +42,9 @@ GitObject: TypeAlias = tuple[str, Kind, bytes]
 EMPTY_TREE = Oid("4b825dc642cb6eb9a060e54bf8d69288fbee4904")
 FILE, FOLDER = b"100644", b"40000"
 _sha1 = partial(hashlib.sha1, usedforsecurity=False)
+HEAD = re.compile(
+    rb"tree ([0-9a-f]{40})\n((?:parent [0-9a-f]{40}\n)*)author ([^\n]*)\ncommitter ([^\n]*)((?:\n[^\n]+)*)"
+)
 PERSON = re.compile(rb"(.*?) ?<([^<>]*)> (-?\d{1,18}) ([+-]\d{4})", re.DOTALL)
 
 
@@ -138,34 +141,38 @@ def encode_commit(commit: Commit) -> bytes:
 
 
 def parse_commit(raw: bytes) -> Commit:
-    """A commit from its bytes."""
+    """A commit from its bytes, read as git reads it: each header once, in git's order.
+
+    Anything looser would let one commit show one history to git and another to us.
+    """
     head, blank, message = raw.partition(b"\n\n")
-    if not blank:
-        raise Invalid("a commit has no blank line behind its headers")
-    fields: list[tuple[str, bytes]] = []
-    for line in head.split(b"\n"):
-        if line.startswith(b" ") and fields:
-            fields[-1] = (fields[-1][0], fields[-1][1] + b"\n" + line[1:])
-        else:
-            name, _, value = line.partition(b" ")
-            fields.append((name.decode("ascii", "replace"), value))
-    known = {name: value for name, value in fields if name in ("tree", "author", "committer")}
-    if len(known) != 3:
-        raise Invalid("a commit lacks its tree, author or committer")
+    match = HEAD.fullmatch(head) if blank else None
+    if match is None:
+        raise BrokenLink("a commit's headers are not as git writes them", where="commit")
+    tree, parents, author, committer, more = match.groups()
+    extra: list[tuple[str, bytes]] = []
+    for line in more.split(b"\n")[1:]:
+        if line.startswith(b" ") and extra:
+            extra[-1] = (extra[-1][0], extra[-1][1] + b"\n" + line[1:])
+            continue
+        name, _, value = line.partition(b" ")
+        if name in (b"tree", b"parent", b"author", b"committer"):
+            raise BrokenLink(f"a commit holds {name.decode()} where git does not look for it", where="commit")
+        extra.append((name.decode("ascii", "replace"), value))
     return Commit(
-        tree=Oid(known["tree"].decode("ascii", "replace")),
-        parents=tuple(Oid(value.decode("ascii", "replace")) for name, value in fields if name == "parent"),
-        author=_person(known["author"]),
-        committer=_person(known["committer"]),
+        tree=Oid(tree.decode()),
+        parents=tuple(Oid(line[7:].decode()) for line in parents.splitlines()),
+        author=_person(author),
+        committer=_person(committer),
         message=message,
-        extra=tuple(field for field in fields if field[0] not in ("tree", "parent", "author", "committer")),
+        extra=tuple(extra),
     )
 
 
 def _person(raw: bytes) -> Signature:
     match = PERSON.fullmatch(raw)
     if match is None:
-        raise Invalid(f"a commit names a person git would not write: {raw[:60]!r}")
+        raise BrokenLink(f"a commit names a person git would not write: {raw[:60]!r}", where="commit")
     name, mail, time_s, zone = match.groups()
     return Signature(
         name.decode("utf-8", "surrogateescape"),

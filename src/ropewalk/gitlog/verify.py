@@ -14,7 +14,7 @@ from typing import Any
 from ropewalk.errors import BrokenLink, DigestMismatch, Invalid, RopewalkError
 from ropewalk.gitlog.commit import Headers, check_trailer, parse_message
 from ropewalk.gitlog.envelope import read_envelope
-from ropewalk.gitlog.layout import MESSAGES, Layout
+from ropewalk.gitlog.layout import ENVELOPE_SCHEMA_ID, MESSAGES, TRAILER_SCHEMA_ID, Layout
 from ropewalk.gitlog.log import Repo, find_blob, get_object
 from ropewalk.gitlog.objects import Commit, Oid, parse_commit, parse_tree
 from ropewalk.gitlog.report import Report, Step
@@ -130,6 +130,13 @@ def _check_entry(repo: Repo, layout: Layout, topic: str, oid: Oid, commit: Commi
         return
     if layout.topic_is_ns and headers.namespace != topic:
         wrong("headers", f"Namespace is {headers.namespace!r}, the log is {topic!r}")
+    if layout.has_trailer:
+        for name, found, wanted in (
+            ("Envelope-Schema", headers.envelope_schema, ENVELOPE_SCHEMA_ID),
+            ("Trailer-Schema", headers.trailer_schema, TRAILER_SCHEMA_ID),
+        ):
+            if found != wanted:
+                wrong("headers", f"{name} is {found!r}, not {wanted}")
     if layout is MESSAGES:
         _check_top(repo, commit, wrong)
     try:
@@ -228,7 +235,7 @@ def _steps(
         yield Step("seen_head", "failed", f"does not contain {seen}, seen before")
     said = {
         "headers": "Event-Id, Content-Id"
-        + (" and Namespace" if layout.topic_is_ns else "")
+        + (", Namespace and schemas" if layout.topic_is_ns else "")
         + " of every commit",
         "envelopes": "every envelope has the content id and ULID its commit promises",
         "canonical": "every envelope is stored in canonical bytes",

@@ -27,14 +27,10 @@ def verify_repository(
     seen = SeenHeads(store.place.home / "seen", store.disk)
     logs = []
     for layout in (SHIPLOG, MESSAGES):
-        present = {layout.topic_of(ref) for ref in store.heads(layout.prefix)} - {None}
         # A head that was seen and is gone is missing, not absent.
-        present |= {
-            topic
-            for topic in ((ns,) if ns else ())
-            if topic and _checked(layout.check, topic) and seen.get(layout.head_ref(topic))
-        }
-        logs += [(layout, topic) for topic in sorted(t for t in present if t) if ns in (None, topic)]
+        refs = {*store.heads(layout.prefix), *seen.refs(layout.prefix)}
+        topics = {topic for ref in refs if (topic := layout.topic_of(ref)) is not None}
+        logs += [(layout, topic) for topic in sorted(topics) if ns in (None, topic)]
     steps: list[Step] = []
     entries = 0
     for layout, topic in logs:
@@ -56,10 +52,3 @@ def _packs_step(store: GitStore, *, deep: bool) -> Step:
     if damage:
         return Step("packs", "failed", "; ".join(damage[:5]))
     return Step("packs", "passed", "every byte of every pack has its checksum")
-
-
-def _checked(check: Callable[[str], str], topic: str) -> bool:
-    try:
-        return bool(check(topic))
-    except Exception:
-        return False

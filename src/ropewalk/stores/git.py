@@ -31,6 +31,7 @@ __all__ = ["KEEP_MARK", "GitStore"]
 KEEP_MARK = "ropewalk in flight"
 LOOSE_BYTES_MAX = 64 << 20  # inflated; a loose object of ours is an envelope or a note, far below
 ALTERNATES_DEPTH_MAX = 5  # as git has it
+OBJECT_ID = re.compile(r"[0-9a-f]{40}")
 _counter = itertools.count()
 
 
@@ -91,10 +92,10 @@ class GitStore:
 
     def resolve(self, prefix: str) -> str:
         """The full id of the one object whose id begins with these hex digits (at least four)."""
+        if not re.fullmatch(r"[0-9a-f]{4,40}", prefix):
+            raise Invalid(f"{prefix!r} is no object id nor the beginning of one", oid=prefix)
         if len(prefix) == 40:
             return prefix
-        if not re.fullmatch(r"[0-9a-f]{4,39}", prefix):
-            raise Invalid(f"{prefix!r} is no object id nor the beginning of one", oid=prefix)
         found: set[str] = set()
         for packs in self._packs:
             packs.refresh()
@@ -164,6 +165,8 @@ class GitStore:
         return keep
 
     def _read(self, oid: str) -> tuple[Kind, bytes]:
+        if not OBJECT_ID.fullmatch(oid):  # a stranger's text must become neither a path nor a crash
+            raise NotFound(f"{oid[:60]!r} is no object id", oid=oid[:60])
         for attempt in range(4):
             for packs in self._packs:
                 if not attempt or packs.refresh():

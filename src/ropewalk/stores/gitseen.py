@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,8 @@ from pathlib import Path
 from ropewalk.stores.durable import Disk, unavailable
 
 __all__ = ["SeenHeads"]
+
+OBJECT_ID = re.compile(r"[0-9a-f]{40}")
 
 
 class SeenHeads:
@@ -28,9 +31,17 @@ class SeenHeads:
         """The head seen last, None if this ref was never read here."""
         with contextlib.suppress(OSError):
             text = (self._folder / ref).read_text(encoding="ascii", errors="replace").strip()
-            if len(text) == 40:
+            if OBJECT_ID.fullmatch(text):
                 return text
         return None
+
+    def refs(self, prefix: str) -> list[str]:
+        """Every ref below a prefix (ending with `/`) whose head was seen, whether it still exists or not."""
+        found = []
+        for folder, _, files in os.walk(self._folder / prefix):
+            names = ((Path(folder) / file).relative_to(self._folder).as_posix() for file in files)
+            found += [name for name in names if self.get(name) is not None]
+        return sorted(found)
 
     def set(self, ref: str, head: str) -> None:
         """Remember a verified head. A repository we may only read is remembered nowhere, which is no error."""

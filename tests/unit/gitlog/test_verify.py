@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ropewalk.errors import Unverified
 from ropewalk.gitlog.commit import parse_message
 from ropewalk.gitlog.envelope import Draft, Sealed
 from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
@@ -199,3 +200,57 @@ def test_a_changed_anchor_signature_is_refused(log):
 def test_sealed_names_the_bytes_it_holds():
     raw = b'{"a":1}'
     assert Sealed(Ulid("01HF4Y9Q1SM8Q7K9DK2R4V5CXD"), raw, content_id(raw)).content_id == content_id(raw)
+
+
+def planted(log, change):
+    """The last commit with other bytes in its place, as no git command writes them."""
+    ref = SHIPLOG.head_ref("demo")
+    head = log.store.head(ref)
+    raw = change(log.store.get(head)[1])
+    oid = object_id("commit", raw)
+    with log.store.put([(oid, "commit", raw)]):
+        log.store.move_head(ref, head, oid)
+    return oid
+
+
+def _parent_behind(raw):
+    head, message = raw.split(b"\n\n", 1)
+    lines = head.split(b"\n")
+    return b"\n".join([lines[0], *lines[2:], lines[1]]) + b"\n\n" + message
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda raw: b"tree " + b"1" * 40 + b"\n" + raw,
+        _parent_behind,
+        lambda raw: raw.replace(b"\nauthor", b"\nparent zz\nauthor", 1),
+        lambda raw: b"tree zz" + raw[raw.index(b"\n") :],
+        lambda raw: raw.replace(b"\nauthor", b"\nauthor A <a@b> 1 +0000\nauthor", 1),
+    ],
+)
+def test_a_commit_git_reads_otherwise_than_we_would_is_refused(log, change):
+    fill(log, 3)
+    oid = planted(log, change)
+    assert oid in failed(verify_repository(log.store))["chain"]
+    with pytest.raises(Unverified):
+        log.read("demo")
+    with pytest.raises(Unverified):
+        log.append("demo", {"type": "t", "payload": {}})
+
+
+@pytest.mark.parametrize("name", [b"Envelope-Schema", b"Trailer-Schema"])
+def test_a_commit_without_its_schema_headers_is_named(log, name):
+    fill(log, 2)
+    oid = planted(log, lambda raw: raw.replace(b"\n" + name, b"\nX-" + name))
+    assert oid in failed(verify_repository(log.store))["headers"]
+
+
+def test_a_log_that_was_seen_and_is_gone_fails(log):
+    fill(log, 2)
+    fill(log, 2, "other")
+    ref = SHIPLOG.head_ref("demo")
+    log.store.drop_head(ref, log.store.head(ref))
+    assert set(failed(verify_repository(log.store))) == {"shiplog/demo:seen_head"}
+    log.lines.accept(SHIPLOG, "demo", "test")
+    assert verify_repository(log.store).ok
