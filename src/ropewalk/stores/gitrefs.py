@@ -136,11 +136,12 @@ class GitRefs:
                         raise HeadMoved(
                             f"{name} is at {_short(current)}, not at {_short(expected)}", ref=name
                         )
-                    self._unpack(
-                        name
-                    )  # packed first: a crash in between leaves the ref, not an old value of it
-                    with contextlib.suppress(FileNotFoundError):
-                        self._disk.unlink(path)
+                    with self._packed_refs_locked():
+                        # Packed first: a crash in between leaves the ref, not an old value of it. The lock is held
+                        # to the end, or `git pack-refs` could take the loose value over just before it goes.
+                        self._unpack(name)
+                        with contextlib.suppress(FileNotFoundError):
+                            self._disk.unlink(path)
                     self._disk.fsync_directory(path.parent)
                 finally:
                     with contextlib.suppress(OSError):
@@ -151,13 +152,32 @@ class GitRefs:
                 with contextlib.suppress(OSError):
                     self._disk.unlink(claim)
 
+    @contextlib.contextmanager
+    def _packed_refs_locked(self) -> Iterator[None]:
+        """Hold git's lock on `packed-refs`; whoever rewrites that file reads it under the lock."""
+        lock = self._git_dir / "packed-refs.lock"
+        with self.turn("packed-refs"):
+            claim = self._lock_path("packed-refs").with_suffix(".claim")
+            self._clear_own_leftovers(claim, lock)
+            self._disk.write_new(claim, b"", mode=0o666)
+            try:
+                self._take(lock, claim, "packed-refs", breaking=False)
+                try:
+                    yield
+                finally:
+                    with contextlib.suppress(OSError):
+                        self._disk.unlink(lock)
+            finally:
+                with contextlib.suppress(OSError):
+                    self._disk.unlink(claim)
+
     def _unpack(self, name: str) -> None:
-        """Take a ref out of `packed-refs`, if it is there."""
+        """Take a ref out of `packed-refs`, if it is there; its lock is held."""
         packed = self._git_dir / "packed-refs"
-        if name not in self._read_packed():
+        try:
+            lines = packed.read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
             return
-        lock = packed.with_name("packed-refs.lock")
-        lines = packed.read_bytes().splitlines(keepends=True)
         kept: list[bytes] = []
         dropping = False
         for line in lines:
@@ -165,13 +185,14 @@ class GitRefs:
             dropping = dropping if line.startswith(b"^") else line.split(b" ", 1)[-1].strip() == name.encode()
             if not dropping:
                 kept.append(line)
-        self._disk.write_new(lock, b"".join(kept), mode=0o666)
-        try:
-            self._disk.rename(lock, packed)
-        except OSError:
-            with contextlib.suppress(OSError):
-                self._disk.unlink(lock)
-            raise
+        if len(kept) == len(lines):
+            return
+        beside = self._lock_path("packed-refs").with_suffix(".new")
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(beside)  # of a process that died here
+        self._disk.write_new(beside, b"".join(kept), mode=0o666)
+        self._disk.rename(beside, packed)
+        self._disk.fsync_directory(packed.parent)
 
     def _swap(self, name: str, path: Path, lock: Path, expected: str | None, new: str, message: str) -> None:
         """Compare and rename, with the lock held; the lock is gone afterwards."""
@@ -204,7 +225,8 @@ class GitRefs:
                 with contextlib.suppress(OSError):
                     self._disk.unlink(lock)
 
-    def _take(self, lock: Path, claim: Path, name: str) -> None:
+    def _take(self, lock: Path, claim: Path, name: str, *, breaking: bool = True) -> None:
+        """Make the lock ours; `breaking` also ends one that is older than any living owner would let it grow."""
         deadline = time.monotonic() + self._lock_wait_s
         pause_s = 0.001
         while True:
@@ -219,7 +241,7 @@ class GitRefs:
                 if not lock.exists():
                     if isinstance(error, NotADirectoryError):
                         raise unavailable(error, f"locking {name}") from error
-                else:
+                elif breaking:
                     self._break_if_abandoned(lock)
             except OSError as error:
                 raise unavailable(error, f"locking {name}") from error
@@ -229,7 +251,9 @@ class GitRefs:
                     ref=name,
                     lock=str(lock),
                     advice=f"If no git process is at work, wait until the lock is {FOREIGN_LOCK_AGE_MAX_S:.0f} "
-                    "seconds old (ropewalk then removes it) or remove that file.",
+                    "seconds old (ropewalk then removes it) or remove that file."
+                    if breaking
+                    else "Wait for the git process that holds it; if none is at work, remove that file.",
                 )
             time.sleep(pause_s * (0.5 + random.random()))  # noqa: S311 - jitter, not a secret
             pause_s = min(pause_s * 2, 0.1)

@@ -98,8 +98,10 @@ class PackFolder:
         return None
 
     def _close_oldest(self) -> None:
-        for pack in list(self._packs.values())[OPEN_PACKS_MAX:]:
-            pack.close()
+        """Let the files of packs go that were not asked for lately: whoever still reads one keeps it till then."""
+        for name in list(self._packs)[OPEN_PACKS_MAX:]:
+            if self._packs[name].is_open:
+                self._packs[name] = _Pack(self._folder / name)
 
     def _resolve(self, pack: _Pack, offset: int) -> _Base:
         """An entry with its deltas applied: down to the base, then up again."""
@@ -162,16 +164,18 @@ class _Pack:
         self._fanout: tuple[int, ...] = ()
         self._descriptor = -1
         self._size = 0
+        self._guard = threading.Lock()
 
     def __del__(self) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let go of the files; they are opened again when needed."""
+        # Only here, when nobody holds the pack: closing it earlier would give its number to another file.
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)
-        self._descriptor, self._index = -1, None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it holds files."""
+        return self._index is not None
 
     def damage(self, reason: str) -> DigestMismatch:
         return DigestMismatch(
@@ -300,6 +304,10 @@ class _Pack:
         return int(offset)
 
     def _open(self) -> mmap.mmap | None:
+        with self._guard:  # two openers would leave a file open for good
+            return self._index or self._opened()
+
+    def _opened(self) -> mmap.mmap | None:
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:

@@ -11,6 +11,7 @@ from binascii import crc32
 import pytest
 
 from ropewalk.errors import DigestMismatch
+from ropewalk.stores import packread
 from ropewalk.stores.packread import PackFolder
 from ropewalk.stores.packs import PackEntry, build_index, build_pack, object_id
 
@@ -126,3 +127,21 @@ def test_short_names_are_resolved(tmp_path):
         assert packs.resolve(object_id("blob", raw)[:9]) == [object_id("blob", raw)]
     assert packs.resolve("ffffffffff") == []
     assert len(packs.resolve("")) == 2
+
+
+def test_letting_old_packs_go_disturbs_nobody_who_reads_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(packread, "OPEN_PACKS_MAX", 2)
+    raws = [os.urandom(9_000) for _ in range(8)]
+    for raw in raws:
+        _, pack, index = build_pack([(object_id("blob", raw), "blob", raw)])
+        name = hashlib.sha1(pack[:-20]).hexdigest()
+        (tmp_path / f"pack-{name}.pack").write_bytes(pack)
+        (tmp_path / f"pack-{name}.idx").write_bytes(index)
+    packs = opened(tmp_path)
+    wanted = bytes.fromhex(object_id("blob", raws[0]))
+    pack, offset = packs._find(wanted)
+    for raw in raws[1:]:  # pushes the first one out while somebody holds it
+        assert packs.read(object_id("blob", raw)) == ("blob", raw)
+    assert pack.entry(offset)[1] == raws[0]
+    assert sum(each.is_open for each in packs._packs.values()) <= 2
+    assert packs.read(wanted.hex()) == ("blob", raws[0])

@@ -316,3 +316,41 @@ def test_keep_of_a_dead_writer_is_swept(store, place):
     assert list(store.pack_folder.glob("*.keep"))
     roll_up(store.pack_folder, place.home / "locks", store.disk)
     assert not list(store.pack_folder.glob("*.keep"))
+
+
+@pytest.mark.parametrize("oid", ["", "zz", "z" * 40, "A" * 40, "../" * 13 + "x", "1" * 41])
+def test_what_is_no_object_id_is_not_found(store, oid):
+    with pytest.raises(NotFound):
+        store.get(oid)
+    with pytest.raises(Invalid):
+        store.resolve(oid)
+
+
+def test_a_ref_is_dropped_from_packed_refs_as_they_are_under_the_lock(store, place, monkeypatch):
+    packed = place.git_dir / "packed-refs"
+    packed.write_text(f"# pack-refs with: peeled\n{A} {REF}\n")
+    assert store.head(REF) == A
+    take = store.refs._take
+
+    def then_pack(lock, claim, name, **how):
+        if name == "packed-refs":  # what `git pack-refs` writes just before we get the lock must stay
+            packed.write_text(packed.read_text() + f"{B} refs/heads/new\n")
+        take(lock, claim, name, **how)
+
+    monkeypatch.setattr(store.refs, "_take", then_pack)
+    store.drop_head(REF, A)
+    assert (store.head(REF), store.head("refs/heads/new")) == (None, B)
+    assert not (place.git_dir / "packed-refs.lock").exists()
+
+
+def test_packed_refs_that_git_holds_are_left_alone(store, place):
+    packed, lock = place.git_dir / "packed-refs", place.git_dir / "packed-refs.lock"
+    packed.write_text(f"{A} {REF}\n")
+    lock.touch()
+    os.utime(lock, (0, 0))  # however old: rewriting all refs under a living owner would lose some
+    with pytest.raises(Unavailable, match="locked by another program"):
+        store.drop_head(REF, A)
+    assert store.head(REF) == A
+    lock.unlink()
+    store.drop_head(REF, A)
+    assert store.head(REF) is None
