@@ -55,7 +55,6 @@ __all__ = [
     "grow",
     "load",
     "plan",
-    "tip_at",
 ]
 
 ATTEMPTS_MAX = 6  # a moved head is somebody else's success; six in a row means something else is wrong
@@ -142,16 +141,16 @@ def plan(
     fresh: dict[Ulid, Receipt] = {}
     for draft in drafts:
         try:
-            given = draft.document.get("ulid")
-            if given is not None and not isinstance(given, str):
-                raise InvalidEnvelope("ulid is no string", where="/ulid", schema=layout.envelope_schema)
+            given = "ulid" in draft.document
             ulid = (
-                next_ulid(made.tip.ulid, setting.now_ms, setting.entropy) if given is None else parse(given)
+                _given_ulid(layout, draft)
+                if given
+                else next_ulid(made.tip.ulid, setting.now_ms, setting.entropy)
             )
             sealed = seal(layout, topic, draft.document, ulid)
             old = (
                 _settled(layout, topic, sealed, made.tip, fresh, draft, setting)
-                if given is not None
+                if given or draft.replay
                 else None
             )
             if old is None:
@@ -199,22 +198,6 @@ def append(
     raise AssertionError("unreachable")
 
 
-def tip_at(repo: Repo, layout: Layout, topic: str, head: str | None, height_of: Callable[[str], int]) -> Tip:
-    """The tip a head stands for; `height_of` counts where the commit itself does not say."""
-    if head is None:
-        return Tip()
-    headers = parse_message(_commit(repo, Oid(head)).message)
-    if layout.topic_is_ns and headers.namespace not in (None, topic):
-        raise DigestMismatch(
-            f"the head of {topic} says Namespace {headers.namespace}",
-            expected=topic,
-            got=headers.namespace,
-            where=head,
-        )
-    seq = (headers.trailer or {}).get("seq")
-    return Tip(Oid(head), headers.ulid, seq if isinstance(seq, int) else height_of(head))
-
-
 def describe(repo: Repo, layout: Layout, topic: str, oid: Oid) -> Slot:
     """What an index keeps of a commit, read from the commit and its tree."""
     commit = _commit(repo, oid)
@@ -253,6 +236,13 @@ def find_blob(repo: Repo, layout: Layout, topic: str, headers: Headers, tree: Oi
             raise BrokenLink(f"commit {commit} has no {'/'.join(path)}", entry=commit, where="tree")
         at = entry.oid
     return at
+
+
+def _given_ulid(layout: Layout, draft: Draft) -> Ulid:
+    given = draft.document["ulid"]
+    if not isinstance(given, str):
+        raise InvalidEnvelope("ulid is no string", where="/ulid", schema=layout.envelope_schema)
+    return parse(given)
 
 
 def _settled(

@@ -82,8 +82,9 @@ class Lines:
         """A log as it stands now. A head that no longer contains the one seen before is refused."""
         ref = layout.head_ref(topic)
         self.flush(ref)
-        head = self._store.head(ref)
+        # What was seen is read first: an append in between moves both, and must not look like a rewritten history.
         seen = self.seen.get(ref)
+        head = self._store.head(ref)
         if head is None and seen is None and must_exist:
             raise missing_topic(layout, topic)
         shown = partial(describe, self._store, layout, topic)
@@ -94,7 +95,20 @@ class Lines:
         return IndexedLine(layout, topic, ref, head, extent.count, self.index, again)
 
     def tip(self, layout: Layout, topic: str, head: str | None) -> Tip:
-        """The vetted tip under a head, without the index where a few commits tell."""
+        """The vetted tip under a head, without the index where a few commits tell.
+
+        A head that was overtaken since the caller read it is no rewritten history: the newer one counts.
+        """
+        while True:
+            try:
+                return self._tip(layout, topic, head)
+            except HistoryRewritten:
+                now = self._store.head(layout.head_ref(topic))
+                if now == head:
+                    raise
+                head = now
+
+    def _tip(self, layout: Layout, topic: str, head: str | None) -> Tip:
         ref = layout.head_ref(topic)
         seen = self.seen.get(ref)
         if head is None:

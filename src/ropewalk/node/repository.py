@@ -141,13 +141,20 @@ class Repository:
         layout: Layout = SHIPLOG,
         stop: threading.Event | None = None,
     ) -> Iterator[Event]:
-        """Events as they come, for ever (or until `stop` is set), one of each topic in turn."""
+        """Events as they come, for ever (or until `stop` is set), one of each topic in turn.
+
+        Begins where the topics stand when this is called, not when the first event is asked for.
+        """
         marks = dict(since or {})
         if since is None:
             for topic in topics:
                 line = self.lines.line(layout, topic, must_exist=False)
                 marks[topic] = line.span(line.count - 1, line.count)[0].ulid if line.count else ""
-        stop = stop or threading.Event()
+        return self._followed(topics, marks, layout, stop or threading.Event())
+
+    def _followed(
+        self, topics: Sequence[str], marks: dict[str, str], layout: Layout, stop: threading.Event
+    ) -> Iterator[Event]:
         while not stop.is_set():
             batch = self.tail(topics, {topic: marks.get(topic, "") for topic in topics}, layout=layout)
             for event in batch:

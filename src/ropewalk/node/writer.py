@@ -53,16 +53,31 @@ class Writer:
         with self._guard:
             self._queue.append(request)
             leads, self._led = not self._led, True
-        if not leads:
-            request.woken.wait()
-        if request.outcomes is None and request.failure is None:
-            self._lead()
+        try:
+            if not leads:
+                request.woken.wait()
+            if request.outcomes is None and request.failure is None:
+                self._lead()
+        except BaseException:  # Ctrl-C while waiting: nobody may wait for us in turn
+            self._leave(request, leads=leads)
+            raise
         if request.failure is not None:
             if leads or isinstance(request.failure, RopewalkError):
                 raise request.failure
             raise Unavailable("the append was interrupted before it was durable") from request.failure
         assert request.outcomes is not None
         return request.outcomes
+
+    def _leave(self, request: _Request, *, leads: bool) -> None:
+        """Take back a request nobody has begun to write; if it was to lead, somebody else does."""
+        with self._guard:
+            if not any(each is request for each in self._queue):
+                return
+            self._queue = deque(each for each in self._queue if each is not request)
+            if leads or request.woken.is_set():
+                self._led = bool(self._queue)
+                if self._queue:
+                    self._queue[0].woken.set()
 
     def _lead(self) -> None:
         """Write one batch, wake those it served, and pass the lead on."""

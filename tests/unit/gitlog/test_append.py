@@ -27,7 +27,7 @@ from ropewalk.gitlog.log import Receipt
 from ropewalk.gitlog.objects import parse_commit, parse_tree
 from ropewalk.kernel import jcs, ulid
 from ropewalk.kernel.digest import content_id
-from ropewalk.node import open_repository
+from ropewalk.node import open_repository, writer
 from ropewalk.stores.durable import Disk
 
 EVENT = {"type": "proposal.created", "payload": {"id": 7}}
@@ -235,6 +235,52 @@ def test_a_replay_under_another_ulid_is_refused(log):
     log.append("demo", EVENT)
     (outcome,) = log.append_all("demo", [Draft({**EVENT, "ulid": "01ZZZZZZZZZZZZZZZZZZZZZZZZ"}, replay=True)])
     assert isinstance(outcome, ContentDiffers)
+
+
+def test_a_replay_without_its_ulid_is_refused_too(log):
+    log.append("demo", EVENT)
+    (outcome,) = log.append_all("demo", [Draft(EVENT, replay=True)])
+    assert isinstance(outcome, ContentDiffers)
+    (other,) = log.append_all("demo", [Draft({**EVENT, "type": "another"}, replay=True)])
+    assert isinstance(other, Receipt)
+
+
+def test_a_ulid_that_is_null_is_not_a_ulid_left_out(log):
+    with pytest.raises(InvalidEnvelope):
+        log.append("demo", {**EVENT, "ulid": None})
+
+
+def test_a_writer_interrupted_in_the_queue_holds_up_nobody(log, monkeypatch):
+    begun, go_on = threading.Event(), threading.Event()
+    real = log.store.put
+
+    def slow(objects):
+        begun.set()
+        go_on.wait(30)
+        return real(objects)
+
+    monkeypatch.setattr(log.store, "put", slow)
+    leader = threading.Thread(target=lambda: log.append("demo", EVENT), daemon=True)
+    leader.start()
+    assert begun.wait(30)
+    monkeypatch.setattr(log.store, "put", real)
+
+    class Interrupted(threading.Event):
+        def wait(self, timeout=None):
+            raise KeyboardInterrupt
+
+    request = writer._Request
+    monkeypatch.setattr(writer, "_Request", lambda *given: request(*given, woken=Interrupted()))
+    with pytest.raises(KeyboardInterrupt):
+        log.append("demo", EVENT)
+    monkeypatch.undo()
+    last = threading.Thread(target=lambda: log.append("demo", EVENT), daemon=True)
+    last.start()
+    go_on.set()
+    for thread in (leader, last):
+        thread.join(30)
+        assert not thread.is_alive()
+    assert len(log.read("demo").events) == 2
 
 
 def test_ulids_rise_while_the_clock_falls(log, clock):
