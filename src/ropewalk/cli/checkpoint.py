@@ -74,10 +74,11 @@ def ls() -> None:
         emit(
             {"checkpoints": rows},
             lambda: (
-                "\n".join(f"{c.ref} -> {short(c.commit or '-')}  {c.ulid}" for c in found) or "no checkpoints"
+                "\n".join(f"{c.ref} -> {short(c.commit or '-')}  {c.ulid or 'cannot be read'}" for c in found)
+                or "no checkpoints"
             ),
         )
 
 
 def _json(cursor: Cursor) -> dict[str, Any]:
-    return {"ref": cursor.ref, "ulid": cursor.ulid, "commit": cursor.commit}
+    return {"ref": cursor.ref, "ulid": cursor.ulid or None, "commit": cursor.commit}

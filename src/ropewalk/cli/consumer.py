@@ -27,7 +27,10 @@ def ls() -> None:
         rows = _rows(log)
         emit(
             {"consumers": rows},
-            lambda: "\n".join(f"{r['group']:<20} {r['ns']:<24} {r['ulid']}" for r in rows) or "no consumers",
+            lambda: (
+                "\n".join(f"{r['group']:<20} {r['ns']:<24} {r['ulid'] or 'cannot be read'}" for r in rows)
+                or "no consumers"
+            ),
         )
 
 
@@ -41,7 +44,7 @@ def lag(group: str | None, ns: str | None) -> None:
         emit(
             {"consumers": rows},
             lambda: (
-                "\n".join(f"{r['group']:<20} {r['ns']:<24} {r['behind']:>8} behind" for r in rows)
+                "\n".join(f"{r['group']:<20} {r['ns']:<24} {_behind(r['behind'])}" for r in rows)
                 or "no consumers"
             ),
         )
@@ -75,3 +78,7 @@ def _rows(log: Repository) -> list[dict[str, Any]]:
     from ropewalk.node.consumers import cursors, standing
 
     return [standing(log, cursor) for cursor in cursors(log)]
+
+
+def _behind(count: int | None) -> str:
+    return "        ?" if count is None else f"{count:>8} behind"

@@ -16,7 +16,7 @@ import click
 
 from ropewalk.cli.manners import emit_line, fail, session
 from ropewalk.cli.places import here, sealing_key
-from ropewalk.errors import Invalid, RopewalkError
+from ropewalk.errors import Invalid, NotFound, RopewalkError
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.envelope import Draft, Event
@@ -115,7 +115,8 @@ def append_lines(
 ) -> None:
     """One event a line, one answer a line, in order, each once it is durable. Ends with the first refusal's code."""
     code = 0
-    for batch in _batches(name):
+    # Whoever wants to end at the first refusal wants nothing recorded behind it: then one line is one batch.
+    for batch in _batches(name, 1 if stop_on_error else JSONL_BATCH):
         outcomes: list[Receipt | RopewalkError | None] = []
         drafts: list[Draft] = []
         for line in batch:
@@ -142,7 +143,7 @@ def append_lines(
         raise click.exceptions.Exit(code)
 
 
-def _batches(name: str) -> Iterator[list[bytes]]:
+def _batches(name: str, at_most: int) -> Iterator[list[bytes]]:
     """The lines of an input as they come: all that are there, up to a bound, without waiting for more."""
     lines: queue.Queue[bytes | OSError | None] = queue.Queue(maxsize=4 * JSONL_BATCH)
 
@@ -159,7 +160,7 @@ def _batches(name: str) -> Iterator[list[bytes]]:
     threading.Thread(target=feed, daemon=True).start()
     while True:
         batch = [lines.get()]
-        while len(batch) < JSONL_BATCH and batch[-1] is not None:
+        while len(batch) < at_most and batch[-1] is not None:
             try:
                 batch.append(lines.get_nowait())
             except queue.Empty:
@@ -172,6 +173,8 @@ def _batches(name: str) -> Iterator[list[bytes]]:
         if ready:
             yield ready
         end = batch[-1]
+        if isinstance(end, FileNotFoundError):
+            raise NotFound(f"no file {name}", name=name) from end
         if isinstance(end, OSError):
             raise end
         if end is None:

@@ -84,25 +84,31 @@ def publish(
 )
 def read(topic: str, since: str | None, limit: int, group: str | None, on_missing: str) -> None:
     """Print messages in order, as `messages.read` of S1 answers."""
-    from ropewalk.gitlog.cursor import read_cursor
+    from ropewalk.gitlog.cursor import check_kind, move_cursor, read_cursor
     from ropewalk.gitlog.layout import MESSAGES
     from ropewalk.gitlog.reading import messages_answer
-    from ropewalk.node.consumers import set_cursor
+    from ropewalk.node.consumers import find_place
 
     with _spelled(), opened() as log:
-        start = since
-        if group is not None and since is None:
-            cursor = read_cursor(log.store, group, topic)
-            start = cursor.ulid if cursor is not None else None
+        cursor = read_cursor(log.store, group, topic) if group is not None else None
+        check_kind(MESSAGES, cursor)
+        start = cursor.ulid if cursor is not None and since is None else since
         page = log.read(topic, start, limit, layout=MESSAGES)
         if page.restarted and on_missing == "error":
             raise NotFound(f"{start} is not in {topic}", topic=topic, since_ulid=start)
         answer = messages_answer(page, topic, group)
         if session().json or page.events:
             emit(answer, lambda: "\n".join(event_line(event) for event in page.events))
-        if group is not None and page.events:
-            # Only now: a checkpoint never runs ahead of what was handed over.
-            set_cursor(log, group, topic, page.events[-1].ulid, layout=MESSAGES, reset=page.restarted)
+        # A group whose own checkpoint is not in the topic begins anew; reading old messages again moves nothing.
+        lost = page.restarted and since is None
+        if (
+            group is not None
+            and page.events
+            and (cursor is None or lost or page.events[-1].ulid > cursor.ulid)
+        ):
+            # Only now, and from where it stood: a checkpoint never runs ahead of what was handed over.
+            place = find_place(log, log.lines.line(MESSAGES, topic), page.events[-1].ulid)
+            move_cursor(log.store, MESSAGES, group, topic, place, cursor, backwards=lost)
 
 
 @contextmanager

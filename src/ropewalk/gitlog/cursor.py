@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ropewalk.errors import BrokenLink, Conflict, OutOfOrder, RopewalkError
+from ropewalk.errors import BrokenLink, Conflict, OutOfOrder, RopewalkError, Unavailable
 from ropewalk.gitlog.commit import parse_message
 from ropewalk.gitlog.layout import CONSUMERS, MESSAGES, Layout, consumer_ref
 from ropewalk.gitlog.log import Repo
@@ -26,6 +26,7 @@ __all__ = [
     "kind_kept",
     "move_cursor",
     "portable_form",
+    "read_any_cursor",
     "read_cursor",
     "split_ref",
 ]
@@ -53,11 +54,12 @@ def read_cursor(repo: Repo, group: str, topic: str) -> Cursor | None:
     target = repo.head(consumer_ref(group, topic))
     if target is None:
         return None
-    kind, raw = repo.get(target)
-    if kind == "commit":
-        name = parse_message(parse_commit(raw).message).ulid
-        return Cursor(group, topic, name, Oid(target), Oid(target), kind)
+    kind: str = "object"
     try:
+        kind, raw = repo.get(target)
+        if kind == "commit":
+            name = parse_message(parse_commit(raw).message).ulid
+            return Cursor(group, topic, name, Oid(target), Oid(target), kind)
         document = jcs.parse_foreign(raw)
         assert isinstance(document, dict)
         commit = document.get("commit", document.get("commit_oid"))
@@ -71,11 +73,26 @@ def read_cursor(repo: Repo, group: str, topic: str) -> Cursor | None:
             kind,
         )
     except (RopewalkError, AssertionError, KeyError) as error:
+        if isinstance(error, Unavailable):
+            raise
         raise BrokenLink(
-            f"{consumer_ref(group, topic)} points to a {kind} that is no checkpoint",
+            f"{consumer_ref(group, topic)} points to {target}, {_a(kind)} that is no checkpoint",
             ref=consumer_ref(group, topic),
             advice="Set it again with `ropewalk consumer reset`.",
         ) from error
+
+
+def read_any_cursor(repo: Repo, group: str, topic: str) -> Cursor | None:
+    """As `read_cursor`; what cannot be read is a cursor without ULID, so that it can be listed and set again."""
+    try:
+        return read_cursor(repo, group, topic)
+    except BrokenLink:
+        target = repo.head(consumer_ref(group, topic))
+        return None if target is None else Cursor(group, topic, Ulid(""), None, Oid(target), "nothing")
+
+
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind == "object" else f"a {kind}"
 
 
 def height_of(line: Line, cursor: Cursor | None) -> int:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import NotFound, RopewalkError
 from ropewalk.gitlog.commit import parse_message
-from ropewalk.gitlog.cursor import Cursor, check_kind, height_of, move_cursor, read_cursor, split_ref
+from ropewalk.gitlog.cursor import (
+    Cursor,
+    check_kind,
+    height_of,
+    move_cursor,
+    read_any_cursor,
+    read_cursor,
+    split_ref,
+)
 from ropewalk.gitlog.envelope import Event
 from ropewalk.gitlog.layout import CONSUMERS, MESSAGES, SHIPLOG, Layout, consumer_ref
 from ropewalk.gitlog.objects import parse_commit
@@ -43,8 +51,8 @@ def consume(log: Repository, group: str, topic: str, limit: int, layout: Layout)
 
 
 def cursors(log: Repository) -> list[Cursor]:
-    """Every cursor of the repository."""
-    found = (read_cursor(log.store, *split_ref(ref)) for ref in log.store.heads(CONSUMERS))
+    """Every cursor of the repository; one that cannot be read has no ULID."""
+    found = (read_any_cursor(log.store, *split_ref(ref)) for ref in log.store.heads(CONSUMERS))
     return [cursor for cursor in found if cursor is not None]
 
 
@@ -61,7 +69,7 @@ def reset_cursor(
     log: Repository, group: str, topic: str, to: str, *, dry_run: bool = False
 ) -> dict[str, Any]:
     """Move a group to an event, to `beginning` or to `now`; says what changes."""
-    old = read_cursor(log.store, group, topic)
+    old = read_any_cursor(log.store, group, topic)
     layout = _layout_of(log, topic, old)
     line = log.lines.line(layout, topic)
     place: Place | None
@@ -79,7 +87,7 @@ def reset_cursor(
         "ref": consumer_ref(group, topic),
         "group": group,
         "ns": topic,
-        "old": old.ulid if old else None,
+        "old": (old.ulid or None) if old else None,
         "ulid": place.ulid if place else None,
         "commit": place.commit if place else None,
         "behind": line.count - 1 - (place.height if place else -1),
@@ -88,13 +96,13 @@ def reset_cursor(
 
 def standing(log: Repository, cursor: Cursor) -> dict[str, Any]:
     """Where a cursor stands against the head of its topic."""
-    row: dict[str, Any] = {"group": cursor.group, "ns": cursor.topic, "ulid": cursor.ulid}
+    row: dict[str, Any] = {"group": cursor.group, "ns": cursor.topic, "ulid": cursor.ulid or None}
     head: Ulid | None = None
     behind: int | None = None
     with contextlib.suppress(NotFound):
         line = log.lines.line(_layout_of(log, cursor.topic, cursor), cursor.topic)
         head = line.span(line.count - 1, line.count)[0].ulid if line.count else None
-        behind = line.count - 1 - height_of(line, cursor)
+        behind = line.count - 1 - height_of(line, cursor) if cursor.ulid else None
     return {**row, "head_ulid": head, "behind": behind}
 
 

@@ -105,6 +105,50 @@ def test_jsonl_stops_when_told(log):
     assert log("shiplog", "read", "--ns", "governance").code == 3
 
 
+def test_nothing_behind_the_first_refusal_is_recorded_when_told_to_stop(log):
+    lines = EVENT + b'\n{"payload":{}}\n' + EVENT + b"\n"
+    answer = append(log, "governance", lines, "--jsonl", "--stop-on-error")
+    assert [json.loads(line).get("code") for line in answer.text.splitlines()] == [None, "InvalidEnvelope"]
+    assert answer.code == 8
+    assert len(log("shiplog", "read", "--ns", "governance", "--json").json["events"]) == 1
+
+
+def test_a_file_of_lines_that_is_not_there_is_not_found(log):
+    answer = log("shiplog", "append", "--ns", "governance", "--file", "nowhere.jsonl", "--jsonl", "--json")
+    assert (answer.code, answer.json["code"]) == (3, "NotFound")
+
+
+@pytest.mark.parametrize("oid", ["z" * 40, "zz"])
+def test_a_commit_that_is_no_object_id_is_invalid(log, oid):
+    append(log)
+    set_ = ("shiplog", "checkpoint", "set", "--group", "g", "--ns", "governance", "--commit", oid)
+    for arguments in (set_, ("shiplog", "show", oid)):
+        assert log(*arguments, "--json").code == 8
+
+
+def test_reading_old_messages_again_moves_no_checkpoint(log):
+    first, _, last = (
+        log("messages", "publish", "--topic", "jobs", "--file", "-", "--json", stdin=EVENT).json["ulid"]
+        for _ in range(3)
+    )
+    read = ("messages", "read", "--topic", "jobs", "--group", "workers", "--json")
+    assert log(*read).json["next_since"] == last
+    again = log(*read, "--since", first, "--limit", "1")
+    assert (again.code, len(again.json["messages"])) == (0, 1)
+    assert log("consumer", "ls", "--json").json["consumers"][0]["ulid"] == last
+
+
+def test_reading_messages_does_not_take_a_shiplog_consumers_place(log):
+    append(log, "jobs")
+    commit = log("shiplog", "read", "--ns", "jobs", "--json").json["events"][0]["commit"]
+    log("shiplog", "checkpoint", "set", "--group", "workers", "--ns", "jobs", "--commit", commit)
+    log("messages", "publish", "--topic", "jobs", "--file", "-", stdin=EVENT)
+    refused = log("messages", "read", "--topic", "jobs", "--group", "workers", "--json")
+    assert refused.code == 4
+    got = log("shiplog", "checkpoint", "get", "--group", "workers", "--ns", "jobs", "--json").json
+    assert got["commit"] == commit
+
+
 def test_read_and_tail_carry_envelopes_and_marks(log):
     a = append(log, "a").json
     b = append(log, "b").json

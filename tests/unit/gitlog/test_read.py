@@ -21,9 +21,10 @@ from ropewalk.gitlog.cursor import Cursor, read_cursor
 from ropewalk.gitlog.envelope import Draft, Event
 from ropewalk.gitlog.layout import MESSAGES, SHIPLOG, consumer_ref
 from ropewalk.gitlog.log import load
+from ropewalk.gitlog.objects import object_id
 from ropewalk.gitlog.reading import messages_answer
 from ropewalk.node import open_repository
-from ropewalk.node.consumers import reset_cursor, set_cursor, standing
+from ropewalk.node.consumers import cursors, reset_cursor, set_cursor, standing
 
 
 def fill(log, count, topic="demo", layout=SHIPLOG):
@@ -112,13 +113,23 @@ def test_follow_sees_what_another_process_appends(log, place):
     stop = threading.Event()
     follower = log.follow(["demo"], stop=stop)
     got: list[Event] = []
-    thread = threading.Thread(target=lambda: got.extend(next(follower) for _ in range(2)))
+    thread = threading.Thread(target=lambda: got.extend(next(follower) for _ in range(2)), daemon=True)
     thread.start()
     with open_repository(place.git_dir) as other:
         fill(other, 2)
-    thread.join(10)
-    assert [event.height for event in got] == [1, 2]
+    thread.join(30)
     stop.set()
+    assert [event.height for event in got] == [1, 2]
+
+
+def test_follow_begins_where_the_log_stands_when_it_is_called(log):
+    fill(log, 1)
+    stop = threading.Event()
+    follower = log.follow(["demo"], stop=stop)
+    fill(log, 2)
+    assert [next(follower).height, next(follower).height] == [1, 2]
+    stop.set()
+    assert list(follower) == []
 
 
 def test_reading_through_the_index_equals_reading_the_commits(log):
@@ -301,3 +312,48 @@ def test_cursor_names_that_cannot_be_refs_together_are_refused(log):
         list(events)
     with pytest.raises(Conflict), log.consume("g", "jobs/pending", layout=MESSAGES) as events:
         list(events)
+
+
+def test_an_append_between_the_two_looks_of_a_reader_is_no_rewritten_history(log, place, monkeypatch):
+    fill(log, 1)
+    log.read("demo")
+    with open_repository(place.git_dir) as other:
+        looks = {"refs": log.store.head, "seen": log.lines.seen.get}
+
+        def then_append(name):
+            def look(ref):
+                found = looks[name](ref)
+                monkeypatch.undo()  # once
+                fill(other, 1)
+                return found
+
+            return look
+
+        monkeypatch.setattr(log.lines.seen, "get", then_append("seen"))
+        assert len(log.read("demo").events) == 2
+        monkeypatch.setattr(log.store, "head", then_append("refs"))
+        assert len(log.read("demo").events) in (2, 3)
+        overtaken = log.store.head(SHIPLOG.head_ref("demo"))
+        fill(other, 1)
+        assert log.lines.tip(SHIPLOG, "demo", overtaken).height == 3
+
+
+def test_a_cursor_that_points_nowhere_is_listed_and_can_be_reset(log):
+    fill(log, 2)
+    blob = b"junk"
+    oid = object_id("blob", blob)
+    with log.store.put([(oid, "blob", blob)]):
+        log.store.move_head(consumer_ref("torn", "demo"), None, oid)
+    log.store.move_head(consumer_ref("lost", "demo"), None, "1" * 40)
+    set_cursor(log, "fine", "demo", log.read("demo").events[0].ulid)
+    rows = {row["group"]: row for row in (standing(log, each) for each in cursors(log))}
+    assert [(rows[group]["ulid"] is None, rows[group]["behind"]) for group in ("fine", "lost", "torn")] == [
+        (False, 1),
+        (True, None),
+        (True, None),
+    ]
+    for group in ("lost", "torn"):
+        with pytest.raises(BrokenLink, match="no checkpoint"):
+            read_cursor(log.store, group, "demo")
+        assert reset_cursor(log, group, "demo", "now")["old"] is None
+        assert cursor_of(log, group, "demo").commit == log.read("demo").events[-1].commit
