@@ -81,9 +81,14 @@ class Children:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The messages asked for, in the order of the keys."""
+    """The messages asked for, in the order of the keys.
+
+    `partial` is never on the wire: our own asking side stopped early because it holds enough, and the rest is to be
+    asked for again.
+    """
 
     values: tuple[bytes, ...]
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)

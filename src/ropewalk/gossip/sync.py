@@ -92,6 +92,7 @@ class _Pull:
     requests: int = 0
     refused: set[bytes] = field(default_factory=set)
     wanted: list[Node] = field(default_factory=list)  # leaves we lack, not fetched yet
+    held: int = 0  # bytes that came with them (v0.6)
     bytes_each: int = 64 << 10  # what a message weighed lately; the first guess is careful
 
     def run(self) -> Generator[Request, Response, Pulled]:
@@ -152,9 +153,10 @@ class _Pull:
                 code = self.log.profile.code.split(leaf.key)[1]
                 if size is None or code <= size:
                     self.wanted.append(leaf)
+                    self.held += len(leaf.value or b"")
                 else:
                     later = code if later is None else min(later, code)
-            if len(self.wanted) >= self._chunk():
+            if len(self.wanted) >= self._chunk() or self.held >= CHUNK_BYTES:
                 yield from self._fetch()
         return later
 
@@ -183,11 +185,15 @@ class _Pull:
             values = [leaf.value for leaf in leaves if leaf.value is not None]
             if len(values) != len(leaves):
                 keys = tuple(leaf.key for leaf in leaves)
-                values = list((yield from self._ask(GetValues(keys), Values)).values)
+                got = yield from self._ask(GetValues(keys), Values)
+                values = list(got.values)
+                if got.partial and values:
+                    leaves, self.wanted = leaves[: len(values)], leaves[len(values) :] + self.wanted
             if len(values) != len(leaves):
                 raise BrokenLink(f"the peer sent {len(values)} messages where {len(leaves)} were asked for")
             self.bytes_each = max(64, sum(map(len, values)) // len(values))
             self._store(leaves, values)
+        self.held = 0
 
     def _store(self, leaves: list[Node], values: list[bytes]) -> None:
         checked = []

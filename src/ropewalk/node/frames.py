@@ -34,8 +34,9 @@ __all__ = ["IDLE_S", "FramePipe", "Questions", "answer_questions", "in_thread", 
 IDLE_S = 30.0  # without progress; a sync as a whole may take as long as it likes
 RATE_MIN = 4096  # bytes a second that count as progress inside one frame
 SLICE_BYTES = 64 << 10  # sent at a time, so that a slow reader shows progress
-VALUES_FIRST = 16  # messages asked for before we know how large they are: all of the largest fit one frame
+VALUES_FIRST = 15  # messages asked for before we know how large they are: all of the largest fit one frame
 VALUES_BYTES = 2 << 20  # what we then aim at
+HELD_BYTES = 4 << 20  # messages we hold unchecked before we stop asking for more
 SESSION_S = (
     20.0  # how long one answering session may hold its view of a v0.13 log; then the peer begins another
 )
@@ -122,6 +123,7 @@ class Questions:
         self.root: Node | None = None  # as the peer last named it
         self.leaves: set[bytes] | None = None  # if a set is put here: the messages the peer showed (v0.6)
         self.cooldown_s = 0.0  # what the peer asked for when it broke off
+        self._abort: Abort | None = None  # it has: there is nobody to ask any more
 
     async def ask(self, request: Request) -> Response:
         """One answer; large requests for messages are asked in parts."""
@@ -146,6 +148,8 @@ class Questions:
         return lacking
 
     async def _ask(self, request: Request) -> Response:
+        if self._abort is not None:
+            return self._abort
         await self._frames.send(wire.encode_request(request))
         raw = await self._frames.receive()
         if raw is None:
@@ -155,6 +159,7 @@ class Questions:
         else:
             response = wire.decode_response(raw, self._profile.name)
         if isinstance(response, Abort):
+            self._abort = response
             self.cooldown_s = min(COOLDOWN_S_MAX, response.cooldown / 1000)
         if isinstance(request, GetValues) and isinstance(response, Values) and response.values:
             each = max(64, len(raw) // len(response.values))
@@ -163,14 +168,18 @@ class Questions:
 
     async def _ask_in_parts(self, keys: tuple[bytes, ...]) -> Response:
         values: list[bytes] = []
-        while len(values) < len(keys):
+        size = 0
+        while len(values) < len(keys) and size < HELD_BYTES:
             part = keys[len(values) : len(values) + self._batch]
             response = await self._ask(GetValues(part))
+            if isinstance(response, Abort) and values:
+                break  # what came before it is kept; the next question hears of the abort
             if not isinstance(response, Values) or len(response.values) != len(part):
                 # An abort, or what the sync will refuse as a whole; it never looks like the right number.
                 return Values(()) if isinstance(response, Values) else response
             values += response.values
-        return Values(tuple(values))
+            size += sum(map(len, response.values))
+        return Values(tuple(values), partial=len(values) < len(keys))
 
 
 async def pull_over(log: Log, questions: Questions) -> Pulled:
@@ -215,7 +224,14 @@ async def answer_questions(
             if end is not None and now() > end:
                 await frames.send(wire.encode_response(Abort(), log.profile.name))
                 return
-            encoded, keys = await in_thread(_answer, view, log.profile, request)
+            try:
+                encoded, keys = await in_thread(_answer, view, log.profile, request)
+            except TooLarge:
+                if end is None:
+                    raise
+                # The peer guessed from smaller messages; a new session begins with careful guesses.
+                await frames.send(wire.encode_response(Abort(), log.profile.name))
+                return
             await frames.send(encoded)
             served(keys)
             raw = await frames.receive()

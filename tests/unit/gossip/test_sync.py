@@ -576,3 +576,21 @@ def test_v06_leaf_values_are_required_to_be_there():
                 return Found(None)
 
     cut(memory_log(profile="v0.6"), ask, Invalid)
+
+
+def test_v06_leaves_with_huge_values_do_not_pile_up(monkeypatch):
+    monkeypatch.setattr(sync, "CHUNK_BYTES", 50_000)
+    source, target = filled(2000, "v0.6"), memory_log(profile="v0.6")
+    answers = []
+
+    def change(request, response):
+        if isinstance(request, GetChildren) and request.level == 1:
+            answers.append(request)
+            nodes = response.nodes
+            return Children((*nodes[:-1], replace(nodes[-1], value=bytes(60_000))))
+        return response
+
+    monkeypatch.setattr(sync, "CHUNK_MESSAGES", 1000)
+    monkeypatch.setattr(sync._Pull, "_chunk", lambda _: 1000)  # judged by small messages
+    cut(target, lie(source, change), DigestMismatch)
+    assert len(answers) == 1

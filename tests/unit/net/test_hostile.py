@@ -23,7 +23,7 @@ from ropewalk.errors import (
 from ropewalk.gossip import wire
 from ropewalk.gossip.ids import make_key
 from ropewalk.gossip.log import Log
-from ropewalk.gossip.message import sign
+from ropewalk.gossip.message import MESSAGE_BYTES_MAX, sign
 from ropewalk.gossip.profiles import V13
 from ropewalk.gossip.questions import (
     Abort,
@@ -47,7 +47,7 @@ from ropewalk.net.pipe import Pipe
 from ropewalk.net.tcp import connect_tcp, serve_tcp
 from ropewalk.net.websocket import connect_websocket, serve_websocket
 from ropewalk.node import peers
-from ropewalk.node.frames import FramePipe
+from ropewalk.node.frames import VALUES_FIRST, FramePipe
 from ropewalk.node.serving import GossipServer
 from ropewalk.node.sync import SyncReport, sync_with
 
@@ -284,6 +284,44 @@ def test_the_largest_answer_stays_within_its_bound():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     cut(Invalid, 8, lambda: meet_stream(_swamp, memory_log()))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400 << 10
+
+
+def test_unchecked_messages_of_a_peer_do_not_pile_up(monkeypatch):
+    monkeypatch.setattr("ropewalk.node.frames.HELD_BYTES", 1000)
+    monkeypatch.setattr("ropewalk.node.frames.VALUES_BYTES", 1)  # one message an answer
+    asked: list[int] = []
+    source = filled(60)
+
+    def ask(request: Request) -> Response:
+        response = honest(source)(request)
+        if isinstance(response, Values):
+            asked.append(len(response.values))
+            # Sixteen good ones, then whatever the peer likes to send.
+            if sum(asked) > 16:
+                return Values((bytes(400),) * len(response.values))
+        return response
+
+    cut(DigestMismatch, 5, lambda: meet(ask, memory_log()))
+    assert sum(asked) < 25
+
+
+def test_large_messages_after_many_small_ones_do_not_stop_a_sync(monkeypatch):
+    monkeypatch.setattr("ropewalk.gossip.wire.RESPONSE_BYTES_MAX", 40_000)
+    monkeypatch.setattr("ropewalk.node.frames.VALUES_BYTES", 20_000)
+    source, target = memory_log(), memory_log()
+    source.append_many(range(600))
+    source.append_many({"big": bytes(2000), "n": n} for n in range(60))
+
+    async def run() -> SyncReport:
+        async with GossipServer(source) as server:
+            return await sync_with(target, server.url, pull_only=True, idle_s=5)
+
+    assert asyncio.run(run()).received == 660
+    assert target.root() == source.root()
+
+
+def test_fifteen_of_the_largest_messages_fit_one_answer():
+    assert VALUES_FIRST * (MESSAGE_BYTES_MAX + 10) < wire.RESPONSE_BYTES_MAX
 
 
 def speak(raw: bytes) -> Callable[[Pipe], Awaitable[None]]:
