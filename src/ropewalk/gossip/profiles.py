@@ -202,6 +202,8 @@ def _verify_v06(did: str, message: bytes, signature: bytes) -> None:
 
 
 def _pack_v13(parts: Parts, payload_raw: bytes) -> bytes:
+    _check_codec(parts.codec)
+    _check_clock(parts.clock)
     assert parts.clock is not None
     return b"".join(
         (
@@ -222,14 +224,14 @@ def _unpack_v13(raw: bytes, topic: str) -> tuple[Parts, int]:
     if type(who) is not list or len(who) != 3:
         raise Invalid("the signature is not a list of codec, public key and bytes", reason="shape")
     codec, did, signature = who
-    if codec not in ("dag-cbor", "dag-json"):
-        raise Invalid(f"signature codec {codec!r} is unknown", reason="codec")
+    _check_codec(codec)
     if type(did) is not str or not did.startswith("did:key:z"):
         raise InvalidKey("the public key is not a did:key", reason="public key")
     if named != topic:
-        raise Invalid(f"the message belongs to topic {named!r}, not to {topic!r}", reason="foreign topic")
-    if type(clock) is not int or clock < 1:
-        raise Invalid(f"clock {clock!r} is not a positive number", reason="clock")
+        raise Invalid(
+            f"the message belongs to topic {_short(named)}, not to {topic!r}", reason="foreign topic"
+        )
+    _check_clock(clock)
     checked = check_parents(parents)
     at = 2 + 1 + len(codec) + _head_bytes(len(did)) + len(did) + 66
     at += _head_bytes(len(topic)) + len(topic) + _head_bytes(clock)
@@ -238,12 +240,29 @@ def _unpack_v13(raw: bytes, topic: str) -> tuple[Parts, int]:
 
 
 def _signing_input_v13(parts: Parts, payload_raw: bytes) -> bytes:
+    _check_codec(parts.codec)
     if parts.codec == "dag-cbor":
         return _message_cbor(parts, payload_raw)
     ids = parts.parent_ids if parts.parent_ids is not None else [id_of(key) for key in parts.parents]
     return dagjson.encode(
         {"clock": parts.clock, "parents": list(ids), "payload": parts.payload, "topic": parts.topic}
     )
+
+
+def _check_codec(codec: Any) -> None:
+    if codec not in ("dag-cbor", "dag-json"):
+        raise Invalid(f"signature codec {_short(codec)} is unknown", reason="codec")
+
+
+def _check_clock(clock: Any) -> None:
+    if type(clock) is not int or clock < 1:
+        raise Invalid(f"clock {_short(clock)} is not a positive number", reason="clock")
+
+
+def _short(value: Any) -> str:
+    """A stranger's value in an error, however long it is."""
+    text = repr(value) if isinstance(value, (str, int)) else type(value).__name__
+    return text if len(text) <= 80 else text[:79] + "…"
 
 
 def _sign_v13(signer: keys.SigningKey, message: bytes) -> bytes:

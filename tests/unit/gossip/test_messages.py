@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.gossip.conftest import memory_log
 
 from ropewalk.errors import (
     BrokenLink,
@@ -297,3 +298,31 @@ def test_dag_json_reads_what_it_writes():
 def test_a_reserved_key_that_is_neither_bytes_nor_link_is_refused(raw):
     with pytest.raises(Invalid):
         dagjson.parse(raw)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_an_unknown_codec_is_refused_before_anything_is_stored(profile):
+    log = memory_log(profile=profile)
+    with pytest.raises(Invalid, match="raw"):
+        log.append(1, codec="raw")  # type: ignore[arg-type]
+    assert len(log) == 0
+
+
+@pytest.mark.parametrize("clock", [-1, 0, 2**70])
+def test_a_clock_no_message_can_have_is_refused(clock):
+    log = memory_log()
+    signature = Signature(KEY.public.did(), bytes(64))
+    with pytest.raises(Invalid):
+        log.insert_signed(signature, Message(log.topic, clock, (), None))
+
+
+def test_an_error_quotes_a_strangers_text_in_short():
+    long = "x" * 100_000
+    for raw in (
+        [[long, "did:key:z", bytes(64)], "com.example", 1, [], 0],
+        [["dag-cbor", "did:key:z", bytes(64)], long, 1, [], 0],
+        [["dag-cbor", "did:key:z", bytes(64)], "com.example", long, [], 0],
+    ):
+        with pytest.raises(Invalid) as caught:
+            decode(V13, "com.example", cbor.dag_encode(raw))
+        assert len(str(caught.value)) < 300
