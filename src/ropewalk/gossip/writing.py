@@ -111,7 +111,8 @@ class Batch:
         try:
             return self._wait(signed)
         except TooLarge as error:
-            return Inserted(signed.id, "refused", error=error)
+            # With what it lacks: nobody keeps it, so somebody has to fetch it again with its parents.
+            return Inserted(signed.id, "refused", missing=outcome.missing, error=error)
 
     def insert_or_orphan(self, signed: SignedMessage) -> Inserted:
         """As `insert_or_refuse`, but a message without its parents does not wait: it is left out."""

@@ -14,6 +14,7 @@ from ropewalk.gossip import wire
 from ropewalk.gossip.events import Synced
 from ropewalk.gossip.log import Log
 from ropewalk.gossip.message import sign
+from ropewalk.gossip.pending import Limits
 from ropewalk.net.multistream import Dialer
 from ropewalk.net.muxer import Muxer
 from ropewalk.net.pipe import Pipe
@@ -134,6 +135,24 @@ def test_a_pushed_message_without_its_parents_waits_and_the_pull_brings_them():
 
     asyncio.run(run())
     assert target.pending() == []
+    assert target.root() == source.root()
+
+
+def test_a_pushed_message_that_finds_pending_full_is_pulled_with_its_parents():
+    source, target = memory_log(), memory_log(pending_limits=Limits(count=0))
+    source.append_many(range(40))
+    last = list(source.iterate())[-1]
+
+    async def run() -> None:
+        async with GossipServer(target) as server:
+            peer = Peer(source, await connect_websocket(server.url, timeout_s=5), dialer=True)
+            async with peer:
+                peer._push_open = True  # say nothing of our heads
+                frames = await peer._dial(peer._push_protocol, wire.EVENT_BYTES_MAX)
+                await frames.send(wire.encode_event(wire.Insert(last.key, last.raw)))
+                await until(lambda: len(target) == 40)
+
+    asyncio.run(run())
     assert target.root() == source.root()
 
 
