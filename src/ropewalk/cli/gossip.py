@@ -75,11 +75,17 @@ def open_here(topic: str | None, **options: Any) -> Log:
 def append(topic: str, payload: str, key: str, profile: Any) -> None:
     """Sign a payload and put it on top of all heads."""
     from ropewalk.gossip import dagjson
-    from ropewalk.node.gossip import open_topic
+    from ropewalk.gossip.message import check_topic, profile_named, sign
+    from ropewalk.node.gossip import open_topic, topic_folder
 
     value = dagjson.parse(read_input(payload))
     signer = signing_key(key)
-    with open_topic(here().home, topic, create=True, profile=profile, signer=signer) as log:
+    home = here().home
+    if not topic_folder(home, topic).is_dir():
+        # What cannot be signed must not leave an empty topic behind, whose profile would be fixed.
+        wire = profile_named(profile or PROFILES[0])
+        sign(wire, signer, check_topic(wire, topic), (), value)
+    with open_topic(home, topic, create=True, profile=profile, signer=signer) as log:
         stored = log.append(value)
     message = stored.message
     emit(
@@ -156,7 +162,19 @@ def get(id: str, topic: str | None) -> None:
         if found is None:
             raise NotFound(f"no message {id} in {log.topic}", id=id)
         shown = {"id": found.id, **_whole(log, found)}
-    emit(shown, lambda: json.dumps(shown, ensure_ascii=False, indent=2))
+    emit(shown, lambda: "\n".join(map(_escaped, json.dumps(shown, ensure_ascii=False, indent=2).split("\n"))))
+
+
+def _escaped(text: str) -> str:
+    """JSON text with escapes for what would steer a terminal: a payload is often a stranger's."""
+    return "".join(each if each.isprintable() else _json_escape(each) for each in text)
+
+
+def _json_escape(char: str) -> str:
+    import json
+
+    escaped = json.dumps(char)[1:-1]
+    return escaped if escaped != char else f"\\u{ord(char):04x}"  # json leaves DEL as it is
 
 
 def _whole(log: Log, signed: SignedMessage) -> dict[str, Any]:
@@ -229,7 +247,7 @@ def _line(signed: SignedMessage) -> str:
     from ropewalk.gossip.dagjson import to_json
 
     text = json.dumps(to_json(signed.message.payload), ensure_ascii=False, separators=(",", ":"))
-    shown = text if len(text) <= LINE_CHARS else text[: LINE_CHARS - 1] + "…"
+    shown = _escaped(text if len(text) <= LINE_CHARS else text[: LINE_CHARS - 1] + "…")
     return f"{signed.id}  {signed.message.clock}  {signed.signature.public_key[-8:]}  {shown}"
 
 

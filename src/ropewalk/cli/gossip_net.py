@@ -46,10 +46,12 @@ def sync(url: str, topic: str, pull_only: bool, idle: float) -> None:
     cut off goes on where it stopped.
     """
     from ropewalk.node.gossip import open_topic
-    from ropewalk.node.sync import profile_of, sync_with
+    from ropewalk.node.sync import profile_of, reach, sync_with
 
-    profile = profile_of(url)
-    with open_topic(here().home, topic, create=True, **_profile_if_new(topic, profile)) as log:
+    new = _profile_if_new(topic, profile_of(url))
+    if new:
+        asyncio.run(reach(url, idle_s=idle))  # a wrong address must not leave a topic of a wrong profile
+    with open_topic(here().home, topic, create=True, **new) as log:
         report = asyncio.run(_shown(log, sync_with(log, url, pull_only=pull_only, idle_s=idle)))
     if not report.taken:
         say("the peer asks for nothing on this connection: it does not have your messages yet")

@@ -74,7 +74,7 @@ async def connect_websocket(url: str, *, timeout_s: float) -> WebSocketPipe:
             proxy=None,
             logger=_journal,
         )
-    except InvalidURI as error:
+    except (InvalidURI, ValueError) as error:  # ValueError: a port that is no number, or no port
         raise Usage(f"{url} is no WebSocket address", advice="Write ws://HOST:PORT.") from error
     except TimeoutError as error:
         raise Unavailable(f"{url} does not answer within {timeout_s:g} s") from error

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
-from ropewalk.node.open import open_repository
-from ropewalk.node.open import open_repository as open
-from ropewalk.node.repository import Repository
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Repository", "open", "open_repository"]
+if TYPE_CHECKING:
+    from ropewalk.node.open import open_repository
+    from ropewalk.node.repository import Repository
+
+__all__ = ["Repository", "open_repository"]
+
+# Public name → where it lives; on first use, so that a gossip command does not pay for git (PEP 562).
+_LAZY = {
+    "Repository": ("ropewalk.node.repository", "Repository"),
+    "open_repository": ("ropewalk.node.open", "open_repository"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'ropewalk.node' has no attribute {name!r}")
+    from importlib import import_module
+
+    module, attribute = _LAZY[name]
+    return getattr(import_module(module), attribute)

@@ -16,7 +16,7 @@ from ropewalk.net.websocket import connect_websocket
 from ropewalk.node.frames import IDLE_S, FramePipe, Questions, answer_questions, in_thread, pull_over
 from ropewalk.node.peers import Peer
 
-__all__ = ["SyncReport", "profile_of", "sync_with"]
+__all__ = ["SyncReport", "profile_of", "reach", "sync_with"]
 
 OFFERS_MAX = 5  # connections over which a v0.6 peer may take what we have
 
@@ -49,6 +49,14 @@ def profile_of(url: str) -> ProfileName:
     raise Usage(
         f"{url!r} is no address of a peer", advice="Write ws://HOST:PORT (v0.13) or tcp://HOST:PORT (v0.6)."
     )
+
+
+async def reach(url: str, *, idle_s: float = IDLE_S) -> None:
+    """Raise unless somebody is at the address: before a log is made for what may never come."""
+    if profile_of(url) == "v0.13":
+        await (await connect_websocket(url, timeout_s=idle_s)).close()
+    else:
+        await (await _dial_v06(url, idle_s)).close()
 
 
 async def sync_with(log: Log, url: str, *, pull_only: bool = False, idle_s: float = IDLE_S) -> SyncReport:

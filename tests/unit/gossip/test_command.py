@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from ropewalk.gossip.log import Log
 from ropewalk.gossip.message import sign
 from ropewalk.gossip.profiles import PROFILES, V13
 from ropewalk.kernel.cbor import Link
-from ropewalk.node.gossip import open_topic, topic_folder
+from ropewalk.node.gossip import open_topic, topic_folder, topics
 
 TOPIC = "com.example.chat"
 
@@ -49,6 +51,12 @@ def test_the_real_command_reads_a_payload_from_a_pipe(ropewalk: Ropewalk):  # no
     )  # fmt: skip
     assert (answer.code, answer.json["clock"]) == (0, 1)
     assert ropewalk("--repo", "log.git", "gossip", "heads", "--topic", "com.nowhere").code == 3
+
+
+def test_a_gossip_command_does_not_load_git():
+    code = "import sys, ropewalk.cli.gossip, ropewalk.node.gossip; print('pygit2' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stdout.split() == [b"False"]
 
 
 def home(tmp_path: Path) -> Path:
@@ -229,6 +237,31 @@ def test_links_travel_through_the_command(said):
     id = append(said, b'{"see":{"/":"%s"}}' % link.encode()).json["id"]
     assert said("get", id, "--json").json["message"]["payload"] == {"see": {"/": link}}
     assert Link.parse(link).text() == link
+
+
+def test_a_failed_first_append_leaves_no_topic_of_a_wrong_profile(said, tmp_path: Path):
+    run(["key", "new", "coin", "--alg", "secp256k1"])
+    first = ["append", "--topic", TOPIC, "--payload", "-", "--key", "coin", "--json"]
+    assert said(*first, stdin=b"1").code == 8
+    assert topics(home(tmp_path)) == []
+    assert said(*first, "--profile", "v0.6", stdin=b"1").code == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [("ws://127.0.0.1:1", 7), ("tcp://127.0.0.1:1", 7), ("ws://127.0.0.1:99999", 2), ("tcp://h:99999", 2)],
+)
+def test_a_sync_with_nobody_leaves_no_topic(said, tmp_path: Path, url: str, code: int):
+    answer = said("sync", url, "--topic", TOPIC, "--json")
+    assert (answer.code, topics(home(tmp_path))) == (code, [])
+
+
+def test_a_payload_cannot_steer_the_terminal(said):
+    id = append(said, '{"t":"\\u001b[1m\u009b31m\u202e\u007f"}'.encode()).json["id"]
+    for asked in (["log"], ["log", "--graph"], ["get", id]):
+        plain = said(*asked).out.decode()
+        assert all(each.isprintable() or each == "\n" for each in plain)
+        assert r"\u009b31m\u202e\u007f" in plain
 
 
 def lines(*rows: str) -> list[str]:
