@@ -142,7 +142,14 @@ def now_ms() -> int:
 @click.option("--engine", metavar="NAME", help="gitlog, gossip or ledger; default: all.")
 @click.option("--topics", metavar="A,B", help="Only these logs.")
 @click.option("--follow", is_flag=True, help="Keep running and take in what comes.")
-@click.option("--batch-rows", type=click.IntRange(1), default=500_000, show_default=True, metavar="N")
+@click.option(
+    "--batch-rows",
+    type=click.IntRange(1),
+    default=500_000,
+    show_default=True,
+    metavar="N",
+    help="Rows a batch, about.",
+)
 @spark_options
 def ingest(
     warehouse: Path,
@@ -296,7 +303,9 @@ def _report_text(report: Any) -> str:
 
 @pipeline.command("status", epilog="Examples:\n  ropewalk pipeline status --warehouse ./tables\n")
 @warehouse_option
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, metavar="N")
+@click.option(
+    "--limit", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Only the newest."
+)
 def status(warehouse: Path, limit: int) -> None:
     """What ran, over which ranges, with which roots and rates."""
     from ropewalk.pipeline.warehouse import Warehouse
@@ -363,7 +372,9 @@ def tables(warehouse: Path) -> None:
 )
 @warehouse_option
 @click.argument("query")
-@click.option("--limit", type=click.IntRange(1), default=1_000, show_default=True, metavar="N")
+@click.option(
+    "--limit", type=click.IntRange(1), default=1_000, show_default=True, metavar="N", help="Rows at most."
+)
 @spark_options
 def sql(warehouse: Path, query: str, limit: int, master: str, remote: str | None) -> None:
     """Ask the tables. VARIANT columns are printed as JSON; `payload:name::type` reaches into them."""

@@ -107,7 +107,15 @@ def replay(
 @click.option(
     "--blocks", type=click.IntRange(1), default=1_000, show_default=True, metavar="N", help="Per bundle."
 )
-@click.option("--from", "start", type=click.IntRange(0), default=0, show_default=True, metavar="H")
+@click.option(
+    "--from",
+    "start",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="H",
+    help="The first block.",
+)
 @click.option("--to", "end", type=click.IntRange(0), metavar="H", help="The last block; default: the head.")
 @key_option
 @spark_options

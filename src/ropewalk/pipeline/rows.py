@@ -74,7 +74,7 @@ def gitlog_row(
     >>> row = gitlog_row("demo", 0, "ab" * 20, "blake3:00", (), {"ulid": "01HF4Y9Q1SM8Q7K9DK2R4V5CXD", "type": "t",
     ...                  "payload": {"id": 7}}, None, None, "not_checked")
     >>> row.type, row.payload, row.time_us
-    ('t', {'id': 7}, 1699912359993000)
+    ('t', {'id': 7}, 1699899300921000)
     """
     author = None if commit is None else f"{commit.author.name} <{commit.author.mail}>"
     entry: dict[str, Any] | None = None
