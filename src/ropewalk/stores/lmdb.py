@@ -101,7 +101,11 @@ class _Shared:
         is_new = not (path / "data.mdb").exists()
         self.env = _open(path, tables, map_bytes)
         self.env.reader_check()  # forget readers that died without a word
-        self.dbs = {name: self.env.open_db(name.encode("ascii")) for name in tables}
+        try:
+            self.dbs = _open_tables(self.env, tables)
+        except lmdb.Error as error:
+            self.env.close()
+            raise Unavailable(f"{path}: {error}") from error
         if is_new:
             for folder in (path, path.parent):
                 _sync_folder(folder)  # LMDB syncs what is in its file, not the file's name
@@ -153,6 +157,18 @@ def _open(path: Path, tables: tuple[str, ...], map_bytes: int) -> Any:
             if "Cannot allocate memory" not in str(error) or size < 1 << 22:
                 raise Unavailable(f"{path}: {error}") from error
             size //= 8
+
+
+def _open_tables(env: Any, tables: tuple[str, ...]) -> dict[str, Any]:
+    """The tables, all made at once if they are not there."""
+    while True:
+        try:
+            with env.begin(write=True) as txn:
+                return {name: env.open_db(name.encode("ascii"), txn=txn) for name in tables}
+        except lmdb.MapResizedError:
+            env.set_mapsize(0)  # another process has grown it since we opened it
+        except lmdb.MapFullError:
+            env.set_mapsize(env.info()["map_size"] * 2)
 
 
 def _sync_folder(path: Path) -> None:

@@ -7,7 +7,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import lmdb
 import pytest
 
 from ropewalk.errors import Conflict, NotFound, Unavailable
@@ -231,4 +233,31 @@ def test_another_process_reads_and_outgrows_us(tmp_path: Path):
     with tables.read() as view:  # the map was resized by the other process
         assert view.count("a") == 101
     fill(tables, b"more")
+    tables.close()
+
+
+def test_a_map_outgrown_or_full_while_it_is_opened_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    opened = lmdb.open
+
+    def outgrown(path: str, **options: Any) -> Any:
+        env = opened(path, **options)
+        # Another process grows the map and fills it in just this moment.
+        code = (
+            "import lmdb, sys\n"
+            "env = lmdb.open(sys.argv[1], map_size=1 << 22, max_dbs=2)\n"
+            "with env.begin(write=True, db=env.open_db(b'one')) as txn: txn.put(b'k', bytes(1 << 20))\n"
+        )
+        subprocess.run([sys.executable, "-c", code, path], check=True)
+        return env
+
+    monkeypatch.setattr(lmdb, "open", outgrown)
+    tables = LmdbTables(tmp_path, ("one", "two"), map_bytes=1 << 15)
+    with tables.read() as view:
+        assert view.get("one", b"k") == bytes(1 << 20)
+    tables.close()
+
+
+def test_a_map_too_small_for_its_own_tables_grows(tmp_path: Path):
+    tables = LmdbTables(tmp_path, tuple("abcdefgh"), map_bytes=1 << 13)
+    tables.transact(lambda change: change.put("a", b"k", b"v"))
     tables.close()
