@@ -28,7 +28,7 @@ from ropewalk.stores.memory import MemoryTables
 
 __all__ = ["run"]
 
-HERE = Path(__file__).parent / "node-gossip"
+HERE = Path(__file__).parents[1] / "tests" / "interop" / "node"  # one installation for tests and bench
 TOPIC = "com.example.bench"
 KEY = SigningKey.generate("ed25519", bytes([3] * 32))
 NPM = "npm gossiplog 0.13.14"
@@ -49,10 +49,10 @@ class Node:
         node = shutil.which("node")
         if node is None:
             raise RuntimeError("bench gossip needs Node 20 or newer")
-        if not (HERE / "node_modules").is_dir():
-            subprocess.run(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=HERE, check=True)
+        if not (HERE / "node_modules" / "@canvas-js" / "gossiplog").is_dir():
+            subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=HERE, check=True)
         self._process = subprocess.Popen(
-            [node, "peer.mjs"], cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [node, "measured.mjs"], cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def ask(self, job: str, **options: Any) -> Any:
