@@ -30,7 +30,7 @@ LINES_AHEAD_MAX = 4096  # read but not yet answered; beyond this the reader wait
     "  producer | ropewalk ledger append --channel audit --file - --jsonl --json\n",
 )
 @click.option("--channel", required=True, metavar="C", help="The channel; a missing one is made.")
-@click.option("--file", "file", required=True, metavar="F", help="The envelope, `-` for stdin.")
+@click.option("--file", "file", required=True, metavar="F", help="The envelope, JSON or CBOR; `-` for stdin.")
 @click.option(
     "--jsonl", is_flag=True, help="One envelope a line; one answer a line, in order, when it is durable."
 )
@@ -110,6 +110,8 @@ def _open(file: str) -> IO[bytes]:
 
     if file == "-":
         return open(sys.stdin.fileno(), "rb", closefd=False)
+    if Path(file).is_dir():
+        raise NotFound(f"{file} is a directory, not a file", name=file)
     try:
         return Path(file).open("rb")
     except FileNotFoundError as error:

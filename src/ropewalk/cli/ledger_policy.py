@@ -55,11 +55,11 @@ def hash_(file: str | None, channel: str | None) -> None:
 @click.option("--channel", metavar="C", help="The policy of a channel; default: the strict one that ships.")
 def check(envelope: str, file: str | None, channel: str | None) -> None:
     """Judge an envelope without appending it, and explain the decision. Exit 6 if the policy denies it."""
-    from ropewalk.ledger.envelope import parse
+    from ropewalk.ledger.envelope import parse_wire
     from ropewalk.ledger.rules import Context, judge
 
     found = _policy(file, channel)
-    verdict = judge(parse(read_input(envelope)), Context(policy=found))
+    verdict = judge(parse_wire(read_input(envelope)), Context(policy=found))
     assert verdict.decision is not None
     answer = {**verdict.to_json(), "policy_hash": found.hash.hex(), "explanation": verdict.decision.explain()}
     lines = [verdict.decision.explain()]

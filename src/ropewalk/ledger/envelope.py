@@ -3,6 +3,7 @@
     parse         at the edge: any layout of strict JSON, null optionals dropped
     parse_stored  inside segments and bundles: the canonical bytes or nothing
     parse_cbor    the wire form; the same model, hence the same id
+    parse_wire    what arrives from outside, JSON or CBOR
     build         make and sign one in a single call
 
 The id covers the signature, so a signature that could be written in two ways would give one statement two names.
@@ -46,6 +47,7 @@ __all__ = [
     "parse_cbor",
     "parse_stored",
     "parse_timestamp",
+    "parse_wire",
     "payload_hash",
     "signature_preimage",
     "to_cbor",
@@ -323,6 +325,16 @@ def parse_cbor(raw: bytes) -> Envelope:
     if not isinstance(value, dict):
         raise InvalidEnvelope("an envelope is a map", where="", schema=SCHEMA)
     return _from_value(_bytes_to_text(value))
+
+
+def parse_wire(raw: bytes) -> Envelope:
+    """An envelope as JSON or as CBOR. A CBOR map begins with a byte that begins no text, so there is no doubt.
+
+    >>> parse_wire(b"\\xa0")
+    Traceback (most recent call last):
+    ropewalk.errors.InvalidEnvelope: timestamp must be RFC 3339 text
+    """
+    return parse_cbor(raw) if raw and 0xA0 <= raw[0] <= 0xBF else parse(raw)
 
 
 def to_cbor(envelope: Envelope) -> bytes:

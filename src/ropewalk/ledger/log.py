@@ -25,7 +25,7 @@ from ropewalk.ledger.block import (
     parse_record,
     seal,
 )
-from ropewalk.ledger.envelope import Envelope, parse, parse_stored
+from ropewalk.ledger.envelope import Envelope, parse_stored, parse_wire
 from ropewalk.ledger.marks import claim_key, marks_of
 from ropewalk.ledger.policy import Decision, Policy
 from ropewalk.ledger.ports import Blocks, Head, Index, Limits
@@ -178,7 +178,7 @@ class Log:
     def _judge(self, raw: bytes, ticket: Ticket) -> None:
         """Judge an envelope; it is placed, or its ticket is settled at once."""
         try:
-            envelope = parse(raw)
+            envelope = parse_wire(raw)
             self._check_time(envelope)
             alone, decision = judge_alone(envelope, self._context)
             with self._mutex:
