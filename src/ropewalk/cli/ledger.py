@@ -30,6 +30,7 @@ channel_option = click.option("--channel", required=True, metavar="C", help="The
     cls=Group,
     lazy={
         "append": ("ropewalk.cli.ledger_append", "append", "Judge envelopes and seal them into blocks."),
+        "payload": ("ropewalk.cli.ledger_payload", "payload", "Read and erase detached payloads kept here."),
         "policy": ("ropewalk.cli.ledger_policy", "policy", "Show, check and hash policies."),
         "adapt": (
             "ropewalk.cli.adapt",
@@ -108,17 +109,22 @@ def ls() -> None:
 @click.option("--level", type=click.Choice(LEVELS), help="Confidentiality.")
 @click.option("--key-ref", metavar="REF", help="The key a confidential payload is sealed with.")
 @click.option("--detach", metavar="URI", help="Keep only the payload's hash, and where it lies.")
+@click.option("--keep", is_flag=True, help="Detach the payload and keep it here, where it can be erased.")
 @click.option("--evidence", metavar="F", help="Attestation evidence as JSON.")
 @click.option("--integrity-proof", metavar="F", help="Integrity proof as JSON.")
 @click.option("--policy-tag", metavar="F", help="Policy tag as JSON.")
+@click.option("--cbor", is_flag=True, help="Write it as deterministic CBOR; the id is the same.")
 @click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
 def envelope(channel: str, payload: str, key: str, parent: str | None, output: str, **options: Any) -> None:
     """Build and sign one envelope. It is printed, not appended."""
     from ropewalk.cli.ledger_channel import envelope_id, now_text
     from ropewalk.kernel import jcs
-    from ropewalk.ledger.envelope import build
+    from ropewalk.ledger.envelope import build, to_cbor
     from ropewalk.node.ledger import open_channel
+    from ropewalk.stores.payloads import PayloadStore
 
+    if options["keep"] and options["detach"]:
+        raise click.UsageError("--keep and --detach name two places for one payload")
     above = None
     if parent is not None:
         with open_channel(here().home, channel) as reading:
@@ -138,8 +144,12 @@ def envelope(channel: str, payload: str, key: str, parent: str | None, output: s
     detached: dict[str, Any] | None = None
     if options["detach"]:
         detached = {"locator": options["detach"], "bytes": len(jcs.encode(body))}
+    author = signing_key(key)
+    if options["keep"]:
+        kept = PayloadStore(here().home / "payloads").put(jcs.encode(body))
+        detached = {"locator": f"urn:blake3:{kept}", "bytes": len(jcs.encode(body))}
     made = build(
-        signing_key(key),
+        author,
         domain=options["domain"],
         event_class=options["event_class"],
         event_type=options["event_type"],
@@ -151,7 +161,10 @@ def envelope(channel: str, payload: str, key: str, parent: str | None, output: s
         confidentiality=cast("dict[str, jcs.Json] | None", tag),
         **cast("dict[str, Any]", extras),
     )
-    write_output(output, made.raw + b"\n" if output == "-" else made.raw)
+    if options["cbor"]:
+        write_output(output, to_cbor(made))
+    else:
+        write_output(output, made.raw + b"\n" if output == "-" else made.raw)
     if output != "-":
         emit({"envelope_id": made.hex_id, "path": output}, f"ok  {made.hex_id}  {output}")
 

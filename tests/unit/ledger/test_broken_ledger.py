@@ -41,15 +41,16 @@ def test_a_version_of_true_is_no_version_1():
     assert parse_proof(proof).height == 0
     for parse, raw in ((parse_proof, proof), (parse_trust, TRUST.to_bytes())):
         with pytest.raises(RopewalkError, match="version True"):
-            parse(raw.replace(b'"version":1', b'"version":true'))  # type: ignore[operator]
+            parse(raw.replace(b'"version":1', b'"version":true'))
 
 
 def test_a_policy_that_requires_something_unhashable_is_refused_and_does_not_crash():
     rule = {"id": "r", "name": "n", "version": 1, "kind": "confidentiality", "decision": "allow"}
-    for requires in ([{}], [[]], [None]):
+    wrong: list[list[jcs.Json]] = [[{}], [[]], [None]]
+    for requires in wrong:
         raw = {"version": 1, "rules": [{**rule, "level": "restricted", "requires": requires}]}
         with pytest.raises(Invalid):
-            parse_policy(jcs.encode(raw))  # type: ignore[arg-type]
+            parse_policy(jcs.encode(raw))
 
 
 def test_forged_provenance_is_not_checked_evidence_merely_because_it_is_bound():

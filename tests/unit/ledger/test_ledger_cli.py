@@ -288,3 +288,60 @@ def test_a_line_beyond_the_limit_is_refused_and_those_behind_it_are_answered(rop
     first, refused, last = lines_of(answer)
     assert answer.code == 8 and refused["code"] == "TooLarge"
     assert (first["index"], last["replayed"]) == (0, False)
+
+
+def test_an_envelope_in_cbor_is_appended_under_the_id_it_has_in_json(ropewalk):
+    when = ("--timestamp", "2024-11-01T12:00:00Z")
+    name = make(ropewalk, "one.cbor", "--cbor", *when)
+    assert name.read_bytes()[0] >> 5 == 5  # a map
+    appended = ropewalk("ledger", "append", "--channel", "audit", "--file", str(name), "--json").json
+    again = ropewalk(
+        "ledger", "append", "--channel", "audit", "--file", str(make(ropewalk, "j", *when)), "--json"
+    )
+    assert again.json == {**appended, "replayed": True}
+    assert ropewalk("ledger", "policy", "check", "--file", str(name)).code == 0
+    Path("bad.cbor").write_bytes(b"\xbf\xff")
+    refused = ropewalk("ledger", "append", "--channel", "audit", "--file", "bad.cbor", "--json")
+    assert (refused.code, refused.json["code"]) == (8, "InvalidCbor")
+
+
+def test_an_erased_payload_leaves_a_tombstone_its_hash_and_its_proof(ropewalk):
+    name = make(ropewalk, "kept.json", "--keep")
+    value = json.loads(name.read_bytes())
+    payload_hash = value["payload_hash"]
+    assert value["payload"] is None and value["payload_ref"]["locator"] == f"urn:blake3:{payload_hash}"
+    receipt = ropewalk("ledger", "append", "--channel", "audit", "--file", str(name), "--json").json
+    assert json.loads(ropewalk("ledger", "payload", "show", payload_hash).out) == {"n": 1}
+
+    erase = ("ledger", "payload", "erase", payload_hash, "--channel", "audit", "--reason", "asked", "--json")
+    erased = ropewalk(*erase).json
+    assert (erased["payload_hash"], erased["reason"], erased["height"]) == (payload_hash, "asked", 1)
+    gone = ropewalk("ledger", "payload", "show", payload_hash, "--json")
+    assert (gone.code, gone.json["erased_at"]) == (3, erased["erased_at"])
+    assert ropewalk(*erase).json == {**erased, "replayed": True}
+
+    assert ropewalk("ledger", "prove", receipt["envelope_id"], "-o", "proof.json").code == 0
+    assert ropewalk("verify", "proof.json").code == 0
+    assert ropewalk("ledger", "verify", "--deep").code == 0
+    [event] = ropewalk("ledger", "read", "--channel", "audit", "--from", "1", "--json").json["blocks"][0][
+        "envelopes"
+    ]
+    assert event["event_type"] == "ledger.tombstone" and event["payload"]["payload_hash"] == payload_hash
+    back = ropewalk(
+        *("ledger", "envelope", "--channel", "audit", "--domain", "ops", "--class", "Observation"),
+        *("--type", "t", "--payload", "body.json", "--key", "ada", "--keep", "-o", "again.json"),
+    )
+    assert back.code == 4
+
+
+def test_a_payload_that_was_changed_or_never_kept_is_not_shown(ropewalk):
+    payload_hash = json.loads(make(ropewalk, "kept.json", "--keep").read_bytes())["payload_hash"]
+    Path(f"repo.git/ropewalk/payloads/{payload_hash}.json").write_bytes(b'{"n":2}')
+    assert ropewalk("ledger", "payload", "show", payload_hash).code == 5
+    assert ropewalk("ledger", "payload", "show", "0" * 64).code == 3
+    assert ropewalk("ledger", "payload", "show", "../x").code == 8
+    assert ropewalk("ledger", "payload", "erase", "0" * 64, "--channel", "audit").code == 3
+
+
+def test_a_folder_instead_of_a_file_of_lines_is_not_found(ropewalk):
+    assert ropewalk("ledger", "append", "--channel", "audit", "--file", ".", "--jsonl").code == 3
