@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from ropewalk.errors import BrokenLink, HistoryRewritten
+from ropewalk.errors import BrokenLink, HistoryRewritten, Unavailable
 from ropewalk.gitlog.layout import Layout
 from ropewalk.gitlog.log import Slot, Tip, describe
 from ropewalk.gitlog.objects import Oid, parse_commit
@@ -88,7 +89,13 @@ class Lines:
         if head is None and seen is None and must_exist:
             raise missing_topic(layout, topic)
         shown = partial(describe, self._store, layout, topic)
-        extent = self.index.catch_up(ref, head, shown, seen)
+        try:
+            extent = self.index.catch_up(ref, head, shown, seen)
+        except Unavailable:
+            # A full disk, or an index nobody can write: what can be read is still read.
+            self.close()
+            self._index = GitIndex.private()
+            extent = self._index.catch_up(ref, head, shown, seen)
         if head is not None and head != seen:
             self.seen.set(ref, head)
         again = partial(self.index.catch_up, ref, head, shown, None)
@@ -144,7 +151,9 @@ class Lines:
         """Give the index what this process appended; where it is elsewhere, it catches up by itself."""
         base, waiting = self._pending.pop(ref, (None, []))
         if base is not None and waiting:
-            self.index.add(ref, base, waiting)
+            # The events are durable whatever becomes of the index.
+            with contextlib.suppress(Unavailable, OSError):
+                self.index.add(ref, base, waiting)
 
     def flush_large(self, at_least: int) -> None:
         """Give the index what would be slow to find again by walking."""

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import lmdb
 
-from ropewalk.errors import BrokenLink, HistoryRewritten
+from ropewalk.errors import BrokenLink, HistoryRewritten, Unavailable
 from ropewalk.kernel import ulid
 from ropewalk.kernel.digest import ContentId
 
@@ -34,6 +34,7 @@ __all__ = ["Extent", "GitIndex", "IndexedSlot"]
 FORMAT = b"1"
 MAP_BYTES = 64 << 30  # address space, not disk; about 100 bytes an event are used
 BATCH = 10_000  # records per transaction
+SPILL_BYTES_MAX = 1 << 20  # of a walk kept in memory, about 12,000 records; a longer one goes to a file
 RECORD = struct.Struct(">16s20s20s32s")  # ULID, commit, blob, content id
 
 
@@ -79,6 +80,11 @@ class GitIndex:
         self._name = (os.getpid(), str(folder.resolve()))
         self._env = _borrow(self._name, folder)
 
+    @classmethod
+    def private(cls) -> GitIndex:
+        """An index for this process only, for a repository beside which there is no room for one."""
+        return cls(_private_folder())
+
     def close(self) -> None:
         """Give the files back; the last one to do so closes them."""
         _give_back(self._name)
@@ -108,7 +114,7 @@ class GitIndex:
 
     def _build(self, ref: str, head: str, describe: Callable[[str], Described], expect: str | None) -> Extent:
         known = self.extent(ref)  # somebody else may have built it while we waited
-        with tempfile.TemporaryFile() as spill:
+        with tempfile.SpooledTemporaryFile(max_size=SPILL_BYTES_MAX) as spill:
             stop, met = self._walk_down(head, known, describe, expect, spill)
             if expect is not None and not met and not (stop and self.holds(ref, expect, describe)):
                 raise _rewritten(ref, expect, head)
@@ -256,14 +262,26 @@ class GitIndex:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Any]:
-        with self._env.begin(write=True) as txn:
+        with self._transaction(write=True) as txn:
             yield txn
         _write_stamp(self._folder)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Any]:
-        with self._env.begin(buffers=False) as txn:
+        with self._transaction(write=False) as txn:
             yield txn
+
+    @contextlib.contextmanager
+    def _transaction(self, *, write: bool) -> Iterator[Any]:
+        try:
+            with self._env.begin(write=write, buffers=False) as txn:
+                yield txn
+        except lmdb.Error as error:  # a full disk, mostly
+            raise Unavailable(
+                f"the index {self._folder} cannot be used: {error}",
+                path=str(self._folder),
+                advice="Free some space; the log itself is whole, and the folder may be deleted at any time.",
+            ) from error
 
 
 def _store(txn: Any, key: bytes, ref: str, height: int, records: Sequence[bytes]) -> None:
@@ -368,10 +386,13 @@ def _read_stamp(folder: Path) -> str:
 
 
 def _write_stamp(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        beside = folder / f"stamp.{os.getpid()}.{threading.get_ident()}"
+    beside = folder / f"stamp.{os.getpid()}.{threading.get_ident()}"
+    try:
         beside.write_text(_stamp_of(folder), encoding="ascii")
         beside.replace(folder / "stamp")
+    except OSError:
+        with contextlib.suppress(OSError):
+            beside.unlink()
 
 
 def _open_or_rebuild(folder: Path) -> Any:
@@ -393,9 +414,13 @@ def _open_or_rebuild(folder: Path) -> Any:
         return _open_environment(folder)
     except (lmdb.Error, OSError):
         # A repository we may not write to is still readable: index it for this process only.
-        private = Path(tempfile.mkdtemp(prefix="ropewalk-index-"))
-        atexit.register(shutil.rmtree, private, ignore_errors=True)
-        return _open_environment(private)
+        return _open_environment(_private_folder())
+
+
+def _private_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="ropewalk-index-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _open_environment(folder: Path) -> Any:

@@ -6,6 +6,7 @@ import base64
 import shutil
 import threading
 
+import lmdb
 import pytest
 
 from ropewalk.errors import (
@@ -159,7 +160,7 @@ def test_a_corrupted_index_is_rebuilt(place, clock, harm, tmp_path):
     data = place.home / "index" / "data.mdb"
     raw = data.read_bytes()
     data.write_bytes({"garbage": b"\x5a" * len(raw), "truncate": raw[: len(raw) // 2], "empty": b""}[harm])
-    code = f"import ropewalk.node as n; print(sum(1 for _ in n.open({str(place.git_dir)!r}).events('demo')))"
+    code = f"import ropewalk.node as n; print(sum(1 for _ in n.open_repository({str(place.git_dir)!r}).events('demo')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == ("50", "")
 
@@ -357,3 +358,22 @@ def test_a_cursor_that_points_nowhere_is_listed_and_can_be_reset(log):
             read_cursor(log.store, group, "demo")
         assert reset_cursor(log, group, "demo", "now")["old"] is None
         assert cursor_of(log, group, "demo").commit == log.read("demo").events[-1].commit
+
+
+def test_an_index_there_is_no_room_for_stops_neither_readers_nor_writers(log, place, monkeypatch):
+    fill(log, 1)
+    log.read("demo")
+    beside = log.lines.index
+
+    class Full:
+        def begin(self, *, write=False, buffers=False):
+            if write:
+                raise lmdb.DiskError("No space left on device")
+            return env.begin(write=write, buffers=buffers)
+
+    env = beside._env
+    monkeypatch.setattr(beside, "_env", Full())
+    assert len(fill(log, 2_500)) == 2_500  # more than wait for the index at a time
+    assert log.read("demo", limit=512).events[-1].height == 511
+    assert log.lines.index is not beside
+    assert len(list(log.events("demo"))) == 2_501
