@@ -67,7 +67,7 @@ class Field:
     """A folder of fresh repositories."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="ropewalk-bench-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="ropewalk-bench-gitlog-"))
         self._names = itertools.count()
         self._ready: list[Path] = []
 

@@ -58,7 +58,7 @@ def envelope(number: int, text: str = PAYLOAD_TEXT) -> Envelope:
 
 @contextmanager
 def new_home() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="ropewalk-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ropewalk-bench-ledger-") as folder:
         home = Path(folder)
         create_channel(home, CHANNEL, "node", NODE.public)
         yield home
@@ -114,7 +114,7 @@ def bare_ingest(raws: list[bytes]) -> int:
 
 def sqlite_inserts(raws: list[bytes]) -> int:
     """One durable row an event, as somebody without a ledger would do it."""
-    with tempfile.TemporaryDirectory(prefix="ropewalk-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ropewalk-bench-ledger-") as folder:
         connection = sqlite3.connect(Path(folder) / "events.db", isolation_level=None)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")

@@ -35,7 +35,7 @@ AUTHOR = SigningKey.generate("ed25519", b"author" + bytes(26))
 NODE = SigningKey.generate("ed25519", b"node" + bytes(28))
 PER_BLOCK = 1_000
 NOW_NS = 1_730_462_400 * 10**9
-CACHE = Path(tempfile.gettempdir()) / f"ropewalk-bench-cache-{os.getuid()}"
+CACHE = Path(tempfile.gettempdir()) / f"ropewalk-bench-pipeline-{os.getuid()}"
 
 
 def fill_ledger(home: Path, channel: str, count: int, *, signed: bool) -> None:
