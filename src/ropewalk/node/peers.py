@@ -229,8 +229,8 @@ class Peer:
                         return stream.reset()
                     listener.receive(data)
                     await stream.send(listener.data_to_send())
-        except TimeoutError:
-            return stream.reset()
+        except (TimeoutError, Unavailable):
+            return stream.reset()  # a stream given up before it began is no reason to part
         if listener.chosen == self._sync_protocol:
             await self._answer(stream, listener.rest)
             return None

@@ -575,6 +575,24 @@ def test_pushed_lies_end_the_connection():
     attack(act)
 
 
+def test_a_stream_given_up_before_it_began_does_not_end_the_connection():
+    async def act(server: GossipServer) -> None:
+        pipe = await connect_websocket(server.url, timeout_s=5)
+        async with Muxer(pipe, client=True, accept=lambda _: None) as muxer:
+            hello = Dialer(f"/canvas/v1/{TOPIC}/sync").data_to_send()
+            given_up = muxer.open()
+            await given_up.send(hello[:10])
+            given_up.reset()
+            stream = muxer.open()
+            await stream.send(hello + wire.frame(wire.encode_request(GetRoot())))
+            answered = b""
+            while server.log.root().hash not in answered:
+                answered += await asyncio.wait_for(stream.receive(), 10)
+            assert muxer.error is None
+
+    attack(act)
+
+
 def test_more_peers_than_allowed_are_turned_away():
     async def act(server: GossipServer) -> None:
         first = await connect_websocket(server.url, timeout_s=5)
