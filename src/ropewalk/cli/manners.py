@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -22,6 +23,7 @@ __all__ = [
     "Command",
     "Group",
     "Session",
+    "counting",
     "emit",
     "emit_line",
     "fail",
@@ -223,3 +225,15 @@ def progress(items: Iterable[T], label: str, total: int | None = None) -> Iterat
     from rich.progress import track
 
     yield from track(items, description=label, total=total, console=Console(stderr=True), transient=True)
+
+
+@contextmanager
+def counting(label: str, what: str) -> Iterator[Callable[[int], None]]:
+    """For work whose end nobody knows: a function to tell how far it has got; on a terminal, shown on stderr."""
+    if not sys.stderr.isatty() or session().json:
+        yield lambda _count: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(label) as status:
+        yield lambda count: status.update(f"{label} {count:,} {what}")

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.cli.manners import read_input
+from ropewalk.cli.manners import counting, read_input
 from ropewalk.cli.places import here
 from ropewalk.errors import Invalid, NotFound
 
@@ -25,7 +25,9 @@ def verify_repository(path: Path | None, ns: str | None, deep: bool, trust: str 
     store = GitStore(find_place(path) if path is not None else here())
     from ropewalk.cli.ledger_proof import verify_channels
 
-    report = check(store, ns, deep=deep, keys=trusted_keys(trust) if trust else ())
+    keys = trusted_keys(trust) if trust else ()
+    with counting("verifying", "entries") as progress:
+        report = check(store, ns, deep=deep, keys=keys, progress=progress)
     channels = verify_channels(store.place.home, ns, deep)
     if ns is not None and not report.steps and not channels["steps"]:
         raise NotFound(f"there is no log {ns!r} in {store.place.git_dir}", topic=ns)

@@ -34,8 +34,14 @@ def verify_repository(
     steps: list[Step] = []
     entries = 0
     for layout, topic in logs:
+        before = entries
         report = verify_log(
-            store, layout, topic, seen=seen.get(layout.head_ref(topic)), keys=keys, progress=progress
+            store,
+            layout,
+            topic,
+            seen=seen.get(layout.head_ref(topic)),
+            keys=keys,
+            progress=lambda count, before=before: progress(before + count),  # type: ignore[misc]
         )
         prefix = "" if len(logs) == 1 else f"{layout.name}/{topic}:"
         steps += [Step(prefix + step.name, step.status, step.detail) for step in report.steps]

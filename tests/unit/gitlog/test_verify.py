@@ -254,3 +254,11 @@ def test_a_log_that_was_seen_and_is_gone_fails(log):
     assert set(failed(verify_repository(log.store))) == {"shiplog/demo:seen_head"}
     log.lines.accept(SHIPLOG, "demo", "test")
     assert verify_repository(log.store).ok
+
+
+def test_progress_is_told_over_all_logs(log):
+    fill(log, 600)
+    fill(log, 2, "other")
+    told: list[int] = []
+    verify_repository(log.store, progress=told.append)
+    assert told == [512, 600, 602]
