@@ -19,6 +19,7 @@ __all__ = ["ancestors", "index", "is_ancestor", "make_links"]
 
 TABLE = "ancestors"
 LINK_BYTES = 1 + KEY_BYTES  # a CBOR head, then the key
+_COUNT_BYTES = {0x98: 1, 0x99: 2, 0x9A: 4}  # CBOR lists whose count follows; a frontier may pass 65,535
 Links = list[list[Key]]
 
 
@@ -115,5 +116,5 @@ def _links(view: View, key: Key, index: int) -> list[Key]:
 
 def _list_head(raw: bytes, at: int) -> tuple[int, int]:
     """How many items the list at `at` has, and where they begin."""
-    size = max(0, raw[at] - 0x97)  # 0x98 and 0x99: the count follows in one byte or two
+    size = _COUNT_BYTES.get(raw[at], 0)
     return (int.from_bytes(raw[at + 1 : at + 1 + size], "big") if size else raw[at] - 0x80), at + 1 + size

@@ -9,11 +9,13 @@ import pytest
 from tests.unit.gossip.conftest import key, memory_log
 
 from ropewalk.errors import RangeExceeded
+from ropewalk.gossip import ancestors
 from ropewalk.gossip.ids import Key, id_of, key_of
-from ropewalk.gossip.log import Log
+from ropewalk.gossip.log import TABLES, Log
 from ropewalk.gossip.message import decode, sign
 from ropewalk.gossip.profiles import PROFILES, V13
 from ropewalk.kernel import cbor
+from ropewalk.stores.memory import MemoryTables
 
 BOTH = pytest.mark.parametrize("profile", ["v0.6", "v0.13"])
 SIZES = pytest.mark.parametrize("size", ["small", "large"])
@@ -157,3 +159,14 @@ def test_wide_frontiers_are_found_whole():
         assert set(log.get_ancestors(last.id, 1)) == {one.id for one in base}
         assert log.get_ancestors(last.id, 3) == [top.id]
         assert log.is_ancestor(last.id, base[-1].id)
+
+
+@pytest.mark.parametrize("count", [0, 1, 23, 24, 255, 256, 65_535, 65_536])
+def test_a_frontier_of_any_width_is_read_back(count):
+    wide = [Key(number.to_bytes(20, "big")) for number in range(count)]
+    last = Key(bytes([9] * 20))
+    table = MemoryTables(TABLES)
+    table.transact(lambda change: change.put("ancestors", last, cbor.dag_encode([[last], wide, [last]])))
+    with table.read() as view:
+        assert ancestors._links(view, last, 1) == wide
+        assert ancestors._links(view, last, 2) == [last]
