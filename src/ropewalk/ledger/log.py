@@ -11,9 +11,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from ropewalk.errors import Conflict, InvalidEnvelope, RopewalkError, Unavailable
+from ropewalk.errors import Conflict, InvalidEnvelope, RopewalkError, Unavailable, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block import (
@@ -29,7 +30,15 @@ from ropewalk.ledger.envelope import Envelope, parse_stored, parse_wire
 from ropewalk.ledger.marks import claim_key, marks_of
 from ropewalk.ledger.policy import Decision, Policy
 from ropewalk.ledger.ports import Blocks, Head, Index, Limits
-from ropewalk.ledger.rules import SUPPORTED_MINORS, Context, Finding, Position, judge_alone, judge_in_place
+from ropewalk.ledger.rules import (
+    SUPPORTED_MINORS,
+    Context,
+    Finding,
+    Position,
+    judge,
+    judge_alone,
+    judge_in_place,
+)
 from ropewalk.ledger.steps import Status
 from ropewalk.ledger.ticket import Duty, Forming, Pending, Receipt, Ticket
 
@@ -129,10 +138,31 @@ class Log:
                 else None
             )
             check_link(below.header if below else None, record.header)
-            envelopes = [parse_stored(raw) for raw in block.envelopes]
+            envelopes = self._judge_sealed(block)
             place = self._blocks.append(block.height, block.lines())
             self._blocks.sync()
             self._take_in(envelopes, block, place)
+
+    def _judge_sealed(self, block: Block) -> list[Envelope]:
+        """The envelopes of a block sealed elsewhere, each judged as if it came to the door. Holds the mutex."""
+        policy_hash = self.policy.hash if self.policy is not None else None
+        if block.header.policy_hash != policy_hash:
+            raise Unverified(
+                f"block {block.height}: made under another policy than this channel's", height=block.height
+            )
+        context = replace(self._context, policy_hash=policy_hash, sealed=True)
+        envelopes = []
+        try:
+            for index, raw in enumerate(block.envelopes):
+                envelope = parse_stored(raw)
+                judge(envelope, context).require()
+                self._pending.add(envelope, Position(block.height, index), Ticket())
+                self._asked = b"", None
+                envelopes.append(envelope)
+        finally:
+            self._pending.clear()
+            self._asked = b"", None
+        return envelopes
 
     # --- what the rules ask (History) -------------------------------------------------------------------------------
 

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 
 import pytest
 from tests.unit.ledger.attesting import attested, dsse
 from tests.unit.ledger.bundling import pack, signed, tar_of, unpack
-from tests.unit.ledger.making import ADA, NODE, chain_of_blocks, observed, opened
+from tests.unit.ledger.making import (
+    ADA,
+    NODE,
+    NOON_NS,
+    chain_of_blocks,
+    changed,
+    command,
+    observed,
+    opened,
+    resigned,
+)
 
-from ropewalk.errors import Denied, Invalid, RopewalkError
+from ropewalk.errors import Denied, Invalid, RopewalkError, Unverified
 from ropewalk.kernel import jcs
-from ropewalk.ledger.block import parse_record
+from ropewalk.ledger.block import GENESIS, Block, parse_record, seal
+from ropewalk.ledger.envelope import Envelope, parse
 from ropewalk.ledger.evidence import EvidenceTrust, evidence_check
 from ropewalk.ledger.policy import STRICT, Policy, parse_policy
 from ropewalk.ledger.proof import Proof, parse_proof
+from ropewalk.ledger.reducers import Moment, Reducer
 from ropewalk.ledger.rules import Context, judge
 from ropewalk.ledger.trust import Trust, parse_trust
 from ropewalk.node.bundle import export_bundle, verify_bundle
+from ropewalk.node.guard import guarded
 from ropewalk.node.ledger import open_channel, verify_channel
 
 TRUST = Trust((NODE.public,), (NODE.public,))
@@ -39,9 +54,9 @@ def test_a_version_of_true_is_no_version_1():
     envelope = observed(0)
     proof = Proof(envelope, 0, (), block.record, 0, envelope.hex_id).to_bytes()
     assert parse_proof(proof).height == 0
-    for parse, raw in ((parse_proof, proof), (parse_trust, TRUST.to_bytes())):
+    for read, raw in ((parse_proof, proof), (parse_trust, TRUST.to_bytes())):
         with pytest.raises(RopewalkError, match="version True"):
-            parse(raw.replace(b'"version":1', b'"version":true'))
+            read(raw.replace(b'"version":1', b'"version":true'))
 
 
 def test_a_policy_that_requires_something_unhashable_is_refused_and_does_not_crash():
@@ -83,3 +98,53 @@ def test_a_manifest_that_names_another_policy_than_its_blocks_fails_even_where_n
     pack(path, tar_of(signed(unpack(path), policy_hash=STRICT.hash.hex())))
     report = verify_bundle(path, TRUST).report
     assert [step.name for step in report.steps if step.status == "failed"] == ["policy_hash"]
+
+
+def sealed(*envelopes: Envelope, policy_hash: bytes | None = None) -> Block:
+    raws = [each.raw for each in envelopes]
+    return seal(
+        NODE,
+        channel="ea.core",
+        height=0,
+        prev_block_hash=GENESIS,
+        envelopes=raws,
+        timestamp_ns=NOON_NS,
+        policy_hash=policy_hash,
+    )
+
+
+def test_a_block_sealed_elsewhere_is_judged_before_it_is_taken_in(tmp_path):
+    forged = {**observed(1).value, "payload_hash": "0" * 64}
+    one, other = command("c-1"), command("c-1", payload={"again": True})
+    with opened(tmp_path) as ledger:
+        for wrong in (
+            sealed(parse(resigned(forged))),
+            sealed(changed(observed(1), NODE)),
+            sealed(one, other),
+            sealed(observed(1), observed(1)),
+            sealed(observed(1), policy_hash=bytes(32)),
+        ):
+            with pytest.raises(RopewalkError):
+                ledger.log.insert(wrong)
+        assert ledger.log.head.height == 0
+        ledger.log.insert(sealed(one, observed(1)))
+        assert ledger.log.submit(one.raw).replayed
+    assert verify_channel(tmp_path, "ea.core", deep=True).ok
+
+
+def test_an_ancestor_in_capitals_is_not_taken_for_one_in_the_channel(tmp_path):
+    with opened(tmp_path) as ledger:
+        ask = command("c-1")
+        ledger.log.submit(ask.raw)
+        spelt = changed(observed(2, correlation_id="c-1"), causality_chain=[ask.hex_id.upper(), "c-1"])
+        finding = judge(spelt, Context(ledger.log)).findings[2]
+        assert (finding.status, finding.detail) == ("not_checked", "1 of 1 ancestors are not in this channel")
+
+
+def test_a_reducer_that_switches_the_guard_off_is_caught_at_it():
+    def sly(state, _event, _moment):
+        sys.setprofile(None)
+        return {**state, "at": time.time()}
+
+    with pytest.raises(Unverified, match="the guard itself"):
+        guarded(Reducer("sly", sly)).fold({}, {}, Moment("c", 0, 0))
