@@ -414,9 +414,10 @@ def _maybe_id(text: str) -> bytes | None:
     if len(text) != 64:
         return None
     try:
-        return bytes.fromhex(text)
+        raw = bytes.fromhex(text)
     except ValueError:
         return None
+    return raw if raw.hex() == text else None  # an id has one spelling
 
 
 def _check_merkle(text: str) -> tuple[bytes, int]:
@@ -437,6 +438,6 @@ def _check_merkle(text: str) -> tuple[bytes, int]:
 
 def _hash(text: Any) -> bytes:
     raw = _maybe_id(text) if isinstance(text, str) else None
-    if raw is None or raw.hex() != text:
+    if raw is None:
         raise InvalidProof("hashes are 64 lower-case hex digits")
     return raw
