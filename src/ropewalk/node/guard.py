@@ -74,9 +74,12 @@ def guarded(reducer: Reducer) -> Reducer:
 
     def fold(state: State, event: dict[str, Any], moment: Moment) -> State:
         found: list[tuple[str, str]] = []
+        over = False
 
         def watch(frame: FrameType, kind: str, called: Any) -> None:
             what = None
+            if over:  # it is we who take the watch away
+                return
             if kind == "c_call":
                 what = _asks(called)
             elif kind == "call":
@@ -94,6 +97,7 @@ def guarded(reducer: Reducer) -> Reducer:
         except _Impure:
             result = None
         finally:
+            over = True
             sys.setprofile(before)
         if found:
             whom, name = found[0]
@@ -122,6 +126,8 @@ def _asks(called: Any) -> tuple[str, str] | None:
                 return _MODULES[kind.__module__], f"{kind.__name__}.{name}"
     if module in _MODULES:
         return _MODULES[module], f"{module}.{name}"
+    if module == "sys" and name in ("setprofile", "settrace", "_setprofileallthreads"):
+        return "the guard itself", f"sys.{name}"
     if module == "builtins" and name in _BUILTINS:
         return _BUILTINS[name], name
     return None
