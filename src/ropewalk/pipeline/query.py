@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +26,8 @@ from ropewalk.pipeline.rows import ENGINES, Engine
 from ropewalk.pipeline.schemas import choose_columns
 
 __all__ = ["OPTIONS", "Query", "make_query"]
+
+ROWS_PER_RANGE_MIN = 5_000  # below this, starting a task costs more than a second hand brings
 
 OPTIONS = (
     "repository",
@@ -53,7 +56,9 @@ class Query:
     end: str | None
     mode: Mode
     columns: tuple[str, ...]
-    rows_per_range: int = ROWS_PER_RANGE
+    rows_per_range: int | None = (
+        None  # None: as many ranges as there are hands, unless they would be small or huge
+    )
     rows_per_batch: int | None = None
     bounds: Bounds = field(default_factory=Bounds)
     only: frozenset[str] | None = None  # topics a filter has left over
@@ -93,12 +98,7 @@ class Query:
 
     def ranges(self) -> list[Range]:
         """The ranges of a batch read."""
-        found: list[Range] = []
-        for name in self.names():
-            extent = self.extent(name)
-            start, end = self._between(name, extent)
-            found += between(self.logs(name.engine), name, start, end, self.rows_per_range)
-        return found
+        return self._cut([(name, *self._between(name, self.extent(name))) for name in self.names()])
 
     def first(self) -> Offset:
         """Where a stream begins."""
@@ -130,13 +130,13 @@ class Query:
 
     def ranges_between(self, start: Offset, end: Offset) -> list[Range]:
         """The ranges from one offset to another."""
-        found: list[Range] = []
-        for name, point in sorted(end.points.items()):
-            begin = start.at(name)
-            if point.position > begin.position:
-                extent = replace(self.extent(name), end=point, fault="")
-                found += between(self.logs(name.engine), name, begin, extent, self.rows_per_range)
-        return found
+        return self._cut(
+            [
+                (name, start.at(name), replace(self.extent(name), end=point, fault=""))
+                for name, point in sorted(end.points.items())
+                if point.position > start.at(name).position
+            ]
+        )
 
     def require(self, recorded: Offset) -> None:
         """Refuse logs that no longer hold what was recorded of them."""
@@ -156,6 +156,16 @@ class Query:
                     expected=point.head,
                     got=got or None,
                 )
+
+    def _cut(self, wanted: list[tuple[LogName, Point, Extent]]) -> list[Range]:
+        rows = sum((end.end.position - start.position) * end.rows_per_entry for _, start, end in wanted)
+        share = -(-int(rows) // (os.cpu_count() or 1))
+        size = self.rows_per_range or min(ROWS_PER_RANGE, max(ROWS_PER_RANGE_MIN, share))
+        return [
+            part
+            for name, start, end in wanted
+            for part in between(self.logs(name.engine), name, start, end, size)
+        ]
 
     def _between(self, name: LogName, extent: Extent) -> tuple[Point, Extent]:
         logs = self.logs(name.engine)
@@ -237,7 +247,7 @@ def make_query(options: Mapping[str, str]) -> Query:
         given.get("end"),
         cast(Mode, mode),
         choose_columns(engines, given.get("columns")),
-        int(given.get("rows_per_partition", ROWS_PER_RANGE)),
+        int(given["rows_per_partition"]) if "rows_per_partition" in given else None,
         None if rows is None else int(rows),
         check=given.get("check", ""),
     )
