@@ -99,6 +99,13 @@ class _Look:
         self.rows = MemoryStore()
 
     def messages(self, progress: Callable[[Iterator[Any]], Iterator[Any]]) -> Step:
+        try:
+            self._read(progress)
+        except RopewalkError as fault:
+            self.faults.setdefault("ids", f"cannot be read: {fault}")
+        return Step("messages", "passed", "")
+
+    def _read(self, progress: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
         tree = Tree(self.rows)
         batch: list[tuple[bytes, bytes]] = []
         for order, raw in progress(self.view.scan("messages")):
@@ -120,7 +127,6 @@ class _Look:
                 tree.insert_many(batch)
                 batch.clear()
         tree.insert_many(batch)
-        return Step("messages", "passed", "")
 
     def parents(self) -> str:
         for key, parents in self.known.items():

@@ -41,11 +41,22 @@ class _View:
             raise NotFound(f"no table {table!r}", name=table) from None
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        found: bytes | None = self._txn.get(key, db=self._db(table))
+        try:
+            found: bytes | None = self._txn.get(key, db=self._db(table))
+        except lmdb.Error as error:
+            raise Unavailable(f"table {table} cannot be read: {error}") from error
         return found
 
     def scan(
         self, table: str, start: bytes = b"", stop: bytes | None = None, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            yield from self._scan(table, start, stop, reverse)
+        except lmdb.Error as error:
+            raise Unavailable(f"table {table} cannot be read: {error}") from error
+
+    def _scan(
+        self, table: str, start: bytes, stop: bytes | None, reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
         with self._txn.cursor(db=self._db(table)) as cursor:
             if not reverse:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import lmdb
 import pytest
 from tests.unit.cli.conftest import Answer, Ropewalk, ropewalk  # noqa: F401 - a fixture
 from tests.unit.gossip.conftest import key
@@ -219,6 +221,19 @@ def test_verify_finds_what_was_tampered_with(said, tmp_path: Path):
     assert steps["signatures"] == "passed"
     assert tampered(said, tmp_path, "ancestors", change_the_index)["ancestors"] == "failed"
     assert tampered(said, tmp_path, "messages", change_a_message)["ids"] == "failed"
+
+
+def test_verify_reports_pages_that_cannot_be_read(said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    append(said)
+
+    def broken(*_: object) -> Iterator[tuple[bytes, bytes]]:
+        raise lmdb.CorruptedError("a page is gone")
+        yield
+
+    monkeypatch.setattr("ropewalk.stores.lmdb._View._scan", broken)
+    answer = said("verify", "--json")
+    assert (answer.code, answer.json["ok"]) == (5, False)
+    assert "a page is gone" in answer.json["steps"][0]["detail"]
 
 
 def test_the_list_of_profiles_is_the_engines():

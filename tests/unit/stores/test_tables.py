@@ -261,3 +261,17 @@ def test_a_map_too_small_for_its_own_tables_grows(tmp_path: Path):
     tables = LmdbTables(tmp_path, tuple("abcdefgh"), map_bytes=1 << 13)
     tables.transact(lambda change: change.put("a", b"k", b"v"))
     tables.close()
+
+
+def test_an_iterator_that_outlives_its_store_says_so(tmp_path: Path):
+    tables = LmdbTables(tmp_path, NAMES)
+    fill(tables, b"one")
+    fill(tables, b"two")
+    with tables.read() as view:
+        rows = view.scan("a")
+        next(rows)
+        tables.close()
+        with pytest.raises(Unavailable):
+            next(rows)
+        with pytest.raises(Unavailable):
+            view.get("a", b"one")
