@@ -133,7 +133,9 @@ def test_exit_codes_of_sync(beside, ropewalk, tmp_path):  # noqa: F811
 
     assert sync("ws://127.0.0.1:1").code == 7
     assert sync("ftp://127.0.0.1:1").code == 2
-    assert sync("tcp://127.0.0.1:1").json["code"] == "Conflict"  # the topic is v0.13 by now
+    assert sync("tcp://127.0.0.1:1").code == 7  # a sync with nobody has made no topic of either profile
+    fill(tmp_path, "two.git", 1, "v0.13")
+    assert sync("tcp://127.0.0.1:1").json["code"] == "Conflict"
 
     async def silent(pipe: Pipe) -> None:
         while await pipe.receive():
