@@ -183,8 +183,18 @@ class Replay:
     def fold(self, events: Sequence[dict[str, Any]], moment: Moment) -> None:
         """Hand verified events to the reducer, in order."""
         fold, state = self.reducer.fold, self.state
-        for event in events:
-            state = fold(state, event, moment)
+        try:
+            for event in events:
+                state = fold(state, event, moment)
+        except RopewalkError:
+            raise
+        except Exception as error:  # somebody else's code: what it trips over is not our defect
+            raise Invalid(
+                f"reducer {self.reducer.name} failed in block {moment.height}: {error!r}",
+                height=moment.height,
+                reducer=self.reducer.name,
+                advice="Mend the reducer; it must take every event of the channel.",
+            ) from error
         self.state = state
         self.envelopes += len(events)
 

@@ -29,6 +29,7 @@ from ropewalk.ledger.evidence import EvidenceTrust, evidence_check
 from ropewalk.ledger.policy import STRICT, Policy, parse_policy
 from ropewalk.ledger.proof import Proof, parse_proof
 from ropewalk.ledger.reducers import Moment, Reducer
+from ropewalk.ledger.replay import Replay
 from ropewalk.ledger.rules import Context, judge
 from ropewalk.ledger.trust import Trust, parse_trust
 from ropewalk.node.bundle import export_bundle, verify_bundle
@@ -148,3 +149,13 @@ def test_a_reducer_that_switches_the_guard_off_is_caught_at_it():
 
     with pytest.raises(Unverified, match="the guard itself"):
         guarded(Reducer("sly", sly)).fold({}, {}, Moment("c", 0, 0))
+
+
+def test_a_reducer_that_trips_is_named_and_is_no_defect_of_ours():
+    def trips(state, _event, _moment):
+        return state["missing"]
+
+    replay = Replay(Reducer("trips", trips), "ea.core")
+    with pytest.raises(Invalid, match=r"reducer trips failed in block 0: KeyError\('missing'\)"):
+        replay.feed(chain_of_blocks(1)[0].lines())
+    assert replay.height == -1
