@@ -57,9 +57,11 @@ def check(envelope: str, file: str | None, channel: str | None) -> None:
     """Judge an envelope without appending it, and explain the decision. Exit 6 if the policy denies it."""
     from ropewalk.ledger.envelope import parse_wire
     from ropewalk.ledger.rules import Context, judge
+    from ropewalk.node.ledger import FOLDER, channel_evidence
 
     found = _policy(file, channel)
-    verdict = judge(parse_wire(read_input(envelope)), Context(policy=found))
+    evidence = None if channel is None else channel_evidence(here().home / FOLDER / channel)
+    verdict = judge(parse_wire(read_input(envelope)), Context(policy=found, evidence=evidence))
     assert verdict.decision is not None
     answer = {**verdict.to_json(), "policy_hash": found.hash.hex(), "explanation": verdict.decision.explain()}
     lines = [verdict.decision.explain()]

@@ -49,7 +49,7 @@ class Trust:
             else "any policy (none is pinned)"
         )
         lines.append(
-            f"evidence that ends in one of {len(self.roots)} pinned roots"
+            f"{len(self.roots)} roots for evidence, which is judged where it is taken in, not in blocks and bundles"
             if self.roots
             else "no roots for evidence: certificate chains stay unchecked"
         )

@@ -39,6 +39,7 @@ __all__ = [
     "Channel",
     "ChannelSettings",
     "OpenLog",
+    "channel_evidence",
     "channels",
     "create_channel",
     "open_channel",
@@ -272,7 +273,7 @@ class OpenLog:
             policy=settings.policy,
             limits=limits,
             keep_evidence=self._keep_evidence,
-            evidence=_evidence_of(channel.folder, now_ns),
+            evidence=channel_evidence(channel.folder, now_ns),
         )
 
     def _keep_evidence(self, name: str, raw: bytes) -> None:
@@ -297,7 +298,9 @@ class OpenLog:
         self.close()
 
 
-def _evidence_of(folder: Path, now_ns: Callable[[], int]) -> Callable[[Envelope], tuple[Status, str]] | None:
+def channel_evidence(
+    folder: Path, now_ns: Callable[[], int] = time.time_ns
+) -> Callable[[Envelope], tuple[Status, str]] | None:
     """How evidence is judged in a channel that has an evidence.json; without one, only its binding is."""
     try:
         raw = (folder / "evidence.json").read_bytes()

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.ledger.making import changed, command, observed
+from tests.unit.ledger.attesting import attested, dsse
+from tests.unit.ledger.making import ADA, changed, command, observed
 
 from ropewalk.cli.main import run
 from ropewalk.kernel import jcs
@@ -345,3 +346,16 @@ def test_a_payload_that_was_changed_or_never_kept_is_not_shown(ropewalk):
 
 def test_a_folder_instead_of_a_file_of_lines_is_not_found(ropewalk):
     assert ropewalk("ledger", "append", "--channel", "audit", "--file", ".", "--jsonl").code == 3
+
+
+def test_policy_check_judges_evidence_as_the_channel_would(ropewalk):
+    rule = {"id": "r", "name": "n", "version": 1, "kind": "evidence_checked", "decision": "deny"}
+    Path("policy.json").write_bytes(jcs.encode({"version": 1, "rules": [rule]}))
+    assert ropewalk("ledger", "create", "--channel", "built", "--policy", "policy.json").code == 0
+    Path("true.json").write_bytes(attested(dsse(ADA), "slsa.v1").raw)
+    check = ("ledger", "policy", "check", "--file", "true.json", "--channel", "built")
+    append = ("ledger", "append", "--channel", "built", "--file", "true.json")
+    assert (ropewalk(*check).code, ropewalk(*append).code) == (6, 6)
+    config = {"version": 1, "keys": [ADA.public.to_json()], "builders": ["https://builder.example/v1"]}
+    Path("repo.git/ropewalk/ledger/built/evidence.json").write_text(json.dumps(config))
+    assert (ropewalk(*check).code, ropewalk(*append).code) == (0, 0)
