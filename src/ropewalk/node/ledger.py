@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ropewalk.errors import Conflict, Damaged, NotFound, Unavailable
+from ropewalk.errors import Conflict, Damaged, Invalid, InvalidJson, InvalidKey, NotFound, Unavailable
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.block import Block, check_channel_name, parse_record
@@ -112,16 +112,27 @@ def read_settings(home: Path, channel: str) -> ChannelSettings:
             channel=channel,
             advice="Make one with `ropewalk ledger create --channel NAME`, or append to it.",
         ) from error
+    except InvalidJson as error:
+        raise Damaged(f"channel {channel}: channel.json is no JSON", reason="settings") from error
     if not isinstance(value, dict) or value.get("version") != 1 or value.get("channel") != channel:
         raise Damaged(f"channel {channel}: channel.json is not ours", reason="settings")
     policy = None
     if value.get("policy_hash") is not None:
-        policy = parse_policy((folder / "policy.json").read_bytes())
+        try:
+            policy = parse_policy((folder / "policy.json").read_bytes())
+        except (FileNotFoundError, Invalid) as error:
+            raise Damaged(
+                f"channel {channel}: policy.json is missing or cannot be read", reason="policy"
+            ) from error
         if policy.hash.hex() != value["policy_hash"]:
             raise Damaged(
                 f"channel {channel}: policy.json is not the policy of this channel", reason="policy"
             )
-    return ChannelSettings(channel, str(value.get("key")), PublicKey.from_json(value.get("signer")), policy)
+    try:
+        signer = PublicKey.from_json(value.get("signer"))
+    except InvalidKey as error:
+        raise Damaged(f"channel {channel}: channel.json names no signer", reason="settings") from error
+    return ChannelSettings(channel, str(value.get("key")), signer, policy)
 
 
 class Channel:

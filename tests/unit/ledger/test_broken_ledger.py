@@ -21,7 +21,7 @@ from tests.unit.ledger.making import (
     resigned,
 )
 
-from ropewalk.errors import Denied, Invalid, RopewalkError, Unverified
+from ropewalk.errors import Damaged, Denied, Invalid, RopewalkError, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.ledger.block import GENESIS, Block, parse_record, seal
 from ropewalk.ledger.envelope import Envelope, parse
@@ -34,7 +34,7 @@ from ropewalk.ledger.rules import Context, judge
 from ropewalk.ledger.trust import Trust, parse_trust
 from ropewalk.node.bundle import export_bundle, verify_bundle
 from ropewalk.node.guard import guarded
-from ropewalk.node.ledger import open_channel, verify_channel
+from ropewalk.node.ledger import open_channel, read_settings, verify_channel
 
 TRUST = Trust((NODE.public,), (NODE.public,))
 
@@ -159,3 +159,19 @@ def test_a_reducer_that_trips_is_named_and_is_no_defect_of_ours():
     with pytest.raises(Invalid, match=r"reducer trips failed in block 0: KeyError\('missing'\)"):
         replay.feed(chain_of_blocks(1)[0].lines())
     assert replay.height == -1
+
+
+def test_settings_that_somebody_spoilt_are_damage_and_not_the_callers_bad_input(tmp_path):
+    with opened(tmp_path, policy=STRICT) as ledger:
+        folder = ledger.channel.folder
+    whole = json.loads((folder / "channel.json").read_bytes())
+    for raw in (b"{", b"[]", json.dumps({**whole, "signer": 1}).encode()):
+        (folder / "channel.json").write_bytes(raw)
+        with pytest.raises(Damaged):
+            read_settings(tmp_path, "ea.core")
+    (folder / "channel.json").write_text(json.dumps(whole))
+    assert read_settings(tmp_path, "ea.core").policy == STRICT
+    for spoil in (lambda: (folder / "policy.json").write_bytes(b"{"), (folder / "policy.json").unlink):
+        spoil()
+        with pytest.raises(Damaged):
+            read_settings(tmp_path, "ea.core")
