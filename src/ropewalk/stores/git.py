@@ -139,8 +139,9 @@ class GitStore:
         folder = self.pack_folder
         target = folder / f"pack-{name}.pack"
         keep, target_index = target.with_suffix(".keep"), target.with_suffix(".idx")
-        temporary = folder / f".ropewalk-{os.getpid()}-{next(_counter)}.pack"
-        temporary_index = temporary.with_suffix(".idx")
+        # Not `.pack` and `.idx`: git takes every such file for a pack, also one that is being written.
+        stem = f".ropewalk-{os.getpid()}-{next(_counter)}"
+        temporary, temporary_index = folder / f"{stem}.new-pack", folder / f"{stem}.new-idx"
         made: list[Path] = []
         try:
             made.append(keep)

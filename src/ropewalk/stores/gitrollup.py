@@ -131,7 +131,7 @@ def _choose(packs: list[_Pack]) -> list[_Pack]:
 
 def _join(folder: Path, packs: list[_Pack], disk: Disk) -> int:
     """Write one pack with the objects of all, then remove them."""
-    temporary = folder / f".ropewalk-{os.getpid()}-rollup.pack"
+    temporary = folder / f".ropewalk-{os.getpid()}-rollup.new-pack"
     entries: list[PackEntry] = []
     seen: set[bytes] = set()
     joined: list[_Pack] = []
@@ -186,7 +186,7 @@ def _seal(descriptor: int, count: int, disk: Disk) -> bytes:
 
 def _publish(folder: Path, temporary: Path, entries: list[PackEntry], checksum: bytes, disk: Disk) -> None:
     target = folder / f"pack-{checksum.hex()}.pack"
-    index = temporary.with_suffix(".idx")
+    index = temporary.with_suffix(".new-idx")  # git takes every `.idx` for one that is complete
     with contextlib.suppress(FileNotFoundError):
         index.unlink()
     disk.write_new(index, build_index(entries, checksum))

@@ -20,6 +20,7 @@ from ropewalk.errors import (
     NotFound,
     Unavailable,
 )
+from ropewalk.stores.durable import Disk
 from ropewalk.stores.git import GitStore
 from ropewalk.stores.gitrollup import pack_count, roll_up
 from ropewalk.stores.packs import build_pack, object_id, read_index
@@ -354,3 +355,20 @@ def test_packed_refs_that_git_holds_are_left_alone(store, place):
     lock.unlink()
     store.drop_head(REF, A)
     assert store.head(REF) is None
+
+
+def test_git_never_takes_a_pack_being_written_for_a_pack(place):
+    names: set[str] = set()
+
+    class Watching(Disk):
+        def rename(self, old, new):
+            names.update(path.name for path in place.git_dir.joinpath("objects/pack").iterdir())
+            super().rename(old, new)
+
+    store = GitStore(place, disk=Watching())
+    for n in range(4):
+        with store.put([blob(b"%d" % n)]):
+            pass
+    assert roll_up(store.pack_folder, place.home / "locks", store.disk, at_most=1)
+    assert any(name.startswith(".ropewalk-") for name in names)
+    assert not [name for name in names if not name.startswith("pack-") and name.endswith((".pack", ".idx"))]
