@@ -11,7 +11,7 @@ from ropewalk.cli.places import signing_key
 __all__ = ["anchor"]
 
 
-@click.group("anchor", cls=Group)
+@click.group("anchor", cls=Group, epilog="Examples:\n  ropewalk shiplog anchor ls --ns prod\n")
 def anchor() -> None:
     """Anchors name a head at a moment: at a rollout, at the end of a batch, before a compaction."""
 

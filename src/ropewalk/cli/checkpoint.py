@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["checkpoint"]
 
 
-@click.group("checkpoint", cls=Group)
+@click.group("checkpoint", cls=Group, epilog="Examples:\n  ropewalk shiplog checkpoint ls\n")
 def checkpoint() -> None:
     """Where consumers stand. A checkpoint is advice to its consumer, not a proof of anything."""
 

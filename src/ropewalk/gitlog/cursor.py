@@ -22,11 +22,11 @@ from ropewalk.kernel.ulid import Ulid
 __all__ = [
     "Cursor",
     "check_kind",
+    "find_cursor",
     "height_of",
     "kind_kept",
     "move_cursor",
     "portable_form",
-    "read_any_cursor",
     "read_cursor",
     "split_ref",
 ]
@@ -82,7 +82,7 @@ def read_cursor(repo: Repo, group: str, topic: str) -> Cursor | None:
         ) from error
 
 
-def read_any_cursor(repo: Repo, group: str, topic: str) -> Cursor | None:
+def find_cursor(repo: Repo, group: str, topic: str) -> Cursor | None:
     """As `read_cursor`; what cannot be read is a cursor without ULID, so that it can be listed and set again."""
     try:
         return read_cursor(repo, group, topic)

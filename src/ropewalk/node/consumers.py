@@ -11,9 +11,9 @@ from ropewalk.gitlog.commit import parse_message
 from ropewalk.gitlog.cursor import (
     Cursor,
     check_kind,
+    find_cursor,
     height_of,
     move_cursor,
-    read_any_cursor,
     read_cursor,
     split_ref,
 )
@@ -52,7 +52,7 @@ def consume(log: Repository, group: str, topic: str, limit: int, layout: Layout)
 
 def cursors(log: Repository) -> list[Cursor]:
     """Every cursor of the repository; one that cannot be read has no ULID."""
-    found = (read_any_cursor(log.store, *split_ref(ref)) for ref in log.store.heads(CONSUMERS))
+    found = (find_cursor(log.store, *split_ref(ref)) for ref in log.store.heads(CONSUMERS))
     return [cursor for cursor in found if cursor is not None]
 
 
@@ -69,7 +69,7 @@ def reset_cursor(
     log: Repository, group: str, topic: str, to: str, *, dry_run: bool = False
 ) -> dict[str, Any]:
     """Move a group to an event, to `beginning` or to `now`; says what changes."""
-    old = read_any_cursor(log.store, group, topic)
+    old = find_cursor(log.store, group, topic)
     layout = _layout_of(log, topic, old)
     line = log.lines.line(layout, topic)
     place: Place | None
