@@ -227,8 +227,8 @@ def test_verify_reports_pages_that_cannot_be_read(said, tmp_path: Path, monkeypa
     append(said)
 
     def broken(*_: object) -> Iterator[tuple[bytes, bytes]]:
+        yield from ()
         raise lmdb.CorruptedError("a page is gone")
-        yield
 
     monkeypatch.setattr("ropewalk.stores.lmdb._View._scan", broken)
     answer = said("verify", "--json")

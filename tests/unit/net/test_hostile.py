@@ -41,6 +41,7 @@ from ropewalk.gossip.questions import (
 )
 from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.prolly import ANCHOR, ANCHOR_HASH, Node, build, node_hash
+from ropewalk.kernel.prolly.diff import CHILDREN_MAX
 from ropewalk.net.multistream import Dialer, Listener
 from ropewalk.net.muxer import Muxer, Stream
 from ropewalk.net.pipe import Pipe
@@ -193,7 +194,7 @@ def test_a_bad_signature_after_good_messages_keeps_the_good_ones():
 
 
 def test_endless_children():
-    many = tuple(Node(0, n.to_bytes(20, "big"), bytes([200] * 16)) for n in range(1, 6000))
+    many = tuple(Node(0, n.to_bytes(20, "big"), bytes([200] * 16)) for n in range(1, CHILDREN_MAX + 1))
     nodes = (Node(0, ANCHOR, ANCHOR_HASH), *many)
     root = Node(1, ANCHOR, node_hash([node.hash for node in nodes]))
     cut(

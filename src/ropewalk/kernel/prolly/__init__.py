@@ -5,7 +5,17 @@
 
 from __future__ import annotations
 
-from ropewalk.kernel.prolly.diff import GetChildren, GetRoot, Missing, Step, answer, compare, diff
+from ropewalk.kernel.prolly.diff import (
+    GetChildren,
+    GetRoot,
+    Missing,
+    Step,
+    answer,
+    check_children,
+    check_root,
+    compare,
+    diff,
+)
 from ropewalk.kernel.prolly.memory import MemoryStore
 from ropewalk.kernel.prolly.node import (
     ANCHOR,
@@ -40,6 +50,8 @@ __all__ = [
     "Tree",
     "answer",
     "build",
+    "check_children",
+    "check_root",
     "compare",
     "diff",
     "is_boundary",

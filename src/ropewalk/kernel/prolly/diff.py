@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ropewalk.errors import BrokenLink, DigestMismatch, ProofRefused
+from ropewalk.errors import BrokenLink, DigestMismatch, ProofRefused, TooLarge
 from ropewalk.kernel.prolly.node import (
     ANCHOR,
     ANCHOR_HASH,
@@ -35,6 +35,8 @@ __all__ = [
     "Missing",
     "Step",
     "answer",
+    "check_children",
+    "check_root",
     "compare",
     "diff",
 ]
@@ -82,7 +84,7 @@ def compare(target: Source, *, children_max: int = CHILDREN_MAX) -> Generator[St
     root = yield GetRoot()
     if not isinstance(root, Node):
         raise ProofRefused("the source answered without a root", step="root")
-    _check_root(root)
+    check_root(root)
     target_root = target.get_root()
     if root.level == 0 or (root.level, root.hash) == (target_root.level, target_root.hash):
         return
@@ -96,7 +98,7 @@ def compare(target: Source, *, children_max: int = CHILDREN_MAX) -> Generator[St
         children = yield GetChildren(node.level, node.key)
         if not isinstance(children, Sequence):
             raise ProofRefused("the source answered without children", step="children")
-        _check_children(node, stop, children, children_max)
+        check_children(node, stop, children, children_max)
         if node is root and len(children) == 1:
             raise ProofRefused("the root has a single child, which would be the root itself", step="root")
         if node.level == 1:
@@ -147,9 +149,17 @@ def _holds(target: Source, leaf: Node) -> bool:
     return own is not None and own.hash == leaf.hash
 
 
-def _check_root(root: Node) -> None:
+def check_root(root: Node) -> None:
+    """Refuse a root that no tree has.
+
+    >>> check_root(Node(0, ANCHOR, ANCHOR_HASH))
+    """
+    if len(root.hash) != HASH_BYTES:
+        raise ProofRefused(f"root with a hash of {len(root.hash)} bytes", step="root")
     if not 0 <= root.level <= LEVEL_MAX:
-        raise ProofRefused(f"root on level {root.level}; {LEVEL_MAX} is the highest", step="root")
+        raise TooLarge(
+            f"a tree of {root.level} levels; at most {LEVEL_MAX}", size=root.level, limit=LEVEL_MAX
+        )
     if root.key != ANCHOR:
         raise BrokenLink(f"root with the key {root.key[:32].hex()}; a root is an anchor", step="root")
     if root.level == 0 and root.hash != ANCHOR_HASH:
@@ -161,11 +171,24 @@ def _check_root(root: Node) -> None:
         )
 
 
-def _check_children(node: Node, stop: bytes | None, children: Sequence[Node], children_max: int) -> None:
-    """Refuse children that are not exactly those the node's hash and the shape of every tree call for."""
+def check_children(
+    node: Node, stop: bytes | None, children: Sequence[Node], children_max: int = CHILDREN_MAX
+) -> None:
+    """Refuse children that are not exactly those the node's hash and the shape of every tree call for.
+
+    `stop` is the key that everything below the node must stay under, None at the right edge.
+
+    >>> from ropewalk.kernel.prolly.tree import build
+    >>> tree = build([(b"a", b"1")])
+    >>> check_children(tree.root, None, tree.get_children(1, ANCHOR))
+    """
     where = f"children of {node.key.hex() or 'the anchor'} on level {node.level}"
-    if not 0 < len(children) <= children_max:
-        raise ProofRefused(f"{where}: {len(children)} nodes; 1 to {children_max} are allowed", step="count")
+    if not children:
+        raise BrokenLink(f"{where}: there are no children", step="count")
+    if len(children) > children_max:
+        raise TooLarge(
+            f"{where}: {len(children)}; at most {children_max}", size=len(children), limit=children_max
+        )
     below = node.key
     for at, child in enumerate(children):
         if child.level != node.level - 1:
@@ -192,7 +215,10 @@ def _check_children(node: Node, stop: bytes | None, children: Sequence[Node], ch
     got = node_hash(child.hash for child in children)
     if got != node.hash:
         raise DigestMismatch(
-            f"{where}: their hash is not the node's", expected=node.hash.hex(), got=got.hex(), where=where
+            f"{where}: they have another hash than the node",
+            expected=node.hash.hex(),
+            got=got.hex(),
+            where=where,
         )
 
 
