@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from typing import Any
 
 import pytest
 
@@ -269,7 +270,7 @@ def test_a_writer_interrupted_in_the_queue_holds_up_nobody(log, monkeypatch):
         def wait(self, timeout=None):
             raise KeyboardInterrupt
 
-    request = writer._Request
+    request: Any = writer._Request
     monkeypatch.setattr(writer, "_Request", lambda *given: request(*given, woken=Interrupted()))
     with pytest.raises(KeyboardInterrupt):
         log.append("demo", EVENT)

@@ -139,9 +139,11 @@ def test_letting_old_packs_go_disturbs_nobody_who_reads_them(tmp_path, monkeypat
         (tmp_path / f"pack-{name}.idx").write_bytes(index)
     packs = opened(tmp_path)
     wanted = bytes.fromhex(object_id("blob", raws[0]))
-    pack, offset = packs._find(wanted)
+    found = packs._find(wanted)
+    assert found is not None
+    held, offset = found
     for raw in raws[1:]:  # pushes the first one out while somebody holds it
         assert packs.read(object_id("blob", raw)) == ("blob", raw)
-    assert pack.entry(offset)[1] == raws[0]
+    assert held.entry(offset)[1] == raws[0]
     assert sum(each.is_open for each in packs._packs.values()) <= 2
     assert packs.read(wanted.hex()) == ("blob", raws[0])
