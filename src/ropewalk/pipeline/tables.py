@@ -113,10 +113,12 @@ def deployments(events: DataFrame) -> DataFrame:
         F.col("entry_id").alias("commit"),
     )
     found = found.where("service is not null and status is not null")
-    place = Window.partitionBy("topic", "env", "service").orderBy("height")
-    ahead = place.rowsBetween(1, Window.unboundedFollowing)
+    # From the newest to the oldest: what comes later is then what went before, which Spark keeps as it goes. The same
+    # frame looking forwards would be walked anew for every row.
+    place = Window.partitionBy("topic", "env", "service").orderBy(F.desc("height"))
+    ahead = place.rowsBetween(Window.unboundedPreceding, -1)
     stands = F.col("status").isin(*STANDING)
-    later = F.first(F.when(stands, F.col("ended")), ignorenulls=True).over(ahead)
+    later = F.last(F.when(stands, F.col("ended")), ignorenulls=True).over(ahead)
     stands_later = F.coalesce(F.max(stands.cast("int")).over(ahead), F.lit(0))
     return found.select(
         "*",
