@@ -8,13 +8,12 @@ from typing import Any
 
 import click
 
-from ropewalk.cli.manners import Group, emit, progress, read_input, say, session, write_output
+from ropewalk.cli.manners import MARKS, Group, emit, progress, read_input, say, session, write_output
 from ropewalk.cli.places import here, signing_key
 
 __all__ = ["bundle", "verify_bundle_file"]
 
 VERIFICATION_FAILED = 5
-SIGNS = {"passed": "✓", "failed": "✗", "not_checked": "–"}
 
 
 @click.group(
@@ -146,7 +145,7 @@ def verify(file: str, trust: str, report: str | None, deep: bool, max_bytes: int
             [
                 f"{'ok' if answer.ok else 'FAILED'}  {file}  {counts}",
                 *(
-                    f"  {SIGNS[step.status]} {step.name}: {step.status}{f' – {step.detail}' if step.detail else ''}"
+                    f"  {MARKS[step.status]} {step.name}: {step.status}{f' – {step.detail}' if step.detail else ''}"
                     for step in answer.steps
                 ),
             ]
@@ -160,7 +159,7 @@ def verify_bundle_file(path: Path | None, _ns: str | None, deep: bool, trust: st
     """What `ropewalk verify` says of a bundle. Without a trust file, whose keys these are stays unchecked."""
     from ropewalk.errors import RopewalkError
     from ropewalk.kernel.keys import PublicKey
-    from ropewalk.ledger.steps import Report, Step
+    from ropewalk.kernel.report import Report, Step
     from ropewalk.ledger.trust import Trust, parse_trust
     from ropewalk.node.bundle import inspect_bundle, verify_bundle
 

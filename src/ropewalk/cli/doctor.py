@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Literal
 
 import click
 
-from ropewalk.cli.manners import Command, emit
+from ropewalk.cli.manners import MARKS, Command, emit
 from ropewalk.cli.places import NODE_KEY, here, key_folder, named_repository
-from ropewalk.errors import NotFound, RopewalkError
+from ropewalk.errors import NotFound, RopewalkError, Unavailable
+from ropewalk.kernel.report import Step
 
-__all__ = ["Check", "doctor"]
-
-Status = Literal["passed", "failed", "not_checked"]
-MARKS: dict[Status, str] = {"passed": "✓", "failed": "✗", "not_checked": "–"}
+__all__ = ["doctor"]
 
 # distribution → what it is for; each is imported, because an installed wheel can still be the wrong one.
 LIBRARIES = {
@@ -32,22 +29,13 @@ LIBRARIES = {
     "libipld": ("libipld", "DAG-CBOR"),
     "lmdb": ("lmdb", "indexes and gossip stores"),
     "orjson": ("orjson", "fast JSON"),
-    "pygit2": ("pygit2", "reading git"),
+    "pygit2": ("pygit2", "git configuration and new repositories"),
     "pynacl": ("nacl.bindings", "Ed25519 and sealing"),
     "rfc8785": ("rfc8785", "canonical JSON"),
     "websockets": ("websockets", "talking to gossip peers"),
     "zstandard": ("zstandard", "bundles"),
 }
 FREE_BYTES_MIN = 256 << 20  # below this, say so before a write does
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at."""
-
-    name: str
-    status: Status
-    detail: str
 
 
 @click.command(
@@ -58,37 +46,50 @@ def doctor() -> None:
 
     Ends with 7 if something that is needed is missing or broken.
     """
-    checks = [*_installation(), *_keys(), *_repository()]
+    checks = [*_installation(), *_spark(), *_keys(), *_repository()]
     ok = all(check.status != "failed" for check in checks)
     emit(
-        {"ok": ok, "checks": [asdict(check) for check in checks]},
+        {"ok": ok, "checks": [check.to_json() for check in checks]},
         lambda: "\n".join(f"{MARKS[c.status]}  {c.name:14}{c.detail}" for c in checks),
     )
     if not ok:
         raise click.exceptions.Exit(7)
 
 
-def _installation() -> Iterator[Check]:
+def _installation() -> Iterator[Step]:
     version = sys.version_info
-    yield Check("python", "passed" if version >= (3, 11) else "failed", ".".join(map(str, version[:3])))
+    yield Step("python", "passed" if version >= (3, 11) else "failed", ".".join(map(str, version[:3])))
     for distribution, (module, purpose) in LIBRARIES.items():
         try:
             import_module(module)
-            yield Check(distribution, "passed", f"{metadata.version(distribution)}, {purpose}")
+            yield Step(distribution, "passed", f"{metadata.version(distribution)}, {purpose}")
         except Exception as error:  # a broken wheel may raise anything
-            yield Check(distribution, "failed", f"{error}; needed for {purpose}: pip install {distribution}")
+            yield Step(distribution, "failed", f"{error}; needed for {purpose}: pip install {distribution}")
     git = shutil.which("git")
     if git is None:
-        yield Check("git", "not_checked", "not on PATH; needed only for clone, fetch and push")
+        yield Step("git", "not_checked", "not on PATH; needed only for clone, fetch and push")
     else:
         answer = subprocess.run([git, "--version"], capture_output=True, text=True, check=False, timeout=10)
-        yield Check("git", "passed", answer.stdout.strip().removeprefix("git version "))
+        yield Step("git", "passed", answer.stdout.strip().removeprefix("git version "))
 
 
-def _keys() -> Iterator[Check]:
+def _spark() -> Iterator[Step]:
+    from ropewalk.pipeline.launch import find_java, require_spark
+
+    try:
+        require_spark()
+        java = find_java(os.environ)
+        yield Step(
+            "spark", "passed", f"{metadata.version('pyspark')}, Java {java.version} by {java.found_by}"
+        )
+    except Unavailable as error:
+        yield Step("spark", "not_checked", f"{error.detail}; only the pipeline needs it. {error.advice_now}")
+
+
+def _keys() -> Iterator[Step]:
     folder = key_folder()
     if not folder.is_dir():
-        yield Check("keys", "not_checked", "none yet; `ropewalk key new NAME` makes one")
+        yield Step("keys", "not_checked", "none yet; `ropewalk key new NAME` makes one")
         return
     yield _attempt("keys", lambda: f"{_look_at_keys(folder)}, in the user's configuration directory")
 
@@ -104,11 +105,11 @@ def _look_at_keys(folder: Path) -> str:
     return f"{len(found)} that only you can read"
 
 
-def _repository() -> Iterator[Check]:
+def _repository() -> Iterator[Step]:
     try:
         place = here()
     except NotFound as error:
-        yield Check(
+        yield Step(
             "repository",
             "failed" if named_repository() else "not_checked",
             f"{error.detail}; `ropewalk init PATH` makes one",
@@ -116,11 +117,11 @@ def _repository() -> Iterator[Check]:
         return
     yield _attempt("repository", lambda: _look_at_repository(place.git_dir))
     free = shutil.disk_usage(place.git_dir).free
-    yield Check("disk", "passed" if free >= FREE_BYTES_MIN else "failed", f"{free >> 20:,} MiB free")
+    yield Step("disk", "passed" if free >= FREE_BYTES_MIN else "failed", f"{free >> 20:,} MiB free")
     if (place.keys / f"{NODE_KEY}.json").is_file():
         yield _attempt("node key", lambda: f"{_look_at_keys(place.keys)}; signs blocks and bundles")
     else:
-        yield Check("node key", "not_checked", "`ropewalk init` on this repository makes one")
+        yield Step("node key", "not_checked", "`ropewalk init` on this repository makes one")
 
 
 def _look_at_repository(git_dir: Path) -> str:
@@ -136,8 +137,8 @@ def _look_at_repository(git_dir: Path) -> str:
     return f"{git_dir}, {len(topics)} log refs"
 
 
-def _attempt(name: str, look: Callable[[], str]) -> Check:
+def _attempt(name: str, look: Callable[[], str]) -> Step:
     try:
-        return Check(name, "passed", look())
+        return Step(name, "passed", look())
     except Exception as error:  # whatever is wrong is what a doctor is asked to say
-        return Check(name, "failed", str(error))
+        return Step(name, "failed", str(error))

@@ -9,11 +9,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from ropewalk.cli.manners import Group, emit, emit_line, progress, read_input, say, session, write_output
+from ropewalk.cli.manners import (
+    MARKS,
+    Group,
+    emit,
+    emit_line,
+    progress,
+    read_input,
+    say,
+    session,
+    write_output,
+)
 from ropewalk.cli.places import NODE_KEY, here, signing_key
 
 if TYPE_CHECKING:
-    from ropewalk.ledger.steps import Report
+    from ropewalk.kernel.report import Report
 
 __all__ = ["ledger"]
 
@@ -318,11 +328,11 @@ def verify(channel: str | None, deep: bool, trust: str | None) -> None:
 
 
 def _lines(answers: dict[str, Report]) -> list[str]:
-    signs = {"passed": "✓", "failed": "✗", "not_checked": "–"}
     out = []
     for name, one in answers.items():
-        out.append(f"{'ok' if one.ok else 'FAILED'}  {name}  {one.counts}")
-        out += [f"  {signs[step.status]} {step.name}: {step.detail or step.status}" for step in one.steps]
+        counts = ", ".join(f"{count} {noun}" for noun, count in one.counts.items())
+        out.append(f"{'ok' if one.ok else 'FAILED'}  {name}  {counts}")
+        out += [f"  {MARKS[step.status]} {step.name}: {step.detail or step.status}" for step in one.steps]
     return out
 
 

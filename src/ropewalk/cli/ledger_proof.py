@@ -28,8 +28,8 @@ def verify_proof_file(path: Path, _ns: str | None, _deep: bool, trust: str | Non
     """The report on a proof: of an envelope, of a range of blocks, or of one head under another."""
     from ropewalk.errors import ProofRefused
     from ropewalk.kernel import jcs
+    from ropewalk.kernel.report import Report, Step
     from ropewalk.ledger.proof import parse_consistency, parse_proof, parse_range, verify_proof
-    from ropewalk.ledger.steps import Report, Step
     from ropewalk.ledger.trust import parse_trust
 
     raw = read_input(str(path))

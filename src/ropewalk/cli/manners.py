@@ -20,6 +20,7 @@ import click
 from ropewalk.errors import NotFound, RopewalkError, Unavailable
 
 __all__ = [
+    "MARKS",
     "Command",
     "Group",
     "Session",
@@ -34,6 +35,8 @@ __all__ = [
     "write_output",
 ]
 
+# How a step of a report is shown to people.
+MARKS = {"passed": "✓", "failed": "✗", "not_checked": "–"}
 INPUT_BYTES_MAX = 64 << 20  # one document on stdin or in a file; streams of documents use --jsonl
 T = TypeVar("T")
 

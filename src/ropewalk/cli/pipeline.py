@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.manners import Group, emit, emit_line, say, session
+from ropewalk.cli.manners import MARKS, Group, emit, emit_line, say, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -291,8 +291,7 @@ def _keep_verdicts(store: Warehouse, rows: list[dict[str, Any]]) -> None:
 
 
 def _report_text(report: Any) -> str:
-    marks = {"passed": "✓", "failed": "✗", "not_checked": "–"}
-    lines = [f"{marks[step.status]} {step.name:<24} {step.detail}" for step in report.steps]
+    lines = [f"{MARKS[step.status]} {step.name:<24} {step.detail}" for step in report.steps]
     lines += [
         f"✗ {log.log.engine} {log.log.topic}: first bad entry {log.entry}: {log.detail}"
         for log in report.logs

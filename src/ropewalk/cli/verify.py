@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ropewalk.cli.manners import Command, emit, session
+from ropewalk.cli.manners import MARKS, Command, emit, session
 from ropewalk.errors import Invalid, NotFound
 
 __all__ = ["KINDS", "verify"]
@@ -70,8 +70,7 @@ def kind_of(path: Path) -> str:
 
 def plain(report: dict[str, Any]) -> str:
     """A report for people: one line a step, the verdict last."""
-    marks = {"passed": "✓", "failed": "✗", "not_checked": "–"}
-    lines = [f"{marks[step['status']]} {step['name']:<28} {step['detail']}" for step in report["steps"]]
+    lines = [f"{MARKS[step['status']]} {step['name']:<28} {step['detail']}" for step in report["steps"]]
     unchecked = sum(step["status"] == "not_checked" for step in report["steps"])
     verdict = "ok" if report["ok"] else "FAILED"
     left = f"{unchecked} steps not checked" if unchecked else "nothing unchecked"

@@ -17,12 +17,12 @@ from ropewalk.gitlog.envelope import read_envelope
 from ropewalk.gitlog.layout import ENVELOPE_SCHEMA_ID, MESSAGES, TRAILER_SCHEMA_ID, Layout
 from ropewalk.gitlog.log import Repo, find_blob, get_object
 from ropewalk.gitlog.objects import Commit, Oid, parse_commit, parse_tree
-from ropewalk.gitlog.report import Report, Step
 from ropewalk.gitlog.vouch import anchored_commits, check_anchors, check_signed_heads
 from ropewalk.kernel import schema
 from ropewalk.kernel.digest import ContentId
 from ropewalk.kernel.entry import EMPTY, Entry, EntryId, Span, check_span, join
 from ropewalk.kernel.keys import PublicKey
+from ropewalk.kernel.report import Report, Step
 
 __all__ = ["verify_log"]
 
@@ -78,7 +78,7 @@ def verify_log(
     except RopewalkError as error:
         chain = error.detail
     _check_root(walk, complete=not chain)
-    return Report(tuple(_steps(repo, layout, topic, walk, span, chain, met, seen, keys)), span.count)
+    return Report.of(_steps(repo, layout, topic, walk, span, chain, met, seen, keys), entries=span.count)
 
 
 def _runs(repo: Repo, head: str | None) -> Iterator[list[tuple[Oid, Commit, bytes]]]:

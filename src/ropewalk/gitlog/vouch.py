@@ -9,11 +9,11 @@ from ropewalk.gitlog.anchor import Anchor, anchors, note_text
 from ropewalk.gitlog.heads import StoredHead, check_signed_head, origin_of, signed_heads
 from ropewalk.gitlog.layout import Layout
 from ropewalk.gitlog.log import Repo
-from ropewalk.gitlog.report import Step
 from ropewalk.kernel.digest import ContentId
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.note import open_note
 from ropewalk.kernel.notekey import Verifier
+from ropewalk.kernel.report import Step
 
 __all__ = ["anchored_commits", "check_anchors", "check_signed_heads"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Literal
 
@@ -15,38 +14,9 @@ from ropewalk.gossip.message import verify
 from ropewalk.gossip.table import View
 from ropewalk.kernel import cbor
 from ropewalk.kernel.prolly import MemoryStore, Tree
+from ropewalk.kernel.report import Report, Step
 
-__all__ = ["Report", "Step", "verify_log"]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One thing that was looked at."""
-
-    name: str
-    status: Literal["passed", "failed", "not_checked"]
-    detail: str
-
-    def to_json(self) -> dict[str, Any]:
-        """As `verify --json` prints it."""
-        return {"name": self.name, "status": self.status, "detail": self.detail}
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a check found; `ok` if nothing failed."""
-
-    steps: tuple[Step, ...]
-    entries: int
-
-    @property
-    def ok(self) -> bool:
-        """Whether no step failed."""
-        return all(step.status != "failed" for step in self.steps)
-
-    def to_json(self) -> dict[str, Any]:
-        """As `verify --json` prints it."""
-        return {"ok": self.ok, "steps": [step.to_json() for step in self.steps], "entries": self.entries}
+__all__ = ["verify_log"]
 
 
 class _Fault(Exception):
@@ -69,7 +39,7 @@ def verify_log(log: Log, progress: Callable[[Iterator[Any]], Iterator[Any]] = it
             steps += [_step(name, act)]
         names = ("ids", "signatures")
         first = [Step(name, *_told(look.faults.get(name), f"{look.count} messages")) for name in names]
-        return Report((*first, *steps[1:]), look.count)
+        return Report.of((*first, *steps[1:]), entries=look.count)
 
 
 def _told(fault: str | None, good: str) -> tuple[Literal["passed", "failed"], str]:

@@ -11,8 +11,8 @@ from typing import Any
 from ropewalk.errors import InvalidEnvelope, InvalidJson, RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag, blake3
+from ropewalk.kernel.report import Status
 from ropewalk.ledger.envelope import Envelope, decode_base64
-from ropewalk.ledger.steps import Status
 
 __all__ = ["check_binding", "dsse_statement", "report_data"]
 

@@ -22,6 +22,7 @@ from ropewalk.errors import Damaged, Invalid, RopewalkError, TooLarge
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import Signature
+from ropewalk.kernel.report import Report, Status, Step
 from ropewalk.ledger.block import (
     BLOCK_ENVELOPES_MAX,
     GENESIS,
@@ -43,7 +44,6 @@ from ropewalk.ledger.bundle import (
 from ropewalk.ledger.bundleform import HEADER_LINE_MAX, check_member, no_bundle, parse_proof_line
 from ropewalk.ledger.envelope import envelope_id, parse_stored
 from ropewalk.ledger.rules import Context, judge
-from ropewalk.ledger.steps import Report, Status, Step
 from ropewalk.ledger.tar import Member, TarReader
 from ropewalk.ledger.trust import Trust
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.utils import CryptographyDeprecationWarning
 
 from ropewalk.errors import Invalid, Unverified
 
@@ -29,7 +31,7 @@ _UNREADABLE: Final = (
 def parse_pem(text: str) -> x509.Certificate:
     """A certificate from PEM text."""
     try:
-        return x509.load_pem_x509_certificate(text.encode())
+        return _load(x509.load_pem_x509_certificate, text.encode())
     except _UNREADABLE as error:
         raise Invalid("this is no certificate in PEM form", advice="Give a PEM certificate.") from error
 
@@ -37,9 +39,16 @@ def parse_pem(text: str) -> x509.Certificate:
 def parse_der(raw: bytes) -> x509.Certificate:
     """A certificate from DER bytes."""
     try:
-        return x509.load_der_x509_certificate(raw)
+        return _load(x509.load_der_x509_certificate, raw)
     except _UNREADABLE as error:
         raise Invalid("this is no certificate in DER form") from error
+
+
+def _load(read: Callable[[bytes], x509.Certificate], raw: bytes) -> x509.Certificate:
+    with warnings.catch_warnings():
+        # What will one day be refused about a certificate is news for its issuer, not for whoever checks it.
+        warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+        return read(raw)
 
 
 def check_chain(

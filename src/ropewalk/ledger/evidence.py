@@ -26,10 +26,10 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from ropewalk.errors import Invalid, RopewalkError, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey
+from ropewalk.kernel.report import Status
 from ropewalk.ledger.binding import check_binding, dsse_statement, report_data
 from ropewalk.ledger.certificates import check_chain, parse_der, parse_pem, public_key_of
 from ropewalk.ledger.envelope import Envelope, decode_base64, parse_timestamp
-from ropewalk.ledger.steps import Status
 
 __all__ = ["EvidenceTrust", "check_evidence", "evidence_check", "parse_evidence_trust", "signed_bytes"]
 

@@ -17,6 +17,7 @@ from typing import Any
 from ropewalk.errors import Conflict, InvalidEnvelope, RopewalkError, Unavailable, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
+from ropewalk.kernel.report import Status
 from ropewalk.ledger.block import (
     Block,
     check_contents,
@@ -39,7 +40,6 @@ from ropewalk.ledger.rules import (
     judge_alone,
     judge_in_place,
 )
-from ropewalk.ledger.steps import Status
 from ropewalk.ledger.ticket import Duty, Forming, Pending, Receipt, Ticket
 
 __all__ = ["Blocks", "Head", "Index", "Limits", "Log", "Receipt", "Ticket"]

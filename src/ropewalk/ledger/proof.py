@@ -15,10 +15,10 @@ from typing import Any, cast
 from ropewalk.errors import InvalidProof, RopewalkError
 from ropewalk.kernel import jcs, merkle, note
 from ropewalk.kernel.keys import SigningKey
+from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.block import BlockRecord, check_signature, parse_record
 from ropewalk.ledger.envelope import Envelope, parse_stored
 from ropewalk.ledger.rules import Context, rule_1_canonical_hash, rule_2_signature_scope
-from ropewalk.ledger.steps import Report, Step
 from ropewalk.ledger.trust import Trust
 
 __all__ = [

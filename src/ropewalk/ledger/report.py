@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from html import escape
 
 from ropewalk.kernel import merkle
+from ropewalk.kernel.report import Report
 from ropewalk.ledger.bundle import Manifest
 from ropewalk.ledger.bundlecheck import Exhibit
-from ropewalk.ledger.steps import Report
 from ropewalk.ledger.trust import Trust
 
 __all__ = ["Rise", "climb", "draw_path", "render_report"]

@@ -26,10 +26,10 @@ from ropewalk.errors import (
 )
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import blake3
+from ropewalk.kernel.report import Status
 from ropewalk.ledger.binding import check_binding
 from ropewalk.ledger.envelope import FIELDS, MINIMUM_SIGNED, Envelope, decode_base64
 from ropewalk.ledger.policy import Decision, Policy
-from ropewalk.ledger.steps import Status
 
 __all__ = [
     "NAMES",

@@ -13,12 +13,12 @@ from functools import partial
 from typing import Final
 
 from ropewalk.errors import RopewalkError
+from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.block import GENESIS, Block, Header, check_contents, check_signature
 from ropewalk.ledger.envelope import Envelope, envelope_id, parse_stored
 from ropewalk.ledger.marks import CLAIMING, claim_key
 from ropewalk.ledger.policy import Decision, Policy
 from ropewalk.ledger.rules import Context, Finding, Position, judge_alone, judge_in_place
-from ropewalk.ledger.steps import Report, Step
 from ropewalk.ledger.trust import Trust
 
 __all__ = [

@@ -10,6 +10,7 @@ from typing import Any
 
 from ropewalk.errors import Conflict, Damaged, RangeExceeded, RopewalkError
 from ropewalk.kernel.keys import Signature, SigningKey
+from ropewalk.kernel.report import Report
 from ropewalk.ledger.block import Block
 from ropewalk.ledger.bundle import (
     BUNDLE_BLOCKS_MAX,
@@ -21,7 +22,6 @@ from ropewalk.ledger.bundle import (
 )
 from ropewalk.ledger.bundlecheck import BundleVerifier, Exhibit
 from ropewalk.ledger.bundleform import ManifestReader
-from ropewalk.ledger.steps import Report
 from ropewalk.ledger.tar import END
 from ropewalk.ledger.trust import Trust
 from ropewalk.node.ledger import Channel

@@ -23,13 +23,13 @@ from typing import Any, TypeVar
 from ropewalk.errors import Conflict, Damaged, Invalid, InvalidJson, InvalidKey, NotFound, Unavailable
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.keys import PublicKey, SigningKey
+from ropewalk.kernel.report import Report, Status
 from ropewalk.ledger.block import Block, check_channel_name, parse_record
 from ropewalk.ledger.envelope import Envelope, parse_stored
 from ropewalk.ledger.log import Head, Limits, Log
 from ropewalk.ledger.marks import derive
 from ropewalk.ledger.policy import Policy, parse_policy
 from ropewalk.ledger.proof import Consistency, Proof, RangeStatement
-from ropewalk.ledger.steps import Report, Status
 from ropewalk.ledger.trust import Trust
 from ropewalk.ledger.verify import Fault, check_channel, to_report
 from ropewalk.stores.ledgerindex import LedgerIndex

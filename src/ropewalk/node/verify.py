@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
-from ropewalk.gitlog.report import Report, Step
 from ropewalk.gitlog.verify import verify_log
 from ropewalk.kernel.keys import PublicKey
+from ropewalk.kernel.report import Report, Step
 from ropewalk.stores.git import GitStore
 from ropewalk.stores.gitcheck import damaged_packs
 from ropewalk.stores.gitseen import SeenHeads
@@ -48,7 +48,7 @@ def verify_repository(
         entries += report.entries
     if logs or ns is None:
         steps.append(_packs_step(store, deep=deep))
-    return Report(tuple(steps), entries)
+    return Report.of(steps, entries=entries)
 
 
 def _packs_step(store: GitStore, *, deep: bool) -> Step:

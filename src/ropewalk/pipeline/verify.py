@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import BrokenLink, HistoryRewritten, RopewalkError
 from ropewalk.gitlog.vouch import anchored_commits, check_anchors, check_signed_heads
 from ropewalk.kernel.digest import ContentId
 from ropewalk.kernel.entry import EMPTY, EntryId, Span, join
 from ropewalk.kernel.keys import PublicKey
+from ropewalk.kernel.report import Step
 from ropewalk.pipeline.gitlogs import GitLogs
 from ropewalk.pipeline.ingest import content_root
 from ropewalk.pipeline.ledgers import join_spans, span_from_json
@@ -30,23 +31,9 @@ from ropewalk.stores.place import find_place
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["LogVerdict", "Report", "Step", "verify_logs", "verify_tables"]
+__all__ = ["LogVerdict", "Report", "verify_logs", "verify_tables"]
 
-Status = Literal["passed", "failed", "not_checked"]
 SHOWN = 20  # rows that are named; the rest is counted
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One thing that was looked at."""
-
-    name: str
-    status: Status
-    detail: str
-
-    def to_json(self) -> dict[str, Any]:
-        """As `verify --json` prints it."""
-        return {"name": self.name, "status": self.status, "detail": self.detail}
 
 
 @dataclass(frozen=True, slots=True)

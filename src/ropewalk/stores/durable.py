@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 from pathlib import Path
 
 from ropewalk.errors import Unavailable
@@ -32,6 +33,15 @@ class Disk:
             with contextlib.suppress(OSError):
                 path.unlink()
             raise
+
+    def replace(self, path: Path, raw: bytes, *, mode: int = 0o644) -> None:
+        """Put a whole file in place of another, or of none: the bytes go beside it first and are moved."""
+        beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+        with contextlib.suppress(FileNotFoundError):
+            beside.unlink()  # of a process of the same number that was killed
+        self.write_new(beside, raw, mode=mode)
+        self.rename(beside, path)
+        self.fsync_directory(path.parent)
 
     def write(self, descriptor: int, raw: bytes) -> None:
         view = memoryview(raw)

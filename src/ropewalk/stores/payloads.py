@@ -7,9 +7,7 @@ tombstone under the same hash; the envelope, its id and its proofs stay as they 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +57,7 @@ class PayloadStore:
             self._disk.make_directories(self.folder)
             self.folder.chmod(FOLDER_MODE)
             if not self._path(name).exists():
-                self._replace(self._path(name), raw)
+                self._disk.replace(self._path(name), raw, mode=FILE_MODE)
         except OSError as error:
             raise unavailable(error, "keeping a payload") from error
         return name
@@ -101,7 +99,9 @@ class PayloadStore:
             if stone is None:
                 # The tombstone goes first: from then on nothing reads the bytes, whatever happens to them.
                 stone = PayloadTombstone(payload_hash, at, reason)
-                self._replace(self._stone(payload_hash), jcs.encode({"version": 1, **stone.to_json()}))
+                self._disk.replace(
+                    self._stone(payload_hash), jcs.encode({"version": 1, **stone.to_json()}), mode=FILE_MODE
+                )
             with contextlib.suppress(FileNotFoundError):
                 self._disk.unlink(self._path(payload_hash))
             self._disk.fsync_directory(self.folder)
@@ -123,14 +123,6 @@ class PayloadStore:
             raise unavailable(error, "reading a tombstone") from error
         except (RopewalkError, ValueError, KeyError, TypeError) as error:
             raise Damaged(f"{path} is no tombstone", reason=str(error), path=str(path)) from error
-
-    def _replace(self, path: Path, raw: bytes) -> None:
-        beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-        with contextlib.suppress(FileNotFoundError):
-            beside.unlink()  # of a process of the same number that was killed
-        self._disk.write_new(beside, raw, mode=FILE_MODE)
-        self._disk.rename(beside, path)
-        self._disk.fsync_directory(self.folder)
 
     def _path(self, payload_hash: str) -> Path:
         return self.folder / f"{_checked(payload_hash)}.json"

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,8 +72,10 @@ class PrivateStore:
             self._open_folder()
             if old is None or not self._blob_path(record.ciphertext_digest).exists():
                 # The bytes go first: a record without them would promise what is not there.
-                self._replace(self._blob_path(record.ciphertext_digest), blob)
-                self._replace(self._record_path(record.ciphertext_digest), _encoded(record))
+                self._disk.replace(self._blob_path(record.ciphertext_digest), blob, mode=FILE_MODE)
+                self._disk.replace(
+                    self._record_path(record.ciphertext_digest), _encoded(record), mode=FILE_MODE
+                )
         except OSError as error:
             raise unavailable(error, "keeping a sealed blob") from error
 
@@ -123,7 +123,7 @@ class PrivateStore:
         stone = old if isinstance(old, Tombstone) else Tombstone(ciphertext_digest, at, reason, by)
         try:
             # The tombstone goes first: from then on nothing opens, whatever happens to the bytes.
-            self._replace(self._record_path(ciphertext_digest), _encoded(stone))
+            self._disk.replace(self._record_path(ciphertext_digest), _encoded(stone), mode=FILE_MODE)
             with contextlib.suppress(FileNotFoundError):
                 self._disk.unlink(self._blob_path(ciphertext_digest))
             self._disk.fsync_directory(self.folder)
@@ -164,14 +164,6 @@ class PrivateStore:
             self._disk.fsync_directory(self.folder.parent)
         if self.folder.stat().st_mode & 0o077:
             self.folder.chmod(FOLDER_MODE)
-
-    def _replace(self, path: Path, raw: bytes) -> None:
-        beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-        with contextlib.suppress(FileNotFoundError):
-            beside.unlink()  # of a process of the same number that was killed
-        self._disk.write_new(beside, raw, mode=FILE_MODE)
-        self._disk.rename(beside, path)
-        self._disk.fsync_directory(self.folder)
 
     def _blob_path(self, ciphertext_digest: str) -> Path:
         return self.folder / f"{parse_content_id(ciphertext_digest).hex()}.sealed"

@@ -15,7 +15,7 @@ from tests.unit.ledger.making import NODE, chain_of_blocks
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import Signature, SigningKey
-from ropewalk.ledger.steps import Report
+from ropewalk.kernel.report import Report
 from ropewalk.ledger.trust import Trust
 from ropewalk.node.bundle import export_blocks, verify_bundle
 

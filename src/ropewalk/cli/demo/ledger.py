@@ -11,10 +11,10 @@ from ropewalk.cli.demo.stage import Stage
 from ropewalk.errors import NotFound, RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
+from ropewalk.kernel.report import Report
 from ropewalk.ledger.envelope import Envelope, build
 from ropewalk.ledger.proof import parse_proof, verify_proof
 from ropewalk.ledger.report import render_report
-from ropewalk.ledger.steps import Report
 from ropewalk.ledger.trust import Trust
 from ropewalk.node.bundle import export_bundle, verify_bundle
 from ropewalk.node.ledger import Channel, OpenLog, create_channel, open_channel, open_log, verify_channel

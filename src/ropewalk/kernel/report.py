@@ -1,4 +1,4 @@
-"""One way to report: what was looked at, and whether it passed, failed or was not checked."""
+"""One way to report a verification, whatever was verified: steps by name, each passed, failed or not checked."""
 
 from __future__ import annotations
 
@@ -40,6 +40,11 @@ class Report:
     def ok(self) -> bool:
         """Whether nothing failed."""
         return all(step.status != "failed" for step in self.steps)
+
+    @property
+    def entries(self) -> int:
+        """How many entries were looked at."""
+        return self.counts.get("entries", 0)
 
     @property
     def first_failure(self) -> Step | None:
