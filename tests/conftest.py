@@ -1,4 +1,4 @@
-"""How the tests are spread over two workers: a file stays together, and so does whatever shares a costly thing."""
+"""Two workers share the tests, a file at a time. What takes longest starts first, so that neither waits at the end."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-# One Spark session and one npm installation serve all tests of their folder. They take longest, so they start first.
-SHARED = {"pipeline": "spark", "interop": "node"}
+LONGEST_FIRST = ("pipeline", "interop", "docs", "fault")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: list(SHARED).index(_folder(item)) if _folder(item) in SHARED else len(SHARED))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(SHARED.get(_folder(item), str(item.path))))
+    items.sort(key=_turn)
 
 
-def _folder(item: pytest.Item) -> str:
-    return item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
+def _turn(item: pytest.Item) -> int:
+    folder = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
+    return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)

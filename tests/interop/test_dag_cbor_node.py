@@ -47,7 +47,7 @@ process.stdout.write(JSON.stringify(out))
 def peers():
     if not (PEERS / "node_modules" / "@ipld" / "dag-cbor").is_dir():
         command = ["npm", "ci", "--no-audit", "--no-fund", "--silent"]
-        done = subprocess.run(command, cwd=PEERS, capture_output=True, text=True, timeout=50)
+        done = subprocess.run(command, cwd=PEERS, capture_output=True, text=True, timeout=170)
         if done.returncode:
             pytest.skip(f"npm could not install the peer: {done.stderr[-200:]}")
 
