@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-LONGEST_FIRST = ("pipeline", "interop", "docs", "fault")
+LONGEST_FIRST = ("interop", "docs", "fault")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
