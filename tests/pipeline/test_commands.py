@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -105,9 +106,18 @@ def _wait_for_files(warehouse: Path, more: int) -> None:
     """Wait until the run has begun to write: the moment differs from kill to kill."""
     wanted = ("events", "commits", "deployments", "blocks")[more % 4]
     deadline = time.monotonic() + 120
-    before = set((warehouse / wanted).rglob("*")) | set((warehouse / "_ropewalk" / "staging").rglob("*"))
+    before = _files(warehouse / wanted, warehouse / "_ropewalk" / "staging")
     while time.monotonic() < deadline:
-        now = set((warehouse / wanted).rglob("*")) | set((warehouse / "_ropewalk" / "staging").rglob("*"))
+        now = _files(warehouse / wanted, warehouse / "_ropewalk" / "staging")
         if now - before:
             return
         time.sleep(0.01)
+
+
+def _files(*folders: Path) -> set[Path]:
+    """What stands below the folders just now; one may come or go while we look."""
+    found: set[Path] = set()
+    for folder in folders:
+        with contextlib.suppress(FileNotFoundError):
+            found.update(folder.rglob("*"))
+    return found
