@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from ropewalk.cli.manners import Command, emit, progress, say, session, write_output
-from ropewalk.cli.places import here, signing_key
+from ropewalk.cli.places import here, key_folder
 
 __all__ = ["replay"]
 
@@ -54,27 +54,19 @@ def replay(
     output: str | None,
 ) -> None:
     """Verify every block, fold its events, and print the state's root. Recorded snapshots are compared on the way."""
-    from ropewalk.errors import NotFound
     from ropewalk.kernel import jcs
-    from ropewalk.node.ledger import read_settings
-    from ropewalk.node.replay import find_reducer, replay_channel
+    from ropewalk.node.replay import find_reducer, replay_signing
 
     if ":" in name:
         sys.path.insert(0, str(Path.cwd()))  # as `python -m` would
     reducer = find_reducer(name)
-    home = here().home
-    try:
-        key = signing_key(read_settings(home, channel).key)
-    except NotFound:
-        if snapshot_every is not None:
-            raise
-        read_settings(home, channel)
-        key = None  # an auditor's copy: replay needs no key, only snapshots do
-    done = replay_channel(
-        home,
+    place = here()
+    done = replay_signing(
+        place.home,
         channel,
         reducer,
-        key=key,
+        node_keys=place.keys,
+        user_keys=key_folder(),
         until=until,
         snapshot_every=snapshot_every,
         from_snapshot=from_snapshot,
@@ -87,6 +79,8 @@ def replay(
         if from_snapshot:
             where = "the first block" if done.started_from is None else f"the snapshot at {done.started_from}"
             say(f"started from {where}")
+        for refused in done.refused:
+            say(f"refused {refused.name}: {refused.reason}")
         if done.snapshots:
             say(f"{len(done.snapshots)} snapshots on {channel}.snapshots")
     emit(

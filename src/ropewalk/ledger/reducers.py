@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Final
 
+from ropewalk.errors import NotFound
+from ropewalk.kernel import jcs
 from ropewalk.ledger.envelope import parse_timestamp
 
-__all__ = ["REDUCERS", "Moment", "Reducer", "counts", "deployments", "registers"]
+__all__ = ["REDUCERS", "Moment", "Reducer", "counts", "deployments", "find_reducer", "registers"]
 
 State = Any
 """JSON data."""
@@ -139,3 +142,24 @@ REDUCERS: Final[dict[str, Reducer]] = {
     "deployments": Reducer("deployments", deployments),
 }
 """The reducers that ship, by name."""
+
+
+def find_reducer(name: str) -> Reducer:
+    """A reducer that ships, or `module:function`; a function's attribute `initial` is the state it starts from.
+
+    >>> find_reducer("counts").name
+    'counts'
+    """
+    if name in REDUCERS:
+        return REDUCERS[name]
+    module, _, attribute = name.partition(":")
+    try:
+        fold = getattr(import_module(module), attribute) if attribute else None
+    except (ImportError, AttributeError) as error:
+        raise NotFound(f'no reducer "{name}": {error}', name=name) from error
+    if not callable(fold):
+        raise NotFound(
+            f'no reducer "{name}"', name=name, advice=f"One of {', '.join(REDUCERS)}, or module:function."
+        )
+    initial = jcs.encode(getattr(fold, "initial", {}))
+    return Reducer(name, fold, lambda: jcs.parse(initial))

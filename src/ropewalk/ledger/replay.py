@@ -149,6 +149,11 @@ class Replay:
         self._context = Context(None, policy, policy_hash=self._policy_hash, sealed=True)
 
     @property
+    def block_hash(self) -> bytes:
+        """The last block that was folded."""
+        return self._block_hash
+
+    @property
     def evaluator(self) -> str:
         """Who computed the state: our rules, then the reducer."""
         return f"{EVALUATOR} {self.reducer.name}"
@@ -175,10 +180,18 @@ class Replay:
     def feed(self, lines: Sequence[bytes]) -> None:
         """Verify the next block, then fold its events. If anything is wrong, the state is as it was."""
         block = Block.from_lines(lines)
-        events = self._verified(block)
-        header = block.header
-        self.fold(events, Moment(self.channel, header.height, header.timestamp_ns))
-        self._below, self._block_hash, self.height = header, header.hash, header.height
+        self._check_place(block)
+        check_signature(block.record, self._signers)
+        self._take(block, self._judged(block))
+
+    def follow(self, lines: Sequence[bytes]) -> None:
+        """Fold the next block of a range whose seals and envelopes somebody else has just verified.
+
+        Its place, its contents and its policy are looked at again: that is cheap, and it makes the range one chain.
+        """
+        block = Block.from_lines(lines)
+        self._check_place(block)
+        self._take(block, [cast("dict[str, Any]", jcs.parse(raw)) for raw in block.envelopes])
 
     def fold(self, events: Sequence[dict[str, Any]], moment: Moment) -> None:
         """Hand verified events to the reducer, in order."""
@@ -228,14 +241,14 @@ class Replay:
             self.channel, self.height, recorded.state_root, got, agreed, self._policy_hash, self.evaluator
         )
 
-    def _verified(self, block: Block) -> list[dict[str, Any]]:
-        header = block.header
-        self._check_link(header)
-        check_signature(block.record, self._signers)
+    def _check_place(self, block: Block) -> None:
+        self._check_link(block.header)
         check_contents(block)
-        self._check_policy(header.policy_hash, f"block {header.height}")
+        self._check_policy(block.header.policy_hash, f"block {block.header.height}")
+
+    def _judged(self, block: Block) -> list[dict[str, Any]]:
+        header = block.header
         events = []
-        evidence = self._evidence
         for index, raw in enumerate(block.envelopes):
             try:
                 envelope = parse_stored(raw)
@@ -248,13 +261,18 @@ class Replay:
                     height=header.height,
                     index=index,
                 ) from error
-            value = envelope.value
-            if "attestation_evidence" in value:
-                said = value["attestation_evidence"]["evidence_hash"].encode()
-                evidence = tagged(Tag.CHECKPOINT, evidence or b"", blake3(said))
-            events.append(value)
-        self._evidence = evidence
+            events.append(envelope.value)
         return events
+
+    def _take(self, block: Block, events: list[dict[str, Any]]) -> None:
+        header, evidence = block.header, self._evidence
+        for event in events:
+            if "attestation_evidence" in event:
+                said = event["attestation_evidence"]["evidence_hash"].encode()
+                evidence = tagged(Tag.CHECKPOINT, evidence or b"", blake3(said))
+        self.fold(events, Moment(self.channel, header.height, header.timestamp_ns))
+        self._below, self._block_hash, self.height = header, header.hash, header.height
+        self._evidence = evidence
 
     def _check_link(self, header: Header) -> None:
         if header.channel != self.channel:

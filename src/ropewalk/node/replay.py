@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +17,17 @@ from ropewalk.errors import NotFound, RangeExceeded, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.block import Block, check_contents, check_signature
-from ropewalk.ledger.envelope import parse_stored
-from ropewalk.ledger.reducers import REDUCERS, Reducer
-from ropewalk.ledger.replay import (
-    SNAPSHOT_TYPE,
-    Divergence,
-    Replay,
-    Snapshot,
-    alert_of,
-    companion,
-    parse_snapshot,
-    snapshot_envelope,
-)
-from ropewalk.ledger.rules import Context, rule_1_canonical_hash, rule_2_signature_scope
+from ropewalk.ledger.block import GENESIS, Block
+from ropewalk.ledger.reducers import Reducer, find_reducer
+from ropewalk.ledger.replay import Divergence, Replay, Snapshot, alert_of, companion, snapshot_envelope
+from ropewalk.ledger.snapshots import Refused, read_snapshots, resume_newest
 from ropewalk.node.bundle import export_blocks
 from ropewalk.node.guard import guarded
-from ropewalk.node.ledger import FOLDER, Channel, OpenLog, create_channel, open_log
+from ropewalk.node.ledger import FOLDER, Channel, OpenLog, create_channel, open_log, read_settings
 from ropewalk.stores.durable import unavailable
+from ropewalk.stores.keyfiles import load_signing
 
-__all__ = ["Replayed", "find_reducer", "recorded_snapshots", "replay_channel"]
+__all__ = ["Replayed", "find_reducer", "recorded_snapshots", "replay_channel", "replay_signing"]
 
 Lines = Iterable[tuple[int, list[bytes]]]
 
@@ -57,6 +47,8 @@ class Replayed:
     started_from: int | None = None
     snapshots: list[str] = field(default_factory=list)
     compared: int = 0
+    refused: list[Refused] = field(default_factory=list)
+    block_hash: bytes = GENESIS
 
     def to_json(self) -> dict[str, Any]:
         """As `ledger replay` prints it."""
@@ -66,30 +58,15 @@ class Replayed:
             "height": self.height,
             "blocks": self.blocks,
             "envelopes": self.envelopes,
+            "block_hash": self.block_hash.hex(),
             "state_root": self.state_root.hex(),
             "policy_hash": None if self.policy_hash is None else self.policy_hash.hex(),
             "from_snapshot": self.started_from,
             "snapshots": self.snapshots,
             "compared": self.compared,
+            "refused": [each.to_json() for each in self.refused],
             "state": self.state,
         }
-
-
-def find_reducer(name: str) -> Reducer:
-    """A reducer that ships, or `module:function`; a function's attribute `initial` is the state it starts from."""
-    if name in REDUCERS:
-        return REDUCERS[name]
-    module, _, attribute = name.partition(":")
-    try:
-        fold = getattr(import_module(module), attribute) if attribute else None
-    except (ImportError, AttributeError) as error:
-        raise NotFound(f'no reducer "{name}": {error}', name=name) from error
-    if not callable(fold):
-        raise NotFound(
-            f'no reducer "{name}"', name=name, advice=f"One of {', '.join(REDUCERS)}, or module:function."
-        )
-    initial = jcs.encode(getattr(fold, "initial", {}))
-    return Reducer(name, fold, lambda: jcs.parse(initial))
 
 
 def replay_channel(
@@ -103,8 +80,12 @@ def replay_channel(
     from_snapshot: bool = False,
     guard: bool = False,
     watch: Callable[[Lines], Lines] | None = None,
+    verified: range = range(0),
 ) -> Replayed:
-    """Fold a channel up to a height. With a `key`, snapshots are signed and kept; recorded ones are always compared."""
+    """Fold a channel up to a height. With a `key`, snapshots are signed and kept; recorded ones are always compared.
+
+    `verified` are heights whose seals and envelopes somebody has verified just now; all others are verified here.
+    """
     with Channel(home, channel) as reading:
         settings = reading.settings
         size = reading.head().height
@@ -117,19 +98,24 @@ def replay_channel(
             signers=(settings.signer,),
             policy=settings.policy,
         )
-        recorded = {
-            each.height: each
-            for each in recorded_snapshots(home, channel)
-            if each.evaluator == replay.evaluator
-        }
+        snapshots, refused = _snapshots(home, channel)
+        recorded = {each.height: each for each in snapshots if each.evaluator == replay.evaluator}
         keep = _Keeper(home, channel, settings.key, key)
-        started = _start(reading, replay, recorded, keep, last) if from_snapshot else None
+        started = None
+        if from_snapshot:
+            started, broken = resume_newest(
+                replay, snapshots, last=last, state_of=keep.read, block_at=reading.index.block_hash
+            )
+            refused += broken
         agreed, kept = started, keep.read(replay.root()) if started is not None else None
-        out = Replayed(channel, reducer.name, -1, 0, 0, b"", None, None, started)
+        out = Replayed(channel, reducer.name, -1, 0, 0, b"", None, None, started, refused=refused)
         try:
             found: Lines = reading.lines(replay.height + 1, last) if last > replay.height else ()
             for height, lines in watch(found) if watch is not None else found:
-                replay.feed(lines)
+                if height in verified:
+                    replay.follow(lines)
+                else:
+                    replay.feed(lines)
                 out.blocks += 1
                 if height in recorded:
                     out.compared += 1
@@ -142,55 +128,39 @@ def replay_channel(
                     agreed, kept = height, jcs.encode(replay.state)
         finally:
             keep.close()
-    out.height, out.envelopes, out.state, out.state_root = (
-        replay.height,
-        replay.envelopes,
-        replay.state,
-        replay.root(),
-    )
+    out.height, out.block_hash, out.envelopes = replay.height, replay.block_hash, replay.envelopes
+    out.state, out.state_root = replay.state, replay.root()
     out.policy_hash = None if settings.policy is None else settings.policy.hash
     return out
 
 
+def replay_signing(
+    home: Path, channel: str, reducer: Reducer, *, node_keys: Path, user_keys: Path, **options: Any
+) -> Replayed:
+    """`replay_channel` with the channel's own key, found by its name; without it nothing is signed, only checked."""
+    name = read_settings(home, channel).key
+    try:
+        key = load_signing(node_keys if name == "node" else user_keys, name)
+    except NotFound:
+        if options.get("snapshot_every") is not None:
+            raise
+        key = None  # an auditor's copy: replay needs no key, only snapshots do
+    return replay_channel(home, channel, reducer, key=key, **options)
+
+
 def recorded_snapshots(home: Path, channel: str) -> list[Snapshot]:
-    """The snapshots on the companion channel, each with its block's seal and its own signature checked."""
+    """The snapshots on the companion channel that are sealed and signed by its key."""
+    return _snapshots(home, channel)[0]
+
+
+def _snapshots(home: Path, channel: str) -> tuple[list[Snapshot], list[Refused]]:
     try:
         reading = Channel(home, companion(channel))
     except NotFound:
-        return []
-    found = []
+        return [], []
     with reading:
-        signer = reading.settings.signer
-        for block in reading.blocks():
-            check_signature(block.record, (signer,))
-            check_contents(block)
-            for raw in block.envelopes:
-                envelope = parse_stored(raw)
-                if envelope.event_type != SNAPSHOT_TYPE:
-                    continue
-                rules = (rule_1_canonical_hash, rule_2_signature_scope)
-                if envelope.public_key != signer or any(
-                    rule(envelope, Context()).status != "passed" for rule in rules
-                ):
-                    raise Unverified(f"snapshot {envelope.hex_id} is not signed by the channel's key")
-                found.append(parse_snapshot(envelope))
-    return found
-
-
-def _start(
-    reading: Channel, replay: Replay, recorded: dict[int, Snapshot], keep: _Keeper, last: int
-) -> int | None:
-    """Resume from the highest recorded snapshot whose state is still here; None if there is none."""
-    for height in sorted(recorded, reverse=True):
-        snapshot = recorded[height]
-        raw = keep.read(snapshot.state_root)
-        if height > last or raw is None:
-            continue
-        if reading.index.block_hash(height) != snapshot.block_hash:
-            raise Unverified(f"the snapshot at {height} stands on another block than the channel's")
-        replay.resume(snapshot, jcs.parse_canonical(raw))
-        return height
-    return None
+        # Whose key counts is said by the channel, not by a companion that anybody could have put there.
+        return read_snapshots(channel, read_settings(home, channel).signer, reading.lines())
 
 
 class _Keeper:

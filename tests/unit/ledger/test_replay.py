@@ -55,7 +55,7 @@ from ropewalk.ledger.replay import (
 )
 from ropewalk.ledger.rules import Context, judge
 from ropewalk.node.guard import guarded
-from ropewalk.node.ledger import open_channel
+from ropewalk.node.ledger import create_channel, open_channel, open_log
 from ropewalk.node.replay import find_reducer, recorded_snapshots, replay_channel
 
 COUNTS = REDUCERS["counts"]
@@ -231,11 +231,52 @@ def test_a_state_that_was_changed_on_disk_is_not_believed(home):
     for path in states:
         state = json.loads(path.read_bytes())
         path.write_bytes(jcs.encode({**state, "total": 0}))
-    with pytest.raises(DigestMismatch):
-        replay_channel(home, "ea.core", COUNTS, from_snapshot=True)
+    done = replay_channel(home, "ea.core", COUNTS, from_snapshot=True)
+    assert (done.started_from, done.state["total"]) == (None, 7)
+    assert [each.name for each in done.refused] == ["snapshot at 5", "snapshot at 2"]
+    assert "the snapshot says" in done.refused[0].reason
     for path in states:
         path.unlink()
     assert replay_channel(home, "ea.core", COUNTS, from_snapshot=True).started_from is None
+
+
+def test_a_foreign_snapshot_is_refused_by_name_and_an_earlier_one_serves(home):
+    replay_channel(home, "ea.core", COUNTS, key=NODE, snapshot_every=2)
+    with open_channel(home, "ea.core") as reading:
+        hashes = [block.hash for block in reading.blocks()]
+    liar = {"total": 99, "by_class": {}, "by_type": {}}
+    folder = home / "ledger" / companion("ea.core")
+    (folder / "states" / f"{state_root(liar).hex()}.json").write_bytes(jcs.encode(liar))
+    forged = Snapshot("ea.core", 6, hashes[6], state_root(liar), None, None, "ropewalk/1 counts")
+    elsewhere = Snapshot("ea.core", 6, hashes[5], state_root(liar), None, None, "ropewalk/1 counts")
+    with open_log(home, companion("ea.core"), NODE) as ledger:
+        ledger.log.submit(snapshot_envelope(forged, ADA, NOON_NS).raw)  # anybody may sign; the node seals it
+    done = replay_channel(home, "ea.core", COUNTS, from_snapshot=True)
+    assert (done.started_from, done.state["total"]) == (5, 7)
+    forged_id = snapshot_envelope(forged, ADA, NOON_NS).hex_id
+    assert [each.name for each in done.refused] == [forged_id]
+    with open_log(home, companion("ea.core"), NODE) as ledger:
+        ledger.log.submit(snapshot_envelope(elsewhere, NODE, NOON_NS).raw)
+    with pytest.raises(Unverified, match="diverges at height 6"):  # the channel's own key signed for another block
+        replay_channel(home, "ea.core", COUNTS, from_snapshot=True)
+
+
+def test_a_companion_sealed_by_somebody_else_counts_for_nothing(home):
+    create_channel(home, companion("ea.core"), "ada", ADA.public)
+    with open_channel(home, "ea.core") as reading:
+        (*_, last) = reading.blocks()
+    liar = {"total": 99, "by_class": {}, "by_type": {}}
+    forged = Snapshot("ea.core", last.height, last.hash, state_root(liar), None, None, "ropewalk/1 counts")
+    with open_log(home, companion("ea.core"), ADA) as ledger:
+        ledger.log.submit(snapshot_envelope(forged, ADA, NOON_NS).raw)
+    done = replay_channel(home, "ea.core", COUNTS, from_snapshot=True)
+    assert (done.started_from, done.compared, len(done.refused)) == (None, 0, 1)
+
+
+def test_blocks_verified_elsewhere_fold_to_the_same_snapshots(home):
+    whole = replay_channel(home, "ea.core", COUNTS, key=NODE, snapshot_every=2)
+    again = replay_channel(home, "ea.core", COUNTS, key=NODE, snapshot_every=2, verified=range(2, 7))
+    assert (again.snapshots, again.state_root, again.compared) == (whole.snapshots, whole.state_root, 3)
 
 
 def test_divergence_raises_an_alert_with_what_reproduces_it(home):
