@@ -1,0 +1,313 @@
+"""Parsers of the ledger: envelopes, blocks, proofs, bundles, evidence, segments."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cbor2
+
+from ropewalk.kernel import digest, jcs, merkle
+from ropewalk.ledger import (
+    block,
+    bundle,
+    bundlecheck,
+    envelope,
+    evidence,
+    policy,
+    proof,
+    receipts,
+    tar,
+    tiles,
+    trust,
+    versions,
+)
+from ropewalk.ledger.replay import SNAPSHOT_TYPE, Snapshot, parse_snapshot, snapshot_envelope
+from ropewalk.ledger.rules import Context, judge
+from ropewalk.node.bundle import export_blocks
+from ropewalk.stores import segments
+from ropewalk.stores.bundles import read_packed
+from tests.fuzz.offering import Parser, work_folder
+from tests.unit.ledger.making import ADA, NODE, NOON_NS, chain_of_blocks, command, observed
+
+__all__ = ["PARSERS"]
+
+
+def _judged(one: envelope.Envelope) -> None:
+    assert envelope.parse_stored(one.raw) == one
+    assert envelope.parse_cbor(envelope.to_cbor(one)) == one
+    judge(one, Context())
+    judge(one, Context(policy=policy.STRICT))
+
+
+def _envelope(raw: bytes) -> None:
+    _judged(envelope.parse(raw))
+
+
+def _envelope_stored(raw: bytes) -> None:
+    one = envelope.parse_stored(raw)
+    assert one.raw == raw
+    _judged(one)
+
+
+def _envelope_wire(raw: bytes) -> None:
+    _judged(envelope.parse_wire(raw))
+
+
+def _envelope_cbor(raw: bytes) -> None:
+    _judged(envelope.parse_cbor(raw))
+
+
+def _record(raw: bytes) -> None:
+    assert block.parse_record(raw).raw == raw
+
+
+def _proof(raw: bytes) -> None:
+    found = proof.parse_proof(raw)
+    assert proof.parse_proof(found.to_bytes()) == found
+    proof.verify_proof(found, trust.Trust((NODE.public,), ()))
+
+
+def _range(raw: bytes) -> None:
+    found = proof.parse_range(raw)
+    assert proof.parse_range(found.to_bytes()) == found
+    found.verify()
+
+
+def _consistency(raw: bytes) -> None:
+    found = proof.parse_consistency(raw)
+    assert proof.parse_consistency(found.to_bytes()) == found
+    found.verify()
+
+
+def _policy(raw: bytes) -> None:
+    found = policy.parse_policy(raw)
+    assert policy.parse_policy(found.to_bytes()).hash == found.hash
+    found.decide(command("c"))
+
+
+def _trust(raw: bytes) -> None:
+    found = trust.parse_trust(raw)
+    assert trust.parse_trust(found.to_bytes()) == found
+
+
+def _evidence_trust(raw: bytes) -> None:
+    evidence.parse_evidence_trust(raw)
+
+
+def _lifecycle(raw: bytes) -> None:
+    table = versions.parse_lifecycle(raw)
+    versions.writable_minors(NOON_NS, table)
+    versions.due_notices(NOON_NS, table)
+
+
+def _nitro(raw: bytes) -> None:
+    """A document nobody vouches for yet, of whatever bytes."""
+    report = {"tee_type": "aws_nitro", "document": b64encode(raw).decode()}
+    _attested("tee.report", report)
+
+
+def _dsse(raw: bytes) -> None:
+    kind = "application/vnd.in-toto+json"
+    _attested(
+        "slsa.v1", {"payloadType": kind, "payload": b64encode(raw).decode(), "signatures": [{"sig": "AAAA"}]}
+    )
+
+
+def _attested(kind: str, report: dict[str, Any]) -> None:
+    value: dict[str, Any] = {
+        **observed(1).value,
+        "attestation_evidence": {
+            "format": kind,
+            "evidence_hash": digest.blake3(jcs.encode(report)).hex(),
+            "report": report,
+        },
+    }
+    one = envelope.parse(jcs.encode(value))
+    status, detail = evidence.check_evidence(one, evidence.EvidenceTrust(keys=(ADA.public,)), NOON_NS)
+    assert status in ("passed", "failed", "not_checked")
+    assert detail or status == "passed"
+
+
+def _receipt(raw: bytes) -> None:
+    receipts.parse_receipt(raw)
+    receipts.verify_receipt(raw, observed(0), NODE.public)
+
+
+def _tlog_proof(raw: bytes) -> None:
+    found = tiles.parse_tlog_proof(raw)
+    assert tiles.parse_tlog_proof(found.to_bytes()) == found
+
+
+def _manifest(raw: bytes) -> None:
+    assert bundle.parse_manifest(raw).to_bytes() == raw
+
+
+def _tar(raw: bytes) -> None:
+    """However the archive is cut, its members are the same."""
+    whole, cut = tar.TarReader(), tar.TarReader()
+    first = _members(whole.feed(raw))
+    half = len(raw) // 2
+    second = [*cut.feed(raw[:half]), *cut.feed(raw[half:])]
+    assert _members(iter(second)) == first
+    whole.finish()
+
+
+def _members(events: Any) -> list[tuple[str, bytes]]:
+    found: list[tuple[str, bytes]] = []
+    for event in events:
+        if isinstance(event, tar.Member):
+            found.append((event.name, b""))
+        else:
+            found[-1] = found[-1][0], found[-1][1] + event
+    return found
+
+
+def _bundle(raw: bytes) -> None:
+    verifier = bundlecheck.BundleVerifier(trust.Trust((NODE.public,), (NODE.public,)), deep=True)
+    verifier.feed(raw)
+    report = verifier.report()
+    assert report.ok == all(step.status != "failed" for step in report.steps)
+    assert not report.ok or raw == _bundle_bytes()
+
+
+def _packed_bundle(raw: bytes) -> None:
+    path = work_folder() / "bundle.tar.zst"
+    path.write_bytes(raw)
+    for _ in read_packed(path):
+        pass
+
+
+@cache
+def _bundle_bytes() -> bytes:
+    return b"".join(read_packed(_bundle_file()))
+
+
+@cache
+def _bundle_file() -> Path:
+    path = work_folder() / "sample.tar.zst"
+    export_blocks(chain_of_blocks(1, 2), NODE, path)
+    return path
+
+
+def _segment(raw: bytes) -> None:
+    folder = work_folder() / "channel"
+    (folder / "segments").mkdir(parents=True, exist_ok=True)
+    store = segments.Segments(folder)
+    store.path(0).write_bytes(raw)
+    for record in store.scan():
+        assert segments.record_at(raw[record.place.offset : record.place.end], record.height) == record.lines
+        assert store.find(record.height) == store.read(record.place, record.height) == record
+
+
+@cache
+def _segment_bytes() -> bytes:
+    folder = work_folder() / "written"
+    writer = segments.Writer(folder)
+    for one in chain_of_blocks(2, 2):
+        writer.append(one.height, one.lines())
+    writer.sync()
+    writer.close()
+    return writer.path(0).read_bytes()
+
+
+def _snapshot(raw: bytes) -> None:
+    one = observed(payload=jcs.parse(raw), event_type=SNAPSHOT_TYPE)
+    found = parse_snapshot(one)
+    assert parse_snapshot(snapshot_envelope(found, NODE, NOON_NS)) == found
+
+
+def _range_sample(hashes: list[bytes]) -> bytes:
+    tree = merkle.Tree(hashes, merkle.RANGE)
+    made = proof.RangeStatement("ea.core", 1, 3, tuple(hashes[1:2]), tree.range(1, 2), tree.root())
+    made.verify()
+    return made.to_bytes()
+
+
+def _consistency_sample(hashes: list[bytes]) -> bytes:
+    tree = merkle.Tree(hashes, merkle.RANGE)
+    made = proof.Consistency("ea.core", 1, 3, tree.root(1), tree.root(3), tree.consistency(1, 3))
+    made.verify()
+    return made.to_bytes()
+
+
+def _nitro_sample() -> bytes:
+    document = {
+        "module_id": "i-0",
+        "digest": "SHA384",
+        "timestamp": 1,
+        "pcrs": {0: b"\x01" * 48},
+        "certificate": b"x",
+        "cabundle": [b"y"],
+        "user_data": observed(1).payload_hash,
+        "nonce": None,
+        "public_key": None,
+    }
+    return bytes(cbor2.dumps([cbor2.dumps({1: -35}), {}, cbor2.dumps(document), bytes(96)]))
+
+
+def _receipt_sample() -> bytes:
+    (one,) = chain_of_blocks(1, 1)
+    header = one.header
+    root = merkle.root([merkle.SHA256.leaf(header.encode())], merkle.SHA256)
+    return receipts.make_receipt(
+        NODE,
+        origin="log.example",
+        envelope_id=observed(0).id,
+        header=header,
+        size=1,
+        path=(),
+        root=root,
+        index=0,
+        inner_path=(),
+    )
+
+
+def _catalogue() -> tuple[Parser, ...]:
+    blocks = chain_of_blocks(3)
+    hashes = [each.hash for each in blocks]
+    one, two, key, path = command("c"), observed(2), NODE.public, (bytes(32),)
+    inclusion = proof.Proof(observed(1), 0, path, blocks[0].record, blocks[0].height, observed(1).hex_id)
+    state = Snapshot("ea.core", 1, bytes(32), bytes(32), None, None, "counts/1")
+    pem_free = (
+        b'{"builders":["urn:x"],"keys":[],"max_age_s":5,"pcrs":{"0":["' + b"ab" * 48 + b'"]},"version":1}'
+    )
+    statement = (
+        b'{"_type":"https://in-toto.io/Statement/v1","subject":[{"digest":{"blake3":"'
+        + two.payload_hash.hex().encode()
+        + b'"}}],"predicateType":"https://slsa.dev/provenance/v1","predicate":{}}'
+    )
+    listed = [
+        ("envelope", _envelope, (one.raw, two.raw)),
+        ("envelope_stored", _envelope_stored, (one.raw,)),
+        ("envelope_wire", _envelope_wire, (one.raw, envelope.to_cbor(one))),
+        ("envelope_cbor", _envelope_cbor, (envelope.to_cbor(one),)),
+        ("block_record", _record, (blocks[1].record.raw,)),
+        ("proof", _proof, (inclusion.to_bytes(),)),
+        ("range_proof", _range, (_range_sample(hashes),)),
+        ("consistency_proof", _consistency, (_consistency_sample(hashes),)),
+        ("policy", _policy, (policy.STRICT.to_bytes(),)),
+        ("trust", _trust, (trust.Trust((key,), (key,), bytes(32)).to_bytes(),)),
+        ("evidence_trust", _evidence_trust, (pem_free,)),
+        (
+            "lifecycle",
+            _lifecycle,
+            (b'[{"version":"1.0.x","stage":"deprecated","sunset":"2025-01-01T00:00:00Z"}]',),
+        ),
+        ("nitro_document", _nitro, (_nitro_sample(),)),
+        ("dsse_statement", _dsse, (statement,)),
+        ("cose_receipt", _receipt, (_receipt_sample(),)),
+        ("tlog_proof", _tlog_proof, (tiles.TlogProof(5, path, b"head\n", b"more").to_bytes(),)),
+        ("manifest", _manifest, (_members(tar.TarReader().feed(_bundle_bytes()))[0][1],)),
+        ("tar", _tar, (tar.member_header("a", 2) + b"hi" + tar.padding(2) + tar.END,)),
+        ("bundle", _bundle, (_bundle_bytes(),)),
+        ("packed_bundle", _packed_bundle, (_bundle_file().read_bytes(),)),
+        ("segment", _segment, (_segment_bytes(),)),
+        ("snapshot", _snapshot, (jcs.encode(state.to_json()),)),
+    ]
+    return tuple(Parser(name, take, samples) for name, take, samples in listed)
+
+
+PARSERS = _catalogue()

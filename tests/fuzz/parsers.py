@@ -1,0 +1,10 @@
+"""The catalogue of all parsers, read by the tests and by the long fuzz run."""
+
+from __future__ import annotations
+
+from tests.fuzz import gitlog, gossip, kernel, ledger
+from tests.fuzz.offering import Parser, offer
+
+__all__ = ["PARSERS", "Parser", "offer"]
+
+PARSERS = (*kernel.PARSERS, *gitlog.PARSERS, *gossip.PARSERS, *ledger.PARSERS)

@@ -1,0 +1,79 @@
+"""Every parser of the product under arbitrary and nearly right bytes; `make torture ONLY=fuzz` does it at length."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.fuzz.parsers import PARSERS, Parser, offer
+
+FUZZ = Path(__file__).parents[1] / "fuzz"
+READING = re.compile(r"(dag_)?decode(_\w+)?|parse(_\w+)?|open_note|split_cid|read_index|read_packed")
+# Parsers that are reached through another one, or that turn texts of the command line and of settings into numbers.
+WITHIN = {
+    "decode_base64": "envelope",
+    "parse_timestamp": "envelope",
+    "parse_proof_line": "bundle",
+    "parse_der": "nitro_document",
+    "parse_pem": "evidence_trust",
+    "parse_range": "range_proof",
+}
+every = pytest.mark.parametrize("parser", PARSERS, ids=[parser.name for parser in PARSERS])
+
+
+@every
+def test_a_parser_takes_a_sample_of_its_own(parser: Parser) -> None:
+    assert any(offer(parser, sample) for sample in parser.samples)
+
+
+@every
+@settings(deadline=None, max_examples=25)
+@given(raw=st.binary(max_size=200))
+def test_any_bytes_are_taken_or_refused(parser: Parser, raw: bytes) -> None:
+    offer(parser, raw)
+
+
+@every
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_a_bent_sample_is_taken_or_refused_and_what_is_taken_comes_out_again(
+    parser: Parser, data: st.DataObject
+) -> None:
+    raw = bytearray(data.draw(st.sampled_from(parser.samples)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, max(0, len(raw) - 1)))
+        what = data.draw(st.sampled_from(["flip", "drop", "double", "insert"]))
+        if what == "flip" and raw:
+            raw[at] = data.draw(st.integers(0, 255))
+        elif what == "drop":
+            del raw[at : at + data.draw(st.integers(1, 9))]
+        elif what == "double":
+            raw[at:at] = raw[at : at + data.draw(st.integers(1, 40))]
+        else:
+            raw[at:at] = data.draw(st.binary(min_size=1, max_size=4))
+    offer(parser, bytes(raw))
+
+
+def test_no_parser_of_the_product_is_left_out() -> None:
+    """Whatever is public, named as a parser and takes bytes or a text is called somewhere in `tests/fuzz`."""
+    called = "".join(path.read_text() for path in FUZZ.glob("*.py"))
+    missing = []
+    for package in ("kernel", "gitlog", "gossip", "ledger", "net", "stores"):
+        root = import_module(f"ropewalk.{package}")
+        for found in pkgutil.walk_packages(root.__path__, f"{root.__name__}."):
+            module = import_module(found.name)
+            for name in getattr(module, "__all__", ()):
+                value = getattr(module, name)
+                if READING.fullmatch(name) and inspect.isfunction(value) and value.__module__ == found.name:
+                    first = next(iter(inspect.signature(value).parameters.values()), None)
+                    takes = first is not None and str(first.annotation) in ("bytes", "str", "Path")
+                    if takes and f"{name}(" not in called and name not in WITHIN:
+                        missing.append(f"{found.name}.{name}")
+    assert not missing
+    assert {parser.name for parser in PARSERS} >= set(WITHIN.values())

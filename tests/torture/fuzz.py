@@ -1,0 +1,155 @@
+"""Every parser of the product under a coverage-guided fuzzer: it takes bytes or refuses them, and does nothing else.
+
+`make torture ONLY=fuzz` gives every parser of `tests/fuzz` its share of executions, each in a process of its own, and
+writes counts and findings to build/torture-fuzz.json. A finding is the first input of its kind, in hex; give it to the
+parser again with `python -m tests.torture.fuzz --again NAME HEX`. The fuzzer, atheris, is installed with its pinned
+hash into build/fuzz, beside the product's environment and not into it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+RUNS = 50_000
+RUNS_QUICK = 1_000
+SLOW = {
+    "git_index",
+    "git_pack",
+    "segment",
+    "packed_bundle",
+    "bundle",
+}  # they go through files or many signatures
+SECONDS_MAX = 900
+FINDINGS_MAX = 20
+LOCK = Path(__file__).with_name("fuzz.lock")
+TOOLS = Path("build") / "fuzz"
+
+
+def run(quick: bool) -> dict[str, Any]:
+    """The run `make torture` does."""
+    return fuzz(RUNS_QUICK if quick else RUNS)
+
+
+def fuzz(runs: int, names: list[str] | None = None) -> dict[str, Any]:
+    """Every parser in turn; the report has counts and findings for each."""
+    from tests.fuzz.parsers import PARSERS
+
+    _install()
+    started = time.monotonic()
+    chosen = [parser.name for parser in PARSERS if names is None or parser.name in names]
+    parsers: dict[str, Any] = {}
+    for name in chosen:
+        parsers[name] = _fuzz_apart(name, runs // 5 if name in SLOW else runs)
+        print(f"  {name}: {parsers[name]['executions']:,} executions", file=sys.stderr, flush=True)
+    findings = sum(len(each["findings"]) for each in parsers.values())
+    return {
+        "ok": not findings,
+        "what": "coverage-guided fuzzing: only errors of ropewalk.errors come out, what is taken comes out again",
+        "seconds": round(time.monotonic() - started, 1),
+        "executions": sum(each["executions"] for each in parsers.values()),
+        "findings": findings,
+        "parsers": parsers,
+    }
+
+
+def _install() -> None:
+    if (TOOLS / "atheris").is_dir():
+        return
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
+    subprocess.run([*pip, "--target", str(TOOLS), "-r", str(LOCK)], check=True)
+
+
+def _fuzz_apart(name: str, runs: int) -> dict[str, Any]:
+    """One parser in a process of its own: what hangs or kills it is a finding too."""
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        path = [str(TOOLS.absolute()), str(Path.cwd()), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+        command = [sys.executable, "-m", "tests.torture.fuzz", "--one", name, str(runs), folder]
+        try:
+            ended = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=False, timeout=SECONDS_MAX
+            )
+            said = ended.stderr[-2000:]
+        except subprocess.TimeoutExpired:
+            said = f"not done after {SECONDS_MAX} s"
+        if answer.exists():
+            return dict(json.loads(answer.read_text()))
+        return {
+            "executions": 0,
+            "taken": 0,
+            "findings": [{"error": "the process ended by itself", "said": said}],
+        }
+
+
+def _fuzz_here(name: str, runs: int, folder: Path) -> None:
+    """Feed one parser until it had enough; never returns."""
+    atheris = importlib.import_module("atheris")
+    with atheris.instrument_imports(include=["ropewalk"]):
+        from tests.fuzz.parsers import PARSERS, offer
+    parser = next(each for each in PARSERS if each.name == name)
+    corpus = folder / "corpus"
+    corpus.mkdir()
+    for number, sample in enumerate(parser.samples):
+        (corpus / str(number)).write_bytes(sample)
+    counts = {"executions": 0, "taken": 0}
+    findings: dict[str, dict[str, Any]] = {}
+
+    def one(raw: bytes) -> None:
+        counts["executions"] += 1
+        try:
+            counts["taken"] += offer(parser, raw)
+        except BaseException as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(last.filename).name}:{last.lineno} {last.name}"
+            kind = f"{type(error).__name__} at {where}"
+            if len(findings) < FINDINGS_MAX or kind in findings:
+                found = findings.setdefault(kind, {"error": kind, "detail": str(error)[:200], "times": 0})
+                found.setdefault("input", raw[:4096].hex())
+                found["times"] += 1
+        if counts["executions"] >= runs:
+            report = {**counts, "findings": list(findings.values())}
+            (folder / "answer.json").write_text(json.dumps(report))
+            os._exit(0)
+
+    longest = max(len(sample) for sample in parser.samples)
+    options = [f"-max_len={max(256, longest + 512)}", "-timeout=60", "-rss_limit_mb=4096", "-verbosity=0"]
+    atheris.Setup([sys.argv[0], *options, f"-artifact_prefix={folder}/", str(corpus)], one)
+    atheris.Fuzz()
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(prog="python -m tests.torture.fuzz", description=__doc__)
+    options.add_argument("names", nargs="*", metavar="NAME", help="parsers; default all")
+    options.add_argument("--runs", type=int, default=RUNS)
+    options.add_argument("--one", nargs=3, metavar=("NAME", "RUNS", "FOLDER"), help=argparse.SUPPRESS)
+    options.add_argument("--again", nargs=2, metavar=("NAME", "HEX"), help="give one input to one parser")
+    asked = options.parse_args()
+    if asked.one:
+        _fuzz_here(asked.one[0], int(asked.one[1]), Path(asked.one[2]))
+    if asked.again:
+        from tests.fuzz.parsers import PARSERS, offer
+
+        parser = next(each for each in PARSERS if each.name == asked.again[0])
+        print("taken" if offer(parser, bytes.fromhex(asked.again[1])) else "refused")
+        return 0
+    report = fuzz(asked.runs, asked.names or None)
+    target = Path("build") / "torture-fuzz.json"
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(json.dumps(report, indent=2) + "\n")
+    print(f"{'ok' if report['ok'] else 'FAILED'}  {report['executions']:,} executions, report: {target}")
+    return 0 if report["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
