@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module, metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,9 @@ from ropewalk.cli.manners import MARKS, Command, emit
 from ropewalk.cli.places import NODE_KEY, here, key_folder, named_repository
 from ropewalk.errors import NotFound, RopewalkError, Unavailable
 from ropewalk.kernel.report import Step
+
+if TYPE_CHECKING:
+    from ropewalk.stores.place import Place
 
 __all__ = ["doctor"]
 
@@ -115,7 +119,7 @@ def _repository() -> Iterator[Step]:
             f"{error.detail}; `ropewalk init PATH` makes one",
         )
         return
-    yield _attempt("repository", lambda: _look_at_repository(place.git_dir))
+    yield _attempt("repository", lambda: _look_at_repository(place))
     free = shutil.disk_usage(place.git_dir).free
     yield Step("disk", "passed" if free >= FREE_BYTES_MIN else "failed", f"{free >> 20:,} MiB free")
     if (place.keys / f"{NODE_KEY}.json").is_file():
@@ -124,17 +128,12 @@ def _repository() -> Iterator[Step]:
         yield Step("node key", "not_checked", "`ropewalk init` on this repository makes one")
 
 
-def _look_at_repository(git_dir: Path) -> str:
-    import pygit2
+def _look_at_repository(place: Place) -> str:
+    from ropewalk.stores.git import GitStore
 
-    repository = pygit2.Repository(str(git_dir))
-    config = repository.config
-    if "extensions.objectformat" in config and config["extensions.objectformat"] != "sha1":
-        raise RopewalkError(
-            f"{git_dir} stores {config['extensions.objectformat']} objects; ropewalk needs sha1"
-        )
-    topics = [name for name in repository.references if name.startswith(("refs/gatos/", "refs/_shiplog/"))]
-    return f"{git_dir}, {len(topics)} log refs"
+    store = GitStore(place)  # refuses objects and refs of other formats
+    refs = [*store.heads("refs/gatos/"), *store.heads("refs/_shiplog/")]
+    return f"{place.git_dir}, {len(refs)} log refs"
 
 
 def _attempt(name: str, look: Callable[[], str]) -> Step:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from ropewalk.cli.gitlog import opened, short
-from ropewalk.cli.manners import Group, emit
+from ropewalk.cli.manners import Group, emit, say
 from ropewalk.cli.places import NODE_KEY, signing_key
-from ropewalk.errors import Usage
+from ropewalk.errors import RopewalkError, Usage
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.layout import Layout
+    from ropewalk.node.repository import Repository
 
 __all__ = ["heads"]
 
@@ -34,7 +35,7 @@ def ls() -> None:
             # Also those that were seen and are gone.
             gone = (ref for ref in log.lines.seen.refs(layout.prefix) if layout.topic_of(ref) is not None)
             rows += [
-                {"ref": ref, "head": log.store.head(ref), "seen": log.lines.seen.get(ref)}
+                {"ref": ref, "head": _head(log, ref), "seen": log.lines.seen.get(ref)}
                 for ref in sorted({*map(layout.head_ref, log.topics(layout)), *gone})
             ]
         emit(
@@ -83,6 +84,15 @@ def sign(ns: str | None, topic: str | None, key: str) -> None:
             },
             stored.note.decode().rstrip("\n"),
         )
+
+
+def _head(log: Repository, ref: str) -> str | None:
+    """Where a ref points; None also for one that cannot be read, which is said beside the list."""
+    try:
+        return log.store.head(ref)
+    except RopewalkError as error:
+        say(f"{ref} cannot be read: {error.detail}")
+        return None
 
 
 def _named(ns: str | None, topic: str | None) -> tuple[Layout, str]:

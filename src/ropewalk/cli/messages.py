@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.gitlog import append_lines, draft_of, event_line, opened, receipt_line
-from ropewalk.cli.manners import Group, emit, read_input, session
+from ropewalk.cli.manners import Group, emit, read_input, say, session
 from ropewalk.errors import SPELLINGS, NotFound, RopewalkError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def publish(
     "--since", metavar="ULID", help="Only messages after this one; default with --group: its checkpoint."
 )
 @click.option("--limit", type=int, default=128, show_default=True, help="How many at most (512 is the most).")
-@click.option("--group", help="Read for this consumer group and move its checkpoint behind what was printed.")
+@click.option("--group", help="Read for this consumer group; its checkpoint moves behind what was printed.")
 @click.option(
     "--on-missing",
     type=click.Choice(["restart", "error"]),
@@ -83,11 +83,13 @@ def publish(
     help="What to do when --since is not in the topic.",
 )
 def read(topic: str, since: str | None, limit: int, group: str | None, on_missing: str) -> None:
-    """Print messages in order, as `messages.read` of S1 answers."""
-    from ropewalk.gitlog.cursor import check_kind, move_cursor, read_cursor
+    """Print messages in order, as `messages.read` of S1 answers.
+
+    A group's checkpoint moves behind what was printed, and only if nothing it has not read lies before that.
+    """
+    from ropewalk.gitlog.cursor import check_kind, height_of, move_cursor, read_cursor
     from ropewalk.gitlog.layout import MESSAGES
     from ropewalk.gitlog.reading import messages_answer
-    from ropewalk.node.consumers import find_place
 
     with _spelled(), opened() as log:
         cursor = read_cursor(log.store, group, topic) if group is not None else None
@@ -96,19 +98,24 @@ def read(topic: str, since: str | None, limit: int, group: str | None, on_missin
         page = log.read(topic, start, limit, layout=MESSAGES)
         if page.restarted and on_missing == "error":
             raise NotFound(f"{start} is not in {topic}", topic=topic, since_ulid=start)
-        answer = messages_answer(page, topic, group)
-        if session().json or page.events:
-            emit(answer, lambda: "\n".join(event_line(event) for event in page.events))
+        line = log.lines.line(MESSAGES, topic)
         # A group whose own checkpoint is not in the topic begins anew; reading old messages again moves nothing.
         lost = page.restarted and since is None
-        if (
-            group is not None
-            and page.events
-            and (cursor is None or lost or page.events[-1].ulid > cursor.ulid)
-        ):
+        stands = -1 if lost else height_of(line, cursor)
+        unread = page.events[0].height - stands - 1 if page.events else 0
+        moves = bool(page.events) and unread <= 0 and page.events[-1].height > stands
+        answer = messages_answer(page, topic, group if moves else None)
+        if session().json or page.events:
+            emit(answer, lambda: "\n".join(event_line(event) for event in page.events))
+        if group is not None and moves:
             # Only now, and from where it stood: a checkpoint never runs ahead of what was handed over.
-            place = find_place(log, log.lines.line(MESSAGES, topic), page.events[-1].ulid)
+            (place,) = line.span(page.events[-1].height, page.events[-1].height + 1)
             move_cursor(log.store, MESSAGES, group, topic, place, cursor, backwards=lost)
+        elif group is not None and unread > 0:
+            say(
+                f"the checkpoint of {group} stays: {unread} messages before these were not read by it. To pass over "
+                f"them: ropewalk consumer reset --group {group} --ns {topic} --to {page.events[-1].ulid}"
+            )
 
 
 @contextmanager

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import select
 import shlex
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
+import threading
+from collections.abc import Iterator
 from typing import IO, Any
 
 import click
@@ -20,6 +26,7 @@ from ropewalk.errors import RopewalkError
 __all__ = ["run"]
 
 CAPTURE_BYTES_MAX = 1 << 20  # kept of the output; the middle of more is left out, the ends tell most
+READ_BYTES = 65_536
 NOT_STARTED = 127  # what a shell answers for a command it cannot find
 
 
@@ -149,7 +156,10 @@ def _trailer(log: Any, given: dict[str, str], status: str, started_ms: int, ende
 
 
 def _execute(command: tuple[str, ...]) -> tuple[int, bytes]:
-    """Run a command with its output passed on as it comes; returns its exit code and what was captured."""
+    """Run a command with its output passed on as it comes; returns its exit code and what was captured.
+
+    It is over when the command itself ends: what it left running in the background may hold the output open for ever.
+    """
     sink: IO[bytes] = sys.stderr.buffer if session().json else sys.stdout.buffer
     try:
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -161,7 +171,7 @@ def _execute(command: tuple[str, ...]) -> tuple[int, bytes]:
     # The terminal sends Ctrl-C to the child as well; it decides, we record.
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        while chunk := os.read(child.stdout.fileno(), 65_536):
+        for chunk in _output(child, child.stdout.fileno()):
             with contextlib.suppress(OSError):
                 sink.write(chunk)
                 sink.flush()
@@ -171,6 +181,34 @@ def _execute(command: tuple[str, ...]) -> tuple[int, bytes]:
         signal.signal(signal.SIGINT, previous)
         child.stdout.close()
     return (128 - code if code < 0 else code), kept.bytes()
+
+
+def _output(child: subprocess.Popen[bytes], pipe: int) -> Iterator[bytes]:
+    """What comes through a pipe until its end, or until the child's end: then all the child has written."""
+    ended, tell = os.pipe()
+
+    def wait() -> None:
+        child.wait()
+        os.close(tell)
+
+    threading.Thread(target=wait, daemon=True).start()
+    try:
+        while ended not in select.select([pipe, ended], [], [])[0]:
+            chunk = os.read(pipe, READ_BYTES)
+            if not chunk:
+                return
+            yield chunk
+        # The child wrote nothing after its end: what is its own is in the pipe now, and others may write on for ever.
+        (left,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+        while left > 0 and (chunk := os.read(pipe, min(left, READ_BYTES))):
+            left -= len(chunk)
+            yield chunk
+        if not select.select([pipe], [], [], 0)[0] or os.read(pipe, 1):
+            say(
+                "the command ended, but something it started goes on; what that writes from now on is not kept"
+            )
+    finally:
+        os.close(ended)
 
 
 class _Kept:

@@ -7,10 +7,11 @@ commit outside the chain still means its ULID.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ropewalk.errors import BrokenLink, Conflict, OutOfOrder, RopewalkError, Unavailable
+from ropewalk.errors import BrokenLink, Conflict, Invalid, OutOfOrder, RopewalkError, Unavailable
 from ropewalk.gitlog.commit import parse_message
 from ropewalk.gitlog.layout import CONSUMERS, MESSAGES, Layout, consumer_ref
 from ropewalk.gitlog.log import Repo
@@ -46,7 +47,7 @@ class Cursor:
     @property
     def ref(self) -> str:
         """The ref the cursor is kept in."""
-        return consumer_ref(self.group, self.topic)
+        return f"{CONSUMERS}{self.group}/{self.topic}"  # also one of a name that only other software would choose
 
 
 def read_cursor(repo: Repo, group: str, topic: str) -> Cursor | None:
@@ -86,9 +87,11 @@ def find_cursor(repo: Repo, group: str, topic: str) -> Cursor | None:
     """As `read_cursor`; what cannot be read is a cursor without ULID, so that it can be listed and set again."""
     try:
         return read_cursor(repo, group, topic)
-    except BrokenLink:
-        target = repo.head(consumer_ref(group, topic))
-        return None if target is None else Cursor(group, topic, Ulid(""), None, Oid(target), "nothing")
+    except (BrokenLink, Invalid):
+        target = ""
+        with suppress(BrokenLink, Invalid):  # a torn ref has no target either, and only git can set it again
+            target = repo.head(consumer_ref(group, topic)) or ""
+        return Cursor(group, topic, Ulid(""), None, Oid(target), "nothing")
 
 
 def _a(kind: str) -> str:

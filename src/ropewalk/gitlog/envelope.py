@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
-from ropewalk.errors import DigestMismatch, InvalidEnvelope, InvalidJson, TooLarge
+from ropewalk.errors import DigestMismatch, InvalidEnvelope, InvalidJson, TooLarge, Unverified
 from ropewalk.gitlog.layout import Layout
 from ropewalk.gitlog.objects import Oid, Signature
 from ropewalk.kernel import jcs, schema, ulid
@@ -27,6 +27,7 @@ __all__ = [
 
 ENVELOPE_BYTES_MAX = 1 << 20  # larger payloads belong behind a pointer or in an attachment
 FOREIGN_BYTES_MAX = 32 << 20  # what somebody else recorded is kept, up to half of what a loose object may be
+T = TypeVar("T")
 FIELDS = frozenset({"ulid", "ns", "type", "payload", "refs"})
 
 
@@ -69,23 +70,34 @@ class Event:
     @cached_property
     def envelope(self) -> dict[str, Any]:
         """The parsed envelope (numbers as JCS reads them)."""
-        parsed = jcs.parse_foreign(self.raw)
+        try:
+            parsed = jcs.parse_foreign(self.raw)
+        except InvalidJson as error:
+            raise DigestMismatch(
+                f"commit {self.commit}: the stored envelope is no JSON: {error.detail}", where=self.commit
+            ) from error
         assert isinstance(parsed, dict)
         return parsed
 
     @property
     def type(self) -> str:
         """What kind of thing happened."""
-        return str(self.envelope["type"])
+        return _field(self, "type", str)
 
     @property
     def payload(self) -> dict[str, Any]:
         """What the application said."""
-        payload: dict[str, Any] = self.envelope["payload"]
-        return payload
+        return _field(self, "payload", dict)
 
     def __repr__(self) -> str:
         return f"Event({self.topic} {self.ulid} {self.commit[:7]})"
+
+
+def _field(event: Event, name: str, kind: type[T]) -> T:
+    value = event.envelope.get(name)
+    if not isinstance(value, kind):  # other software may write what no schema allows
+        raise Unverified(f"commit {event.commit}: its envelope has no {name}", entry=event.commit)
+    return value
 
 
 def parse_document(raw: bytes) -> dict[str, Any]:

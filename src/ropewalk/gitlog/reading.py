@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from ropewalk.errors import DigestMismatch, NotFound, RangeExceeded
 from ropewalk.gitlog.envelope import Event, read_envelope
 from ropewalk.gitlog.layout import Layout
-from ropewalk.gitlog.log import Repo
+from ropewalk.gitlog.log import Repo, get_object
 from ropewalk.gitlog.objects import Oid
+from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import ContentId, content_id
 from ropewalk.kernel.ulid import Ulid, parse
 
@@ -87,7 +88,7 @@ def events(repo: Repo, line: Line, start: int, stop: int) -> Iterator[Event]:
     """The events from one height up to another, one at a time."""
     while start < stop:
         for place in line.span(start, min(start + CHUNK, stop)):
-            yield _event(repo, line.topic, place)
+            yield _event(repo, line, place)
         start += CHUNK
 
 
@@ -108,7 +109,7 @@ def take_turns(pages: Mapping[str, Sequence[Event]]) -> Iterator[Event]:
 
 
 def messages_answer(page: Page, topic: str, group: str | None) -> dict[str, Any]:
-    """The answer of `messages.read`, key for key as S1 §5 has it."""
+    """The answer of `messages.read`, key for key as S1 §5 has it; `group` is the one whose checkpoint moves with it."""
     hint = {"group": group, "topic": topic} if group is not None else None
     return {
         "messages": [
@@ -117,7 +118,7 @@ def messages_answer(page: Page, topic: str, group: str | None) -> dict[str, Any]
                 "commit": event.commit,
                 "content_id": event.content_id,
                 "envelope_path": "message/envelope.json",
-                "canonical_json": b64encode(event.raw).decode(),
+                "canonical_json": b64encode(_named_bytes(event)).decode(),
                 "checkpoint_hint": hint,
             }
             for event in page.events
@@ -127,21 +128,43 @@ def messages_answer(page: Page, topic: str, group: str | None) -> dict[str, Any]
     }
 
 
-def _event(repo: Repo, topic: str, place: Place) -> Event:
-    _, raw = repo.get(place.blob)
+def _named_bytes(event: Event) -> bytes:
+    """The bytes the content id names: those stored or, where they are not canonical, their canonical form."""
+    return event.raw if content_id(event.raw) == event.content_id else jcs.encode_foreign(event.envelope)
+
+
+def _event(repo: Repo, line: Line, place: Place) -> Event:
+    raw = get_object(repo, Oid(place.blob), "blob")
     name = content_id(raw)
-    if name != place.content_id or b'"ulid":"%s"' % place.ulid.encode() not in raw:
+    # Canonical bytes begin with the namespace and end with the ULID: nearly every event is judged without parsing it.
+    begins = b'{"ns":"%s",' % line.topic.encode() if line.layout.topic_is_ns else b"{"
+    ends = b',"ulid":"%s"}' % place.ulid.encode()
+    if name != place.content_id or not raw.startswith(begins) or not raw.endswith(ends):
         # Rare: bytes that are not canonical but whose canonical form has the promised name (S0, compatibility).
-        document, _ = read_envelope(raw, place.content_id)
-        if document["ulid"] != place.ulid:
-            raise DigestMismatch(
-                f"commit {place.commit} says {place.ulid}, its envelope {document['ulid']}",
-                expected=place.ulid,
-                got=document["ulid"],
-                where=place.commit,
-            )
+        _check_envelope(line, place, raw)
         name = place.content_id
-    return Event(topic, place.ulid, name, Oid(place.commit), raw, place.height)
+    return Event(line.topic, place.ulid, name, Oid(place.commit), raw, place.height)
+
+
+def _check_envelope(line: Line, place: Place, raw: bytes) -> None:
+    """Refuse an envelope that is not the one its commit promises, or (S0 §5) not of this log."""
+    try:
+        document, _ = read_envelope(raw, place.content_id)
+    except DigestMismatch as error:
+        raise DigestMismatch(
+            f"commit {place.commit}: {error.detail}", **{**error.fields, "where": place.commit}
+        ) from error
+    wanted = {"ulid": place.ulid, **({"ns": line.topic} if line.layout.topic_is_ns else {})}
+    for field, value in wanted.items():
+        if document.get(field) != value:
+            raise DigestMismatch(
+                f"commit {place.commit} stands for {field} {value}, its envelope says {document.get(field)!r}",
+                expected=value,
+                got=document.get(field),
+                where=place.commit,
+                advice="Other software put it there. `ropewalk verify` says what else is wrong; fetch the log from a "
+                "clone without that commit, then `ropewalk heads accept`.",
+            )
 
 
 def _start(line: Line, since: Ulid | None) -> tuple[int, bool]:

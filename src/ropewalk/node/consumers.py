@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.errors import NotFound, RopewalkError
+from ropewalk.errors import Invalid, NotFound, RopewalkError, Unverified
 from ropewalk.gitlog.commit import parse_message
 from ropewalk.gitlog.cursor import (
     Cursor,
@@ -52,7 +52,7 @@ def consume(log: Repository, group: str, topic: str, limit: int, layout: Layout)
 
 def cursors(log: Repository) -> list[Cursor]:
     """Every cursor of the repository; one that cannot be read has no ULID."""
-    found = (find_cursor(log.store, *split_ref(ref)) for ref in log.store.heads(CONSUMERS))
+    found = (find_cursor(log.store, *split_ref(ref)) for ref in log.store.head_names(CONSUMERS))
     return [cursor for cursor in found if cursor is not None]
 
 
@@ -99,7 +99,7 @@ def standing(log: Repository, cursor: Cursor) -> dict[str, Any]:
     row: dict[str, Any] = {"group": cursor.group, "ns": cursor.topic, "ulid": cursor.ulid or None}
     head: Ulid | None = None
     behind: int | None = None
-    with contextlib.suppress(NotFound):
+    with contextlib.suppress(NotFound, Invalid, Unverified):  # one log that cannot be read hides no other
         line = log.lines.line(_layout_of(log, cursor.topic, cursor), cursor.topic)
         head = line.span(line.count - 1, line.count)[0].ulid if line.count else None
         behind = line.count - 1 - height_of(line, cursor) if cursor.ulid else None

@@ -175,7 +175,7 @@ class Repository:
 
     def topics(self, layout: Layout = SHIPLOG) -> list[str]:
         """The topics that have a head."""
-        found = (layout.topic_of(ref) for ref in self.store.heads(layout.prefix))
+        found = (layout.topic_of(ref) for ref in self.store.head_names(layout.prefix))
         return [topic for topic in found if topic is not None]
 
     def _setting(self) -> Setting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ropewalk.errors import RopewalkError
 from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
 from ropewalk.gitlog.verify import verify_log
 from ropewalk.kernel.keys import PublicKey
@@ -27,11 +28,12 @@ def verify_repository(
     seen = SeenHeads(store.place.home / "seen", store.disk)
     logs = []
     for layout in (SHIPLOG, MESSAGES):
-        # A head that was seen and is gone is missing, not absent.
-        refs = {*store.heads(layout.prefix), *seen.refs(layout.prefix)}
+        # A head that was seen and is gone is missing, not absent; one that cannot be read fails its own log only.
+        refs = {*_names(store, layout.prefix), *seen.refs(layout.prefix)}
         topics = {topic for ref in refs if (topic := layout.topic_of(ref)) is not None}
         logs += [(layout, topic) for topic in sorted(topics) if ns in (None, topic)]
-    steps: list[Step] = []
+    refs_step = _refs_step(store, ns)
+    steps = [refs_step] if logs or ns is None or refs_step.status == "failed" else []
     entries = 0
     for layout, topic in logs:
         before = entries
@@ -49,6 +51,22 @@ def verify_repository(
     if logs or ns is None:
         steps.append(_packs_step(store, deep=deep))
     return Report.of(steps, entries=entries)
+
+
+def _names(store: GitStore, prefix: str) -> list[str]:
+    try:
+        return store.head_names(prefix)
+    except RopewalkError:
+        return []  # the refs step says why
+
+
+def _refs_step(store: GitStore, ns: str | None) -> Step:
+    """Whether every ref can be read (of one log: listed), for damage may hide a log altogether."""
+    try:
+        count = len(store.heads("refs/gatos/") if ns is None else store.head_names("refs/gatos/"))
+    except RopewalkError as error:
+        return Step("refs", "failed", error.detail)
+    return Step("refs", "passed", f"{count} refs can be {'read' if ns is None else 'listed'}")
 
 
 def _packs_step(store: GitStore, *, deep: bool) -> Step:

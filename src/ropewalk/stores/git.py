@@ -78,6 +78,10 @@ class GitStore:
         """Every ref below a prefix."""
         return self.refs.under(prefix)
 
+    def head_names(self, prefix: str) -> list[str]:
+        """The names of the refs below a prefix, also of those that cannot be read."""
+        return self.refs.names(prefix)
+
     def turn(self, ref: str) -> contextlib.AbstractContextManager[None]:
         """Queue among the ropewalk writers of a ref. Saves retries; compare-and-swap still decides."""
         return self.refs.turn(ref)

@@ -25,9 +25,8 @@ from ropewalk.stores.durable import Disk, unavailable
 
 __all__ = ["FOREIGN_LOCK_AGE_MAX_S", "GitRefs"]
 
-FOREIGN_LOCK_AGE_MAX_S = (
-    60.0  # git holds a ref lock for milliseconds; a minute of silence means its owner is gone
-)
+# git holds a ref lock for milliseconds; a minute of silence means its owner is gone
+FOREIGN_LOCK_AGE_MAX_S = 60.0
 FOREIGN_LOCK_WAIT_S = 10.0
 ZERO = "0" * 40
 OBJECT_ID = re.compile(rb"[0-9a-f]{40}")
@@ -66,16 +65,16 @@ class GitRefs:
 
     def under(self, prefix: str) -> dict[str, str]:
         """Every ref below a prefix that ends with `/`, by name, in order of name."""
-        found = {name: oid for name, oid in self._read_packed().items() if name.startswith(prefix)}
+        found = ((name, self.read(name)) for name in self.names(prefix))
+        return {name: oid for name, oid in found if oid is not None}
+
+    def names(self, prefix: str) -> list[str]:
+        """The names of the refs below a prefix, also of those whose value cannot be read."""
+        found = {name for name in self._read_packed() if name.startswith(prefix)}
         for folder, _, files in os.walk(self._git_dir / prefix):
-            for file in files:
-                if file.endswith(".lock"):
-                    continue
-                name = (Path(folder) / file).relative_to(self._git_dir).as_posix()
-                oid = self._read_loose(name)
-                if oid is not None:
-                    found[name] = oid
-        return dict(sorted(found.items()))
+            names = ((Path(folder) / file).relative_to(self._git_dir).as_posix() for file in files)
+            found.update(name for name in names if not name.endswith(".lock"))
+        return sorted(found)
 
     @contextlib.contextmanager
     def turn(self, name: str) -> Iterator[None]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -136,6 +138,61 @@ def test_reading_old_messages_again_moves_no_checkpoint(log):
     again = log(*read, "--since", first, "--limit", "1")
     assert (again.code, len(again.json["messages"])) == (0, 1)
     assert log("consumer", "ls", "--json").json["consumers"][0]["ulid"] == last
+
+
+def test_a_checkpoint_does_not_pass_over_messages_that_were_not_read(log):
+    ulids = [
+        log("messages", "publish", "--topic", "jobs", "--file", "-", "--json", stdin=EVENT).json["ulid"]
+        for _ in range(5)
+    ]
+    read = ("messages", "read", "--topic", "jobs", "--group", "workers", "--json")
+    ahead = log(*read, "--since", ulids[1])  # of a group that has not begun
+    assert [row["checkpoint_hint"] for row in ahead.json["messages"]] == [None] * 3
+    assert "2 messages before these were not read" in ahead.err
+    assert log("consumer", "ls", "--json").json["consumers"] == []
+    assert log(*read, "--limit", "1").json["next_since"] == ulids[0]
+    assert "stays" in log(*read, "--since", ulids[2]).err  # and of one that has
+    assert log("consumer", "ls", "--json").json["consumers"][0]["ulid"] == ulids[0]
+    rows = log(*read).json["messages"]
+    assert [row["ulid"] for row in rows] == ulids[1:]
+    assert rows[0]["checkpoint_hint"] == {"group": "workers", "topic": "jobs"}
+    assert log("consumer", "ls", "--json").json["consumers"][0]["ulid"] == ulids[-1]
+
+
+def test_paging_with_since_moves_the_checkpoint_page_by_page(log):
+    ulids = [
+        log("messages", "publish", "--topic", "jobs", "--file", "-", "--json", stdin=EVENT).json["ulid"]
+        for _ in range(4)
+    ]
+    read = ("messages", "read", "--topic", "jobs", "--group", "workers", "--limit", "2", "--json")
+    since = log(*read).json["next_since"]
+    assert log(*read, "--since", since).json["next_since"] == ulids[-1]
+    assert log("consumer", "ls", "--json").json["consumers"][0]["ulid"] == ulids[-1]
+
+
+def test_verify_goes_on_past_a_torn_ref_and_ends_with_5(log, tmp_path):
+    for ns in ("a", "b"):
+        append(log, ns)
+    (tmp_path / "log.git/refs/gatos/shiplog/a/head").write_text("torn")
+    answer = log("verify", "--json")
+    assert answer.code == 5
+    verdicts = {step["name"]: step["status"] for step in answer.json["steps"]}
+    assert (verdicts["shiplog/a:chain"], verdicts["shiplog/b:chain"]) == ("failed", "passed")
+    assert log("heads", "ls").code == 0
+    doctor = log("doctor", "--json")
+    assert doctor.code == 7
+    assert any("refs/gatos/shiplog/a/head" in check["detail"] for check in doctor.json["checks"])
+
+
+def test_a_torn_checkpoint_is_listed_beside_the_others(log, tmp_path):
+    append(log)
+    with_commit = log("shiplog", "read", "--ns", "governance", "--json").json["events"][0]["commit"]
+    log("shiplog", "checkpoint", "set", "--group", "good", "--ns", "governance", "--commit", with_commit)
+    (tmp_path / "log.git/refs/gatos/consumers/bad").mkdir()
+    (tmp_path / "log.git/refs/gatos/consumers/bad/governance").write_text("torn")
+    rows = log("consumer", "ls", "--json").json["consumers"]
+    assert [(row["group"], row["ulid"] is None) for row in rows] == [("bad", True), ("good", False)]
+    assert log("consumer", "reset", "--group", "bad", "--ns", "governance", "--to", "now").code == 5
 
 
 def test_reading_messages_does_not_take_a_shiplog_consumers_place(log):
@@ -302,6 +359,26 @@ def test_run_ends_like_its_command_and_records_it(log):
     assert (row["service"], row["artifact"], row["status"]) == ("web", "web:2", "success")
     assert len(log("shiplog", "ls", "--since", "1h", "--json").json["events"]) == 3
     assert log("shiplog", "ls", "--since", "yesterdayish", "--json").code == 8
+
+
+def test_run_returns_when_its_command_ends_whatever_it_left_running(log, tmp_path):
+    script = (
+        "mkfifo hold; (exec 3<hold; read line <&3) & echo $! > daemon; yes line | head -c 300000; echo done"
+    )
+    ran = log("shiplog", "run", "--ns", "deploy", "--json", "--", "sh", "-c", script)
+    try:
+        assert (ran.code, ran.json["exit_code"]) == (0, 0)
+        assert "something it started goes on" in ran.err
+        note = log("shiplog", "show", "deploy", "--json").json["note"]
+        assert (len(note), note[-10:]) == (300_005, "line\ndone\n")
+    finally:
+        os.kill(int((tmp_path / "daemon").read_text()), signal.SIGKILL)
+
+
+def test_run_returns_though_something_writes_on_for_ever(log, tmp_path):
+    script = "yes & echo $! > daemon; exit 3"
+    ran = log("shiplog", "run", "--ns", "deploy", "--json", "--", "sh", "-c", script)
+    assert (ran.code, ran.json["exit_code"]) == (3, 3)
 
 
 def test_what_looks_like_a_secret_is_refused_unless_allowed(log):

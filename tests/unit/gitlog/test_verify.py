@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from ropewalk.errors import Unverified
@@ -18,6 +20,7 @@ from ropewalk.gitlog.objects import (
     parse_tree,
     plant,
 )
+from ropewalk.gitlog.reading import messages_answer
 from ropewalk.gitlog.verify import verify_log
 from ropewalk.kernel.digest import ContentId, content_id
 from ropewalk.kernel.keys import SigningKey
@@ -262,3 +265,142 @@ def test_progress_is_told_over_all_logs(log):
     told: list[int] = []
     verify_repository(log.store, progress=told.append)
     assert told == [512, 600, 602]
+
+
+# --- refs that cannot be read ---
+
+
+@pytest.mark.parametrize("torn", [b"", b"garbage\n", b"ab" * 19, b"ref: refs/heads/main\n"])
+def test_one_torn_ref_fails_its_own_log_and_the_others_are_verified(log, torn):
+    for topic in ("a", "b", "c"):
+        fill(log, 2, topic)
+    (log.store.place.git_dir / SHIPLOG.head_ref("b")).write_bytes(torn)
+    report = verify_repository(log.store)
+    assert set(failed(report)) == {"refs", "shiplog/b:chain"}
+    assert SHIPLOG.head_ref("b") in failed(report)["shiplog/b:chain"]
+    assert report.entries == 4
+    assert verify_repository(log.store, "a").ok
+
+
+def test_damaged_packed_refs_are_named_and_what_was_seen_is_still_looked_for(log):
+    fill(log, 2, "a")
+    fill(log, 2, "b")
+    git_dir = log.store.place.git_dir
+    head = git_dir / SHIPLOG.head_ref("a")
+    (git_dir / "packed-refs").write_bytes(b"torn\n" + head.read_bytes().strip() + b" refs/x/y\n")
+    head.unlink()
+    report = verify_repository(log.store)
+    assert "packed-refs" in failed(report)["refs"]
+    assert "shiplog/a:chain" in failed(report)
+    assert "shiplog/b:chain" not in failed(report)
+    assert not verify_repository(log.store, "nowhere").ok
+
+
+# --- entries of another log ---
+
+
+def test_an_entry_of_another_namespace_is_not_handed_out(log):
+    fill(log, 2)
+    oid = forge(
+        log,
+        lambda c, raw, path: (
+            Commit(
+                c.tree,
+                c.parents,
+                c.author,
+                c.committer,
+                c.message.replace(b"Namespace: demo", b"Namespace: other"),
+            ),
+            raw,
+            path,
+        ),
+    )
+    for act in (
+        lambda: log.read("demo"),
+        lambda: log.tail(["demo"]),
+        lambda: list(log.events("demo")),
+        lambda: log.append("demo", {"type": "t", "payload": {}}),
+    ):
+        with pytest.raises(Unverified, match=f"commit {oid}: Namespace is 'other'"):
+            act()
+    with pytest.raises(Unverified, match=oid), log.consume("g", "demo") as events:
+        list(events)
+    assert log.store.head("refs/gatos/consumers/g/demo") is None
+
+
+def _dressed(log, topic, layout, raw, ulid, oid):
+    """A commit on the head that promises exactly these bytes, as careless or hostile software would make it."""
+    name = content_id(raw)
+    moment = b'"2024-01-01T00:00:00Z"'
+    when = b'{"dur_s":0,"end_ts":%s,"start_ts":%s}' % (moment, moment)
+    trailer = b'{"status":"success","version":1,"when":%s}' % when
+    message = f"Event-Id: ulid:{ulid}\nContent-Id: {name}\n".encode()
+    if layout.has_trailer:
+        message += f"Namespace: {topic}\n---\n".encode() + trailer
+    tree, objects = plant(layout.path(topic, ulid), raw)
+    old = parse_commit(log.store.get(oid)[1])
+    body = encode_commit(Commit(tree, (oid,), old.author, old.committer, message))
+    new = object_id("commit", body)
+    with log.store.put([*objects, (new, "commit", body)]):
+        log.store.move_head(layout.head_ref(topic), oid, new)
+    return new
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b'{"ns":"other","payload":{},"type":"t","ulid":"%s"}', "its envelope says 'other'"),
+        (b'{"ns":"other","payload":{"a":{"ns":"demo"}},"type":"t","ulid":"%s"}', "its envelope says 'other'"),
+        (b'{"payload":{},"type":"t","ulid":"%s"}', "its envelope says None"),
+        (
+            b'{"ns":"demo","payload":{"ulid":"%s"},"type":"t","ulid":"00000000000000000000000000"}',
+            "its envelope says '00000000000000000000000000'",
+        ),
+        (b'{"ns":"demo","payload":{},"type":"t","zz":"%s"}', "the stored envelope has no ULID"),
+        (b'{"ns":"demo",oops,"ulid":"%s"}', "the stored envelope is no JSON"),
+        (b'{"ns":"demo","ns":"other","ulid":"%s"}', "the stored envelope is no JSON"),
+    ],
+)
+def test_an_envelope_of_another_log_or_ulid_is_not_handed_out(log, raw, reason):
+    receipts = fill(log, 2)
+    ulid = log.new_ulid(receipts[-1].ulid)
+    oid = _dressed(log, "demo", SHIPLOG, raw % ulid.encode(), ulid, receipts[-1].commit)
+    with pytest.raises(Unverified, match=f"commit {oid}.*{reason}"):
+        print([event.envelope for event in log.read("demo", receipts[0].ulid).events])
+    assert [event.payload["n"] for event in log.read("demo", None, 2).events] == [
+        0,
+        1,
+    ]  # what stands before is
+
+
+def test_an_envelope_that_no_schema_allows_has_no_type_to_hand_out(log):
+    receipts = fill(log, 1)
+    ulid = log.new_ulid(receipts[-1].ulid)
+    raw = b'{"ns":"demo","payload":[],"ulid":"%s"}' % ulid.encode()
+    oid = _dressed(log, "demo", SHIPLOG, raw, ulid, receipts[-1].commit)
+    event = log.read("demo").events[-1]
+    for act in (lambda: event.type, lambda: event.payload):
+        with pytest.raises(Unverified, match=oid):
+            act()
+
+
+def test_a_message_may_name_another_namespace_than_its_topic(log):
+    log.append("jobs/a", {"ns": "elsewhere", "type": "t", "payload": {}}, layout=MESSAGES)
+    assert log.read("jobs/a", layout=MESSAGES).events[0].envelope["ns"] == "elsewhere"
+
+
+def test_messages_hand_out_the_bytes_their_content_id_names(log):
+    receipts = fill(log, 1, "jobs", MESSAGES)
+    ulid = log.new_ulid(receipts[-1].ulid)
+    canonical = b'{"ns":"jobs","payload":{},"type":"t","ulid":"%s"}' % ulid.encode()
+    stored = canonical.replace(b",", b", ")
+    oid = _dressed(log, "jobs", MESSAGES, stored, ulid, receipts[-1].commit)
+    old = parse_commit(log.store.get(oid)[1])
+    message = old.message.replace(content_id(stored).encode(), content_id(canonical).encode())
+    body = encode_commit(Commit(old.tree, old.parents, old.author, old.committer, message))
+    new = object_id("commit", body)
+    with log.store.put([(new, "commit", body)]):
+        log.store.move_head(MESSAGES.head_ref("jobs"), oid, new)
+    row = messages_answer(log.read("jobs", layout=MESSAGES), "jobs", None)["messages"][-1]
+    assert base64.b64decode(row["canonical_json"]) == canonical
+    assert row["content_id"] == content_id(canonical)
