@@ -15,7 +15,7 @@ from typing import Any
 
 from ropewalk.errors import InvalidEnvelope, RopewalkError, Unverified
 from ropewalk.gitlog.envelope import Sealed
-from ropewalk.gitlog.layout import ENVELOPE_SCHEMA_ID, TRAILER_SCHEMA_ID, Layout
+from ropewalk.gitlog.layout import ENVELOPE_SCHEMA_ID, TRAILER_SCHEMA_ID
 from ropewalk.kernel import jcs, schema
 from ropewalk.kernel.digest import ContentId, parse_content_id
 from ropewalk.kernel.ulid import Ulid, parse
@@ -23,6 +23,7 @@ from ropewalk.kernel.ulid import Ulid, parse
 __all__ = [
     "Headers",
     "check_trailer",
+    "default_trailer",
     "format_message",
     "make_trailer",
     "parse_compat_trailer",
@@ -48,14 +49,13 @@ class Headers:
     trailer: dict[str, Any] | None = None
 
 
-def format_message(layout: Layout, topic: str, sealed: Sealed, trailer: Mapping[str, Any] | None) -> bytes:
-    """The commit message of an event."""
+def format_message(topic: str, sealed: Sealed, trailer: bytes | None) -> bytes:
+    """The commit message of an event; the trailer in canonical bytes, None in layouts that have none."""
     message = f"Event-Id: ulid:{sealed.ulid}\nContent-Id: {sealed.content_id}\n"
-    if not layout.has_trailer:
+    if trailer is None:
         return message.encode()
-    assert trailer is not None
     message += f"Namespace: {topic}\nEnvelope-Schema: {ENVELOPE_SCHEMA_ID}\nTrailer-Schema: {TRAILER_SCHEMA_ID}\n---\n"
-    return message.encode() + jcs.encode(dict(trailer)) + b"\n"
+    return b"%s%s\n" % (message.encode(), trailer)
 
 
 def parse_message(raw: bytes) -> Headers:
@@ -122,6 +122,32 @@ def make_trailer(
         if value is not None:
             trailer[name] = value
     return trailer
+
+
+def default_trailer(topic: str, now_ms: int, seq: int, parent: str, previous_anchor: str | None) -> bytes:
+    """The canonical bytes of what `make_trailer` makes of nothing given, for an event that has one before it.
+
+    Nearly every event of a batch has this trailer, so what they share is checked and encoded once.
+
+    >>> default_trailer("prod", 0, 7, "0" * 40, None)[:40]
+    b'{"env":"prod","journal_parent":"00000000'
+    """
+    before, between, behind = _default_parts(topic, now_ms // 1000, previous_anchor)
+    return b"%s%s%s%d%s" % (before, parent.encode(), between, seq, behind)
+
+
+@lru_cache(maxsize=64)
+def _default_parts(topic: str, now_s: int, previous_anchor: str | None) -> tuple[bytes, bytes, bytes]:
+    """The default trailer cut at the two places in which the events of a batch differ: its parent and its number."""
+    stand_in = "0" * 40
+    trailer = make_trailer(
+        None, topic=topic, now_ms=now_s * 1000, seq=0, parent=stand_in, previous_anchor=previous_anchor
+    )
+    check_trailer(trailer)
+    # A quotation mark inside a text is escaped, so these members are found where they stand and nowhere else.
+    before, _, rest = jcs.encode(trailer).partition(b'"journal_parent":"%s"' % stand_in.encode())
+    between, _, behind = rest.partition(b'"seq":0')
+    return before + b'"journal_parent":"', b'"' + between + b'"seq":', behind
 
 
 def check_trailer(trailer: Mapping[str, Any]) -> None:

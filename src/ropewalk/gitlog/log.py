@@ -22,7 +22,14 @@ from ropewalk.errors import (
     RopewalkError,
 )
 from ropewalk.gitlog.attachment import attach
-from ropewalk.gitlog.commit import Headers, check_trailer, format_message, make_trailer, parse_message
+from ropewalk.gitlog.commit import (
+    Headers,
+    check_trailer,
+    default_trailer,
+    format_message,
+    make_trailer,
+    parse_message,
+)
 from ropewalk.gitlog.envelope import Draft, Event, Sealed, read_envelope, seal
 from ropewalk.gitlog.layout import Layout, anchors_ref
 from ropewalk.gitlog.objects import (
@@ -37,6 +44,7 @@ from ropewalk.gitlog.objects import (
     parse_tree,
     plant,
 )
+from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import ContentId, content_id
 from ropewalk.kernel.ulid import Ulid, next_ulid, parse
 
@@ -203,7 +211,7 @@ def describe(repo: Repo, layout: Layout, topic: str, oid: Oid) -> Slot:
     commit = _commit(repo, oid)
     if len(commit.parents) > 1:
         raise BrokenLink(f"commit {oid} has {len(commit.parents)} parents; a line has one", entry=oid)
-    headers = _headers(layout, topic, oid, commit)
+    headers = parse_message(commit.message)
     blob = find_blob(repo, layout, topic, headers, commit.tree, oid)
     return Slot(headers.ulid, headers.content_id, oid, blob, commit.parents[0] if commit.parents else None)
 
@@ -211,7 +219,7 @@ def describe(repo: Repo, layout: Layout, topic: str, oid: Oid) -> Slot:
 def load(repo: Repo, layout: Layout, topic: str, oid: Oid, height: int) -> Event:
     """One event from its commit, with everything the commit promises about it checked."""
     commit = _commit(repo, oid)
-    headers = _headers(layout, topic, oid, commit)
+    headers = parse_message(commit.message)
     raw = get_object(repo, find_blob(repo, layout, topic, headers, commit.tree, oid), "blob")
     document, _ = read_envelope(raw, headers.content_id)
     if document["ulid"] != headers.ulid:
@@ -289,19 +297,9 @@ def grow(
 ) -> Receipt:
     """Put one sealed event on top of a plan; what it must satisfy besides its trailer was decided before."""
     assert layout.path is not None
-    height = made.tip.height + 1
-    trailer = None
-    if layout.has_trailer:
-        trailer = make_trailer(
-            draft.trailer,
-            topic=topic,
-            now_ms=setting.now_ms,
-            seq=height,
-            parent=made.tip.commit,
-            previous_anchor=anchor,
-        )
-        if draft.trailer is not None or not made.slots:
-            check_trailer(trailer)  # the default trailer has one shape: the first of a batch speaks for all
+    tip = made.tip
+    height = tip.height + 1
+    trailer = _trailer(topic, tip, draft, setting, anchor) if layout.has_trailer else None
     tree, objects = plant(layout.path(topic, sealed.ulid), sealed.raw)
     if draft.attachments:
         tree, objects = attach(layout, sealed, objects[0], draft.attachments)
@@ -309,38 +307,34 @@ def grow(
     commit = encode_commit(
         Commit(
             tree,
-            (made.tip.commit,) if made.tip.commit else (),
+            (tip.commit,) if tip.commit else (),
             author,
             draft.committer or author,
-            format_message(layout, topic, sealed, trailer),
+            format_message(topic, sealed, trailer),
         )
     )
     oid = object_id("commit", commit)
     made.objects += objects
     made.objects.append((oid, "commit", commit))
-    made.slots.append(Slot(sealed.ulid, sealed.content_id, oid, Oid(objects[0][0]), made.tip.commit))
+    made.slots.append(Slot(sealed.ulid, sealed.content_id, oid, Oid(objects[0][0]), tip.commit))
     made.tip = Tip(oid, sealed.ulid, height)
     return Receipt(topic, sealed.ulid, sealed.content_id, oid)
 
 
-def _headers(layout: Layout, topic: str, oid: Oid, commit: Commit) -> Headers:
-    """What a commit promises; one that is no entry of this log is named and refused (S0 §5: header = ref)."""
-    try:
-        headers = parse_message(commit.message)
-    except RopewalkError as error:
-        raise BrokenLink(f"commit {oid}: {error.detail}", entry=oid, where="message") from error
-    if layout.topic_is_ns and headers.namespace != topic:
-        said = (
-            f"Namespace is {headers.namespace!r}" if headers.namespace is not None else "it has no Namespace"
-        )
-        raise BrokenLink(
-            f"commit {oid}: {said}, the log is {topic!r}",
-            entry=oid,
-            where="message",
-            advice="Other software put it there. `ropewalk verify` says what else is wrong; fetch the log from a clone "
-            "without that commit, then `ropewalk heads accept`.",
-        )
-    return headers
+def _trailer(topic: str, tip: Tip, draft: Draft, setting: Setting, anchor: str | None) -> bytes:
+    seq = tip.height + 1
+    if draft.trailer is None and tip.commit is not None:
+        return default_trailer(topic, setting.now_ms, seq, tip.commit, anchor)
+    trailer = make_trailer(
+        draft.trailer,
+        topic=topic,
+        now_ms=setting.now_ms,
+        seq=seq,
+        parent=tip.commit,
+        previous_anchor=anchor,
+    )
+    check_trailer(trailer)
+    return jcs.encode(trailer)
 
 
 def _commit(repo: Repo, oid: Oid) -> Commit:

@@ -9,10 +9,13 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Literal, NamedTuple, NewType, TypeAlias
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, NamedTuple, NewType, TypeAlias
 
 from ropewalk.errors import BrokenLink
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
 
 __all__ = [
     "EMPTY_TREE",
@@ -41,7 +44,6 @@ GitObject: TypeAlias = tuple[str, Kind, bytes]
 
 EMPTY_TREE = Oid("4b825dc642cb6eb9a060e54bf8d69288fbee4904")
 FILE, FOLDER = b"100644", b"40000"
-_sha1 = partial(hashlib.sha1, usedforsecurity=False)
 HEAD = re.compile(
     rb"tree ([0-9a-f]{40})\n((?:parent [0-9a-f]{40}\n)*)author ([^\n]*)\ncommitter ([^\n]*)((?:\n[^\n]+)*)"
 )
@@ -91,7 +93,7 @@ def object_id(kind: Kind, raw: bytes) -> Oid:
     >>> object_id("tree", b"") == EMPTY_TREE
     True
     """
-    return Oid(_sha1(b"%s %d\x00%s" % (kind.encode(), len(raw), raw)).hexdigest())
+    return Oid(_sha1(b"%s %d\x00%s" % (kind.encode(), len(raw), raw)).hex())
 
 
 def encode_tree(entries: Iterable[TreeEntry]) -> bytes:
@@ -121,23 +123,35 @@ def plant(path: tuple[str, ...], raw: bytes) -> tuple[Oid, list[GitObject]]:
     ['blob', 'tree', 'tree']
     """
     digest = _sha1(b"blob %d\x00%s" % (len(raw), raw))
-    objects: list[GitObject] = [(digest.hexdigest(), "blob", raw)]
-    mode = FILE
-    for name in reversed(path):
-        tree = b"%s %s\x00%s" % (mode, name.encode(), digest.digest())
-        digest, mode = _sha1(b"tree %d\x00%s" % (len(tree), tree)), FOLDER
-        objects.append((digest.hexdigest(), "tree", tree))
-    return Oid(digest.hexdigest()), objects
+    objects: list[GitObject] = [(digest.hex(), "blob", raw)]
+    *folders, file = path
+    tree = b"%s %s\x00%s" % (FILE, file.encode(), digest)
+    digest = _sha1(b"tree %d\x00%s" % (len(tree), tree))
+    objects.append((digest.hex(), "tree", tree))
+    for name in reversed(folders):
+        beginning, begun = _folder(name)
+        tree = beginning + digest
+        named = begun.copy()
+        named.update(digest)
+        digest = named.digest()
+        objects.append((digest.hex(), "tree", tree))
+    return Oid(digest.hex()), objects
 
 
 def encode_commit(commit: Commit) -> bytes:
     """The bytes of a commit."""
-    lines = [b"tree " + commit.tree.encode()]
-    lines += [b"parent " + parent.encode() for parent in commit.parents]
-    lines.append(b"author " + commit.author.encode())
-    lines.append(b"committer " + commit.committer.encode())
-    lines += [name.encode() + b" " + value.replace(b"\n", b"\n ") for name, value in commit.extra]
-    return b"\n".join(lines) + b"\n\n" + commit.message
+    author = commit.author.encode()
+    committer = author if commit.committer is commit.author else commit.committer.encode()
+    return b"tree %s\n%sauthor %s\ncommitter %s\n%s\n%s" % (
+        commit.tree.encode(),
+        b"".join([b"parent %s\n" % parent.encode() for parent in commit.parents]),
+        author,
+        committer,
+        b"".join(
+            [b"%s %s\n" % (name.encode(), value.replace(b"\n", b"\n ")) for name, value in commit.extra]
+        ),
+        commit.message,
+    )
 
 
 def parse_commit(raw: bytes) -> Commit:
@@ -180,6 +194,24 @@ def _person(raw: bytes) -> Signature:
         int(time_s),
         zone.decode(),
     )
+
+
+_EMPTY = hashlib.sha1(usedforsecurity=False)  # copying one is cheaper than asking OpenSSL for another
+
+
+def _sha1(raw: bytes) -> bytes:
+    named = _EMPTY.copy()
+    named.update(raw)
+    return named.digest()
+
+
+@lru_cache(maxsize=256)  # the folders above an event are those of the event before
+def _folder(name: str) -> tuple[bytes, Hash]:
+    """A tree that holds one folder, up to that folder's id: its bytes, and its name begun."""
+    beginning = b"%s %s\x00" % (FOLDER, name.encode())
+    begun = _EMPTY.copy()
+    begun.update(b"tree %d\x00%s" % (len(beginning) + 20, beginning))
+    return beginning, begun
 
 
 @lru_cache(maxsize=64)  # a batch is signed by one person at one moment

@@ -285,15 +285,20 @@ class GitIndex:
 
 
 def _store(txn: Any, key: bytes, ref: str, height: int, records: Sequence[bytes]) -> None:
-    for record in records:
-        number = struct.pack(">Q", height)
-        txn.put(b"h" + key + number, _check(key + number + record) + record)
+    if not records:
+        return
+    numbers = [struct.pack(">Q", height + n) for n in range(len(records))]
+    by_height = [
+        (b"h" + key + number, _check(key + number + record) + record)
+        for number, record in zip(numbers, records, strict=True)
+    ]
+    by_ulid = [(b"u" + key + record[:16], number) for number, record in zip(numbers, records, strict=True)]
+    with txn.cursor() as cursor:
+        cursor.putmulti(by_height)
         # The first event of a ULID keeps it: a log that repeats one is broken, and `verify` says so.
-        txn.put(b"u" + key + record[:16], number, overwrite=False)
-        height += 1
-    if records:
-        meta = struct.pack(">Q", height) + records[-1][16:36] + ref.encode()
-        txn.put(b"m" + key, _check(key + meta) + meta)
+        cursor.putmulti(by_ulid, overwrite=False)
+    meta = struct.pack(">Q", height + len(records)) + records[-1][16:36] + ref.encode()
+    txn.put(b"m" + key, _check(key + meta) + meta)
 
 
 def _pack(slot: Described) -> bytes:
@@ -301,7 +306,7 @@ def _pack(slot: Described) -> bytes:
         ulid.to_bytes(slot.ulid),
         bytes.fromhex(slot.commit),
         bytes.fromhex(slot.blob),
-        bytes.fromhex(slot.content_id.removeprefix("blake3:")),
+        bytes.fromhex(slot.content_id[len("blake3:") :]),
     )
 
 
@@ -309,8 +314,13 @@ def _key(ref: str) -> bytes:
     return hashlib.blake2b(ref.encode(), digest_size=8).digest()
 
 
+_CHECK = hashlib.blake2b(digest_size=8, person=b"gitindex")
+
+
 def _check(raw: bytes) -> bytes:
-    return hashlib.blake2b(raw, digest_size=8, person=b"gitindex").digest()
+    check = _CHECK.copy()
+    check.update(raw)
+    return check.digest()
 
 
 def _rewritten(ref: str, expect: str, head: str | None) -> HistoryRewritten:

@@ -10,12 +10,14 @@ import hashlib
 import struct
 import zlib
 from binascii import crc32
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from ropewalk.errors import DigestMismatch, Invalid
+from ropewalk.stores.deflate import deflate
 
 __all__ = [
     "INDEX_HEAD_BYTES",
@@ -35,7 +37,6 @@ KIND_NUMBERS: dict[Kind, int] = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
 
 PACK_HEADER = struct.Struct(">4sII")
 IDX_MAGIC = b"\xfftOc\x00\x00\x00\x02"
-SMALL_WINDOW_MAX = 4_096  # bytes; below this a 4 KiB window compresses as well and starts five times faster
 STORED_MAX = 160  # bytes; trees this small are mostly object ids, which do not compress
 OFFSET_31_BITS = 0x8000_0000
 INDEX_HEAD_BYTES = len(IDX_MAGIC) + 1024
@@ -65,54 +66,32 @@ def build_pack(objects: Iterable[tuple[str, Kind, bytes]]) -> tuple[str, bytes, 
     >>> pack[:4], len(read_index(index))
     (b'PACK', 1)
     """
-    entries: list[PackEntry] = []
-    parts: list[bytes] = [b""]
-    offset = PACK_HEADER.size
-    seen: set[str] = set()
-    for oid, kind, raw in objects:
-        if oid in seen:
-            continue  # a pack names each object once
-        seen.add(oid)
-        size = len(raw)
-        if kind == "tree" and size <= STORED_MAX:
-            packed = _stored_tree_head(size) + raw + zlib.adler32(raw).to_bytes(4, "big")
-        else:
-            packed = _entry_header(KIND_NUMBERS[kind], size) + _deflate(raw)
-        entries.append(PackEntry(bytes.fromhex(oid), crc32(packed), offset))
-        parts.append(packed)
-        offset += len(packed)
-    parts[0] = PACK_HEADER.pack(b"PACK", 2, len(entries))
-    body = b"".join(parts)
+    unique = {each[0]: each for each in objects}  # a pack names each object once
+    parts = [_packed(kind, raw) for _, kind, raw in unique.values()]
+    offsets = accumulate(map(len, parts), initial=PACK_HEADER.size)
+    body = b"".join((PACK_HEADER.pack(b"PACK", 2, len(parts)), *parts))
     checksum = hashlib.sha1(body, usedforsecurity=False).digest()
+    entries = zip(map(bytes.fromhex, unique), map(crc32, parts), offsets, strict=False)
     return checksum.hex(), body + checksum, build_index(entries, checksum)
 
 
-def build_index(entries: Sequence[PackEntry], checksum: bytes) -> bytes:
-    """The index (version 2) of a pack whose trailing checksum is given."""
-    ordered = sorted(entries)
-    fanout = [0] * 256
-    for entry in ordered:
-        fanout[entry.oid[0]] += 1
-    total = 0
-    for first in range(256):
-        total += fanout[first]
-        fanout[first] = total
-    far: list[int] = []
-    near: list[int] = []
-    for entry in ordered:
-        if entry.offset < OFFSET_31_BITS:
-            near.append(entry.offset)
-        else:
-            near.append(OFFSET_31_BITS | len(far))
-            far.append(entry.offset)
-    count = len(ordered)
+def build_index(entries: Iterable[tuple[bytes, int, int]], checksum: bytes) -> bytes:
+    """The index (version 2) of a pack whose trailing checksum is given; entries as in `PackEntry`, in any order."""
+    ordered = sorted(entries, key=itemgetter(0))
+    oids, crcs, offsets = zip(*ordered, strict=True) if ordered else ((), (), ())
+    counts = [0] * 256
+    for oid in oids:
+        counts[oid[0]] += 1
+    far = [offset for offset in offsets if offset >= OFFSET_31_BITS]
+    places = iter(range(OFFSET_31_BITS, OFFSET_31_BITS + len(far)))
+    near = [offset if offset < OFFSET_31_BITS else next(places) for offset in offsets] if far else offsets
     body = b"".join(
         (
             IDX_MAGIC,
-            struct.pack(">256I", *fanout),
-            b"".join(entry.oid for entry in ordered),
-            struct.pack(f">{count}I", *(entry.crc for entry in ordered)),
-            struct.pack(f">{count}I", *near),
+            struct.pack(">256I", *accumulate(counts)),
+            *oids,
+            struct.pack(f">{len(oids)}I", *crcs),
+            struct.pack(f">{len(oids)}I", *near),
             struct.pack(f">{len(far)}Q", *far),
             checksum,
         )
@@ -161,6 +140,14 @@ def entry_kind(first_byte: int) -> int:
     return (first_byte >> 4) & 7
 
 
+def _packed(kind: Kind, raw: bytes) -> bytes:
+    """An object as it stands in a pack."""
+    size = len(raw)
+    if kind == "tree" and size <= STORED_MAX:
+        return _stored_tree_head(size) + raw + zlib.adler32(raw).to_bytes(4, "big")
+    return _entry_header(KIND_NUMBERS[kind], size) + deflate(raw)
+
+
 @lru_cache(maxsize=4_096)
 def _entry_header(kind: int, size: int) -> bytes:
     byte = (kind << 4) | (size & 15)
@@ -183,10 +170,3 @@ def _stored_tree_head(size: int) -> bytes:
     return (
         _entry_header(KIND_NUMBERS["tree"], size) + b"\x78\x01\x01" + struct.pack("<HH", size, size ^ 0xFFFF)
     )
-
-
-def _deflate(raw: bytes) -> bytes:
-    if len(raw) <= SMALL_WINDOW_MAX:
-        packer = zlib.compressobj(1, zlib.DEFLATED, 12, 5)
-        return packer.compress(raw) + packer.flush()
-    return zlib.compress(raw, 1)

@@ -9,18 +9,24 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ropewalk.gitlog.commit import default_trailer, make_trailer
 from ropewalk.gitlog.envelope import Draft
-from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
+from ropewalk.gitlog.layout import MESSAGES, NAMESPACE, SHIPLOG
 from ropewalk.gitlog.objects import (
+    FILE,
+    FOLDER,
     Commit,
     Oid,
     Signature,
     TreeEntry,
     encode_commit,
     encode_tree,
+    object_id,
     parse_commit,
     parse_tree,
+    plant,
 )
+from ropewalk.kernel import jcs
 from ropewalk.node import open_repository
 from ropewalk.node.verify import verify_repository
 from ropewalk.stores.gitrollup import roll_up
@@ -113,3 +119,29 @@ def test_two_programs_on_one_repository_agree_with_a_plain_list(steps, layout):
         if model:
             assert verify_repository(logs[0].store, deep=True).entries == len(model)
         shutil.rmtree(place.home / "index", ignore_errors=True)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.from_regex(NAMESPACE, fullmatch=True),
+    st.integers(0, 2**42),
+    st.integers(0, 2**53 - 1),
+    oids,
+    st.none() | oids,
+)
+def test_the_default_trailer_written_from_parts_is_the_one_made_whole(topic, now_ms, seq, parent, anchor):
+    whole = make_trailer(None, topic=topic, now_ms=now_ms, seq=seq, parent=parent, previous_anchor=anchor)
+    assert default_trailer(topic, now_ms, seq, parent, anchor) == jcs.encode(whole)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(names, min_size=1, max_size=5), st.binary(max_size=200))
+def test_a_planted_path_is_the_tree_of_its_entries(path, raw):
+    root, objects = plant(tuple(path), raw)
+    (at, _, _), *trees = objects
+    assert at == object_id("blob", raw)
+    for mode, name, (oid, kind, tree) in zip([FILE, *[FOLDER] * 4], reversed(path), trees, strict=False):
+        assert (kind, tree) == ("tree", encode_tree([TreeEntry(mode, name, Oid(at))]))
+        assert oid == object_id("tree", tree)
+        at = oid
+    assert root == at
