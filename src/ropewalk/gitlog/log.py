@@ -211,7 +211,7 @@ def describe(repo: Repo, layout: Layout, topic: str, oid: Oid) -> Slot:
     commit = _commit(repo, oid)
     if len(commit.parents) > 1:
         raise BrokenLink(f"commit {oid} has {len(commit.parents)} parents; a line has one", entry=oid)
-    headers = parse_message(commit.message)
+    headers = _headers(layout, topic, oid, commit)
     blob = find_blob(repo, layout, topic, headers, commit.tree, oid)
     return Slot(headers.ulid, headers.content_id, oid, blob, commit.parents[0] if commit.parents else None)
 
@@ -219,7 +219,7 @@ def describe(repo: Repo, layout: Layout, topic: str, oid: Oid) -> Slot:
 def load(repo: Repo, layout: Layout, topic: str, oid: Oid, height: int) -> Event:
     """One event from its commit, with everything the commit promises about it checked."""
     commit = _commit(repo, oid)
-    headers = parse_message(commit.message)
+    headers = _headers(layout, topic, oid, commit)
     raw = get_object(repo, find_blob(repo, layout, topic, headers, commit.tree, oid), "blob")
     document, _ = read_envelope(raw, headers.content_id)
     if document["ulid"] != headers.ulid:
@@ -335,6 +335,26 @@ def _trailer(topic: str, tip: Tip, draft: Draft, setting: Setting, anchor: str |
     )
     check_trailer(trailer)
     return jcs.encode(trailer)
+
+
+def _headers(layout: Layout, topic: str, oid: Oid, commit: Commit) -> Headers:
+    """What a commit promises; one that is no entry of this log is named and refused (S0 §5: header = ref)."""
+    try:
+        headers = parse_message(commit.message)
+    except RopewalkError as error:
+        raise BrokenLink(f"commit {oid}: {error.detail}", entry=oid, where="message") from error
+    if layout.topic_is_ns and headers.namespace != topic:
+        said = (
+            f"Namespace is {headers.namespace!r}" if headers.namespace is not None else "it has no Namespace"
+        )
+        raise BrokenLink(
+            f"commit {oid}: {said}, the log is {topic!r}",
+            entry=oid,
+            where="message",
+            advice="Other software put it there. `ropewalk verify` says what else is wrong; fetch the log from a clone "
+            "without that commit, then `ropewalk heads accept`.",
+        )
+    return headers
 
 
 def _commit(repo: Repo, oid: Oid) -> Commit:
