@@ -47,8 +47,9 @@ __all__ = ["export", "import_"]
 def import_(pairs: tuple[str, ...], notes: str, key: str | None) -> None:
     """Bring journals of git shiplog into logs of their own.
 
-    Doing it again adds only what is new. Two machines get the same commits. Everything odd is listed, and nothing odd
-    stops the rest; a journal that was rewritten since the last import is refused, and the command ends with 4.
+    Doing it again adds only what is new; one that fails on the way leaves the logs as they were. Two machines get the
+    same commits. Everything odd is listed, and nothing odd stops the rest; a journal that was rewritten since the last
+    import is refused, and the command ends with 4.
     """
     from ropewalk.cli.places import sealing_key
     from ropewalk.node.compat import import_from_compat, sealed_note

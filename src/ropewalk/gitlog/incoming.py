@@ -37,7 +37,7 @@ TIME_S_MAX = 253_402_300_799  # the last second of the year 9999, which RFC 3339
 class Journals(Repo, Protocol):
     """A repository whose refs can be listed."""
 
-    def heads(self, prefix: str) -> dict[str, str]: ...
+    def head_names(self, prefix: str) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)

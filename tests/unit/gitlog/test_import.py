@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.torture.gitlog import FailingDisk
 from tests.unit.gitlog.journals import ADA, HEAD, SEPARATOR, Journal, message, notes, trailer
 
-from ropewalk.errors import HeadMoved, InvalidName
+from ropewalk.errors import HeadMoved, InvalidName, Unavailable
 from ropewalk.gitlog.commit import parse_message
 from ropewalk.gitlog.compat import native_trailer, parse_entry, slug
 from ropewalk.gitlog.incoming import source_of, ulid_of
@@ -278,26 +280,66 @@ def test_an_append_that_comes_between_is_not_lost(log, monkeypatch):
     assert import_from_compat(log).skipped == 3
 
 
-def test_an_import_that_was_cut_off_goes_on_where_it_was(log, monkeypatch):
-    journal = Journal(log.store)
-    for _ in range(7):
-        journal.add()
+def test_an_import_that_fails_in_the_middle_leaves_the_repository_as_it_was(log, monkeypatch):
+    for env in ("prod", "qa"):
+        journal = Journal(log.store, env)
+        for _ in range(7):
+            journal.add()
+    log.append("qa", {"type": "before", "payload": {}})
     monkeypatch.setattr("ropewalk.gitlog.importer.BATCH", 3)
-    real = log.store.move_head
-    moves: list[str] = []
+    before = log.store.heads("refs/")
+    real, packs = log.store.put, []
 
-    def move_head(ref, expected, new):
-        moves.append(ref)
-        if len(moves) == 2:
+    def put(objects):
+        packs.append(objects)
+        if len(packs) == 5:
             raise KeyboardInterrupt
-        real(ref, expected, new)
+        return real(objects)
 
-    monkeypatch.setattr(log.store, "move_head", move_head)
+    monkeypatch.setattr(log.store, "put", put)
     with pytest.raises(KeyboardInterrupt):
         import_from_compat(log)
+    assert log.store.heads("refs/") == before
+    assert not list(log.store.pack_folder.glob("*.keep"))
     report = import_from_compat(log)
-    assert (report.imported, report.skipped) == (4, 3)
-    assert verify_log_ok(log)
+    assert (report.imported, report.skipped, report.problems) == (14, 0, [])
+    assert verify_log_ok(log) and verify_log_ok(log, "qa")
+
+
+def test_whichever_write_fails_a_journal_is_imported_whole_or_not_at_all(tmp_path):
+    nth, outcomes = 0, set()
+    while True:
+        nth += 1
+        place = make_place(tmp_path / f"{nth}.git")[0]
+        with open_repository(place.git_dir) as log:
+            journal = Journal(log.store)
+            oids = [journal.add() for _ in range(3)]
+            refs = set(log.store.heads("refs/"))
+        disk = FailingDisk(nth)
+        with open_repository(place.git_dir, disk=disk) as log, contextlib.suppress(Unavailable):
+            import_from_compat(log)
+        with open_repository(place.git_dir) as log:
+            made = {ref for ref in log.store.heads("refs/") if ref not in refs}
+            outcomes.add(len(made))
+            assert not made or len(list(log.events("prod"))) == 3
+            left = [*place.git_dir.glob("refs/**/*.lock"), *log.store.pack_folder.glob("*.keep")]
+            assert not left or disk.failed == "unlink"  # what could not be removed is swept later
+            report = import_from_compat(log)
+            assert report.imported + report.skipped == 3
+            assert [source_of(event)[1] for event in log.events("prod")] == oids  # type: ignore[index]
+            assert verify_log_ok(log)
+        if not disk.failed:
+            break
+    assert outcomes == {0, 1}
+
+
+def test_a_torn_ref_of_a_journal_is_listed_and_the_others_come_in(log):
+    for env in ("prod", "qa"):
+        Journal(log.store, env).add()
+    (log.store.place.git_dir / "refs/_shiplog/journal/qa").write_bytes(b"torn")
+    report = import_from_compat(log)
+    assert report.imported == 1
+    assert [problem.ref for problem in report.problems] == ["refs/_shiplog/journal/qa"]
 
 
 # --- odd entries ---
