@@ -18,7 +18,7 @@ from ropewalk.gitlog.secrets import scan_text
 from ropewalk.kernel import ulid
 from ropewalk.kernel.digest import Tag, tagged
 
-__all__ = ["import_anchors", "import_notes", "list_others"]
+__all__ = ["import_anchors", "import_notes", "list_left"]
 
 
 def _place(repo: Journals, target: Target, journal: Journal, oid: Oid) -> Oid | None:
@@ -36,6 +36,7 @@ def _place(repo: Journals, target: Target, journal: Journal, oid: Oid) -> Oid | 
 
 
 def import_anchors(repo: Journals, target: Target, journals: Sequence[Journal], report: ImportReport) -> None:
+    """Anchors of journals become anchors of their logs, once."""
     by_env = {(journal.root, journal.env): journal for journal in journals}
     for root in ROOTS:
         for ref, head in heads_below(repo, f"{root}anchors/", report):
@@ -69,6 +70,7 @@ def import_anchors(repo: Journals, target: Target, journals: Sequence[Journal], 
 def import_notes(
     repo: Journals, target: Target, journals: Sequence[Journal], note: Note | None, report: ImportReport
 ) -> None:
+    """Notes on entries of journals are hung on the events they became."""
     for root in ROOTS:
         homes = {oid: journal for journal in journals if journal.root == root for oid in journal.chain}
         for ref in note_refs(root):
@@ -122,7 +124,8 @@ def _readable(
         yield place, raw
 
 
-def list_others(repo: Journals, report: ImportReport) -> None:
+def list_left(repo: Journals, report: ImportReport) -> None:
+    """Name the refs of the bash tool that have no counterpart here."""
     reasons = {
         "trust/": "S0 has no trust object; signatures were judged against it, the ref stays where it is",
         "policy/": "S0 has no policy object; the ref stays where it is",
