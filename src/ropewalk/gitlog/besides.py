@@ -18,7 +18,7 @@ from ropewalk.gitlog.secrets import scan_text
 from ropewalk.kernel import ulid
 from ropewalk.kernel.digest import Tag, tagged
 
-__all__ = ["import_anchors", "import_notes", "list_left"]
+__all__ = ["import_anchors", "import_notes", "list_refs"]
 
 
 def _place(repo: Journals, target: Target, journal: Journal, oid: Oid) -> Oid | None:
@@ -124,7 +124,7 @@ def _readable(
         yield place, raw
 
 
-def list_left(repo: Journals, report: ImportReport) -> None:
+def list_refs(repo: Journals, report: ImportReport) -> None:
     """Name the refs of the bash tool that have no counterpart here."""
     reasons = {
         "trust/": "S0 has no trust object; signatures were judged against it, the ref stays where it is",

@@ -20,7 +20,7 @@ from ropewalk.errors import (
     RopewalkError,
     Unverified,
 )
-from ropewalk.gitlog.besides import import_anchors, import_notes, list_left
+from ropewalk.gitlog.besides import import_anchors, import_notes, list_refs
 from ropewalk.gitlog.compat import ROOTS, parse_entry, slug
 from ropewalk.gitlog.incoming import (
     EntryReader,
@@ -76,7 +76,7 @@ def import_journals(
                 done.append(each.journal)
     import_anchors(repo, target, done, report)
     import_notes(repo, target, done, note, report)
-    list_left(repo, report)
+    list_refs(repo, report)
     return report
 
 
