@@ -11,8 +11,7 @@ Not looked at: revocation lists and vendors' live services, which would need the
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,8 +29,17 @@ from ropewalk.kernel.report import Status
 from ropewalk.ledger.binding import check_binding, dsse_statement, report_data
 from ropewalk.ledger.certificates import check_chain, parse_der, parse_pem, public_key_of
 from ropewalk.ledger.envelope import Envelope, decode_base64, parse_timestamp
+from ropewalk.ledger.trust import EvidencePins, parse_pins
 
-__all__ = ["EvidenceTrust", "check_evidence", "evidence_check", "parse_evidence_trust", "signed_bytes"]
+__all__ = [
+    "EvidenceSettings",
+    "EvidenceTrust",
+    "check_evidence",
+    "evidence_check",
+    "parse_evidence_settings",
+    "parse_evidence_trust",
+    "signed_bytes",
+]
 
 STATEMENT: Final = "https://in-toto.io/Statement/v1"
 PROVENANCE: Final = "https://slsa.dev/provenance/v1"
@@ -40,50 +48,76 @@ ES384: Final = -35
 DOCUMENT_BYTES_MAX: Final = 1 << 16
 SIGNATURES_MAX: Final = 16
 _PCR_BYTES: Final = (32, 48, 64)
-_HEX = re.compile(r"(?:[0-9a-f]{2})+")
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceSettings:
+    """The evidence.json of a channel: the roots as PEM texts, and what is pinned beside them.
+
+    >>> settings = EvidenceSettings((), EvidencePins(builders=("urn:x",)))
+    >>> parse_evidence_settings(settings.to_bytes()) == settings
+    True
+    """
+
+    roots: tuple[str, ...] = ()
+    pins: EvidencePins = field(default_factory=EvidencePins)
+
+    def to_bytes(self) -> bytes:
+        """The file."""
+        value: dict[str, Any] = {"version": 1, "roots": list(self.roots), **self.pins.to_json()}
+        return jcs.encode(value)
 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceTrust:
-    """What a verifier of evidence believes: roots, keys, builders and measurements. Empty means nobody and nothing."""
+    """What a verifier of evidence believes: roots, keys, builders and measurements. Empty means nobody and nothing.
+
+    `pinned` is False where only roots are known: signatures and chains are judged, whose evidence it is stays open.
+    """
 
     roots: tuple[x509.Certificate, ...] = ()
     keys: tuple[PublicKey, ...] = ()
     builders: frozenset[str] = frozenset()
     pcrs: dict[int, frozenset[bytes]] = field(default_factory=dict)
     max_age_s: int | None = None
+    pinned: bool = True
+
+    @classmethod
+    def of(cls, roots: Iterable[str], pins: EvidencePins | None) -> EvidenceTrust:
+        """From PEM texts and pins, as trust files and settings hold them."""
+        known = pins or EvidencePins()
+        return cls(
+            tuple(parse_pem(root) for root in roots),
+            known.keys,
+            frozenset(known.builders),
+            {number: frozenset(map(bytes.fromhex, texts)) for number, texts in known.pcrs.items()},
+            known.max_age_s,
+            pins is not None,
+        )
+
+
+def parse_evidence_settings(raw: bytes) -> EvidenceSettings:
+    """The settings of a file; anything unknown in it is refused, and so is a root that is no certificate."""
+    value = jcs.parse(raw)
+    if not isinstance(value, dict) or value.get("version") != 1 or value["version"] is True:
+        raise _wrong("an object of version 1 with roots, keys, builders, pcrs and max_age_s is expected")
+    roots = value.get("roots", [])
+    if not isinstance(roots, list) or not all(isinstance(root, str) for root in roots):
+        raise _wrong("roots are certificates as PEM texts")
+    rest = {name: each for name, each in value.items() if name not in ("version", "roots")}
+    settings = EvidenceSettings(tuple(str(root) for root in roots), parse_pins(rest, _wrong))
+    EvidenceTrust.of(settings.roots, settings.pins)
+    return settings
 
 
 def parse_evidence_trust(raw: bytes) -> EvidenceTrust:
-    """The trust of a configuration file; anything unknown in it is refused.
+    """What a channel's evidence.json believes.
 
     >>> parse_evidence_trust(b'{"version":1,"builders":["urn:x"]}').builders
     frozenset({'urn:x'})
     """
-    value = jcs.parse(raw)
-    names = {"version", "roots", "keys", "builders", "pcrs", "max_age_s"}
-    if not isinstance(value, dict) or value.get("version") != 1 or value.keys() - names:
-        raise _wrong("an object of version 1 with roots, keys, builders, pcrs and max_age_s is expected")
-    roots, keys, builders = (value.get(name, []) for name in ("roots", "keys", "builders"))
-    pcrs, age = value.get("pcrs", {}), value.get("max_age_s")
-    if not all(isinstance(each, list) for each in (roots, keys, builders)) or not isinstance(pcrs, dict):
-        raise _wrong("roots, keys and builders are lists, pcrs is an object")
-    if age is not None and (type(age) is not int or age < 1):
-        raise _wrong("max_age_s is a number of seconds or null")
-    allowed: dict[int, frozenset[bytes]] = {}
-    for number, texts in pcrs.items():
-        if not re.fullmatch(r"[0-9]|[12][0-9]|3[01]", number) or not isinstance(texts, list):
-            raise _wrong("pcrs maps numbers from 0 to 31 to lists of hex digests")
-        if not all(isinstance(text, str) and _HEX.fullmatch(text) for text in texts):
-            raise _wrong("pcrs are lower-case hex")
-        allowed[int(number)] = frozenset(bytes.fromhex(str(text)) for text in texts)
-    return EvidenceTrust(
-        tuple(parse_pem(str(root)) for root in roots),  # type: ignore[union-attr]
-        tuple(PublicKey.from_json(key) for key in keys),  # type: ignore[union-attr]
-        frozenset(str(each) for each in builders),  # type: ignore[union-attr]
-        allowed,
-        age,
-    )
+    settings = parse_evidence_settings(raw)
+    return EvidenceTrust.of(settings.roots, settings.pins)
 
 
 def evidence_check(
@@ -162,6 +196,8 @@ def _check_provenance(
         return "not_checked", "no keys or roots are configured for provenance"
     message = signed_bytes(PAYLOAD_TYPE, decode_base64(report["payload"], "/report/payload"))
     who = _signed_by(evidence, report["signatures"], message, trust, at_ns)
+    if not trust.pinned:
+        return "not_checked", f"signed by {who}; builder {builder[:120]} is not pinned"
     if builder not in trust.builders:
         raise Unverified(f"builder {builder[:120]!r} is not allowed")
     return "passed", f"provenance by {builder[:120]}, signed by {who}"
@@ -263,6 +299,11 @@ def _check_nitro(
     leaf = parse_der(document["certificate"])
     check_chain(leaf, [parse_der(each) for each in reversed(document["cabundle"])], trust.roots, at_ns)
     _check_es384(leaf, protected, payload, signature)
+    if not trust.pinned:
+        return (
+            "not_checked",
+            f"signed under a trusted root; PCR0 {document['pcrs'][0].hex()[:16]}… is not pinned",
+        )
     _check_pcrs(document["pcrs"], trust)
     age_s = at_ns // 10**9 - document["timestamp"] // 1000
     if trust.max_age_s is not None and not -300 <= age_s <= trust.max_age_s:
@@ -360,4 +401,6 @@ def _cbor(raw: bytes) -> Any:
 
 
 def _wrong(what: str) -> Invalid:
-    return Invalid(f"evidence configuration: {what}")
+    return Invalid(
+        f"evidence configuration: {what}", advice="Write it with `ropewalk ledger evidence set --channel C`."
+    )

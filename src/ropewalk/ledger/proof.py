@@ -18,6 +18,7 @@ from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.block import BlockRecord, check_signature, parse_record
 from ropewalk.ledger.envelope import Envelope, parse_stored
+from ropewalk.ledger.evidencecheck import EvidenceTally
 from ropewalk.ledger.rules import Context, rule_1_canonical_hash, rule_2_signature_scope
 from ropewalk.ledger.trust import Trust
 
@@ -117,6 +118,10 @@ def verify_proof(proof: Proof, trust: Trust | None = None) -> Report:
             steps.append(
                 Step("policy_hash", "passed" if same else "failed", "" if same else "another policy")
             )
+    if "attestation_evidence" in envelope.value:
+        tally = EvidenceTally(trust)
+        tally.look(envelope, proof.height, proof.index, block.header.timestamp_ns)
+        steps.append(tally.step())
     return Report.of(steps, entries=1)
 
 

@@ -27,6 +27,7 @@ _MEANINGS = {
     "block_signatures": "Every block is sealed by a trusted key and stands on the block before it.",
     "policy_hash": "The blocks were made under the policy that was expected.",
     "envelope_rules": "Every event by itself: signature, version, evidence, confidentiality.",
+    "evidence": "Evidence of where and how something was made ends in a trusted root, as of the time of its block.",
 }
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--paper:#fff;--soft:#57606a;--line:#d0d7de;--good:#1a7f37;--bad:#cf222e;

@@ -1,18 +1,83 @@
-"""Trust files: which keys may seal blocks and bundles, which policy is expected, which roots evidence may end in."""
+"""Trust files: which keys may seal blocks and bundles, which policy is expected, whose evidence is believed.
+
+    {"version":1, "block_signers":[{identity}…], "bundle_signers":[{identity}…], "policy_hash":"<hex>"|null,
+     "roots":["<PEM>"…],
+     "evidence":{"keys":[{identity}…],"builders":["<id>"…],"pcrs":{"0":["<hex>"…]},"max_age_s":n|null}}
+
+`evidence` may be left out. Roots alone say under whom evidence must be signed; `evidence` also says by which builder
+and of which measurement, so that it can be believed.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from ropewalk.errors import Invalid, InvalidKey
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey
 
-__all__ = ["Trust", "parse_trust"]
+__all__ = ["EvidencePins", "Trust", "parse_pins", "parse_trust"]
 
 _HEX = re.compile(r"[0-9a-f]{64}")
+_PCR = re.compile(r"[0-9]|[12][0-9]|3[01]")
+_MEASUREMENT = re.compile(r"(?:[0-9a-f]{2})+")
+_MEMBERS = {"version", "block_signers", "bundle_signers", "policy_hash", "roots"}
+_PINS = {"keys", "builders", "pcrs", "max_age_s"}
+
+
+@dataclass(frozen=True, slots=True)
+class EvidencePins:
+    """Which evidence is believed, beyond the root it ends in: its signers, builders and measurements, and how old.
+
+    >>> parse_pins({"builders": ["urn:x"]}, Invalid).to_json()
+    {'keys': [], 'builders': ['urn:x'], 'pcrs': {}, 'max_age_s': None}
+    """
+
+    keys: tuple[PublicKey, ...] = ()
+    builders: tuple[str, ...] = ()
+    pcrs: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    max_age_s: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As files hold it."""
+        return {
+            "keys": [key.to_json() for key in self.keys],
+            "builders": list(self.builders),
+            "pcrs": {str(number): list(texts) for number, texts in self.pcrs.items()},
+            "max_age_s": self.max_age_s,
+        }
+
+    def explain(self) -> list[str]:
+        """What is believed, one line each."""
+        lines = [f"provenance signed by {key.did()}" for key in self.keys]
+        lines += [f"builder {builder}" for builder in self.builders]
+        lines += [f"PCR{number} {text[:16]}…" for number, texts in self.pcrs.items() for text in texts]
+        return [*lines, f"evidence at most {self.max_age_s} s old"] if self.max_age_s is not None else lines
+
+
+def parse_pins(value: Any, wrong: Callable[[str], Invalid]) -> EvidencePins:
+    """The pins in a JSON value; `wrong` makes the error of the file they stand in."""
+    if not isinstance(value, dict) or value.keys() - _PINS:
+        raise wrong(f"evidence has {', '.join(sorted(_PINS))}")
+    keys, builders, pcrs = value.get("keys", []), value.get("builders", []), value.get("pcrs", {})
+    age = value.get("max_age_s")
+    if not isinstance(keys, list) or not isinstance(builders, list) or not isinstance(pcrs, dict):
+        raise wrong("keys and builders are lists, pcrs is an object")
+    if not all(isinstance(each, str) and each for each in builders):
+        raise wrong("builders are texts")
+    if age is not None and (type(age) is not int or age < 1):
+        raise wrong("max_age_s is a number of seconds or null")
+    allowed: dict[int, tuple[str, ...]] = {}
+    for number, texts in pcrs.items():
+        if _PCR.fullmatch(number) is None or not isinstance(texts, list):
+            raise wrong("pcrs maps numbers from 0 to 31 to lists of hex digests")
+        if not all(isinstance(text, str) and _MEASUREMENT.fullmatch(text) for text in texts):
+            raise wrong("pcrs are lower-case hex")
+        allowed[int(number)] = tuple(str(text) for text in texts)
+    return EvidencePins(_identities(keys, "keys", wrong), tuple(builders), allowed, age)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +92,12 @@ class Trust:
     bundle_signers: tuple[PublicKey, ...]
     policy_hash: bytes | None = None
     roots: tuple[str, ...] = ()
+    evidence: EvidencePins | None = None
+
+    @property
+    def judges_evidence(self) -> bool:
+        """Whether it says anything about evidence."""
+        return bool(self.roots) or self.evidence is not None
 
     def to_bytes(self) -> bytes:
         """The file."""
@@ -37,6 +108,8 @@ class Trust:
             "policy_hash": None if self.policy_hash is None else self.policy_hash.hex(),
             "roots": list(self.roots),
         }
+        if self.evidence is not None:
+            value["evidence"] = self.evidence.to_json()
         return jcs.encode(value)
 
     def explain(self) -> list[str]:
@@ -48,11 +121,14 @@ class Trust:
             if self.policy_hash is not None
             else "any policy (none is pinned)"
         )
-        lines.append(
-            f"{len(self.roots)} roots for evidence, which is judged where it is taken in, not in blocks and bundles"
-            if self.roots
-            else "no roots for evidence: certificate chains stay unchecked"
-        )
+        if self.roots:
+            lines.append(f"evidence under {len(self.roots)} {'roots' if len(self.roots) > 1 else 'root'}")
+        if self.evidence is not None:
+            lines += self.evidence.explain()
+        elif self.roots:
+            lines.append("no builder and no measurement: whose evidence it is stays unchecked")
+        if not self.judges_evidence:
+            lines.append("no evidence: whether it holds stays unchecked")
         return lines
 
 
@@ -64,8 +140,7 @@ def parse_trust(raw: bytes) -> Trust:
     ropewalk.errors.Invalid: trust file: expected version, block_signers, bundle_signers, policy_hash and roots
     """
     value = jcs.parse(raw)
-    names = {"version", "block_signers", "bundle_signers", "policy_hash", "roots"}
-    if not isinstance(value, dict) or value.keys() != names:
+    if not isinstance(value, dict) or value.keys() - {"evidence"} != _MEMBERS:
         raise _wrong("expected version, block_signers, bundle_signers, policy_hash and roots")
     if value["version"] != 1 or value["version"] is True:
         raise _wrong(f"version {value['version']!r:.20} is not known; 1 is")
@@ -75,20 +150,21 @@ def parse_trust(raw: bytes) -> Trust:
     if not isinstance(roots, list) or not all(isinstance(root, str) and "BEGIN" in root for root in roots):
         raise _wrong("roots are certificates as PEM texts")
     return Trust(
-        _signers(value["block_signers"], "block_signers"),
-        _signers(value["bundle_signers"], "bundle_signers"),
+        _identities(value["block_signers"], "block_signers", _wrong),
+        _identities(value["bundle_signers"], "bundle_signers", _wrong),
         None if policy is None else bytes.fromhex(policy),
         tuple(str(root) for root in roots),
+        parse_pins(value["evidence"], _wrong) if "evidence" in value else None,
     )
 
 
-def _signers(value: Any, name: str) -> tuple[PublicKey, ...]:
+def _identities(value: Any, name: str, wrong: Callable[[str], Invalid]) -> tuple[PublicKey, ...]:
     if not isinstance(value, list):
-        raise _wrong(f"{name} is a list of identities")
+        raise wrong(f"{name} is a list of identities")
     try:
         return tuple(PublicKey.from_json(identity) for identity in value)
     except InvalidKey as error:
-        raise _wrong(f"{name}: {error.detail}") from error
+        raise wrong(f"{name}: {error.detail}") from error
 
 
 def _wrong(what: str) -> Invalid:

@@ -3,6 +3,10 @@
 It finds a block by height, an envelope by id, an earlier claim by class and correlation id, an earlier statement by
 what was signed, and it keeps the edges of the two trees over the channel, so that opening costs the same at any size.
 What was added is found at once; it reaches the disk in batches, because losing it loses nothing.
+
+A wrong index must not become a wrong answer. State and block entries carry checksums, the number of rows of every table
+is kept beside them and compared when the index is opened: one that does not add up is built again. What is found
+through it is held against the log by whoever uses it; `ledgerindexcheck` compares every row.
 """
 
 from __future__ import annotations
@@ -11,14 +15,25 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import lmdb
 
 from ropewalk.errors import Damaged, NotFound, Unavailable
 from ropewalk.kernel import merkle
+from ropewalk.stores.ledgerrows import (
+    EMPTY,
+    PLACE,
+    BlockEntry,
+    IndexState,
+    Marked,
+    entry_of,
+    pack_entry,
+    pack_state,
+    unpack_entry,
+    unpack_state,
+)
 from ropewalk.stores.segments import ALIGN, Place, Record, Segments
 
 __all__ = ["BlockEntry", "Derive", "IndexState", "LedgerIndex", "Marked"]
@@ -26,93 +41,14 @@ __all__ = ["BlockEntry", "Derive", "IndexState", "LedgerIndex", "Marked"]
 FLUSH_ENVELOPES = 16_384  # kept in memory at most before they go to disk
 MAP_BYTES = 8 << 30  # address space, not disk; doubled when it is full
 TABLES = (b"block", b"id", b"claim", b"intent", b"root", b"meta")
-VERSION = b"2"
+COUNTED = (b"block", b"id", b"claim", b"intent", b"root")
+VERSION = b"3"
 
-_BLOCK = struct.Struct(">QQIIQ32s32s")
-_PLACE = struct.Struct(">QI")
 _HEIGHT = struct.Struct(">Q")
-_STATE = struct.Struct(">QQQQIQ32s")
-_RUN = (
-    32  # leaves under one kept inner node: a path then takes 31 hashes at the bottom instead of one per leaf
-)
-
-
-class Marked(Protocol):
-    """What the index asks of a block; the engine derives it."""
-
-    @property
-    def prev_block_hash(self) -> bytes: ...
-    @property
-    def block_hash(self) -> bytes: ...
-    @property
-    def header_leaf(self) -> bytes: ...
-    @property
-    def root(self) -> bytes: ...
-    @property
-    def timestamp_ns(self) -> int: ...
-    @property
-    def ids(self) -> Sequence[bytes]: ...
-    @property
-    def claims(self) -> Sequence[bytes | None]: ...
-    @property
-    def intents(self) -> Sequence[bytes]: ...
+_ROWS = struct.Struct(f">{len(COUNTED)}Q")
 
 
 Derive = Callable[[Sequence[bytes]], Marked]
-
-
-@dataclass(frozen=True, slots=True)
-class IndexState:
-    """How far the index reaches: the next height, how many envelopes, the last block."""
-
-    height: int
-    envelopes: int
-    place: Place | None
-    timestamp_ns: int
-    block_hash: bytes
-    range_edge: bytes
-    header_edge: bytes
-
-
-EMPTY = IndexState(0, 0, None, 0, bytes(32), bytes(8), bytes(8))
-
-
-@dataclass(frozen=True, slots=True)
-class BlockEntry:
-    """One block in the index: where it stands, and enough of its tree to prove any envelope of it."""
-
-    height: int
-    place: Place
-    timestamp_ns: int
-    block_hash: bytes
-    header_leaf: bytes
-    offsets: tuple[int, ...]  # of the lines in the body, the record first; one more marks the end
-    leaves: bytes
-    nodes: bytes  # roots of full runs of 32 leaves
-
-    @property
-    def count(self) -> int:
-        """How many envelopes the block has."""
-        return len(self.leaves) // merkle.HASH_BYTES
-
-    def leaf(self, index: int) -> bytes:
-        """The id of the envelope at an index."""
-        return self.leaves[index * 32 : index * 32 + 32]
-
-    def path(self, index: int) -> tuple[bytes, ...]:
-        """The inclusion path of an envelope, hashing its run and the runs' roots instead of every leaf."""
-        count = self.count
-        if count <= 2 * _RUN:
-            return merkle.inclusion_proof(_split(self.leaves), index)
-        start = index // _RUN * _RUN
-        run = _split(self.leaves[start * 32 : (start + _RUN) * 32])
-        runs = _split(self.nodes)
-        if len(runs) * _RUN < count:
-            runs.append(merkle.root(_split(self.leaves[len(runs) * _RUN * 32 :])))
-        return (
-            *merkle.inclusion_proof(run, index - start),
-            *merkle.inclusion_proof(runs, index // _RUN),
-        )
 
 
 class LedgerIndex:
@@ -159,26 +95,8 @@ class LedgerIndex:
 
     def add(self, place: Place, lengths: Sequence[int], marks: Marked) -> None:
         """Take in the next block; `lengths` are those of its lines."""
-        height, at = self.state.height, 0
-        offsets = [0]
-        for length in lengths:
-            at += length + 1
-            offsets.append(at)
-        leaves = b"".join(marks.ids)
-        full = len(marks.ids) // _RUN * _RUN if len(marks.ids) > 2 * _RUN else 0
-        nodes = _split(leaves[: full * 32])
-        for _ in range(_RUN.bit_length() - 1):
-            nodes = _split(merkle.LEDGER.level(b"".join(nodes))) if nodes else nodes
-        entry = BlockEntry(
-            height,
-            place,
-            marks.timestamp_ns,
-            marks.block_hash,
-            marks.header_leaf,
-            tuple(offsets),
-            leaves,
-            b"".join(nodes),
-        )
+        height = self.state.height
+        entry = entry_of(height, place, lengths, marks)
         self._blocks[height] = entry
         self._roots.setdefault(marks.root, height)
         for index, (name, claim, intent) in enumerate(
@@ -229,7 +147,7 @@ class LedgerIndex:
         raw = self._get(b"block", _HEIGHT.pack(height))
         if raw is None:
             raise NotFound(f"block {height} is not in {self.segments.folder.name}", height=height)
-        return _unpack(height, bytes(raw))
+        return unpack_entry(height, bytes(raw), self.segments.folder.name)
 
     def line(self, entry: BlockEntry, number: int) -> bytes:
         """One line of a stored block without reading the others: 0 is the record, envelopes follow. Not verified."""
@@ -258,7 +176,7 @@ class LedgerIndex:
             return
         while True:
             try:
-                self._write()
+                written = self._write()
                 break
             except lmdb.MapFullError:
                 self._end_reading()
@@ -267,6 +185,15 @@ class LedgerIndex:
                 raise Unavailable(f"index of {self.segments.folder.name}: {error}") from error
         self._end_reading()
         self._forget()
+        if not written:  # somebody has thrown the index away since we opened it
+            self.state = self._load_state()
+            self.catch_up()
+
+    def rebuild(self) -> None:
+        """Throw it away and build it again from the log. Only where nobody writes to the channel."""
+        self._start_over()
+        self.catch_up()
+        self.flush()
 
     def close(self) -> None:
         """Flush and let go."""
@@ -274,15 +201,19 @@ class LedgerIndex:
         self._end_reading()
         _close(self._folder)
 
-    def _write(self) -> None:
+    def _write(self) -> bool:
+        """One transaction; False if what lies on disk ends before what we would add to it."""
         with self._env.begin(write=True) as txn:
             tables = self._tables
             meta = txn.get(b"state", db=tables[b"meta"])
-            done = _STATE.unpack(meta[: _STATE.size])[0] if meta else 0
+            known = unpack_state(bytes(meta)) if meta else None
+            done = known.height if known is not None else 0
+            if min(self._blocks) > done:
+                return False
             if done < self.state.height:
                 for height, entry in self._blocks.items():
                     if height >= done:
-                        txn.put(_HEIGHT.pack(height), _pack(entry), db=tables[b"block"])
+                        txn.put(_HEIGHT.pack(height), pack_entry(entry), db=tables[b"block"])
                 for table, places in (
                     (b"id", self._ids),
                     (b"claim", self._claims),
@@ -290,11 +221,14 @@ class LedgerIndex:
                 ):
                     # In order of keys, so that neighbours share a page that is touched once.
                     for key in sorted(places):
-                        txn.put(key, _PLACE.pack(*places[key]), db=tables[table], overwrite=False)
+                        txn.put(key, PLACE.pack(*places[key]), db=tables[table], overwrite=False)
                 for root, height in self._roots.items():
                     txn.put(root, _HEIGHT.pack(height), db=tables[b"root"], overwrite=False)
-                txn.put(b"state", _pack_state(self.state), db=tables[b"meta"])
+                rows = _ROWS.pack(*(txn.stat(tables[table])["entries"] for table in COUNTED))
+                txn.put(b"state", pack_state(self.state), db=tables[b"meta"])
+                txn.put(b"rows", rows, db=tables[b"meta"])
                 txn.put(b"version", VERSION, db=tables[b"meta"])
+        return True
 
     def _forget(self) -> None:
         self._blocks: dict[int, BlockEntry] = {}
@@ -305,7 +239,7 @@ class LedgerIndex:
 
     def _load_state(self) -> IndexState:
         raw = self._get(b"meta", b"state")
-        state = _unpack_state(bytes(raw)) if raw is not None else EMPTY
+        state = unpack_state(bytes(raw)) if raw is not None else EMPTY
         if raw is not None and (state is None or self._get(b"meta", b"version") != VERSION):
             state = EMPTY
         assert state is not None
@@ -314,10 +248,15 @@ class LedgerIndex:
         return state
 
     def _stands_on_the_log(self) -> bool:
-        """Whether the last block the index knows is where it says; if not, the index is of another log."""
+        """Whether it has all its rows, and the last block it knows is where it says; if not, it is of another log."""
         if self.state.place is None:
             with self._env.begin() as txn:
                 return bool(txn.stat(self._tables[b"meta"])["entries"] == 0)
+        with self._env.begin() as txn:
+            rows = txn.get(b"rows", db=self._tables[b"meta"])
+            counts = (txn.stat(self._tables[table])["entries"] for table in COUNTED)
+            if rows != _ROWS.pack(*counts):
+                return False
         try:
             record = self.segments.read(self.state.place, self.state.height - 1)
             return self._derive(record.lines).block_hash == self.state.block_hash
@@ -344,80 +283,12 @@ class LedgerIndex:
 
     def _place(self, table: bytes, key: bytes) -> tuple[int, int] | None:
         raw = self._get(table, key)
-        return None if raw is None else _PLACE.unpack(raw)
+        return None if raw is None else PLACE.unpack(raw)
 
     def _end_reading(self) -> None:
         if self._reader is not None:
             self._reader.abort()
             self._reader = None
-
-
-def _pack(entry: BlockEntry) -> bytes:
-    head = _BLOCK.pack(
-        entry.place.segment,
-        entry.place.offset,
-        entry.place.length,
-        entry.count,
-        entry.timestamp_ns,
-        entry.block_hash,
-        entry.header_leaf,
-    )
-    return head + struct.pack(f">{len(entry.offsets)}I", *entry.offsets) + entry.leaves + entry.nodes
-
-
-def _unpack(height: int, raw: bytes) -> BlockEntry:
-    segment, offset, length, count, stamp, block_hash, header_leaf = _BLOCK.unpack_from(raw)
-    lines = count + 2
-    at = _BLOCK.size + 4 * lines
-    offsets = struct.unpack_from(f">{lines}I", raw, _BLOCK.size)
-    end = at + 32 * count
-    return BlockEntry(
-        height,
-        Place(segment, offset, length),
-        stamp,
-        block_hash,
-        header_leaf,
-        offsets,
-        raw[at:end],
-        raw[end:],
-    )
-
-
-def _pack_state(state: IndexState) -> bytes:
-    place = state.place or Place(0, 0, 0)
-    head = _STATE.pack(
-        state.height,
-        state.envelopes,
-        place.segment,
-        place.offset,
-        place.length,
-        state.timestamp_ns,
-        state.block_hash,
-    )
-    return head + struct.pack(">H", len(state.range_edge)) + state.range_edge + state.header_edge
-
-
-def _unpack_state(raw: bytes) -> IndexState | None:
-    try:
-        height, envelopes, segment, offset, length, stamp, block_hash = _STATE.unpack_from(raw)
-        (edge,) = struct.unpack_from(">H", raw, _STATE.size)
-    except struct.error:
-        return None
-    at = _STATE.size + 2
-    state = IndexState(
-        height,
-        envelopes,
-        Place(segment, offset, length),
-        stamp,
-        block_hash,
-        raw[at : at + edge],
-        raw[at + edge :],
-    )
-    return state if height else None
-
-
-def _split(packed: bytes) -> list[bytes]:
-    return [packed[i : i + 32] for i in range(0, len(packed), 32)]
 
 
 # LMDB allows one environment per file and process: handles of one process share it.

@@ -1,0 +1,93 @@
+"""Evidence in sealed blocks, judged again by whoever verifies them: each piece at the time of its block.
+
+The time of the block, not today's, because certificates of enclaves live for hours and a verdict must be the same in
+ten years. What is trusted comes from the verifier's trust file; without roots or pins there only the binding is judged.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from ropewalk.kernel.report import Status, Step
+from ropewalk.ledger.binding import check_binding
+from ropewalk.ledger.envelope import Envelope
+from ropewalk.ledger.trust import Trust
+
+__all__ = ["EVIDENCE", "EvidenceTally"]
+
+SNAPSHOT_TYPE: Final = "ledger.checkpoint"  # as `replay` names it
+EVIDENCE: Final = "evidence"
+"""The step's name."""
+
+
+class EvidenceTally:
+    """Judges pieces of evidence and counts what came of them; may be asked from several threads.
+
+    >>> EvidenceTally(None).step()
+    Step(name='evidence', status='passed', detail='no envelope carries evidence', fields={})
+    """
+
+    def __init__(self, trust: Trust | None) -> None:
+        self._sealers = trust.block_signers if trust is not None else ()
+        self._believed = None
+        if trust is not None and trust.judges_evidence:
+            # Certificates are read with a large library, which only those who need it should load.
+            from ropewalk.ledger.evidence import EvidenceTrust
+
+            self._believed = EvidenceTrust.of(trust.roots, trust.evidence)
+        self._mutex = threading.Lock()
+        self._counts: dict[Status, int] = {"passed": 0, "failed": 0, "not_checked": 0}
+        self._first: dict[Status, tuple[int, int, str]] = {}
+
+    def judge(self, envelope: Envelope, at_ns: int) -> tuple[Status, str]:
+        """Whether an envelope's evidence holds at a time; nothing is counted."""
+        if envelope.event_type == SNAPSHOT_TYPE and envelope.public_key in self._sealers:
+            return self._judge_snapshot(envelope, at_ns)
+        if self._believed is not None:
+            from ropewalk.ledger.evidence import check_evidence
+
+            return check_evidence(envelope, self._believed, at_ns)
+        status, detail = check_binding(envelope)
+        if status == "passed":
+            return "not_checked", "it speaks of this envelope; the trust file has no roots to judge it by"
+        return status, detail
+
+    def look(self, envelope: Envelope, height: int, index: int, at_ns: int) -> None:
+        """Judge the evidence of an envelope, if it has any."""
+        if "attestation_evidence" not in envelope.value:
+            return
+        status, detail = self.judge(envelope, at_ns)
+        self.count(status, detail, height, index)
+
+    def count(self, status: Status, detail: str, height: int, index: int) -> None:
+        """Take what came of one piece into account."""
+        with self._mutex:
+            self._counts[status] += 1
+            self._first[status] = min(
+                self._first.get(status, (height, index, detail)), (height, index, detail)
+            )
+
+    def step(self) -> Step:
+        """What all of it came to: failed if one failed, not checked if one was not, passed otherwise."""
+        counts, total = self._counts, sum(self._counts.values())
+        if not total:
+            return Step(EVIDENCE, "passed", "no envelope carries evidence")
+        for status in ("failed", "not_checked"):
+            if counts[status]:
+                height, index, detail = self._first[status]
+                parts = [f"{counts[each]} {word}" for each, word in _WORDS.items() if counts[each]]
+                facts = {"height": height, "index": index} if status == "failed" else {}
+                text = f"block {height}, envelope {index}: {detail} ({', '.join(parts)})"
+                return Step(EVIDENCE, status, text, facts)
+        return Step(EVIDENCE, "passed", f"{total} pieces hold")
+
+    def _judge_snapshot(self, envelope: Envelope, at_ns: int) -> tuple[Status, str]:
+        """Snapshots of replays vouch for themselves with the key that seals the blocks, not under anybody's root."""
+        from ropewalk.ledger.evidence import EvidenceTrust, check_evidence
+
+        status, detail = check_evidence(envelope, EvidenceTrust(keys=self._sealers, pinned=False), at_ns)
+        return ("failed", detail) if status == "failed" else ("passed", detail)
+
+
+_WORDS: Final[dict[Status, str]] = {"passed": "hold", "failed": "failed", "not_checked": "not checked"}
