@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from ropewalk.errors import Unavailable
+from ropewalk.errors import Unavailable, Usage
 from ropewalk.net.pipe import Accept
 
 __all__ = ["TcpListening", "TcpPipe", "connect_tcp", "serve_tcp"]
@@ -51,6 +51,8 @@ async def connect_tcp(host: str, port: int, *, timeout_s: float) -> TcpPipe:
         raise Unavailable(f"tcp://{host}:{port} does not answer within {timeout_s:g} s") from error
     except OSError as error:
         raise Unavailable(f"tcp://{host}:{port}: {error.strerror or error}") from error
+    except UnicodeError as error:
+        raise Usage(f"{host[:80]!r} is no name of a host") from error
     return TcpPipe(reader, writer)
 
 

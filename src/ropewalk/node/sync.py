@@ -41,7 +41,7 @@ def profile_of(url: str) -> ProfileName:
     >>> profile_of("ws://127.0.0.1:8080"), profile_of("tcp://127.0.0.1:8080")
     ('v0.13', 'v0.6')
     """
-    scheme = urlsplit(url).scheme
+    scheme = url.partition(":")[0].lower()
     if scheme in ("ws", "wss"):
         return "v0.13"
     if scheme == "tcp":
@@ -144,8 +144,8 @@ async def _holds_v06(log: Log, url: str, idle_s: float) -> bool:
 
 
 async def _dial_v06(url: str, idle_s: float) -> TcpPipe:
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
         host = port = None

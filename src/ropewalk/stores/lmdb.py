@@ -7,6 +7,8 @@ which is why the first map is large: it reserves addresses, not disk.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +17,8 @@ from typing import Any, TypeVar
 
 import lmdb
 
-from ropewalk.errors import Conflict, NotFound, TooLarge, Unavailable
+from ropewalk.errors import Conflict, Damaged, NotFound, RopewalkError, TooLarge, Unavailable
+from ropewalk.stores.durable import Disk, unavailable
 
 __all__ = ["MAP_BYTES_FIRST", "MAP_BYTES_MAX", "LmdbTables"]
 
@@ -25,6 +28,21 @@ MAP_BYTES_FIRST = 16 << 30  # addresses, not disk; the file has the size of what
 MAP_BYTES_MAX = 16 << 40  # where growing stops: something else must be wrong
 READERS_MAX = 1024  # slots in the lock file, shared by all processes
 READER_WAIT_S = 10.0  # how long growing waits for this process's readers
+
+
+_RESTORE = "Nothing was changed. Restore the folder from a copy, or sync the topic anew from a peer."
+
+
+def _refusal(error: lmdb.Error, what: object) -> RopewalkError:
+    """What LMDB says, in our words: damage is found by reading, everything else may pass."""
+    said = f"{what}: {str(error).removeprefix(f'{what}: ')}"
+    if isinstance(error, (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)):
+        return Damaged(
+            said,
+            reason="page",
+            advice=_RESTORE,
+        )
+    return Unavailable(said)
 
 
 class _View:
@@ -44,7 +62,7 @@ class _View:
         try:
             found: bytes | None = self._txn.get(key, db=self._db(table))
         except lmdb.Error as error:
-            raise Unavailable(f"table {table} cannot be read: {error}") from error
+            raise _refusal(error, f"table {table} cannot be read") from error
         return found
 
     def scan(
@@ -53,7 +71,7 @@ class _View:
         try:
             yield from self._scan(table, start, stop, reverse)
         except lmdb.Error as error:
-            raise Unavailable(f"table {table} cannot be read: {error}") from error
+            raise _refusal(error, f"table {table} cannot be read") from error
 
     def _scan(
         self, table: str, start: bytes, stop: bytes | None, reverse: bool
@@ -77,25 +95,33 @@ class _View:
                 yield key, value
 
     def count(self, table: str) -> int:
-        return int(self._txn.stat(self._db(table))["entries"])
+        try:
+            return int(self._txn.stat(self._db(table))["entries"])
+        except lmdb.Error as error:
+            raise _refusal(error, f"table {table} cannot be read") from error
 
 
 class _Change(_View):
-    __slots__ = ("full",)
+    __slots__ = ("failed",)
 
     def __init__(self, txn: Any, dbs: dict[str, Any]) -> None:
         super().__init__(txn, dbs)
-        self.full = False
+        # Whoever catches a failed write on the way up must not make us commit half a transaction.
+        self.failed: lmdb.Error | None = None
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         try:
             self._txn.put(key, value, db=self._db(table))
-        except lmdb.MapFullError:
-            self.full = True  # whoever catches this on the way up must not make us commit half a transaction
+        except lmdb.Error as error:
+            self.failed = error
             raise
 
     def delete(self, table: str, key: bytes) -> None:
-        self._txn.delete(key, db=self._db(table))
+        try:
+            self._txn.delete(key, db=self._db(table))
+        except lmdb.Error as error:
+            self.failed = error
+            raise
 
 
 class _Shared:
@@ -109,17 +135,22 @@ class _Shared:
         self.growing = False
         self.writer = threading.RLock()
         self.writing = False
-        is_new = not (path / "data.mdb").exists()
-        self.env = _open(path, tables, map_bytes)
-        self.env.reader_check()  # forget readers that died without a word
         try:
-            self.dbs = _open_tables(self.env, tables)
+            Disk().make_directories(path)
+            is_new = not (path / "data.mdb").exists()
+            self.env = _open(path, tables, map_bytes)
+            try:
+                self.env.reader_check()  # forget readers that died without a word
+                self.dbs = _open_tables(self.env, path, tables)
+                if is_new:
+                    Disk().fsync_directory(path)  # LMDB syncs what is in its file, not the file's name
+            except BaseException:
+                self.env.close()
+                raise
         except lmdb.Error as error:
-            self.env.close()
-            raise Unavailable(f"{path}: {error}") from error
-        if is_new:
-            for folder in (path, path.parent):
-                _sync_folder(folder)  # LMDB syncs what is in its file, not the file's name
+            raise _refusal(error, path) from error
+        except OSError as error:
+            raise unavailable(error, f"{path} cannot be opened") from error
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -151,7 +182,6 @@ class _Shared:
 
 
 def _open(path: Path, tables: tuple[str, ...], map_bytes: int) -> Any:
-    path.mkdir(parents=True, exist_ok=True)
     size = map_bytes
     while True:
         try:
@@ -166,28 +196,48 @@ def _open(path: Path, tables: tuple[str, ...], map_bytes: int) -> Any:
         except lmdb.Error as error:
             # A small address space (ulimit -v, some containers) cannot map the first size.
             if "Cannot allocate memory" not in str(error) or size < 1 << 22:
-                raise Unavailable(f"{path}: {error}") from error
+                raise
             size //= 8
 
 
-def _open_tables(env: Any, tables: tuple[str, ...]) -> dict[str, Any]:
+# Reads every row without a lock; what is missing ends it by a signal.
+_READ_ALL = """
+import sys, lmdb
+path, *tables = sys.argv[1:]
+env = lmdb.open(path, readonly=True, lock=False, max_dbs=len(tables))
+with env.begin() as txn:
+    for name in tables:
+        for row in txn.cursor(env.open_db(name.encode(), txn=txn, create=False)):
+            pass
+"""
+
+
+def _fill_up(env: Any, path: Path, tables: tuple[str, ...]) -> None:
+    """Make the file as long as its last page asks, under the writer's lock.
+
+    LMDB leaves out pages that a transaction took and gave back at once, so a sound file may be short, though ours
+    hardly ever are. So is half a copy, and to read what it lacks would end this process: another one tries first.
+    """
+    data = path / "data.mdb"
+    needed, size = (env.info()["last_pgno"] + 1) * env.stat()["psize"], data.stat().st_size
+    if size >= needed:
+        return
+    if subprocess.run([sys.executable, "-c", _READ_ALL, path, *tables], capture_output=True).returncode:
+        raise Damaged(f"{data} has {size} of its {needed} bytes", reason="cut off", advice=_RESTORE)
+    os.truncate(data, needed)
+
+
+def _open_tables(env: Any, path: Path, tables: tuple[str, ...]) -> dict[str, Any]:
     """The tables, all made at once if they are not there."""
     while True:
         try:
             with env.begin(write=True) as txn:
+                _fill_up(env, path, tables)
                 return {name: env.open_db(name.encode("ascii"), txn=txn) for name in tables}
         except lmdb.MapResizedError:
             env.set_mapsize(0)  # another process has grown it since we opened it
         except lmdb.MapFullError:
             env.set_mapsize(env.info()["map_size"] * 2)
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 _environments: dict[tuple[int, str], _Shared] = {}
@@ -234,7 +284,7 @@ class LmdbTables:
                 except lmdb.MapResizedError:
                     resized = True
                 except lmdb.Error as error:
-                    raise Unavailable(f"{shared.path}: {error}") from error
+                    raise _refusal(error, shared.path) from error
                 if txn is not None:
                     try:
                         yield _View(txn, shared.dbs)
@@ -255,15 +305,15 @@ class LmdbTables:
                         with shared.env.begin(write=True) as txn:
                             change = _Change(txn, shared.dbs)
                             result = body(change)
-                            if change.full:
-                                raise lmdb.MapFullError("the map is full")
+                            if change.failed is not None:
+                                raise change.failed
                         return result
                     except lmdb.MapFullError:
                         self._grow(shared)
                     except lmdb.MapResizedError:
                         shared.resize(0)
                     except lmdb.Error as error:
-                        raise Unavailable(f"{shared.path}: {error}") from error
+                        raise _refusal(error, shared.path) from error
             finally:
                 shared.writing = False
 

@@ -205,9 +205,28 @@ def test_an_address_of_the_other_profile_is_refused_with_the_reason():
     for url, profile in (("tcp://127.0.0.1:9", "v0.13"), ("ws://127.0.0.1:9", "v0.6")):
         with pytest.raises(Conflict, match="speaks"):
             asyncio.run(sync_with(memory_log(profile=profile), url))
-    for url in ("http://x", "nothing", "tcp://127.0.0.1", "tcp://127.0.0.1:x", "tcp://:5"):
-        with pytest.raises(Usage):
-            asyncio.run(sync_with(memory_log(profile="v0.6"), url))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "http://x",
+            "nothing",
+            "tcp://127.0.0.1",
+            "tcp://127.0.0.1:x",
+            "tcp://:5",
+            "tcp://[::1",
+            "tcp://a..b:1",
+        ),
+        f"tcp://{'a' * 80}:1",
+        *("ws://", "ws://a..b:1", "ws://[::1", "ws://127.0.0.1:99999"),
+    ],
+)
+def test_what_is_no_address_is_bad_usage(url):
+    log = memory_log(profile="v0.13" if url.startswith("ws") else "v0.6")
+    with pytest.raises(Usage):
+        asyncio.run(sync_with(log, url))
 
 
 # The recorded sessions of the JavaScript packages, replayed on real sockets.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import subprocess
 import sys
 import threading
@@ -12,7 +14,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from ropewalk.errors import Conflict, NotFound, Unavailable
+from ropewalk.errors import Conflict, Damaged, NotFound, Unavailable
 from ropewalk.gossip.table import Table, Transaction
 from ropewalk.stores.lmdb import LmdbTables
 from ropewalk.stores.memory import MemoryTables
@@ -275,3 +277,85 @@ def test_an_iterator_that_outlives_its_store_says_so(tmp_path: Path):
             next(rows)
         with pytest.raises(Unavailable):
             view.get("a", b"one")
+
+
+@pytest.mark.parametrize("left", [100, 12_000, 0.3, 0.7])
+def test_half_a_copy_is_called_damaged_and_does_not_end_the_process(tmp_path: Path, left: float):
+    tables = LmdbTables(tmp_path / "db", NAMES)
+    for start in range(0, 4000, 1000):
+        fill(tables, *(n.to_bytes(4, "big") + bytes(100) for n in range(start, start + 1000)))
+    tables.close()
+    data = tmp_path / "db" / "data.mdb"
+    with data.open("r+b") as file:
+        file.truncate(int(left if left > 1 else left * data.stat().st_size))
+    script = """
+import sys
+from pathlib import Path
+from ropewalk.errors import Damaged
+from ropewalk.stores.lmdb import LmdbTables
+try:
+    with LmdbTables(Path(sys.argv[1]), ("a", "b")).read() as view:
+        print(len(list(view.scan("a"))))
+except Damaged as error:
+    print(error.code)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "db")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "Damaged\n"), done.stderr
+
+
+def test_a_sound_file_that_lmdb_left_short_is_opened_as_it_is(tmp_path: Path):
+    """LMDB does not write the pages that a transaction took and gave back."""
+    tables = LmdbTables(tmp_path / "db", NAMES)
+    fill(tables, b"stays")
+
+    chance = random.Random(1)
+    passing = [chance.randbytes(20) for _ in range(3000)]
+
+    def body(change: Transaction) -> None:
+        for key in passing:
+            change.put("b", key, bytes(300))
+        for key in passing:
+            change.delete("b", key)
+
+    for _ in range(20):
+        tables.transact(body)
+        needed = (tables._env().env.info()["last_pgno"] + 1) * 4096
+        if (tmp_path / "db" / "data.mdb").stat().st_size < needed:
+            break
+        chance.shuffle(passing)
+    else:
+        pytest.fail("LMDB writes every page by now: the check of short files may be exact")
+    tables.close()
+    again = LmdbTables(tmp_path / "db", NAMES)
+    assert keys(again) == [b"stays"]
+    fill(again, b"comes")
+    assert keys(again) == [b"comes", b"stays"]
+    again.close()
+
+
+@pytest.mark.parametrize("where", ["file", "file/below"])
+def test_a_place_that_cannot_be_a_folder_is_unavailable(tmp_path: Path, where: str):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(Unavailable, match="file"):
+        LmdbTables(tmp_path / where, NAMES)
+
+
+def test_bytes_that_are_no_store_are_called_damaged(tmp_path: Path):
+    (tmp_path / "data.mdb").write_bytes(b"a letter, not a store" * 1000)
+    with pytest.raises(Damaged):
+        LmdbTables(tmp_path, NAMES)
+
+
+def test_a_failed_write_that_somebody_caught_is_still_not_committed(tmp_path: Path):
+    tables = LmdbTables(tmp_path / "db", NAMES)
+
+    def body(change: Transaction) -> None:
+        change.put("a", b"first", b"")
+        with contextlib.suppress(lmdb.Error):
+            change.put("a", b"k" * 600, b"")  # longer than a key may be
+
+    with pytest.raises(Unavailable):
+        tables.transact(body)
+    assert keys(tables) == []
+    tables.close()
