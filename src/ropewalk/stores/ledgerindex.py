@@ -11,10 +11,12 @@ through it is held against the log by whoever uses it; `ledgerindexcheck` compar
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ from ropewalk.stores.ledgerrows import (
 )
 from ropewalk.stores.segments import ALIGN, Place, Record, Segments
 
-__all__ = ["BlockEntry", "Derive", "IndexState", "LedgerIndex", "Marked"]
+__all__ = ["BlockEntry", "Derive", "IndexState", "LedgerIndex", "Marked", "borrow_environment"]
 
 FLUSH_ENVELOPES = 16_384  # kept in memory at most before they go to disk
 MAP_BYTES = 8 << 30  # address space, not disk; doubled when it is full
@@ -293,6 +295,28 @@ class LedgerIndex:
 
 # LMDB allows one environment per file and process: handles of one process share it.
 _open_environments: dict[Path, tuple[Any, int]] = {}
+
+
+@contextlib.contextmanager
+def borrow_environment(folder: Path) -> Iterator[Any]:
+    """The environment of an index for looking only: nothing is made, and one that cannot be read is left as it is."""
+    folder = folder.absolute()
+    if folder in _open_environments:
+        yield _open_environments[folder][0]
+        return
+    if (folder / "data.mdb").stat().st_size < 2 * 4096:
+        raise lmdb.InvalidError("too short")
+    look = partial(lmdb.open, str(folder), map_size=MAP_BYTES, max_dbs=len(TABLES), readonly=True)
+    try:
+        env = look()
+    except lmdb.ReadonlyError:  # on a disk nobody may write to there is nobody to lock out
+        env = look(lock=False)
+    try:
+        if (folder / "data.mdb").stat().st_size < (env.info()["last_pgno"] + 1) * env.stat()["psize"]:
+            raise lmdb.InvalidError("cut short")  # touching pages that are missing would end the process
+        yield env
+    finally:
+        env.close()
 
 
 def _open(folder: Path) -> Any:
