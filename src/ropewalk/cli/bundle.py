@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ropewalk.cli.manners import MARKS, Group, emit, progress, read_input, say, session, write_output
+from ropewalk.cli.manners import MARKS, Group, emit, parse_input, progress, say, session, write_output
 from ropewalk.cli.places import here, signing_key
 
 __all__ = ["bundle", "verify_bundle_file"]
@@ -45,7 +45,7 @@ def export(
 
     What is there already, complete and right, is kept; so an interrupted export goes on where it stopped.
     """
-    from ropewalk.errors import NotFound
+    from ropewalk.errors import NotFound, RangeExceeded
     from ropewalk.node.bundle import chunk_ranges, export_bundle
     from ropewalk.node.ledger import open_channel
 
@@ -56,6 +56,8 @@ def export(
         if height == 0:
             raise NotFound(f"channel {channel} has no blocks yet", channel=channel)
         last = end if end is not None else height - 1
+        if not start <= last < height:  # before the first file is written
+            raise RangeExceeded(f"blocks {start} to {last} of a channel of {height} blocks", channel=channel)
         key = signing_key(reading.settings.key)
         for first, final in chunk_ranges(start, last, chunk):
             path = target if chunk is None else _chunk_path(target, first, final)
@@ -130,7 +132,7 @@ def verify(file: str, trust: str, report: str | None, deep: bool, max_bytes: int
     from ropewalk.node.bundle import verify_bundle
     from ropewalk.stores.bundles import Limits
 
-    believed = parse_trust(read_input(trust))
+    believed = parse_input(trust, parse_trust)
     limits = Limits() if max_bytes is None else Limits(bytes_max=max_bytes)
     verdict = verify_bundle(Path(file), believed, deep=deep, limits=limits)
     answer = verdict.report
@@ -155,6 +157,40 @@ def verify(file: str, trust: str, report: str | None, deep: bool, max_bytes: int
         raise click.exceptions.Exit(VERIFICATION_FAILED)
 
 
+@bundle.command(
+    "compare",
+    epilog="Examples:\n  ropewalk bundle compare ours.tar.zst theirs.tar.zst -o fork.json\n"
+    "  ropewalk bundle compare theirs.tar.zst --channel audit\n  ropewalk verify fork.json --trust trust.json\n",
+)
+@click.argument("file")
+@click.argument("other", required=False)
+@click.option("--channel", metavar="C", help="Compare with this channel instead of another bundle.")
+@click.option("-o", "--output", metavar="F", help="Where to write both sides of a fork.")
+def compare(file: str, other: str | None, channel: str | None, output: str | None) -> None:
+    """Look whether two bundles, or a bundle and a channel, tell one history. Exit 5 if a block differs.
+
+    Two sealed blocks of one height prove that their signer told two histories; `-o` keeps them, `ropewalk verify`
+    checks them.
+    """
+    from ropewalk.node.fork import compare_bundles, compare_with_channel
+    from ropewalk.node.ledger import open_channel
+
+    if (other is None) == (channel is None):
+        raise click.UsageError("name another bundle, or a --channel")
+    if other is not None:
+        found = compare_bundles(Path(file), Path(other))
+    else:
+        assert channel is not None
+        with open_channel(here().home, channel) as reading:
+            found = compare_with_channel(Path(file), reading)
+    if found.fork is not None:
+        if output is not None:
+            write_output(output, found.fork.to_bytes())
+            say(f"both sides: {output}")
+        raise found.fork.error()
+    emit(found.to_json(), f"ok  {found.channel}  {found.same} blocks alike, {found.alone} only on one side")
+
+
 def verify_bundle_file(path: Path | None, _ns: str | None, deep: bool, trust: str | None) -> dict[str, Any]:
     """What `ropewalk verify` says of a bundle. Without a trust file, whose keys these are stays unchecked."""
     from ropewalk.errors import RopewalkError
@@ -165,7 +201,7 @@ def verify_bundle_file(path: Path | None, _ns: str | None, deep: bool, trust: st
 
     assert path is not None
     if trust is not None:
-        report = verify_bundle(path, parse_trust(read_input(trust)), deep=deep).report
+        report = verify_bundle(path, parse_input(trust, parse_trust), deep=deep).report
     else:
         try:
             own: tuple[PublicKey, ...] = (inspect_bundle(path)[0].signer,)

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from ropewalk.cli.manners import Command, emit, emit_line, read_input, session
+from ropewalk.cli.manners import Command, emit, emit_line, parse_input, session
 
 __all__ = ["canon", "hash_"]
 
@@ -24,7 +24,7 @@ def canon(file: str) -> None:
     """
     from ropewalk.kernel import jcs
 
-    raw = jcs.canonicalise(read_input(file))
+    raw = parse_input(file, jcs.canonicalise)
     if session().json:
         emit_line({"canonical": raw.decode(), "bytes": len(raw)})
         return
@@ -43,6 +43,6 @@ def hash_(file: str) -> None:
     from ropewalk.kernel import jcs
     from ropewalk.kernel.digest import content_id
 
-    raw = jcs.canonicalise(read_input(file))
+    raw = parse_input(file, jcs.canonicalise)
     name = content_id(raw)
     emit({"content_id": name, "bytes": len(raw)}, name)

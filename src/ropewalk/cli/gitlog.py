@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.manners import emit_line, fail, session
+from ropewalk.cli.manners import emit_line, fail, parse_input, refusal_of, session, tell
 from ropewalk.cli.places import here, sealing_key
-from ropewalk.errors import Invalid, NotFound, RopewalkError
+from ropewalk.errors import Invalid, RopewalkError
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.envelope import Draft, Event
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "append_lines",
-    "draft_of",
+    "drafting",
     "event_json",
     "event_line",
     "opened",
@@ -82,13 +82,12 @@ def receipt_line(receipt: Receipt) -> str:
     return f"ok  commit={short(receipt.commit)} content_id={short(receipt.content_id)} ulid={receipt.ulid}{again}"
 
 
-def draft_of(raw: bytes, trailer: str | None = None, *, replay: bool = False) -> Draft:
-    """A document to append, and the deployment fields beside it."""
-    from ropewalk.cli.manners import read_input
+def drafting(trailer: str | None = None, *, replay: bool = False) -> Callable[[bytes], Draft]:
+    """What makes a document to append out of its bytes, with the deployment fields of a file beside it."""
     from ropewalk.gitlog.envelope import Draft, parse_document
 
-    fields = parse_document(read_input(trailer)) if trailer is not None else None
-    return Draft(parse_document(raw), fields, replay=replay)
+    fields = parse_input(trailer, parse_document) if trailer is not None else None
+    return lambda raw: Draft(parse_document(raw), fields, replay=replay)
 
 
 def since_ms(text: str, now_ms: int) -> int:
@@ -117,21 +116,22 @@ def append_lines(
     code = 0
     # Whoever wants to end at the first refusal wants nothing recorded behind it: then one line is one batch.
     for batch in _batches(name, 1 if stop_on_error else JSONL_BATCH):
-        outcomes: list[Receipt | RopewalkError | None] = []
+        outcomes: list[tuple[int, RopewalkError | None]] = []
         drafts: list[Draft] = []
-        for line in batch:
+        for number, line in batch:
             try:
                 drafts.append(make(line))
-                outcomes.append(None)
+                outcomes.append((number, None))
             except RopewalkError as error:
-                outcomes.append(error)
+                outcomes.append((number, error))
                 if stop_on_error:
                     break
         written = iter(write(drafts) if drafts else [])
-        for outcome in (next(written) if each is None else each for each in outcomes):
+        for number, refused in outcomes:
+            outcome = next(written) if refused is None else refused
             if isinstance(outcome, RopewalkError):
                 code = code or outcome.exit_code
-                fail(outcome, as_json=session().json)
+                fail(tell(outcome, f"line {number}"), as_json=session().json)
                 if stop_on_error:
                     raise click.exceptions.Exit(code)
             elif session().json:
@@ -143,16 +143,16 @@ def append_lines(
         raise click.exceptions.Exit(code)
 
 
-def _batches(name: str, at_most: int) -> Iterator[list[bytes]]:
-    """The lines of an input as they come: all that are there, up to a bound, without waiting for more."""
-    lines: queue.Queue[bytes | OSError | None] = queue.Queue(maxsize=4 * JSONL_BATCH)
+def _batches(name: str, at_most: int) -> Iterator[list[tuple[int, bytes]]]:
+    """The lines of an input as they come, numbered: all that are there, up to a bound, without waiting for more."""
+    lines: queue.Queue[tuple[int, bytes] | OSError | None] = queue.Queue(maxsize=4 * JSONL_BATCH)
 
     def feed() -> None:
         try:
             with open(sys.stdin.fileno() if name == "-" else name, "rb", closefd=name != "-") as stream:
-                for line in stream:
+                for number, line in enumerate(stream, 1):
                     if line.strip():
-                        lines.put(line)
+                        lines.put((number, line))
             lines.put(None)
         except OSError as error:
             lines.put(error)
@@ -160,7 +160,7 @@ def _batches(name: str, at_most: int) -> Iterator[list[bytes]]:
     threading.Thread(target=feed, daemon=True).start()
     while True:
         batch = [lines.get()]
-        while len(batch) < at_most and batch[-1] is not None:
+        while len(batch) < at_most and isinstance(batch[-1], tuple):
             try:
                 batch.append(lines.get_nowait())
             except queue.Empty:
@@ -169,13 +169,11 @@ def _batches(name: str, at_most: int) -> Iterator[list[bytes]]:
                     if not lines.empty():
                         continue
                 break
-        ready = [line for line in batch if isinstance(line, bytes)]
+        ready = [line for line in batch if isinstance(line, tuple)]
         if ready:
             yield ready
         end = batch[-1]
-        if isinstance(end, FileNotFoundError):
-            raise NotFound(f"no file {name}", name=name) from end
         if isinstance(end, OSError):
-            raise end
+            raise refusal_of(end, name) from end
         if end is None:
             return

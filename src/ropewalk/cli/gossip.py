@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.manners import Group, emit, progress, read_input
+from ropewalk.cli.manners import Group, emit, parse_input, progress, read_input
 from ropewalk.cli.places import NODE_KEY, here, signing_key
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def append(topic: str, payload: str, key: str, profile: Any) -> None:
     from ropewalk.gossip.message import check_topic, profile_named, sign
     from ropewalk.node.gossip import open_topic, topic_folder
 
-    value = dagjson.parse(read_input(payload))
+    value = parse_input(payload, dagjson.parse)
     signer = signing_key(key)
     home = here().home
     if not topic_folder(home, topic).is_dir():

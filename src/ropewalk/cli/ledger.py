@@ -14,8 +14,8 @@ from ropewalk.cli.manners import (
     Group,
     emit,
     emit_line,
+    parse_input,
     progress,
-    read_input,
     say,
     session,
     write_output,
@@ -75,7 +75,7 @@ def create(channel: str, key: str, policy: str | None) -> None:
     from ropewalk.ledger.policy import parse_policy
     from ropewalk.node.ledger import create_channel
 
-    rules = parse_policy(read_input(policy)) if policy is not None else None
+    rules = parse_input(policy, parse_policy) if policy is not None else None
     made = create_channel(here().home, channel, key, signing_key(key).public, rules)
     emit(
         {
@@ -139,9 +139,9 @@ def envelope(channel: str, payload: str, key: str, parent: str | None, output: s
     if parent is not None:
         with open_channel(here().home, channel) as reading:
             above = reading.envelope(envelope_id(parent))
-    body = jcs.parse(read_input(payload))
+    body = parse_input(payload, jcs.parse)
     extras = {
-        name: jcs.parse(read_input(options[option])) if options[option] is not None else None
+        name: parse_input(options[option], jcs.parse) if options[option] is not None else None
         for name, option in (
             ("evidence", "evidence"),
             ("integrity_proof", "integrity_proof"),
@@ -266,7 +266,9 @@ def prove(envelope_id: str, output: str, channel: str | None) -> None:
                 proof = reading.prove(name)
             except NotFound:
                 continue
-        write_output(output, proof.to_bytes())
+        write_output(output, proof.to_bytes() + (b"\n" if output == "-" else b""))
+        if output == "-":
+            return
         emit(
             {
                 "envelope_id": envelope_id,
@@ -308,7 +310,7 @@ def verify(channel: str | None, deep: bool, trust: str | None) -> None:
     from ropewalk.node.ledger import channels, verify_channel
 
     home = here().home
-    pinned = parse_trust(read_input(trust)) if trust is not None else None
+    pinned = parse_input(trust, parse_trust) if trust is not None else None
     answers: dict[str, Report] = {}
     for each in [channel] if channel is not None else channels(home):
         answers[each] = verify_channel(
@@ -336,6 +338,14 @@ def _lines(answers: dict[str, Report]) -> list[str]:
     return out
 
 
+def _certificate(raw: bytes) -> str:
+    from ropewalk.ledger.certificates import parse_pem
+
+    text = raw.decode("ascii", "replace")
+    parse_pem(text)
+    return text
+
+
 @ledger.command("trust", epilog="Examples:\n  ropewalk ledger trust --channel audit -o trust.json\n")
 @channel_option
 @click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
@@ -350,7 +360,7 @@ def trust(channel: str, output: str, roots: tuple[str, ...]) -> None:
 
     made = replace(
         read_settings(here().home, channel).trust(),
-        roots=tuple(read_input(root).decode("ascii") for root in roots),
+        roots=tuple(parse_input(root, _certificate) for root in roots),
     )
     write_output(output, made.to_bytes() + (b"\n" if output == "-" else b""))
     if output != "-":

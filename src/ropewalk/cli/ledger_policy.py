@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.manners import Group, emit, read_input
+from ropewalk.cli.manners import Group, emit, parse_input
 from ropewalk.cli.places import here
 
 if TYPE_CHECKING:
@@ -58,10 +59,18 @@ def check(envelope: str, file: str | None, channel: str | None) -> None:
     from ropewalk.ledger.envelope import parse_wire
     from ropewalk.ledger.rules import Context, judge
     from ropewalk.node.ledger import FOLDER, channel_evidence
+    from ropewalk.node.lifecycle import open_minors
 
     found = _policy(file, channel)
-    evidence = None if channel is None else channel_evidence(here().home / FOLDER / channel)
-    verdict = judge(parse_wire(read_input(envelope)), Context(policy=found, evidence=evidence))
+    context = Context(policy=found)
+    if channel is not None:
+        home = here().home
+        context = Context(
+            policy=found,
+            evidence=channel_evidence(home / FOLDER / channel),
+            supported_minors=open_minors(home, found, time.time_ns()),
+        )
+    verdict = judge(parse_input(envelope, parse_wire), context)
     assert verdict.decision is not None
     answer = {**verdict.to_json(), "policy_hash": found.hash.hex(), "explanation": verdict.decision.explain()}
     lines = [verdict.decision.explain()]
@@ -80,7 +89,7 @@ def _policy(file: str | None, channel: str | None) -> Policy:
     from ropewalk.node.ledger import read_settings
 
     if file is not None:
-        return parse_policy(read_input(file))
+        return parse_input(file, parse_policy)
     if channel is None:
         return STRICT
     found = read_settings(here().home, channel).policy

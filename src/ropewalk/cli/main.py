@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import click
 
 from ropewalk import __version__
-from ropewalk.cli.manners import Group, Session, fail, say
-from ropewalk.errors import RopewalkError, Unavailable, Usage
+from ropewalk.cli.manners import Group, Session, fail, refusal_of, say
+from ropewalk.errors import RopewalkError, Usage
 
 __all__ = ["root", "run"]
 
@@ -87,8 +87,7 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return fail(Unavailable(f"{where}{error.strerror or error}"), as_json=session.json)
+        return fail(refusal_of(error), as_json=session.json)
     except Exception as error:
         if os.environ.get("ROPEWALK_DEBUG"):
             raise

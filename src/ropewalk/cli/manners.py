@@ -6,18 +6,19 @@ A command module makes its commands with `group()` and `command()` of this file 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import click
 
-from ropewalk.errors import NotFound, RopewalkError, Unavailable
+from ropewalk.errors import Invalid, NotFound, RopewalkError, Unavailable
 
 __all__ = [
     "MARKS",
@@ -28,17 +29,31 @@ __all__ = [
     "emit",
     "emit_line",
     "fail",
+    "parse_input",
     "progress",
     "read_input",
+    "refusal_of",
     "say",
     "session",
+    "tell",
+    "told",
     "write_output",
 ]
 
 # How a step of a report is shown to people.
 MARKS = {"passed": "✓", "failed": "✗", "not_checked": "–"}
 INPUT_BYTES_MAX = 64 << 20  # one document on stdin or in a file; streams of documents use --jsonl
+# What to do about a file system that says no; whatever is not here may pass by itself.
+FILE_ADVICE = {
+    errno.EACCES: "Check who may read and write it.",
+    errno.EPERM: "Check who may read and write it.",
+    errno.EROFS: "It can only be read; choose another place, or make it writable.",
+    errno.ENOSPC: "Make room there, and run it again.",
+    errno.EDQUOT: "Make room there, and run it again.",
+    errno.EMFILE: "Too many files are open; raise the limit with `ulimit -n`.",
+}
 T = TypeVar("T")
+E = TypeVar("E", bound=RopewalkError)
 
 
 @dataclass(slots=True)
@@ -183,15 +198,49 @@ def read_input(name: str, *, limit: int = INPUT_BYTES_MAX) -> bytes:
     try:
         with _open_input(name) as stream:
             raw = stream.read(limit + 1)
-    except FileNotFoundError as error:
-        raise NotFound(f"no file {name}", name=name) from error
-    except IsADirectoryError as error:
-        raise NotFound(f"{name} is a directory, not a file", name=name) from error
     except OSError as error:
-        raise Unavailable(f"{name}: {error.strerror}", name=name) from error
+        raise refusal_of(error, name) from error
     if len(raw) > limit:
         raise TooLarge(f"{name} is larger than {limit} bytes", limit=limit, name=name)
     return raw
+
+
+def parse_input(name: str, parse: Callable[[bytes], T], *, limit: int = INPUT_BYTES_MAX) -> T:
+    """What the bytes of a file, or of stdin for `-`, mean. If they mean nothing, the error names the file."""
+    raw = read_input(name, limit=limit)
+    with told("stdin" if name == "-" else name):
+        return parse(raw)
+
+
+@contextmanager
+def told(where: str) -> Iterator[None]:
+    """Within, input that is refused as wrong is said to stand there: a command may read several files."""
+    try:
+        yield
+    except Invalid as error:
+        raise tell(error, where) from error.__cause__
+
+
+def tell(error: E, where: str) -> E:
+    """The error, saying where in the input it stands."""
+    error.detail = f"{where}: {error.detail}"
+    error.fields.setdefault("input", where)
+    return error
+
+
+def refusal_of(error: OSError, name: str | None = None) -> RopewalkError:
+    """What the file system said, as an error of ours: a wrong name is one thing, a disk that fails another."""
+    name = name or (os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else None)
+    if name is not None and isinstance(error, FileNotFoundError):
+        return NotFound(f"no file {name}", name=name)
+    if name is not None and isinstance(error, IsADirectoryError):
+        return NotFound(f"{name} is a directory, not a file", name=name)
+    detail = error.strerror or str(error)
+    if name is not None and (isinstance(error, NotADirectoryError) or error.errno == errno.ELOOP):
+        return NotFound(f"{name}: {detail}", name=name)
+    known = {"name": name} if name is not None else {}
+    advice = FILE_ADVICE.get(error.errno or 0)
+    return Unavailable(f"{name}: {detail}" if name is not None else detail, advice=advice, **known)
 
 
 def _open_input(name: str) -> IO[bytes]:
@@ -201,12 +250,30 @@ def _open_input(name: str) -> IO[bytes]:
 
 
 def write_output(name: str, raw: bytes) -> None:
-    """Write a whole file or nothing: the bytes go beside it first and are moved into place."""
+    """Write a whole file or nothing: the bytes go beside it first and are moved into place.
+
+    What is no file (a pipe, `/dev/null`) cannot be replaced and is written to; a link stays a link.
+    """
     if name == "-":
         sys.stdout.buffer.write(raw)
         sys.stdout.buffer.flush()
         return
-    target = Path(name)
+    try:
+        target = Path(os.path.realpath(name))
+        if target.exists() and not target.is_file() and not target.is_dir():
+            with target.open("wb") as stream:
+                stream.write(raw)
+            return
+        _replace(target, raw)
+    except FileNotFoundError as error:
+        raise NotFound(
+            f"no folder for {name}", name=name, advice="Make the folder first, or name another."
+        ) from error
+    except OSError as error:
+        raise refusal_of(error, name) from error
+
+
+def _replace(target: Path, raw: bytes) -> None:
     beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with beside.open("wb") as stream:
@@ -214,9 +281,10 @@ def write_output(name: str, raw: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         beside.replace(target)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise Unavailable(f"{name}: {error.strerror}", name=name) from error
+    except OSError:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
 
 
 def progress(items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:

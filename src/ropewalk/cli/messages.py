@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.gitlog import append_lines, draft_of, event_line, opened, receipt_line
-from ropewalk.cli.manners import Group, emit, read_input, say, session
+from ropewalk.cli.gitlog import append_lines, drafting, event_line, opened, receipt_line
+from ropewalk.cli.manners import Group, emit, parse_input, read_input, say, session
 from ropewalk.errors import SPELLINGS, NotFound, RopewalkError
 
 if TYPE_CHECKING:
@@ -52,14 +52,14 @@ def publish(
         if jsonl:
             append_lines(
                 file,
-                draft_of,
+                drafting(),
                 lambda drafts: log.append_all(topic, drafts, layout=MESSAGES),
                 _receipt_json,
                 stop_on_error=stop_on_error,
             )
             return
         files = {Path(path).name: read_input(path) for path in attach}
-        draft = replace(draft_of(read_input(file)), attachments=files)
+        draft = replace(parse_input(file, drafting()), attachments=files)
         (outcome,) = log.append_all(topic, [draft], layout=MESSAGES)
         if isinstance(outcome, RopewalkError):
             raise outcome
@@ -125,7 +125,8 @@ def _spelled() -> Iterator[None]:
         yield
     except RopewalkError as error:
         spelling = SPELLINGS.get(error.code)
-        if spelling is not None:
+        # S1 knows of topics that are missing, not of files that are.
+        if spelling is not None and not (isinstance(error, NotFound) and "topic" not in error.fields):
             vars(error)["code"] = spelling.messages
         raise
 

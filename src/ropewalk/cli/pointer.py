@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.manners import Group, emit, read_input, say, session, write_output
+from ropewalk.cli.manners import Group, emit, parse_input, read_input, say, session, write_output
 from ropewalk.cli.places import here, sealing_key
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def ls() -> None:
 def _read(name: str) -> Pointer:
     from ropewalk.gitlog.pointer import parse_pointer
 
-    return parse_pointer(read_input(name))
+    return parse_input(name, parse_pointer)
 
 
 def _private() -> PrivateStore:

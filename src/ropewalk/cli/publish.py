@@ -52,6 +52,8 @@ def receipt(envelope_id: str, output: str, channel: str | None, form: str, host:
                 continue
             raw = make(reading, name, signing_key(reading.settings.key), host)
         write_output(output, raw)
+        if output == "-":
+            return
         emit(
             {"envelope_id": envelope_id, "channel": each, "form": form, "bytes": len(raw), "path": output},
             f"ok  {each}  {form}  {len(raw)} bytes  {output}",

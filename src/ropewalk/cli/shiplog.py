@@ -9,13 +9,13 @@ import click
 
 from ropewalk.cli.gitlog import (
     append_lines,
-    draft_of,
+    drafting,
     event_json,
     event_line,
     opened,
     receipt_line,
 )
-from ropewalk.cli.manners import Group, emit, emit_line, read_input, session
+from ropewalk.cli.manners import Group, emit, emit_line, parse_input, session
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.log import Receipt
@@ -75,16 +75,17 @@ def append(
     check_namespace(ns)
     with opened() as log:
         log.allow_secrets = allow_secret
+        make = drafting(trailer, replay=replay)
         if jsonl:
             append_lines(
                 file,
-                lambda line: draft_of(line, trailer, replay=replay),
+                make,
                 lambda drafts: log.append_all(ns, drafts),
                 _receipt_json,
                 stop_on_error=stop_on_error,
             )
             return
-        (outcome,) = log.append_all(ns, [draft_of(read_input(file), trailer, replay=replay)])
+        (outcome,) = log.append_all(ns, [parse_input(file, make)])
         if isinstance(outcome, RopewalkError):
             raise outcome
         emit(_receipt_json(outcome), receipt_line(outcome))

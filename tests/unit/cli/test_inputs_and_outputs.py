@@ -1,0 +1,144 @@
+"""Files that go in and come out: what is wrong is named with its place, and what is there is not harmed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import threading
+
+import pytest
+
+from ropewalk.cli.manners import refusal_of
+from ropewalk.errors import NotFound, Unavailable
+
+
+@pytest.fixture
+def ledger(ropewalk, tmp_path):
+    """A repository with one envelope in the channel `audit`; answers with its id."""
+    ropewalk("init", "log.git")
+    ropewalk("key", "new", "ada")
+    (tmp_path / "body.json").write_text('{"n":1}')
+    repo = ("--repo", "log.git")
+    made = ("--domain", "ops", "--class", "Observation", "--type", "disk.full", "--payload", "body.json")
+    envelope = ropewalk(*repo, "ledger", "envelope", "--channel", "audit", *made, "--key", "ada")
+    answer = ropewalk(
+        *repo, "ledger", "append", "--channel", "audit", "--file", "-", "--json", stdin=envelope.out
+    )
+    return answer.json["envelope_id"]
+
+
+def test_of_two_files_the_wrong_one_is_named(ropewalk, ledger, tmp_path):
+    repo = ("--repo", "log.git")
+    ropewalk(*repo, "ledger", "prove", ledger, "-o", "proof.json")
+    (tmp_path / "half.json").write_text("{")
+    for arguments in (("verify", "half.json"), ("verify", "proof.json", "--trust", "half.json")):
+        answer = ropewalk(*arguments)
+        assert answer.code == 8
+        assert "half.json: " in answer.err
+        assert ropewalk(*arguments, "--json").json["input"] == "half.json"
+    assert "stdin: " in ropewalk("hash", "-", stdin=b"{").err
+
+
+def test_of_many_lines_the_refused_ones_are_named(ropewalk):
+    ropewalk("init", "log.git")
+    lines = b'{"type":"a","payload":{}}\n\n{oops\n{"type":"b","payload":{}}\n{"payload":{}}\n'
+    append = ("--repo", "log.git", "shiplog", "append", "--ns", "demo", "--file", "-", "--jsonl")
+    answer = ropewalk(*append, stdin=lines)
+    assert answer.code == 8
+    assert answer.text.count("ok  commit=") == 2
+    said = [line for line in answer.err.splitlines() if line.startswith("error")]
+    assert "line 3: " in said[0] and "line 5: " in said[1]
+    answers = [json.loads(line) for line in ropewalk(*append, "--json", stdin=lines).text.splitlines()]
+    assert [each.get("input") for each in answers] == [None, "line 3", None, "line 5"]
+
+
+@pytest.mark.parametrize("name", ["nothing.json", "folder", "body.json/inside", "loop"])
+def test_a_name_that_leads_nowhere_is_not_found(ropewalk, tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "body.json").write_text("{}")
+    (tmp_path / "loop").symlink_to("loop")
+    ropewalk("init", "log.git")
+    for jsonl in ((), ("--jsonl",)):
+        answer = ropewalk("--repo", "log.git", "shiplog", "append", "--ns", "demo", "--file", name, *jsonl)
+        assert (answer.code, answer.out) == (3, b"")
+        assert name in answer.err
+
+
+def test_a_missing_file_or_repository_is_not_told_as_a_missing_topic(ropewalk):
+    publish = ("messages", "publish", "--topic", "jobs", "--file", "nothing.json", "--json")
+    assert ropewalk(*publish).json["code"] == "NotFound"
+    ropewalk("init", "log.git")
+    assert ropewalk("--repo", "log.git", *publish).json["code"] == "NotFound"
+    read = ropewalk("--repo", "log.git", "messages", "read", "--topic", "jobs", "--json")
+    assert read.json["code"] == "topic_not_found"
+
+
+def test_a_file_system_that_says_no_is_told_with_what_to_do():
+    said = refusal_of(OSError(errno.EROFS, "Read-only file system", "/mnt/x"))
+    assert isinstance(said, Unavailable) and said.detail == "/mnt/x: Read-only file system"
+    assert "writable" in said.advice_now
+    assert "room" in refusal_of(OSError(errno.ENOSPC, "No space left on device")).advice_now
+    assert isinstance(refusal_of(FileNotFoundError(errno.ENOENT, "No such file", "x")), NotFound)
+
+
+def test_output_goes_into_a_pipe_and_does_not_take_its_place(ropewalk, ledger, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    assert ropewalk("--repo", "log.git", "ledger", "prove", ledger, "-o", "pipe").code == 0
+    reader.join(60)
+    assert json.loads(read[0])["envelope_id"] == ledger
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_output_through_a_link_leaves_the_link(ropewalk, ledger, tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "proof.json").symlink_to("kept/proof.json")
+    assert ropewalk("--repo", "log.git", "ledger", "prove", ledger, "-o", "proof.json").code == 0
+    assert (tmp_path / "proof.json").is_symlink()
+    assert json.loads((tmp_path / "kept" / "proof.json").read_bytes())["envelope_id"] == ledger
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["proof.json"]
+
+
+def test_output_into_no_folder_or_over_a_folder_is_refused(ropewalk, ledger, tmp_path):
+    (tmp_path / "folder").mkdir()
+    for name in ("missing/proof.json", "folder"):
+        answer = ropewalk("--repo", "log.git", "ledger", "prove", ledger, "-o", name)
+        assert answer.code == 3
+        assert name in answer.err
+    assert not list((tmp_path / "folder").iterdir())
+
+
+@pytest.mark.parametrize("json_too", [(), ("--json",)])
+def test_a_proof_on_stdout_is_nothing_but_the_proof(ropewalk, ledger, json_too):
+    answer = ropewalk("--repo", "log.git", "ledger", "prove", ledger, "-o", "-", *json_too)
+    assert answer.json["envelope_id"] == ledger
+
+
+def test_a_root_that_is_no_certificate_is_refused(ropewalk, ledger, tmp_path):
+    for raw in (b"", b"\xff\xfe", b"{}", b"-----BEGIN CERTIFICATE-----\n"):
+        (tmp_path / "root.pem").write_bytes(raw)
+        answer = ropewalk("--repo", "log.git", "ledger", "trust", "--channel", "audit", "--root", "root.pem")
+        assert (answer.code, answer.out) == (8, b"")
+        assert "root.pem" in answer.err
+
+
+@pytest.mark.parametrize(
+    "bounds", [("1", "0"), ("5", "9"), ("0", "9"), ("0", "99999", "--chunk", "1")], ids="-".join
+)
+def test_a_bundle_of_blocks_that_are_not_there_is_refused_before_anything_is_written(
+    ropewalk, ledger, tmp_path, bounds
+):
+    start, end, *more = bounds
+    before = sorted(tmp_path.iterdir())
+    answer = ropewalk(
+        *("--repo", "log.git", "bundle", "export", "--channel", "audit", "--from", start),
+        *("--to", end, "-o", "x.tar.zst", *more),
+    )
+    assert answer.code == 8
+    assert "1 block" in answer.err
+    assert sorted(tmp_path.iterdir()) == before
