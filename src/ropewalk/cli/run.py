@@ -15,13 +15,18 @@ import sys
 import termios
 import threading
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from ropewalk.cli.gitlog import opened, receipt_line
 from ropewalk.cli.manners import Command, emit_line, fail, say, session
 from ropewalk.errors import RopewalkError
+
+if TYPE_CHECKING:
+    from ropewalk.gitlog.envelope import Draft
+    from ropewalk.gitlog.log import Receipt
+    from ropewalk.node.repository import Repository
 
 __all__ = ["run"]
 
@@ -57,18 +62,24 @@ def run(ns: str, command: tuple[str, ...], allow_secret: bool, **fields: str | N
     from ropewalk.gitlog.layout import check_namespace
 
     check_namespace(ns)
-    with opened() as log:  # before the command runs: a repository that cannot be used is said at once
+    argv = [_text(each) for each in command]
+    given = {name: _text(value) for name, value in fields.items() if value}
+    with opened() as log:  # before the command runs: what cannot be recorded is said at once
+        log.allow_secrets = allow_secret
         started_ms = log.now_ms()
+        _refuse_early(log, ns, _draft(log, argv, given, 0, started_ms, started_ms, attached=True))
         code, output = _execute(command)
         ended_ms = log.now_ms()
         withheld = _withheld(output) if not allow_secret else None
+        attached = bool(output) and withheld is None
+        draft = _draft(log, argv, given, code, started_ms, ended_ms, attached=attached)
         try:
-            log.allow_secrets = allow_secret
-            kept = b"" if withheld is not None else output
-            receipt, noted = _record(log, ns, command, fields, code, kept, started_ms, ended_ms)
+            receipt = log.append(ns, draft.document, trailer=draft.trailer)
         except RopewalkError as error:
             say("the command ran, but it was NOT recorded:")
             raise click.exceptions.Exit(fail(error, as_json=session().json)) from error
+        if attached:
+            withheld = _attach(log, receipt, output, ended_ms)
         if session().json:
             answer = {
                 "ulid": receipt.ulid,
@@ -76,7 +87,8 @@ def run(ns: str, command: tuple[str, ...], allow_secret: bool, **fields: str | N
                 "commit": receipt.commit,
                 "ns": ns,
             }
-            emit_line({**answer, "replayed": False, "exit_code": code, "log_attached": noted})
+            kept = attached and withheld is None
+            emit_line({**answer, "replayed": False, "exit_code": code, "log_attached": kept})
         else:
             say(receipt_line(receipt))
         if withheld is not None:
@@ -84,6 +96,26 @@ def run(ns: str, command: tuple[str, ...], allow_secret: bool, **fields: str | N
             fail(withheld, as_json=False)
             raise click.exceptions.Exit(withheld.exit_code)
     raise click.exceptions.Exit(code)
+
+
+def _text(argument: str) -> str:
+    """An argument as text; bytes that are none are shown as such, for a log holds nothing but text."""
+    return os.fsencode(argument).decode("utf-8", "replace")
+
+
+def _refuse_early(log: Repository, ns: str, draft: Draft) -> None:
+    """Refuse what the log would refuse once the command has run: a typing error must not cost a record."""
+    from ropewalk.gitlog.commit import check_trailer, make_trailer
+    from ropewalk.gitlog.envelope import seal
+    from ropewalk.gitlog.layout import SHIPLOG
+    from ropewalk.node.vetting import vet_draft
+
+    seal(SHIPLOG, ns, draft.document, log.new_ulid())
+    check_trailer(
+        make_trailer(draft.trailer, topic=ns, now_ms=log.now_ms(), seq=0, parent=None, previous_anchor=None)
+    )
+    if not log.allow_secrets:
+        vet_draft(draft)
 
 
 def _withheld(output: bytes) -> RopewalkError | None:
@@ -97,37 +129,46 @@ def _withheld(output: bytes) -> RopewalkError | None:
     return None
 
 
-def _record(
-    log: Any,
-    ns: str,
-    command: tuple[str, ...],
-    fields: dict[str, str | None],
+def _draft(
+    log: Repository,
+    argv: list[str],
+    given: dict[str, str],
     code: int,
-    output: bytes,
     started_ms: int,
     ended_ms: int,
-) -> tuple[Any, bool]:
-    from ropewalk.gitlog.layout import LOG_NOTES
-    from ropewalk.gitlog.notes import add_note
+    *,
+    attached: bool,
+) -> Draft:
+    from ropewalk.gitlog.envelope import Draft
 
     status = "success" if code == 0 else "failed"
     ran = {
-        "argv": list(command),
-        "cmd": shlex.join(command),
+        "argv": argv,
+        "cmd": shlex.join(argv),
         "exit_code": code,
         "duration_ms": ended_ms - started_ms,
         "host": socket.gethostname(),
-        "log_attached": bool(output),
+        "log_attached": attached,
     }
-    given = {name: value for name, value in fields.items() if value}
     document = {"type": f"deployment.{status}", "payload": {"run": ran, **given}}
-    receipt = log.append(ns, document, trailer=_trailer(log, given, status, started_ms, ended_ms))
-    if output:
-        add_note(log.store, LOG_NOTES, receipt.commit, output, log.author(ended_ms))
-    return receipt, bool(output)
+    return Draft(document, _trailer(log, given, status, started_ms, ended_ms))
 
 
-def _trailer(log: Any, given: dict[str, str], status: str, started_ms: int, ended_ms: int) -> dict[str, Any]:
+def _attach(log: Repository, receipt: Receipt, output: bytes, now_ms: int) -> RopewalkError | None:
+    """Hang the output on its event; returns why that failed, if it did: the event stands either way."""
+    from ropewalk.gitlog.layout import LOG_NOTES
+    from ropewalk.gitlog.notes import add_note
+
+    try:
+        add_note(log.store, LOG_NOTES, receipt.commit, output, log.author(now_ms))
+    except RopewalkError as error:
+        return error
+    return None
+
+
+def _trailer(
+    log: Repository, given: dict[str, str], status: str, started_ms: int, ended_ms: int
+) -> dict[str, Any]:
     from ropewalk.gitlog.commit import rfc3339
 
     who = log.author(started_ms)

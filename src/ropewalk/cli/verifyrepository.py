@@ -51,7 +51,10 @@ def trusted_keys(name: str) -> list[PublicKey]:
             document = json.loads(raw)
         except ValueError as error:
             raise Invalid(f"{name} is no trust file: {error}", name=name) from error
-        signers = [*document.get("block_signers", []), *document.get("head_signers", [])]
+        lists = [document.get(name, []) for name in ("block_signers", "head_signers")]
+        if not all(isinstance(each, list) for each in lists):
+            raise Invalid(f"{name} is no trust file: its signers are no lists", name=name)
+        signers = [signer for each in lists for signer in each]
         return [PublicKey.from_json(signer) for signer in signers]
     lines = (line.strip() for line in raw.decode("utf-8", "replace").splitlines())
     return [Verifier.from_text(line).key for line in lines if line and not line.startswith("#")]

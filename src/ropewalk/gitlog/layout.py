@@ -169,7 +169,9 @@ def _check_part(what: str, name: str, part: str) -> str:
 
 def _invalid(what: str, name: str, reason: str) -> InvalidName:
     shown = name if len(name) <= 80 else name[:77] + "…"
-    return InvalidName(f"{what} {shown!r}: {reason}", name=shown, reason=reason)
+    # The advice of the error itself is for namespaces, the strictest of the names.
+    advice = None if what == "namespace" else f"Choose another {what}."
+    return InvalidName(f"{what} {shown!r}: {reason}", name=shown, reason=reason, advice=advice)
 
 
 SHIPLOG = Layout(

@@ -92,7 +92,8 @@ def _runs(repo: Repo, head: str | None) -> Iterator[list[tuple[Oid, Commit, byte
         except (BrokenLink, DigestMismatch, Invalid) as error:
             if run:
                 yield run  # what stands above the break can still be judged
-            raise BrokenLink(f"commit {at}: {error.detail}", entry=at) from error
+            named = error.detail if at in error.detail else f"commit {at}: {error.detail}"
+            raise BrokenLink(named, entry=at) from error
         run.append((Oid(at), commit, raw))
         if len(commit.parents) > 1:
             raise BrokenLink(f"commit {at} has {len(commit.parents)} parents; a line has one", entry=at)

@@ -165,6 +165,8 @@ class Lines:
         """Take the history a ref has now as the truth; returns the head seen before and the one seen now."""
         ref = layout.head_ref(topic)
         old, new = self.seen.get(ref), self._store.head(ref)
+        if old is None and new is None:
+            raise missing_topic(layout, topic)
         if new is not None:
             # The new history must at least be readable down to its root.
             self.index.forget(ref)

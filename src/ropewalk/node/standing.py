@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.errors import NotFound
+from ropewalk.errors import Invalid, NotFound
 from ropewalk.gitlog.commit import Headers, parse_message, rfc3339
 from ropewalk.gitlog.envelope import Event
 from ropewalk.gitlog.layout import LOG_NOTES, MESSAGES, SHIPLOG, Layout
@@ -70,9 +70,12 @@ def _locate(log: Repository, name: str) -> tuple[Layout, str, Place]:
         if name in (topic, layout.head_ref(topic)):
             line = log.lines.line(layout, topic)
             return layout, topic, line.span(line.count - 1, line.count)[0]
-    to = name if is_ulid(name) else log.store.resolve(name.lower())
+    to = name
+    if not is_ulid(name):
+        with contextlib.suppress(Invalid):
+            to = log.store.resolve(name.lower())
     for layout, topic in known:
-        with contextlib.suppress(NotFound):
+        with contextlib.suppress(NotFound, Invalid):
             return layout, topic, find_place(log, log.lines.line(layout, topic), to)
     raise NotFound(f"{name} names no event, namespace or ref of this repository", name=name)
 

@@ -124,8 +124,7 @@ def test_a_file_of_lines_that_is_not_there_is_not_found(log):
 def test_a_commit_that_is_no_object_id_is_invalid(log, oid):
     append(log)
     set_ = ("shiplog", "checkpoint", "set", "--group", "g", "--ns", "governance", "--commit", oid)
-    for arguments in (set_, ("shiplog", "show", oid)):
-        assert log(*arguments, "--json").code == 8
+    assert log(*set_, "--json").code == 8
 
 
 def test_reading_old_messages_again_moves_no_checkpoint(log):
@@ -379,6 +378,54 @@ def test_run_returns_though_something_writes_on_for_ever(log, tmp_path):
     script = "yes & echo $! > daemon; exit 3"
     ran = log("shiplog", "run", "--ns", "deploy", "--json", "--", "sh", "-c", script)
     assert (ran.code, ran.json["exit_code"]) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("option", "code"), [(("--run-url", "no url"), 8), (("--reason", "ghp_" + "Zk3" * 12), 6)]
+)
+def test_run_refuses_what_it_could_not_record_before_it_runs_anything(log, tmp_path, option, code):
+    ran = log("shiplog", "run", "--ns", "deploy", *option, "--json", "--", "touch", "ran")
+    assert ran.code == code
+    assert not (tmp_path / "ran").exists()
+
+
+def test_run_records_arguments_that_are_no_text(log):
+    ran = log(
+        "shiplog", "run", "--ns", "deploy", "--json", "--", "true", b"\xff".decode("utf-8", "surrogateescape")
+    )
+    assert ran.code == 0
+    shown = log("shiplog", "show", "deploy", "--json").json
+    assert shown["envelope"]["payload"]["run"]["argv"] == ["true", "\ufffd"]
+
+
+def test_run_says_that_the_event_stands_when_its_output_cannot_be_kept(log, tmp_path):
+    append(log, "deploy")
+    notes = tmp_path / "log.git/refs/notes/gatos/shiplog/logs"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("torn")
+    ran = log("shiplog", "run", "--ns", "deploy", "--json", "--", "echo", "hi")
+    assert (ran.code, ran.json["log_attached"]) == (5, False)
+    assert "recorded, but its output was NOT kept" in ran.err
+    assert len(log("shiplog", "read", "--ns", "deploy", "--json").json["events"]) == 2
+
+
+def test_what_does_not_exist_is_not_found(log, tmp_path):
+    append(log)
+    for arguments in (
+        ("shiplog", "show", "nosuch"),
+        ("shiplog", "show", "HEAD"),
+        ("heads", "accept", "--ns", "nosuch"),
+        ("messages", "publish", "--topic", "a", "--file", "nosuch.json"),
+    ):
+        answer = log(*arguments, "--json")
+        assert (answer.code, answer.json["code"]) == (3, "NotFound"), arguments
+    assert not (tmp_path / "log.git/ropewalk/seen/accepted.log").exists()
+
+
+@pytest.mark.parametrize("signers", [b"null", b"7", b'{"a":1}', b"[1]"])
+def test_a_trust_file_of_another_shape_is_invalid(log, tmp_path, signers):
+    (tmp_path / "trust.json").write_bytes(b'{"block_signers":%s}' % signers)
+    assert log("verify", "--trust", "trust.json", "--json").code == 8
 
 
 def test_what_looks_like_a_secret_is_refused_unless_allowed(log):
