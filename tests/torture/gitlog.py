@@ -51,7 +51,7 @@ def kills(folder: Path, count: int, seed: int = 1) -> dict[str, Any]:
     chance = random.Random(seed)
     place = make_place(folder / "kills.git")[0]
     acknowledged: list[str] = []
-    killed = 0
+    killed = fell = 0
     while killed < count:
         crew = [_start(place, f"{killed}-{n}", 2, 10**9) for n in range(4)]
         firsts = ["" for _ in crew]
@@ -60,27 +60,33 @@ def kills(folder: Path, count: int, seed: int = 1) -> dict[str, Any]:
         for process in chance.sample(crew, len(crew)):
             time.sleep(chance.random() * 0.03)
             process.send_signal(signal.SIGKILL)
-            killed += 1
         for process, first in zip(crew, firsts, strict=True):
             output, _ = process.communicate()
-            lines = (first + output).split("\n")[
-                :-1
-            ]  # what follows the last newline was cut off in the middle
+            # What follows the last newline was cut off in the middle.
+            lines = (first + output).split("\n")[:-1]
             acknowledged += [line.split()[0] for line in lines if len(line.split()) == 3]
+            # Only a kill that met a living writer counts; one that fell by itself stumbled over what others left.
+            killed += process.returncode == -signal.SIGKILL
+            fell += process.returncode != -signal.SIGKILL
+        if fell:
+            break
     with open_repository(place.git_dir) as log:
         # One more append by a fresh process: no lock, no leftover stands in its way.
         log.append("demo", {"type": "t", "payload": {"writer": "after", "n": 0}})
         standing = [event.ulid for event in log.events("demo")]
     lost = set(acknowledged) - set(standing)
+    locks = list(place.git_dir.glob("refs/**/*.lock"))
     report = verify_repository(GitStore(place), deep=True)
     ordered = standing == sorted(set(standing))
     return {
-        "ok": not lost and report.ok and ordered and _fsck(place),
+        "ok": not lost and not fell and not locks and report.ok and ordered and _fsck(place),
         "seed": seed,
         "kills": killed,
+        "fell_by_themselves": fell,
         "acknowledged": len(acknowledged),
         "standing": len(standing),
         "lost": len(lost),
+        "locks_left": len(locks),
         "verify": [step.to_json() for step in report.steps if step.status == "failed"],
     }
 
