@@ -87,13 +87,13 @@ def read(topic: str, since: str | None, limit: int, group: str | None, on_missin
 
     A group's checkpoint moves behind what was printed, and only if nothing it has not read lies before that.
     """
-    from ropewalk.gitlog.cursor import check_kind, height_of, move_cursor, read_cursor
+    from ropewalk.gitlog.cursor import height_of, move_cursor
     from ropewalk.gitlog.layout import MESSAGES
     from ropewalk.gitlog.reading import messages_answer
+    from ropewalk.node.consumers import open_cursor
 
     with _spelled(), opened() as log:
-        cursor = read_cursor(log.store, group, topic) if group is not None else None
-        check_kind(MESSAGES, cursor)
+        cursor = open_cursor(log, group, topic, MESSAGES) if group is not None else None
         start = cursor.ulid if cursor is not None and since is None else since
         page = log.read(topic, start, limit, layout=MESSAGES)
         if page.restarted and on_missing == "error":

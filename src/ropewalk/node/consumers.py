@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.errors import Invalid, NotFound, RopewalkError, Unverified
+from ropewalk.errors import Conflict, Invalid, NotFound, RopewalkError, Unverified
 from ropewalk.gitlog.commit import parse_message
 from ropewalk.gitlog.cursor import (
     Cursor,
@@ -26,15 +26,14 @@ from ropewalk.kernel.ulid import Ulid, is_ulid, parse
 if TYPE_CHECKING:
     from ropewalk.node.repository import Repository
 
-__all__ = ["consume", "cursors", "find_place", "reset_cursor", "set_cursor", "standing"]
+__all__ = ["consume", "cursors", "find_place", "open_cursor", "reset_cursor", "set_cursor", "standing"]
 
 
 @contextlib.contextmanager
 def consume(log: Repository, group: str, topic: str, limit: int, layout: Layout) -> Iterator[Iterator[Event]]:
     """See `Repository.consume`."""
     line = log.lines.line(layout, topic)
-    old = read_cursor(log.store, group, topic)
-    check_kind(layout, old)
+    old = open_cursor(log, group, topic, layout)
     start = height_of(line, old) + 1
     handled = -1
 
@@ -48,6 +47,22 @@ def consume(log: Repository, group: str, topic: str, limit: int, layout: Layout)
     if handled >= 0:
         (place,) = line.span(handled, handled + 1)
         move_cursor(log.store, layout, group, topic, place, old)
+
+
+def open_cursor(log: Repository, group: str, topic: str, layout: Layout) -> Cursor | None:
+    """Where a group stands, None if it has not begun. Refused if what it reads now could not be remembered."""
+    cursor = read_cursor(log.store, group, topic)
+    check_kind(layout, cursor)
+    others = [] if cursor is not None else log.store.head_names(f"{CONSUMERS}{group}/")
+    for _, other in map(split_ref, others):
+        if other.startswith(f"{topic}/") or topic.startswith(f"{other}/"):
+            raise Conflict(
+                f"group {group} reads {other} already; git cannot keep a checkpoint of {topic} beside that one",
+                ref=consumer_ref(group, topic),
+                other=consumer_ref(group, other),
+                advice="Give the two topics groups of their own.",
+            )
+    return cursor
 
 
 def cursors(log: Repository) -> list[Cursor]:

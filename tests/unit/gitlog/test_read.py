@@ -311,8 +311,19 @@ def test_cursor_names_that_cannot_be_refs_together_are_refused(log):
     fill(log, 1, "jobs/pending", MESSAGES)
     with log.consume("g", "jobs", layout=MESSAGES) as events:
         list(events)
+    handed: list[Event] = []
     with pytest.raises(Conflict), log.consume("g", "jobs/pending", layout=MESSAGES) as events:
+        handed += events
+    assert handed == []  # said before anything is handled, not after
+
+
+def test_a_consumer_of_a_topic_above_another_is_refused_too(log):
+    fill(log, 1, "jobs", MESSAGES)
+    fill(log, 1, "jobs/pending", MESSAGES)
+    with log.consume("g", "jobs/pending", layout=MESSAGES) as events:
         list(events)
+    with pytest.raises(Conflict, match="jobs/pending already"), log.consume("g", "jobs", layout=MESSAGES):
+        raise AssertionError("nothing may be handed out")
 
 
 def test_an_append_between_the_two_looks_of_a_reader_is_no_rewritten_history(log, place, monkeypatch):
