@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ropewalk.errors import DigestMismatch, InvalidEnvelope, InvalidJson, TooLarge, Unverified
 from ropewalk.gitlog.layout import Layout
@@ -47,8 +47,7 @@ class Draft:
     replay: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Sealed:
+class Sealed(NamedTuple):
     """An envelope in canonical bytes, and the name of those bytes."""
 
     ulid: Ulid

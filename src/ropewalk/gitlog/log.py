@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ropewalk.errors import (
     BrokenLink,
@@ -38,11 +38,11 @@ from ropewalk.gitlog.objects import (
     Kind,
     Oid,
     Signature,
-    encode_commit,
     object_id,
     parse_commit,
     parse_tree,
     plant,
+    write_commit,
 )
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import ContentId, content_id
@@ -78,8 +78,7 @@ class Repo(Protocol):
     def turn(self, ref: str) -> AbstractContextManager[None]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Tip:
+class Tip(NamedTuple):
     """The last entry of a line: what the next one must stand on and stay above."""
 
     commit: Oid | None = None
@@ -87,8 +86,7 @@ class Tip:
     height: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(NamedTuple):
     """One place in a line, as an index keeps it."""
 
     ulid: Ulid
@@ -304,14 +302,12 @@ def grow(
     if draft.attachments:
         tree, objects = attach(layout, sealed, objects[0], draft.attachments)
     author = draft.author or setting.author
-    commit = encode_commit(
-        Commit(
-            tree,
-            (tip.commit,) if tip.commit else (),
-            author,
-            draft.committer or author,
-            format_message(topic, sealed, trailer),
-        )
+    commit = write_commit(
+        tree,
+        (tip.commit,) if tip.commit else (),
+        author,
+        draft.committer or author,
+        format_message(topic, sealed, trailer),
     )
     oid = object_id("commit", commit)
     made.objects += objects

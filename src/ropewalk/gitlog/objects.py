@@ -33,6 +33,7 @@ __all__ = [
     "parse_commit",
     "parse_tree",
     "plant",
+    "write_commit",
 ]
 
 Oid = NewType("Oid", str)
@@ -140,17 +141,29 @@ def plant(path: tuple[str, ...], raw: bytes) -> tuple[Oid, list[GitObject]]:
 
 def encode_commit(commit: Commit) -> bytes:
     """The bytes of a commit."""
-    author = commit.author.encode()
-    committer = author if commit.committer is commit.author else commit.committer.encode()
+    extra = [b"%s %s\n" % (name.encode(), value.replace(b"\n", b"\n ")) for name, value in commit.extra]
+    return write_commit(
+        commit.tree, commit.parents, commit.author, commit.committer, commit.message, b"".join(extra)
+    )
+
+
+def write_commit(
+    tree: Oid,
+    parents: Iterable[Oid],
+    author: Signature,
+    committer: Signature,
+    message: bytes,
+    extra: bytes = b"",
+) -> bytes:
+    """The bytes of a commit of these parts; `extra` are whole lines."""
+    who = author.encode()
     return b"tree %s\n%sauthor %s\ncommitter %s\n%s\n%s" % (
-        commit.tree.encode(),
-        b"".join([b"parent %s\n" % parent.encode() for parent in commit.parents]),
-        author,
-        committer,
-        b"".join(
-            [b"%s %s\n" % (name.encode(), value.replace(b"\n", b"\n ")) for name, value in commit.extra]
-        ),
-        commit.message,
+        tree.encode(),
+        b"".join([b"parent %s\n" % parent.encode() for parent in parents]),
+        who,
+        who if committer is author else committer.encode(),
+        extra,
+        message,
     )
 
 

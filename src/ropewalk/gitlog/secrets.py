@@ -27,6 +27,7 @@ ALLOW_MARK = "ropewalk:allow-secret"  # on the same line: somebody looked and sa
 TEXT_CHARACTERS_MAX = 64 << 20
 FINDINGS_MAX = 20  # enough to act on; the rest is found when these are gone
 NESTING_MAX = 200
+HINTS_AT_ONCE = 32  # the engine looks for so few with vector instructions, three times faster
 ADVICE = (
     "Seal it (`ropewalk pointer seal`) or take it out, and change the secret if it was shown to anybody. "
     "If it is none, allow it with --allow-secret."
@@ -116,7 +117,7 @@ def _is_plainly_free(text: str) -> bool:
     """Whether one look at a text shows that no pattern can match: nearly always so, and it costs next to nothing."""
     try:
         # A connection string needs both signs: links alone are in every second document.
-        return not _glance().is_valid(text) and ("://" not in text or "@" not in text)
+        return not _glance().is_valid(text) and ("@" not in text or "://" not in text)
     except ValueError:  # half a character: the engine takes none, the patterns do
         return False
 
@@ -128,8 +129,11 @@ def _glance() -> Any:
     from jsonschema_rs import Draft202012Validator
 
     hints = {hint for pattern in PATTERNS for hint in pattern.hints if hint != "://"}
-    escaped = (re.sub(r"([.^$*+?()\[\]{}|\\])", r"\\\1", hint) for hint in sorted(hints))
-    return Draft202012Validator({"pattern": "|".join(escaped)})
+    escaped = [re.sub(r"([.^$*+?()\[\]{}|\\])", r"\\\1", hint) for hint in sorted(hints)]
+    groups = range(0, len(escaped), HINTS_AT_ONCE)
+    return Draft202012Validator(
+        {"anyOf": [{"pattern": "|".join(escaped[at : at + HINTS_AT_ONCE])} for at in groups]}
+    )
 
 
 def _is_marked(text: str, match: re.Match[str]) -> bool:
