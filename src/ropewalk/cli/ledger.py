@@ -42,6 +42,18 @@ channel_option = click.option("--channel", required=True, metavar="C", help="The
         "append": ("ropewalk.cli.ledger_append", "append", "Judge envelopes and seal them into blocks."),
         "payload": ("ropewalk.cli.ledger_payload", "payload", "Read and erase detached payloads kept here."),
         "policy": ("ropewalk.cli.ledger_policy", "policy", "Show, check and hash policies."),
+        "evidence": (
+            "ropewalk.cli.ledger_evidence",
+            "evidence",
+            "Say whose evidence a channel believes; wrap and check evidence.",
+        ),
+        "lifecycle": (
+            "ropewalk.cli.ledger_lifecycle",
+            "lifecycle",
+            "Which versions are let in, and until when.",
+        ),
+        "status": ("ropewalk.cli.ledger_status", "status", "Say how every channel is."),
+        "reindex": ("ropewalk.cli.ledger_status", "reindex", "Build the index again from the log."),
         "adapt": (
             "ropewalk.cli.adapt",
             "adapt",
@@ -123,6 +135,13 @@ def ls() -> None:
 @click.option("--evidence", metavar="F", help="Attestation evidence as JSON.")
 @click.option("--integrity-proof", metavar="F", help="Integrity proof as JSON.")
 @click.option("--policy-tag", metavar="F", help="Policy tag as JSON.")
+@click.option(
+    "--protocol-version",
+    default="1.0.0",
+    show_default=True,
+    metavar="V",
+    help="The envelope format it is in.",
+)
 @click.option("--cbor", is_flag=True, help="Write it as deterministic CBOR; the id is the same.")
 @click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
 def envelope(channel: str, payload: str, key: str, parent: str | None, output: str, **options: Any) -> None:
@@ -166,6 +185,7 @@ def envelope(channel: str, payload: str, key: str, parent: str | None, output: s
         payload=body,
         timestamp=options["timestamp"] or now_text(),
         correlation_id=options["correlation_id"],
+        protocol_version=options["protocol_version"],
         parent=above,
         detached=detached,
         confidentiality=cast("dict[str, jcs.Json] | None", tag),
@@ -353,15 +373,16 @@ def _certificate(raw: bytes) -> str:
     "--root", "roots", multiple=True, metavar="PEM", help="A root certificate for evidence; may be repeated."
 )
 def trust(channel: str, output: str, roots: tuple[str, ...]) -> None:
-    """Write the trust file of a channel: what a verifier must believe, and why it matters."""
+    """Write the trust file of a channel: what a verifier must believe, and why it matters.
+
+    Whose evidence the channel believes (`ledger evidence set`) goes into it too.
+    """
     from dataclasses import replace
 
-    from ropewalk.node.ledger import read_settings
+    from ropewalk.node.evidence import channel_trust
 
-    made = replace(
-        read_settings(here().home, channel).trust(),
-        roots=tuple(parse_input(root, _certificate) for root in roots),
-    )
+    known = channel_trust(here().home, channel)
+    made = replace(known, roots=(*known.roots, *(parse_input(root, _certificate) for root in roots)))
     write_output(output, made.to_bytes() + (b"\n" if output == "-" else b""))
     if output != "-":
         if session().json:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
 from ropewalk.cli.manners import Group, emit, write_output
@@ -53,6 +55,7 @@ def erase(payload_hash: str, channel: str, reason: str) -> None:
     from ropewalk.ledger.envelope import build
     from ropewalk.ledger.rules import Context, judge
     from ropewalk.node.ledger import open_log, read_settings
+    from ropewalk.node.lifecycle import version_to_write
     from ropewalk.stores.payloads import PayloadStore, PayloadTombstone
 
     home = here().home
@@ -67,6 +70,7 @@ def erase(payload_hash: str, channel: str, reason: str) -> None:
         event_type="ledger.tombstone",
         payload=stone.to_json(),
         timestamp=stone.erased_at,
+        protocol_version=version_to_write(home, settings.policy, time.time_ns()),
     )
     judge(event, Context(policy=settings.policy)).require()  # before anything is gone
     with open_log(home, channel, key, wait_s=30.0) as opened:

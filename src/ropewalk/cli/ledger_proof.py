@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ropewalk.cli.manners import read_input
+from ropewalk.cli.manners import parse_input, read_input, told
+
+if TYPE_CHECKING:
+    from ropewalk.ledger.trust import Trust
 
 __all__ = ["verify_channels", "verify_proof_file"]
 
 
-def verify_channels(home: Path, only: str | None, deep: bool) -> dict[str, Any]:
+def verify_channels(home: Path, only: str | None, deep: bool, trust: Trust | None = None) -> dict[str, Any]:
     """The report over the ledger channels of a repository, or over the one of that name."""
     from ropewalk.node.ledger import channels, verify_channel
 
@@ -18,27 +21,34 @@ def verify_channels(home: Path, only: str | None, deep: bool) -> dict[str, Any]:
     entries = 0
     for channel in channels(home):
         if only in (None, channel):
-            report = verify_channel(home, channel, deep=deep)
+            report = verify_channel(home, channel, trust=trust, deep=deep)
             steps += [{**step.to_json(), "name": f"ledger {channel}: {step.name}"} for step in report.steps]
             entries += report.counts["entries"]
     return {"ok": all(step["status"] != "failed" for step in steps), "steps": steps, "entries": entries}
 
 
 def verify_proof_file(path: Path, _ns: str | None, _deep: bool, trust: str | None) -> dict[str, Any]:
-    """The report on a proof: of an envelope, of a range of blocks, or of one head under another."""
+    """The report on a proof: of an envelope, of a range of blocks, of one head under another, of a fork."""
     from ropewalk.errors import ProofRefused
     from ropewalk.kernel import jcs
     from ropewalk.kernel.report import Report, Step
+    from ropewalk.ledger.fork import parse_fork, verify_fork
     from ropewalk.ledger.proof import parse_consistency, parse_proof, parse_range, verify_proof
     from ropewalk.ledger.trust import parse_trust
 
     raw = read_input(str(path))
-    value = jcs.parse(raw)
-    kind = value.get("kind") if isinstance(value, dict) else None
+    with told(str(path)):
+        value = jcs.parse(raw)
+        kind = value.get("kind") if isinstance(value, dict) else None
+        if kind == "fork":
+            fork = parse_fork(raw)
+        elif kind == "range" or kind == "consistency":
+            statement = parse_range(raw) if kind == "range" else parse_consistency(raw)
+        else:
+            proof = parse_proof(raw)
     if kind not in ("range", "consistency"):
-        believed = parse_trust(read_input(trust)) if trust is not None else None
-        return verify_proof(parse_proof(raw), believed).to_json()
-    statement = parse_range(raw) if kind == "range" else parse_consistency(raw)
+        believed = parse_input(trust, parse_trust) if trust is not None else None
+        return (verify_fork(fork, believed) if kind == "fork" else verify_proof(proof, believed)).to_json()
     try:
         statement.verify()
         step = Step(kind, "passed")

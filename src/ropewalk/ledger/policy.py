@@ -5,6 +5,7 @@
 A rule has `id`, `name`, `version`, `kind`, `decision` (what breaking or meeting it leads to), and may be narrowed by
 `when` (`domains`, `classes`, `types`; patterns may hold `*`). The severest decision wins: deny, audit, allow.
 The hash covers the rules in a fixed order, the evaluator and its capabilities, not the name people give the file.
+`capability_matrix.versions`, where it is given, narrows what the version gate lets in, and opts into previews.
 
     kind             more members        speaks when
     signers          allowed             the author is not among them
@@ -31,6 +32,7 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag, tagged
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.envelope import FIELDS, Envelope
+from ropewalk.ledger.versions import parse_range
 
 __all__ = ["EVALUATOR", "STRICT", "Decision", "Outcome", "Policy", "Reason", "parse_policy"]
 
@@ -94,6 +96,12 @@ class Policy:
     rules: tuple[dict[str, Any], ...]
     evaluator_version: str
     capability_matrix: dict[str, Any]
+
+    @property
+    def versions(self) -> tuple[str, ...] | None:
+        """The versions it lets in, as ranges; None if it says nothing about them."""
+        found = self.capability_matrix.get("versions")
+        return None if found is None else tuple(found)
 
     @cached_property
     def hash(self) -> bytes:
@@ -177,6 +185,11 @@ def parse_policy(raw: bytes) -> Policy:
     matrix = value.get("capability_matrix", {})
     if not isinstance(name, str) or not isinstance(evaluator, str) or not isinstance(matrix, dict):
         raise _wrong("name and evaluator_version are texts, capability_matrix is an object")
+    ranges = matrix.get("versions", [])
+    if not isinstance(ranges, list) or not all(isinstance(text, str) for text in ranges):
+        raise _wrong("versions in capability_matrix are ranges like 1.0.x")
+    for text in ranges:
+        parse_range(str(text))
     for rule in rules:
         _check_rule(rule)
     if len({cast(dict[str, Any], rule)["id"] for rule in rules}) != len(rules):

@@ -293,7 +293,9 @@ class Replay:
             )
 
 
-def snapshot_envelope(snapshot: Snapshot, key: SigningKey, timestamp_ns: int) -> Envelope:
+def snapshot_envelope(
+    snapshot: Snapshot, key: SigningKey, timestamp_ns: int, protocol_version: str = "1.0.0"
+) -> Envelope:
     """The snapshot as a signed envelope: an Attestation whose evidence is the provenance of the state.
 
     The time is the block's, so the same replay gives the same envelope, and appending it again changes nothing.
@@ -309,6 +311,7 @@ def snapshot_envelope(snapshot: Snapshot, key: SigningKey, timestamp_ns: int) ->
         domain=DOMAIN,
         event_class="Attestation",
         event_type=SNAPSHOT_TYPE,
+        protocol_version=protocol_version,
         payload=cast(jcs.Json, payload),
         timestamp=_timestamp(timestamp_ns),
         evidence=_provenance(snapshot, blake3(jcs.encode(payload)).hex(), key),
@@ -336,7 +339,11 @@ def parse_snapshot(envelope: Envelope) -> Snapshot:
 
 
 def alert_of(
-    divergence: Divergence, key: SigningKey, timestamp_ns: int, bundle: dict[str, Any] | None = None
+    divergence: Divergence,
+    key: SigningKey,
+    timestamp_ns: int,
+    bundle: dict[str, Any] | None = None,
+    protocol_version: str = "1.0.0",
 ) -> Envelope:
     """The divergence as an `Alert`. `bundle` says where its reproduction is and what its bytes are.
 
@@ -352,6 +359,7 @@ def alert_of(
         domain=DOMAIN,
         event_class="Alert",
         event_type=ALERT_TYPE,
+        protocol_version=protocol_version,
         payload=cast(jcs.Json, payload),
         timestamp=_timestamp(timestamp_ns),
         correlation_id=f"replay:{divergence.channel}:{divergence.height}:{divergence.got.hex()[:16]}",

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, cast, get_args
 
 from ropewalk.errors import Invalid
 from ropewalk.kernel import jcs
-from ropewalk.ledger.envelope import NANOS, parse_timestamp
+from ropewalk.ledger.fields import NANOS, parse_timestamp
 
 __all__ = [
     "LIFECYCLE",
@@ -27,6 +27,8 @@ __all__ = [
     "Stage",
     "access",
     "due_notices",
+    "encode_lifecycle",
+    "gate",
     "highest_common",
     "parse_lifecycle",
     "parse_range",
@@ -51,6 +53,15 @@ class Lifecycle:
     stage: Stage
     sunset: str | None = None
     grace_days: int = 90
+
+    def to_json(self) -> dict[str, Any]:
+        """As the table holds it."""
+        return {
+            "version": f"{self.minor}.x",
+            "stage": self.stage,
+            "sunset": self.sunset,
+            "grace_days": self.grace_days,
+        }
 
     def moved_to(self, stage: Stage, sunset: str | None = None) -> Lifecycle:
         """The next stage; a life goes only forward."""
@@ -136,6 +147,22 @@ def writable_minors(
     return frozenset(each.minor for each in table if access(each.minor, at_ns, table, flags)[0] == "write")
 
 
+def gate(
+    at_ns: int, table: Sequence[Lifecycle] = LIFECYCLE, allowed: Iterable[str] | None = None
+) -> frozenset[str]:
+    """What rule 4 lets in at a time: versions whose life allows it, and of these only what a policy names, if it does.
+
+    A policy that names a version opts into its preview. What this code cannot read is never let in.
+
+    >>> table = (Lifecycle("1.0", "active"), Lifecycle("1.1", "preview"))
+    >>> sorted(gate(0, table)), sorted(gate(0, table, ["1.1.x"]))
+    (['1.0'], ['1.1'])
+    """
+    named = None if allowed is None else {".".join(map(str, parse_range(text))) for text in allowed}
+    open_now = writable_minors(at_ns, table, named or ()) & {life.minor for life in LIFECYCLE}
+    return open_now if named is None else open_now & named
+
+
 def due_notices(at_ns: int, table: Sequence[Lifecycle] = LIFECYCLE) -> list[dict[str, Any]]:
     """Payloads of the alerts that are due before a sunset: the nearest of 30, 14 and 7 days.
 
@@ -152,6 +179,16 @@ def due_notices(at_ns: int, table: Sequence[Lifecycle] = LIFECYCLE) -> list[dict
         if due:
             out.append({"version": f"{life.minor}.x", "sunset": life.sunset, "days": min(due)})
     return out
+
+
+def encode_lifecycle(table: Sequence[Lifecycle]) -> bytes:
+    """The table as its file holds it.
+
+    >>> parse_lifecycle(encode_lifecycle(LIFECYCLE)) == LIFECYCLE
+    True
+    """
+    rows: list[Any] = [life.to_json() for life in table]
+    return jcs.encode(rows)
 
 
 def parse_lifecycle(raw: bytes) -> tuple[Lifecycle, ...]:

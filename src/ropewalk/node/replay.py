@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from ropewalk.ledger.snapshots import Refused, read_snapshots, resume_newest
 from ropewalk.node.bundle import export_blocks
 from ropewalk.node.guard import guarded
 from ropewalk.node.ledger import FOLDER, Channel, OpenLog, create_channel, open_log, read_settings
+from ropewalk.node.lifecycle import version_to_write
 from ropewalk.stores.durable import unavailable
 from ropewalk.stores.keyfiles import load_signing
 
@@ -179,7 +181,7 @@ class _Keeper:
 
     def snapshot(self, replay: Replay) -> str:
         """Keep the state, then sign for it: an envelope never names a state that is not there."""
-        made = snapshot_envelope(replay.snapshot(), self._signing(), replay.now_ns)
+        made = snapshot_envelope(replay.snapshot(), self._signing(), replay.now_ns, self._version())
         path = self._folder / "states" / f"{replay.root().hex()}.json"
         log = self._open()
         if not path.exists():
@@ -214,7 +216,7 @@ class _Keeper:
         _write(folder / "inputs.json", jcs.encode(inputs))
         digest = blake3((folder / "blocks.tar.zst").read_bytes()).hex()
         where = {"bundle": f"diverged/{folder.name}/blocks.tar.zst", "blake3": digest}
-        alert = alert_of(wrong, self._key, replay.now_ns, where)
+        alert = alert_of(wrong, self._key, replay.now_ns, where, self._version())
         self._open().log.submit(alert.raw)
         error.fields.update(alert=alert.hex_id, folder=str(folder))
         return error
@@ -223,6 +225,9 @@ class _Keeper:
         if self._log is not None:
             self._log.close()
             self._log = None
+
+    def _version(self) -> str:
+        return version_to_write(self._home, None, time.time_ns())
 
     def _signing(self) -> SigningKey:
         if self._key is None:

@@ -27,7 +27,7 @@ from types import TracebackType
 from ropewalk.errors import Damaged, HeadMoved, NotFound, TooLarge, Unavailable
 from ropewalk.kernel.digest import blake3
 
-__all__ = ["Files", "Place", "Record", "Segments", "Torn", "Writer", "record_at"]
+__all__ = ["Files", "Place", "Record", "Segments", "Torn", "Writer", "hold_lock", "record_at"]
 
 ALIGN = 64
 RECORD = struct.Struct(">4sIQ32s16s")
@@ -469,6 +469,16 @@ def _has_unwritten_sector(body: bytes) -> bool:
     # Records are aligned to 64 bytes, so any unwritten sector covers at least one aligned unit of the body.
     zeros = bytes(ALIGN)
     return zeros in body and any(body[i : i + ALIGN] == zeros for i in range(0, len(body), ALIGN))
+
+
+@contextlib.contextmanager
+def hold_lock(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
+    """Keep writers out of a channel for a while, without becoming one."""
+    descriptor = _take_lock(folder / "lock", wait_s)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _take_lock(path: Path, wait_s: float) -> int:

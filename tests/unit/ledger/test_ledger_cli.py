@@ -6,63 +6,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.unit.ledger.attesting import attested, dsse
+from tests.unit.ledger.calling import Answer, make
 from tests.unit.ledger.making import ADA, changed, command, observed
 
-from ropewalk.cli.main import run
 from ropewalk.kernel import jcs
 from ropewalk.ledger.policy import STRICT
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a command said."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Ropewalk = Callable[..., Answer]
-
-
-@pytest.fixture
-def ropewalk(tmp_path, monkeypatch, capfd) -> Ropewalk:
-    """Run a command line in this process, with a repository, a key `ada` and files of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ROPEWALK_CONFIG", str(tmp_path / "config"))
-    monkeypatch.setenv("ROPEWALK_REPO", str(tmp_path / "repo.git"))
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    def call(*arguments: str) -> Answer:
-        capfd.readouterr()
-        code = run(arguments)
-        out, err = capfd.readouterr()
-        return Answer(code, out, err)
-
-    assert call("init", "repo.git").code == 0
-    assert call("key", "new", "ada").code == 0
-    Path("body.json").write_text('{"n":1}')
-    return call
-
-
-def make(ropewalk: Ropewalk, name: str = "one.json", *more: str, kind: str = "Observation") -> Path:
-    done = ropewalk(
-        *("ledger", "envelope", "--channel", "audit", "--domain", "ops", "--class", kind, "--type", "t"),
-        *("--payload", "body.json", "--key", "ada", "-o", name, *more),
-    )
-    assert done.code == 0, done
-    return Path(name)
 
 
 def test_an_envelope_is_built_appended_read_proved_and_verified(ropewalk):

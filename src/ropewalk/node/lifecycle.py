@@ -1,0 +1,130 @@
+"""The life of envelope versions in one repository: a table on disk, the gate it makes, and notice before a sunset.
+
+<home>/ledger/lifecycle.json   stages and sunsets; without it the versions this code knows are all active
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from ropewalk.errors import Damaged, Invalid, NotFound, Replayed, Unavailable, Unverified
+from ropewalk.kernel import jcs
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.envelope import Envelope, build
+from ropewalk.ledger.log import Log, Receipt
+from ropewalk.ledger.policy import Policy
+from ropewalk.ledger.versions import (
+    LIFECYCLE,
+    Lifecycle,
+    Stage,
+    due_notices,
+    encode_lifecycle,
+    gate,
+    parse_lifecycle,
+    parse_range,
+)
+from ropewalk.stores.durable import Disk
+
+ALERT_TYPE = "ledger.version.sunset"
+DOMAIN = "ropewalk.lifecycle"
+
+
+def read_lifecycle(home: Path) -> tuple[Lifecycle, ...]:
+    """Where every version stands; what the table does not name is as this code has it."""
+    try:
+        raw = _path(home).read_bytes()
+    except FileNotFoundError:
+        return LIFECYCLE
+    try:
+        table = parse_lifecycle(raw)
+    except Invalid as error:
+        raise Damaged(f"{_path(home)}: {error.detail}", reason="lifecycle") from error
+    named = {life.minor for life in table}
+    return (*table, *(life for life in LIFECYCLE if life.minor not in named))
+
+
+def move_version(
+    home: Path, version: str, stage: Stage, *, sunset: str | None = None, grace_days: int | None = None
+) -> Lifecycle:
+    """Move a version to its next stage, or change the dates of the one it is in. A life goes only forward."""
+    table = read_lifecycle(home)
+    minor = ".".join(map(str, parse_range(version)))
+    life = next((each for each in table if each.minor == minor), None)
+    if life is None:
+        raise NotFound(f"version {version} is none that this installation knows", version=version)
+    moved = life if stage == life.stage else life.moved_to(stage)
+    moved = replace(
+        moved,
+        sunset=sunset if sunset is not None else moved.sunset,
+        grace_days=grace_days if grace_days is not None else moved.grace_days,
+    )
+    raw = encode_lifecycle([moved if each.minor == minor else each for each in table])
+    parse_lifecycle(raw)  # what cannot be read back is never written
+    path = _path(home)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Disk().replace(path, raw, mode=0o600)
+    except OSError as error:
+        raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
+    return moved
+
+
+def open_minors(home: Path, policy: Policy | None, now_ns: int) -> frozenset[str]:
+    """What the version gate of a channel lets in now. Writers ask when they open a channel."""
+    return gate(now_ns, read_lifecycle(home), policy.versions if policy is not None else None)
+
+
+def version_to_write(home: Path, policy: Policy | None, now_ns: int) -> str:
+    """The version for envelopes we make ourselves: the oldest that is let in now, for most can read it.
+
+    >>> version_to_write(Path("/nonexistent"), None, 0)
+    '1.0.0'
+    """
+    minors = open_minors(home, policy, now_ns)
+    if not minors:
+        raise Unverified(
+            "no version of envelopes is let in any more", advice="See `ropewalk ledger lifecycle show`."
+        )
+    return min((tuple(map(int, minor.split("."))), f"{minor}.0") for minor in minors)[1]
+
+
+def notices(home: Path, now_ns: int) -> list[dict[str, Any]]:
+    """Versions that are near their sunset: the nearest of 30, 14 and 7 days."""
+    return due_notices(now_ns, read_lifecycle(home))
+
+
+def send_notices(
+    log: Log, key: SigningKey, due: list[dict[str, Any]], now_ns: int, *, protocol_version: str = "1.0.0"
+) -> list[tuple[dict[str, Any], Receipt | None]]:
+    """Append an `Alert` for every notice that is due; one that stands in the channel already is not said again."""
+    sent: list[tuple[dict[str, Any], Receipt | None]] = []
+    for notice in due:
+        try:
+            sent.append((notice, log.submit(notice_envelope(notice, key, now_ns, protocol_version).raw)))
+        except Replayed:
+            sent.append((notice, None))
+    return sent
+
+
+def notice_envelope(
+    notice: dict[str, Any], key: SigningKey, now_ns: int, protocol_version: str = "1.0.0"
+) -> Envelope:
+    """The notice as an `Alert`; its correlation id is the same for the same notice, so it is said once."""
+    moment = datetime.fromtimestamp(now_ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return build(
+        key,
+        domain=DOMAIN,
+        event_class="Alert",
+        event_type=ALERT_TYPE,
+        payload=cast(jcs.Json, notice),
+        timestamp=moment,
+        protocol_version=protocol_version,
+        correlation_id=f"sunset:{notice['version']}:{notice['sunset']}:{notice['days']}",
+    )
+
+
+def _path(home: Path) -> Path:
+    return home / "ledger" / "lifecycle.json"

@@ -1,0 +1,211 @@
+"""Versions have a life: the table on disk reaches the gate, and notice comes before a sunset."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.unit.ledger.calling import make
+from tests.unit.ledger.making import NODE, NOON_NS, observed, opened
+
+from ropewalk.errors import Damaged, Invalid, NotFound, Unverified
+from ropewalk.ledger.policy import EVALUATOR, Policy, parse_policy
+from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_channel
+from ropewalk.node.lifecycle import (
+    move_version,
+    notices,
+    open_minors,
+    read_lifecycle,
+    send_notices,
+    version_to_write,
+)
+
+DAY_NS = 86_400 * 10**9
+LATER = "2025-03-01T00:00:00Z"
+
+
+def policy_of(*versions: str) -> Policy:
+    return Policy("p", (), EVALUATOR, {"versions": list(versions)})
+
+
+def test_without_a_table_every_version_we_know_is_let_in(tmp_path):
+    assert open_minors(tmp_path, None, NOON_NS) == {"1.0", "1.1"}
+
+
+def test_a_version_past_its_sunset_is_refused_at_the_door_and_stays_verifiable(tmp_path):
+    with opened(tmp_path) as ledger:
+        ledger.log.submit(observed(1).raw)
+    move_version(tmp_path, "1.0.x", "deprecated", sunset="2024-10-01T00:00:00Z")
+    with (
+        opened(tmp_path) as ledger,
+        pytest.raises(Unverified, match=r"rule 4.*1\.0\.0 is not supported; 1\.1\.x"),
+    ):
+        ledger.log.submit(observed(2).raw)
+    with opened(tmp_path) as ledger:
+        ledger.log.submit(observed(3, protocol_version="1.1.0").raw)
+    assert verify_channel(tmp_path, "ea.core", deep=True).ok
+    with open_channel(tmp_path, "ea.core") as channel:
+        assert channel.prove(observed(1).id).height == 0
+
+
+def test_a_version_before_its_sunset_is_let_in(tmp_path):
+    move_version(tmp_path, "1.0.x", "deprecated", sunset=LATER)
+    with opened(tmp_path) as ledger:
+        assert ledger.log.submit(observed(1).raw).height == 0
+
+
+def test_a_disabled_version_is_refused(tmp_path):
+    move_version(tmp_path, "1.0.x", "disabled")
+    with opened(tmp_path) as ledger, pytest.raises(Unverified, match="rule 4"):
+        ledger.log.submit(observed(1).raw)
+
+
+def test_a_policy_narrows_the_gate(tmp_path):
+    create_channel(tmp_path, "new", "node", NODE.public, policy_of("1.1.x"))
+    with open_log(tmp_path, "new", NODE, now_ns=lambda: NOON_NS) as ledger:
+        with pytest.raises(Unverified, match="rule 4"):
+            ledger.log.submit(observed(1).raw)
+        assert ledger.log.submit(observed(1, protocol_version="1.1.7").raw).height == 0
+
+
+def test_a_policy_lets_in_nothing_this_code_cannot_read(tmp_path):
+    assert open_minors(tmp_path, policy_of("1.1.x", "7.0.x"), NOON_NS) == {"1.1"}
+
+
+def test_a_preview_is_let_in_only_where_the_policy_names_it(tmp_path):
+    path = tmp_path / "ledger" / "lifecycle.json"
+    path.parent.mkdir()
+    path.write_text('[{"version":"1.1.x","stage":"preview"}]')
+    assert open_minors(tmp_path, None, NOON_NS) == {"1.0"}
+    assert open_minors(tmp_path, policy_of("1.0.x", "1.1.x"), NOON_NS) == {"1.0", "1.1"}
+
+
+def test_ranges_in_a_policy_are_read_strictly():
+    with pytest.raises(Invalid):
+        parse_policy(b'{"version":1,"rules":[],"capability_matrix":{"versions":["one"]}}')
+    with pytest.raises(Invalid, match="ranges"):
+        parse_policy(b'{"version":1,"rules":[],"capability_matrix":{"versions":"1.0.x"}}')
+
+
+def test_a_life_goes_forward_dates_may_change_and_unknown_versions_are_not_found(tmp_path):
+    move_version(tmp_path, "1.0.x", "deprecated", sunset=LATER)
+    assert (
+        move_version(tmp_path, "1.0.x", "deprecated", sunset="2025-04-01T00:00:00Z", grace_days=3).grace_days
+        == 3
+    )
+    with pytest.raises(Invalid, match="cannot become active"):
+        move_version(tmp_path, "1.0.x", "active")
+    with pytest.raises(NotFound):
+        move_version(tmp_path, "9.9.x", "active")
+    with pytest.raises(Invalid, match="needs a sunset"):
+        move_version(tmp_path, "1.1.x", "deprecated")
+    assert {life.minor: life.stage for life in read_lifecycle(tmp_path)} == {
+        "1.0": "deprecated",
+        "1.1": "active",
+    }
+
+
+def test_a_spoilt_table_is_damage_and_lets_nothing_in(tmp_path):
+    with opened(tmp_path):
+        pass
+    (tmp_path / "ledger" / "lifecycle.json").write_text("[{}]")
+    with pytest.raises(Damaged):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize(("days", "due"), [(31, None), (29, 30), (14, 14), (8, 14), (3, 7), (-1, None)])
+def test_notice_comes_30_14_and_7_days_before_a_sunset_as_an_alert_said_once(tmp_path, days, due):
+    move_version(tmp_path, "1.0.x", "deprecated", sunset=LATER)
+    sunset_ns = 1_740_787_200 * 10**9
+    now = sunset_ns - days * DAY_NS
+    found = notices(tmp_path, now)
+    assert [each["days"] for each in found] == ([] if due is None else [due])
+    with opened(tmp_path, now_ns=lambda: now) as ledger:
+        for replayed in (False, True):
+            sent = send_notices(ledger.log, NODE, found, now)
+            assert [receipt is None or receipt.replayed for _, receipt in sent] == [replayed] * len(found)
+    if due is not None:
+        with open_channel(tmp_path, "ea.core") as channel:
+            (block,) = channel.blocks()
+            value = json.loads(block.envelopes[0])
+        assert (value["event_class"], value["event_type"]) == ("Alert", "ledger.version.sunset")
+        assert value["payload"] == {"version": "1.0.x", "sunset": LATER, "days": due}
+
+
+def test_what_we_write_ourselves_is_in_a_version_that_is_let_in(tmp_path):
+    assert version_to_write(tmp_path, None, NOON_NS) == "1.0.0"
+    move_version(tmp_path, "1.0.x", "disabled")
+    assert version_to_write(tmp_path, None, NOON_NS) == "1.1.0"
+    move_version(tmp_path, "1.1.x", "disabled")
+    with pytest.raises(Unverified):
+        version_to_write(tmp_path, None, NOON_NS)
+
+
+def test_the_commands_show_set_gate_and_notify(ropewalk):
+    one = make(ropewalk)
+    assert ropewalk("ledger", "append", "--channel", "audit", "--file", str(one)).code == 0
+    rows = ropewalk("ledger", "lifecycle", "show", "--json").json["versions"]
+    assert [(row["version"], row["stage"], row["access"]) for row in rows] == [
+        ("1.0.x", "active", "write"),
+        ("1.1.x", "active", "write"),
+    ]
+    assert ropewalk("ledger", "lifecycle", "notify", "--channel", "audit", "--json").json["notices"] == []
+    done = ropewalk("ledger", "lifecycle", "set", "1.0.x", "deprecated", "--sunset", "2020-01-01T00:00:00Z")
+    assert done.code == 0, done
+    assert (
+        ropewalk("ledger", "append", "--channel", "audit", "--file", str(make(ropewalk, "two.json"))).code
+        == 5
+    )
+    new = make(ropewalk, "new.json", "--protocol-version", "1.1.0")
+    assert ropewalk("ledger", "append", "--channel", "audit", "--file", str(new)).code == 0
+    status = ropewalk("ledger", "status", "--json").json
+    assert status["channels"][0]["versions"] == ["1.1.x"]
+    assert ropewalk("ledger", "lifecycle", "set", "1.0.x", "active").code == 8
+    assert ropewalk("ledger", "lifecycle", "set", "3.0.x", "active").code == 3
+
+
+def test_a_sunset_that_is_near_is_said_by_status_and_sealed_by_notify(ropewalk):
+    from datetime import UTC, datetime, timedelta
+
+    soon = (datetime.now(UTC) + timedelta(days=10)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    assert ropewalk("ledger", "create", "--channel", "ops").code == 0
+    assert ropewalk("ledger", "lifecycle", "set", "1.0.x", "deprecated", "--sunset", soon).code == 0
+    answer = ropewalk("ledger", "status")
+    assert f"1.0.x has its sunset at {soon}, within 14 days" in answer.err
+    first = ropewalk("ledger", "lifecycle", "notify", "--channel", "ops", "--json").json["notices"]
+    again = ropewalk("ledger", "lifecycle", "notify", "--channel", "ops", "--json").json["notices"]
+    assert [each["replayed"] for each in (*first, *again)] == [False, True]
+    (block,) = ropewalk("ledger", "read", "--channel", "ops", "--json").json["blocks"]
+    assert block["envelopes"][0]["event_class"] == "Alert"
+
+
+def test_status_warns_of_forks_torn_tails_and_channels_it_cannot_read(ropewalk):
+    for name in ("a", "b"):
+        assert ropewalk("ledger", "create", "--channel", name).code == 0
+    folder = Path("repo.git/ropewalk/ledger")
+    (folder / "a" / "evidence").mkdir()
+    (folder / "a" / "evidence" / "fork-0-00.json").write_text("{}")
+    (folder / "a" / "torn").mkdir()
+    (folder / "a" / "torn" / "x").write_text("")
+    (folder / "b" / "channel.json").write_text("no")
+    answer = ropewalk("ledger", "status", "--json")
+    assert answer.code == 0
+    text = "\n".join(answer.json["warnings"])
+    assert "1 forks" in text and "1 torn tails" in text and "b: " in text
+
+
+def test_reindex_builds_the_index_again_and_waits_for_nobody(ropewalk, tmp_path):
+    one = make(ropewalk)
+    assert ropewalk("ledger", "append", "--channel", "audit", "--file", str(one)).code == 0
+    assert ropewalk("ledger", "reindex", "--json").json == {"channels": [{"channel": "audit", "blocks": 1}]}
+    home = Path("repo.git/ropewalk")
+    key = opened_key(home)
+    with open_log(home, "audit", key):
+        assert ropewalk("ledger", "reindex", "--channel", "audit").code == 7
+
+
+def opened_key(home: Path):
+    from ropewalk.stores.keyfiles import load_signing
+
+    return load_signing(home / "keys", "node")
