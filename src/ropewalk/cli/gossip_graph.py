@@ -25,9 +25,8 @@ def draw(rows: Iterable[tuple[str, Sequence[str], str]]) -> Iterator[str]:
     ├─╯
     ●  a
     """
-    lanes: list[
-        str | None
-    ] = []  # what each lane leads down to; a freed lane is used again, so none ever moves
+    # What each lane leads down to; a freed lane is used again, so none ever moves.
+    lanes: list[str | None] = []
     for id, parents, label in rows:
         at = lanes.index(id) if id in lanes else _take(lanes, id)
         dots = "".join("● " if lane == at else "│ " if lanes[lane] else "  " for lane in range(len(lanes)))

@@ -159,10 +159,8 @@ class Log:
     def pending(self) -> list[tuple[MessageId, list[MessageId]]]:
         """The messages that wait, each with the parents it waits for."""
         with self.view() as view:
-            waits: dict[Key, list[MessageId]] = {Key(key): [] for key, _ in view.scan("pending")}
-            for row, _ in view.scan("waiting"):
-                waits[Key(row[20:])].append(id_of(row[:20]))
-        return [(id_of(key), missing) for key, missing in waits.items()]
+            waits = pending.waits(view)
+        return [(id_of(key), [id_of(parent) for parent in missing]) for key, missing in waits.items()]
 
     def get_ancestors(self, id: str, clock: int) -> list[MessageId]:
         """The messages at or below a clock that the history of a message stands on, by clock and then by hash."""

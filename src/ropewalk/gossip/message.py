@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ropewalk.errors import BrokenLink, Invalid, InvalidName, TooLarge
+from ropewalk.gossip import dagjson
 from ropewalk.gossip.ids import Key, MessageId, ProfileName, id_of, key_of, make_key
 from ropewalk.gossip.profiles import PARENTS_MAX, PROFILES, Parts, Profile, SignatureCodec, check_parents
 from ropewalk.kernel import cbor
@@ -34,6 +35,7 @@ __all__ = [
 
 MESSAGE_BYTES_MAX = 4 << 20  # one message with its signature; larger things are linked, not carried
 TOPIC_CHARS_MAX = 200  # a topic is also the name of a folder
+_SLASH = b"\x61/"  # the text "/" in CBOR: no map has that key without it
 
 
 # Named tuples, because a log is read in long runs and a tuple is made at a fraction of a frozen dataclass's price.
@@ -119,6 +121,9 @@ def sign(
     profile.code.encode(clock)  # refuses a clock this profile cannot write
     payload_raw = cbor.dag_encode(payload)
     settled = cbor.dag_decode(payload_raw)  # what every reader will see: 1.0 is 1
+    if _SLASH in payload_raw and profile.name == "v0.13":
+        # The JavaScript side keeps payloads as dag-json: a map with that key comes back as something else, or not.
+        dagjson.encode(settled)
     parts = Parts(codec, profile.did(signer.public), b"", topic, clock, parents, settled, ids)
     parts = parts.signed(profile.sign(signer, profile.signing_input(parts, payload_raw)))
     raw = profile.pack(parts, payload_raw)

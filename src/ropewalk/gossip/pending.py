@@ -1,6 +1,7 @@
 """Pending: messages whose parents have not arrived. Bounded, durable, and visible.
 
-Two tables: `pending` holds the bytes, `waiting` holds a row for every missing parent and the child that waits for it.
+Two tables: `pending` holds the bytes; `waiting` holds a row for every missing parent and the child that waits for it,
+and under the child alone how many it waits for: a parent that comes must not cost a look into each of its children.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ __all__ = [
     "add",
     "bytes_held",
     "count",
+    "count_row",
     "drop",
     "holds",
     "ready",
+    "waits",
 ]
 
 PENDING_COUNT_MAX = 4096  # sync brings parents first, so only pushed messages ever wait
@@ -52,7 +55,22 @@ def add(change: Transaction, limits: Limits, key: Key, raw: bytes, missing: list
     change.put("pending", key, raw)
     for parent in missing:
         change.put("waiting", parent + key, b"")
+    change.put("waiting", *count_row(key, len(missing)))
     change.put("meta", _BYTES, size.to_bytes(8, "big"))
+
+
+def count_row(key: Key, missing: int) -> tuple[bytes, bytes]:
+    """The row that says for how many parents a message waits."""
+    return key, missing.to_bytes(4, "big")
+
+
+def waits(view: View) -> dict[Key, list[Key]]:
+    """The messages that wait, each with the parents it waits for."""
+    found: dict[Key, list[Key]] = {Key(key): [] for key, _ in view.scan("pending")}
+    for row, _ in view.scan("waiting"):
+        if len(row) > KEY_BYTES:
+            found[Key(row[KEY_BYTES:])].append(Key(row[:KEY_BYTES]))
+    return found
 
 
 def holds(view: View, key: Key) -> bool:
@@ -72,11 +90,15 @@ def bytes_held(view: View) -> int:
 
 def ready(change: Transaction, parent: Key) -> Iterator[tuple[Key, bytes]]:
     """The messages for which `parent` was the last missing parent; they are not dropped yet."""
-    rows = [row for row, _ in change.scan("waiting", parent, _after(parent))]
+    rows = [row for row, _ in change.scan("waiting", parent + b"\0", _after(parent))]
     for row in rows:
         change.delete("waiting", row)
-    children = [Key(row[KEY_BYTES:]) for row in rows]
-    for child in children:
+        child = Key(row[KEY_BYTES:])
+        left = int.from_bytes(change.get("waiting", child) or b"", "big") - 1
+        if left > 0:
+            change.put("waiting", *count_row(child, left))
+            continue
+        change.delete("waiting", child)
         raw = change.get("pending", child)
         if raw is not None:
             yield child, raw
@@ -85,6 +107,7 @@ def ready(change: Transaction, parent: Key) -> Iterator[tuple[Key, bytes]]:
 def drop(change: Transaction, key: Key, raw: bytes, parents: tuple[Key, ...]) -> None:
     """Forget a waiting message: it was stored, or refused."""
     change.delete("pending", key)
+    change.delete("waiting", key)
     for parent in parents:
         change.delete("waiting", parent + key)
     change.put("meta", _BYTES, (bytes_held(change) - len(raw)).to_bytes(8, "big"))

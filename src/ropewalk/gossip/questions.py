@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ropewalk.errors import Invalid, TooLarge
@@ -28,6 +29,9 @@ __all__ = [
 ]
 
 VALUES_MAX = 4096  # keys in one request that we answer
+CARRIED_BYTES_MAX = (
+    32 << 20
+)  # messages that the leaves of one v0.6 answer carry; further ones are asked for singly
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class GetNode:
 
 @dataclass(frozen=True, slots=True)
 class GetChildren:
-    """Ask for the nodes below a node."""
+    """Ask for the nodes below a node. In v0.6 leaves carry their messages, unless these are too many bytes."""
 
     level: int
     key: bytes
@@ -114,7 +118,7 @@ def answer(view: View, profile: Profile, request: Request) -> Response:
             _check_key(key)
             nodes = children_of(view, level, key)
             if level == 1 and profile.name == "v0.6":
-                return Children(tuple([_leaf_with_value(view, profile, node) for node in nodes]))
+                return Children(tuple(_with_values(view, profile, nodes)))
             return Children(tuple(nodes))
         case GetValues(keys):
             if len(keys) > VALUES_MAX:
@@ -138,6 +142,15 @@ def _value(view: View, profile: Profile, key: bytes) -> bytes:
 
 def _leaf_with_value(view: View, profile: Profile, node: Node) -> Node:
     return node if node.key == ANCHOR else Node(0, node.key, node.hash, _value(view, profile, node.key))
+
+
+def _with_values(view: View, profile: Profile, leaves: list[Node]) -> Iterator[Node]:
+    size = 0
+    for leaf in leaves:
+        if size < CARRIED_BYTES_MAX:
+            leaf = _leaf_with_value(view, profile, leaf)
+            size += len(leaf.value or b"")
+        yield leaf
 
 
 def _with_value(view: View, profile: Profile, node: Node | None) -> Node | None:

@@ -128,9 +128,8 @@ class _Pull:
 
     def _wave(self, root: Node, size: int | None) -> Generator[Request, Response, int | None]:
         later: int | None = None
-        todo: list[tuple[Node, bytes | None]] = [
-            (root, None)
-        ]  # nodes, each with the key where its range ends
+        # Nodes, each with the key where its range ends.
+        todo: list[tuple[Node, bytes | None]] = [(root, None)]
         while todo:
             node, end = todo.pop()
             least = 1 if size is None else _least_size(node.key, end)
@@ -181,18 +180,36 @@ class _Pull:
         while self.wanted:
             count = self._chunk()
             leaves, self.wanted = self.wanted[:count], self.wanted[count:]
-            values = [leaf.value for leaf in leaves if leaf.value is not None]
-            if len(values) != len(leaves):
-                keys = tuple(leaf.key for leaf in leaves)
-                got = yield from self._ask(GetValues(keys), Values)
-                values = list(got.values)
-                if got.partial and values:
-                    leaves, self.wanted = leaves[: len(values)], leaves[len(values) :] + self.wanted
-            if len(values) != len(leaves):
-                raise BrokenLink(f"the peer sent {len(values)} messages where {len(leaves)} were asked for")
+            values = yield from self._messages(leaves)
+            leaves, self.wanted = leaves[: len(values)], leaves[len(values) :] + self.wanted
             self.bytes_each = max(64, sum(map(len, values)) // len(values))
             self._store(leaves, values)
         self.held = 0
+
+    def _messages(self, leaves: list[Node]) -> Generator[Request, Response, list[bytes]]:
+        """The messages of these leaves, or of the first of them, as many as are to be held at once."""
+        if self.log.profile.name == "v0.6":
+            return (yield from self._carried(leaves))
+        got = yield from self._ask(GetValues(tuple(leaf.key for leaf in leaves)), Values)
+        if len(got.values) != len(leaves) and not (got.partial and got.values):
+            raise BrokenLink(f"the peer sent {len(got.values)} messages where {len(leaves)} were asked for")
+        return list(got.values)
+
+    def _carried(self, leaves: list[Node]) -> Generator[Request, Response, list[bytes]]:
+        """In v0.6 leaves carry their messages, except those that did not fit the answer."""
+        values: list[bytes] = []
+        size = 0
+        for leaf in leaves:
+            if size >= CHUNK_BYTES:
+                break
+            node = (
+                leaf if leaf.value is not None else (yield from self._ask(GetNode(0, leaf.key), Found)).node
+            )
+            if node is None or node.value is None:
+                raise BrokenLink(f"the peer shows {id_of(leaf.key)} in its tree and does not send it")
+            values.append(node.value)
+            size += len(node.value)
+        return values
 
     def _store(self, leaves: list[Node], values: list[bytes]) -> None:
         checked = []

@@ -12,6 +12,8 @@ from ropewalk.gossip.ids import Key, id_of
 from ropewalk.gossip.log import Log
 from ropewalk.gossip.message import verify
 from ropewalk.gossip.table import View
+from ropewalk.gossip.tree import root_of
+from ropewalk.gossip.writing import counted
 from ropewalk.kernel import cbor
 from ropewalk.kernel.prolly import MemoryStore, Tree
 from ropewalk.kernel.report import Report, Step
@@ -123,7 +125,7 @@ class _Look:
             if ours != stored:
                 at = (stored or ours)[0]
                 raise _Fault(f"row {at.hex()} differs from the tree of the messages")
-        root = self.log.root()
+        root = root_of(self.view)
         return f"level {root.level}, {root.hash.hex()}"
 
     def arrivals(self) -> str:
@@ -137,19 +139,22 @@ class _Look:
             seen.add(key)
         if len(seen) != self.count:
             raise _Fault(f"{len(seen)} arrivals of {self.count} messages")
+        if counted(self.view).arrived != len(seen):
+            raise _Fault(f"{len(seen)} messages arrived, {counted(self.view).arrived} are counted")
         return f"{len(seen)} in order"
 
     def pending(self) -> str:
         size = 0
-        rows: set[bytes] = set()
+        rows: set[tuple[bytes, bytes]] = set()
         for key, raw in self.view.scan("pending"):
             signed = self.log.check(raw)
             missing = [parent for parent in signed.parent_keys if parent not in self.known]
             if signed.key != key or key in self.known or not missing:
                 raise _Fault(f"{id_of(key)} waits for nothing")
             size += len(raw)
-            rows.update(parent + key for parent in missing)
-        if rows != {row for row, _ in self.view.scan("waiting")}:
+            rows.update((parent + key, b"") for parent in missing)
+            rows.add(pending.count_row(signed.key, len(missing)))
+        if rows != set(self.view.scan("waiting")):
             raise _Fault("the list of what is waited for does not fit the waiting messages")
         if size != pending.bytes_held(self.view):
             raise _Fault(f"{size} bytes wait, {pending.bytes_held(self.view)} are counted")
@@ -163,4 +168,6 @@ class _Look:
             if cbor.dag_encode(links) != raw:
                 raise _Fault(f"the links of {id_of(key)} are wrong")
             count += 1
+        if counted(self.view).indexed != count:
+            raise _Fault(f"{count} messages are indexed, {counted(self.view).indexed} are counted")
         return f"{count} of {self.count} messages indexed" if count else None

@@ -26,7 +26,7 @@ from ropewalk.gossip.questions import (
     Root,
     Values,
 )
-from ropewalk.kernel.prolly import ANCHOR, HASH_BYTES, Node
+from ropewalk.kernel.prolly import ANCHOR, CHILDREN_MAX, HASH_BYTES, Node
 
 __all__ = [
     "EVENT_BYTES_MAX",
@@ -48,7 +48,6 @@ __all__ = [
 REQUEST_BYTES_MAX = 128 << 10  # 4096 keys with their heads
 EVENT_BYTES_MAX = MESSAGE_BYTES_MAX + 1024  # one message, or the heads of a log
 RESPONSE_BYTES_MAX = 64 << 20  # sixteen of the largest messages; leaves of v0.6 travel with their values
-NODES_MAX = 8192  # in one response; the sync refuses 4096 with a better reason
 HEADS_MAX = 100_000  # in one update
 LEVEL_MAX = 255
 
@@ -340,7 +339,7 @@ def decode_response(raw: bytes, profile: ProfileName) -> Response:
     """
     number, inner = _only(raw, "a response")
     if number == 3:
-        nodes = _repeated(inner, 1, NODES_MAX, "nodes")
+        nodes = _repeated(inner, 1, CHILDREN_MAX, "nodes")
         return Children(tuple([_decode_node(node, profile) for node in nodes]))
     if number == 4 and profile == "v0.13":
         return Values(tuple(_repeated(inner, 1, VALUES_MAX, "values")))

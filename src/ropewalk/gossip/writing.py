@@ -14,10 +14,10 @@ from ropewalk.gossip.events import Committed, Event, Refused, Stored
 from ropewalk.gossip.ids import Key, MessageId, id_of
 from ropewalk.gossip.message import Message, Signature, SignedMessage, decode
 from ropewalk.gossip.profiles import Profile
-from ropewalk.gossip.table import Transaction
+from ropewalk.gossip.table import Transaction, View
 from ropewalk.gossip.tree import TreeWriter
 
-__all__ = ["Apply", "Batch", "Inserted", "Rules", "index_arrivals"]
+__all__ = ["Apply", "Batch", "Counted", "Inserted", "Rules", "counted", "index_arrivals"]
 
 Apply = Callable[[MessageId, Signature, Message], Any]
 _ARRIVALS = b"arrivals"  # the number of the last message that arrived
@@ -81,7 +81,7 @@ class Batch:
         self._leaves: list[tuple[bytes, bytes]] = []
         # Mostly nothing waits, and then nobody need be looked for.
         self._some_wait = change.count("pending") > 0
-        self._arrived = int.from_bytes(change.get("meta", _ARRIVALS) or b"", "big")
+        self._arrived = counted(change).arrived
 
     def has(self, key: Key) -> bool:
         """Whether the message is stored, before or in this transaction."""
@@ -201,12 +201,25 @@ class Batch:
         return sorted(found, key=lambda child: self._order(child.key), reverse=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How many messages have arrived, and how many of them are in the ancestor index."""
+
+    arrived: int
+    indexed: int
+
+
+def counted(view: View) -> Counted:
+    """The counters of a log."""
+    return Counted(*(int.from_bytes(view.get("meta", name) or b"", "big") for name in (_ARRIVALS, _INDEXED)))
+
+
 def index_arrivals(change: Transaction, profile: Profile, topic: str, limit: int | None = None) -> bool:
     """Bring the ancestor index up to the last arrival, or `limit` messages further; whether it is there now.
 
     Parents arrive before children, so their links are there already.
     """
-    last = int.from_bytes(change.get("meta", _INDEXED) or b"", "big")
+    last = counted(change).indexed
     rows = list(islice(change.scan("arrivals", (last + 1).to_bytes(8, "big")), limit))
     for _, key in rows:
         raw = change.get("messages", profile.code.order(key))

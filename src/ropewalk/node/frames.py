@@ -37,9 +37,7 @@ SLICE_BYTES = 64 << 10  # sent at a time, so that a slow reader shows progress
 VALUES_FIRST = 15  # messages asked for before we know how large they are: all of the largest fit one frame
 VALUES_BYTES = 2 << 20  # what we then aim at
 HELD_BYTES = 4 << 20  # messages we hold unchecked before we stop asking for more
-SESSION_S = (
-    20.0  # how long one answering session may hold its view of a v0.13 log; then the peer begins another
-)
+SESSION_S = 20.0  # how long a session may hold its view of a v0.13 log; then the peer begins another
 COOLDOWN_S_MAX = 10.0  # what a peer may make us wait; it counts milliseconds
 
 T = TypeVar("T")
@@ -133,7 +131,7 @@ class Questions:
         if isinstance(response, Root):
             self.root = response.node
         elif self.leaves is not None and isinstance(response, Children):
-            self.leaves.update(node.key for node in response.nodes if node.value is not None)
+            self.leaves.update(node.key for node in response.nodes if node.level == 0)
         return response
 
     async def lacks(self, keys: list[Key]) -> list[Key] | None:
@@ -247,8 +245,10 @@ def _answer(view: View, profile: Profile, request: Request) -> tuple[bytes, tupl
         response: Response = Values(tuple(_values(view, profile, keys)))
     else:
         response = answer(view, profile, request)
-        if isinstance(response, Children):
-            keys = tuple([node.key for node in response.nodes if node.value is not None])
+        shown = response.nodes if isinstance(response, Children) else ()
+        if isinstance(response, Found) and response.node is not None:
+            shown = (response.node,)
+        keys = tuple([node.key for node in shown if node.value is not None])
     return wire.encode_response(response, profile.name), keys
 
 

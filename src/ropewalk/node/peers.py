@@ -38,6 +38,7 @@ __all__ = ["Peer"]
 SESSIONS_IDLE_MAX = 20  # pulls in a row that the peer breaks off before anything came
 QUESTIONS_IDLE_MAX = 1000  # of a peer that takes nothing, before they stop counting as progress
 OUTBOX_MAX = 256  # pushes that wait for a slow peer; beyond, it gets our heads and pulls
+OUTBOX_BYTES_MAX = 8 << 20
 SESSIONS_MAX = 8  # of one peer that are answered at once: each holds a reader of the store; the others wait
 SEEN_MAX = 4096  # messages we know the peer has, so that they are not pushed back
 RECHECK_S = 0.5  # how often we ask whether the peer has our heads by now
@@ -67,6 +68,7 @@ class Peer:
         self._idle_s = idle_s
         self._session_s = session_s
         self._muxer = Muxer(pipe, client=dialer, accept=self._take, keep_alive_s=keep_alive_s)
+        self._leaving = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._pulling = asyncio.Lock()
         self._wanted = asyncio.Event()  # there is something to pull
@@ -96,6 +98,7 @@ class Peer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._leaving = True
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -195,28 +198,33 @@ class Peer:
         if not self._push_open:
             return  # the peer wants no push; it will pull
         self._outbox.extend(events)
-        if len(self._outbox) > OUTBOX_MAX:
+        size = sum(len(event.value) for event in self._outbox if isinstance(event, wire.Insert))
+        if len(self._outbox) > OUTBOX_MAX or size > OUTBOX_BYTES_MAX:
             self._outbox.clear()
             self._behind = True
         self._speaking.set()
 
     async def _speak(self, frames: FramePipe) -> None:
         while True:
-            if self._behind and not self._outbox:
-                self._behind = False
-                await self.announce()
-            while self._outbox:
+            if self._outbox:
                 event = self._outbox.pop(0)
                 if isinstance(event, wire.Insert):
                     self._saw(event.key)
                 await frames.send(wire.encode_event(event))
-            self._speaking.clear()
-            await self._speaking.wait()
+            elif self._behind:
+                self._behind = False
+                await self.announce()
+            else:
+                self._speaking.clear()
+                await self._speaking.wait()
 
     # What the peer wants of us
 
     def _take(self, stream: Stream) -> None:
+        if self._leaving:
+            return stream.reset()  # nobody waits any more for what it would begin
         self._spawn(self._serve(stream))
+        return None
 
     async def _serve(self, stream: Stream) -> None:
         listener = Listener(

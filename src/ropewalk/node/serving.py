@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from itertools import islice
 from types import TracebackType
 
 from ropewalk.errors import RopewalkError
@@ -32,6 +31,7 @@ __all__ = ["GossipServer"]
 PEERS_MAX = 64  # connected at once; more are turned away
 WATCH_S = 0.2  # how often we look for what other processes have appended
 PUSHED_MAX = 64  # messages pushed one by one; a larger batch is announced, and pulled
+PUSHED_BYTES_MAX = 8 << 20
 
 _journal = logging.getLogger("ropewalk.gossip.peers")
 _journal.addHandler(logging.NullHandler())
@@ -155,11 +155,19 @@ class GossipServer:
         if self.peers:
             fresh = await in_thread(self._fresh, cursor)
             for peer in list(self.peers):
-                if len(fresh) <= PUSHED_MAX:
+                if fresh is not None:
                     peer.push(fresh)
                 else:
                     await peer.announce()
         return last
 
-    def _fresh(self, cursor: Cursor | None) -> list[SignedMessage]:
-        return [signed for _, signed in islice(self.log.arrivals(cursor), PUSHED_MAX + 1)]
+    def _fresh(self, cursor: Cursor | None) -> list[SignedMessage] | None:
+        """What arrived after a cursor, or None if it is too much to push."""
+        fresh: list[SignedMessage] = []
+        size = 0
+        for _, signed in self.log.arrivals(cursor):
+            fresh.append(signed)
+            size += len(signed.raw)
+            if len(fresh) > PUSHED_MAX or size > PUSHED_BYTES_MAX:
+                return None
+        return fresh

@@ -215,6 +215,14 @@ def test_verify_finds_what_was_tampered_with(said, tmp_path: Path):
         row, _ = list(txn.scan("ancestors"))[-1]
         txn.put("ancestors", row, b"\x80")
 
+    def forget_an_arrival(log: Log, txn):
+        txn.put("meta", b"arrivals", (2).to_bytes(8, "big"))
+
+    def forget_what_is_indexed(log: Log, txn):
+        txn.put("meta", b"indexed", (7).to_bytes(8, "big"))
+
+    assert tampered(said, tmp_path, "arrivals", forget_an_arrival)["arrivals"] == "failed"
+    assert tampered(said, tmp_path, "indexed", forget_what_is_indexed)["ancestors"] == "failed"
     assert tampered(said, tmp_path, "heads", lose_a_head)["heads"] == "failed"
     steps = tampered(said, tmp_path, "tree", change_the_tree)
     assert steps["tree"] == "failed"

@@ -22,14 +22,15 @@ from ropewalk.errors import (
     SigInvalid,
     TooLarge,
 )
-from ropewalk.gossip import message
+from ropewalk.gossip import message, writing
 from ropewalk.gossip.access import make_session, owners, sessions
 from ropewalk.gossip.events import Committed, Event, Refused, Stored
 from ropewalk.gossip.ids import key_of
 from ropewalk.gossip.log import TABLES, Bound, Cursor, Log
-from ropewalk.gossip.message import Message, assemble, sign
+from ropewalk.gossip.message import Message, SignedMessage, assemble, decode, sign
 from ropewalk.gossip.pending import Limits
-from ropewalk.gossip.profiles import PROFILES, V13
+from ropewalk.gossip.profiles import PROFILES, V13, Profile
+from ropewalk.gossip.verify import verify_log
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.prolly import build
 from ropewalk.stores.lmdb import LmdbTables
@@ -333,6 +334,34 @@ def test_a_deep_pending_chain_is_released_without_recursion():
     log.insert(chain[0])
     assert log.root() == source.root()
     assert log.pending() == []
+
+
+def test_a_parent_that_comes_costs_no_look_into_children_that_wait_for_others(monkeypatch, make_table):
+    """Else a few large messages with thousands of parents each would keep a log busy for hours."""
+    parents = [sign(V13, key(1), "com.example", (), n) for n in range(200)]
+    children = [
+        sign(V13, key(n), "com.example", tuple(parent.key for parent in parents), "x" * 1000)
+        for n in range(5)
+    ]
+    log = Log(make_table(), "com.example")
+    for child in children:
+        assert log.insert(child.raw).pending
+    read: list[bytes] = []
+
+    def looked(profile: Profile, topic: str, raw: bytes) -> SignedMessage:
+        read.append(raw)
+        return decode(profile, topic, raw)
+
+    monkeypatch.setattr(writing, "decode", looked)
+    for parent in parents[:-1]:
+        log.insert(parent.raw)
+    assert read == []
+    assert len(log.pending()[0][1]) == 1
+    assert verify_log(log).ok
+    log.insert(parents[-1].raw)
+    assert len(read) == 5
+    assert len(log) == 205
+    assert verify_log(log).ok
 
 
 def test_a_message_cannot_be_its_own_ancestor(make_table):

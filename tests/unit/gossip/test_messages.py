@@ -300,6 +300,17 @@ def test_a_reserved_key_that_is_neither_bytes_nor_link_is_refused(raw):
         dagjson.parse(raw)
 
 
+@pytest.mark.parametrize("codec", ["dag-cbor", "dag-json"])
+@pytest.mark.parametrize("payload", [{"/": 1}, [{"a": {"/": {"bytes": "AAAA"}}}], {"/": "nocid", "b": 2}])
+def test_a_map_that_javascript_would_keep_as_something_else_is_not_appended(payload, codec):
+    log = memory_log()
+    with pytest.raises(Invalid, match="reserved"):
+        log.append(payload, codec=codec)
+    assert log.append(["/", {"a/": "/"}], codec=codec).message.payload == ["/", {"a/": "/"}]
+    # v0.6 keeps the bytes themselves, and so does a v0.13 peer of ours that is sent such a message.
+    assert memory_log(profile="v0.6").append(payload).message.payload == payload
+
+
 @pytest.mark.parametrize("profile", PROFILES)
 def test_an_unknown_codec_is_refused_before_anything_is_stored(profile):
     log = memory_log(profile=profile)

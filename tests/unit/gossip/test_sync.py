@@ -22,7 +22,7 @@ from ropewalk.errors import (
     SigInvalid,
     TooLarge,
 )
-from ropewalk.gossip import sync
+from ropewalk.gossip import questions, sync
 from ropewalk.gossip.access import owners
 from ropewalk.gossip.events import Event, Synced
 from ropewalk.gossip.ids import Key, make_key
@@ -577,7 +577,37 @@ def test_v06_leaf_values_are_required_to_be_there():
             case _:
                 return Found(None)
 
-    cut(memory_log(profile="v0.6"), ask, Invalid)
+    cut(memory_log(profile="v0.6"), ask, BrokenLink, "does not send")
+
+
+def test_v06_leaves_that_do_not_fit_one_answer_are_asked_for_singly(monkeypatch):
+    monkeypatch.setattr(questions, "CARRIED_BYTES_MAX", 3000)
+    monkeypatch.setattr(sync, "CHUNK_BYTES", 2000)
+    source, target = memory_log(profile="v0.6"), memory_log(profile="v0.6")
+    source.append_many({"n": n, "text": "x" * 400} for n in range(400))
+    asked: list[Request] = []
+
+    def ask(request: Request) -> Response:
+        asked.append(request)
+        response = honest(source)(request)
+        if isinstance(response, Children):
+            assert sum(len(node.value or b"") for node in response.nodes) < 4000
+        return response
+
+    assert drive(pull(target), ask).received == 400
+    assert target.root() == source.root()
+    assert any(isinstance(request, GetNode) for request in asked)
+
+
+def test_a_v06_leaf_asked_for_singly_is_not_believed_either(monkeypatch):
+    monkeypatch.setattr(questions, "CARRIED_BYTES_MAX", 0)
+
+    def change(request, response):
+        if isinstance(response, Found) and response.node is not None:
+            return Found(replace(response.node, value=b"other"))
+        return response
+
+    cut(memory_log(profile="v0.6"), lie(filled(9, "v0.6"), change), DigestMismatch)
 
 
 def test_v06_leaves_with_huge_values_do_not_pile_up(monkeypatch):

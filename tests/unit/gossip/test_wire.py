@@ -24,7 +24,6 @@ from ropewalk.gossip.questions import (
     Values,
 )
 from ropewalk.gossip.wire import (
-    NODES_MAX,
     Frames,
     Insert,
     Update,
@@ -36,7 +35,7 @@ from ropewalk.gossip.wire import (
     encode_response,
     frame,
 )
-from ropewalk.kernel.prolly import ANCHOR, Node
+from ropewalk.kernel.prolly import ANCHOR, CHILDREN_MAX, Node
 
 KEY, HASH = bytes(range(20)), bytes(range(16))
 
@@ -262,7 +261,7 @@ def test_lists_are_bounded():
         decode_request(encode_request(GetValues((KEY,) * (VALUES_MAX + 1))), "v0.13")
     with pytest.raises(TooLarge):
         decode_response(encode_response(Values((b"",) * (VALUES_MAX + 1)), "v0.13"), "v0.13")
-    many = Children((Node(0, KEY, HASH),) * (NODES_MAX + 1))
+    many = Children((Node(0, KEY, HASH),) * (CHILDREN_MAX + 1))
     with pytest.raises(TooLarge):
         decode_response(encode_response(many, "v0.13"), "v0.13")
 

@@ -12,6 +12,7 @@ from tests.unit.gossip.conftest import key, memory_log, raws
 from ropewalk.errors import Conflict, Usage
 from ropewalk.gossip import wire
 from ropewalk.gossip.events import Synced
+from ropewalk.gossip.ids import id_of
 from ropewalk.gossip.log import Log
 from ropewalk.gossip.message import sign
 from ropewalk.gossip.pending import Limits
@@ -20,17 +21,18 @@ from ropewalk.net.muxer import Muxer
 from ropewalk.net.pipe import Pipe
 from ropewalk.net.tcp import connect_tcp, serve_tcp
 from ropewalk.net.websocket import connect_websocket
+from ropewalk.node import peers, serving
 from ropewalk.node.frames import FramePipe
 from ropewalk.node.gossip import open_log
 from ropewalk.node.peers import Peer
 from ropewalk.node.serving import GossipServer
-from ropewalk.node.sync import sync_with
+from ropewalk.node.sync import SyncReport, sync_with
 
 BOTH = pytest.mark.parametrize("profile", ["v0.6", "v0.13"])
 TOPIC = "com.example"
 
 
-async def until(holds: Callable[[], bool], limit_s: float = 20) -> None:
+async def until(holds: Callable[[], bool], limit_s: float = 60) -> None:
     end = time.monotonic() + limit_s
     while not holds():
         assert time.monotonic() < end, "did not come together"
@@ -49,10 +51,10 @@ def test_both_ways_ends_with_one_root_and_exact_counts(profile, make_table):
 
     async def run() -> None:
         async with GossipServer(server_log) as server:
-            report = await sync_with(client_log, server.url, idle_s=10)
+            report = await sync_with(client_log, server.url, idle_s=30)
             assert (report.received, report.sent, report.refused, report.taken) == (300, 90, 0, True)
             assert report.root == server_log.root() == client_log.root()
-            again = await sync_with(client_log, server.url, idle_s=10)
+            again = await sync_with(client_log, server.url, idle_s=30)
             assert (again.received, again.sent) == (0, 0)
 
     asyncio.run(run())
@@ -69,7 +71,7 @@ def test_pull_only_gives_nothing_away(profile):
 
     async def run() -> None:
         async with GossipServer(server_log) as server:
-            report = await sync_with(client_log, server.url, pull_only=True, idle_s=10)
+            report = await sync_with(client_log, server.url, pull_only=True, idle_s=30)
             assert (report.received, report.sent) == (30, 0)
 
     asyncio.run(run())
@@ -82,10 +84,10 @@ def test_empty_logs_meet(profile):
 
     async def run() -> None:
         async with GossipServer(memory_log(profile=profile)) as server:
-            report = await sync_with(log, server.url, idle_s=10)
+            report = await sync_with(log, server.url, idle_s=30)
             assert (report.received, report.sent, report.taken) == (0, 0, True)
             await asyncio.to_thread(log.append, 1)
-            assert (await sync_with(log, server.url, idle_s=10)).sent == 1
+            assert (await sync_with(log, server.url, idle_s=30)).sent == 1
 
     asyncio.run(run())
 
@@ -97,7 +99,7 @@ def test_what_one_peer_appends_reaches_all_the_others():
         async with GossipServer(logs[0]) as server:
             peers = []
             for log in logs[1:]:
-                peer = Peer(log, await connect_websocket(server.url, timeout_s=5), dialer=True)
+                peer = Peer(log, await connect_websocket(server.url, timeout_s=30), dialer=True)
                 await peer.__aenter__()
                 await peer.start_push()
                 peers.append(peer)
@@ -126,7 +128,7 @@ def test_a_pushed_message_without_its_parents_waits_and_the_pull_brings_them():
 
     async def run() -> None:
         async with GossipServer(target) as server:
-            peer = Peer(source, await connect_websocket(server.url, timeout_s=5), dialer=True)
+            peer = Peer(source, await connect_websocket(server.url, timeout_s=30), dialer=True)
             async with peer:
                 peer._push_open = True  # say nothing of our heads
                 frames = await peer._dial(peer._push_protocol, wire.EVENT_BYTES_MAX)
@@ -145,7 +147,7 @@ def test_a_pushed_message_that_finds_pending_full_is_pulled_with_its_parents():
 
     async def run() -> None:
         async with GossipServer(target) as server:
-            peer = Peer(source, await connect_websocket(server.url, timeout_s=5), dialer=True)
+            peer = Peer(source, await connect_websocket(server.url, timeout_s=30), dialer=True)
             async with peer:
                 peer._push_open = True  # say nothing of our heads
                 frames = await peer._dial(peer._push_protocol, wire.EVENT_BYTES_MAX)
@@ -165,7 +167,7 @@ def test_what_another_handle_of_the_store_appends_is_pushed_too(tmp_path):
 
         async def run() -> None:
             async with GossipServer(served) as server:
-                peer = Peer(follower, await connect_websocket(server.url, timeout_s=5), dialer=True)
+                peer = Peer(follower, await connect_websocket(server.url, timeout_s=30), dialer=True)
                 async with peer:
                     await peer.start_push()
                     await until(lambda: bool(server.peers))
@@ -181,7 +183,7 @@ def test_a_server_breaks_long_sessions_off_and_the_pull_goes_on():
 
     async def run() -> None:
         async with GossipServer(source, session_s=0.1) as server:
-            report = await sync_with(target, server.url, pull_only=True, idle_s=10)
+            report = await sync_with(target, server.url, pull_only=True, idle_s=30)
             assert report.received == 3000
 
     asyncio.run(run())
@@ -246,11 +248,11 @@ def test_we_answer_the_recorded_v06_client_byte_for_byte(vector):
 
     async def run() -> bytes:
         async with GossipServer(log) as server:
-            pipe = await connect_tcp("127.0.0.1", server.port, timeout_s=5)
+            pipe = await connect_tcp("127.0.0.1", server.port, timeout_s=30)
             await pipe.send(sides["client->server"])
             found = b""
             while len(found) < len(sides["server->client"]):
-                found += await asyncio.wait_for(pipe.receive(), 10)
+                found += await asyncio.wait_for(pipe.receive(), 30)
             await pipe.close()
             return found
 
@@ -273,7 +275,7 @@ def test_the_recorded_v06_server_leads_us_to_the_recorded_root(vector):
 
     async def run() -> None:
         listening = await serve_tcp(accept, "127.0.0.1", 0)
-        await sync_with(log, f"tcp://127.0.0.1:{listening.port}", pull_only=True, idle_s=10)
+        await sync_with(log, f"tcp://127.0.0.1:{listening.port}", pull_only=True, idle_s=30)
         await listening.close()
 
     asyncio.run(run())
@@ -294,13 +296,62 @@ def test_we_answer_the_recorded_websocket_client_byte_for_byte(vector):
 
     async def run() -> bytes:
         async with GossipServer(log) as server:
-            pipe = await connect_websocket(server.url, timeout_s=5)
+            pipe = await connect_websocket(server.url, timeout_s=30)
             async with Muxer(pipe, client=True, accept=lambda _: None) as muxer:
                 stream = muxer.open()
                 await stream.send(said["c->s"])
                 found = b""
                 while len(found) < len(said["s->c"]):
-                    found += await asyncio.wait_for(stream.receive(), 10)
+                    found += await asyncio.wait_for(stream.receive(), 30)
                 return found
 
     assert asyncio.run(run()) == said["s->c"]
+
+
+def test_a_peer_that_does_not_read_is_told_our_heads_instead_of_everything(monkeypatch):
+    """What waits for a slow peer is bounded in bytes; the rest it pulls."""
+    monkeypatch.setattr(peers, "OUTBOX_BYTES_MAX", 3 << 20)
+    monkeypatch.setattr(serving, "PUSHED_BYTES_MAX", 2 << 20)
+    log = memory_log()
+    count = 16
+
+    async def run() -> tuple[int, list[bytes]]:
+        async with GossipServer(log) as server:
+            pipe = await connect_websocket(server.url, timeout_s=30)
+            async with Muxer(pipe, client=True, accept=lambda _: None) as muxer:
+                stream, dialer = muxer.open(), Dialer(f"/canvas/v1/{TOPIC}/push")
+                await stream.send(dialer.data_to_send())
+                while dialer.chosen is None:
+                    dialer.receive(await stream.receive())
+                for n in range(count):
+                    log.append({"n": n, "text": "x" * (1 << 20)})
+                    await asyncio.sleep(0.02)
+                await until(lambda: any(peer._behind for peer in server.peers))
+                waiting = [event for peer in server.peers for event in peer._outbox]
+                assert sum(len(event.value) for event in waiting if isinstance(event, wire.Insert)) <= 3 << 20
+                frames = FramePipe(stream, limit=wire.EVENT_BYTES_MAX, rest=dialer.rest)
+                inserted = 0
+                while True:
+                    event = wire.decode_event(await frames.receive() or b"")
+                    if isinstance(event, wire.Insert):
+                        inserted += 1
+                    elif log.heads() == [id_of(head) for head in event.heads]:
+                        return inserted, list(event.heads)
+
+    inserted, _ = asyncio.run(run())
+    assert inserted < count
+
+
+def test_v06_messages_that_do_not_fit_one_answer_are_exchanged(monkeypatch):
+    monkeypatch.setattr("ropewalk.gossip.questions.CARRIED_BYTES_MAX", 10_000)
+    one, two = (memory_log(profile="v0.6", signer=key(n)) for n in (1, 2))
+    one.append_many({"n": n, "text": "x" * 2000} for n in range(120))
+    two.append_many({"n": n, "text": "y" * 2000} for n in range(80))
+
+    async def run() -> SyncReport:
+        async with GossipServer(one) as server:
+            return await sync_with(two, server.url, idle_s=30)
+
+    report = asyncio.run(run())
+    assert (report.received, report.sent, report.taken) == (120, 80, True)
+    assert one.root() == two.root()

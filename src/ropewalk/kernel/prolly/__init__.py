@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from ropewalk.kernel.prolly.diff import (
+    CHILDREN_MAX,
     GetChildren,
     GetRoot,
     Missing,
@@ -32,6 +33,7 @@ from ropewalk.kernel.prolly.tree import INDEX_V3, STORE_V1, STORE_V3, Form, Read
 __all__ = [
     "ANCHOR",
     "ANCHOR_HASH",
+    "CHILDREN_MAX",
     "HASH_BYTES",
     "INDEX_V3",
     "STORE_V1",
