@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import zlib
 from collections.abc import Callable
@@ -128,7 +129,7 @@ def replace_blob(world: World) -> None:
     _, raw = logs.store.get(slot.blob)
     changed = raw.replace(b'"ok":true', b'"ok":null')
     folder = world.place.git_dir / "objects" / slot.blob[:2]
-    _unpack(world)
+    unpack(world)
     path = folder / slot.blob[2:]
     path.chmod(0o644)
     path.write_bytes(zlib.compress(b"blob %d\x00" % len(changed) + changed))
@@ -147,6 +148,58 @@ def drop_message(world: World) -> None:
     _alter(world, lambda raw: b"" if b"\x61n\x03" in raw else None)
 
 
+def double_arrival(world: World) -> None:
+    """A message that is said to have arrived once more."""
+    tables = LmdbTables(topic_folder(world.place.home, "com.example.chat"), TABLES)
+
+    def body(view: object) -> None:
+        arrived = dict(view.scan("arrivals"))  # type: ignore[attr-defined]
+        last = max(arrived)
+        view.put("arrivals", (int.from_bytes(last, "big") + 1).to_bytes(8, "big"), arrived[min(arrived)])  # type: ignore[attr-defined]
+
+    tables.transact(body)
+    tables.close()
+
+
+def drop_arrival(world: World) -> None:
+    """An arrival in the middle that is not there any more."""
+    tables = LmdbTables(topic_folder(world.place.home, "com.example.chat"), TABLES)
+
+    def body(view: object) -> None:
+        arrived = sorted(key for key, _ in view.scan("arrivals"))  # type: ignore[attr-defined]
+        view.delete("arrivals", arrived[3])  # type: ignore[attr-defined]
+
+    tables.transact(body)
+    tables.close()
+
+
+def forge_message(world: World) -> None:
+    """A signature nobody made, in the bytes of a message; its id changes with it, the log's do not."""
+    raws: list[bytes] = []
+    _alter(world, lambda raw: raws.append(raw))
+    last = raws[-1]
+    _alter(world, lambda raw: raw[:-1] + bytes((raw[-1] ^ 1,)) if raw == last else None)
+
+
+def lose_commit(world: World) -> None:
+    """Other bytes under the name of the fifth commit of prod, on a clone that has no index yet."""
+    found = _git(world, "rev-parse", "refs/gatos/shiplog/prod/head~7")
+    unpack(world)
+    path = world.place.git_dir / "objects" / found[:2] / found[2:]
+    path.chmod(0o644)
+    path.write_bytes(zlib.compress(b"blob 2\x00{}"))
+    for memory in ("index", "seen"):
+        shutil.rmtree(world.place.home / memory, ignore_errors=True)
+
+
+def rewrite_history(world: World) -> None:
+    """Another history of the same length, whole in itself."""
+    head = "refs/gatos/shiplog/prod/head"
+    drop_commits(world)
+    (world.place.home / "seen" / head).write_text(_git(world, "rev-parse", head) + "\n")
+    world.git("prod", 2)
+
+
 def _alter(world: World, change: Callable[[bytes], bytes | None]) -> None:
     tables = LmdbTables(topic_folder(world.place.home, "com.example.chat"), TABLES)
 
@@ -162,7 +215,7 @@ def _alter(world: World, change: Callable[[bytes], bytes | None]) -> None:
     tables.close()
 
 
-def _unpack(world: World) -> None:
+def unpack(world: World) -> None:
     """Every packed object as a loose one."""
     folder = world.place.git_dir / "objects" / "pack"
     packs = list(folder.glob("*.pack"))
@@ -170,12 +223,13 @@ def _unpack(world: World) -> None:
     for leftover in folder.iterdir():
         leftover.unlink()
     for pack in moved:
-        subprocess.run(
-            ["git", "-C", str(world.place.git_dir), "unpack-objects", "-q"],
-            stdin=pack.open("rb"),
-            check=True,
-            capture_output=True,
-        )
+        with pack.open("rb") as stream:
+            subprocess.run(
+                ["git", "-C", str(world.place.git_dir), "unpack-objects", "-q"],
+                stdin=stream,
+                check=True,
+                capture_output=True,
+            )
 
 
 def _git(world: World, *arguments: str) -> str:
@@ -197,8 +251,12 @@ TAMPERINGS: dict[str, Tampering] = {
     "forged envelope": Tampering("ledger", forged_envelope_under_a_good_seal, 19),
     "changed blob": Tampering("gitlog", replace_blob, 19),
     "dropped commits": Tampering("gitlog", drop_commits, 0, refused_always=True),
+    "lost commit": Tampering("gitlog", lose_commit, 15),
     "changed message": Tampering("gossip", change_message, 6),
     "dropped message": Tampering("gossip", drop_message, 5),
+    "forged message": Tampering("gossip", forge_message, 6),
+    "doubled arrival": Tampering("gossip", double_arrival, 7),
+    "dropped arrival": Tampering("gossip", drop_arrival, 6),
 }
 
-__all__ = ["TAMPERINGS", "Tampering", "rewrite_block"]
+__all__ = ["TAMPERINGS", "Tampering", "rewrite_block", "rewrite_history", "unpack"]

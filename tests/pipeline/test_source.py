@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import HistoryRewritten, RopewalkError
 from ropewalk.pipeline import to_arrow
 from ropewalk.pipeline.query import make_query
 from ropewalk.pipeline.refusals import find_refusal
-from ropewalk.pipeline.source import narrow
-from tests.pipeline.tampering import TAMPERINGS
+from ropewalk.pipeline.source import LogStreamReader, narrow
+from tests.pipeline.tampering import TAMPERINGS, rewrite_history
 from tests.pipeline.world import World
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -92,6 +93,92 @@ def test_a_stream_reads_on_where_it_ended(spark: Any, world: World, tmp_path: Pa
     world.git("new-topic", 1)
     run()
     assert rows() == (53, 53)
+
+
+def drained(world: World, rows: int, **options: str) -> list[dict[str, Any]]:
+    """What a stream hands out until it stands still, driven as Spark drives it, offsets as texts and all."""
+    query = make_query({"repository": str(world.path), "max_rows_per_batch": str(rows), **options})
+    reader = LogStreamReader(query)
+    at: dict[str, Any] = reader.initialOffset()
+    found: list[dict[str, Any]] = []
+    while (end := reader.latestOffset(at, reader.getDefaultReadLimit())) != at:
+        at, end = json.loads(json.dumps(at)), json.loads(json.dumps(end))
+        again = LogStreamReader(query)  # a restart in between changes nothing
+        for part in again.partitions(at, end):
+            for batch in again.read(part):
+                found += batch.to_pylist()
+        at = end
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(TAMPERINGS))
+def test_tampered_data_stops_a_strict_stream_and_comes_marked_once_through_quarantine(
+    world: World, name: str
+):
+    rows = 3  # so that batches end before, in and behind what is damaged
+    tampering = TAMPERINGS[name]
+    tampering.act(world)
+    with pytest.raises(RuntimeError) as caught:
+        drained(world, rows, engine=tampering.engine)
+    refusal = find_refusal(str(caught.value))
+    assert refusal is not None and refusal.exit_code == 5, caught.value
+    if tampering.refused_always:
+        with pytest.raises(RuntimeError, match="ropewalk-refusal"):
+            drained(world, rows, engine=tampering.engine, verify="quarantine")
+        return
+    found = drained(world, rows, engine=tampering.engine, verify="quarantine")
+    bad = [row for row in found if row["verdict"] == "failed"]
+    assert bad and all(row["detail"] for row in bad)
+    assert sum(row["verdict"] == "passed" for row in found) == tampering.left
+    places = [(row["topic"], row["entry_id"], row["height"], row["content_id"]) for row in found]
+    whole = to_arrow(world.path, engine=tampering.engine, verify="quarantine")
+    assert len(places) == whole.num_rows, "a stream sees what a batch sees, once"
+
+
+@pytest.mark.parametrize("name", ["changed payload", "corrupted segment", "lost commit", "doubled arrival"])
+def test_tampered_data_through_a_stream_of_spark(spark: Any, world: World, tmp_path: Path, name: str):
+    tampering = TAMPERINGS[name]
+    tampering.act(world)
+
+    def run(mode: str) -> list[Any]:
+        stream = (
+            spark.readStream.format("ropewalk")
+            .option("repository", str(world.path))
+            .option("engine", tampering.engine)
+            .option("verify", mode)
+            .load()
+            .select("entry_id", "verdict", "detail")
+        )
+        query = (
+            stream.writeStream.format("memory")
+            .queryName(f"told_{mode}")
+            .option("checkpointLocation", str(tmp_path / mode))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(240)
+        found: list[Any] = spark.table(f"told_{mode}").collect()
+        return found
+
+    with pytest.raises(Exception) as caught:
+        run("strict")
+    refusal = find_refusal(str(caught.value))
+    assert refusal is not None and refusal.exit_code == 5, caught.value
+    found = run("quarantine")
+    assert sum(row.verdict == "passed" for row in found) == tampering.left
+    assert [row for row in found if row.verdict == "failed" and row.detail]
+
+
+@pytest.mark.parametrize("mode", ["strict", "quarantine"])
+def test_a_history_rewritten_behind_a_stream_is_refused(world: World, mode: str):
+    query = make_query({"repository": str(world.path), "engine": "gitlog", "verify": mode})
+    reader = LogStreamReader(query)
+    at = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    rewrite_history(world)
+    again = LogStreamReader(make_query({"repository": str(world.path), "engine": "gitlog", "verify": mode}))
+    with pytest.raises(RuntimeError) as caught:
+        again.latestOffset(at, again.getDefaultReadLimit())
+    assert isinstance(find_refusal(str(caught.value)), HistoryRewritten)
 
 
 @pytest.mark.parametrize("name", sorted(TAMPERINGS))

@@ -67,7 +67,8 @@ def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def spark_session(master: str, remote: str | None, *, memory_mb: int = 1024) -> Iterator[SparkSession]:
     """A Spark session for one command. Only here the environment is read."""
-    from ropewalk.pipeline.launch import Setting, launch, require_spark, ship_if_missing, stop
+    from ropewalk.pipeline.launch import Setting, require_spark, stop
+    from ropewalk.pipeline.shipping import launch_equipped
 
     require_spark()
     debug = bool(os.environ.get("ROPEWALK_DEBUG"))
@@ -79,10 +80,8 @@ def spark_session(master: str, remote: str | None, *, memory_mb: int = 1024) -> 
         quick=master.startswith("local"),
         log_level="warn" if debug else "off",
     )
-    spark = launch(setting, os.environ)
+    spark = launch_equipped(setting, os.environ, told=say)
     try:
-        if (remote or not master.startswith("local")) and ship_if_missing(spark):
-            say("sent ropewalk to the executors, which did not have it")
         yield spark
     finally:
         stop(spark)

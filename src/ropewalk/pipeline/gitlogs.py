@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ropewalk.errors import BrokenLink, DigestMismatch, HistoryRewritten, Invalid, NotFound, RopewalkError
-from ropewalk.gitlog.commit import Headers, check_trailer, parse_message
-from ropewalk.gitlog.envelope import read_envelope
+from ropewalk.gitlog.commit import parse_message
 from ropewalk.gitlog.layout import LAYOUTS, MESSAGES, SHIPLOG, Layout
-from ropewalk.gitlog.log import describe, find_blob, get_object
+from ropewalk.gitlog.log import describe, get_object
 from ropewalk.gitlog.objects import Commit, Oid, parse_commit
-from ropewalk.kernel import schema, ulid
+from ropewalk.kernel import ulid
 from ropewalk.kernel.jcs import parse_foreign
+from ropewalk.pipeline.gitevents import check_event
+from ropewalk.pipeline.gitsalvage import NO_CONTENT, salvage
 from ropewalk.pipeline.logs import CheckedRange, Want
-from ropewalk.pipeline.offsets import Extent, Point, Range
+from ropewalk.pipeline.offsets import Extent, Gap, Point, Range
 from ropewalk.pipeline.rows import Row, broken_row, gitlog_row
 from ropewalk.stores.git import GitStore
 from ropewalk.stores.gitindex import GitIndex, IndexedSlot
@@ -36,6 +38,7 @@ class GitLogs:
         self.store = GitStore(place)
         self.seen = SeenHeads(place.home / "seen", self.store.disk)
         self.index = GitIndex(place.home / "index")
+        self._gaps: dict[str, tuple[str, Extent]] = {}  # of damaged logs: the head they were found under
 
     def topics(self) -> list[str]:
         """The names of its logs."""
@@ -49,6 +52,8 @@ class GitLogs:
         layout, name = self.locate(topic)
         ref = layout.head_ref(name)
         head, seen = self.store.head(ref), self.seen.get(ref)
+        if tolerant and topic in self._gaps and self._gaps[topic][0] == head:
+            return self._gaps[topic][1]
         told = partial(describe, self.store, layout, name)
         try:
             found = self.index.catch_up(ref, head, told, seen)
@@ -57,16 +62,37 @@ class GitLogs:
         except RopewalkError as error:
             if not tolerant:
                 raise self._named(error, topic) from error
-            known = self.index.extent(ref)
-            where = str(error.fields.get("entry") or error.fields.get("expected") or head or "")
-            return Extent(Point(known.count, known.head or ""), fault=error.detail, fault_entry=where)
+            return self._damaged(topic, head or "", seen, error)
+        self._gaps.pop(topic, None)
         if head is not None and head != seen:
             self.seen.set(ref, head)
         return Extent(Point(found.count, found.head or ""))
 
+    def _damaged(self, topic: str, head: str, seen: str | None, error: RopewalkError) -> Extent:
+        """As much of a log as can be proven around what is damaged."""
+        layout, name = self.locate(topic)
+        found = salvage(self.store, self.index, layout, name, head, seen, error.detail)
+        if found is None:
+            known = self.index.extent(layout.head_ref(name))
+            where = str(error.fields.get("entry") or error.fields.get("expected") or head)
+            return Extent(Point(known.count, known.head or ""), fault=error.detail, fault_entry=where)
+        extent = Extent(Point(found[0], head), gap=found[1])
+        self._gaps[topic] = (head, extent)
+        return extent
+
     def id_at(self, topic: str, position: int) -> str:
-        """The commit at a height."""
-        return self.index.span(self._ref(topic), position, position + 1)[0].commit
+        """The commit at a height; empty where no way leads to it."""
+        slot = self.slot_at(topic, position)
+        return "" if slot is None else slot.commit
+
+    def slot_at(self, topic: str, position: int) -> IndexedSlot | None:
+        """What the index keeps of the event at a height, None where no way leads to it."""
+        known = self._gaps.get(topic)
+        gap = None if known is None else known[1].gap
+        if gap is not None and gap.start <= position < gap.end:
+            return None
+        within = gap if gap is not None and position >= gap.end else None
+        return self._span(topic, position, position + 1, within)[0]
 
     def find(self, topic: str, bound: str, end: Point) -> int | None:
         """A height, a ULID or a commit; a cursor means the place behind it."""
@@ -74,7 +100,7 @@ class GitLogs:
             return min(int(bound), end.position)
         ref = self._ref(topic)
         if ulid.is_ulid(bound):
-            return min(self.index.first_above(ref, ulid.parse(bound)), end.position)
+            return min(self._first_above(topic, ulid.parse(bound)), end.position)
         try:
             kind, raw = self.store.get(self.store.resolve(bound))
             slot = (
@@ -93,7 +119,16 @@ class GitLogs:
     def since(self, topic: str, time_us: int, end: Point) -> int:
         """By the time in the ULIDs."""
         floor = ulid.make(max(0, time_us // 1_000 - 1), (1 << 80) - 1)
-        return min(self.index.first_above(self._ref(topic), floor), end.position)
+        return min(self._first_above(topic, floor), end.position)
+
+    def _first_above(self, topic: str, floor: ulid.Ulid) -> int:
+        known = self._gaps.get(topic)
+        gap = None if known is None else known[1].gap
+        found = self.index.first_above(self._ref(topic), floor)
+        if gap is None or found < gap.start:
+            return found
+        behind = self.index.first_above(gap.line, floor)
+        return gap.end + behind if behind else gap.start
 
     def locate(self, topic: str) -> tuple[Layout, str]:
         """The layout and the name inside it."""
@@ -114,7 +149,6 @@ class GitLogs:
     def read(self, part: Range, want: Want) -> Iterator[list[Row]]:
         """The rows of a range; what a strict reader cannot verify stops it."""
         layout, topic = self.locate(part.log.topic)
-        rows: list[Row] = []
         if part.fault:
             if want.mode == "strict":
                 raise DigestMismatch(
@@ -124,10 +158,14 @@ class GitLogs:
                 )
             yield [broken_row("gitlog", topic, -1, part.fault, entry_id=part.fault_entry or None)]
             return
-        below = part.below
+        if part.gap is not None and part.end <= part.gap.end:
+            yield from _out_of_reach(topic, part, part.gap)
+            return
+        rows: list[Row] = []
+        below, last = part.below, self._ulid_before(part)
         for slot in self._slots(part):
             try:
-                row = self._row(layout, topic, slot, below, want)
+                row = self._row(layout, topic, slot, below, last, want)
             except RopewalkError as error:
                 if want.mode == "strict":
                     raise self._named(error, topic, slot.commit) from error
@@ -137,10 +175,10 @@ class GitLogs:
                     slot.height,
                     error.detail,
                     entry_id=slot.commit,
-                    content_id=slot.content_id,
+                    content_id=None if slot.content_id == NO_CONTENT else slot.content_id,
                     height=slot.height,
                 )
-            below = slot.commit
+            below, last = slot.commit, slot.ulid
             if want.bounds.admits(row):
                 rows.append(row)
             if len(rows) >= CHUNK:
@@ -161,14 +199,18 @@ class GitLogs:
         if part.fault:
             yield CheckedRange(part.log, part.start, part.start, 0, "", part.fault_entry or "?", part.fault)
             return
+        if part.gap is not None and part.end <= part.gap.end:
+            yield CheckedRange(part.log, part.start, part.end, 0, "", part.gap.entry, part.gap.reason)
+            return
         first, below, start = part.below, part.below, part.start
+        last = self._ulid_before(part)
         for slot in self._slots(part):
             fault = None
             try:
-                self._checked(layout, topic, slot, below)
+                check_event(self.store, layout, topic, slot, below, last, every_object=True)
             except RopewalkError as error:
                 fault = error.detail
-            below = slot.commit
+            below, last = slot.commit, slot.ulid
             if fault is not None or slot.height + 1 - start >= RUN or slot.height + 1 == part.end:
                 yield CheckedRange(
                     part.log,
@@ -181,16 +223,19 @@ class GitLogs:
                 )
                 first, start = below, slot.height + 1
 
-    def _row(self, layout: Layout, topic: str, slot: IndexedSlot, below: str, want: Want) -> Row:
+    def _row(
+        self, layout: Layout, topic: str, slot: IndexedSlot, below: str, last: ulid.Ulid | None, want: Want
+    ) -> Row:
         if want.mode != "off":
-            commit, headers, document = self._checked(layout, topic, slot, below)
-            parents: tuple[str, ...] = commit.parents
+            commit, headers, document = check_event(
+                self.store, layout, topic, slot, below, last, every_object=False
+            )
             return gitlog_row(
                 topic,
                 slot.height,
                 slot.commit,
                 slot.content_id,
-                parents,
+                commit.parents,
                 document,
                 commit,
                 headers.trailer,
@@ -208,53 +253,22 @@ class GitLogs:
             topic, slot.height, slot.commit, slot.content_id, stands_on, unread, told, trailer, "not_checked"
         )
 
-    def _checked(
-        self, layout: Layout, topic: str, slot: IndexedSlot, below: str
-    ) -> tuple[Commit, Headers, dict[str, Any]]:
-        """Everything a commit promises about its event and its place, held against the bytes."""
-        commit = parse_commit(get_object(self.store, Oid(slot.commit), "commit"))
-        parents = (below,) if slot.height else ()
-        if commit.parents != parents:
-            raise BrokenLink(
-                f"stands on {', '.join(commit.parents) or 'nothing'}, not on {below or 'nothing'}",
-                entry=slot.commit,
-            )
-        headers = parse_message(commit.message)
-        if layout.topic_is_ns and headers.namespace != topic:
-            raise DigestMismatch(
-                f"Namespace is {headers.namespace!r}, the log is {topic!r}", where=slot.commit
-            )
-        if (headers.ulid, headers.content_id) != (slot.ulid, slot.content_id):
-            raise DigestMismatch("the index names another event for this commit", where=slot.commit)
-        raw = get_object(
-            self.store, find_blob(self.store, layout, topic, headers, commit.tree, Oid(slot.commit)), "blob"
-        )
-        document, canonical = read_envelope(raw, headers.content_id)
-        if document["ulid"] != headers.ulid:
-            raise DigestMismatch(
-                f"the envelope says {document['ulid']}, the commit {headers.ulid}", where=slot.commit
-            )
-        if layout.topic_is_ns and document.get("ns") != topic:
-            raise DigestMismatch(f"the envelope says ns {document.get('ns')!r}", where=slot.commit)
-        if not canonical:
-            raise DigestMismatch("the envelope's bytes are not canonical", where=slot.commit)
-        schema.validate(layout.envelope_schema, document)
-        if layout.has_trailer:
-            _check_trailer(headers, parents, slot.height)
-        return commit, headers, document
-
     def _slots(self, part: Range) -> Iterator[IndexedSlot]:
-        ref = self._ref(part.log.topic)
-        last = None
         for start in range(part.start, part.end, CHUNK):
-            for slot in self.index.span(ref, start, min(start + CHUNK, part.end)):
-                if last is not None and slot.ulid <= last:
-                    raise BrokenLink(
-                        f"topic {part.log.topic}, commit {slot.commit}: ULID {slot.ulid} is not above {last}",
-                        entry=slot.commit,
-                    )
-                last = slot.ulid
-                yield slot
+            yield from self._span(part.log.topic, start, min(start + CHUNK, part.end), part.gap)
+
+    def _span(self, topic: str, start: int, stop: int, gap: Gap | None) -> list[IndexedSlot]:
+        """Places from the topic's own line, or from the one that begins behind a gap."""
+        if gap is None:
+            return self.index.span(self._ref(topic), start, stop)
+        found = self.index.span(gap.line, start - gap.end, stop - gap.end)
+        return [replace(slot, height=slot.height + gap.end) for slot in found]
+
+    def _ulid_before(self, part: Range) -> ulid.Ulid | None:
+        """The ULID that the first of a range must be above; None at a beginning, or behind a gap."""
+        if part.start == (part.gap.end if part.gap is not None else 0):
+            return None
+        return self._span(part.log.topic, part.start - 1, part.start, part.gap)[0].ulid
 
     def _present(self, layout: Layout) -> set[str]:
         return {
@@ -274,13 +288,11 @@ class GitLogs:
         return kind(f"{where}: {error.detail}", advice=None, instance=None, **fields)
 
 
-def _check_trailer(headers: Headers, parents: tuple[str, ...], height: int) -> None:
-    if headers.trailer is None:
-        raise DigestMismatch("there is no trailer", where="trailer")
-    check_trailer(headers.trailer)
-    named = headers.trailer.get("journal_parent")
-    if named is not None and (named,) != parents:
-        raise BrokenLink(f"journal_parent is {named}, the parent is {', '.join(parents) or 'nothing'}")
-    seq = headers.trailer.get("seq")
-    if seq is not None and int(seq) != height:
-        raise BrokenLink(f"seq is {seq} at height {height}")
+def _out_of_reach(topic: str, part: Range, gap: Gap) -> Iterator[list[Row]]:
+    """A row for every entry behind the one that is lost: they may be whole, but nothing leads to them."""
+    detail = f"out of reach behind commit {gap.entry}: {gap.reason}"
+    for start in range(part.start, part.end, CHUNK):
+        yield [
+            broken_row("gitlog", topic, height, detail, height=height)
+            for height in range(start, min(start + CHUNK, part.end))
+        ]

@@ -85,14 +85,18 @@ class Gossips:
         with log.view() as view:
             rows: list[Row] = []
             self._check_below(view, part, want)
+            doubled = {} if want.mode == "off" else _doubled(view)
             for position, key, raw in self._arrivals(log, view, part):
                 try:
-                    signed = self._checked(log, view, key, raw, deep=want.mode != "off")
+                    signed = self._checked(log, view, position, key, raw, deep=want.mode != "off")
+                    _check_first(position, key, doubled)
                     row = gossip_row(signed, position, "passed" if want.mode != "off" else "not_checked")
                 except RopewalkError as error:
                     if want.mode == "strict":
                         raise _named(error, part.log.topic, key) from error
-                    row = broken_row("gossip", part.log.topic, position, error.detail, entry_id=id_of(key))
+                    row = broken_row(
+                        "gossip", part.log.topic, position, error.detail, entry_id=id_of(key) if key else None
+                    )
                 if want.bounds.admits(row):
                     rows.append(row)
                 if len(rows) >= CHUNK:
@@ -106,13 +110,15 @@ class Gossips:
         log = self.log(part.log.topic)
         start, last = part.start, part.below
         with log.view() as view:
+            doubled = _doubled(view)
             for position, key, raw in self._arrivals(log, view, part):
                 fault = None
                 try:
-                    self._checked(log, view, key, raw, deep=deep)
+                    self._checked(log, view, position, key, raw, deep=deep)
+                    _check_first(position, key, doubled)
                 except RopewalkError as error:
                     fault = error.detail
-                last = id_of(key)
+                last = id_of(key) if key else f"arrival {position + 1}"
                 if fault is not None or position + 1 - start >= RUN or position + 1 == part.end:
                     yield CheckedRange(
                         part.log,
@@ -125,18 +131,15 @@ class Gossips:
                     )
                     start = position + 1
 
-    def _arrivals(self, log: Log, view: View, part: Range) -> Iterator[tuple[int, Key, bytes | None]]:
+    def _arrivals(self, log: Log, view: View, part: Range) -> Iterator[tuple[int, Key | None, bytes | None]]:
+        """What arrived in a range; an arrival that is not there any more has no key."""
         expected = part.start
         for seq, key in view.scan("arrivals", _seq(part.start), _seq(part.end)):
             position = int.from_bytes(seq, "big") - 1
-            if position != expected:
-                break
-            expected += 1
+            yield from ((missing, None, None) for missing in range(expected, position))
+            expected = position + 1
             yield position, Key(key), view.get("messages", log.profile.code.order(key))
-        if expected != part.end:
-            raise BrokenLink(
-                f"topic {part.log.topic}: arrival {expected + 1} is missing", topic=part.log.topic
-            )
+        yield from ((missing, None, None) for missing in range(expected, part.end))
 
     @staticmethod
     def _check_below(view: View, part: Range, want: Want) -> None:
@@ -149,7 +152,11 @@ class Gossips:
             )
 
     @staticmethod
-    def _checked(log: Log, view: View, key: Key, raw: bytes | None, *, deep: bool) -> SignedMessage:
+    def _checked(
+        log: Log, view: View, position: int, key: Key | None, raw: bytes | None, *, deep: bool
+    ) -> SignedMessage:
+        if key is None:
+            raise BrokenLink(f"arrival {position + 1} is missing")
         if raw is None:
             raise BrokenLink("the message is missing", entry=id_of(key))
         signed = log.decode(raw)
@@ -167,6 +174,26 @@ def _seq(position: int) -> bytes:
     return (position + 1).to_bytes(8, "big")
 
 
-def _named(error: RopewalkError, topic: str, key: Key) -> RopewalkError:
+def _doubled(view: View) -> dict[bytes, int]:
+    """Messages that arrived twice, with the first time. Looked for only where the numbers do not add up."""
+    if view.count("arrivals") == view.count("messages"):
+        return {}
+    first: dict[bytes, int] = {}
+    doubled: dict[bytes, int] = {}
+    for seq, key in view.scan("arrivals"):
+        position = int.from_bytes(seq, "big") - 1
+        if first.setdefault(key, position) != position:
+            doubled[key] = first[key]
+    return doubled
+
+
+def _check_first(position: int, key: Key | None, doubled: dict[bytes, int]) -> None:
+    if key is not None and doubled.get(key, position) != position:
+        raise BrokenLink(f"arrived before, as number {doubled[key] + 1}", entry=id_of(key))
+
+
+def _named(error: RopewalkError, topic: str, key: Key | None) -> RopewalkError:
     kind = type(error) if error.exit_code == 5 else DigestMismatch
+    if key is None:
+        return kind(f"topic {topic}: {error.detail}", topic=topic)
     return kind(f"topic {topic}, message {id_of(key)}: {error.detail}", topic=topic, entry=id_of(key))

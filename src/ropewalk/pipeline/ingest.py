@@ -11,21 +11,22 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.errors import BrokenLink, Conflict, HeadMoved, OutOfOrder, RopewalkError
-from ropewalk.gitlog.cursor import height_of, move_cursor, read_cursor, split_ref
-from ropewalk.gitlog.layout import CONSUMERS
-from ropewalk.kernel.digest import parse_cid
-from ropewalk.kernel.merkle import SHA256, Frontier
+from ropewalk.errors import Conflict, HeadMoved, OutOfOrder
+from ropewalk.gitlog.cursor import move_cursor, read_cursor
 from ropewalk.pipeline.gitlogs import GitLogs
+from ropewalk.pipeline.lag import write_lag
 from ropewalk.pipeline.logs import Mode
-from ropewalk.pipeline.offsets import LogName, Offset, Point
+from ropewalk.pipeline.offsets import Offset, Point
 from ropewalk.pipeline.query import Query, make_query
+from ropewalk.pipeline.recorded import content_root, faults_in, new_faults, not_recorded, ranges_in
 from ropewalk.pipeline.refusals import refusals_raised
-from ropewalk.pipeline.warehouse import GROWING, Manifest, Warehouse
+from ropewalk.pipeline.warehouse import GROWING, Manifest, Warehouse, write_plainly
 from ropewalk.stores.place import find_place
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ __all__ = ["Ingest", "Ingested", "content_root"]
 
 ROWS_PER_BATCH = 500_000
 FOLLOW_PAUSE = "300 milliseconds"
+JOBS_AT_ONCE = 3  # small ones; Spark has the cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,7 @@ class Ingest:
         told: Callable[[Manifest], None] = lambda _: None,
     ) -> None:
         self.spark = spark
-        spark.conf.set(
-            "spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS"
-        )  # what every other reader expects
+        write_plainly(spark)
         self.source = find_place(source).git_dir
         self.warehouse = Warehouse(warehouse)
         self.mode: Mode = mode
@@ -142,11 +142,9 @@ class Ingest:
 
     def write(self, frame: DataFrame, manifests: list[Manifest]) -> Manifest | None:
         """One batch: its rows beyond what is recorded into tables, then its manifest. None if there was nothing new."""
-        from ropewalk.pipeline import tables
-
         number = len(manifests) + 1
         at = self._at(manifests)
-        fresh = frame.where(_beyond(at, _faults(manifests)))
+        fresh = frame.where(not_recorded(at, faults_in(manifests)))
         folders = {name: self.warehouse.staging(name) for name in GROWING}
         if self.mode == "quarantine":
             fresh = fresh.persist()
@@ -166,23 +164,8 @@ class Ingest:
             for folder in folders.values():
                 shutil.rmtree(folder, ignore_errors=True)
             return None
-        logs, end = _ranges(found, at)
-        engines = {log["engine"] for log in logs}
-        events = self._read(
-            *(folders[name] for name in ("events", "events_rejected") if folders[name].exists())
-        )
-        for name, engine, derive in (
-            ("blocks", "ledger", tables.blocks),
-            ("commits", "gitlog", tables.commits),
-            ("gossip_dag", "gossip", tables.gossip_dag),
-        ):
-            if engine in engines or number == 1:
-                derive(events).coalesce(1).write.mode("overwrite").parquet(str(folders[name]))
-        remade = ["consumer_lag"]
-        if number == 1 or ("gitlog" in engines and tables.has_deployments(events)):
-            self._remake_deployments(manifests, folders["events"])
-            remade += ["deployments", "deployment_measures"]
-        self._remake_lag()
+        logs, end = ranges_in(found, at)
+        remade = self._derive(number, manifests, folders, {log["engine"] for log in logs})
         written = {
             name: self.warehouse.batch_folder(name, number)
             for name, staged in folders.items()
@@ -201,11 +184,43 @@ class Ingest:
             end,
             tuple(logs),
             {name: self.warehouse.files_in(folder) for name, folder in written.items()},
-            tuple(_new_faults(found)),
+            tuple(new_faults(found)),
         )
         self.warehouse.commit(manifest)
         self._told(manifest)
         return manifest
+
+    def _derive(
+        self, number: int, manifests: list[Manifest], folders: Mapping[str, Path], engines: set[str]
+    ) -> list[str]:
+        """Every other table, from the rows that were just written; which of the remade ones were made again.
+
+        Each is a small job of its own with one file as its result, so several run at a time.
+        """
+        from ropewalk.pipeline import tables
+
+        events = self._read(
+            *(folders[name] for name in ("events", "events_rejected") if folders[name].exists())
+        )
+        jobs: list[Callable[[], None]] = [
+            partial(_write_one, derive(events), folders[name])
+            for name, engine, derive in (
+                ("commits", "gitlog", tables.commits),
+                ("blocks", "ledger", tables.blocks),
+                ("gossip_dag", "gossip", tables.gossip_dag),
+            )
+            if engine in engines or number == 1
+        ]
+        remade = ["consumer_lag"]
+        if number == 1 or ("gitlog" in engines and tables.has_deployments(events)):
+            jobs.insert(0, partial(self._remake_deployments, manifests, folders["events"]))
+            remade += ["deployments", "deployment_measures"]
+        with ThreadPoolExecutor(JOBS_AT_ONCE) as pool:
+            for done in [pool.submit(job) for job in jobs]:
+                done.result()
+        logs = GitLogs(find_place(self.source))
+        write_lag(logs, self.warehouse.staging("consumer_lag"), self._now_ms())
+        return remade
 
     def move_cursors(self, at: Offset) -> None:
         """Put the group's cursors behind what is recorded, by compare-and-swap; a cursor further on stays."""
@@ -215,8 +230,11 @@ class Ingest:
         for log, point in at.points.items():
             if log.engine != "gitlog" or not point.position:
                 continue
+            logs.extent(log.topic, tolerant=True)
             layout, topic = logs.locate(log.topic)
-            place = logs.index.span(layout.head_ref(topic), point.position - 1, point.position)[0]
+            place = logs.slot_at(log.topic, point.position - 1)
+            if place is None:
+                continue  # behind a damaged commit: there is nothing to point at
             for _ in range(5):
                 old = read_cursor(logs.store, self.group, topic)
                 if old is not None and old.ulid >= place.ulid:
@@ -262,7 +280,7 @@ class Ingest:
     def _faults_left(self, query: Query, manifests: list[Manifest]) -> bool:
         if self.mode != "quarantine":
             return False
-        known = _faults(manifests)
+        known = faults_in(manifests)
         return any(
             bool(extent.fault) and (name.engine, name.topic, extent.fault_entry) not in known
             for name in query.names()
@@ -294,168 +312,33 @@ class Ingest:
         return pa.concat_tables(found).sort_by([(n, "ascending") for n in columns[:4]])
 
     def _remake_deployments(self, manifests: list[Manifest], latest: Path) -> None:
+        """The history with what is new in it. What is recorded of it is taken over: reading every event again for
+        every batch would cost ever more."""
         from ropewalk.pipeline import tables
 
-        files = self.warehouse.current_files(manifests).get("events", [])
-        before = [self.warehouse.path / file.name for file in files]
-        history = tables.deployments(self._read(*before, latest)).persist()
+        current = self.warehouse.current_files(manifests)
+        recorded, events = (
+            [self.warehouse.path / file.name for file in current.get(table, [])]
+            for table in ("deployments", "events")
+        )
+        if recorded and all(path.exists() for path in recorded):
+            found = tables.deployment_rows(self._read(latest))
+            found = self._read(*recorded).select(*found.columns).unionByName(found)
+        else:
+            found = tables.deployment_rows(self._read(*events, latest))
+        history = tables.deployment_history(found).persist()
         try:
             for name, frame in (
                 ("deployments", history.orderBy("topic", "height")),
                 ("deployment_measures", tables.deployment_measures(history).orderBy("env", "service")),
             ):
-                frame.coalesce(1).write.mode("overwrite").parquet(str(self.warehouse.staging(name)))
+                _write_one(frame, self.warehouse.staging(name))
         finally:
             history.unpersist()
 
-    def _remake_lag(self) -> None:
-        """Where every consumer group stands; a few rows, so no Spark."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
 
-        logs = GitLogs(find_place(self.source))
-        rows: list[dict[str, Any]] = []
-        for ref in logs.store.heads(CONSUMERS):
-            group, topic = split_ref(ref)
-            with contextlib.suppress(RopewalkError):
-                layout, name = logs.locate(topic)
-                extent = logs.extent(topic)
-                cursor = read_cursor(logs.store, group, topic)
-                height = height_of(_Line(logs, layout.head_ref(name), extent.end.position), cursor)  # type: ignore[arg-type]
-                rows.append(
-                    {
-                        "group": group,
-                        "topic": topic,
-                        "ulid": cursor.ulid if cursor else None,
-                        "height": height,
-                        "head": extent.end.head,
-                        "head_height": extent.end.position - 1,
-                        "behind": extent.end.position - 1 - height,
-                        "measured": self._now_ms() * 1_000,
-                    }
-                )
-        schema = pa.schema(
-            [
-                ("group", pa.string()),
-                ("topic", pa.string()),
-                ("ulid", pa.string()),
-                ("height", pa.int64()),
-                ("head", pa.string()),
-                ("head_height", pa.int64()),
-                ("behind", pa.int64()),
-                ("measured", pa.timestamp("us", tz="UTC")),
-            ]
-        )
-        folder = self.warehouse.staging("consumer_lag")
-        folder.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.Table.from_pylist(rows, schema), folder / "part-00000.parquet")
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """Just enough of a line to find a cursor's height."""
-
-    logs: GitLogs
-    ref: str
-    count: int
-
-    def find(self, wanted: Any) -> Any:
-        slot = self.logs.index.find(self.ref, wanted)
-        return slot if slot is not None and slot.height < self.count else None
-
-    def first_above(self, floor: Any) -> int:
-        return min(self.logs.index.first_above(self.ref, floor), self.count)
-
-
-def content_root(content_ids: list[str | None]) -> str:
-    """The RFC 6962 root over content ids in order; an entry without one counts as an empty leaf."""
-    frontier = Frontier(SHA256)
-    for name in content_ids:
-        frontier.append(SHA256.leaf(_digest_of(name)))
-    return frontier.root().hex()
-
-
-def _digest_of(name: str | None) -> bytes:
-    if name is None:
-        return b""
-    if name.startswith("blake3:"):
-        return bytes.fromhex(name[7:])
-    return bytes.fromhex(name) if len(name) == 64 else parse_cid(name)
-
-
-def _ranges(found: pa.Table, at: Offset) -> tuple[list[dict[str, Any]], Offset]:
-    """The range, root and head of every log in a batch; a gap or a double is refused before it is recorded."""
-    grouped: dict[LogName, list[tuple[int, str | None, str | None, str]]] = {}
-    columns = [
-        found.column(n).to_pylist()
-        for n in ("engine", "topic", "position", "entry_id", "content_id", "verdict")
-    ]
-    seen: set[tuple[Any, ...]] = set()
-    leaves = found.column("leaf_index").to_pylist()
-    for index, (engine, topic, position, entry, content, verdict) in enumerate(zip(*columns, strict=True)):
-        if position < 0:
-            continue
-        mark = (engine, topic, position, leaves[index])
-        if mark in seen:
-            raise BrokenLink(f"{engine} log {topic}: entry {position} came twice", topic=topic)
-        seen.add(mark)
-        grouped.setdefault(LogName(engine, topic), []).append((position, entry, content, verdict))
-    logs, points = [], {}
-    for log, rows in sorted(grouped.items()):
-        first, last = rows[0][0], rows[-1][0]
-        if first != at.at(log).position or len({row[0] for row in rows}) != last - first + 1:
-            raise BrokenLink(
-                f"{log.engine} log {log.topic}: the batch begins at {first}, recorded is {at.at(log).position}",
-                topic=log.topic,
-            )
-        points[log] = Point(last + 1, rows[-1][1] or "")
-        logs.append(
-            {
-                "engine": log.engine,
-                "topic": log.topic,
-                "start": first,
-                "end": last + 1,
-                "head": rows[-1][1],
-                "rows": len(rows),
-                "rejected": sum(row[3] == "failed" for row in rows),
-                "root": content_root([row[2] for row in rows]),
-            }
-        )
-    return logs, Offset(points)
-
-
-def _beyond(at: Offset, faults: set[tuple[str, str, str]]) -> str:
-    """Rows that are not recorded yet, as a condition. Re-reading a batch then changes nothing."""
-    known = " ".join(
-        f"when engine = '{log.engine}' and topic = {_quoted(log.topic)} then {point.position}"
-        for log, point in at.points.items()
-    )
-    condition = f"position >= (case {known} else 0 end)" if known else "position >= 0"
-    told = " or ".join(
-        f"(engine = '{engine}' and topic = {_quoted(topic)} and entry_id = {_quoted(entry)})"
-        for engine, topic, entry in sorted(faults)
-    )
-    return f"({condition}) or (position < 0{f' and not ({told})' if told else ''})"
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def _faults(manifests: list[Manifest]) -> set[tuple[str, str, str]]:
-    return {
-        (fault["engine"], fault["topic"], fault["entry_id"]) for each in manifests for fault in each.faults
-    }
-
-
-def _new_faults(found: pa.Table) -> list[dict[str, str]]:
-    names = ("engine", "topic", "position", "entry_id")
-    columns = [found.column(name).to_pylist() for name in names]
-    return [
-        {"engine": engine, "topic": topic, "entry_id": entry or ""}
-        for engine, topic, position, entry in zip(*columns, strict=True)
-        if position < 0
-    ]
+def _write_one(frame: DataFrame, folder: Path) -> None:
+    frame.coalesce(1).write.mode("overwrite").parquet(str(folder))
 
 
 def _lower(one: Point, other: Point) -> Point:

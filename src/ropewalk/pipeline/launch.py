@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,9 +36,7 @@ __all__ = [
     "Setting",
     "find_java",
     "launch",
-    "pack_code",
     "require_spark",
-    "ship_if_missing",
     "stop",
 ]
 
@@ -164,72 +161,6 @@ def launch(setting: Setting, environment: MutableMapping[str, str]) -> SparkSess
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
     return spark
-
-
-def ship_if_missing(spark: SparkSession) -> bool:
-    """Send our own code to executors that lack it; whether that was needed. Compiled dependencies cannot be sent."""
-    missing = [
-        row["missing"]
-        for row in spark.range(1).mapInArrow(_by_value(_look_around), "missing string").collect()
-    ]
-    names = {name for text in missing for name in text.split(",") if name}
-    if not names:
-        return False
-    if names != {"ropewalk"}:
-        raise Unavailable(
-            f"the executors lack {', '.join(sorted(names))}",
-            advice=f"Where they run: {INSTALL_LINE}",
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        spark.addArtifacts(str(pack_code(Path(folder))), pyfile=True)
-    return True
-
-
-def pack_code(folder: Path) -> Path:
-    """Our own code as one archive that Python can import from."""
-    import pyspark_ropewalk
-    import ropewalk
-
-    path = folder / "ropewalk-code.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for module in (ropewalk, pyspark_ropewalk):
-            assert module.__file__ is not None
-            package = Path(module.__file__).parent
-            for file in sorted(package.rglob("*")):
-                if file.is_file() and "__pycache__" not in file.parts:
-                    archive.write(file, file.relative_to(package.parent).as_posix())
-    return path
-
-
-def _by_value(function: Any) -> Any:
-    """The function so that it travels with its code, not as a name in a module the other side may lack."""
-    import types
-
-    return types.FunctionType(
-        function.__code__, {"__builtins__": __builtins__, "__name__": "__main__"}, "look"
-    )
-
-
-def _look_around(batches: Any) -> Any:
-    """Runs on an executor: which of what we need is not there. It must stand alone, for we may not be there."""
-    import importlib.util as finder
-
-    import pyarrow as arrow
-
-    needed = (
-        "ropewalk",
-        "blake3",
-        "nacl",
-        "cryptography",
-        "coincurve",
-        "lmdb",
-        "pygit2",
-        "orjson",
-        "rfc8785",
-    )
-    for _ in batches:
-        lacking = ",".join(name for name in needed if finder.find_spec(name) is None)
-        yield arrow.RecordBatch.from_pydict({"missing": [lacking]})
 
 
 def stop(spark: SparkSession) -> None:

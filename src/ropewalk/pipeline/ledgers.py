@@ -113,6 +113,8 @@ class Ledgers:
             return
         below = replace(EMPTY, blocks=1, above=bytes.fromhex(part.below), channel=channel.name)
         below = replace(below, last=part.start - 1) if part.start else EMPTY
+        if want.mode == "quarantine" and not part.below:
+            below = EMPTY  # the block before is damaged, and told of where it stands
         reached = part.start
         for height, place in channel.segments.places(part.start):
             if height >= part.end:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, Protocol, TypeAlias, cast
 
 from ropewalk.errors import Invalid, NotFound
-from ropewalk.pipeline.offsets import ROWS_PER_RANGE, Extent, LogName, Offset, Point, Range, cut_evenly
+from ropewalk.pipeline.offsets import ROWS_PER_RANGE, Extent, Gap, LogName, Offset, Point, Range, cut_evenly
 from ropewalk.pipeline.rows import ENGINES, Engine, Row
 from ropewalk.stores.place import find_place
 
@@ -163,16 +163,29 @@ def between(
     logs: Logs, name: LogName, start: Point, end: Extent, rows_max: int = ROWS_PER_RANGE
 ) -> list[Range]:
     """The ranges that lead from one point to a log's end, each of about `rows_max` rows."""
-    cuts = list(cut_evenly(start.position, end.end.position, end.rows_per_entry, rows_max))
+    cuts = [
+        (first, last, gap)
+        for low, high, gap in _around_gap(start.position, end)
+        for first, last in cut_evenly(low, high, end.rows_per_entry, rows_max)
+    ]
     ranges = []
     below = start.head
-    for number, (first, last) in enumerate(cuts):
+    for number, (first, last, gap) in enumerate(cuts):
         above = end.end.head if number + 1 == len(cuts) else logs.id_at(name.topic, last - 1)
-        ranges.append(Range(name, first, last, below, above))
+        ranges.append(Range(name, first, last, below, above, gap=gap))
         below = above
     if end.fault:
         ranges.append(Range(name, end.end.position, end.end.position, below, "", end.fault, end.fault_entry))
     return ranges
+
+
+def _around_gap(start: int, end: Extent) -> list[tuple[int, int, Gap | None]]:
+    """The positions before, in and behind a gap; without one, all of them."""
+    gap, last = end.gap, end.end.position
+    if gap is None:
+        return [(start, last, None)]
+    marks = [(0, gap.start, None), (gap.start, gap.end, gap), (gap.end, last, gap)]
+    return [(max(low, start), min(high, last), within) for low, high, within in marks]
 
 
 def point_at(logs: Logs, topic: str, position: int) -> Point:

@@ -16,7 +16,7 @@ from typing import Any
 from ropewalk.errors import Invalid
 from ropewalk.pipeline.rows import ENGINES, Engine
 
-__all__ = ["ROWS_PER_RANGE", "Extent", "LogName", "Offset", "Point", "Range", "cut_evenly"]
+__all__ = ["ROWS_PER_RANGE", "Extent", "Gap", "LogName", "Offset", "Point", "Range", "cut_evenly"]
 
 ROWS_PER_RANGE = 50_000  # a Spark task costs about 70 ms before it reads its first row
 
@@ -31,10 +31,25 @@ class LogName:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A place in a log: how many entries lie before it, and the id of the last of them (empty at the beginning)."""
+    """A place in a log: how many entries lie before it, and the id of the last of them (empty at the beginning).
+
+    `fault` names damage that keeps the log from being read further, once a stream has told of it.
+    """
 
     position: int = 0
     head: str = ""
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Entries no way leads to, because another is damaged (`entry`); `line` is where those behind them are found."""
+
+    start: int
+    end: int
+    reason: str
+    entry: str
+    line: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +60,7 @@ class Extent:
     rows_per_entry: float = 1.0
     fault: str = ""
     fault_entry: str = ""
+    gap: Gap | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +74,7 @@ class Range:
     above: str
     fault: str = ""
     fault_entry: str = ""
+    gap: Gap | None = None  # where it lies in the gap, or behind it
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +85,7 @@ class Offset:
     >>> Offset.from_json(at.to_json()) == at
     True
     >>> at.at(LogName("gitlog", "test"))
-    Point(position=0, head='')
+    Point(position=0, head='', fault='')
     """
 
     points: Mapping[LogName, Point] = field(default_factory=dict)
@@ -82,7 +99,12 @@ class Offset:
         found: dict[str, Any] = {}
         for log in sorted(self.points):
             point = self.points[log]
-            found.setdefault(log.engine, {})[log.topic] = {"position": point.position, "head": point.head}
+            told = {"fault": point.fault} if point.fault else {}
+            found.setdefault(log.engine, {})[log.topic] = {
+                "position": point.position,
+                "head": point.head,
+                **told,
+            }
         return {"version": 1, "logs": found}
 
     @classmethod
@@ -99,7 +121,9 @@ class Offset:
             if engine not in ENGINES:
                 raise Invalid(f"an offset of the unknown engine {engine!r}")
             for topic, at in topics.items():
-                points[LogName(engine, topic)] = Point(int(at["position"]), str(at["head"]))
+                points[LogName(engine, topic)] = Point(
+                    int(at["position"]), str(at["head"]), str(at.get("fault", ""))
+                )
         return cls(points)
 
     def merged(self, later: Offset) -> Offset:

@@ -117,7 +117,7 @@ class Query:
         for name in self.names():
             extent = self.extent(name)
             begin = start.at(name).position
-            end = extent.end
+            end = replace(extent.end, fault=extent.fault_entry if extent.fault else "")
             if left is not None:
                 entries = int(max(0, left) // extent.rows_per_entry)
                 if left > 0:
@@ -129,14 +129,16 @@ class Query:
         return Offset(points)
 
     def ranges_between(self, start: Offset, end: Offset) -> list[Range]:
-        """The ranges from one offset to another."""
-        return self._cut(
-            [
-                (name, start.at(name), replace(self.extent(name), end=point, fault=""))
-                for name, point in sorted(end.points.items())
-                if point.position > start.at(name).position
-            ]
-        )
+        """The ranges from one offset to another; damage at the end of a log is told once, when a stream meets it."""
+        wanted = []
+        for name, point in sorted(end.points.items()):
+            begin = start.at(name)
+            news = point.fault if point.fault != begin.fault else ""
+            if point.position > begin.position or news:
+                extent = self.extent(name)
+                fault = extent.fault if news and news == extent.fault_entry else ""
+                wanted.append((name, begin, replace(extent, end=point, fault=fault)))
+        return self._cut(wanted)
 
     def require(self, recorded: Offset) -> None:
         """Refuse logs that no longer hold what was recorded of them."""

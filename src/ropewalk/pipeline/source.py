@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["RopewalkSource"]
+__all__ = ["LogStreamReader", "RopewalkSource"]
 
 # Spark refuses a reader with pushFilters where pushdown is off; it plans such reads in a process of this module.
 PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -126,6 +126,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with _refusals_marked():
             begin = Offset.from_json(start)
+            if self.query.mode != "off":  # a log rewritten behind a stream need not show in what comes next
+                self.query.require(begin)
             rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
             end = self.query.latest(begin, rows)
             if self.target is not None:

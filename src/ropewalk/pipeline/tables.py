@@ -15,7 +15,9 @@ __all__ = [
     "blocks",
     "commits",
     "comparable",
+    "deployment_history",
     "deployment_measures",
+    "deployment_rows",
     "deployments",
     "gossip_dag",
     "has_deployments",
@@ -92,11 +94,12 @@ def has_deployments(events: DataFrame) -> bool:
 
 
 def deployments(events: DataFrame) -> DataFrame:
-    """Deployments from the trailers of git events: what ran where, when, how it went, and what stands now.
+    """Deployments from the trailers of git events: what ran where, when, how it went, and what stands now."""
+    return deployment_history(deployment_rows(events))
 
-    `lead_time_s` counts from the payload's `committed_at`, where it has one, else from the deployment's start, to its
-    end. `recovery_s` of a failed deployment counts to the end of the next that stands, of the same service and place.
-    """
+
+def deployment_rows(events: DataFrame) -> DataFrame:
+    """What each event says of a deployment, without looking at any other."""
     found = events.where("engine = 'gitlog' and verdict = 'passed'").select(
         F.coalesce(_text("$.trailer.env"), F.col("topic")).alias("env"),
         _text("$.trailer.what.service").alias("service"),
@@ -112,7 +115,15 @@ def deployments(events: DataFrame) -> DataFrame:
         "height",
         F.col("entry_id").alias("commit"),
     )
-    found = found.where("service is not null and status is not null")
+    return found.where("service is not null and status is not null")
+
+
+def deployment_history(found: DataFrame) -> DataFrame:
+    """Deployments beside those that came after them.
+
+    `lead_time_s` counts from the payload's `committed_at`, where it has one, else from the deployment's start, to its
+    end. `recovery_s` of a failed deployment counts to the end of the next that stands, of the same service and place.
+    """
     # From the newest to the oldest: what comes later is then what went before, which Spark keeps as it goes. The same
     # frame looking forwards would be walked anew for every row.
     place = Window.partitionBy("topic", "env", "service").orderBy(F.desc("height"))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 __all__ = ["encode"]
@@ -16,6 +18,7 @@ _NULL, _TRUE, _FALSE = b"\x00", b"\x04", b"\x08"
 _INT8, _INT16, _INT32, _INT64, _DOUBLE, _LONG_TEXT = 3 << 2, 4 << 2, 5 << 2, 6 << 2, 7 << 2, 16 << 2
 _OBJECT, _ARRAY = 2, 3
 SHORT_TEXT_MAX = 63
+_SHORT_TEXT = tuple(bytes((1 | size << 2,)) for size in range(SHORT_TEXT_MAX + 1))
 _double = struct.Struct("<Bd").pack
 
 
@@ -27,17 +30,14 @@ def encode(value: Any) -> tuple[bytes, bytes]:
     """
     keys: dict[str, int] = {}
     body = _value(value, keys)
-    return body, _dictionary(list(keys))
+    return body, _dictionary(tuple(keys))
 
 
-def _dictionary(keys: Sequence[str]) -> bytes:
+@lru_cache(1024)  # events of one kind have one set of keys
+def _dictionary(keys: tuple[str, ...]) -> bytes:
     names = [key.encode("utf-8", "surrogatepass") for key in keys]
-    total = sum(map(len, names))
-    size = _width(max(total, len(names)))
-    offsets, at = [0], 0
-    for name in names:
-        at += len(name)
-        offsets.append(at)
+    offsets = list(accumulate(map(len, names), initial=0))
+    size = _width(max(offsets[-1], len(names)))
     head = 1 | (size - 1) << 6
     return bytes((head,)) + len(names).to_bytes(size, "little") + _numbers(offsets, size) + b"".join(names)
 
@@ -45,9 +45,12 @@ def _dictionary(keys: Sequence[str]) -> bytes:
 def _value(value: Any, keys: dict[str, int]) -> bytes:
     if isinstance(value, str):
         raw = value.encode("utf-8", "surrogatepass")
-        if len(raw) <= SHORT_TEXT_MAX:
-            return bytes((1 | len(raw) << 2,)) + raw
-        return bytes((_LONG_TEXT,)) + len(raw).to_bytes(4, "little") + raw
+        size = len(raw)
+        if size <= SHORT_TEXT_MAX:
+            return _SHORT_TEXT[size] + raw
+        return bytes((_LONG_TEXT,)) + size.to_bytes(4, "little") + raw
+    if isinstance(value, dict):
+        return _object(value, keys)
     if value is None:
         return _NULL
     if value is True:
@@ -58,9 +61,23 @@ def _value(value: Any, keys: dict[str, int]) -> bytes:
         return _integer(value)
     if isinstance(value, float):
         return _double(_DOUBLE, value)
-    if isinstance(value, dict):
-        return _object(value, keys)
-    return _array(value, keys)
+    return _compound(_ARRAY, [_value(each, keys) for each in value], None)
+
+
+def _object(value: dict[str, Any], keys: dict[str, int]) -> bytes:
+    names = _ordered(tuple(value))
+    ids = [keys.setdefault(name, len(keys)) for name in names]
+    parts = []
+    for name in names:
+        each = value[name]
+        if type(each) is str and len(each) <= SHORT_TEXT_MAX and each.isascii():  # most of what events hold
+            parts.append(_SHORT_TEXT[len(each)] + each.encode())
+        else:
+            parts.append(_value(each, keys))
+    offsets = list(accumulate(map(len, parts), initial=0))
+    if offsets[-1] < 256 and len(keys) < 256:
+        return b"".join((bytes((_OBJECT, len(parts), *ids, *offsets)), *parts))
+    return _compound(_OBJECT, parts, ids)
 
 
 def _integer(value: int) -> bytes:
@@ -75,24 +92,15 @@ def _integer(value: int) -> bytes:
     return _double(_DOUBLE, float(value))
 
 
-def _object(value: dict[str, Any], keys: dict[str, int]) -> bytes:
+@lru_cache(1024)
+def _ordered(names: tuple[str, ...]) -> tuple[str, ...]:
     # Readers search fields by name, in the order of Java's strings, which is the order of UTF-16.
-    names = sorted(value) if all(map(str.isascii, value)) else sorted(value, key=_utf16)
-    ids = [keys.setdefault(name, len(keys)) for name in names]
-    parts = [_value(value[name], keys) for name in names]
-    return _compound(_OBJECT, parts, ids)
-
-
-def _array(value: Sequence[Any], keys: dict[str, int]) -> bytes:
-    return _compound(_ARRAY, [_value(each, keys) for each in value], None)
+    return tuple(sorted(names, key=None if all(map(str.isascii, names)) else _utf16))
 
 
 def _compound(kind: int, parts: Sequence[bytes], ids: Sequence[int] | None) -> bytes:
-    offsets, at = [0], 0
-    for part in parts:
-        at += len(part)
-        offsets.append(at)
-    width = _width(at)
+    offsets = list(accumulate(map(len, parts), initial=0))
+    width = _width(offsets[-1])
     large = len(parts) > 255
     count = len(parts).to_bytes(4 if large else 1, "little")
     if ids is None:
@@ -100,7 +108,7 @@ def _compound(kind: int, parts: Sequence[bytes], ids: Sequence[int] | None) -> b
         return bytes((head,)) + count + _numbers(offsets, width) + b"".join(parts)
     id_width = _width(max(ids, default=0))
     head = kind | (width - 1) << 2 | (id_width - 1) << 4 | large << 6
-    return bytes((head,)) + count + _numbers(ids, id_width) + _numbers(offsets, width) + b"".join(parts)
+    return b"".join((bytes((head,)), count, _numbers(ids, id_width), _numbers(offsets, width), *parts))
 
 
 def _numbers(numbers: Sequence[int], width: int) -> bytes:
@@ -110,7 +118,7 @@ def _numbers(numbers: Sequence[int], width: int) -> bytes:
 
 
 def _width(number: int) -> int:
-    return max(1, -(-number.bit_length() // 8))
+    return 1 if number < 256 else -(-number.bit_length() // 8)
 
 
 def _utf16(text: str) -> bytes:

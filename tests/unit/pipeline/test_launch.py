@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from ropewalk.errors import Unavailable
 from ropewalk.pipeline import launch
+from ropewalk.pipeline.shipping import pack_code, pack_packages
 
 
 def test_the_wheel_s_java_is_found_where_there_is_no_other():
@@ -46,7 +48,7 @@ def test_a_missing_extra_is_named_with_the_line_to_run(monkeypatch: pytest.Monke
 
 
 def test_our_code_runs_from_one_archive(tmp_path: Path):
-    archive = launch.pack_code(tmp_path)
+    archive = pack_code(tmp_path)
     script = (
         "import sys; sys.path.insert(0, sys.argv[1]); import ropewalk; assert '.zip' in ropewalk.__file__; "
         "from ropewalk.kernel import schema; assert schema.text('shiplog/event_envelope'); "
@@ -56,3 +58,14 @@ def test_our_code_runs_from_one_archive(tmp_path: Path):
         [sys.executable, "-c", script, str(archive)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_packages_are_packed_once_with_their_compiled_parts(tmp_path: Path):
+    archive = pack_packages(tmp_path)
+    with tarfile.open(archive) as opened:
+        names = opened.getnames()
+    assert "orjson/__init__.py" in names
+    assert any(name.startswith("lmdb/") and name.endswith(".so") for name in names)
+    assert not any(name.startswith(("pyspark/", "ropewalk/")) for name in names)
+    written = archive.stat().st_mtime_ns
+    assert pack_packages(tmp_path) == archive and archive.stat().st_mtime_ns == written
