@@ -26,6 +26,7 @@ __all__ = [
     "Page",
     "Place",
     "events",
+    "height_after",
     "messages_answer",
     "read",
     "take_turns",
@@ -79,7 +80,7 @@ class Page:
 def read(repo: Repo, line: Line, since: Ulid | None, limit: int) -> Page:
     """The events after `since`. An unknown `since` means: S0, the first greater ULID; S1, the beginning."""
     limit = _clamp(limit)
-    start, restarted = _start(line, since)
+    start, restarted = height_after(line, since)
     found = tuple(events(repo, line, start, min(start + limit, line.count)))
     return Page(found, found[-1].ulid if found else None, restarted)
 
@@ -167,7 +168,11 @@ def _check_envelope(line: Line, place: Place, raw: bytes) -> None:
             )
 
 
-def _start(line: Line, since: Ulid | None) -> tuple[int, bool]:
+def height_after(line: Line, since: Ulid | None) -> tuple[int, bool]:
+    """The height of the first event after a ULID, and whether the line begins anew because it does not know it.
+
+    A known ULID means its place in the chain: in a log that other software wrote, ULIDs may not rise with it.
+    """
     if since is None:
         return 0, False
     known = line.find(parse(since))

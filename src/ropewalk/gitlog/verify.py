@@ -256,5 +256,5 @@ def _steps(
             yield Step(name, "not_checked", f"only {span.count} entries above the break could be read")
         else:
             yield Step(name, "passed", detail)
-    yield check_anchors(repo, layout, topic, walk.anchored, keys)
-    yield check_signed_heads(repo, layout, topic, walk.content_ids, keys)
+    yield check_anchors(repo, layout, topic, walk.anchored, keys, complete=not chain)
+    yield check_signed_heads(repo, layout, topic, walk.content_ids, keys, complete=not chain)

@@ -14,7 +14,7 @@ from ropewalk.gitlog.layout import SHIPLOG, Layout
 from ropewalk.gitlog.log import Found, Receipt, Setting
 from ropewalk.gitlog.objects import Oid, Signature
 from ropewalk.gitlog.privacy import Policy
-from ropewalk.gitlog.reading import LIMIT_DEFAULT, Page, events, read, take_turns
+from ropewalk.gitlog.reading import LIMIT_DEFAULT, Page, events, height_after, read, take_turns
 from ropewalk.kernel.ulid import Ulid, next_ulid, parse
 from ropewalk.node.consumers import consume
 from ropewalk.node.lines import Lines
@@ -110,7 +110,7 @@ class Repository:
     def events(self, topic: str, since: str | None = None, *, layout: Layout = SHIPLOG) -> Iterator[Event]:
         """Every event after a ULID, in order, one at a time: memory does not grow with the log."""
         line = self.lines.line(layout, topic)
-        start = 0 if since is None else line.first_above(parse(since))
+        start, _ = height_after(line, None if since is None else parse(since))
         return events(self.store, line, start, line.count)
 
     def tail(
@@ -126,7 +126,7 @@ class Repository:
         for topic in topics:
             line = self.lines.line(layout, topic, must_exist=since is None)
             if since is not None and topic in since:
-                start = line.first_above(parse(since[topic])) if since[topic] else 0
+                start, _ = height_after(line, parse(since[topic]) if since[topic] else None)
                 stop = min(start + limit_per_topic, line.count)
             else:
                 start, stop = max(0, line.count - limit_per_topic), line.count

@@ -46,11 +46,20 @@ def verify_repository(
             progress=lambda count, before=before: progress(before + count),  # type: ignore[misc]
         )
         prefix = "" if len(logs) == 1 else f"{layout.name}/{topic}:"
-        steps += [Step(prefix + step.name, step.status, step.detail) for step in report.steps]
+        steps += [
+            Step(prefix + step.name, step.status, step.detail + _hint(store, step)) for step in report.steps
+        ]
         entries += report.entries
     if logs or ns is None:
         steps.append(_packs_step(store, deep=deep))
     return Report.of(steps, entries=entries)
+
+
+def _hint(store: GitStore, step: Step) -> str:
+    """What a break may come from."""
+    if step.name == "chain" and step.status == "failed" and (store.place.git_dir / "shallow").exists():
+        return "; this is a shallow clone, `git fetch --unshallow` brings the rest"
+    return ""
 
 
 def _names(store: GitStore, prefix: str) -> list[str]:

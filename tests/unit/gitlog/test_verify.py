@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import subprocess
 
 import pytest
 
@@ -28,6 +29,8 @@ from ropewalk.kernel.notekey import Signer
 from ropewalk.kernel.ulid import Ulid
 from ropewalk.node.verify import verify_repository
 from ropewalk.node.vouching import set_anchor, sign_log
+from ropewalk.stores.git import GitStore
+from ropewalk.stores.place import find_place
 
 KEY = SigningKey.generate("ed25519", b"k" * 32)
 
@@ -404,3 +407,41 @@ def test_messages_hand_out_the_bytes_their_content_id_names(log):
     row = messages_answer(log.read("jobs", layout=MESSAGES), "jobs", None)["messages"][-1]
     assert base64.b64decode(row["canonical_json"]) == canonical
     assert row["content_id"] == content_id(canonical)
+
+
+def test_no_event_is_skipped_where_ulids_do_not_rise(log):
+    """Other software may write such a log; its order is the chain, and `verify` says what is wrong with it."""
+    (first,) = fill(log, 1)
+    head, ulids = first.commit, [first.ulid]
+    for number in (9, 5, 7, 1, 8, 2):
+        ulid = Ulid(f"01HF4Y9Q1SM8Q7K9DK2R4V5CX{number}")
+        raw = b'{"ns":"demo","payload":{"n":%d},"type":"t","ulid":"%s"}' % (number, ulid.encode())
+        head = _dressed(log, "demo", SHIPLOG, raw, ulid, head)
+        ulids.append(ulid)
+    for at, since in enumerate(ulids):
+        behind = ulids[at + 1 :]
+        assert [event.ulid for event in log.events("demo", since)] == behind
+        assert [event.ulid for event in log.tail(["demo"], {"demo": since})] == behind
+        assert [event.ulid for event in log.read("demo", since).events] == behind
+    assert "order" in failed(verify_repository(log.store))
+
+
+def test_a_shallow_clone_is_called_so_and_what_lies_below_is_not_judged(log):
+    receipts = fill(log, 5)
+    set_anchor(log, "demo", label="v1", signer=Signer("ada", KEY))
+    fill(log, 3)
+    sign_log(log, "demo", KEY)
+    git_dir = log.store.place.git_dir
+    shallow = git_dir.with_name("shallow.git")
+    subprocess.run(["git", "init", "-q", "--bare", shallow], check=True)
+    subprocess.run(
+        ["git", "fetch", "-q", "--depth", "2", git_dir.as_uri(), "refs/gatos/*:refs/gatos/*"],
+        cwd=shallow,
+        check=True,
+    )
+    report = verify_repository(GitStore(find_place(shallow)), keys=[KEY.public])
+    assert set(failed(report)) == {"chain"}
+    assert "git fetch --unshallow" in failed(report)["chain"]
+    unchecked = {step.name for step in report.steps if step.status == "not_checked"}
+    assert {"anchors", "signed_heads", "order"} <= unchecked
+    assert receipts[0].commit not in failed(report)["chain"]
