@@ -8,19 +8,25 @@ from typing import Any
 import pytest
 
 from ropewalk.errors import DigestMismatch, Unverified
+from ropewalk.ledger.block import GENESIS, seal
 from ropewalk.ledger.envelope import parse_stored
+from ropewalk.ledger.evidence import EvidenceSettings
+from ropewalk.ledger.trust import EvidencePins, Trust
 from ropewalk.node.bundle import export_blocks, verify_bundle
-from ropewalk.node.ledger import read_settings
+from ropewalk.node.ledger import create_channel, open_log, read_settings
 from ropewalk.pipeline.compact import merge_files, summarise
 from ropewalk.pipeline.export import export_channels
-from ropewalk.pipeline.health import measure_channels, observation
+from ropewalk.pipeline.health import measure, measure_channels, observation
 from ropewalk.pipeline.ingest import Ingest
 from ropewalk.pipeline.report import render
 from ropewalk.pipeline.verify import verify_tables
 from ropewalk.pipeline.warehouse import Warehouse
 from ropewalk.stores import keyfiles
 from tests.pipeline.tampering import change_payload
-from tests.pipeline.world import NODE, NOON_MS, World
+from tests.pipeline.world import ADA, BOB, NODE, NOON_MS, World
+from tests.unit.ledger.attesting import PCR0, Authority, attested, dsse, nitro, nitro_document
+
+NOON_NS = NOON_MS * 10**6
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
@@ -89,12 +95,54 @@ def test_merged_files_hold_the_same_rows_and_ingest_goes_on(spark: Any, world: W
     assert ingest().rows == 2
     assert verify_tables(spark, store).ok
     page = render(store, NOON_MS)
-    assert page.count("<svg") >= 2 and "http" not in page.replace("http-equiv", "")
+    assert page.count("<svg") >= 2 and "http:" not in page and "https:" not in page
 
 
 def test_health_is_measured_by_channel_and_told_as_an_observation(spark: Any, world: World):
-    (health,) = measure_channels(spark, world.path, NOON_MS * 10**6)
+    provenance = attested(dsse(ADA), "slsa.v1")
+    create_channel(world.place.home, "ea.built", "node", NODE.public)
+    with open_log(world.place.home, "ea.built", NODE, now_ns=lambda: NOON_NS) as opened:
+        opened.log.submit(provenance.raw)
+    built, health = measure_channels(spark, world.path, NOON_NS)
     assert (health.channel, health.domain, health.envelopes, health.attested) == ("ea.core", "ea.core", 20, 0)
     assert health.attestation_age_seconds is None and not health.stale
-    told = observation(health, NODE, NOON_MS * 10**6)
-    assert (told.event_class, told.payload["channel"]) == ("Observation", "ea.core")  # type: ignore[index,call-overload]
+    assert built.attestation_chain_valid is None and built.evidence_unknown == 1  # unknown is not valid
+    pins = EvidencePins((ADA.public,), ("https://builder.example/v1",))
+    (built,) = measure_channels(
+        spark, world.path, NOON_NS, channels="ea.built", trust=Trust((), (), evidence=pins)
+    )
+    assert built.attestation_chain_valid is True
+    folder = world.place.home / "ledger" / "ea.built"
+    (folder / "evidence.json").write_bytes(EvidenceSettings(pins=EvidencePins((BOB.public,))).to_bytes())
+    (built,) = measure_channels(spark, world.path, NOON_NS, channels="ea.built")
+    assert built.attestation_chain_valid is False and str(built.evidence_detail).startswith("block 0")
+    told = observation(built, NODE, NOON_NS)
+    assert (told.event_class, told.payload["channel"]) == ("Observation", "ea.built")  # type: ignore[index,call-overload]
+
+
+def test_evidence_is_judged_at_the_time_of_its_block_and_the_newest_also_now():
+    root = Authority("root")
+    leaf = Authority("leaf", root, ca=False)
+    trust = Trust((NODE.public,), (), roots=(root.pem,), evidence=EvidencePins(pcrs={0: (PCR0.hex(),)}))
+
+    def health(document: bytes, now_ns: int) -> Any:
+        envelope = nitro(document)
+        block = seal(
+            NODE, channel="ea.core", height=0, prev_block_hash=GENESIS, envelopes=[envelope.raw],
+            timestamp_ns=NOON_NS,
+        )  # fmt: skip
+        (found,) = measure("ea.core", [block], trust, now_ns)
+        return found
+
+    good = nitro_document(leaf, [root])
+    assert health(good, NOON_NS).attestation_chain_valid is True
+    late = health(good, NOON_NS + 3 * 86_400 * 10**9)
+    assert late.attestation_chain_valid is False and "no longer" in str(late.evidence_detail) and late.stale
+    other = nitro_document(leaf, [root], pcrs={0: b"\1" * 48})
+    assert health(other, NOON_NS).attestation_chain_valid is False
+
+
+def test_health_of_blocks_that_do_not_verify_is_not_measured(spark: Any, world: World):
+    change_payload(world)
+    with pytest.raises(Unverified, match="root"):
+        measure_channels(spark, world.path, NOON_NS)

@@ -1,34 +1,159 @@
-"""Replay over Spark gives the roots that one process gives, however the work is cut."""
+"""Replay over Spark gives the roots that one process gives, however the work is cut, resumed or killed."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ropewalk.errors import Unverified
-from ropewalk.node.replay import find_reducer, replay_channel
-from ropewalk.pipeline.replay import replay_channels
+from ropewalk.kernel import jcs
+from ropewalk.ledger.replay import companion
+from ropewalk.node.ledger import open_channel
+from ropewalk.node.replay import find_reducer, recorded_snapshots, replay_channel
+from ropewalk.pipeline.replay import Replays, replay_channels
+from ropewalk.pipeline.warehouse import Warehouse
+from ropewalk.stores import keyfiles
 from tests.pipeline.tampering import change_payload
-from tests.pipeline.world import World
+from tests.pipeline.test_commands import command, environment
+from tests.pipeline.world import NODE, World
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+COUNTS = find_reducer("counts")
+SIGNING = partial(replay_channel, key=NODE)
 
 
-def test_roots_are_the_same_for_any_partitioning_and_for_one_process(spark: Any, world: World):
+def roots(world: World, *channels: str) -> dict[str, str]:
+    """What one process comes to."""
+    home = world.place.home
+    return {name: replay_channel(home, name, COUNTS).state_root.hex() for name in channels}
+
+
+def test_roots_are_the_same_for_any_partitioning_from_the_start_and_resumed(spark: Any, world: World):
     world.ledger("ea.other", 9)
-    expected = {
-        channel: replay_channel(world.place.home, channel, find_reducer("counts")).state_root.hex()
-        for channel in ("ea.core", "ea.other")
-    }
+    home, channels = world.place.home, ("ea.core", "ea.other")
+    expected = roots(world, *channels)
     for partitions in (1, 2, 7, 16):
         found = replay_channels(
-            spark, world.path, "counts", partitions=partitions, rows_per_range=max(1, 40 // partitions)
+            spark,
+            world.path,
+            "counts",
+            SIGNING,
+            resume=False,
+            snapshot_every=2,
+            partitions=partitions,
+            rows_per_range=max(1, 40 // partitions),
         )
         assert {each.channel: each.state_root for each in found} == expected
+    # One process and Spark sign the very same snapshots, and each goes on from the other's.
+    signed = [each.height for each in recorded_snapshots(home, "ea.core")]
+    assert signed == [1, 3] and found[0].compared == 2
+    before = replay_channel(home, "ea.core", COUNTS, key=NODE, snapshot_every=2)
+    assert before.compared == 2 and len(recorded_snapshots(home, "ea.core")) == 2
+    assert replay_channel(home, "ea.core", COUNTS, from_snapshot=True).started_from == 3
+    world.ledger("ea.core", 5)
+    expected = roots(world, *channels)
+    for partitions in (1, 2, 7, 16):
+        found = replay_channels(spark, world.path, "counts", replay_channel, partitions=partitions)
+        assert {each.channel: each.state_root for each in found} == expected
+        assert [(each.from_snapshot, each.blocks) for each in found] == [(3, 3), (1, 1)]
 
 
 def test_a_channel_that_does_not_verify_is_not_folded(spark: Any, world: World):
     change_payload(world)
     with pytest.raises(Unverified, match="block 2"):
-        replay_channels(spark, world.path, "counts")
+        replay_channels(spark, world.path, "counts", replay_channel)
+
+
+def test_a_second_run_has_nothing_to_do_until_the_channel_grows(spark: Any, world: World, tmp_path: Path):
+    replays = Replays(Warehouse(tmp_path / "tables"))
+
+    def run(**options: Any) -> Any:
+        found = replay_channels(spark, world.path, "counts", SIGNING, known=replays.last("counts"), **options)
+        replays.keep(found, datetime.now(UTC))
+        return found[0]
+
+    first, second = run(), run()
+    assert (first.blocks, first.kept, second.blocks, second.kept) == (5, False, 0, True)
+    assert second.state_root == first.state_root
+    assert len(list(replays.folder.glob("*.parquet"))) == 1
+    world.ledger("ea.core", 4)
+    assert (run().blocks, run().kept) == (6, True)
+
+
+def test_broken_snapshots_are_refused_by_name_and_replay_starts_earlier(spark: Any, world: World):
+    home = world.place.home
+    replay_channel(home, "ea.core", COUNTS, key=NODE, snapshot_every=2)
+    states = {each.height: each.state_root.hex() for each in recorded_snapshots(home, "ea.core")}
+    folder = home / "ledger" / companion("ea.core") / "states"
+    (folder / f"{states[3]}.json").write_bytes(jcs.encode({"total": 0}))
+    (found,) = replay_channels(spark, world.path, "counts", replay_channel)
+    assert (found.from_snapshot, found.blocks, found.state_root) == (1, 3, roots(world, "ea.core")["ea.core"])
+    assert [each["snapshot"] for each in found.to_json()["refused"]] == ["snapshot at 3"]
+
+
+def test_a_reducer_that_changed_is_found_with_an_alert_and_a_reproduction(
+    spark: Any, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = tmp_path / "weighed.py"
+    module.write_text("def fold(state, event, moment):\n    return {'n': state.get('n', 0) + 1}\n")
+    replays = Replays(Warehouse(tmp_path / "tables"))
+    run = partial(replay_channels, spark, world.path, "weighed:fold", SIGNING)
+    replays.keep(run(snapshot_every=2), datetime.now(UTC))
+    assert run(known=replays.last("weighed:fold"))[0].kept
+    module.write_text("def fold(state, event, moment):\n    return {'n': state.get('n', 0) + 2}  # changed\n")
+    del sys.modules["weighed"]
+    with pytest.raises(Unverified, match="diverges at height 1") as caught:
+        run(known=replays.last("weighed:fold"))
+    fields = caught.value.fields
+    assert (Path(fields["folder"]) / "blocks.tar.zst").exists()
+    with open_channel(world.place.home, companion("ea.core")) as reading:
+        alert = reading.envelope(bytes.fromhex(fields["alert"]))
+    assert alert.event_class == "Alert"
+
+
+def test_a_replay_killed_at_any_moment_is_taken_up_by_the_next(
+    spark: Any, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    keyfiles.make(world.place.keys, "node", "ed25519", b"node" + bytes(28))
+    world.ledger("ea.core", 25, per_block=1)
+    (tmp_path / "slow.py").write_text(
+        "import time\ndef fold(state, event, moment):\n"
+        "    time.sleep(0.1)\n    return {'n': state.get('n', 0) + 1}\n"
+    )
+    arguments = command(
+        "replay", "--warehouse", str(tmp_path / "t"), "--source", str(world.path), "--master", "local[1]",
+        "--reducer", "slow:fold", "--snapshot-every", "1",
+    )  # fmt: skip
+    home = world.place.home
+    with subprocess.Popen(
+        arguments,
+        env=environment(),
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        deadline = time.monotonic() + 200
+        while not recorded_snapshots(home, "ea.core") and time.monotonic() < deadline:
+            assert process.poll() is None
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGKILL)
+    stood = max(each.height for each in recorded_snapshots(home, "ea.core"))
+    (found,) = replay_channels(
+        spark, world.path, "slow:fold", SIGNING, resume=True, snapshot_every=1, channels="ea.core"
+    )
+    assert found.from_snapshot is not None and found.from_snapshot >= stood and found.height == 29
+    assert json.loads(found.state) == {"n": 45}
+    assert [each.height for each in recorded_snapshots(home, "ea.core")] == list(range(30))

@@ -142,6 +142,9 @@ def now_ms() -> int:
 @click.option("--topics", metavar="A,B", help="Only these logs.")
 @click.option("--follow", is_flag=True, help="Keep running and take in what comes.")
 @click.option(
+    "--delta", is_flag=True, help="Keep Delta logs beside the tables, from now on; needs ropewalk[delta]."
+)
+@click.option(
     "--batch-rows",
     type=click.IntRange(1),
     default=500_000,
@@ -158,6 +161,7 @@ def ingest(
     engine: str | None,
     topics: str | None,
     follow: bool,
+    delta: bool,
     batch_rows: int,
     master: str,
     remote: str | None,
@@ -168,6 +172,10 @@ def ingest(
 
     place = source_of(source)
     store = Warehouse(warehouse)
+    if delta:
+        from ropewalk.pipeline.delta import keep_delta
+
+        keep_delta(store)
     started = time.monotonic()
     with recorded(store, "ingest") as facts, spark_session(master, remote) as spark:
         job = Ingest(
@@ -344,24 +352,45 @@ def _status_text(value: dict[str, Any]) -> str:
     return "\n".join(lines) or "nothing has run"
 
 
-@pipeline.command("tables", epilog="Examples:\n  ropewalk pipeline tables --warehouse ./tables\n")
+@pipeline.command(
+    "tables",
+    epilog="Examples:\n  ropewalk pipeline tables --warehouse ./tables\n"
+    "  ropewalk pipeline tables --warehouse ./tables --delta\n",
+)
 @warehouse_option
-def tables(warehouse: Path) -> None:
+@click.option(
+    "--delta", is_flag=True, help="Keep Delta logs beside the tables, from now on; needs ropewalk[delta]."
+)
+def tables(warehouse: Path, delta: bool) -> None:
     """Which tables there are, how many rows they have, and up to which heads."""
     from ropewalk.pipeline.warehouse import Warehouse
 
     store = Warehouse(warehouse).require()
+    if delta:
+        from ropewalk.pipeline.delta import keep_delta
+
+        keep_delta(store)
+        with store.writing():
+            pass  # whoever writes brings the Delta logs up to date
     manifests = store.manifests()
+    versions: dict[str, int] = {}
+    if store.delta_mark.exists():
+        from ropewalk.pipeline.delta import delta_versions
+
+        versions = delta_versions(store, manifests)
     found = []
     for name, files in store.current_files(manifests).items():
         last = next(each for each in reversed(manifests) if name in each.files)
         head = {f"{log.engine}/{log.topic}": point.head for log, point in last.end.points.items()}
         rows = sum(file.rows for file in files)
-        found.append({"name": name, "rows": rows, "path": str(store.path / name), "head": head})
-    emit(
-        {"tables": found},
-        lambda: "\n".join(f"{t['name']:<20} {t['rows']:>10} rows  {t['path']}" for t in found),
-    )
+        about = {"name": name, "rows": rows, "path": str(store.path / name), "head": head}
+        found.append({**about, "delta_version": versions[name]} if name in versions else about)
+    emit({"tables": found}, lambda: "\n".join(map(_table_line, found)))
+
+
+def _table_line(table: dict[str, Any]) -> str:
+    delta = f"  delta version {table['delta_version']}" if "delta_version" in table else ""
+    return f"{table['name']:<20} {table['rows']:>10} rows  {table['path']}{delta}"
 
 
 @pipeline.command(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ropewalk.cli.manners import Command, emit, write_output
+from ropewalk.cli.manners import Command, emit, read_input, say, session, write_output
 from ropewalk.cli.pipeline import (
     now_ms,
     recorded,
@@ -31,12 +34,36 @@ key_option = click.option(
 @click.command(
     "replay",
     cls=Command,
-    epilog="Examples:\n  ropewalk pipeline replay --warehouse ./tables --reducer counts\n",
+    epilog="Examples:\n  ropewalk pipeline replay --warehouse ./tables --reducer counts\n"
+    "  ropewalk pipeline replay --warehouse ./tables --reducer mine:fold --snapshot-every 1000\n"
+    "  ropewalk pipeline replay --warehouse ./tables --from-start\n",
 )
 @warehouse_option
 @source_option
 @channels_option
-@click.option("--reducer", default="counts", show_default=True, metavar="NAME", help="Or module:function.")
+@click.option(
+    "--reducer",
+    default="counts",
+    show_default=True,
+    metavar="NAME",
+    help="Or module:function (looked up here too).",
+)
+@click.option("--to", "until", type=click.IntRange(0), metavar="H", help="Last height; default: the head.")
+@click.option(
+    "--snapshot-every",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Sign a snapshot every N blocks, on the channel C.snapshots.",
+)
+@click.option(
+    "--from-snapshot/--from-start",
+    "resume",
+    default=None,
+    help="Go on from the last snapshot, or fold every block and compare. Default: go on where the code is the same.",
+)
+@click.option(
+    "--guard", is_flag=True, help="Refuse a reducer that asks the clock, chance, files or the network."
+)
 @click.option(
     "--partitions", type=click.IntRange(1), metavar="N", help="Hands; the roots are the same for any number."
 )
@@ -46,53 +73,61 @@ def replay(
     source: Path | None,
     channels: str | None,
     reducer: str,
+    until: int | None,
+    snapshot_every: int | None,
+    resume: bool | None,
+    guard: bool,
     partitions: int | None,
     master: str,
     remote: str | None,
 ) -> None:
-    """Verify channels in parallel, fold each in order, and compare with the snapshots that were recorded."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    """Verify channels in parallel, fold each in order, and compare with the snapshots that were recorded.
 
-    from ropewalk.errors import Unverified
-    from ropewalk.node.replay import recorded_snapshots
-    from ropewalk.pipeline.replay import replay_channels
+    What the warehouse knows already is not done again. A state that differs from a recorded snapshot ends with 5, an
+    Alert on the companion channel, and a bundle that reproduces it.
+    """
+    from ropewalk.cli.places import key_folder
+    from ropewalk.node.replay import replay_signing
+    from ropewalk.pipeline.replay import Replays, replay_channels
     from ropewalk.pipeline.warehouse import Warehouse
     from ropewalk.stores.place import find_place
 
-    store, place = Warehouse(warehouse).make(), source_of(source)
+    if ":" in reducer:
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` would
+    store, place = Warehouse(warehouse), find_place(source_of(source))
     with recorded(store, "replay") as facts, spark_session(master, remote, memory_mb=2048) as spark:
-        found = replay_channels(spark, place, reducer, channels=channels, partitions=partitions)
-        compared = 0
+        replays = Replays(store)
+        found = replay_channels(
+            spark,
+            place.git_dir,
+            reducer,
+            partial(replay_signing, node_keys=place.keys, user_keys=key_folder()),
+            channels=channels,
+            until=until,
+            resume=resume,
+            snapshot_every=snapshot_every,
+            guard=guard,
+            known=replays.last(reducer),
+            partitions=partitions,
+        )
+        replays.keep(found, datetime.now(UTC))
+        told = {"channels": [each.to_json() for each in found], "compared": sum(e.compared for e in found)}
+        facts |= {"reducer": reducer, **told}
+    if not session().json:
         for each in found:
-            for snapshot in recorded_snapshots(find_place(place).home, each.channel):
-                if snapshot.height == each.height and snapshot.evaluator.endswith(f" {reducer}"):
-                    compared += 1
-                    if snapshot.state_root.hex() != each.state_root:
-                        raise Unverified(
-                            f"channel {each.channel}, block {each.height}: state {each.state_root}, "
-                            f"the snapshot says {snapshot.state_root.hex()}",
-                            channel=each.channel,
-                            height=each.height,
-                            advice=f"`ropewalk ledger replay --channel {each.channel}` writes the reproduction bundle.",
-                        )
-        folder = store.path / "replays"
-        folder.mkdir(exist_ok=True)
-        rows = [{**each.to_json(), "state": each.state} for each in found]
-        if rows:
-            pq.write_table(
-                pa.Table.from_pylist(rows), folder / f"{reducer.replace(':', '.')}-{now_ms()}.parquet"
-            )
-        facts |= {"channels": [each.to_json() for each in found], "compared": compared}
-    emit(
-        {"channels": [each.to_json() for each in found], "compared": compared},
-        lambda: (
-            "\n".join(
-                f"ok  {e.channel}  {e.blocks} blocks, {e.envelopes} envelopes  state {e.state_root}"
-                for e in found
-            )
-            or "no channels"
-        ),
+            for refused in each.to_json()["refused"]:
+                say(f"{each.channel}: refused {refused['snapshot']}: {refused['reason']}")
+    emit(told, lambda: "\n".join(map(_replay_line, found)) or "no channels")
+
+
+def _replay_line(each: Any) -> str:
+    if not each.blocks:
+        return f"ok  {each.channel}  nothing to do: height {each.height}  state {each.state_root}"
+    since = "" if each.from_snapshot is None else f" since the snapshot at {each.from_snapshot}"
+    kept = f", {each.snapshots} snapshots" if each.snapshots else ""
+    return (
+        f"ok  {each.channel}  {each.blocks} blocks{since}, {each.envelopes} envelopes{kept}  "
+        f"state {each.state_root}"
     )
 
 
@@ -203,13 +238,19 @@ def compact(
 
 
 @click.command(
-    "health", cls=Command, epilog="Examples:\n  ropewalk pipeline health --warehouse ./tables --json\n"
+    "health",
+    cls=Command,
+    epilog="Examples:\n  ropewalk pipeline health --warehouse ./tables --json\n"
+    "  ropewalk pipeline health --warehouse ./tables --trust TRUST.json\n",
 )
 @warehouse_option
 @source_option
 @channels_option
 @click.option(
     "--freshness-s", type=float, default=86_400.0, show_default=True, help="How old evidence may be."
+)
+@click.option(
+    "--trust", metavar="F", help="Judge evidence by this trust file; default: as each channel says."
 )
 @key_option
 @spark_options
@@ -218,15 +259,21 @@ def health(
     source: Path | None,
     channels: str | None,
     freshness_s: float,
+    trust: str | None,
     key_name: str,
     master: str,
     remote: str | None,
 ) -> None:
-    """Measure attestations and policies of channels: a table, and Observation envelopes to pass on."""
+    """Measure attestations and policies of channels: a table, and Observation envelopes to pass on.
+
+    Whether evidence holds is judged offline: signatures, certificate chains, builders, measurements, expiry. What
+    cannot be judged, for want of roots say, is unknown, which is not valid.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from ropewalk.cli.places import key_folder
+    from ropewalk.ledger.trust import parse_trust
     from ropewalk.pipeline.health import measure_channels, observation
     from ropewalk.pipeline.warehouse import Warehouse
     from ropewalk.stores.keyfiles import load_signing
@@ -236,7 +283,10 @@ def health(
     key = load_signing(find_place(place).keys if key_name == NODE_KEY else key_folder(), key_name)
     with recorded(store, "health") as facts, spark_session(master, remote) as spark:
         now_ns = time.time_ns()
-        found = measure_channels(spark, place, now_ns, channels=channels, freshness_s=freshness_s)
+        believed = None if trust is None else parse_trust(read_input(trust))
+        found = measure_channels(
+            spark, place, now_ns, channels=channels, freshness_s=freshness_s, trust=believed
+        )
         folder = store.path / "health"
         folder.mkdir(exist_ok=True)
         if found:
@@ -245,7 +295,11 @@ def health(
             )
         envelopes = [observation(each, key, now_ns).raw for each in found]
         write_output(str(store.home / "observations.jsonl"), b"".join(raw + b"\n" for raw in envelopes))
-        facts |= {"measured": len(found), "stale": sum(each.stale for each in found)}
+        facts |= {
+            "measured": len(found),
+            "stale": sum(each.stale for each in found),
+            "invalid": sum(each.attestation_chain_valid is False for each in found),
+        }
     emit(
         {"health": [each.to_json() for each in found]},
         lambda: "\n".join(map(_health_line, found)) or "no channels",
@@ -260,7 +314,11 @@ def _health_line(each: Any) -> str:
     )
     mark = "STALE" if each.stale else "ok   "
     where = f"{each.channel} {each.domain} {each.protocol_version}"
-    return f"{mark}  {where}: {age}, {each.policy_hash_mismatch} policy mismatches"
+    chain = {True: ", chain valid", False: ", chain INVALID", None: ", chain unknown"}[
+        each.attestation_chain_valid
+    ]
+    why = f"\n         {each.evidence_detail}" if each.evidence_detail else ""
+    return f"{mark}  {where}: {age}{chain if each.attested else ''}, {each.policy_hash_mismatch} policy mismatches{why}"
 
 
 @click.command(

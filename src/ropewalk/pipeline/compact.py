@@ -22,7 +22,7 @@ from ropewalk.ledger.rules import Context, judge
 from ropewalk.pipeline.ledgers import Ledgers
 from ropewalk.pipeline.offsets import Offset
 from ropewalk.pipeline.spread import spread
-from ropewalk.pipeline.warehouse import GROWING, Manifest, Warehouse
+from ropewalk.pipeline.warehouse import GROWING, Manifest, StoredFile, Warehouse, write_plainly
 from ropewalk.stores.place import find_place
 
 if TYPE_CHECKING:
@@ -98,11 +98,12 @@ def merge_files(spark: SparkSession, warehouse: Warehouse, now_ms: int) -> Manif
         files = {
             table: found
             for table, found in warehouse.current_files(manifests).items()
-            if table in GROWING and len(found) > 1
+            if table in GROWING and (len(found) > 1 or _is_split(warehouse, found))
         }
         if not files:
             return None
         number = len(manifests) + 1
+        write_plainly(spark)
         for table, found in files.items():
             rows = sum(file.rows for file in found)
             frame = spark.read.parquet(*(str(warehouse.path / file.name) for file in found))
@@ -133,6 +134,13 @@ def merge_files(spark: SparkSession, warehouse: Warehouse, now_ms: int) -> Manif
                 if not any(folder.glob("*.parquet")):
                     shutil.rmtree(folder)
         return manifest
+
+
+def _is_split(warehouse: Warehouse, files: list[StoredFile]) -> bool:
+    """Whether a file keeps VARIANT values in pieces, as Spark does if it is let."""
+    import pyarrow.parquet as pq
+
+    return any("typed_value" in str(pq.read_schema(warehouse.path / file.name)) for file in files)
 
 
 def _derive(source: Path, channel: str, start: int, end: int) -> dict[str, Any]:

@@ -5,28 +5,36 @@ Reads the Parquet files itself; no Spark is needed to look at what Spark has mad
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from ropewalk.pipeline.warehouse import Warehouse
+from ropewalk.pipeline.plots import (
+    STYLE,
+    buckets,
+    choose_unit,
+    duration,
+    number,
+    percent,
+    section,
+    side_by_side,
+    strips,
+    table,
+)
+from ropewalk.pipeline.warehouse import Manifest, Warehouse
 
-__all__ = ["Series", "draw_bars", "render"]
+if TYPE_CHECKING:
+    import pyarrow as pa
 
-Series = Mapping[str, Sequence[float]]
-"""A name for every line or bar, and its values."""
+__all__ = ["render"]
 
-WIDTH, HEIGHT, LEFT, BOTTOM = 760, 240, 56, 44
-COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b83280", "#718096", "#d69e2e", "#319795")
-STYLE = """
-body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:820px;padding:0 1rem;color:#1a202c;background:#fff}
-h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2rem}table{border-collapse:collapse;width:100%}
-td,th{text-align:left;padding:.25rem .6rem;border-bottom:1px solid #e2e8f0;font-variant-numeric:tabular-nums}
-svg{width:100%;height:auto}text{font:11px system-ui,sans-serif;fill:#4a5568}code{font-size:.85em}
-.legend span{margin-right:1rem}.legend i{display:inline-block;width:.8em;height:.8em;margin-right:.3em}
-@media (prefers-color-scheme:dark){body{background:#1a202c;color:#e2e8f0}text{fill:#a0aec0}td,th{border-color:#2d3748}}
-"""
+STRIPS_MAX: Final = 12  # names with a strip of their own; the rest share one
+RUNS_SHOWN: Final = 12
+BATCHES_SHOWN: Final = 20
+# The page can fetch nothing, whatever a name in a log contains.
+POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def render(warehouse: Warehouse, now_ms: int) -> str:
@@ -34,125 +42,225 @@ def render(warehouse: Warehouse, now_ms: int) -> str:
     manifests = warehouse.require().manifests()
     files = warehouse.current_files(manifests)
 
-    def read(table: str, columns: list[str]) -> list[dict[str, Any]]:
-        import pyarrow.parquet as pq
-
-        return [
-            row
-            for file in files.get(table, [])
-            for row in pq.read_table(
-                warehouse.path / file.name, columns=columns, partitioning=None
-            ).to_pylist()
-        ]
+    def read(name: str, columns: list[str]) -> pa.Table:
+        return _read([warehouse.path / file.name for file in files.get(name, [])], columns)
 
     events = read("events", ["topic", "time"])
+    deployed = read("deployments", ["env", "status", "ended"])
+    lag = read("consumer_lag", ["group", "topic", "behind"]).to_pylist()
+    runs = warehouse.runs()
     rejected = sum(file.rows for file in files.get("events_rejected", []))
-    deployed = read("deployments", ["ended", "status"])
-    measures = read("deployment_measures", ["env", "service", "deployments", "per_week", "failure_rate"])
-    lag = read("consumer_lag", ["group", "topic", "behind"])
-    runs = [run for run in warehouse.runs() if "rows_per_s" in run or run["job"] == "verify"]
-    sections = [
-        _figure("Events over time, by topic", *_over_time((row["topic"], row["time"]) for row in events)),
-        _figure("Deployments by outcome", *_over_time((row["status"], row["ended"]) for row in deployed)),
-        _table("Delivery", ("env", "service", "deployments", "per_week", "failure_rate"), measures),
-        _figure("Rate of runs, entries a second", *_rates(runs)),
-        _figure(
-            "Consumer lag, events behind",
-            [f"{row['group']}/{row['topic']}" for row in lag],
-            {"behind": [float(row["behind"]) for row in lag]},
-        ),
-        _table(
-            "Batches",
-            ("number", "rows", "verify", "digest"),
-            [
-                {"number": m.number, "rows": m.rows, "verify": m.mode, "digest": m.digest[:16] + "…"}
-                for m in manifests[-20:]
-            ],
-        ),
+    parts = [
+        _facts(events, rejected, deployed, lag, runs),
+        section("Events over time", "by topic, each to its own height", _over_time(events, "topic", "time")),
+        section("Deployments", "by place and outcome", _over_time(deployed, "env", "ended", "status")),
+        section("Delivery", "by place and service", _delivery(read("deployment_measures", _MEASURES))),
+        section("Rate of runs", "entries a second", _rates(runs)),
+        section("Consumer lag", "events behind the head", _lag(lag)),
+        section("Health of evidence", "", _health(warehouse.path / "health")),
+        section("States", "what replay came to", _states(warehouse.path / "replays")),
+        section("Batches", "", _batches(manifests)),
     ]
+    if not manifests:
+        parts = [_EMPTY]
     made = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    count = sum(file.rows for file in files.get("events", []))
+    source = manifests[-1].source if manifests else str(warehouse.path)
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>ropewalk report</title>'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<style>{STYLE}</style></head><body><h1>What the logs say</h1>"
-        f"<p>{count} events, {rejected} rejected, {len(manifests)} batches; made {made} from "
-        f"<code>{escape(manifests[-1].source if manifests else '')}</code></p>{''.join(sections)}</body></html>\n"
+        f"<title>What the logs say</title><style>{STYLE}</style></head><body><main>"
+        f"<header><h1>What the logs say</h1><p>{escape(made)} · <code>{escape(source)}</code></p></header>"
+        f"{''.join(parts)}</main></body></html>\n"
     )
 
 
-def draw_bars(labels: Sequence[str], series: Series) -> str:
-    """Stacked bars as SVG.
-
-    >>> draw_bars(["a"], {"x": [1.0]}).count("<rect")
-    1
-    """
-    totals = [sum(values[at] for values in series.values()) for at in range(len(labels))]
-    top = max(totals, default=0) or 1
-    step = (WIDTH - LEFT) / max(1, len(labels))
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">']
-    for share in (0, 0.5, 1):
-        y = (HEIGHT - BOTTOM) * (1 - share) + 8
-        parts.append(f'<text x="4" y="{y + 4:.1f}">{top * share:,.4g}</text>')
-        parts.append(
-            f'<line x1="{LEFT}" x2="{WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="#cbd5e0" stroke-width=".5"/>'
-        )
-    every = max(1, len(labels) // 8)
-    for at, label in enumerate(labels):
-        base = HEIGHT - BOTTOM + 8.0
-        for number, (name, values) in enumerate(series.items()):
-            tall = (HEIGHT - BOTTOM) * values[at] / top
-            base -= tall
-            if tall:
-                parts.append(
-                    f'<rect x="{LEFT + at * step + 1:.1f}" y="{base:.1f}" width="{max(1.0, step - 2):.1f}" '
-                    f'height="{tall:.1f}" fill="{COLOURS[number % len(COLOURS)]}">'
-                    f"<title>{escape(label)} {escape(name)}: {values[at]:,.4g}</title></rect>"
-                )
-        if at % every == 0:
-            parts.append(f'<text x="{LEFT + at * step:.1f}" y="{HEIGHT - 16}">{escape(label[:18])}</text>')
-    return "".join([*parts, "</svg>"])
+_MEASURES: Final = [
+    "env",
+    "service",
+    "deployments",
+    "per_week",
+    "failure_rate",
+    "lead_time_median_s",
+    "recovery_mean_s",
+]
+_EMPTY: Final = (
+    "<section><h2>Nothing yet</h2><p class=none>No batch has been written into this warehouse. Take logs in with "
+    "<code>ropewalk pipeline ingest --warehouse DIR</code>, then write this page again.</p></section>"
+)
 
 
-def _figure(title: str, labels: Sequence[str], series: Series) -> str:
-    if not labels:
-        return f"<h2>{escape(title)}</h2><p>nothing yet</p>"
-    legend = "".join(
-        f'<span><i style="background:{COLOURS[number % len(COLOURS)]}"></i>{escape(name)}</span>'
-        for number, name in enumerate(series)
-    )
-    return f'<h2>{escape(title)}</h2>{draw_bars(labels, series)}<p class="legend">{legend}</p>'
+def _read(paths: Sequence[Path], columns: list[str]) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    found = [pq.read_table(path, columns=columns, partitioning=None) for path in paths if path.exists()]
+    return pa.concat_tables(found) if found else pa.table({name: [] for name in columns})
 
 
-def _table(title: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(str(row[name]))}</td>" for name in columns) + "</tr>" for row in rows
-    )
-    return f"<h2>{escape(title)}</h2><table><tr>{head}</tr>{body}</table>"
-
-
-def _over_time(rows: Iterable[tuple[str, datetime | None]]) -> tuple[list[str], dict[str, list[float]]]:
-    """Counts by day (by hour where it is a day or two) for every name, the most frequent names first."""
-    found = [(name, moment) for name, moment in rows if moment is not None]
-    if not found:
-        return [], {}
-    first, last = min(moment for _, moment in found), max(moment for _, moment in found)
-    form = "%m-%d %H:00" if (last - first).total_seconds() < 2 * 86_400 else "%Y-%m-%d"
-    labels = sorted({moment.strftime(form) for _, moment in found})
-    place = {label: at for at, label in enumerate(labels)}
-    counts: dict[str, list[float]] = {}
-    for name, moment in found:
-        counts.setdefault(name, [0.0] * len(labels))[place[moment.strftime(form)]] += 1
-    return labels, dict(sorted(counts.items(), key=lambda each: -sum(each[1])))
-
-
-def _rates(runs: Sequence[Mapping[str, Any]]) -> tuple[list[str], dict[str, list[float]]]:
-    shown = runs[-24:]
-    rates = [
-        float(run["rows_per_s"])
-        if "rows_per_s" in run
-        else run.get("entries", 0) / max(run.get("seconds", 1), 0.01)
-        for run in shown
+def _facts(
+    events: pa.Table, rejected: int, deployed: pa.Table, lag: list[dict[str, Any]], runs: list[dict[str, Any]]
+) -> str:
+    """The figures one looks at first."""
+    verified = [run for run in runs if run["job"] == "verify"]
+    failed = sum(status == "failed" for status in deployed.column("status").to_pylist())
+    behind = max((row["behind"] for row in lag), default=None)
+    told = [
+        ("events", number(events.num_rows), False),
+        ("rejected", number(rejected), rejected > 0),
+        ("deployments", number(deployed.num_rows), False),
+        ("of them failed", percent(failed / deployed.num_rows) if deployed.num_rows else "–", False),
+        ("furthest behind", "–" if behind is None else number(behind), False),
+        (
+            "last verification",
+            "none yet" if not verified else "passed" if verified[-1].get("ok") else "FAILED",
+            bool(verified) and not verified[-1].get("ok"),
+        ),
     ]
-    return [f"{run['job']} {number + 1}" for number, run in enumerate(shown)], {"entries per second": rates}
+    cells = "".join(
+        f"<div{' class=bad' if bad else ''}><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
+        for name, value, bad in told
+    )
+    return f'<dl class="facts">{cells}</dl>'
+
+
+def _over_time(found: pa.Table, name: str, time: str, series: str | None = None) -> str:
+    """Counts in equal steps of time: a strip a name, stacked by `series` if there is one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not found.num_rows or pa.types.is_null(found.schema.field(time).type):
+        return ""
+    found = found.filter(pc.is_valid(found.column(time)))
+    if not found.num_rows:
+        return ""
+    ends = pc.min_max(found.column(time))
+    unit = choose_unit(ends["min"].as_py(), ends["max"].as_py())
+    floors = pc.floor_temporal(found.column(time), unit=unit)
+    keys = ["at", name] if series is None else ["at", name, series]
+    counted = found.append_column("at", floors).group_by(keys).aggregate([([], "count_all")]).to_pylist()
+    times = buckets(min(row["at"] for row in counted), max(row["at"] for row in counted), unit)
+    place = {at: index for index, at in enumerate(times)}
+    totals: dict[str, int] = {}
+    for row in counted:
+        totals[row[name]] = totals.get(row[name], 0) + row["count_all"]
+    shown = sorted(totals, key=lambda each: (-totals[each], each))[:STRIPS_MAX]
+    parts: dict[str, dict[str, list[float]]] = {each: {} for each in shown}
+    for row in sorted(counted, key=lambda row: str(row.get(series or name))):
+        if row["at"] not in place:
+            continue
+        strip = row[name] if row[name] in parts else "others"
+        values = parts.setdefault(strip, {}).setdefault(
+            strip if series is None else str(row[series]), [0.0] * len(times)
+        )
+        values[place[row["at"]]] += row["count_all"]
+    return strips(times, unit, parts, "events" if series is None else "deployments")
+
+
+def _delivery(measures: pa.Table) -> str:
+    columns = (
+        ("place", False),
+        ("service", False),
+        ("deployments", True),
+        ("a week", True),
+        ("failed", True),
+        ("lead time, median", True),
+        ("recovery, mean", True),
+    )
+    return table(
+        columns,
+        (
+            (
+                row["env"],
+                row["service"],
+                number(row["deployments"]),
+                number(row["per_week"]),
+                percent(row["failure_rate"]),
+                duration(row["lead_time_median_s"]),
+                duration(row["recovery_mean_s"]),
+            )
+            for row in measures.to_pylist()
+        ),
+    )
+
+
+def _rates(runs: list[dict[str, Any]]) -> str:
+    rows = []
+    for run in [run for run in runs if "rows_per_s" in run or "entries" in run][-RUNS_SHOWN:]:
+        seconds = float(run.get("seconds") or (run.get("ended_ms", 0) - run["started_ms"]) / 1000) or 0.01
+        rate = float(run["rows_per_s"]) if "rows_per_s" in run else run["entries"] / seconds
+        when = datetime.fromtimestamp(run["started_ms"] / 1000, UTC).strftime("%d %b %H:%M").lstrip("0")
+        rows.append((run["job"], f"{when}, {duration(seconds)}", rate, f"{number(round(rate))} a second"))
+    return side_by_side(rows)
+
+
+def _lag(lag: list[dict[str, Any]]) -> str:
+    rows = [
+        (row["group"], row["topic"], float(row["behind"]), f"{number(row['behind'])} behind") for row in lag
+    ]
+    return side_by_side(sorted(rows, key=lambda row: -row[2]))
+
+
+def _health(folder: Path) -> str:
+    """What the newest measurement said."""
+    newest = sorted(folder.glob("*.parquet"))[-1:]
+    names = [
+        "channel",
+        "domain",
+        "envelopes",
+        "attested",
+        "attestation_age_seconds",
+        "attestation_chain_valid",
+    ]
+    rows = _read(newest, [*names, "policy_hash_mismatch", "stale"]).to_pylist()
+    said = {True: "valid", False: "NOT VALID", None: "unknown"}
+    return table(
+        (
+            ("channel", False),
+            ("domain", False),
+            ("envelopes", True),
+            ("attested", True),
+            ("newest evidence", True),
+            ("chain", False),
+            ("other policy", True),
+        ),
+        (
+            (
+                row["channel"],
+                row["domain"],
+                number(row["envelopes"]),
+                number(row["attested"]),
+                duration(row["attestation_age_seconds"]) + (" STALE" if row["stale"] else ""),
+                said[row["attestation_chain_valid"]] if row["attested"] else None,
+                number(row["policy_hash_mismatch"]),
+            )
+            for row in rows
+        ),
+    )
+
+
+def _states(folder: Path) -> str:
+    """The newest state of every channel by every reducer."""
+    names = ["channel", "reducer", "height", "state_root"]
+    rows = _read(sorted(folder.glob("*.parquet")), names).to_pylist()
+    newest = {(row["channel"], row["reducer"]): row for row in rows}
+    return table(
+        (("channel", False), ("reducer", False), ("height", True), ("state root", False)),
+        ((*key, number(row["height"]), row["state_root"][:24] + "…") for key, row in sorted(newest.items())),
+    )
+
+
+def _batches(manifests: list[Manifest]) -> str:
+    return table(
+        (("number", True), ("made", False), ("rows", True), ("verify", False), ("manifest", False)),
+        (
+            (
+                number(each.number),
+                datetime.fromtimestamp(each.made_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M"),
+                number(each.rows) if not each.replaces else "merged",
+                each.mode,
+                each.digest[:24] + "…",
+            )
+            for each in reversed(manifests[-BATCHES_SHOWN:])
+        ),
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +19,13 @@ from ropewalk.kernel.digest import ContentId
 from ropewalk.kernel.entry import EMPTY, EntryId, Span, join
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.report import Step
+from ropewalk.ledger.block import GENESIS
+from ropewalk.ledger.verify import Fault
+from ropewalk.pipeline.delta import check_delta
 from ropewalk.pipeline.gitlogs import GitLogs
 from ropewalk.pipeline.ingest import content_root
 from ropewalk.pipeline.ledgers import join_spans, span_from_json
-from ropewalk.pipeline.offsets import LogName, Offset
+from ropewalk.pipeline.offsets import LogName, Offset, Point
 from ropewalk.pipeline.query import make_query
 from ropewalk.pipeline.refusals import find_refusal, refusals_raised
 from ropewalk.pipeline.warehouse import GROWING, REMADE, Manifest, Warehouse
@@ -92,11 +95,19 @@ def verify_logs(
     deep: bool = True,
     keys: Sequence[PublicKey] = (),
     recorded: Offset | None = None,
+    start: Offset | None = None,
+    end: Offset | None = None,
     rows_per_range: int | None = None,
 ) -> tuple[Report, list[dict[str, Any]]]:
-    """Check logs from end to end; also returns one verdict row a range. `recorded` are heads that must be in them."""
+    """Check logs from end to end; also returns one verdict row a range. `recorded` are heads that must be in them.
+
+    With `start` and `end`, only what lies between them is looked at, and it must stand on what `start` names.
+    """
     options = {"repository": str(find_place(source).git_dir), "check": "deep" if deep else "blocks"}
     options |= {n: v for n, v in (("engine", engine), ("topics", topics)) if v is not None}
+    options |= {
+        name: json.dumps(at.to_json()) for name, at in (("start", start), ("end", end)) if at is not None
+    }
     if rows_per_range is not None:
         options["rows_per_partition"] = str(rows_per_range)
     query = make_query(options)
@@ -105,7 +116,8 @@ def verify_logs(
     by_log: dict[LogName, list[dict[str, Any]]] = {name: [] for name in query.names()}
     for row in sorted(rows, key=lambda row: (row["engine"], row["topic"], row["start"], row["end"])):
         by_log.setdefault(LogName(row["engine"], row["topic"]), []).append(row)
-    verdicts = [_joined(log, found) for log, found in sorted(by_log.items())]
+    begin = start or Offset()
+    verdicts = [_joined(log, begin.at(log), found) for log, found in sorted(by_log.items())]
     steps = [_told(verdicts, engine_name) for engine_name in query.engines]
     steps += _vouched(source, verdicts, keys)
     if recorded is not None:
@@ -113,13 +125,13 @@ def verify_logs(
     return Report(tuple(verdicts), tuple(steps)), rows
 
 
-def _joined(log: LogName, rows: list[dict[str, Any]]) -> LogVerdict:
-    joiners: dict[str, Callable[[list[dict[str, Any]]], tuple[str, str | None, str | None]]] = {
+def _joined(log: LogName, begin: Point, rows: list[dict[str, Any]]) -> LogVerdict:
+    joiners: dict[str, Callable[[Point, list[dict[str, Any]]], tuple[str, str | None, str | None]]] = {
         "gitlog": _join_commits,
         "ledger": _join_blocks,
         "gossip": _join_messages,
     }
-    head, entry, detail = joiners[log.engine](rows)
+    head, entry, detail = joiners[log.engine](begin, rows)
     return LogVerdict(log, sum(row["entries"] for row in rows), head, len(rows), entry, detail)
 
 
@@ -130,7 +142,7 @@ def _first_fault(rows: list[dict[str, Any]]) -> tuple[str | None, str | None]:
     return None, None
 
 
-def _join_commits(rows: list[dict[str, Any]]) -> tuple[str, str | None, str | None]:
+def _join_commits(begin: Point, rows: list[dict[str, Any]]) -> tuple[str, str | None, str | None]:
     entry, detail = _first_fault(rows)
     spans = []
     for row in rows:
@@ -141,23 +153,27 @@ def _join_commits(rows: list[dict[str, Any]]) -> tuple[str, str | None, str | No
             spans.append(Span(below, (above,), row["entries"], above))
     try:
         whole = reduce(join, spans, EMPTY)
-        if whole.below and detail is None:
+        if whole.below and whole.below[0].hex() != begin.head and detail is None:
             raise BrokenLink("the log does not reach its beginning", entry=whole.below[0].hex())
     except BrokenLink as error:
         return "", entry or str(error.fields.get("entry")), detail or error.detail
     return (whole.above[0].hex() if whole.above else ""), entry, detail
 
 
-def _join_blocks(rows: list[dict[str, Any]]) -> tuple[str, str | None, str | None]:
+def _join_blocks(begin: Point, rows: list[dict[str, Any]]) -> tuple[str, str | None, str | None]:
     whole = join_spans([span_from_json(row["span"]) for row in rows if row["span"]])
     entry, detail = _first_fault(rows)
+    below = bytes.fromhex(begin.head) if begin.head else GENESIS
+    if whole.blocks and whole.fault is None and (whole.first, whole.below) != (begin.position, below):
+        fault = Fault(whole.first, "links", "the channel does not begin with its first block")
+        whole = replace(whole, fault=fault)
     if whole.fault is not None:
         index = "" if whole.fault.index is None else f", envelope {whole.fault.index}"
         return whole.above.hex(), f"block {whole.fault.height}{index}", whole.fault.detail
     return whole.above.hex(), entry, detail
 
 
-def _join_messages(rows: list[dict[str, Any]]) -> tuple[str, str | None, str | None]:
+def _join_messages(_begin: Point, rows: list[dict[str, Any]]) -> tuple[str, str | None, str | None]:
     head = json.loads(rows[-1]["span"])["above"] if rows else ""
     return (head, *_first_fault(rows))
 
@@ -226,6 +242,11 @@ def verify_tables(spark: SparkSession, warehouse: Warehouse) -> Report:
         return Report((), (Step("manifests", "failed", error.detail),))
     steps.append(Step("manifests", "passed", f"{len(manifests)} batches, each on the one before"))
     steps.append(_files(warehouse, manifests))
+    if warehouse.delta_mark.exists():
+        odd = check_delta(warehouse, manifests)
+        steps.append(
+            Step("delta", "failed" if odd else "passed", odd or "the Delta logs name the same files")
+        )
     at = Offset()
     for manifest in manifests:
         at = at.merged(manifest.end)

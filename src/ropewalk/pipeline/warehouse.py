@@ -5,6 +5,7 @@ root. The manifests are the truth: files no manifest names were never written.
     <warehouse>/<table>/part-….parquet               tables that are made anew (deployments, consumer_lag)
     <warehouse>/_ropewalk/batches/<n>.json           manifests, each naming the digest of the one before
     <warehouse>/_ropewalk/runs/<time>-<job>.json     what ran, and how it ended
+    <warehouse>/<table>/_delta_log/…                 for other readers, where it was asked for; follows the manifests
 """
 
 from __future__ import annotations
@@ -18,17 +19,21 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import BrokenLink, Conflict, Damaged, NotFound
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 from ropewalk.pipeline.offsets import Offset
 
-__all__ = ["GROWING", "REMADE", "Manifest", "StoredFile", "Warehouse"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["DELTA_LOG", "GROWING", "REMADE", "Manifest", "StoredFile", "Warehouse", "write_plainly"]
 
 GROWING = ("events", "events_rejected", "blocks", "commits", "gossip_dag")
 REMADE = ("deployments", "deployment_measures", "consumer_lag")
+DELTA_LOG = "_delta_log"  # a folder inside a table's, where somebody asked for it
 CHUNK = 1 << 20
 
 
@@ -123,6 +128,7 @@ class Warehouse:
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self.home = self.path / "_ropewalk"
+        self.delta_mark = self.home / "delta"
         self._desk = self.home / "staging" / secrets.token_hex(8)
 
     def make(self) -> Warehouse:
@@ -168,6 +174,10 @@ class Warehouse:
                     f"{self.path} is being written by another process",
                     advice="A warehouse has one writer at a time; wait for it to end.",
                 ) from error
+            known: list[Manifest] = []
+            with contextlib.suppress(Damaged, BrokenLink):
+                known = self.manifests()
+            self._follow_delta(known)  # before anything a Delta log may still name is swept away
             self.sweep()
             yield
         finally:
@@ -206,6 +216,8 @@ class Warehouse:
         self._desk.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists():
+            if (target / DELTA_LOG).exists():
+                (target / DELTA_LOG).rename(self.staging(name) / DELTA_LOG)
             target.rename(old)
         self.staging(name).rename(target)
         shutil.rmtree(old, ignore_errors=True)
@@ -219,6 +231,8 @@ class Warehouse:
 
         found = []
         for path in sorted(folder.rglob("*.parquet")):
+            if DELTA_LOG in path.parts:
+                continue
             rows = pq.read_metadata(path).num_rows
             name = path.relative_to(self.path).as_posix()
             found.append(StoredFile(name, _digest(path), path.stat().st_size, rows))
@@ -239,6 +253,13 @@ class Warehouse:
             os.fsync(stream.fileno())
         beside.replace(target)
         _sync(target.parent)
+        self._follow_delta(self.manifests())
+
+    def _follow_delta(self, manifests: list[Manifest]) -> None:
+        if manifests and self.delta_mark.exists():
+            from ropewalk.pipeline.delta import follow_delta
+
+            follow_delta(self, manifests)
 
     def current_files(self, manifests: Iterable[Manifest]) -> dict[str, list[StoredFile]]:
         """The files that make up each table now."""
@@ -268,6 +289,15 @@ class Warehouse:
             json.loads(path.read_text(encoding="utf-8"))
             for path in sorted((self.home / "runs").glob("*.json"))
         ]
+
+
+def write_plainly(spark: SparkSession) -> None:
+    """Let Spark write Parquet as every reader expects it: times in microseconds, a VARIANT as two binaries.
+
+    Left alone, Spark splits a VARIANT up by what the first rows hold, each file in its own way.
+    """
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    spark.conf.set("spark.sql.variant.inferShreddingSchema", "false")
 
 
 def _digest(path: Path) -> str:

@@ -123,6 +123,7 @@ def _tables(stage: Stage, place: Place, spark: object) -> None:
     from ropewalk.cli.pipeline import now_ms
     from ropewalk.node.bundle import export_blocks, verify_bundle
     from ropewalk.node.ledger import read_settings
+    from ropewalk.node.replay import replay_channel
     from ropewalk.pipeline.export import export_channels
     from ropewalk.pipeline.ingest import Ingest
     from ropewalk.pipeline.replay import replay_channels
@@ -165,7 +166,7 @@ def _tables(stage: Stage, place: Place, spark: object) -> None:
     if not report.ok:
         raise RopewalkError("the demo's own logs do not verify")
     stage.good(f"verify: {entries} entries of {len(report.logs)} logs in parallel ranges that join")
-    for replayed in replay_channels(session, place.git_dir, "counts"):
+    for replayed in replay_channels(session, place.git_dir, "counts", replay_channel):
         stage.good(
             f"replay: {replayed.channel}, {replayed.envelopes} envelopes, state {replayed.state_root[:16]}…"
         )

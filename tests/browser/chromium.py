@@ -1,0 +1,122 @@
+"""A real Chromium without a window, driven over its own protocol: open a page, change its size, ask what it shows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from websockets.sync.client import ClientConnection, connect
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+START_S = 120  # a cold browser on a loaded machine
+
+
+def find() -> str | None:
+    """The browser, if there is one."""
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+class Page:
+    """One tab."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+        self.requests: list[str] = []
+        self.errors: list[str] = []
+        self._number = 0
+        self._session: str | None = None
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Network", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> Any:
+        """Ask and wait for the answer; what happens meanwhile is noted."""
+        self._number += 1
+        number = self._number
+        message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        self.socket.send(json.dumps(message))
+        while True:
+            answer = json.loads(self.socket.recv(timeout=START_S))
+            if answer.get("id") == number:
+                assert "error" not in answer, answer
+                return answer["result"]
+            self._note(answer)
+
+    def open(self, path: Path, width: int, *, dark: bool = False) -> None:
+        """Show a file at a width, light or dark, and wait until it stands."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+        )
+        self.call("Page.navigate", url=path.absolute().as_uri())
+        deadline = time.monotonic() + START_S
+        while self.ask("document.readyState + location.href") != "complete" + path.absolute().as_uri():
+            assert time.monotonic() < deadline, "the page does not finish"
+
+    def ask(self, expression: str) -> Any:
+        """The value of an expression in the page."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def _note(self, told: dict[str, Any]) -> None:
+        if told.get("method") == "Network.requestWillBeSent":
+            self.requests.append(told["params"]["request"]["url"])
+        if told.get("method") in ("Log.entryAdded", "Runtime.exceptionThrown"):
+            self.errors.append(json.dumps(told["params"]))
+
+
+@contextmanager
+def browser() -> Iterator[Page]:
+    """A browser with one tab, gone afterwards with all it kept."""
+    program = find()
+    assert program is not None
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        process = subprocess.Popen(
+            [
+                program,
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--remote-debugging-port=0",
+                f"--user-data-dir={folder}",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            with connect(_address(Path(folder), process), max_size=None) as socket:
+                yield Page(socket)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _address(folder: Path, process: subprocess.Popen[bytes]) -> str:
+    """Where it listens, which it writes down once it does."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the browser ended"
+        lines = (
+            (folder / "DevToolsActivePort").read_text().splitlines()
+            if (folder / "DevToolsActivePort").exists()
+            else []
+        )
+        if len(lines) == 2:
+            return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
+        time.sleep(0.05)
+    raise AssertionError("the browser does not listen")

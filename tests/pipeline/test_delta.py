@@ -1,0 +1,163 @@
+"""Delta logs beside the tables: other readers see what the manifests say, whatever happened in between."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from ropewalk.errors import Damaged, Invalid, Unavailable
+from ropewalk.pipeline.compact import merge_files
+from ropewalk.pipeline.delta import check_delta, delta_versions, keep_delta
+from ropewalk.pipeline.frames import to_arrow
+from ropewalk.pipeline.ingest import Ingest
+from ropewalk.pipeline.offsets import Offset
+from ropewalk.pipeline.verify import verify_tables
+from ropewalk.pipeline.warehouse import GROWING, Manifest, Warehouse
+from tests.pipeline.world import NOON_MS, World
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+SCHEMA = pa.schema([("n", pa.int64()), ("time", pa.timestamp("us", tz="UTC"))])
+
+
+def write(store: Warehouse, count: int, *tables: str, replaces: tuple[str, ...] = ()) -> Manifest:
+    """A batch as ingest writes one, without Spark."""
+    known = store.manifests()
+    files = {}
+    for table in tables:
+        staged = store.staging(table)
+        staged.mkdir(parents=True)
+        name = "part-00000.parquet" if table == "consumer_lag" else f"part-{len(known)}.parquet"
+        rows = {"n": [len(known)] * count, "time": [NOON_MS * 1000] * count}
+        pq.write_table(pa.table(rows, schema=SCHEMA), staged / name)
+        grows = table in GROWING
+        place = store.batch_folder(table, len(known) + 1) if grows else store.path / table
+        store.put_in_place(table, place)
+        files[table] = store.files_in(place)
+    before = known[-1].digest if known else None
+    made = Manifest(
+        len(known) + 1, before, "s", "strict", NOON_MS, Offset(), Offset(), (), files, (), replaces
+    )
+    store.commit(made)
+    return made
+
+
+def rows_in(store: Warehouse, table: str) -> list[int]:
+    return sorted(DeltaTable(str(store.path / table)).to_pyarrow_table()["n"].to_pylist())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Warehouse:
+    made = Warehouse(tmp_path / "tables")
+    keep_delta(made)
+    with made.writing():
+        write(made, 2, "events", "deployments", "consumer_lag")
+        write(made, 1, "events", "consumer_lag")
+    return made
+
+
+def test_every_batch_is_a_version_and_a_remade_table_has_only_its_newest_rows(store: Warehouse):
+    assert delta_versions(store, store.manifests()) == {"events": 1, "deployments": 0, "consumer_lag": 1}
+    assert rows_in(store, "events") == [0, 0, 1] and rows_in(store, "consumer_lag") == [1]
+    with store.writing():
+        write(store, 3, "events", "deployments")
+    assert rows_in(store, "deployments") == [2, 2, 2]
+    assert DeltaTable(str(store.path / "events")).transaction_version("ropewalk") == 3
+
+
+def test_a_merge_replaces_files_and_changes_no_row(store: Warehouse):
+    with store.writing():
+        old = tuple(file.name for file in store.current_files(store.manifests())["events"])
+        write(store, 3, "events", replaces=old)
+    newest = DeltaTable(str(store.path / "events"))
+    assert len(newest.file_uris()) == 1 and rows_in(store, "events") == [2, 2, 2]
+    (told,) = newest.history(1)
+    assert told["batch"] == "3"
+    with store.writing():
+        pass  # nothing new: no further version
+    assert newest.version() == delta_versions(store, store.manifests())["events"]
+
+
+def test_a_writer_that_died_before_the_delta_log_is_caught_up_with(store: Warehouse):
+    store.delta_mark.unlink()  # as if the process had ended right after its manifest
+    with store.writing():
+        write(store, 1, "events")
+    assert "events" in str(check_delta(store, store.manifests()))
+    store.delta_mark.touch()
+    with store.writing():
+        assert rows_in(store, "events") == [0, 0, 1, 2]
+    assert check_delta(store, store.manifests()) is None
+
+
+def test_a_delta_log_that_was_deleted_is_made_again_and_a_broken_one_is_named(store: Warehouse):
+    log = store.path / "events" / "_delta_log"
+    shutil.rmtree(log)
+    with store.writing():
+        assert rows_in(store, "events") == [0, 0, 1]
+    (log / "00000000000000000000.json").write_text("{nonsense")
+    with pytest.raises(Damaged, match="Delta log of events"), store.writing():
+        pass
+
+
+def test_files_that_split_variants_up_are_refused_before_anything_is_promised(tmp_path: Path):
+    store = Warehouse(tmp_path / "tables").make()
+    with store.writing():
+        made = write(store, 1, "events")
+    split = pa.struct([("metadata", pa.binary()), ("typed_value", pa.struct([("n", pa.int64())]))])
+    path = store.path / made.files["events"][0].name
+    pq.write_table(pa.table({"payload": pa.array([None], split)}), path)
+    with pytest.raises(Invalid, match="split form"):
+        keep_delta(store)
+    assert not store.delta_mark.exists()
+
+
+def test_without_the_library_one_line_says_what_to_install(tmp_path: Path, monkeypatch: Any):
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(Unavailable) as caught:
+        keep_delta(Warehouse(tmp_path / "tables"))
+    assert 'pip install "ropewalk[delta]"' in caught.value.advice_now
+
+
+def test_other_readers_see_the_fold_after_ingest_merge_and_more(spark: Any, world: World, tmp_path: Path):
+    from pyspark.sql.variant_utils import VariantUtils
+
+    store = Warehouse(tmp_path / "tables")
+
+    def ingest() -> None:
+        Ingest(spark, world.path, store.path, now_ms=lambda: NOON_MS, rows_per_batch=20).once()
+
+    def seen() -> dict[tuple[Any, ...], str]:
+        columns = ["topic", "position", "leaf_index", "content_id", "payload"]
+        rows = DeltaTable(str(store.path / "events")).to_pyarrow_table(columns=columns).to_pylist()
+        found = {
+            tuple(row[name] for name in columns[:4]): VariantUtils.to_json(
+                row["payload"]["value"], row["payload"]["metadata"], "UTC"
+            )
+            for row in rows
+        }
+        assert len(found) == len(rows)
+        return found
+
+    def fold() -> dict[tuple[Any, ...], str]:
+        columns = "topic,position,leaf_index,content_id,payload"
+        rows = to_arrow(world.path, columns=columns).to_pylist()
+        return {tuple(row.values())[:4]: row["payload"] for row in rows}
+
+    keep_delta(store)
+    ingest()
+    assert seen() == fold() and len(fold()) == 47
+    assert merge_files(spark, store, NOON_MS) is not None
+    assert seen() == fold()
+    world.git("prod", 2)
+    ingest()
+    assert seen() == fold()
+    deployed = DeltaTable(str(store.path / "deployments")).to_pyarrow_table()
+    assert deployed.num_rows == 19
+    steps = {step.name: step.status for step in verify_tables(spark, store).steps}
+    assert steps["delta"] == steps["events"] == steps["files"] == "passed"
