@@ -7,6 +7,7 @@ stands. What lies below the damage is reachable only through an index from befor
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from ropewalk.errors import RopewalkError
 from ropewalk.gitlog.commit import parse_message
@@ -75,6 +76,8 @@ def salvage(
     descent = _Descent(store, layout, topic, known.head)
     index.forget(line)
     found = index.catch_up(line, head, descent.describe, None)
+    if seen not in (None, head, descent.lost) and not _holds(descent, index, (ref, line), str(seen)):
+        return None  # it may be another history: nothing of it is placed
     base = known.count if descent.reached else 0
     if descent.lost:
         placed = _height_of_lost(store, index, line, found)
@@ -83,6 +86,15 @@ def salvage(
         base = placed
     start = known.count if descent.lost else base
     return base + found.count, Gap(start, base, reason, descent.lost, line)
+
+
+def _holds(descent: _Descent, index: GitIndex, lines: tuple[str, ...], seen: str) -> bool:
+    """Whether the head seen last lies below the damage, or above it."""
+    told = partial(describe, descent.store, descent.layout, descent.topic)
+    try:
+        return any(index.holds(line, seen, told) for line in lines)
+    except RopewalkError:
+        return False
 
 
 def _covered(store: GitStore, index: GitIndex, layout: Layout, topic: str, seen: str | None) -> Extent:

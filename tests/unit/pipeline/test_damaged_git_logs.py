@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import zlib
 from pathlib import Path
 
@@ -133,6 +134,22 @@ def test_a_lost_head_leaves_what_the_index_knows(world: World):
     assert [n for n, verdict in found if verdict == "passed"] == list(range(len(known)))
 
 
+def test_damage_does_not_hide_a_rewritten_history(world: World):
+    """Nothing above a lost commit is believed if the head seen last is neither above nor below it."""
+    old = ids(world)
+    head = _git_parent(world, HEAD, 6)
+    subprocess.run(["git", "-C", str(world.place.git_dir), "update-ref", HEAD, head], check=True)
+    (world.place.home / "seen" / HEAD).write_text(head + "\n")
+    lost = world.git("prod", 8)[2]
+    unpack(world)
+    forget(world, seen=False)
+    GitLogs(world.place).seen.set(HEAD, old[-1])
+    spoil(world, lost)
+    rows = to_arrow(world.path, topics="prod", verify="quarantine").to_pylist()
+    assert {row["entry_id"] for row in rows if row["verdict"] == "passed"} <= set(old)
+    assert any(row["verdict"] == "failed" for row in rows)
+
+
 def test_a_repaired_log_is_whole_again(world: World):
     lost = ids(world)[4]
     path = world.place.git_dir / "objects" / lost[:2] / lost[2:]
@@ -147,8 +164,6 @@ def test_a_repaired_log_is_whole_again(world: World):
 
 
 def _git_parent(world: World, oid: str, back: int) -> str:
-    import subprocess
-
     done = subprocess.run(
         ["git", "-C", str(world.place.git_dir), "rev-parse", f"{oid}~{back}"],
         check=True,
