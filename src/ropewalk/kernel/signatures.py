@@ -121,7 +121,7 @@ def _ed25519_open(secret: bytes) -> tuple[bytes, _Sign]:
 def _ed25519_verify(key: bytes, message: bytes, signature: bytes) -> None:
     if signature[:32] in _ED_REFUSED:
         raise SigInvalid("Ed25519: R has a non-canonical encoding or small order", alg="ed25519", reason="R")
-    if int.from_bytes(signature[32:], "little") >= _ED_L:
+    if signature[63] >= 0x10 and int.from_bytes(signature[32:], "little") >= _ED_L:  # L is just above 2^252
         raise SigInvalid("Ed25519: S is not below the order of the group", alg="ed25519", reason="S")
     sign_open, bad_signature = _sodium()
     try:

@@ -12,15 +12,12 @@ That is why base64 must be canonical and why keys and signatures have fixed leng
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
-from binascii import Error as Base64Error
-from binascii import a2b_base64, b2a_base64
+from binascii import a2b_base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from functools import lru_cache
-from typing import Any, Final, Literal, NewType, cast
+from functools import cached_property, lru_cache
+from typing import Any, Final, NewType, cast
 
 import orjson
 
@@ -29,11 +26,26 @@ from ropewalk.kernel import cbor, jcs, schema
 from ropewalk.kernel.digest import Tag, blake3
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.kernel.proofs import LEDGER
+from ropewalk.ledger.fields import (
+    DEFAULT_SIGNED,
+    FIELDS,
+    MINIMUM_SIGNED,
+    NANOS,
+    OPTIONAL,
+    SCHEMA,
+    STRICT_SIGNED,
+    EventClass,
+    Level,
+    decode_base64,
+    parse_timestamp,
+)
+from ropewalk.ledger.mould import learn, recast
 
 __all__ = [
     "DEFAULT_SIGNED",
     "FIELDS",
     "MINIMUM_SIGNED",
+    "NANOS",
     "STRICT_SIGNED",
     "Envelope",
     "EnvelopeId",
@@ -56,71 +68,10 @@ __all__ = [
 EnvelopeId = NewType("EnvelopeId", bytes)
 """32 bytes; written as 64 hex digits."""
 
-EventClass = Literal["Command", "Observation", "Result", "Alert", "Attestation", "CapabilityAdvertisement"]
-Level = Literal["public", "internal", "confidential", "restricted"]
-
-SCHEMA: Final = "ledger/envelope"
-FIELDS: Final = (
-    "protocol_version",
-    "domain",
-    "event_class",
-    "event_type",
-    "correlation_id",
-    "causality_chain",
-    "timestamp",
-    "origin_identity",
-    "attestation_evidence",
-    "payload_hash",
-    "payload_ref",
-    "integrity_proof",
-    "confidentiality_tag",
-    "policy_tag",
-    "signature",
-    "payload",
-)
-OPTIONAL: Final = (
-    "correlation_id",
-    "causality_chain",
-    "attestation_evidence",
-    "payload_ref",
-    "integrity_proof",
-    "confidentiality_tag",
-    "policy_tag",
-)
-# S4 §7.2, in its order.
-DEFAULT_SIGNED: Final = (
-    "protocol_version",
-    "domain",
-    "event_class",
-    "event_type",
-    "correlation_id",
-    "causality_chain",
-    "timestamp",
-    "origin_identity",
-    "payload_hash",
-    "integrity_proof",
-    "confidentiality_tag",
-    "policy_tag",
-)
-# Evidence and the place of a detached payload can be stripped unless they are signed too.
-STRICT_SIGNED: Final = (*DEFAULT_SIGNED, "payload_ref", "attestation_evidence")
-# Without these a signature does not say who said what, when and where.
-MINIMUM_SIGNED: Final = (
-    "protocol_version",
-    "domain",
-    "event_class",
-    "event_type",
-    "timestamp",
-    "origin_identity",
-    "payload_hash",
-)
-
 ENVELOPE_BYTES_MAX: Final = 4 << 20  # what a peer may send at all
 INLINE_BYTES_MAX: Final = 1 << 20  # beyond this the payload must be detached
-NANOS: Final = 10**9
 _SIGNATURE_TAG: Final = bytes(Tag.SIGNATURE)
-
-_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", re.ASCII)
+_OPTIONAL: Final = frozenset(OPTIONAL)
 
 
 @dataclass(frozen=True)
@@ -136,8 +87,19 @@ class Envelope:
 
     raw: bytes
     id: EnvelopeId
-    value: dict[str, Any]
+    # All members; where they came out of a mould, all but payload, payload_hash, timestamp and the sig.
+    fields: dict[str, Any] = field(repr=False, compare=False)
+    # The key that must have signed; an attested domain uses the algorithm its signature names.
+    public_key: PublicKey = field(repr=False, compare=False)
     signature_bytes: bytes = field(repr=False, compare=False)
+    hash_holds: bool = field(
+        default=False, repr=False, compare=False
+    )  # the payload was seen to have its hash
+
+    @cached_property
+    def value(self) -> dict[str, Any]:
+        """What the canonical bytes mean."""
+        return cast(dict[str, Any], orjson.loads(self.raw))
 
     @property
     def hex_id(self) -> str:
@@ -147,34 +109,34 @@ class Envelope:
     @property
     def protocol_version(self) -> str:
         """Semantic version of the envelope's own format."""
-        return cast(str, self.value["protocol_version"])
+        return cast(str, self.fields["protocol_version"])
 
     @property
     def domain(self) -> str:
         """The logical boundary it belongs to; not the channel."""
-        return cast(str, self.value["domain"])
+        return cast(str, self.fields["domain"])
 
     @property
     def event_class(self) -> EventClass:
         """One of the six classes of S4 §3.2."""
-        return cast(EventClass, self.value["event_class"])
+        return cast(EventClass, self.fields["event_class"])
 
     @property
     def event_type(self) -> str:
         """What kind of event, in the words of its domain."""
-        return cast(str, self.value["event_type"])
+        return cast(str, self.fields["event_type"])
 
     @property
     def correlation_id(self) -> str | None:
         """What ties a Result to its Command."""
-        return self.value.get("correlation_id")
+        return self.fields.get("correlation_id")
 
     @property
     def causality_chain(self) -> tuple[str, ...]:
         """Ids of ancestors, oldest first, then the correlation id; empty if absent."""
-        return tuple(self.value.get("causality_chain", ()))
+        return tuple(self.fields.get("causality_chain", ()))
 
-    @property
+    @cached_property
     def timestamp(self) -> str:
         """When its author says it was made."""
         return cast(str, self.value["timestamp"])
@@ -183,14 +145,6 @@ class Envelope:
     def timestamp_ns(self) -> int:
         """The same in nanoseconds since the epoch."""
         return parse_timestamp(self.timestamp)
-
-    @property
-    def public_key(self) -> PublicKey:
-        """The key that must have signed; an attested domain uses the algorithm its signature names."""
-        identity = self.value["origin_identity"]
-        kind = identity["identity_type"]
-        alg = self.value["signature"]["alg"] if kind == "attested-domain" else kind
-        return _public_key(alg, identity["public_key"])
 
     @property
     def payload(self) -> jcs.Json:
@@ -210,13 +164,13 @@ class Envelope:
     @property
     def level(self) -> Level:
         """How confidential it is; nothing said means public (S4 §8)."""
-        tag = self.value.get("confidentiality_tag")
+        tag = self.fields.get("confidentiality_tag")
         return cast(Level, tag["level"]) if tag else "public"
 
     @property
     def signed_fields(self) -> tuple[str, ...]:
         """The names the signature covers, in its order."""
-        return tuple(self.value["signature"]["signed_fields"])
+        return tuple(self.fields["signature"]["signed_fields"])
 
     @property
     def unsigned_fields(self) -> tuple[str, ...]:
@@ -244,30 +198,17 @@ class Envelope:
             return jcs.encode(self.value["payload"])
         return self.raw[self.raw.index(b',"payload":') + 11 : self.raw.rindex(b',"payload_hash":"')]
 
-    @property
+    @cached_property
     def preimage(self) -> bytes:
         """The bytes its author signed."""
-        made: bytes | None = self.__dict__.get(
-            "_preimage"
-        )  # kept: it is signed over, and named as the intent
-        if made is None:
-            made = self.__dict__["_preimage"] = self._make_preimage()
-        return made
-
-    def _make_preimage(self) -> bytes:
-        value = self.value
-        names = value["signature"]["signed_fields"]
-        if "payload" in names or "attestation_evidence" in value:
-            return signature_preimage(value)
-        # All other members are texts, lists of texts and objects with ASCII keys: there is one way to write them.
-        return _SIGNATURE_TAG + orjson.dumps(
-            [[name, value.get(name)] for name in names], option=orjson.OPT_SORT_KEYS
-        )
+        return _fast_preimage(self.value)
 
     @property
     def intent(self) -> bytes:
         """Digest of what was signed: the same for every signature over one statement."""
-        made: bytes | None = self.__dict__.get("_intent")
+        made: bytes | None = self.__dict__.get(
+            "_intent"
+        )  # a cached_property takes a lock, which costs as much again
         if made is None:
             made = self.__dict__["_intent"] = blake3(self.preimage)
         return made
@@ -286,12 +227,17 @@ def parse(raw: bytes) -> Envelope:
             size=len(raw),
             limit=ENVELOPE_BYTES_MAX,
         )
+    known = _recast(raw)
+    if known is not None:
+        return known
     try:
         value = jcs.parse_canonical(raw)
     except InvalidJson:  # another layout, or wrong; only parsing again can tell
         return _from_value(jcs.parse(raw))
-    checked = _checked(value)
-    return _envelope(raw if checked is value else jcs.encode(checked), checked)
+    checked, key = _checked(value)
+    if checked is not value:
+        return _envelope(jcs.encode(checked), checked, key)
+    return _learnt(_envelope(raw, checked, key))
 
 
 def parse_stored(raw: bytes, known_id: bytes | None = None) -> Envelope:
@@ -299,11 +245,14 @@ def parse_stored(raw: bytes, known_id: bytes | None = None) -> Envelope:
 
     `known_id` is the id where the caller has computed it from these bytes already.
     """
+    known = _recast(raw, known_id)
+    if known is not None:
+        return known
     value = jcs.parse_canonical(raw)
-    checked = _checked(value)
+    checked, key = _checked(value)
     if checked is not value:
         raise InvalidEnvelope("null optionals are not canonical", where="", schema=SCHEMA)
-    return _envelope(raw, checked, known_id)
+    return _learnt(_envelope(raw, checked, key, known_id))
 
 
 def parse_cbor(raw: bytes) -> Envelope:
@@ -368,6 +317,17 @@ def signature_preimage(value: dict[str, Any]) -> bytes:
     """
     return Tag.SIGNATURE + jcs.encode(
         [[name, value.get(name)] for name in value["signature"]["signed_fields"]]
+    )
+
+
+def _fast_preimage(value: dict[str, Any]) -> bytes:
+    """The same for a checked value, without a walk over it where nothing in it can be written in two ways."""
+    names = value["signature"]["signed_fields"]
+    if "payload" in names or "attestation_evidence" in value:
+        return signature_preimage(value)
+    # All other members are texts, lists of texts and objects with ASCII keys.
+    return _SIGNATURE_TAG + orjson.dumps(
+        list(zip(names, map(value.get, names), strict=True)), option=orjson.OPT_SORT_KEYS
     )
 
 
@@ -439,72 +399,54 @@ def build(
     return _from_value(value)
 
 
-@lru_cache(maxsize=4096)
-def parse_timestamp(text: str) -> int:
-    """Nanoseconds since the epoch of an RFC 3339 time in UTC with `Z` and up to nine digits of fraction.
-
-    >>> parse_timestamp("1970-01-01T00:00:01.5Z")
-    1500000000
-    """
-    found = _TIMESTAMP.fullmatch(text)
-    try:
-        if found is None:
-            raise ValueError
-        seconds = int(datetime.fromisoformat(found[1]).replace(tzinfo=UTC).timestamp())
-    except ValueError as error:
-        raise InvalidEnvelope(
-            f"timestamp {text[:64]!r}: expected RFC 3339 in UTC, as 2024-11-01T12:00:00Z",
-            where="/timestamp",
-            schema=SCHEMA,
-        ) from error
-    return seconds * NANOS + int((found[2] or "").ljust(9, "0"))
-
-
-def decode_base64(text: str, where: str) -> bytes:
-    """The bytes of canonical base64: padded, without stray bits.
-
-    >>> decode_base64("AQ==", "/x")
-    b'\\x01'
-    >>> decode_base64("AR==", "/x")
-    Traceback (most recent call last):
-    ropewalk.errors.InvalidEnvelope: /x: not canonical base64 (padded, trailing bits zero)
-    """
-    try:
-        raw = a2b_base64(text)
-        if b2a_base64(raw, newline=False) == text.encode():  # which no lax reading survives
-            return raw
-    except (Base64Error, ValueError):
-        pass
-    raise InvalidEnvelope(
-        f"{where}: not canonical base64 (padded, trailing bits zero)", where=where, schema=SCHEMA
-    )
-
-
 def _from_value(value: Any) -> Envelope:
-    checked = _checked(value)
-    return _envelope(jcs.encode(checked), checked)
+    checked, key = _checked(value)
+    return _envelope(jcs.encode(checked), checked, key)
 
 
-def _envelope(raw: bytes, checked: dict[str, Any], known_id: bytes | None = None) -> Envelope:
-    signature = a2b_base64(checked["signature"]["sig"])  # the schema admits only the canonical spelling
+def _envelope(raw: bytes, checked: dict[str, Any], key: PublicKey, known_id: bytes | None = None) -> Envelope:
     if len(raw) > INLINE_BYTES_MAX and checked["payload"] is not None:
         raise TooLarge(
             f"envelope of {len(raw)} canonical bytes; beyond {INLINE_BYTES_MAX} the payload must be detached",
             size=len(raw),
             limit=INLINE_BYTES_MAX,
         )
-    return Envelope(raw, EnvelopeId(known_id or envelope_id(raw)), checked, signature)
+    made = Envelope(
+        raw,
+        EnvelopeId(known_id or LEDGER.leaf(raw)),
+        checked,
+        key,
+        a2b_base64(checked["signature"]["sig"]),  # the schema admits one spelling only
+    )
+    made.__dict__["value"] = checked
+    return made
 
 
-def _checked(document: Any) -> dict[str, Any]:
-    """The value without null optionals, if it keeps the schema and the forms the schema cannot say."""
+def _recast(raw: bytes, known_id: bytes | None = None) -> Envelope | None:
+    """The envelope if its mould is known, without reading it in full."""
+    facts = recast(raw) if len(raw) <= INLINE_BYTES_MAX else None
+    if facts is None:
+        return None
+    facts["id"] = known_id or LEDGER.leaf(raw)
+    made = object.__new__(Envelope)
+    made.__dict__.update(
+        facts
+    )  # what a frozen class does instead would cost as much as the rest of this function
+    return made
+
+
+def _learnt(envelope: Envelope) -> Envelope:
+    learn(envelope.raw, envelope.value, envelope.public_key, envelope.preimage)
+    return envelope
+
+
+def _checked(document: Any) -> tuple[dict[str, Any], PublicKey]:
+    """The value without null optionals, if it keeps the schema and the forms the schema cannot say; and its key."""
     if not isinstance(document, dict):
         raise InvalidEnvelope("an envelope is an object", where="", schema=SCHEMA)
     value: dict[str, Any] = document
-    for name in OPTIONAL:
-        if name in value and value[name] is None:
-            value = {k: v for k, v in value.items() if v is not None or k not in OPTIONAL}
-            break
+    if not _OPTIONAL.isdisjoint(value) and any(name in value and value[name] is None for name in OPTIONAL):
+        value = {k: v for k, v in value.items() if v is not None or k not in _OPTIONAL}
     stamp = value.get("timestamp")
     if not isinstance(stamp, str):
         # Integers are allowed by S4 §3.1, but nothing signed can be normalised without breaking the signature.
@@ -513,13 +455,13 @@ def _checked(document: Any) -> dict[str, Any]:
     parse_timestamp(stamp)
     identity = value["origin_identity"]
     kind = identity["identity_type"]
+    alg = value["signature"]["alg"] if kind == "attested-domain" else kind
     try:
-        _public_key(value["signature"]["alg"] if kind == "attested-domain" else kind, identity["public_key"])
+        return value, _public_key(alg, identity["public_key"])
     except InvalidKey as error:
         raise InvalidEnvelope(
             f"origin_identity: {error.detail}", where="/origin_identity/public_key", schema=SCHEMA
         ) from error
-    return value
 
 
 @lru_cache(maxsize=4096)

@@ -45,7 +45,7 @@ def marks_of(header: Header, envelopes: Sequence[Envelope]) -> Marks:
         header.merkle_root,
         header.timestamp_ns,
         tuple(envelope.id for envelope in envelopes),
-        tuple(_claim(envelope.value) for envelope in envelopes),
+        tuple(_claim(envelope.fields) for envelope in envelopes),
         tuple(envelope.intent for envelope in envelopes),
     )
 

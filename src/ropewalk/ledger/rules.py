@@ -6,7 +6,7 @@ A verdict lists all eight: passed, failed or not checked, and why.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, NoReturn, Protocol
@@ -29,6 +29,7 @@ from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.report import Status
 from ropewalk.ledger.binding import check_binding
 from ropewalk.ledger.envelope import FIELDS, MINIMUM_SIGNED, Envelope, decode_base64
+from ropewalk.ledger.marks import CLAIMING
 from ropewalk.ledger.policy import Decision, Policy
 
 __all__ = [
@@ -39,10 +40,13 @@ __all__ = [
     "Finding",
     "History",
     "Position",
+    "Spread",
     "Verdict",
+    "check_signatures",
     "judge",
     "judge_alone",
     "judge_in_place",
+    "one_hand",
     "rule_1_canonical_hash",
     "rule_2_signature_scope",
     "rule_3_causality",
@@ -179,11 +183,13 @@ def judge(envelope: Envelope, context: Context) -> Verdict:
     return judge_in_place(envelope, context, alone, decision)
 
 
-def judge_alone(envelope: Envelope, context: Context) -> tuple[dict[int, Finding], Decision | None]:
-    """The rules that need no channel, and the policy; may run in any thread."""
+def judge_alone(
+    envelope: Envelope, context: Context, signature: Finding | None = None
+) -> tuple[dict[int, Finding], Decision | None]:
+    """The rules that need no channel, and the policy. `signature` is what rule 2 found, where it was asked before."""
     findings = {
         1: rule_1_canonical_hash(envelope, context),
-        2: rule_2_signature_scope(envelope, context),
+        2: signature or rule_2_signature_scope(envelope, context),
         4: rule_4_version_gate(envelope, context),
         5: rule_5_attestation_binding(envelope, context),
         6: rule_6_confidentiality(envelope, context),
@@ -194,6 +200,26 @@ def judge_alone(envelope: Envelope, context: Context) -> tuple[dict[int, Finding
     # about when it was made, with what was configured then.
     checked = context.sealed or (context.evidence is not None and findings[5].status == "passed")
     return findings, context.policy.decide(envelope, checked)
+
+
+Spread = Callable[[Callable[[Sequence[Envelope]], list[Finding]], Sequence[Envelope]], list[Finding]]
+"""Who checks many signatures: gives the envelopes to the function, in as many shares as it has hands."""
+
+
+def one_hand(
+    act: Callable[[Sequence[Envelope]], list[Finding]], envelopes: Sequence[Envelope]
+) -> list[Finding]:
+    """All in one share."""
+    return act(envelopes)
+
+
+def check_signatures(envelopes: Sequence[Envelope]) -> list[Finding]:
+    """What rule 2 finds in each envelope.
+
+    Asked for many at once, and before the other rules: signatures are checked outside the interpreter's lock, so this
+    alone is worth sharing out. Threads that took turns with all the rest would only pull it from core to core.
+    """
+    return [rule_2_signature_scope(envelope) for envelope in envelopes]
 
 
 def judge_in_place(
@@ -218,21 +244,25 @@ def judge_in_place(
 
 def rule_1_canonical_hash(envelope: Envelope, _context: Context) -> Finding:
     """S4 §7.1: payload_hash is the hash of the canonical payload."""
+    if envelope.hash_holds:
+        return _PASSED[0]
     got = blake3(envelope.payload_raw).hex()
     if got == envelope.value["payload_hash"]:
         return _PASSED[0]
     if envelope.is_detached:
         return Finding(1, "not_checked", "the payload is detached")
-    return Finding(1, "failed", f"payload has hash {got}, the envelope says {envelope.value['payload_hash']}")
+    return Finding(
+        1, "failed", f"payload has hash {got}, the envelope says {envelope.fields['payload_hash']}"
+    )
 
 
-def rule_2_signature_scope(envelope: Envelope, _context: Context) -> Finding:
+def rule_2_signature_scope(envelope: Envelope, _context: Context | None = None) -> Finding:
     """S4 §7.2: the signature holds over the listed fields, and the list names what must be signed."""
-    signature = envelope.value["signature"]
+    signature = envelope.fields["signature"]
     fault = _scope_fault(tuple(signature["signed_fields"]))
     if fault is not None:
         return Finding(2, "failed", fault)
-    kind = envelope.value["origin_identity"]["identity_type"]
+    kind = envelope.fields["origin_identity"]["identity_type"]
     if kind not in (signature["alg"], "attested-domain"):
         return Finding(2, "failed", f"a {kind} identity cannot sign with {signature['alg']}")
     try:
@@ -256,8 +286,9 @@ def _scope_fault(names: tuple[str, ...]) -> str | None:
 
 def rule_3_causality(envelope: Envelope, context: Context) -> Finding:
     """S4 §7.3, §3.2: the chain ends in the correlation id, ancestors come first, a Result answers a Command."""
-    correlation_id, chain = envelope.correlation_id, envelope.value.get("causality_chain")
-    kind = envelope.event_class
+    fields = envelope.fields
+    correlation_id, chain = fields.get("correlation_id"), fields.get("causality_chain")
+    kind = fields["event_class"]
     if correlation_id is None and kind in ("Command", "Result"):
         return Finding(3, "failed", f"a {kind} carries a correlation id")
     if chain is not None:
@@ -301,7 +332,7 @@ def _check_ancestors(ancestors: list[str], history: History) -> Finding:
 
 def rule_4_version_gate(envelope: Envelope, context: Context) -> Finding:
     """S4 §7.4: the version is one we support."""
-    version = envelope.protocol_version
+    version = envelope.fields["protocol_version"]
     if version[: version.rindex(".")] in context.supported_minors:
         return _PASSED[3]
     supported = ", ".join(f"{minor}.x" for minor in sorted(context.supported_minors))
@@ -310,7 +341,7 @@ def rule_4_version_gate(envelope: Envelope, context: Context) -> Finding:
 
 def rule_5_attestation_binding(envelope: Envelope, context: Context) -> Finding:
     """S4 §7.5: evidence, where there is any, speaks of this payload; and holds, where the context can tell."""
-    if "attestation_evidence" not in envelope.value and envelope.value["event_class"] != "Attestation":
+    if "attestation_evidence" not in envelope.fields and envelope.fields["event_class"] != "Attestation":
         return _PASSED[4]
     status, detail = check_binding(envelope) if context.evidence is None else context.evidence(envelope)
     return Finding(5, status, detail)
@@ -318,7 +349,7 @@ def rule_5_attestation_binding(envelope: Envelope, context: Context) -> Finding:
 
 def rule_6_confidentiality(envelope: Envelope, context: Context) -> Finding:
     """S4 §7.6: restricted envelopes need a policy that lets them pass."""
-    if "confidentiality_tag" not in envelope.value:
+    if "confidentiality_tag" not in envelope.fields:
         return _PASSED[5]
     if context.policy is None:
         if envelope.level == "restricted" and context.policy_hash is not None:
@@ -334,7 +365,7 @@ def rule_6_confidentiality(envelope: Envelope, context: Context) -> Finding:
 
 def rule_7_integrity_proof(envelope: Envelope, context: Context) -> Finding:
     """S4 §7.7: a Merkle proof leads from a leaf to something this channel holds."""
-    proof = envelope.value.get("integrity_proof")
+    proof = envelope.fields.get("integrity_proof")
     if proof is None:
         return _PASSED[6]
     if proof["type"] != "merkle":
@@ -360,10 +391,10 @@ def rule_8_replay_protection(envelope: Envelope, context: Context) -> Finding:
     history = context.history
     if history is None:
         return Finding(8, "not_checked", "no channel to look in")
-    kind, correlation_id = envelope.event_class, envelope.correlation_id
-    if correlation_id is not None and kind in ("Command", "Result", "Alert"):
+    kind, correlation_id = envelope.fields["event_class"], envelope.fields.get("correlation_id")
+    if correlation_id is not None and kind in CLAIMING:
         place = history.claim(kind, correlation_id)
-        allowed = kind == "Alert" and (envelope.value.get("policy_tag") or {}).get("decision") == "allow"
+        allowed = kind == "Alert" and (envelope.fields.get("policy_tag") or {}).get("decision") == "allow"
         if place is not None and not allowed:
             return Finding(
                 8, "failed", f'{kind} "{correlation_id}" stands at height {place[0]}, index {place[1]}'

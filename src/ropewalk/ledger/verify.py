@@ -7,18 +7,26 @@ The first fault, by height, survives every join: it names the block, the envelop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from ropewalk.errors import RopewalkError
+from ropewalk.kernel.proofs import LEDGER
 from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.block import GENESIS, Block, Header, check_contents, check_signature
-from ropewalk.ledger.envelope import Envelope, envelope_id, parse_stored
+from ropewalk.ledger.envelope import Envelope, parse_stored
 from ropewalk.ledger.marks import CLAIMING, claim_key
-from ropewalk.ledger.policy import Decision, Policy
-from ropewalk.ledger.rules import Context, Finding, Position, judge_alone, judge_in_place
+from ropewalk.ledger.policy import Policy
+from ropewalk.ledger.rules import (
+    Context,
+    Position,
+    Spread,
+    check_signatures,
+    judge_alone,
+    judge_in_place,
+    one_hand,
+)
 from ropewalk.ledger.trust import Trust
 
 __all__ = [
@@ -33,7 +41,7 @@ __all__ = [
     "to_report",
 ]
 
-PIECE_ENVELOPES: Final = 32
+PIECE_ENVELOPES: Final = 128
 STEPS: Final = (
     "storage",
     "block_form",
@@ -82,22 +90,17 @@ Found = tuple[int, Sequence[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A few envelopes of one block on their way through the checks; the last one closes the block.
+    """A part of one block on its way through the checks, so that few envelopes are held at once.
 
-    Small, so that parsing the next piece, checking the signatures of this one and remembering the one before can go on
-    side by side without many envelopes being held at once.
+    The last one closes the block.
     """
 
     span: Span
     header: Header | None = None
     first: int = 0
-    envelopes: tuple[Envelope, ...] = ()
-    alone: tuple[tuple[dict[int, Finding], Decision | None], ...] = ()
+    envelopes: Sequence[Envelope] = ()
+    fault: Fault | None = None  # of what follows these envelopes and is none
     closes: bool = True
-
-
-Spread = Callable[[Callable[[Piece], Piece], Iterable[Piece]], Iterable[Piece]]
-"""How pieces are judged: `map`, or something that does the same with several hands and keeps the order."""
 
 
 def check_block(
@@ -113,8 +116,8 @@ def check_block(
     `height` is where it was found; it names the fault if the block cannot even say who it is.
     """
     span = EMPTY
-    for piece in map(partial(_judge_piece, policy), _pieces((height, lines), trust, deep)):
-        span = _close(span, piece, None)
+    for piece in _pieces((height, lines), trust, deep):
+        span = _close(span, piece, policy)
         if span.fault is not None:
             break
     return span
@@ -140,7 +143,7 @@ def _look(lines: Sequence[bytes], height: int, trust: Trust | None) -> tuple[Spa
             0,
         )
         step = "block_hashes"
-        ids: list[bytes] = [envelope_id(raw) for raw in block.envelopes]
+        ids = list(map(LEDGER.leaf, block.envelopes))
         check_contents(block, ids)
         step = "block_signatures"
         check_signature(block.record, trust.block_signers if trust is not None else None)
@@ -153,7 +156,7 @@ def _look(lines: Sequence[bytes], height: int, trust: Trust | None) -> tuple[Spa
 
 
 def _pieces(found: Found, trust: Trust | None, deep: bool) -> Iterator[Piece]:
-    """The block in pieces, its envelopes parsed; one piece without envelopes where they are not to be opened."""
+    """The block in pieces; one piece without envelopes where they are not to be opened."""
     height, lines = found
     span, block, ids = _look(lines, height, trust)
     if block is None or not deep:
@@ -161,44 +164,44 @@ def _pieces(found: Found, trust: Trust | None, deep: bool) -> Iterator[Piece]:
         return
     count = len(block.envelopes)
     for first in range(0, count, PIECE_ENVELOPES):
-        envelopes = []
-        for index in range(first, min(first + PIECE_ENVELOPES, count)):
-            try:
-                envelopes.append(parse_stored(block.envelopes[index], ids[index]))
-            except RopewalkError as error:
-                yield Piece(replace(span, fault=_fault_in(height, index, error)), block.header)
-                return
-        yield Piece(span, block.header, first, tuple(envelopes), closes=first + PIECE_ENVELOPES >= count)
+        last = min(first + PIECE_ENVELOPES, count)
+        envelopes: list[Envelope] = []
+        fault: Fault | None = None
+        try:
+            for index in range(first, last):
+                envelopes.append(parse_stored(block.envelopes[index], ids[index]))  # noqa: PERF401 — kept at a fault
+        except RopewalkError as error:
+            fault = _fault_in(height, first + len(envelopes), error)
+        yield Piece(span, block.header, first, envelopes, fault, closes=last == count)
+        if fault is not None:
+            return
 
 
-def _judge_piece(policy: Policy | None, piece: Piece) -> Piece:
-    """What can be said of each envelope of a piece alone."""
-    if not piece.envelopes:
-        return piece
-    assert piece.header is not None
-    known = policy if policy is not None and policy.hash == piece.header.policy_hash else None
-    context = Context(policy=known, policy_hash=piece.header.policy_hash, sealed=True)
-    return replace(piece, alone=tuple([judge_alone(envelope, context) for envelope in piece.envelopes]))
-
-
-def _close(before: Span, piece: Piece, seen: Seen | None) -> Span:
-    """Join what was found about each envelope alone with what the channel says about it."""
+def _close(
+    before: Span, piece: Piece, policy: Policy | None, seen: Seen | None = None, spread: Spread = one_hand
+) -> Span:
+    """Judge the envelopes of a piece, each alone and by what the channel says about it."""
     span, header, unchecked = piece.span, piece.header, 0
     if before.blocks and before.last == span.last:
         span = before  # further pieces of the same block
     if piece.span.fault is not None or header is None:
         return piece.span
-    context = Context(seen)
-    for number, envelope in enumerate(piece.envelopes):
-        verdict = judge_in_place(envelope, context, *piece.alone[number])
+    known = policy if policy is not None and policy.hash == header.policy_hash else None
+    context = Context(seen, known, policy_hash=header.policy_hash, sealed=True)
+    signatures = spread(check_signatures, piece.envelopes)
+    for index, (envelope, signature) in enumerate(zip(piece.envelopes, signatures, strict=True), piece.first):
+        alone, decision = judge_alone(envelope, context, signature)
+        verdict = judge_in_place(envelope, context, alone, decision)
         if not verdict.all_passed:
             try:
                 verdict.require()
             except RopewalkError as error:
-                return replace(span, fault=_fault_in(header.height, piece.first + number, error))
+                return replace(span, fault=_fault_in(header.height, index, error))
             unchecked += sum(finding.status == "not_checked" for finding in verdict.findings)
         if seen is not None:
-            seen.remember(envelope, header.height, piece.first + number)
+            seen.remember(envelope, header.height, index)
+    if piece.fault is not None:
+        return replace(span, fault=piece.fault)
     if seen is not None and piece.closes:
         seen.remember_root(header.merkle_root, header.envelope_count)
     return replace(span, unchecked=span.unchecked + unchecked) if unchecked else span
@@ -240,14 +243,14 @@ def check_channel(
     trust: Trust | None = None,
     policy: Policy | None = None,
     deep: bool = True,
-    spread: Spread = map,
+    spread: Spread = one_hand,
 ) -> Span:
     """A channel from its first block, streamed: every block alone, the links, and with `deep` all eight rules."""
     seen = Seen() if deep else None
     pieces = (piece for found in blocks for piece in _pieces(found, trust, deep))
     whole, block = EMPTY, EMPTY
-    for piece in spread(partial(_judge_piece, policy), pieces):
-        block = _close(block, piece, seen)
+    for piece in pieces:
+        block = _close(block, piece, policy, seen, spread)
         if piece.closes or block.fault is not None:
             whole, block = join(whole, block), EMPTY
         if whole.fault is not None:  # nothing above it can be believed
@@ -292,8 +295,9 @@ class Seen:
         at = height << 13 | index
         self._ids.setdefault(envelope.id[:16], at)
         self._intents.setdefault(envelope.intent[:16], at)
-        if envelope.correlation_id is not None and envelope.event_class in CLAIMING:
-            self._claims.setdefault(claim_key(envelope.event_class, envelope.correlation_id)[:16], at)
+        correlation_id = envelope.fields.get("correlation_id")
+        if correlation_id is not None and envelope.fields["event_class"] in CLAIMING:
+            self._claims.setdefault(claim_key(envelope.fields["event_class"], correlation_id)[:16], at)
 
     def remember_root(self, root: bytes, leaves: int) -> None:
         """A block is complete; later proofs may lead to it."""

@@ -11,14 +11,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from ropewalk.errors import Conflict, Damaged, Invalid, InvalidJson, InvalidKey, NotFound, Unavailable
 from ropewalk.kernel import jcs, merkle
@@ -32,6 +29,7 @@ from ropewalk.ledger.policy import Policy, parse_policy
 from ropewalk.ledger.proof import Consistency, Proof, RangeStatement
 from ropewalk.ledger.trust import Trust
 from ropewalk.ledger.verify import Fault, check_channel, to_report
+from ropewalk.node.hands import Hands
 from ropewalk.stores.ledgerindex import LedgerIndex
 from ropewalk.stores.segments import Files, Segments, Torn, Writer
 
@@ -49,9 +47,6 @@ __all__ = [
 ]
 
 FOLDER = "ledger"
-HANDS = min(4, os.cpu_count() or 1)  # signatures are checked outside the interpreter's lock
-T = TypeVar("T")
-U = TypeVar("U")
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,17 +328,6 @@ def open_log(home: Path, channel: str, key: SigningKey, **options: Any) -> OpenL
     return OpenLog(Channel(home, channel), key, **options)
 
 
-def _in_order(pool: ThreadPoolExecutor, act: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
-    """`map` with several hands: results in order, and never more than a few items ahead of whoever reads them."""
-    waiting: deque[Future[U]] = deque()
-    for item in items:
-        waiting.append(pool.submit(act, item))
-        if len(waiting) > 2 * HANDS:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
-
-
 def _write_whole(path: Path, raw: bytes) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with beside.open("wb") as stream:
@@ -376,8 +360,8 @@ def verify_channel(
     blocks = watch(lines()) if watch is not None else lines()
     policy = reading.settings.policy
     if deep:
-        with ThreadPoolExecutor(HANDS) as pool:
-            span = check_channel(blocks, trust=trust, policy=policy, spread=partial(_in_order, pool))
+        with Hands() as hands:
+            span = check_channel(blocks, trust=trust, policy=policy, spread=hands)
     else:
         span = check_channel(blocks, trust=trust, policy=policy, deep=False)
     if damage and span.fault is None:

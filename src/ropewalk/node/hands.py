@@ -1,0 +1,55 @@
+"""Several hands for work that leaves the interpreter's lock, such as checking signatures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import TypeVar
+
+__all__ = ["Hands"]
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+COUNT = min(4, os.cpu_count() or 1)
+SHARE_MIN = 4  # fewer are not worth waking another hand for
+
+
+class Hands:
+    """Shares a list of work among a few threads, the caller's own among them. Use it in a `with`, or close it.
+
+    >>> with Hands(2) as hands:
+    ...     hands(lambda items: [item * 2 for item in items], range(10))
+    [0, 2, 4, 6, 8, 10, 12, 14, 16, 18]
+    """
+
+    def __init__(self, count: int = COUNT) -> None:
+        self._count = count
+        self._others = ThreadPoolExecutor(count - 1) if count > 1 else None
+
+    def __call__(self, act: Callable[[Sequence[T]], list[U]], items: Sequence[T]) -> list[U]:
+        """What `act` makes of all items, in their order."""
+        share = -(-len(items) // self._count)
+        if self._others is None or share < SHARE_MIN:
+            return act(items)
+        shares = [items[first : first + share] for first in range(0, len(items), share)]
+        others = [self._others.submit(act, each) for each in shares[1:]]
+        made = act(shares[0])
+        for other in others:
+            made += other.result()
+        return made
+
+    def close(self) -> None:
+        """Let the other hands go."""
+        if self._others is not None:
+            self._others.shutdown()
+
+    def __enter__(self) -> Hands:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
