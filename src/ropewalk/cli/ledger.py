@@ -322,18 +322,23 @@ def consistency(channel: str, old: int, new: int, output: str) -> None:
 
 @ledger.command("verify", epilog="Examples:\n  ropewalk ledger verify --channel audit --deep --json\n")
 @click.option("--channel", metavar="C", help="The channel; default: all.")
-@click.option("--deep", is_flag=True, help="Also judge every envelope by all eight rules.")
+@click.option("--deep", is_flag=True, help="Also judge every envelope, its evidence, and the index.")
 @click.option("--trust", metavar="F", help="A trust file; default: the channel's own settings.")
 def verify(channel: str | None, deep: bool, trust: str | None) -> None:
-    """Check stored blocks again: checksums, hashes, seals, links, and with --deep every envelope."""
+    """Check stored blocks again: checksums, hashes, seals, links.
+
+    With --deep also every envelope by all eight rules, its evidence by the roots of the trust file, and the index row
+    by row. Nothing is written. Exit 5 if a step failed.
+    """
     from ropewalk.ledger.trust import parse_trust
-    from ropewalk.node.ledger import channels, verify_channel
+    from ropewalk.node.ledger import channels
+    from ropewalk.node.ledgercare import verify_stored
 
     home = here().home
     pinned = parse_input(trust, parse_trust) if trust is not None else None
     answers: dict[str, Report] = {}
     for each in [channel] if channel is not None else channels(home):
-        answers[each] = verify_channel(
+        answers[each] = verify_stored(
             home, each, trust=pinned, deep=deep, watch=partial(progress, label=each)
         )
     if channel is not None:

@@ -15,13 +15,14 @@ __all__ = ["verify_channels", "verify_proof_file"]
 
 def verify_channels(home: Path, only: str | None, deep: bool, trust: Trust | None = None) -> dict[str, Any]:
     """The report over the ledger channels of a repository, or over the one of that name."""
-    from ropewalk.node.ledger import channels, verify_channel
+    from ropewalk.node.ledger import channels
+    from ropewalk.node.ledgercare import verify_stored
 
     steps: list[dict[str, Any]] = []
     entries = 0
     for channel in channels(home):
         if only in (None, channel):
-            report = verify_channel(home, channel, trust=trust, deep=deep)
+            report = verify_stored(home, channel, trust=trust, deep=deep)
             steps += [{**step.to_json(), "name": f"ledger {channel}: {step.name}"} for step in report.steps]
             entries += report.counts["entries"]
     return {"ok": all(step["status"] != "failed" for step in steps), "steps": steps, "entries": entries}

@@ -1,7 +1,7 @@
 """Evidence in sealed blocks, judged again by whoever verifies them: each piece at the time of its block.
 
 The time of the block, not today's, because certificates of enclaves live for hours and a verdict must be the same in
-ten years. What is trusted comes from the verifier's trust file; without roots or pins there only the binding is judged.
+ten years. What is trusted comes from the verifier's trust file; without roots or pins there only the binding is.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class EvidenceTally:
 
             return check_evidence(envelope, self._believed, at_ns)
         status, detail = check_binding(envelope)
-        if status == "passed":
-            return "not_checked", "it speaks of this envelope; the trust file has no roots to judge it by"
-        return status, detail
+        if status == "failed":
+            return status, detail
+        return "not_checked", f"{detail or 'it speaks of this envelope'}; nobody is trusted to vouch for it"
 
     def look(self, envelope: Envelope, height: int, index: int, at_ns: int) -> None:
         """Judge the evidence of an envelope, if it has any."""

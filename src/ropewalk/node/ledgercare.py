@@ -1,22 +1,69 @@
-"""Care of a stored channel: its index held against its log, or built again."""
+"""Care of stored channels: everything about one checked again, its index held against its log or built again."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from ropewalk.kernel.report import Step
+from ropewalk.errors import RopewalkError
+from ropewalk.kernel.report import Report, Step
+from ropewalk.ledger.block import parse_record
+from ropewalk.ledger.envelope import parse_stored
+from ropewalk.ledger.evidencecheck import EVIDENCE, EvidenceTally
 from ropewalk.ledger.marks import derive
-from ropewalk.node.ledger import Channel
+from ropewalk.ledger.replay import companion
+from ropewalk.ledger.trust import Trust
+from ropewalk.node.evidence import channel_trust
+from ropewalk.node.ledger import FOLDER, Channel, channels, verify_channel
 from ropewalk.stores.ledgerindex import LedgerIndex
 from ropewalk.stores.ledgerindexcheck import check_index
 from ropewalk.stores.segments import Segments, hold_lock
 
-__all__ = ["index_step", "rebuild_index"]
+__all__ = ["index_step", "rebuild_index", "verify_stored"]
+
+Lines = Iterator[tuple[int, list[bytes]]]
+_HINT = b'"attestation_evidence":'
+
+
+def verify_stored(
+    home: Path,
+    channel: str,
+    *,
+    trust: Trust | None = None,
+    deep: bool = False,
+    watch: Callable[[Lines], Lines] | None = None,
+) -> Report:
+    """A stored channel by everything that is known: its blocks, and with `deep` envelopes, evidence and the index.
+
+    Without a trust file the channel's own settings say whom to believe, and the report says so.
+    """
+    believed = trust if trust is not None else channel_trust(home, channel)
+    if believed.policy_hash is not None and any(channel == companion(each) for each in channels(home)):
+        believed = replace(believed, policy_hash=None)  # snapshots are made under no policy of their own
+    tally = EvidenceTally(believed)
+
+    def look(lines: Lines) -> Lines:
+        for height, found in watch(lines) if watch is not None else lines:
+            if deep:
+                _look(tally, height, found)
+            yield height, found
+
+    report = verify_channel(home, channel, trust=believed, deep=deep, watch=look)
+    steps = [_with_signer(step, trust) for step in report.steps]
+    if deep:
+        steps += [tally.step(), index_step(Segments(home / FOLDER / channel))]
+    else:
+        steps.append(Step(EVIDENCE, "not_checked", "evidence inside envelopes needs --deep"))
+    return Report(tuple(steps), report.counts)
 
 
 def index_step(segments: Segments) -> Step:
     """The index compared with the log, as a step of a report. Nothing is written."""
-    found = check_index(segments, derive)
+    try:
+        found = check_index(segments, derive)
+    except RopewalkError as error:
+        return Step("index", "not_checked", f"the log cannot be read to its end: {error.detail}")
     if found.ok and not found.blocks:
         return Step("index", "not_checked", "there is none; it is built from the log when it is needed")
     return Step("index", "passed" if found.ok else "failed", found.explain())
@@ -32,3 +79,27 @@ def rebuild_index(home: Path, channel: str) -> int:
             return index.state.height
         finally:
             index.close()
+
+
+def _look(tally: EvidenceTally, height: int, lines: list[bytes]) -> None:
+    """Judge the evidence in a block; what cannot be read is said by the steps that read it."""
+    at_ns: int | None = None
+    for index, raw in enumerate(lines[1:]):
+        if _HINT in raw:
+            try:
+                at_ns = parse_record(lines[0]).header.timestamp_ns if at_ns is None else at_ns
+                tally.look(parse_stored(raw), height, index, at_ns)
+            except RopewalkError:
+                return
+
+
+def _with_signer(step: Step, trust: Trust | None) -> Step:
+    """Whose seal it is that holds: one the verifier trusts, or only the one this repository names."""
+    if step.name != "block_signatures" or step.status != "passed":
+        return step
+    whose = (
+        "by a trusted key"
+        if trust is not None
+        else "by the key this repository names; a trust file says whose"
+    )
+    return replace(step, detail=f"{step.detail}, sealed {whose}")
