@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from ropewalk.cli.manners import Command, emit, progress, say, session, write_output
+from ropewalk.cli.manners import Command, emit, parse_input, progress, say, session, write_output
 from ropewalk.cli.places import here, key_folder
 
 __all__ = ["replay"]
@@ -43,6 +43,9 @@ __all__ = ["replay"]
 @click.option(
     "--guard", is_flag=True, help="Refuse a reducer that asks the clock, chance, files or the network."
 )
+@click.option(
+    "--trust", metavar="F", help="Whose blocks, policy and evidence count; default: the channel's own."
+)
 @click.option("-o", "--output", metavar="F", help="Also write the state, as canonical JSON.")
 def replay(
     channel: str,
@@ -51,10 +54,12 @@ def replay(
     snapshot_every: int | None,
     from_snapshot: bool,
     guard: bool,
+    trust: str | None,
     output: str | None,
 ) -> None:
     """Verify every block, fold its events, and print the state's root. Recorded snapshots are compared on the way."""
     from ropewalk.kernel import jcs
+    from ropewalk.ledger.trust import parse_trust
     from ropewalk.node.replay import find_reducer, replay_signing
 
     if ":" in name:
@@ -72,6 +77,7 @@ def replay(
         from_snapshot=from_snapshot,
         guard=guard,
         watch=partial(progress, label=channel),
+        trust=parse_input(trust, parse_trust) if trust is not None else None,
     )
     if output is not None:
         write_output(output, jcs.encode(done.state))

@@ -7,16 +7,20 @@ ten years. What is trusted comes from the verifier's trust file; without roots o
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Final
 
+from ropewalk.errors import RopewalkError, Unverified
 from ropewalk.kernel.report import Status, Step
 from ropewalk.ledger.binding import check_binding
-from ropewalk.ledger.envelope import Envelope
+from ropewalk.ledger.block import parse_record
+from ropewalk.ledger.envelope import Envelope, parse_stored
 from ropewalk.ledger.trust import Trust
 
 __all__ = ["EVIDENCE", "EvidenceTally"]
 
 SNAPSHOT_TYPE: Final = "ledger.checkpoint"  # as `replay` names it
+_HINT: Final = b'"attestation_evidence":'  # canonical JSON has no other spelling of the member
 EVIDENCE: Final = "evidence"
 """The step's name."""
 
@@ -59,6 +63,23 @@ class EvidenceTally:
             return
         status, detail = self.judge(envelope, at_ns)
         self.count(status, detail, height, index)
+
+    def look_into(self, height: int, lines: Sequence[bytes]) -> None:
+        """Judge the evidence in a stored block; what cannot be read is left to those who verify the block itself."""
+        at_ns: int | None = None
+        for index, raw in enumerate(lines[1:]):
+            if _HINT in raw:
+                try:
+                    at_ns = parse_record(lines[0]).header.timestamp_ns if at_ns is None else at_ns
+                    self.look(parse_stored(raw), height, index, at_ns)
+                except RopewalkError:
+                    return
+
+    def require(self) -> None:
+        """Raise if a piece of evidence failed."""
+        step = self.step()
+        if step.status == "failed":
+            raise Unverified(f"evidence: {step.detail}", **step.fields)
 
     def count(self, status: Status, detail: str, height: int, index: int) -> None:
         """Take what came of one piece into account."""

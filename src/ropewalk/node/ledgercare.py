@@ -8,8 +8,6 @@ from pathlib import Path
 
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel.report import Report, Step
-from ropewalk.ledger.block import parse_record
-from ropewalk.ledger.envelope import parse_stored
 from ropewalk.ledger.evidencecheck import EVIDENCE, EvidenceTally
 from ropewalk.ledger.marks import derive
 from ropewalk.ledger.replay import companion
@@ -23,7 +21,6 @@ from ropewalk.stores.segments import Segments, hold_lock
 __all__ = ["index_step", "rebuild_index", "verify_stored"]
 
 Lines = Iterator[tuple[int, list[bytes]]]
-_HINT = b'"attestation_evidence":'
 
 
 def verify_stored(
@@ -46,7 +43,7 @@ def verify_stored(
     def look(lines: Lines) -> Lines:
         for height, found in watch(lines) if watch is not None else lines:
             if deep:
-                _look(tally, height, found)
+                tally.look_into(height, found)
             yield height, found
 
     report = verify_channel(home, channel, trust=believed, deep=deep, watch=look)
@@ -79,18 +76,6 @@ def rebuild_index(home: Path, channel: str) -> int:
             return index.state.height
         finally:
             index.close()
-
-
-def _look(tally: EvidenceTally, height: int, lines: list[bytes]) -> None:
-    """Judge the evidence in a block; what cannot be read is said by the steps that read it."""
-    at_ns: int | None = None
-    for index, raw in enumerate(lines[1:]):
-        if _HINT in raw:
-            try:
-                at_ns = parse_record(lines[0]).header.timestamp_ns if at_ns is None else at_ns
-                tally.look(parse_stored(raw), height, index, at_ns)
-            except RopewalkError:
-                return
 
 
 def _with_signer(step: Step, trust: Trust | None) -> Step:

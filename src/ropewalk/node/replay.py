@@ -19,9 +19,12 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block import GENESIS, Block
+from ropewalk.ledger.evidencecheck import EvidenceTally
+from ropewalk.ledger.policy import Policy
 from ropewalk.ledger.reducers import Reducer, find_reducer
 from ropewalk.ledger.replay import Divergence, Replay, Snapshot, alert_of, companion, snapshot_envelope
 from ropewalk.ledger.snapshots import Refused, read_snapshots, resume_newest
+from ropewalk.ledger.trust import Trust
 from ropewalk.node.bundle import export_blocks
 from ropewalk.node.guard import guarded
 from ropewalk.node.ledger import FOLDER, Channel, OpenLog, create_channel, open_log, read_settings
@@ -83,8 +86,11 @@ def replay_channel(
     guard: bool = False,
     watch: Callable[[Lines], Lines] | None = None,
     verified: range = range(0),
+    trust: Trust | None = None,
 ) -> Replayed:
     """Fold a channel up to a height. With a `key`, snapshots are signed and kept; recorded ones are always compared.
+
+    A `trust` file says whose blocks, which policy and whose evidence count, in place of the channel's own settings.
 
     `verified` are heights whose seals and envelopes somebody has verified just now; all others are verified here.
     """
@@ -94,10 +100,12 @@ def replay_channel(
         last = size - 1 if until is None else until
         if last >= size:
             raise RangeExceeded(f"block {last} of a channel of {size} blocks", height=last, size=size)
+        _check_policy(trust, settings.policy, channel)
+        evidence = EvidenceTally(trust) if trust is not None and trust.judges_evidence else None
         replay = Replay(
             guarded(reducer) if guard else reducer,
             channel,
-            signers=(settings.signer,),
+            signers=trust.block_signers if trust is not None else (settings.signer,),
             policy=settings.policy,
         )
         snapshots, refused = _snapshots(home, channel)
@@ -114,6 +122,9 @@ def replay_channel(
         try:
             found: Lines = reading.lines(replay.height + 1, last) if last > replay.height else ()
             for height, lines in watch(found) if watch is not None else found:
+                if evidence is not None:
+                    evidence.look_into(height, lines)
+                    evidence.require()
                 if height in verified:
                     replay.follow(lines)
                 else:
@@ -134,6 +145,18 @@ def replay_channel(
     out.state, out.state_root = replay.state, replay.root()
     out.policy_hash = None if settings.policy is None else settings.policy.hash
     return out
+
+
+def _check_policy(trust: Trust | None, policy: Policy | None, channel: str) -> None:
+    """Whether the policy kept here is the one a trust file pins."""
+    have = policy.hash if policy is not None else None
+    if trust is not None and trust.policy_hash is not None and trust.policy_hash != have:
+        raise Unverified(
+            f"channel {channel}: the trust file pins policy {trust.policy_hash.hex()[:16]}…, the channel has "
+            f"{have.hex()[:16] + '…' if have is not None else 'none'}",
+            expected=trust.policy_hash.hex(),
+            got=None if have is None else have.hex(),
+        )
 
 
 def replay_signing(

@@ -145,6 +145,30 @@ def test_snapshots_vouch_for_themselves_with_the_key_of_the_blocks(tmp_path):
     assert {s.name: s.status for s in report.steps}["evidence"] == "passed", report
 
 
+def test_replay_folds_only_what_the_trust_file_lets_pass(tmp_path, ropewalk):
+    from ropewalk.errors import SigInvalid, Unverified
+    from ropewalk.ledger.reducers import REDUCERS
+    from ropewalk.node.replay import replay_channel
+
+    home, counts = channel_with(tmp_path / "home", observed(1), VENDOR.attest()), REDUCERS["counts"]
+    good = replace(BARE, roots=(VENDOR.root.pem,), evidence=PINS)
+    assert replay_channel(home, "ea.core", counts, trust=good).envelopes == 2
+    assert replay_channel(home, "ea.core", counts).envelopes == 2
+    for trust, words in (
+        (replace(good, roots=(STRANGER.root.pem,)), "evidence: block 1, envelope 0"),
+        (replace(good, policy_hash=bytes(32)), "pins policy"),
+        (replace(good, block_signers=(ADA.public,)), "trusted"),
+    ):
+        with pytest.raises((Unverified, SigInvalid), match=words):
+            replay_channel(home, "ea.core", counts, trust=trust)
+    one = make(ropewalk)
+    assert ropewalk("ledger", "append", "--channel", "audit", "--file", str(one)).code == 0
+    Path("trust.json").write_bytes(BARE.to_bytes())
+    folding = ("ledger", "replay", "--channel", "audit", "--reducer", "counts")
+    assert ropewalk(*folding).code == 0
+    assert ropewalk(*folding, "--trust", "trust.json").code == 5
+
+
 def test_trust_files_keep_what_they_say_about_evidence():
     trust = replace(BARE, roots=(VENDOR.root.pem,), evidence=replace(PINS, max_age_s=5))
     assert parse_trust(trust.to_bytes()) == trust
