@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -169,3 +170,63 @@ def test_a_reader_in_another_process_never_sees_half_a_batch(tmp_path: Path):
         writer.wait()
         assert len(seen) > 1
         assert verify_log(log).ok
+
+
+# LMDB ends a commit by writing one of two small pages at the front of the file, and then says so in memory that the
+# processes share. This kills between the two: on disk the commit stands, and readers that are open do not see it yet.
+KILL_AFTER_META = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+ssize_t pwrite(int file, const void *bytes, size_t size, off_t at) {
+  static ssize_t (*real)(int, const void *, size_t, off_t);
+  static int count;
+  if (!real) real = dlsym(RTLD_NEXT, "pwrite");
+  ssize_t done = real(file, bytes, size, at);
+  if (size < 4096 && at < 8192 && ++count == atoi(getenv("KILL_AFTER"))) kill(getpid(), SIGKILL);
+  return done;
+}
+ssize_t pwrite64(int file, const void *bytes, size_t size, off_t at) { return pwrite(file, bytes, size, at); }
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler"
+)
+@pytest.mark.parametrize("after", ["the open one", "another process"])
+def test_a_commit_cut_off_at_its_last_act_is_neither_lost_nor_counted_twice(tmp_path: Path, after: str):
+    """Whoever writes next goes on from what is on disk, so no cursor that anybody saw means two messages."""
+    code, preload = tmp_path / "kill.c", tmp_path / "kill.so"
+    code.write_text(KILL_AFTER_META)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(preload), str(code), "-ldl"], check=True, timeout=60)
+    with open_log(TOPIC, tmp_path / "source"):
+        pass
+    arguments = [sys.executable, "-c", WRITER, "append", str(tmp_path / "db"), str(tmp_path / "source")]
+    hidden = 0
+    with open_log(TOPIC, tmp_path / "db", signer=KEY) as log:
+        log.append("first")
+        for count in range(1, 7):
+            environment = {**os.environ, "LD_PRELOAD": str(preload), "KILL_AFTER": str(count)}
+            killed = subprocess.run(arguments, env=environment, stdout=subprocess.PIPE, text=True, timeout=60)
+            assert killed.returncode == -signal.SIGKILL
+            promised = set(killed.stdout.split())
+            seen = {cursor: signed.id for cursor, signed in log.arrivals()}
+            assert promised <= set(seen.values())
+            if after == "the open one":
+                log.append({"after": count})
+            else:
+                with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as next_one:
+                    assert next_one.stdout is not None
+                    for _ in range(3):
+                        promised.update(next_one.stdout.readline().split())
+                    next_one.kill()
+            now = {cursor: signed.id for cursor, signed in log.arrivals()}
+            assert seen.items() <= now.items()
+            assert promised <= set(now.values())
+            hidden += after == "the open one" and len(now) > len(seen) + 1
+    with open_log(TOPIC, tmp_path / "db") as log:
+        report = verify_log(log)
+        assert report.ok, report
+    assert hidden or after == "another process", "no commit was cut off where it should be"

@@ -159,8 +159,8 @@ class Log:
     def pending(self) -> list[tuple[MessageId, list[MessageId]]]:
         """The messages that wait, each with the parents it waits for."""
         with self.view() as view:
-            waits = pending.waits(view)
-        return [(id_of(key), [id_of(parent) for parent in missing]) for key, missing in waits.items()]
+            missing = pending.missing(view)
+        return [(id_of(key), [id_of(parent) for parent in parents]) for key, parents in missing.items()]
 
     def get_ancestors(self, id: str, clock: int) -> list[MessageId]:
         """The messages at or below a clock that the history of a message stands on, by clock and then by hash."""

@@ -23,8 +23,8 @@ __all__ = [
     "count_row",
     "drop",
     "holds",
+    "missing",
     "ready",
-    "waits",
 ]
 
 PENDING_COUNT_MAX = 4096  # sync brings parents first, so only pushed messages ever wait
@@ -64,7 +64,7 @@ def count_row(key: Key, missing: int) -> tuple[bytes, bytes]:
     return key, missing.to_bytes(4, "big")
 
 
-def waits(view: View) -> dict[Key, list[Key]]:
+def missing(view: View) -> dict[Key, list[Key]]:
     """The messages that wait, each with the parents it waits for."""
     found: dict[Key, list[Key]] = {Key(key): [] for key, _ in view.scan("pending")}
     for row, _ in view.scan("waiting"):
