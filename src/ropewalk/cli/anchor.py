@@ -36,14 +36,15 @@ def create(ns: str, label: str | None, notes: str | None, key: str | None) -> No
 
 
 @anchor.command("ls", epilog="Examples:\n  ropewalk shiplog anchor ls --ns prod\n")
-@click.option("--ns", required=True, help="The namespace.")
-def ls(ns: str) -> None:
-    """List anchors, newest first."""
+@click.option("--ns", help="Only this namespace.")
+def ls(ns: str | None) -> None:
+    """List the anchors of each namespace, newest first."""
     from ropewalk.gitlog.anchor import anchors
     from ropewalk.gitlog.layout import SHIPLOG
 
     with opened() as log:
-        found = list(anchors(log.store, SHIPLOG, ns))
+        names = [ns] if ns is not None else log.topics()
+        found = [each for name in names for each in anchors(log.store, SHIPLOG, name)]
         rows = [
             {**each.document, "commit": each.commit, "signed": each.signature is not None} for each in found
         ]
@@ -51,7 +52,8 @@ def ls(ns: str) -> None:
             {"anchors": rows},
             lambda: (
                 "\n".join(
-                    f"{each.document.get('created_at', '-')}  {short(each.head)}  {each.document.get('label', '')}"
+                    f"{each.document.get('created_at', '-')}  {each.document.get('topic', '-')}  {short(each.head)}"
+                    f"  {each.document.get('label', '')}"
                     for each in found
                 )
                 or "no anchors"

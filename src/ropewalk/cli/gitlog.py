@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.manners import emit_line, fail, parse_input, refusal_of, session, tell
-from ropewalk.cli.places import here, sealing_key
+from ropewalk.cli.places import here, login, named_writer, sealing_key
 from ropewalk.errors import Invalid, RopewalkError
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def opened() -> Repository:
     from ropewalk.node.open import open_place
 
     log = open_place(here())
+    log.store.identify(*named_writer(), nobody=login())
     log.privacy.keys = sealing_key  # a privacy rule may want a value behind a pointer
     return log
 

@@ -53,7 +53,7 @@ def ls() -> None:
     emit(
         {"keys": [_shown(each) for each in found]},
         lambda: (
-            "\n".join(f"{each.name}  {each.alg}  {_public_text(each)}" for each in found)
+            "\n".join(f"{each.name:<20} {each.alg:<18} {_public_text(each)}" for each in found)
             or "no keys yet; make one with `ropewalk key new NAME`"
         ),
     )
@@ -70,7 +70,11 @@ def show(name: str, form: str | None) -> None:
 
     found = keyfiles.read(key_folders(name), name)
     if form and found.public is None:
-        raise NotFound(f'key "{name}" is symmetric and has no public side', name=name)
+        raise NotFound(
+            f'key "{name}" is symmetric and has no public side',
+            name=name,
+            advice="It seals and opens; a key that signs has one.",
+        )
     if form == "did":
         emit(_shown(found), lambda: cast(str, _shown(found)["did"]))
     elif form == "public":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.cli.manners import parse_input, read_input, told
+from ropewalk.cli.manners import parse_input, read_input, telling
 
 if TYPE_CHECKING:
     from ropewalk.ledger.trust import Trust
@@ -38,7 +38,7 @@ def verify_proof_file(path: Path, _ns: str | None, _deep: bool, trust: str | Non
     from ropewalk.ledger.trust import parse_trust
 
     raw = read_input(str(path))
-    with told(str(path)):
+    with telling(str(path)):
         value = jcs.parse(raw)
         kind = value.get("kind") if isinstance(value, dict) else None
         if kind == "fork":

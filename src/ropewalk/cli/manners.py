@@ -36,7 +36,7 @@ __all__ = [
     "say",
     "session",
     "tell",
-    "told",
+    "telling",
     "write_output",
 ]
 
@@ -208,12 +208,12 @@ def read_input(name: str, *, limit: int = INPUT_BYTES_MAX) -> bytes:
 def parse_input(name: str, parse: Callable[[bytes], T], *, limit: int = INPUT_BYTES_MAX) -> T:
     """What the bytes of a file, or of stdin for `-`, mean. If they mean nothing, the error names the file."""
     raw = read_input(name, limit=limit)
-    with told("stdin" if name == "-" else name):
+    with telling("stdin" if name == "-" else name):
         return parse(raw)
 
 
 @contextmanager
-def told(where: str) -> Iterator[None]:
+def telling(where: str) -> Iterator[None]:
     """Within, input that is refused as wrong is said to stand there: a command may read several files."""
     try:
         yield

@@ -12,7 +12,17 @@ if TYPE_CHECKING:
     from ropewalk.kernel.keys import SealingKey, SigningKey
     from ropewalk.stores.place import Place
 
-__all__ = ["NODE_KEY", "here", "key_folder", "key_folders", "named_repository", "sealing_key", "signing_key"]
+__all__ = [
+    "NODE_KEY",
+    "here",
+    "key_folder",
+    "key_folders",
+    "login",
+    "named_repository",
+    "named_writer",
+    "sealing_key",
+    "signing_key",
+]
 
 NODE_KEY = "node"  # the repository's own key, made by `ropewalk init`
 
@@ -22,6 +32,23 @@ def here() -> Place:
     from ropewalk.stores.place import find_place
 
     return find_place(named_repository() or Path.cwd())
+
+
+def named_writer() -> tuple[str, str]:
+    """Name and mail of whoever writes, where the environment says so, as git has it; else empty."""
+    return os.environ.get("GIT_AUTHOR_NAME", ""), os.environ.get("GIT_AUTHOR_EMAIL", "")
+
+
+def login() -> tuple[str, str]:
+    """Name and mail of the account this runs under: somebody can be asked, even if git was told nothing."""
+    import getpass
+    import socket
+
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):  # an account without a name, as containers have them
+        name = str(os.getuid())
+    return name, f"{name}@{socket.gethostname()}"
 
 
 def named_repository() -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ def show(name: str) -> None:
             lines = [event_line(found.event), f"ns      {found.event.topic}, height {found.event.height}"]
             lines.append(f"author  {found.author}, {found.time}")
             for key, value in (found.trailer or {}).items():
-                lines.append(f"{key:<16}{value}")
+                lines.append(f"{key:<16}{_words(value)}")
             return "\n".join(lines + (["", found.note.rstrip("\n")] if found.note else []))
 
         emit(answer, plain)
@@ -87,6 +88,13 @@ def current(namespaces: tuple[str, ...], env: str | None) -> None:
             )
 
         emit({"current": rows}, plain if rows else "no deployment was recorded")
+
+
+def _words(value: Any) -> str:
+    """A value of a trailer for people: what it says, without the marks of JSON where they say nothing."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_words(each)}" for key, each in value.items())
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _newest_first(log: Repository, ns: str, floor_ms: int) -> Iterator[dict[str, Any]]:

@@ -63,12 +63,29 @@ class GitStore:
         return self._objects[0] / "pack"
 
     @property
+    def pack_folders(self) -> list[Path]:
+        """Where packs are read from: our own folder, and those of repositories objects are borrowed from."""
+        return [folder / "pack" for folder in self._objects]
+
+    @property
     def identity(self) -> str:
         """Who writes here, `Name <mail>`, as git's configuration says; a neutral name where it says nothing."""
         if self._identity is None:
-            name, mail = (self._setting(key) for key in ("user.name", "user.email"))
-            self._identity = f"{_clean(name) or 'ropewalk'} <{_clean(mail) or 'ropewalk@localhost'}>"
+            self.identify()
+        assert self._identity is not None
         return self._identity
+
+    def identify(
+        self,
+        name: str = "",
+        mail: str = "",
+        *,
+        nobody: tuple[str, str] = ("ropewalk", "ropewalk@localhost"),
+    ) -> None:
+        """Say who writes here: what is given, else what git's configuration says, else `nobody`."""
+        name = _clean(name or self._setting("user.name")) or nobody[0]
+        mail = _clean(mail or self._setting("user.email")) or nobody[1]
+        self._identity = f"{name} <{mail}>"
 
     def head(self, ref: str) -> str | None:
         """Where a ref points, None if it does not exist."""
