@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import select
 import shlex
-import signal
 import socket
-import struct
-import subprocess
 import sys
-import termios
-import threading
-from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ropewalk.cli.capture import execute
 from ropewalk.cli.gitlog import opened, receipt_line
 from ropewalk.cli.manners import Command, emit_line, fail, say, session
-from ropewalk.errors import RopewalkError
+from ropewalk.cli.places import sealing_key
+from ropewalk.errors import RopewalkError, Usage
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.envelope import Draft
+    from ropewalk.gitlog.journal import Note
     from ropewalk.gitlog.log import Receipt
     from ropewalk.node.repository import Repository
 
 __all__ = ["run"]
 
-CAPTURE_BYTES_MAX = 1 << 20  # kept of the output; the middle of more is left out, the ends tell most
-READ_BYTES = 65_536
-NOT_STARTED = 127  # what a shell answers for a command it cannot find
+RUN_POLICY = "shiplog-run"  # bound into sealed output as the policy version
 
 
 @click.command(
     "run",
     cls=Command,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    epilog="Examples:\n  ropewalk shiplog run --ns deploy --service web --reason canary -- ./deploy.sh\n",
+    epilog="Examples:\n  ropewalk shiplog run --ns deploy --service web --reason canary -- ./deploy.sh\n"
+    "  ropewalk shiplog run --ns deploy --output seal --key vault -- ./deploy.sh\n",
 )
 @click.option("--ns", required=True, help="The namespace.")
 @click.option("--env", help="The environment; default: the namespace.")
@@ -53,25 +46,46 @@ NOT_STARTED = 127  # what a shell answers for a command it cannot find
 @click.option("--pipeline", help="How: the pipeline.")
 @click.option("--run-url", help="How: the page of this run. It is recorded, never fetched.")
 @click.option("--allow-secret", is_flag=True, help="Keep output even if it looks like it holds a secret.")
+@click.option(
+    "--output",
+    "keeping",
+    type=click.Choice(["keep", "seal", "drop"]),
+    default="keep",
+    show_default=True,
+    help="What becomes of the output: kept as a note, sealed behind a pointer, or only passed on.",
+)
+@click.option("--key", metavar="NAME", help="The sealing key for --output seal.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD…")
-def run(ns: str, command: tuple[str, ...], allow_secret: bool, **fields: str | None) -> None:
+def run(
+    ns: str,
+    command: tuple[str, ...],
+    allow_secret: bool,
+    keeping: str,
+    key: str | None,
+    **fields: str | None,
+) -> None:
     """Run CMD, pass its output on, and record who ran what, when, where, and how it ended.
 
-    Ends with CMD's own exit code, like `time`. The output is attached to the event as a git note.
+    Ends with CMD's own exit code, like `time`. The output is attached to the event as a git note. Sealed output stays
+    in this repository's private store; its note is a pointer that `ropewalk pointer open` takes.
     """
     from ropewalk.gitlog.layout import check_namespace
 
     check_namespace(ns)
+    if (keeping == "seal") != (key is not None):
+        raise Usage("--output seal and --key NAME go together")
     argv = [_text(each) for each in command]
     given = {name: _text(value) for name, value in fields.items() if value}
     with opened() as log:  # before the command runs: what cannot be recorded is said at once
         log.allow_secrets = allow_secret
+        note = _note(log, key)
         started_ms = log.now_ms()
         _refuse_early(log, ns, _draft(log, argv, given, 0, started_ms, started_ms, attached=True))
-        code, output = _execute(command)
+        code, output = execute(command, sys.stderr.buffer if session().json else sys.stdout.buffer)
         ended_ms = log.now_ms()
-        withheld = _withheld(output) if not allow_secret else None
-        attached = bool(output) and withheld is None
+        # What is sealed may hold a secret: that is what sealing is for.
+        withheld = _withheld(output) if keeping == "keep" and not allow_secret else None
+        attached = bool(output) and withheld is None and keeping != "drop"
         draft = _draft(log, argv, given, code, started_ms, ended_ms, attached=attached)
         try:
             receipt = log.append(ns, draft.document, trailer=draft.trailer)
@@ -79,7 +93,7 @@ def run(ns: str, command: tuple[str, ...], allow_secret: bool, **fields: str | N
             say("the command ran, but it was NOT recorded:")
             raise click.exceptions.Exit(fail(error, as_json=session().json)) from error
         if attached:
-            withheld = _attach(log, receipt, output, ended_ms)
+            withheld = _attach(log, receipt, note, output, ended_ms)
         if session().json:
             answer = {
                 "ulid": receipt.ulid,
@@ -154,13 +168,22 @@ def _draft(
     return Draft(document, _trailer(log, given, status, started_ms, ended_ms))
 
 
-def _attach(log: Repository, receipt: Receipt, output: bytes, now_ms: int) -> RopewalkError | None:
+def _note(log: Repository, key: str | None) -> Note:
+    """What is hung on the event in place of the output: the output itself, or a pointer to it."""
+    from ropewalk.node.compat import sealed_note
+
+    return sealed_note(log, sealing_key(key), key, RUN_POLICY) if key is not None else lambda output: output
+
+
+def _attach(
+    log: Repository, receipt: Receipt, note: Note, output: bytes, now_ms: int
+) -> RopewalkError | None:
     """Hang the output on its event; returns why that failed, if it did: the event stands either way."""
     from ropewalk.gitlog.layout import LOG_NOTES
     from ropewalk.gitlog.notes import add_note
 
     try:
-        add_note(log.store, LOG_NOTES, receipt.commit, output, log.author(now_ms))
+        add_note(log.store, LOG_NOTES, receipt.commit, note(output) or b"", log.author(now_ms))
     except RopewalkError as error:
         return error
     return None
@@ -194,81 +217,3 @@ def _trailer(
     if "env" in given:
         trailer["env"] = given["env"]
     return trailer
-
-
-def _execute(command: tuple[str, ...]) -> tuple[int, bytes]:
-    """Run a command with its output passed on as it comes; returns its exit code and what was captured.
-
-    It is over when the command itself ends: what it left running in the background may hold the output open for ever.
-    """
-    sink: IO[bytes] = sys.stderr.buffer if session().json else sys.stdout.buffer
-    try:
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    except OSError as error:
-        say(f"{command[0]}: {error.strerror}")
-        return NOT_STARTED, f"{command[0]}: {error.strerror}\n".encode()
-    assert child.stdout is not None
-    kept = _Kept()
-    # The terminal sends Ctrl-C to the child as well; it decides, we record.
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        for chunk in _output(child, child.stdout.fileno()):
-            with contextlib.suppress(OSError):
-                sink.write(chunk)
-                sink.flush()
-            kept.add(chunk)
-        code = child.wait()
-    finally:
-        signal.signal(signal.SIGINT, previous)
-        child.stdout.close()
-    return (128 - code if code < 0 else code), kept.bytes()
-
-
-def _output(child: subprocess.Popen[bytes], pipe: int) -> Iterator[bytes]:
-    """What comes through a pipe until its end, or until the child's end: then all the child has written."""
-    ended, tell = os.pipe()
-
-    def wait() -> None:
-        child.wait()
-        os.close(tell)
-
-    threading.Thread(target=wait, daemon=True).start()
-    try:
-        while ended not in select.select([pipe, ended], [], [])[0]:
-            chunk = os.read(pipe, READ_BYTES)
-            if not chunk:
-                return
-            yield chunk
-        # The child wrote nothing after its end: what is its own is in the pipe now, and others may write on for ever.
-        (left,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
-        while left > 0 and (chunk := os.read(pipe, min(left, READ_BYTES))):
-            left -= len(chunk)
-            yield chunk
-        if not select.select([pipe], [], [], 0)[0] or os.read(pipe, 1):
-            say(
-                "the command ended, but something it started goes on; what that writes from now on is not kept"
-            )
-    finally:
-        os.close(ended)
-
-
-class _Kept:
-    """The beginning and the end of an output that may be endless."""
-
-    def __init__(self) -> None:
-        self._head = bytearray()
-        self._tail = bytearray()
-        self._left_out = 0
-
-    def add(self, chunk: bytes) -> None:
-        room = CAPTURE_BYTES_MAX // 2 - len(self._head)
-        self._head += chunk[: max(0, room)]
-        self._tail += chunk[max(0, room) :]
-        excess = len(self._tail) - CAPTURE_BYTES_MAX // 2
-        if excess > 0:
-            del self._tail[:excess]
-            self._left_out += excess
-
-    def bytes(self) -> bytes:
-        gap = f"\n[… {self._left_out} bytes left out …]\n".encode() if self._left_out else b""
-        return bytes(self._head) + gap + bytes(self._tail)

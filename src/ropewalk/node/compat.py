@@ -58,7 +58,7 @@ def import_from_compat(
     return import_journals(log.store, _Target(log), mapping or {}, note)
 
 
-def sealed_note(log: Repository, key: SealingKey, key_name: str) -> Note:
+def sealed_note(log: Repository, key: SealingKey, key_name: str, policy: str = NOTE_POLICY) -> Note:
     """Keeps of a note a pointer to it; the note itself is sealed in the private store."""
     mail = log.store.identity.rpartition("<")[2].rstrip(">")
 
@@ -67,11 +67,11 @@ def sealed_note(log: Repository, key: SealingKey, key_name: str) -> Note:
             key,
             raw,
             actor=f"user:{mail}",
-            policy=NOTE_POLICY,
+            policy=policy,
             location=location_of(log.store.place),
             capability=CAPABILITY + key_name,
         )
-        log.private.put(made.blob, record_of(made, f"user:{mail}", NOTE_POLICY, key_name, log.now_ms()))
+        log.private.put(made.blob, record_of(made, f"user:{mail}", policy, key_name, log.now_ms()))
         return jcs.encode(made.pointer.document)
 
     return seal

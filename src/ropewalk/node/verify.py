@@ -81,7 +81,7 @@ def _refs_step(store: GitStore, ns: str | None) -> Step:
 def _packs_step(store: GitStore, *, deep: bool) -> Step:
     if not deep:
         return Step("packs", "not_checked", "the checksums of whole packs are checked with --deep")
-    damage = list(damaged_packs(store.pack_folder))
+    damage = [each for folder in store.pack_folders for each in damaged_packs(folder)]
     if damage:
         return Step("packs", "failed", "; ".join(damage[:5]))
     return Step("packs", "passed", "every byte of every pack has its checksum")

@@ -389,6 +389,26 @@ def test_run_refuses_what_it_could_not_record_before_it_runs_anything(log, tmp_p
     assert not (tmp_path / "ran").exists()
 
 
+def test_run_seals_its_output_behind_a_pointer_or_drops_it(log, tmp_path):
+    log("key", "new", "vault", "--alg", "xchacha20poly1305")
+    token = "ghp_" + "Zk3" * 12
+    script = f"printf ghp_; printf {token[4:]}"
+    sealed = log(
+        "shiplog", "run", "--ns", "deploy", "--output", "seal", "--key", "vault", "--", "sh", "-c", script
+    )
+    assert (sealed.code, sealed.text) == (0, token)
+    note = log("shiplog", "show", "deploy", "--json").json["note"]
+    assert json.loads(note)["kind"] == "opaque_pointer"
+    (tmp_path / "pointer.json").write_text(note)
+    assert log("pointer", "open", "pointer.json").text == token
+    dropped = log("shiplog", "run", "--ns", "deploy", "--output", "drop", "--json", "--", "echo", "hi")
+    assert (dropped.code, dropped.json["log_attached"]) == (0, False)
+    assert log("shiplog", "show", "deploy", "--json").json["note"] is None
+    for wrong in (("--output", "seal"), ("--key", "vault"), ("--output", "seal", "--key", "nosuch")):
+        assert log("shiplog", "run", "--ns", "deploy", *wrong, "--", "touch", "ran").code in (2, 3)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_run_records_arguments_that_are_no_text(log):
     ran = log(
         "shiplog", "run", "--ns", "deploy", "--json", "--", "true", b"\xff".decode("utf-8", "surrogateescape")

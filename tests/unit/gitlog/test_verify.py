@@ -445,3 +445,15 @@ def test_a_shallow_clone_is_called_so_and_what_lies_below_is_not_judged(log):
     unchecked = {step.name for step in report.steps if step.status == "not_checked"}
     assert {"anchors", "signed_heads", "order"} <= unchecked
     assert receipts[0].commit not in failed(report)["chain"]
+
+
+def test_deep_looks_into_packs_that_are_borrowed(log):
+    fill(log, 2)
+    git_dir = log.store.place.git_dir
+    borrower = git_dir.with_name("borrower.git")
+    subprocess.run(["git", "clone", "-q", "--mirror", "--shared", git_dir, borrower], check=True)
+    assert verify_repository(GitStore(find_place(borrower)), deep=True).ok
+    pack = next(log.store.pack_folder.glob("*.pack"))
+    pack.chmod(0o644)
+    pack.write_bytes(pack.read_bytes()[:-1] + b"x")  # its checksum, which no object needs
+    assert set(failed(verify_repository(GitStore(find_place(borrower)), deep=True))) == {"packs"}
