@@ -16,14 +16,14 @@ from typing import IO
 
 from ropewalk.cli.manners import say
 
-__all__ = ["execute"]
+__all__ = ["run_command"]
 
 CAPTURE_BYTES_MAX = 1 << 20  # kept of the output; the middle of more is left out, the ends tell most
 READ_BYTES = 65_536
 NOT_STARTED = 127  # what a shell answers for a command it cannot find
 
 
-def execute(command: Sequence[str], sink: IO[bytes]) -> tuple[int, bytes]:
+def run_command(command: Sequence[str], sink: IO[bytes]) -> tuple[int, bytes]:
     """Run a command with its output passed on as it comes; returns its exit code and what was captured.
 
     It is over when the command itself ends: what it left running in the background may hold the output open for ever.

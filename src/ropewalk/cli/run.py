@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.capture import execute
+from ropewalk.cli.capture import run_command
 from ropewalk.cli.gitlog import opened, receipt_line
 from ropewalk.cli.manners import Command, emit_line, fail, say, session
 from ropewalk.cli.places import sealing_key
@@ -81,7 +81,7 @@ def run(
         note = _note(log, key)
         started_ms = log.now_ms()
         _refuse_early(log, ns, _draft(log, argv, given, 0, started_ms, started_ms, attached=True))
-        code, output = execute(command, sys.stderr.buffer if session().json else sys.stdout.buffer)
+        code, output = run_command(command, sys.stderr.buffer if session().json else sys.stdout.buffer)
         ended_ms = log.now_ms()
         # What is sealed may hold a secret: that is what sealing is for.
         withheld = _withheld(output) if keeping == "keep" and not allow_secret else None
