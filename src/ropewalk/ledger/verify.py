@@ -7,9 +7,9 @@ The first fault, by height, survives every join: it names the block, the envelop
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel.proofs import LEDGER
@@ -35,6 +35,7 @@ __all__ = [
     "Fault",
     "Seen",
     "Span",
+    "Table",
     "check_block",
     "check_channel",
     "join",
@@ -103,6 +104,10 @@ class Piece:
     closes: bool = True
 
 
+Noted = Callable[[Header, int, Sequence[Envelope]], None]
+"""Some envelopes of a block: its header, the index of the first, and they themselves."""
+
+
 def check_block(
     lines: Sequence[bytes],
     height: int,
@@ -110,13 +115,17 @@ def check_block(
     trust: Trust | None = None,
     policy: Policy | None = None,
     deep: bool = True,
+    noted: Noted | None = None,
 ) -> Span:
     """One block alone: form, contents, seal, policy, and with `deep` what can be said of each envelope alone.
 
-    `height` is where it was found; it names the fault if the block cannot even say who it is.
+    `height` is where it was found; it names the fault if the block cannot even say who it is. `noted` hears of every
+    envelope before it is judged, for whoever looks across blocks later.
     """
     span = EMPTY
     for piece in _pieces((height, lines), trust, deep):
+        if noted is not None and piece.header is not None and piece.envelopes:
+            noted(piece.header, piece.first, piece.envelopes)
         span = _close(span, piece, policy)
         if span.fault is not None:
             break
@@ -244,9 +253,13 @@ def check_channel(
     policy: Policy | None = None,
     deep: bool = True,
     spread: Spread = one_hand,
+    seen: Seen | None = None,
 ) -> Span:
-    """A channel from its first block, streamed: every block alone, the links, and with `deep` all eight rules."""
-    seen = Seen() if deep else None
+    """A channel from its first block, streamed: every block alone, the links, and with `deep` all eight rules.
+
+    `seen` is where what was read is remembered; in memory unless the caller gives one that keeps it elsewhere.
+    """
+    seen = (seen or Seen()) if deep else None
     pieces = (piece for found in blocks for piece in _pieces(found, trust, deep))
     whole, block = EMPTY, EMPTY
     for piece in pieces:
@@ -281,14 +294,22 @@ def to_report(span: Span, *, deep: bool, trust: Trust | None = None) -> Report:
     return Report.of(steps, entries=span.envelopes, blocks=span.blocks)
 
 
-class Seen:
-    """What a channel held so far, kept in memory while it is checked; keys are cut to half, which nobody can forge."""
+class Table(Protocol):
+    """Short keys and numbers, as a dictionary has them."""
 
-    def __init__(self) -> None:
-        self._ids: dict[bytes, int] = {}
-        self._claims: dict[bytes, int] = {}
-        self._intents: dict[bytes, int] = {}
-        self._roots: dict[bytes, int] = {}
+    def get(self, key: bytes, /) -> int | None:
+        """The number under a key."""
+
+    def setdefault(self, key: bytes, number: int, /) -> object:
+        """Keep a number, unless the key has one."""
+
+
+class Seen:
+    """What a channel held so far, kept while it is checked; keys are cut to half, which nobody can forge."""
+
+    def __init__(self, table: Callable[[str], Table] = lambda _name: dict[bytes, int]()) -> None:
+        self._ids, self._claims = table("ids"), table("claims")
+        self._intents, self._roots = table("intents"), table("roots")
 
     def remember(self, envelope: Envelope, height: int, index: int) -> None:
         """The envelope stands there."""

@@ -28,11 +28,12 @@ from ropewalk.ledger.marks import derive
 from ropewalk.ledger.policy import Policy, parse_policy
 from ropewalk.ledger.proof import Consistency, Proof, RangeStatement
 from ropewalk.ledger.trust import Trust
-from ropewalk.ledger.verify import Fault, check_channel, to_report
+from ropewalk.ledger.verify import Fault, Seen, check_channel, to_report
 from ropewalk.node.hands import Hands
 from ropewalk.node.lifecycle import open_minors
 from ropewalk.stores.ledgerindex import LedgerIndex
 from ropewalk.stores.segments import Files, Segments, Torn, Writer
+from ropewalk.stores.spill import Spill
 
 __all__ = [
     "Channel",
@@ -362,8 +363,9 @@ def verify_channel(
     blocks = watch(lines()) if watch is not None else lines()
     policy = reading.settings.policy
     if deep:
-        with Hands() as hands:
-            span = check_channel(blocks, trust=trust, policy=policy, spread=hands)
+        with Hands() as hands, Spill() as spill:
+            seen = Seen(spill.table)
+            span = check_channel(blocks, trust=trust, policy=policy, spread=hands, seen=seen)
     else:
         span = check_channel(blocks, trust=trust, policy=policy, deep=False)
     if damage and span.fault is None:
