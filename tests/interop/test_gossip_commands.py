@@ -23,7 +23,7 @@ from ropewalk.kernel.keys import SigningKey
 from ropewalk.net.pipe import Pipe
 from ropewalk.net.tcp import serve_tcp
 from ropewalk.node.frames import IDLE_S
-from ropewalk.node.gossip import open_topic
+from ropewalk.node.gossip import open_topic, topics
 
 COMMAND = Path(sys.executable).with_name("ropewalk")
 TOPIC = "com.example.chat"
@@ -166,6 +166,14 @@ def test_exit_codes_of_sync(beside, ropewalk, tmp_path):  # noqa: F811
     # Under another topic the signatures do not hold: v0.6 does not say its topic on the wire.
     lied = ropewalk("--repo", "two.git", "gossip", "sync", said["url"], "--topic", "com.other")
     assert lied.code == 5
+
+
+def test_a_sync_with_a_peer_of_another_topic_leaves_no_topic(beside, ropewalk, tmp_path):  # noqa: F811
+    _, said = beside.serve("one.git")
+    answer = ropewalk("--repo", "two.git", "gossip", "sync", said["url"], "--topic", "com.other", "--json")
+    assert (answer.code, answer.json["code"]) == (7, "CapabilityUnavailable")
+    assert "com.other" in answer.json["detail"]
+    assert topics(home(tmp_path, "two.git")) == []
 
 
 def test_the_idle_limit_in_the_help_is_the_real_one():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.manners import Group, emit, parse_input, progress, read_input
+from ropewalk.cli.manners import Group, emit, parse_input, progress, read_input, write_output
 from ropewalk.cli.places import NODE_KEY, here, signing_key
 
 if TYPE_CHECKING:
@@ -148,10 +148,15 @@ def pending(topic: str | None) -> None:
     )
 
 
-@gossip.command("get", epilog="Examples:\n  ropewalk gossip get 0607m7osfe5b5p2adtmau7esd5d17ir1\n")
+@gossip.command(
+    "get",
+    epilog="Examples:\n  ropewalk gossip get 0607m7osfe5b5p2adtmau7esd5d17ir1\n"
+    "  ropewalk gossip get 0607m7osfe5b5p2adtmau7esd5d17ir1 -o message.cbor\n",
+)
 @click.argument("id")
 @topic_option
-def get(id: str, topic: str | None) -> None:
+@click.option("-o", "--output", metavar="F", help="Write it there as it travels, for `gossip insert`.")
+def get(id: str, topic: str | None, output: str | None) -> None:
     """Show the message ID with its signature, as DAG-JSON."""
     import json
 
@@ -162,6 +167,11 @@ def get(id: str, topic: str | None) -> None:
         if found is None:
             raise NotFound(f"no message {id} in {log.topic}", id=id)
         shown = {"id": found.id, **_whole(log, found)}
+    if output is not None:
+        write_output(output, found.raw)
+        if output != "-":
+            emit({"id": found.id, "output": output}, f"ok  {found.id}  {len(found.raw)} bytes")
+        return
     emit(shown, lambda: "\n".join(map(_escaped, json.dumps(shown, ensure_ascii=False, indent=2).split("\n"))))
 
 

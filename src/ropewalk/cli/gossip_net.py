@@ -50,7 +50,7 @@ def sync(url: str, topic: str, pull_only: bool, idle: float) -> None:
 
     new = _profile_if_new(topic, profile_of(url))
     if new:
-        asyncio.run(reach(url, idle_s=idle))  # a wrong address must not leave a topic of a wrong profile
+        asyncio.run(reach(url, topic, idle_s=idle))  # a wrong address or name must not leave a topic behind
     with open_topic(here().home, topic, create=True, **new) as log:
         report = asyncio.run(_shown(log, sync_with(log, url, pull_only=pull_only, idle_s=idle)))
     if not report.taken:

@@ -114,6 +114,11 @@ class Peer:
 
     # What we want of the peer
 
+    async def meet(self) -> None:
+        """Raise unless the peer has our topic."""
+        frames = await self._dial(self._sync_protocol, wire.RESPONSE_BYTES_MAX)
+        await frames.pipe.close()
+
     async def start_push(self) -> None:
         """Open the push stream, which only the dialer may, and say our heads."""
         frames = await self._dial(self._push_protocol, wire.EVENT_BYTES_MAX)

@@ -14,6 +14,7 @@ from ropewalk.kernel.prolly import Node
 from ropewalk.net.tcp import TcpPipe, connect_tcp
 from ropewalk.net.websocket import connect_websocket
 from ropewalk.node.frames import IDLE_S, FramePipe, Questions, answer_questions, in_thread, pull_over
+from ropewalk.node.gossip import open_log
 from ropewalk.node.peers import Peer
 
 __all__ = ["SyncReport", "profile_of", "reach", "sync_with"]
@@ -51,10 +52,16 @@ def profile_of(url: str) -> ProfileName:
     )
 
 
-async def reach(url: str, *, idle_s: float = IDLE_S) -> None:
-    """Raise unless somebody is at the address: before a log is made for what may never come."""
+async def reach(url: str, topic: str, *, idle_s: float = IDLE_S) -> None:
+    """Raise unless somebody at the address has the topic: before a log is made for what may never come.
+
+    A v0.6 peer does not say which topic it has.
+    """
     if profile_of(url) == "v0.13":
-        await (await connect_websocket(url, timeout_s=idle_s)).close()
+        with open_log(topic) as nothing:
+            pipe = await connect_websocket(url, timeout_s=idle_s)
+            async with Peer(nothing, pipe, dialer=True, idle_s=idle_s) as peer:
+                await peer.meet()
     else:
         await (await _dial_v06(url, idle_s)).close()
 

@@ -138,6 +138,19 @@ def test_a_message_made_elsewhere_is_inserted_or_waits(said, tmp_path: Path):
     assert insert(forged).code == 5
 
 
+def test_a_message_is_carried_by_hand(said, tmp_path: Path):
+    first, second = (append(said, b"%d" % n).json["id"] for n in range(2))
+    for id in (first, second):
+        assert said("get", id, "-o", str(tmp_path / id)).text.startswith(f"ok  {id}")
+    assert said("get", first, "--output=-").out == (tmp_path / first).read_bytes()
+    island = ("--repo", str(tmp_path / "island.git"), "--json")
+    assert run(["init", island[1]]) == 0
+    for id, status in ((second, "pending"), (first, "stored")):
+        answer = said("insert", "--topic", TOPIC, "--file", str(tmp_path / id), *island)
+        assert answer.json["status"] == status
+    assert said("heads", *island).json["heads"] == [second]
+
+
 @pytest.mark.parametrize("profile", list(PROFILES.values()), ids=lambda profile: profile.name)
 def test_a_first_message_makes_its_topic_in_its_own_profile(said, tmp_path: Path, profile):
     made = sign(profile, key(3), TOPIC, (), {"x": 1})
