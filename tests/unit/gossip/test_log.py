@@ -202,6 +202,40 @@ def test_a_refused_message_does_not_hold_up_its_batch(make_table):
     assert sorted(log.heads()) == sorted([made[0].id, made[2].id])
 
 
+def test_a_signature_is_verified_before_a_transaction_opens(monkeypatch):
+    table = MemoryTables(TABLES)
+    log = Log(table, "com.example")
+    good = sign(V13, key(2), "com.example", (), 1)
+    bad = sign(V13, key(2), "com.example", (), 2)
+    opened: list[object] = []
+    transact = table.transact
+
+    def watched(body):
+        opened.append(body)
+        return transact(body)
+
+    monkeypatch.setattr(table, "transact", watched)
+    with pytest.raises(SigInvalid):
+        log.insert(bad.raw.replace(bad.signature.signature, good.signature.signature))
+    assert opened == []
+    assert log.insert(good.raw).status == "stored"
+    assert opened
+
+
+def test_a_message_whose_parents_are_there_is_applied_written_and_committed(make_table):
+    table = make_table()
+    applied: list[object] = []
+    log = Log(table, "com.example", apply=lambda id, signature, message: applied.append(message.payload))
+    parent = sign(V13, key(1), "com.example", (), "parent")
+    child = sign(V13, key(2), "com.example", (parent.key,), "child")
+    log.insert(parent.raw)
+    done = log.insert(child.raw)
+    assert (done.id, done.status, done.pending) == (child.id, "stored", False)
+    assert applied == ["parent", "child"]
+    again = Log(table, "com.example")
+    assert again.heads() == [child.id] and len(again) == 2
+
+
 def test_one_bad_signature_stores_nothing_of_a_batch():
     log = memory_log()
     good = sign(V13, key(2), "com.example", (), 1)

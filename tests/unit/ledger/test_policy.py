@@ -156,3 +156,14 @@ def test_a_trust_file_with_anything_unclear_is_refused(change):
     value: Any = jcs.parse(Trust((NODE.public,), ()).to_bytes())
     with pytest.raises(Invalid):
         parse_trust(jcs.encode({**value, **change}))
+
+
+def test_what_has_no_level_is_public_and_a_policy_can_only_be_stricter_about_it():
+    untagged = observed()
+    assert judge(untagged, Context()).ok
+    closed = policy({"kind": "confidentiality", "decision": "deny", "level": "public", "requires": []})
+    assert closed.decide(untagged).outcome == "deny"
+    looser = {"kind": "confidentiality", "decision": "allow", "level": "public", "requires": []}
+    both = policy({"kind": "confidentiality", "decision": "deny", "level": "public", "requires": []}, looser)
+    assert both.decide(untagged).outcome == "deny"
+    assert not judge(untagged, Context(policy=both)).ok

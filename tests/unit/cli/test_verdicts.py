@@ -1,0 +1,19 @@
+"""What does not verify ends with 5, under the name and the status of the specification."""
+
+from __future__ import annotations
+
+
+def test_a_signature_that_does_not_hold_is_told_as_such(ropewalk, tmp_path):
+    ropewalk("init", "log.git")
+    ropewalk("key", "new", "vault", "--alg", "xchacha20poly1305")
+    (tmp_path / "card.json").write_text('{"card":"4111"}')
+    repo = ("--repo", "log.git")
+    sealed = ropewalk(
+        *repo, "pointer", "seal", "--file", "card.json", "--actor", "ada", "--policy", "v1", "--key", "vault"
+    )
+    (tmp_path / "pointer.json").write_bytes(sealed.out)
+    assert ropewalk(*repo, "pointer", "open", "pointer.json").json == {"card": "4111"}
+    refused = ropewalk(*repo, "pointer", "open", "pointer.json", "--actor", "mallory", "--json")
+    assert refused.code == 5
+    assert (refused.json["code"], refused.json["status"]) == ("SigInvalid", 401)
+    assert "4111" not in refused.text + refused.err
