@@ -134,9 +134,8 @@ class Setting:
     entropy: bytes
     author: Signature
     find: Callable[[Layout, str, Ulid], Found | None]  # an event by ULID, if it stands in the log
-    holds: Callable[[Layout, str, Mapping[str, object]], Ulid | None] | None = (
-        None  # same body under another ULID
-    )
+    # The same body under another ULID, if it stands in the log.
+    holds: Callable[[Layout, str, Mapping[str, object]], Ulid | None] | None = None
 
 
 def plan(

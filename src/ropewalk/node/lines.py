@@ -34,9 +34,7 @@ class IndexedLine:
     head: str | None
     count: int
     index: GitIndex
-    again: Callable[
-        [], object
-    ]  # index the line once more: its records were damaged, or dropped by another process
+    again: Callable[[], object]  # index it once more: its records were damaged, or dropped by another process
 
     def find(self, wanted: Ulid) -> IndexedSlot | None:
         slot = self._twice(lambda: self.index.find(self.ref, wanted))

@@ -370,10 +370,8 @@ def test_an_envelope_of_another_log_or_ulid_is_not_handed_out(log, raw, reason):
     oid = _dressed(log, "demo", SHIPLOG, raw % ulid.encode(), ulid, receipts[-1].commit)
     with pytest.raises(Unverified, match=f"commit {oid}.*{reason}"):
         print([event.envelope for event in log.read("demo", receipts[0].ulid).events])
-    assert [event.payload["n"] for event in log.read("demo", None, 2).events] == [
-        0,
-        1,
-    ]  # what stands before is
+    # What stands before it is handed out.
+    assert [event.payload["n"] for event in log.read("demo", None, 2).events] == [0, 1]
 
 
 def test_an_envelope_that_no_schema_allows_has_no_type_to_hand_out(log):
