@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import runpy
+import shlex
 from pathlib import Path
 
 import click
 import pytest
+
+from ropewalk.cli.main import root
+from ropewalk.cli.manners import Session
 
 SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "generate_cli.py"
 
@@ -74,3 +79,34 @@ def test_bars_and_angle_brackets_survive_markdown(script):
     assert "```text\nas\n  it is\n```" in text
     assert "| `--kind [a\\|b]` | Which &lt;kind>. |" in text
     assert "```text\nx --kind a\n```" in text
+
+
+def test_every_example_is_a_line_its_command_takes(script):
+    wrong = []
+    for _, command in script["commands"]():
+        for line in (command.epilog or "").replace("\\\n", "").splitlines():
+            told = re.sub(r"\$\([^)]*\)", "x", line.strip())  # what another command answers
+            for part in told.split(" | "):
+                words = shlex.split(re.split(r" [<>] ", part)[0]) if part.startswith("ropewalk ") else []
+                problem = _refused(words[1:]) if words else None
+                if problem is not None:
+                    wrong.append(f"{part}: {problem}")
+    assert not wrong
+
+
+def _refused(words: list[str]) -> str | None:
+    """Why the command line makes no sense, None if it does; nothing is run."""
+    context = click.Context(root, info_name="ropewalk", obj=Session())
+    command: click.Command = root
+    while isinstance(command, click.Group) and words:
+        found = command.get_command(context, words[0])
+        if found is None:
+            break
+        command, words = found, words[1:]
+    try:
+        command.make_context(command.name, list(words), parent=context)
+    except click.exceptions.Exit:  # --help
+        return None
+    except click.ClickException as error:
+        return error.format_message()
+    return None

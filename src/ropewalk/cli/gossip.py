@@ -150,8 +150,8 @@ def pending(topic: str | None) -> None:
 
 @gossip.command(
     "get",
-    epilog="Examples:\n  ropewalk gossip get 0607m7osfe5b5p2adtmau7esd5d17ir1\n"
-    "  ropewalk gossip get 0607m7osfe5b5p2adtmau7esd5d17ir1 -o message.cbor\n",
+    epilog="Examples:\n  ropewalk gossip get $(ropewalk gossip heads)\n"
+    "  ropewalk gossip get $(ropewalk gossip heads) -o message.cbor\n",
 )
 @click.argument("id")
 @topic_option
@@ -261,7 +261,7 @@ def _line(signed: SignedMessage) -> str:
     return f"{signed.id}  {signed.message.clock}  {signed.signature.public_key[-8:]}  {shown}"
 
 
-@gossip.command("ancestors", epilog="Examples:\n  ropewalk gossip ancestors ID 6 --topic com.example\n")
+@gossip.command("ancestors", epilog="Examples:\n  ropewalk gossip ancestors $(ropewalk gossip heads) 6\n")
 @click.argument("id")
 @click.argument("clock", type=int)
 @topic_option

@@ -269,7 +269,11 @@ def head(channel: str, note: bool, host: str) -> None:
     )
 
 
-@ledger.command("prove", epilog="Examples:\n  ropewalk ledger prove 550a1c4d… -o proof.json\n")
+@ledger.command(
+    "prove",
+    epilog="Examples:\n"
+    "  ropewalk ledger prove $(ropewalk ledger read --channel audit | awk 'END {print $NF}') -o proof.json\n",
+)
 @click.argument("envelope_id")
 @click.option("-o", "--output", required=True, metavar="F", help="Where to write the proof.")
 @click.option("--channel", metavar="C", help="The channel; default: look in all.")

@@ -95,7 +95,8 @@ def show(channel: str) -> None:
 @evidence.command(
     "wrap",
     epilog="Examples:\n  ropewalk ledger evidence wrap --format slsa.v1 --report build.dsse.json -o evidence.json\n"
-    "  ropewalk ledger envelope … --class Attestation --evidence evidence.json\n",
+    "  ropewalk ledger envelope --channel audit --domain ops --class Attestation --type build.attested \\\n"
+    "      --payload body.json --key ada --evidence evidence.json\n",
 )
 @click.option(
     "--format", "kind", required=True, type=click.Choice(FORMATS), help="What kind of evidence it is."

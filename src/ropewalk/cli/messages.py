@@ -66,9 +66,7 @@ def publish(
         emit(_receipt_json(outcome), receipt_line(outcome))
 
 
-@messages.command(
-    "read", epilog="Examples:\n  ropewalk messages read --topic jobs --since ULID --limit 100\n"
-)
+@messages.command("read", epilog="Examples:\n  ropewalk messages read --topic jobs --limit 100\n")
 @click.option("--topic", required=True, help="The topic.")
 @click.option(
     "--since", metavar="ULID", help="Only messages after this one; default with --group: its checkpoint."

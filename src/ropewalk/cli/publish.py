@@ -23,8 +23,10 @@ host_option = click.option(
 @click.command(
     "receipt",
     cls=Command,
-    epilog="Examples:\n  ropewalk ledger receipt 550a1c4d… -o receipt.cose\n"
-    "  ropewalk ledger receipt 550a1c4d… --form tlog -o entry.tlog-proof\n",
+    epilog="Examples:\n  ropewalk ledger receipt -o receipt.cose \\\n"
+    "      $(ropewalk ledger read --channel audit | awk 'END {print $NF}')\n"
+    "  ropewalk ledger receipt --form tlog -o entry.tlog-proof \\\n"
+    "      $(ropewalk ledger read --channel audit | awk 'END {print $NF}')\n",
 )
 @click.argument("envelope_id")
 @click.option("-o", "--output", required=True, metavar="F", help="Where to write it.")

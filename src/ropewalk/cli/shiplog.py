@@ -91,7 +91,7 @@ def append(
         emit(_receipt_json(outcome), receipt_line(outcome))
 
 
-@shiplog.command("read", epilog="Examples:\n  ropewalk shiplog read --ns governance --since ULID --limit 2\n")
+@shiplog.command("read", epilog="Examples:\n  ropewalk shiplog read --ns governance --limit 2\n")
 @click.option("--ns", required=True, help="The namespace.")
 @click.option("--since", metavar="ULID", help="Only events after this one.")
 @click.option("--limit", type=int, default=128, show_default=True, help="How many at most (512 is the most).")

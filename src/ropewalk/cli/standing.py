@@ -20,7 +20,7 @@ __all__ = ["current", "ls", "show"]
 STANDING = ("success", "override", "revert", "finalize")  # a deployment with one of these is in force
 
 
-@click.command("show", cls=Command, epilog="Examples:\n  ropewalk shiplog show 01HF4Y9Q1SM8Q7K9DK2R4V5CXD\n")
+@click.command("show", cls=Command, epilog="Examples:\n  ropewalk shiplog show governance\n")
 @click.argument("name", metavar="REF_OR_ULID")
 def show(name: str) -> None:
     """Show one event with its trailer, author and captured output; NAME is a ULID, a commit, a namespace or a ref."""
