@@ -13,6 +13,7 @@ from ropewalk.cli.places import here, sealing_key
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.pointer import Pointer
+    from ropewalk.kernel.seal import SealingKey
     from ropewalk.stores.private import PrivateStore
 
 __all__ = ["pointer"]
@@ -116,7 +117,7 @@ def open_(
         sealed = private.blob(record.ciphertext_digest)
         actor, policy, key = actor or record.actor, policy or record.policy, key or record.key
         digest = digest or record.digest
-    plaintext = open_pointer(sealing_key(key), read, sealed, actor=actor, policy=policy, digest=digest)
+    plaintext = open_pointer(_opening_key(key), read, sealed, actor=actor, policy=policy, digest=digest)
     if not session().json:
         write_output(output, plaintext)
         return
@@ -183,6 +184,20 @@ def ls() -> None:
             or "nothing is sealed here"
         ),
     )
+
+
+def _opening_key(name: str) -> SealingKey:
+    """The key a pointer was sealed with; a new one of that name would not open it."""
+    from ropewalk.errors import NotFound, Unavailable
+
+    try:
+        return sealing_key(name)
+    except NotFound as error:
+        raise Unavailable(
+            f'the key "{name}" that opens this pointer is not here',
+            key=name,
+            advice="Bring the key file from where the bytes were sealed; `ropewalk key ls` lists what is here.",
+        ) from error
 
 
 def _read(name: str) -> Pointer:

@@ -321,6 +321,24 @@ def test_a_low_entropy_pointer_leaves_the_digest_out_and_still_opens(person, tmp
     assert person("pointer", "open", str(tmp_path / "pointer.json")).stdout_bytes == b"yes"
 
 
+def test_a_key_or_a_store_that_is_away_is_capability_unavailable(person, tmp_path):
+    seal_at(person, tmp_path)
+    opening = ("pointer", "open", str(tmp_path / "pointer.json"))
+    private = tmp_path / "r.git/ropewalk/private"
+    (record,) = private.glob("*.json")
+    record.rename(record.with_suffix(".aside"))
+    record.mkdir()  # what should be read cannot be, as on a disk that went away
+    away = person(*opening, ok=False)
+    assert (away.code, away.status, away.exit_code) == ("CapabilityUnavailable", 503, 7)
+    record.rmdir()
+    record.with_suffix(".aside").rename(record)
+    (key,) = (tmp_path / "config/keys").glob("vault*")
+    key.unlink()
+    away = person(*opening, ok=False)
+    assert (away.code, away.exit_code) == ("CapabilityUnavailable", 7)
+    assert "ropewalk key new" not in away.advice_now  # another key of that name opens nothing
+
+
 def test_open_refuses_other_names_with_5(person, tmp_path):
     seal_at(person, tmp_path)
     for change in (["--actor", "user:ben"], ["--policy", "v2"]):
