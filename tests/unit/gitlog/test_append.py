@@ -87,6 +87,28 @@ def test_a_message_lies_alone_under_message(log):
     assert commit.message.decode() == f"Event-Id: ulid:{receipt.ulid}\nContent-Id: {receipt.content_id}\n"
 
 
+def test_a_message_is_canonical_json_named_by_its_bytes_whatever_is_attached(log):
+    raw = b"a picture"
+    document = {**EVENT, "refs": {"p": content_id(raw)}}
+    receipt = log.append("jobs", document, layout=MESSAGES, attachments={"p.png": raw})
+    blobs = dict(paths(log, commit_of(log, receipt.commit).tree))
+    stored = log.store.get(blobs["message/envelope.json"])[1]
+    assert stored == jcs.encode({**document, "ns": "jobs", "ulid": receipt.ulid})
+    assert receipt.content_id == content_id(stored)
+    bare = log.append("jobs", {**document, "ulid": receipt.ulid}, layout=MESSAGES)
+    assert bare.replayed and bare.content_id == receipt.content_id
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{"payload": {}}, {"type": "t"}, {"type": "t", "payload": []}, {"type": "t", "payload": {}, "extra": 1}],
+)
+def test_messages_outside_the_schema_are_refused(log, document):
+    with pytest.raises(InvalidEnvelope):
+        log.append("jobs", document, layout=MESSAGES)
+    assert head(log, "jobs", MESSAGES) is None
+
+
 def test_attachments_must_be_named_by_digest(log):
     raw = b"a picture"
     with pytest.raises(InvalidEnvelope, match="not named in refs"):
@@ -198,6 +220,7 @@ def test_nested_repo_head_is_refused(log, nested):
 def test_trailers_outside_the_schema_are_refused(log, bad):
     with pytest.raises(InvalidEnvelope):
         log.append("demo", EVENT, trailer=bad)
+    assert head(log) is None
 
 
 def test_same_ulid_and_content_gives_the_old_receipt(log):

@@ -202,9 +202,10 @@ def test_a_refused_message_does_not_hold_up_its_batch(make_table):
     assert sorted(log.heads()) == sorted([made[0].id, made[2].id])
 
 
-def test_a_signature_is_verified_before_a_transaction_opens(monkeypatch):
+def test_a_signature_is_verified_before_a_transaction_opens_and_before_apply(monkeypatch):
     table = MemoryTables(TABLES)
-    log = Log(table, "com.example")
+    applied: list[object] = []
+    log = Log(table, "com.example", apply=lambda id, signature, message: applied.append(message.payload))
     good = sign(V13, key(2), "com.example", (), 1)
     bad = sign(V13, key(2), "com.example", (), 2)
     opened: list[object] = []
@@ -217,9 +218,9 @@ def test_a_signature_is_verified_before_a_transaction_opens(monkeypatch):
     monkeypatch.setattr(table, "transact", watched)
     with pytest.raises(SigInvalid):
         log.insert(bad.raw.replace(bad.signature.signature, good.signature.signature))
-    assert opened == []
+    assert opened == [] and applied == []
     assert log.insert(good.raw).status == "stored"
-    assert opened
+    assert opened and applied == [1]
 
 
 def test_a_message_whose_parents_are_there_is_applied_written_and_committed(make_table):
