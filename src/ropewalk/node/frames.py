@@ -29,13 +29,22 @@ from ropewalk.gossip.table import View
 from ropewalk.kernel.prolly import Node
 from ropewalk.net.pipe import Pipe
 
-__all__ = ["IDLE_S", "FramePipe", "Questions", "answer_questions", "in_thread", "pull_over"]
+__all__ = [
+    "IDLE_S",
+    "TAKEN_BYTES_MAX",
+    "FramePipe",
+    "Questions",
+    "answer_questions",
+    "in_thread",
+    "pull_over",
+]
 
 IDLE_S = 30.0  # without progress; a sync as a whole may take as long as it likes
 RATE_MIN = 4096  # bytes a second that count as progress inside one frame
 SLICE_BYTES = 64 << 10  # sent at a time, so that a slow reader shows progress
-VALUES_FIRST = 15  # messages asked for before we know how large they are: all of the largest fit one frame
+VALUES_FIRST = 3  # messages asked for before we know how large they are: all of the largest fit one frame
 VALUES_BYTES = 2 << 20  # what we then aim at
+TAKEN_BYTES_MAX = 16 << 20  # of an answer to v0.13 questions; every peer may make us hold one
 HELD_BYTES = 4 << 20  # messages we hold unchecked before we stop asking for more
 SESSION_S = 20.0  # how long a session may hold its view of a v0.13 log; then the peer begins another
 COOLDOWN_S_MAX = 10.0  # what a peer may make us wait; it counts milliseconds
@@ -66,6 +75,11 @@ class FramePipe:
         self._ready: list[bytes] = self._frames.receive(rest)
         self._idle_s = idle_s
         self._ended = False
+
+    @property
+    def held(self) -> int:
+        """How many bytes of an unfinished frame are held."""
+        return self._frames.held
 
     async def receive(self, *, patient: bool = False) -> bytes | None:
         """The next frame, or None at the end. A patient reader waits for ever for a frame to begin."""
@@ -149,7 +163,14 @@ class Questions:
         if self._abort is not None:
             return self._abort
         await self._frames.send(wire.encode_request(request))
-        raw = await self._frames.receive()
+        try:
+            raw = await self._frames.receive()
+        except TooLarge:
+            if not isinstance(request, GetValues) or len(request.keys) <= VALUES_FIRST:
+                raise
+            # We guessed from smaller messages; a new session begins with careful guesses.
+            self._abort = Abort()
+            return self._abort
         if raw is None:
             raise Unavailable(f"{self._frames.pipe.name} ended the sync instead of answering")
         if len(raw) > SLICE_BYTES:

@@ -25,6 +25,7 @@ from ropewalk.net.pipe import Pipe
 from ropewalk.node.frames import (
     IDLE_S,
     SESSION_S,
+    TAKEN_BYTES_MAX,
     FramePipe,
     Questions,
     answer_questions,
@@ -116,12 +117,12 @@ class Peer:
 
     async def meet(self) -> None:
         """Raise unless the peer has our topic."""
-        frames = await self._dial(self._sync_protocol, wire.RESPONSE_BYTES_MAX)
-        await frames.pipe.close()
+        stream, _ = await self._dial(self._sync_protocol, TAKEN_BYTES_MAX)
+        await stream.close()
 
     async def start_push(self) -> None:
         """Open the push stream, which only the dialer may, and say our heads."""
-        frames = await self._dial(self._push_protocol, wire.EVENT_BYTES_MAX)
+        _, frames = await self._dial(self._push_protocol, wire.EVENT_BYTES_MAX)
         self._push_open = True
         self._spawn(self._hear(frames))
         self._spawn(self._speak(frames))
@@ -132,12 +133,14 @@ class Peer:
         async with self._pulling:
             received = refused = requests = idle = 0
             while True:
-                frames = await self._dial(self._sync_protocol, wire.RESPONSE_BYTES_MAX)
+                stream, frames = await self._dial(self._sync_protocol, TAKEN_BYTES_MAX)
                 questions = Questions(frames, self.log.profile)
                 try:
                     pulled = await pull_over(self.log, questions)
                 finally:
-                    await frames.pipe.close()
+                    await stream.close()
+                if frames.held:
+                    stream.reset()  # nobody will read the rest of that answer
                 received += pulled.received
                 refused += pulled.refused
                 requests += pulled.requests
@@ -182,11 +185,11 @@ class Peer:
                 pass
 
     async def _lacks(self, heads: list[Key]) -> list[Key] | None:
-        frames = await self._dial(self._sync_protocol, wire.RESPONSE_BYTES_MAX)
+        stream, frames = await self._dial(self._sync_protocol, TAKEN_BYTES_MAX)
         try:
             return await Questions(frames, self.log.profile).lacks(heads)
         finally:
-            await frames.pipe.close()
+            await stream.close()
 
     # What we tell the peer
 
@@ -329,7 +332,7 @@ class Peer:
 
     # Inside
 
-    async def _dial(self, protocol: str, limit: int) -> FramePipe:
+    async def _dial(self, protocol: str, limit: int) -> tuple[Stream, FramePipe]:
         stream = self._muxer.open()
         dialer = Dialer(protocol)
         try:
@@ -341,7 +344,7 @@ class Peer:
                     dialer.receive(data)
         except TimeoutError as error:
             raise Unavailable(f"{self.name} has been silent for {self._idle_s:g} s") from error
-        return FramePipe(stream, limit=limit, idle_s=self._idle_s, rest=dialer.rest)
+        return stream, FramePipe(stream, limit=limit, idle_s=self._idle_s, rest=dialer.rest)
 
     def _saw(self, key: bytes) -> None:
         self._seen[key] = None

@@ -29,6 +29,7 @@ from ropewalk.node.peers import Peer
 __all__ = ["GossipServer"]
 
 PEERS_MAX = 64  # connected at once; more are turned away
+PULLS_MAX = 8  # from v0.6 peers at once, whose answers are large; the others wait
 WATCH_S = 0.2  # how often we look for what other processes have appended
 PUSHED_MAX = 64  # messages pushed one by one; a larger batch is announced, and pulled
 PUSHED_BYTES_MAX = 8 << 20
@@ -60,6 +61,7 @@ class GossipServer:
         self._connected = 0
         self._listening: Listening | None = None
         self._grown = asyncio.Event()
+        self._pulling = asyncio.Semaphore(PULLS_MAX)
         self._watcher: asyncio.Task[None] | None = None
 
     @property
@@ -124,8 +126,9 @@ class GossipServer:
             frames = FramePipe(pipe, limit=wire.REQUEST_BYTES_MAX, idle_s=self._idle_s)
             first = await frames.receive()
             if first == b"":
-                asking = FramePipe(pipe, limit=wire.RESPONSE_BYTES_MAX, idle_s=self._idle_s)
-                pulled = await pull_over(self.log, Questions(asking, self.log.profile))
+                async with self._pulling:
+                    asking = FramePipe(pipe, limit=wire.RESPONSE_BYTES_MAX, idle_s=self._idle_s)
+                    pulled = await pull_over(self.log, Questions(asking, self.log.profile))
                 self.log.tell(Synced(pipe.name, pulled.received, await in_thread(self.log.root)))
             elif first is not None:
                 await answer_questions(self.log, frames, lambda _: None, first=first)

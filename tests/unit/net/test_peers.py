@@ -131,7 +131,7 @@ def test_a_pushed_message_without_its_parents_waits_and_the_pull_brings_them():
             peer = Peer(source, await connect_websocket(server.url, timeout_s=30), dialer=True)
             async with peer:
                 peer._push_open = True  # say nothing of our heads
-                frames = await peer._dial(peer._push_protocol, wire.EVENT_BYTES_MAX)
+                _, frames = await peer._dial(peer._push_protocol, wire.EVENT_BYTES_MAX)
                 await frames.send(wire.encode_event(wire.Insert(last.key, last.raw)))
                 await until(lambda: len(target) == 40)
 
@@ -150,7 +150,7 @@ def test_a_pushed_message_that_finds_pending_full_is_pulled_with_its_parents():
             peer = Peer(source, await connect_websocket(server.url, timeout_s=30), dialer=True)
             async with peer:
                 peer._push_open = True  # say nothing of our heads
-                frames = await peer._dial(peer._push_protocol, wire.EVENT_BYTES_MAX)
+                _, frames = await peer._dial(peer._push_protocol, wire.EVENT_BYTES_MAX)
                 await frames.send(wire.encode_event(wire.Insert(last.key, last.raw)))
                 await until(lambda: len(target) == 40)
 
