@@ -330,6 +330,12 @@ def _open(folder: Path) -> Any:
         env = _open_sound(folder)
     except OSError as error:
         raise Unavailable(f"index {folder}: {error.strerror}", path=str(folder)) from error
+    except lmdb.ReadonlyError as error:
+        raise Unavailable(
+            f"index {str(error).removeprefix('index ')}",
+            path=str(folder),
+            advice="A channel is read through an index kept beside it: copy the repository to where you may write.",
+        ) from error
     _open_environments[folder] = env, 1
     return env
 

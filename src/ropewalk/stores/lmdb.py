@@ -42,6 +42,10 @@ def _refusal(error: lmdb.Error, what: object) -> RopewalkError:
             reason="page",
             advice=_RESTORE,
         )
+    if isinstance(error, lmdb.ReadonlyError):
+        return Unavailable(
+            said, advice="Ask for write access, or copy the repository to where you may write."
+        )
     return Unavailable(said)
 
 
