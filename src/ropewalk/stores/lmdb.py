@@ -244,8 +244,20 @@ def _open_tables(env: Any, path: Path, tables: tuple[str, ...]) -> dict[str, Any
             env.set_mapsize(env.info()["map_size"] * 2)
 
 
-_environments: dict[tuple[int, str], _Shared] = {}
+_environments: dict[str, _Shared] = {}
 _registry = threading.Lock()
+
+
+def _forget_inherited() -> None:
+    """A forked child must not use its parent's environments; it opens its own once these are given up."""
+    global _registry
+    _registry = threading.Lock()  # another thread of the parent may have held it
+    for shared in _environments.values():
+        shared.env.close()
+    _environments.clear()
+
+
+os.register_at_fork(after_in_child=_forget_inherited)
 
 
 class LmdbTables:
@@ -262,8 +274,8 @@ class LmdbTables:
     """
 
     def __init__(self, path: Path, tables: tuple[str, ...], *, map_bytes: int = MAP_BYTES_FIRST) -> None:
-        # A forked child must not use its parent's environment: the process is part of the name.
-        self._name = (os.getpid(), str(path.resolve()))
+        self._name = str(path.resolve())
+        self._process = os.getpid()
         with _registry:
             shared = _environments.get(self._name)
             if shared is None:
@@ -273,7 +285,12 @@ class LmdbTables:
 
     def _env(self) -> _Shared:
         if self._shared is None:
-            raise Unavailable(f"{self._name[1]}: the store is closed")
+            raise Unavailable(f"{self._name}: the store is closed")
+        if self._process != os.getpid():
+            raise Unavailable(
+                f"{self._name}: the store was opened by the process that this one was forked from",
+                advice="Open the log again in this process.",
+            )
         return self._shared
 
     @contextmanager
@@ -332,7 +349,7 @@ class LmdbTables:
 
     def close(self) -> None:
         shared, self._shared = self._shared, None
-        if shared is None:
+        if shared is None or self._process != os.getpid():
             return
         with _registry:
             shared.users -= 1

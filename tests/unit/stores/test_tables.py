@@ -359,3 +359,35 @@ def test_a_failed_write_that_somebody_caught_is_still_not_committed(tmp_path: Pa
         tables.transact(body)
     assert keys(tables) == []
     tables.close()
+
+
+def test_a_forked_child_opens_its_own_and_is_told_to(tmp_path: Path):
+    script = """
+import os, sys
+from pathlib import Path
+from ropewalk.errors import Unavailable
+from ropewalk.stores.lmdb import LmdbTables
+path = Path(sys.argv[1])
+tables = LmdbTables(path, ("a",))
+tables.transact(lambda change: change.put("a", b"parent", b""))
+child = os.fork()
+if child == 0:
+    try:
+        tables.transact(lambda change: change.put("a", b"wrong", b""))
+    except Unavailable as error:
+        assert "forked" in str(error)
+        own = LmdbTables(path, ("a",))
+        own.transact(lambda change: change.put("a", b"child", b""))
+        own.close()
+        tables.close()
+        os._exit(0)
+    os._exit(1)
+assert os.waitpid(child, 0)[1] == 0
+tables.transact(lambda change: change.put("a", b"parent again", b""))
+with tables.read() as view:
+    assert [key for key, _ in view.scan("a")] == [b"child", b"parent", b"parent again"]
+tables.close()
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "db")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
