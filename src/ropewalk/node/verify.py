@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ropewalk.errors import RopewalkError
+from ropewalk.gitlog.compat import ROOTS
 from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
 from ropewalk.gitlog.verify import verify_log
 from ropewalk.kernel.keys import PublicKey
@@ -52,6 +53,8 @@ def verify_repository(
         entries += report.entries
     if logs or ns is None:
         steps.append(_packs_step(store, deep=deep))
+    if ns is None:
+        steps += _unwalked(store, logs=len(logs))
     return Report.of(steps, entries=entries)
 
 
@@ -76,6 +79,15 @@ def _refs_step(store: GitStore, ns: str | None) -> Step:
     except RopewalkError as error:
         return Step("refs", "failed", error.detail)
     return Step("refs", "passed", f"{count} refs can be {'read' if ns is None else 'listed'}")
+
+
+def _unwalked(store: GitStore, *, logs: int) -> Iterator[Step]:
+    """What somebody may have expected to be verified here, and was not."""
+    if not logs:
+        yield Step("logs", "not_checked", "there is no log under refs/gatos/ in this repository")
+    journals = sum(len(_names(store, f"{root}journal/")) for root in ROOTS)
+    if journals:
+        yield Step("journals", "not_checked", f"{journals} journals of git shiplog; an import judges them")
 
 
 def _packs_step(store: GitStore, *, deep: bool) -> Step:

@@ -6,6 +6,7 @@ import base64
 import subprocess
 
 import pytest
+from tests.unit.gitlog.journals import Journal
 
 from ropewalk.errors import Unverified
 from ropewalk.gitlog.commit import parse_message
@@ -455,3 +456,14 @@ def test_deep_looks_into_packs_that_are_borrowed(log):
     pack.chmod(0o644)
     pack.write_bytes(pack.read_bytes()[:-1] + b"x")  # its checksum, which no object needs
     assert set(failed(verify_repository(GitStore(find_place(borrower)), deep=True))) == {"packs"}
+
+
+def test_a_repository_without_logs_is_not_called_verified(log):
+    """Whoever names the wrong repository should not read `ok` and nothing else."""
+    steps = {step.name: step for step in verify_repository(log.store).steps}
+    assert steps["logs"].status == "not_checked"
+    Journal(log.store).add()
+    steps = {step.name: step for step in verify_repository(log.store).steps}
+    assert steps["journals"].detail.startswith("1 journals")
+    fill(log, 1)
+    assert "logs" not in {step.name for step in verify_repository(log.store).steps}
