@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.manners import MARKS, Group, emit, read_input, say, session, write_output
+from ropewalk.cli.manners import MARKS, Group, emit, parse_input, read_input, say, session, write_output
 from ropewalk.cli.places import here
 
 if TYPE_CHECKING:
@@ -111,16 +111,56 @@ def wrap(kind: str, report: str, certs: tuple[str, ...], nonce: str | None, outp
     """Make the evidence of an envelope from a report: its hash, its certificates, its nonce."""
     from ropewalk.errors import Invalid
     from ropewalk.kernel import jcs
-    from ropewalk.kernel.digest import blake3
+    from ropewalk.ledger.binding import wrap_report
 
-    value = jcs.parse(read_input(report))
+    value = parse_input(report, jcs.parse)
     if not isinstance(value, dict):
-        raise Invalid("a report is a JSON object", name=report)
-    made: dict[str, Any] = {"format": kind, "evidence_hash": blake3(jcs.encode(value)).hex(), "report": value}
+        raise Invalid(f"{report}: a report is a JSON object", name=report)
+    more: dict[str, Any] = {}
     if certs:
-        made["cert_chain"] = [read_input(cert).decode("ascii", "replace") for cert in certs]
+        more["cert_chain"] = [read_input(cert).decode("ascii", "replace") for cert in certs]
     if nonce is not None:
-        made["nonce"] = nonce
+        more["nonce"] = nonce
+    _write(output, wrap_report(kind, value, **more))
+
+
+@evidence.command(
+    "provenance",
+    epilog="Examples:\n  ropewalk ledger evidence provenance --payload image.json --key ci \\\n"
+    "      --builder https://builder.example/v1 --build-type https://builder.example/image -o evidence.json\n",
+)
+@click.option("--payload", required=True, metavar="F", help="What was built, as the envelope's payload.")
+@click.option("--key", required=True, metavar="NAME", help="The key of the builder.")
+@click.option("--builder", required=True, metavar="ID", help="Who built it, a URI.")
+@click.option("--build-type", required=True, metavar="ID", help="How it was built, a URI.")
+@click.option("--parameters", metavar="F", help="What the build was asked for, a JSON object.")
+@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+def provenance(
+    payload: str, key: str, builder: str, build_type: str, parameters: str | None, output: str
+) -> None:
+    """Make and sign SLSA provenance for a payload, as the evidence of its envelope."""
+    from ropewalk.cli.places import signing_key
+    from ropewalk.errors import Invalid
+    from ropewalk.kernel import jcs
+    from ropewalk.ledger.binding import make_provenance
+    from ropewalk.ledger.envelope import payload_hash
+
+    asked = parse_input(parameters, jcs.parse) if parameters is not None else {}
+    if not isinstance(asked, dict):
+        raise Invalid(f"{parameters}: parameters are a JSON object", name=parameters)
+    made = make_provenance(
+        signing_key(key),
+        payload_hash(parse_input(payload, jcs.parse)),
+        builder=builder,
+        build_type=build_type,
+        parameters=asked,
+    )
+    _write(output, made)
+
+
+def _write(output: str, made: dict[str, Any]) -> None:
+    from ropewalk.kernel import jcs
+
     write_output(output, jcs.encode(made) + (b"\n" if output == "-" else b""))
     if output != "-":
         emit(
@@ -150,9 +190,9 @@ def check(file: str, channel: str | None, trust: str | None, at: str | None) -> 
     from ropewalk.ledger.fields import parse_timestamp
 
     believed: Trust = (
-        channel_trust(here().home, channel) if channel is not None else parse_trust(read_input(str(trust)))
+        channel_trust(here().home, channel) if channel is not None else parse_input(str(trust), parse_trust)
     )
-    one = parse_wire(read_input(file))
+    one = parse_input(file, parse_wire)
     status, detail = EvidenceTally(believed).judge(one, parse_timestamp(at or now_text()))
     emit(
         {"envelope_id": one.hex_id, "status": status, "detail": detail, "at": at or now_text()},

@@ -26,7 +26,15 @@ from ropewalk.errors import Invalid, RopewalkError, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.report import Status
-from ropewalk.ledger.binding import check_binding, dsse_statement, report_data
+from ropewalk.ledger.binding import (
+    PAYLOAD_TYPE,
+    PROVENANCE,
+    STATEMENT,
+    check_binding,
+    dsse_statement,
+    report_data,
+    signed_bytes,
+)
 from ropewalk.ledger.certificates import check_chain, parse_der, parse_pem, public_key_of
 from ropewalk.ledger.envelope import Envelope, decode_base64, parse_timestamp
 from ropewalk.ledger.trust import EvidencePins, parse_pins
@@ -41,9 +49,6 @@ __all__ = [
     "signed_bytes",
 ]
 
-STATEMENT: Final = "https://in-toto.io/Statement/v1"
-PROVENANCE: Final = "https://slsa.dev/provenance/v1"
-PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 ES384: Final = -35
 DOCUMENT_BYTES_MAX: Final = 1 << 16
 SIGNATURES_MAX: Final = 16
@@ -148,16 +153,6 @@ def check_evidence(
         return "failed", error.detail
     kind = report.get("tee_type") if evidence["format"] == "tee.report" else evidence["format"]
     return "not_checked", f"{kind} evidence is bound to the envelope; whether it holds is not checked"
-
-
-def signed_bytes(payload_type: str, payload: bytes) -> bytes:
-    """What a DSSE signature covers: type and payload, each after its length.
-
-    >>> signed_bytes("a/b", b"hi")
-    b'DSSEv1 3 a/b 2 hi'
-    """
-    kind = payload_type.encode()
-    return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
 
 
 # --- freshness ---

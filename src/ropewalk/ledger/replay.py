@@ -9,7 +9,6 @@ A *snapshot* is the state at a height, vouched for by a signed envelope `ledger.
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from ropewalk.errors import BrokenLink, DigestMismatch, Invalid, RopewalkError, 
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag, blake3, tagged
 from ropewalk.kernel.keys import PublicKey, SigningKey
+from ropewalk.ledger.binding import make_provenance
 from ropewalk.ledger.block import GENESIS, Block, Header, check_contents, check_link, check_signature
 from ropewalk.ledger.envelope import Envelope, build, parse_stored
 from ropewalk.ledger.policy import EVALUATOR, Policy
@@ -40,8 +40,6 @@ __all__ = [
 SNAPSHOT_TYPE: Final = "ledger.checkpoint"
 ALERT_TYPE: Final = "ledger.replay.diverged"
 DOMAIN: Final = "ropewalk.replay"
-_PROVENANCE: Final = "https://slsa.dev/provenance/v1"  # names in a statement; nothing is fetched
-_STATEMENT: Final = "https://in-toto.io/Statement/v1"
 _MEMBERS: Final = frozenset(
     ("channel", "height", "block_hash", "state_root", "policy_hash", "attestation_digest", "evaluator")
 )
@@ -367,29 +365,16 @@ def alert_of(
 
 
 def _provenance(snapshot: Snapshot, payload_hash: str, key: SigningKey) -> dict[str, jcs.Json]:
-    """A DSSE envelope over a provenance statement whose subject is the snapshot (S4 §6, `slsa.v1`)."""
-    statement: dict[str, Any] = {
-        "_type": _STATEMENT,
-        "subject": [{"name": SNAPSHOT_TYPE, "digest": {"blake3": payload_hash}}],
-        "predicateType": _PROVENANCE,
-        "predicate": {
-            "buildDefinition": {
-                "buildType": "urn:ropewalk:replay:v1",
-                "externalParameters": {"channel": snapshot.channel, "height": snapshot.height},
-                "resolvedDependencies": [{"digest": {"blake3": snapshot.block_hash.hex()}}],
-            },
-            "runDetails": {"builder": {"id": f"urn:ropewalk:{snapshot.evaluator.replace(' ', ':')}"}},
-        },
-    }
-    raw = jcs.encode(statement)
-    kind = "application/vnd.in-toto+json"
-    preimage = b"DSSEv1 %d %s %d %s" % (len(kind), kind.encode(), len(raw), raw)
-    report: dict[str, Any] = {
-        "payloadType": kind,
-        "payload": b64encode(raw).decode(),
-        "signatures": [{"keyid": key.public.did(), "sig": b64encode(key.sign(preimage)).decode()}],
-    }
-    return {"format": "slsa.v1", "evidence_hash": blake3(jcs.encode(report)).hex(), "report": report}
+    """Evidence whose subject is the snapshot (S4 §6, `slsa.v1`)."""
+    return make_provenance(
+        key,
+        payload_hash,
+        builder=f"urn:ropewalk:{snapshot.evaluator.replace(' ', ':')}",
+        build_type="urn:ropewalk:replay:v1",
+        name=SNAPSHOT_TYPE,
+        parameters={"channel": snapshot.channel, "height": snapshot.height},
+        dependencies=(snapshot.block_hash.hex(),),
+    )
 
 
 def _timestamp(ns: int) -> str:
