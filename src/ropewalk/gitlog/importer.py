@@ -166,32 +166,35 @@ def _prepare(
 ) -> _Ready:
     """Write what a log lacks of a journal; its head does not move yet."""
     if journal.guest:
-        report.skipped += len(journal.chain)
         return _Ready(journal)
     journal.chain = _walk(repo, journal, report)
     ready = _Ready(journal, _unknown(repo, target, journal))
-    report.skipped += len(journal.chain) - len(ready.fresh)
     _write(repo, target, ready, held)
     return ready
 
 
 def _settle(repo: Journals, target: Target, ready: _Ready, report: ImportReport) -> None:
-    """Move the log's head over what was written; where somebody was there first, write it again on top of theirs."""
+    """Move the log's head over what was written; where somebody was there first, look again and write on top."""
     journal, ref = ready.journal, SHIPLOG.head_ref(ready.journal.topic)
-    if ready.fresh:
-        with repo.turn(ref), ExitStack() as held:
-            for attempt in range(ATTEMPTS_MAX):
-                try:
-                    repo.move_head(ref, ready.made.start.commit, ready.made.tip.commit or "")
+    with repo.turn(ref), ExitStack() as held:
+        for attempt in range(ATTEMPTS_MAX if ready.fresh else 0):
+            try:
+                repo.move_head(ref, ready.made.start.commit, ready.made.tip.commit or "")
+                target.grown(journal.topic, ready.made)
+                break
+            except HeadMoved:
+                if attempt + 1 == ATTEMPTS_MAX:
+                    raise
+                # It may have been another import of this very journal.
+                ready.fresh = _unknown(repo, target, journal)
+                if not ready.fresh:
                     break
-                except HeadMoved:
-                    if attempt + 1 == ATTEMPTS_MAX:
-                        raise
-                    _write(repo, target, ready, held)
-        target.grown(journal.topic, ready.made)
+                _write(repo, target, ready, held)
+    if ready.fresh:
         journal.places.update(ready.places)
         report.problems += ready.problems
-        report.imported += len(ready.fresh)
+    report.imported += len(ready.fresh)
+    report.skipped += len(journal.chain) - len(ready.fresh)
     head = repo.head(ref)
     if head is not None and not journal.guest:
         report.refs[ref] = head

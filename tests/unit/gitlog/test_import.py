@@ -280,6 +280,28 @@ def test_an_append_that_comes_between_is_not_lost(log, monkeypatch):
     assert import_from_compat(log).skipped == 3
 
 
+def test_two_imports_at_once_bring_every_entry_in_once(log, place, monkeypatch):
+    journal = Journal(log.store)
+    oids = [journal.add() for _ in range(3)]
+    real = log.store.move_head
+    other: list[int] = []
+
+    def move_head(ref, expected, new):
+        if not other:
+            other.append(0)
+            with open_repository(place.git_dir) as rival:
+                monkeypatch.setattr(rival.store, "turn", lambda _ref: contextlib.nullcontext())  # held by us
+                monkeypatch.setattr(rival.store.refs, "turn", lambda _ref: contextlib.nullcontext())
+                other.append(import_from_compat(rival).imported)
+        real(ref, expected, new)
+
+    monkeypatch.setattr(log.store, "move_head", move_head)
+    report = import_from_compat(log)
+    assert (other[1], report.imported, report.skipped) == (3, 0, 3)
+    assert [source_of(event)[1] for event in log.events("prod")] == oids  # type: ignore[index]
+    assert verify_log_ok(log)
+
+
 def test_an_import_that_fails_in_the_middle_leaves_the_repository_as_it_was(log, monkeypatch):
     for env in ("prod", "qa"):
         journal = Journal(log.store, env)
