@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ropewalk.errors import DigestMismatch, Unverified
-from ropewalk.ledger.block import GENESIS, seal
-from ropewalk.ledger.envelope import parse_stored
+from ropewalk.ledger.block import GENESIS, Block, seal
+from ropewalk.ledger.envelope import Envelope, parse_stored
 from ropewalk.ledger.evidence import EvidenceSettings
 from ropewalk.ledger.trust import EvidencePins, Trust
 from ropewalk.node.bundle import export_blocks, verify_bundle
@@ -25,6 +25,7 @@ from ropewalk.stores import keyfiles
 from tests.pipeline.tampering import change_payload
 from tests.pipeline.world import ADA, BOB, NODE, NOON_MS, World
 from tests.unit.ledger.attesting import PCR0, Authority, attested, dsse, nitro, nitro_document
+from tests.unit.ledger.making import observed
 
 NOON_NS = NOON_MS * 10**6
 
@@ -120,18 +121,20 @@ def test_health_is_measured_by_channel_and_told_as_an_observation(spark: Any, wo
     assert (told.event_class, told.payload["channel"]) == ("Observation", "ea.built")  # type: ignore[index,call-overload]
 
 
+def sealed(*envelopes: Envelope) -> Block:
+    raws = [each.raw for each in envelopes]
+    return seal(
+        NODE, channel="ea.core", height=0, prev_block_hash=GENESIS, envelopes=raws, timestamp_ns=NOON_NS
+    )
+
+
 def test_evidence_is_judged_at_the_time_of_its_block_and_the_newest_also_now():
     root = Authority("root")
     leaf = Authority("leaf", root, ca=False)
     trust = Trust((NODE.public,), (), roots=(root.pem,), evidence=EvidencePins(pcrs={0: (PCR0.hex(),)}))
 
     def health(document: bytes, now_ns: int) -> Any:
-        envelope = nitro(document)
-        block = seal(
-            NODE, channel="ea.core", height=0, prev_block_hash=GENESIS, envelopes=[envelope.raw],
-            timestamp_ns=NOON_NS,
-        )  # fmt: skip
-        (found,) = measure("ea.core", [block], trust, now_ns)
+        (found,) = measure("ea.core", [sealed(nitro(document))], trust, now_ns)
         return found
 
     good = nitro_document(leaf, [root])
@@ -140,6 +143,20 @@ def test_evidence_is_judged_at_the_time_of_its_block_and_the_newest_also_now():
     assert late.attestation_chain_valid is False and "no longer" in str(late.evidence_detail) and late.stale
     other = nitro_document(leaf, [root], pcrs={0: b"\1" * 48})
     assert health(other, NOON_NS).attestation_chain_valid is False
+
+
+def test_evidence_is_stale_at_four_fifths_of_its_budget():
+    block = sealed(attested(dsse(ADA), "slsa.v1"))
+    for age_s, stale in ((0, False), (79, False), (80, True), (500, True)):
+        (found,) = measure("ea.core", [block], Trust((), ()), NOON_NS + age_s * 10**9, 100)
+        assert (found.attestation_age_seconds, found.stale) == (age_s, stale)
+
+
+def test_another_policy_in_a_tag_is_counted():
+    tags = [{"policy_hash": "11" * 32, "decision": "allow"}, {"policy_hash": "22" * 32, "decision": "allow"}]
+    block = sealed(*(observed(number, policy_tag=tag) for number, tag in enumerate(tags)), observed(9))
+    (found,) = measure("ea.core", [block], Trust((), (), bytes.fromhex("11" * 32)), NOON_NS)
+    assert (found.envelopes, found.policy_hash_mismatch) == (3, 1)
 
 
 def test_health_of_blocks_that_do_not_verify_is_not_measured(spark: Any, world: World):

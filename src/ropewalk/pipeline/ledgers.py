@@ -18,6 +18,7 @@ from ropewalk.ledger.policy import Policy, parse_policy
 from ropewalk.ledger.rules import Context, judge
 from ropewalk.ledger.trust import Trust
 from ropewalk.ledger.verify import EMPTY, Fault, Span, check_block, join
+from ropewalk.pipeline.across import Notes
 from ropewalk.pipeline.logs import CheckedRange, Want
 from ropewalk.pipeline.offsets import Extent, Point, Range
 from ropewalk.pipeline.rows import Row, broken_row, ledger_row
@@ -153,14 +154,21 @@ class Ledgers:
         if part.fault:
             yield CheckedRange(part.log, part.start, part.start, 0, "", part.fault_entry, part.fault)
             return
-        whole = EMPTY
+        whole, notes = EMPTY, Notes()
         start = part.start
         for height, place in channel.segments.places(part.start):
             if height >= part.end:
                 break
             try:
                 lines = channel.segments.read(place, height).lines
-                span = check_block(lines, height, trust=channel.trust, policy=channel.policy, deep=deep)
+                span = check_block(
+                    lines,
+                    height,
+                    trust=channel.trust,
+                    policy=channel.policy,
+                    deep=deep,
+                    noted=notes.take if deep else None,
+                )
             except RopewalkError as error:
                 span = replace(
                     EMPTY,
@@ -180,8 +188,10 @@ class Ledgers:
                     span_to_json(whole),
                     None if fault is None else _fault_name(fault),
                     None if fault is None else fault.detail,
+                    bytes(notes.raw),
+                    notes.asked,
                 )
-                whole, start = EMPTY, height + 1
+                whole, notes, start = EMPTY, Notes(), height + 1
 
     @staticmethod
     def _beyond(segments: Segments, size: int, last: Place | None) -> str:

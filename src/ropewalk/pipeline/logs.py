@@ -86,6 +86,8 @@ class CheckedRange:
     span: str
     fault_entry: str | None = None
     detail: str | None = None
+    marks: bytes = b""  # what a ledger notes for looking across blocks
+    asked: int = 0  # how many of them need something that stands elsewhere
 
 
 class Logs(Protocol):

@@ -15,11 +15,11 @@ __all__ = [
     "Unit",
     "buckets",
     "choose_unit",
+    "draw_bars",
     "duration",
     "number",
     "percent",
     "section",
-    "side_by_side",
     "strips",
     "table",
 ]
@@ -162,10 +162,10 @@ def strips(
     return f'{"".join(rows)}<div class="axis">{axis}</div>{legend}'
 
 
-def side_by_side(rows: Sequence[tuple[str, str, float, str]]) -> str:
+def draw_bars(rows: Sequence[tuple[str, str, float, str]]) -> str:
     """Lying bars: a name, a note below it, a value, and the value in words.
 
-    >>> side_by_side([("verify", "", 810.5, "811 a second")]).count("<i")
+    >>> draw_bars([("verify", "", 810.5, "811 a second")]).count("<i")
     1
     """
     top = max((value for _, _, value, _ in rows), default=0) or 1

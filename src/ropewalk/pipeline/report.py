@@ -15,11 +15,11 @@ from ropewalk.pipeline.plots import (
     STYLE,
     buckets,
     choose_unit,
+    draw_bars,
     duration,
     number,
     percent,
     section,
-    side_by_side,
     strips,
     table,
 )
@@ -191,14 +191,14 @@ def _rates(runs: list[dict[str, Any]]) -> str:
         rate = float(run["rows_per_s"]) if "rows_per_s" in run else run["entries"] / seconds
         when = datetime.fromtimestamp(run["started_ms"] / 1000, UTC).strftime("%d %b %H:%M").lstrip("0")
         rows.append((run["job"], f"{when}, {duration(seconds)}", rate, f"{number(round(rate))} a second"))
-    return side_by_side(rows)
+    return draw_bars(rows)
 
 
 def _lag(lag: list[dict[str, Any]]) -> str:
     rows = [
         (row["group"], row["topic"], float(row["behind"]), f"{number(row['behind'])} behind") for row in lag
     ]
-    return side_by_side(sorted(rows, key=lambda row: -row[2]))
+    return draw_bars(sorted(rows, key=lambda row: -row[2]))
 
 
 def _health(folder: Path) -> str:

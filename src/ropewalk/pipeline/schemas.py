@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "CHECK_COLUMNS",
     "COLUMNS",
     "LEDGER_COLUMNS",
     "SHARED_COLUMNS",
@@ -58,6 +59,9 @@ VERDICT_COLUMNS: dict[str, str] = {
     "detail": "string",
     "span": "string",
 }
+CHECK_COLUMNS: dict[str, str] = {**VERDICT_COLUMNS, "marks": "binary", "asked": "bigint"}
+"""What a check hands out; what is beyond the verdict serves to look across ranges."""
+
 _FIELDS = {"time": "time_us"}  # the row's own name of a column
 
 
@@ -97,6 +101,7 @@ def arrow_schema(columns: Iterable[str], types: dict[str, str] = COLUMNS, *, tex
 
     kinds = {
         "string": pa.string(),
+        "binary": pa.binary(),
         "bigint": pa.int64(),
         "int": pa.int32(),
         "timestamp": pa.timestamp("us", tz="UTC"),

@@ -36,7 +36,7 @@ from ropewalk.pipeline.logs import Bounds
 from ropewalk.pipeline.offsets import Offset, Range
 from ropewalk.pipeline.query import Query, make_query
 from ropewalk.pipeline.refusals import marked
-from ropewalk.pipeline.schemas import COLUMNS, VERDICT_COLUMNS, arrow_batch, arrow_schema, ddl
+from ropewalk.pipeline.schemas import CHECK_COLUMNS, COLUMNS, arrow_batch, arrow_schema, ddl
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +64,7 @@ class RopewalkSource(DataSource):
 
     def schema(self) -> str:
         query = self._query()
-        return ddl(VERDICT_COLUMNS, VERDICT_COLUMNS) if query.check else ddl(query.columns)
+        return ddl(CHECK_COLUMNS, CHECK_COLUMNS) if query.check else ddl(query.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's
         kind = PushingReader if PUSHING in sys.modules else LogReader
@@ -204,7 +204,7 @@ def _read(query: Query, partition: InputPartition) -> Iterator[pa.RecordBatch]:
 def _verdicts(query: Query, part: Range) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    schema = arrow_schema(VERDICT_COLUMNS, VERDICT_COLUMNS)
+    schema = arrow_schema(CHECK_COLUMNS, CHECK_COLUMNS)
     checked = list(query.logs(part.log.engine).check(part, deep=query.check == "deep"))
     columns: list[Sequence[Any]] = [
         [each.log.engine for each in checked],
@@ -216,6 +216,8 @@ def _verdicts(query: Query, part: Range) -> Iterator[pa.RecordBatch]:
         [each.fault_entry for each in checked],
         [each.detail for each in checked],
         [each.span for each in checked],
+        [each.marks for each in checked],
+        [each.asked for each in checked],
     ]
     arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
     yield pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "ask", "make_views"]
 
 CELL_CHARS = 60
+NOTED = ("verdicts", "replays", "health")  # what jobs noted beside the tables, a file a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +50,11 @@ def make_views(spark: SparkSession, warehouse: Warehouse) -> list[str]:
         paths = [str(warehouse.path / file.name) for file in files]
         spark.read.parquet(*paths).createOrReplaceTempView(name)
         names.append(name)
-    verdicts = warehouse.path / "verdicts"
-    if verdicts.is_dir():
-        spark.read.parquet(str(verdicts)).createOrReplaceTempView("verdicts")
-        names.append("verdicts")
+    for name in NOTED:
+        if any((warehouse.path / name).glob("*.parquet")):
+            frame = spark.read.option("mergeSchema", "true").parquet(str(warehouse.path / name))
+            frame.createOrReplaceTempView(name)
+            names.append(name)
     return names
 
 

@@ -21,10 +21,11 @@ from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.report import Step
 from ropewalk.ledger.block import GENESIS
 from ropewalk.ledger.verify import Fault
+from ropewalk.pipeline.across import find_suspects, is_behind, judge_suspect, keys_of, look_up
 from ropewalk.pipeline.delta import check_delta
 from ropewalk.pipeline.gitlogs import GitLogs
 from ropewalk.pipeline.ingest import content_root
-from ropewalk.pipeline.ledgers import join_spans, span_from_json
+from ropewalk.pipeline.ledgers import Ledgers, join_spans, span_from_json
 from ropewalk.pipeline.offsets import LogName, Offset, Point
 from ropewalk.pipeline.query import make_query
 from ropewalk.pipeline.refusals import find_refusal, refusals_raised
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LogVerdict", "Report", "verify_logs", "verify_tables"]
 
+ACROSS = "across_blocks"
 SHOWN = 20  # rows that are named; the rest is counted
 
 
@@ -111,27 +113,83 @@ def verify_logs(
     if rows_per_range is not None:
         options["rows_per_partition"] = str(rows_per_range)
     query = make_query(options)
-    with refusals_raised():
-        rows = [row.asDict() for row in spark.read.format("ropewalk").options(**options).load().collect()]
+    checked = spark.read.format("ropewalk").options(**options).load().persist()
+    try:
+        with refusals_raised():
+            rows = [row.asDict() for row in checked.drop("marks").collect()]
+            across: dict[str, Fault] = {}
+            looked = _unlooked(rows, deep, whole=start is None and end is None)
+            if looked is None:
+                across, looked = _across(checked.where("engine = 'ledger'"), source, rows)
+    finally:
+        checked.unpersist()
     by_log: dict[LogName, list[dict[str, Any]]] = {name: [] for name in query.names()}
     for row in sorted(rows, key=lambda row: (row["engine"], row["topic"], row["start"], row["end"])):
         by_log.setdefault(LogName(row["engine"], row["topic"]), []).append(row)
     begin = start or Offset()
-    verdicts = [_joined(log, begin.at(log), found) for log, found in sorted(by_log.items())]
+    verdicts = [_joined(log, begin.at(log), found, across) for log, found in sorted(by_log.items())]
     steps = [_told(verdicts, engine_name) for engine_name in query.engines]
+    steps += [looked] if "ledger" in query.engines else []
     steps += _vouched(source, verdicts, keys)
     if recorded is not None:
         steps.append(_recorded(options, recorded))
     return Report(tuple(verdicts), tuple(steps)), rows
 
 
-def _joined(log: LogName, begin: Point, rows: list[dict[str, Any]]) -> LogVerdict:
+def _unlooked(rows: list[dict[str, Any]], deep: bool, whole: bool) -> Step | None:
+    """Why nobody looks across blocks; None if somebody does."""
+    if not any(row["engine"] == "ledger" for row in rows):
+        return Step(ACROSS, "not_checked", "there are no channels")
+    if not deep:
+        return Step(ACROSS, "not_checked", "envelopes were not opened")
+    return None if whole else Step(ACROSS, "not_checked", "only a part of the channels was looked at")
+
+
+def _across(checked: DataFrame, source: Path, rows: list[dict[str, Any]]) -> tuple[dict[str, Fault], Step]:
+    """The faults that only show between blocks, of channels in which nothing comes before them."""
+    ledgers = Ledgers(find_place(source))
+    alone = {
+        topic: join_spans(
+            [span_from_json(row["span"]) for row in _in_order(rows, topic) if row["span"]]
+        ).fault
+        for topic in {row["topic"] for row in rows if row["engine"] == "ledger"}
+    }
+    suspects = []
+    for suspect in find_suspects(checked, any(row["asked"] for row in rows)):
+        before = alone[suspect.topic]
+        if before is None or not is_behind(suspect, before):
+            suspects.append(suspect)
+    keys = [key for each in suspects for key in keys_of(ledgers.channel(each.topic), each)]
+    known = look_up(checked, keys)
+    found: dict[str, Fault] = {}
+    for each in suspects:
+        fault = judge_suspect(ledgers.channel(each.topic), each, known.get(each.topic, {}))
+        if fault is None:
+            where = f"block {each.height}, envelope {each.index}"
+            return found, Step(ACROSS, "not_checked", f"{each.topic}: {where} could not be judged")
+        found[each.topic] = fault
+    if found:
+        told = "; ".join(f"{topic}: {fault.detail}" for topic, fault in sorted(found.items()))
+        return found, Step(ACROSS, "failed", told)
+    envelopes = sum(row["entries"] for row in rows if row["engine"] == "ledger")
+    return found, Step(ACROSS, "passed", f"{envelopes} envelopes: none repeats or lacks an earlier one")
+
+
+def _in_order(rows: list[dict[str, Any]], topic: str) -> list[dict[str, Any]]:
+    mine = [row for row in rows if row["engine"] == "ledger" and row["topic"] == topic]
+    return sorted(mine, key=lambda row: (row["start"], row["end"]))
+
+
+def _joined(log: LogName, begin: Point, rows: list[dict[str, Any]], across: dict[str, Fault]) -> LogVerdict:
     joiners: dict[str, Callable[[Point, list[dict[str, Any]]], tuple[str, str | None, str | None]]] = {
         "gitlog": _join_commits,
         "ledger": _join_blocks,
         "gossip": _join_messages,
     }
     head, entry, detail = joiners[log.engine](begin, rows)
+    if log.engine == "ledger" and log.topic in across:
+        fault = across[log.topic]
+        entry, detail = f"block {fault.height}, envelope {fault.index}", fault.detail
     return LogVerdict(log, sum(row["entries"] for row in rows), head, len(rows), entry, detail)
 
 
