@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.manners import Command, emit, emit_line, read_input, session
+from ropewalk.cli.manners import Command, emit, emit_line, parse_input, session, tell
 
 if TYPE_CHECKING:
     from ropewalk.errors import RopewalkError
@@ -39,7 +39,8 @@ def append(channel: str, file: str, jsonl: bool, stop_on_error: bool) -> None:
     """Judge envelopes by the eight rules and the channel's policy, and seal them into blocks."""
     from ropewalk.cli.ledger_channel import open_for_append
 
-    raw = b"" if jsonl else read_input(file, limit=LINE_BYTES_MAX)
+    # Before the channel: a file that is no envelope makes none.
+    raw = b"" if jsonl else parse_input(file, _envelope, limit=LINE_BYTES_MAX)
     with open_for_append(channel) as opened:
         if jsonl:
             code = _append_lines(opened.log, file, stop_on_error)
@@ -51,12 +52,25 @@ def append(channel: str, file: str, jsonl: bool, stop_on_error: bool) -> None:
         raise click.exceptions.Exit(code)
 
 
+def _envelope(raw: bytes) -> bytes:
+    """The bytes again, if they are an envelope."""
+    from ropewalk.errors import InvalidEnvelope
+    from ropewalk.ledger.envelope import parse_wire
+
+    try:
+        parse_wire(raw)
+    except InvalidEnvelope as error:
+        error.advice_now = "`ropewalk ledger envelope` builds and signs one around a payload."
+        raise
+    return raw
+
+
 def _append_lines(log: Log, file: str, stop_on_error: bool) -> int:
     """Answer every line; what has arrived together is sealed together."""
     from ropewalk.errors import RopewalkError
     from ropewalk.ledger.ticket import Ticket
 
-    code = 0
+    code = number = 0
     for lines in _arrivals(file):
         if stop_on_error:
             outcomes: list[Receipt | RopewalkError] = []
@@ -70,7 +84,8 @@ def _append_lines(log: Log, file: str, stop_on_error: bool) -> int:
         else:
             outcomes = log.submit_many(lines)
         for outcome in outcomes:
-            _answer(outcome)
+            number += 1
+            _answer(tell(outcome, f"line {number}") if isinstance(outcome, RopewalkError) else outcome)
             if isinstance(outcome, RopewalkError):
                 code = code or outcome.exit_code
                 if stop_on_error:

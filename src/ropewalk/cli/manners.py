@@ -148,7 +148,7 @@ class Group(click.Group):
         for name in super().list_commands(ctx):
             known = super().get_command(ctx, name)
             if known is not None and not known.hidden:
-                rows.append((name, known.get_short_help_str(80)))
+                rows.append((name, known.get_short_help_str(160)))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -218,14 +218,13 @@ def telling(where: str) -> Iterator[None]:
     try:
         yield
     except Invalid as error:
-        raise tell(error, where) from error.__cause__
+        raise tell(error, where) from error
 
 
 def tell(error: E, where: str) -> E:
-    """The error, saying where in the input it stands."""
-    error.detail = f"{where}: {error.detail}"
-    error.fields.setdefault("input", where)
-    return error
+    """The error, saying where in the input it stands. A new one: lines that fail together may share theirs."""
+    fields = {"input": where, **error.fields}
+    return type(error)(f"{where}: {error.detail}", advice=error.advice_now, instance=error.instance, **fields)
 
 
 def refusal_of(error: OSError, name: str | None = None) -> RopewalkError:

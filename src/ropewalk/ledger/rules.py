@@ -431,11 +431,22 @@ _REFUSALS: Final[dict[int, type[RopewalkError]]] = {
 }
 
 
+# What its author can do about an envelope, where the error alone would speak of damaged data.
+_ADVICE = {
+    1: "Hash the payload as it is sent, and sign again.",
+    3: "Name what it follows from: the Command it answers, its correlation id, its parents in this channel.",
+    5: "Attach evidence about this very payload.",
+    7: "Prove against a root of this channel, or leave the proof out.",
+}
+
+
 def _refuse(verdict: Verdict) -> NoReturn:
     for finding in verdict.findings:
         if finding.status == "failed":
             raise _REFUSALS[finding.rule](
-                f"rule {finding.rule}, {finding.name}: {finding.detail}", **verdict.to_json()
+                f"rule {finding.rule}, {finding.name}: {finding.detail}",
+                advice=_ADVICE.get(finding.rule),
+                **verdict.to_json(),
             )
     assert verdict.decision is not None
     raise Denied(f"policy: {verdict.decision.explain()}", **verdict.to_json())

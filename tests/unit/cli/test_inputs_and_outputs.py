@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from ropewalk.cli.manners import refusal_of
+from ropewalk.cli.manners import refusal_of, tell
 from ropewalk.errors import NotFound, Unavailable
 
 
@@ -52,6 +52,21 @@ def test_of_many_lines_the_refused_ones_are_named(ropewalk):
     assert "line 3: " in said[0] and "line 5: " in said[1]
     answers = [json.loads(line) for line in ropewalk(*append, "--json", stdin=lines).text.splitlines()]
     assert [each.get("input") for each in answers] == [None, "line 3", None, "line 5"]
+
+
+def test_lines_that_fail_together_keep_their_own_numbers():
+    shared = Unavailable("the disk is full", advice="Make room.", path="/mnt")
+    first, second = tell(shared, "line 1"), tell(shared, "line 2")
+    assert (first.detail, second.detail) == ("line 1: the disk is full", "line 2: the disk is full")
+    assert second.to_problem()["advice"] == "Make room." and second.fields["path"] == "/mnt"
+    assert shared.detail == "the disk is full"
+
+
+def test_a_refused_line_of_envelopes_is_named_too(ropewalk, ledger):
+    append = ("--repo", "log.git", "ledger", "append", "--channel", "audit", "--file", "-", "--jsonl")
+    answer = ropewalk(*append, stdin=b"{oops\n{}\n")
+    assert answer.code == 8
+    assert [line.split(": ")[1] for line in answer.text.splitlines()] == ["line 1", "line 2"]
 
 
 def test_a_name_that_leads_nowhere_is_not_found(ropewalk, tmp_path):
@@ -119,6 +134,25 @@ def test_a_proof_on_stdout_is_nothing_but_the_proof(ropewalk, ledger):
     prove = ("--repo", "log.git", "ledger", "prove", ledger, "-o", "-")
     assert ropewalk(*prove).json["envelope_id"] == ledger
     assert ropewalk(*prove, "--json").json["envelope_id"] == ledger
+
+
+def test_a_file_that_is_no_envelope_makes_no_channel_and_says_how_to_build_one(ropewalk, ledger):
+    event = b'{"type":"note","payload":{}}'
+    answer = ropewalk(
+        "--repo", "log.git", "ledger", "append", "--channel", "typo", "--file", "-", stdin=event
+    )
+    assert (answer.code, answer.out) == (8, b"")
+    assert "stdin: " in answer.err and "ropewalk ledger envelope" in answer.err
+    assert ropewalk("--repo", "log.git", "ledger", "ls").text == "audit\n"
+
+
+def test_a_refused_envelope_comes_with_advice_for_its_author(ropewalk, ledger):
+    repo = ("--repo", "log.git")
+    made = ("--domain", "ops", "--class", "Result", "--type", "disk.full", "--payload", "body.json")
+    result = ropewalk(*repo, "ledger", "envelope", "--channel", "audit", *made, "--key", "ada").out
+    answer = ropewalk(*repo, "ledger", "append", "--channel", "audit", "--file", "-", stdin=result)
+    assert answer.code == 5
+    assert "rule 3" in answer.err and "Command it answers" in answer.err
 
 
 def test_a_root_that_is_no_certificate_is_refused(ropewalk, ledger, tmp_path):
