@@ -33,7 +33,7 @@ from ropewalk.gossip.profiles import PARENTS_MAX, Profile, SignatureCodec
 from ropewalk.gossip.table import TABLES, Table, Transaction, View
 from ropewalk.gossip.tree import TreeWriter, root_of
 from ropewalk.gossip.validate import Validate, validator
-from ropewalk.gossip.writing import Apply, Batch, Inserted, Rules, index_arrivals
+from ropewalk.gossip.writing import Apply, Batch, Inserted, Rules, index_arrivals, stored_message
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.prolly import Node
 
@@ -131,8 +131,7 @@ class Log:
         """
         with self.view() as view:
             for seq, key in view.scan("arrivals", _after_cursor(after)):
-                raw = view.get("messages", self.profile.code.order(key))
-                assert raw is not None
+                raw = stored_message(view, self.profile, Key(key))
                 yield _cursor(int.from_bytes(seq, "big")), self._decode(raw)
 
     def last_arrival(self) -> Cursor | None:

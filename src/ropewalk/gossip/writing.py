@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, Protocol
 
-from ropewalk.errors import TooLarge
+from ropewalk.errors import Damaged, TooLarge
 from ropewalk.gossip import ancestors, pending
 from ropewalk.gossip.access import Access
 from ropewalk.gossip.events import Committed, Event, Refused, Stored
@@ -17,7 +17,7 @@ from ropewalk.gossip.profiles import Profile
 from ropewalk.gossip.table import Transaction, View
 from ropewalk.gossip.tree import TreeWriter
 
-__all__ = ["Apply", "Batch", "Counted", "Inserted", "Rules", "counted", "index_arrivals"]
+__all__ = ["Apply", "Batch", "Counted", "Inserted", "Rules", "counted", "index_arrivals", "stored_message"]
 
 Apply = Callable[[MessageId, Signature, Message], Any]
 _ARRIVALS = b"arrivals"  # the number of the last message that arrived
@@ -214,6 +214,18 @@ def counted(view: View) -> Counted:
     return Counted(*(int.from_bytes(view.get("meta", name) or b"", "big") for name in (_ARRIVALS, _INDEXED)))
 
 
+def stored_message(view: View, profile: Profile, key: Key) -> bytes:
+    """The message that the list of arrivals names."""
+    raw = view.get("messages", profile.code.order(key))
+    if raw is None:
+        raise Damaged(
+            f"message {id_of(key)} is in the list of arrivals and not in the log",
+            reason="arrivals",
+            advice="`ropewalk gossip verify` shows what else is wrong; sync the topic anew from a peer.",
+        )
+    return raw
+
+
 def index_arrivals(change: Transaction, profile: Profile, topic: str, limit: int | None = None) -> bool:
     """Bring the ancestor index up to the last arrival, or `limit` messages further; whether it is there now.
 
@@ -222,9 +234,8 @@ def index_arrivals(change: Transaction, profile: Profile, topic: str, limit: int
     last = counted(change).indexed
     rows = list(islice(change.scan("arrivals", (last + 1).to_bytes(8, "big")), limit))
     for _, key in rows:
-        raw = change.get("messages", profile.code.order(key))
-        assert raw is not None
-        ancestors.index(change, profile, Key(key), decode(profile, topic, raw).parent_keys)
+        signed = decode(profile, topic, stored_message(change, profile, Key(key)))
+        ancestors.index(change, profile, Key(key), signed.parent_keys)
     if rows:
         change.put("meta", _INDEXED, rows[-1][0])
     return limit is None or len(rows) < limit

@@ -13,6 +13,7 @@ from tests.unit.gossip.conftest import ground, key, memory_log, raws
 
 from ropewalk.errors import (
     Conflict,
+    Damaged,
     Denied,
     Invalid,
     InvalidEnvelope,
@@ -143,6 +144,16 @@ def test_a_late_message_reaches_a_reader_past_its_clock(make_table):
     assert next(log.iterate()).message.clock == 1
     *_, (cursor, _) = log.arrivals()
     assert list(log.arrivals(cursor)) == []
+
+
+def test_an_arrival_whose_message_is_gone_is_damage(make_table):
+    log = Log(make_table(), "com.example", signer=key(1))
+    first = log.append_many("ab")[0]
+    log.table.transact(lambda change: change.delete("messages", key_of(first.id)))
+    with pytest.raises(Damaged, match=first.id):
+        list(log.arrivals())
+    with pytest.raises(Damaged, match=first.id):
+        log.get_ancestors(log.heads()[0], 1)
 
 
 @pytest.mark.parametrize(
