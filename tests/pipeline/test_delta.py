@@ -18,6 +18,7 @@ from ropewalk.pipeline.delta import check_delta, delta_versions, keep_delta
 from ropewalk.pipeline.frames import to_arrow
 from ropewalk.pipeline.ingest import Ingest
 from ropewalk.pipeline.offsets import Offset
+from ropewalk.pipeline.report import render
 from ropewalk.pipeline.verify import verify_tables
 from ropewalk.pipeline.warehouse import GROWING, Manifest, Warehouse
 from tests.pipeline.world import NOON_MS, World
@@ -124,13 +125,15 @@ def test_without_the_library_one_line_says_what_to_install(tmp_path: Path, monke
     assert 'pip install "ropewalk[delta]"' in caught.value.advice_now
 
 
-def test_other_readers_see_the_fold_after_ingest_merge_and_more(spark: Any, world: World, tmp_path: Path):
+def test_merged_files_hold_the_same_rows_and_other_readers_see_the_fold(
+    spark: Any, world: World, tmp_path: Path
+):
     from pyspark.sql.variant_utils import VariantUtils
 
     store = Warehouse(tmp_path / "tables")
 
-    def ingest() -> None:
-        Ingest(spark, world.path, store.path, now_ms=lambda: NOON_MS, rows_per_batch=20).once()
+    def ingest() -> int:
+        return Ingest(spark, world.path, store.path, now_ms=lambda: NOON_MS).once().rows
 
     def seen() -> dict[tuple[Any, ...], str]:
         columns = ["topic", "position", "leaf_index", "content_id", "payload"]
@@ -150,14 +153,17 @@ def test_other_readers_see_the_fold_after_ingest_merge_and_more(spark: Any, worl
         return {tuple(row.values())[:4]: row["payload"] for row in rows}
 
     keep_delta(store)
-    ingest()
-    assert seen() == fold() and len(fold()) == 47
+    assert ingest() == 47
+    assert seen() == fold()
     assert merge_files(spark, store, NOON_MS) is not None
+    assert len(store.current_files(store.manifests())["events"]) == 1
     assert seen() == fold()
     world.git("prod", 2)
-    ingest()
-    assert seen() == fold()
+    assert ingest() == 2
+    assert seen() == fold() and len(fold()) == 49
     deployed = DeltaTable(str(store.path / "deployments")).to_pyarrow_table()
     assert deployed.num_rows == 19
-    steps = {step.name: step.status for step in verify_tables(spark, store).steps}
-    assert steps["delta"] == steps["events"] == steps["files"] == "passed"
+    report = verify_tables(spark, store)
+    assert report.ok and "delta" in {step.name for step in report.steps}
+    page = render(store, NOON_MS)
+    assert page.count("<svg") >= 2 and "http:" not in page and "https:" not in page

@@ -1,4 +1,4 @@
-"""Export, compact, health and report over real Spark: idempotent, checked against the originals."""
+"""Export, summaries and health over real Spark: idempotent, checked against the originals."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ from ropewalk.ledger.evidence import EvidenceSettings
 from ropewalk.ledger.trust import EvidencePins, Trust
 from ropewalk.node.bundle import export_blocks, verify_bundle
 from ropewalk.node.ledger import create_channel, open_log, read_settings
-from ropewalk.pipeline.compact import merge_files, summarise
+from ropewalk.pipeline.compact import summarise
 from ropewalk.pipeline.export import export_channels
 from ropewalk.pipeline.health import measure, measure_channels, observation
-from ropewalk.pipeline.ingest import Ingest
-from ropewalk.pipeline.report import render
-from ropewalk.pipeline.verify import verify_tables
 from ropewalk.pipeline.warehouse import Warehouse
 from ropewalk.stores import keyfiles
 from tests.pipeline.tampering import change_payload
@@ -77,26 +74,6 @@ def test_summaries_are_signed_and_held_against_their_blocks(spark: Any, world: W
     Path(made[1].path).write_bytes(Path(made[0].path).read_bytes())
     with pytest.raises(DigestMismatch, match="its blocks give"):
         summarise(spark, world.path, store, NODE, blocks_per_summary=2)
-
-
-def test_merged_files_hold_the_same_rows_and_ingest_goes_on(spark: Any, world: World, tmp_path: Path):
-    def ingest() -> Any:
-        return Ingest(
-            spark, world.path, tmp_path / "tables", now_ms=lambda: NOON_MS, rows_per_batch=20
-        ).once()
-
-    ingest()
-    store = Warehouse(tmp_path / "tables")
-    before = sum(file.rows for file in store.current_files(store.manifests())["events"])
-    merged = merge_files(spark, store, NOON_MS)
-    assert merged is not None
-    assert len(store.current_files(store.manifests())["events"]) == 1
-    assert sum(file.rows for file in store.current_files(store.manifests())["events"]) == before == 47
-    world.git("prod", 2)
-    assert ingest().rows == 2
-    assert verify_tables(spark, store).ok
-    page = render(store, NOON_MS)
-    assert page.count("<svg") >= 2 and "http:" not in page and "https:" not in page
 
 
 def test_health_is_measured_by_channel_and_told_as_an_observation(spark: Any, world: World):
