@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from typing import Any
 
 from ropewalk.errors import InvalidEnvelope
 from ropewalk.gitlog.envelope import Sealed
@@ -10,7 +12,7 @@ from ropewalk.gitlog.layout import Layout
 from ropewalk.gitlog.objects import FILE, FOLDER, GitObject, Oid, TreeEntry, encode_tree, object_id
 from ropewalk.kernel.digest import content_id
 
-__all__ = ["attach"]
+__all__ = ["attach", "named_digests"]
 
 
 def attach(
@@ -21,12 +23,15 @@ def attach(
         raise InvalidEnvelope("only messages carry attachments", where="/refs", schema=layout.envelope_schema)
     objects: list[GitObject] = [envelope]
     files = []
+    named = named_digests(json.loads(sealed.raw))
     for name, raw in sorted(attachments.items()):
-        if not name or name in (".", "..", ".git") or "/" in name or "\x00" in name:
+        # Names that begin with .git mean something to git itself, whatever their case; `git fsck` refuses them.
+        gits_own = name.lower().startswith((".git", "git~1"))
+        if name in ("", ".", "..") or gits_own or "/" in name or not name.isprintable():
             raise InvalidEnvelope(
                 f"attachment {name!r} is no file name", where="/refs", schema=layout.envelope_schema
             )
-        if content_id(raw).encode() not in sealed.raw:
+        if content_id(raw) not in named:
             raise InvalidEnvelope(
                 f"attachment {name!r} is not named in refs by its digest {content_id(raw)}",
                 where="/refs",
@@ -45,3 +50,9 @@ def attach(
         TreeEntry(FOLDER, "attachments", tree(*files)), TreeEntry(FILE, "envelope.json", Oid(envelope[0]))
     )
     return tree(TreeEntry(FOLDER, "message", message)), objects
+
+
+def named_digests(document: Mapping[str, Any]) -> set[str]:
+    """The digests an envelope refers to, as we write them."""
+    refs = document.get("refs")
+    return {str(value).lower() for value in refs.values()} if isinstance(refs, dict) else set()

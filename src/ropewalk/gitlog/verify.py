@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ropewalk.errors import BrokenLink, DigestMismatch, Invalid, RopewalkError
+from ropewalk.gitlog.attachment import named_digests
 from ropewalk.gitlog.commit import Headers, check_trailer, parse_message
 from ropewalk.gitlog.envelope import read_envelope
 from ropewalk.gitlog.layout import ENVELOPE_SCHEMA_ID, MESSAGES, TRAILER_SCHEMA_ID, Layout
 from ropewalk.gitlog.log import Repo, find_blob, get_object
-from ropewalk.gitlog.objects import Commit, Oid, parse_commit, parse_tree
+from ropewalk.gitlog.objects import FOLDER, Commit, Oid, TreeEntry, parse_commit, parse_tree
 from ropewalk.gitlog.vouch import anchored_commits, check_anchors, check_signed_heads
 from ropewalk.kernel import schema
-from ropewalk.kernel.digest import ContentId
+from ropewalk.kernel.digest import ContentId, content_id
 from ropewalk.kernel.entry import EMPTY, Entry, EntryId, Span, check_span, join
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.report import Report, Step
@@ -138,8 +139,6 @@ def _check_entry(repo: Repo, layout: Layout, topic: str, oid: Oid, commit: Commi
         ):
             if found != wanted:
                 wrong("headers", f"{name} is {found!r}, not {wanted}")
-    if layout is MESSAGES:
-        _check_top(repo, commit, wrong)
     try:
         raw = get_object(repo, find_blob(repo, layout, topic, headers, commit.tree, oid), "blob")
         document, canonical = read_envelope(raw, headers.content_id)
@@ -150,6 +149,8 @@ def _check_entry(repo: Repo, layout: Layout, topic: str, oid: Oid, commit: Commi
         if not canonical:
             wrong("canonical", "the envelope's bytes are not canonical (non_canonical)")
         _check_schema(layout.envelope_schema, document, lambda reason: wrong("schema", reason))
+        if layout is MESSAGES:
+            _check_message(repo, commit, document, wrong)
     except RopewalkError as error:
         wrong("envelopes", error.detail)
     walk.names += bytes.fromhex(headers.content_id.removeprefix("blake3:"))
@@ -167,18 +168,26 @@ def _check_entry(repo: Repo, layout: Layout, topic: str, oid: Oid, commit: Commi
     walk.above, walk.above_oid = headers, oid
 
 
-def _check_top(repo: Repo, commit: Commit, wrong: Callable[[str, str], None]) -> None:
-    """S1 §2: nothing but `message` at the top. Extras are flagged and read past."""
-    try:
-        extra = [
-            entry.name
-            for entry in parse_tree(get_object(repo, commit.tree, "tree"))
-            if entry.name != "message"
-        ]
-    except RopewalkError:
-        return  # the envelopes step says so
+def _check_message(
+    repo: Repo, commit: Commit, document: dict[str, Any], wrong: Callable[[str, str], None]
+) -> None:
+    """S1 §2: nothing but `message` at the top, attachments only as the envelope names them. Extras are read past."""
+    top = _entries(repo, commit.tree)
+    extra = [entry.name for entry in top if entry.name != "message"]
     if extra:
         wrong("layout", f"its tree also holds {', '.join(extra[:3])}")
+    named = named_digests(document)
+    for entry in (inner for each in top if each.name == "message" for inner in _entries(repo, each.oid)):
+        if entry.name == "attachments" and entry.mode == FOLDER:
+            for each in _entries(repo, entry.oid):
+                if each.mode == FOLDER or content_id(get_object(repo, each.oid, "blob")) not in named:
+                    wrong("attachments", f"its envelope does not name attachment {each.name!r} by digest")
+        elif entry.name != "envelope.json":
+            wrong("layout", f"message/ also holds {entry.name}")
+
+
+def _entries(repo: Repo, tree: Oid) -> list[TreeEntry]:
+    return list(parse_tree(get_object(repo, tree, "tree")))
 
 
 def _check_schema(name: str, document: dict[str, Any], wrong: Callable[[str], None]) -> None:
@@ -244,11 +253,14 @@ def _steps(
         "canonical": "every envelope is stored in canonical bytes",
         "schema": "every envelope fits its schema",
         "layout": "every tree holds nothing but message/",
+        "attachments": "every attachment has a digest its envelope names",
         "order": "ULIDs and seq go up without a gap",
         "trailers": "every trailer fits its schema and names its parent",
     }
     for name, detail in said.items():
-        if (name == "trailers" and not layout.has_trailer) or (name == "layout" and layout is not MESSAGES):
+        if (name == "trailers" and not layout.has_trailer) or (
+            name in ("layout", "attachments") and layout is not MESSAGES
+        ):
             continue
         if name in walk.failures:
             yield Step(name, "failed", walk.failures[name])

@@ -118,7 +118,10 @@ def test_attachments_must_be_named_by_digest(log):
     )
     found = dict(paths(log, commit_of(log, receipt.commit).tree))
     assert set(found) == {"message/envelope.json", "message/attachments/p.png"}
-    for name in ("../x", "", "a/b"):
+    hidden = {**EVENT, "payload": {"p": content_id(raw)}, "refs": {}}  # S1 says refs, not anywhere
+    with pytest.raises(InvalidEnvelope, match="not named in refs"):
+        log.append("jobs", hidden, layout=MESSAGES, attachments={"p.png": raw})
+    for name in ("../x", "", "a/b", ".git", ".GitModules", "git~1", "a\x00", "\u200b"):
         with pytest.raises(InvalidEnvelope, match="no file name"):
             log.append(
                 "jobs", {**EVENT, "refs": {"p": content_id(raw)}}, layout=MESSAGES, attachments={name: raw}

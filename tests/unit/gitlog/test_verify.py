@@ -467,3 +467,31 @@ def test_a_repository_without_logs_is_not_called_verified(log):
     assert steps["journals"].detail.startswith("1 journals")
     fill(log, 1)
     assert "logs" not in {step.name for step in verify_repository(log.store).steps}
+
+
+def _message_tree(log, files):
+    """Put a message on the head whose attachments are these, whatever its envelope says."""
+    ref = MESSAGES.head_ref("jobs")
+    head = log.store.head(ref)
+    old = parse_commit(log.store.get(head)[1])
+    (top,) = parse_tree(log.store.get(old.tree)[1])
+    inner = [e for e in parse_tree(log.store.get(top.oid)[1]) if e.name == "envelope.json"]
+    objects = [(object_id("blob", raw), "blob", raw) for raw in files.values()]
+    listed = encode_tree([TreeEntry(b"100644", name, object_id("blob", raw)) for name, raw in files.items()])
+    message = encode_tree([TreeEntry(b"40000", "attachments", object_id("tree", listed)), *inner])
+    tree = encode_tree([TreeEntry(b"40000", "message", object_id("tree", message))])
+    objects += [(object_id("tree", raw), "tree", raw) for raw in (listed, message, tree)]
+    body = encode_commit(Commit(object_id("tree", tree), old.parents, old.author, old.committer, old.message))
+    objects.append((object_id("commit", body), "commit", body))
+    with log.store.put(objects):
+        log.store.move_head(ref, head, object_id("commit", body))
+
+
+def test_an_attachment_its_envelope_does_not_name_is_flagged(log):
+    named = {"type": "t", "payload": {}, "refs": {"photo": content_id(b"a photo")}}
+    log.append("jobs", named, attachments={"photo.jpg": b"a photo"}, layout=MESSAGES)
+    assert verify_log(log.store, MESSAGES, "jobs").ok
+    _message_tree(log, {"photo.jpg": b"a photo"})
+    assert verify_log(log.store, MESSAGES, "jobs").ok
+    _message_tree(log, {"photo.jpg": b"another photo"})
+    assert "photo.jpg" in failed(verify_log(log.store, MESSAGES, "jobs"))["attachments"]
