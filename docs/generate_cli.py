@@ -29,7 +29,8 @@ INTRO = """\
 Written by `docs/generate_cli.py` from the commands themselves; do not edit.
 
 `gatosd` is the same command under a second name, and `ropewalk --version` says which ropewalk this is. Data go to
-stdout, talk to stderr. `NO_COLOR` is respected, and nothing is asked unless a terminal is there."""
+stdout, talk to stderr. `NO_COLOR` is respected, and nothing is asked unless a terminal is there. Other variables are in
+[the guide](../guide/operate.md#settings)."""
 
 
 def commands(
