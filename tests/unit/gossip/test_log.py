@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -687,3 +688,35 @@ def test_the_index_of_a_long_log_is_built_in_steps(monkeypatch):
     assert log.get_ancestors(ids[-1], 3) == [ids[2]]
     with log.view() as view:
         assert view.count("ancestors") == 50
+
+
+def test_threads_share_a_log(make_table):
+    """Four writers that also read, look back and follow: nothing is lost, and no reader sees an arrival twice."""
+    log = Log(make_table(), "com.example", index_ancestors=True)
+    errors: list[BaseException] = []
+    followed: list[list[str]] = [[] for _ in range(4)]
+
+    def work(number: int) -> None:
+        cursor: Cursor | None = None
+        try:
+            for n in range(15):
+                mine = log.append({"by": number, "n": n}, signer=key(number + 1))
+                assert log.has(mine.id)
+                assert mine.message.clock == 1 or log.get_ancestors(mine.id, 1)
+                assert sum(1 for _ in log.iterate()) > n
+                for read, signed in log.arrivals(cursor):
+                    followed[number].append(signed.id)
+                    cursor = read
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    order = [signed.id for _, signed in log.arrivals()]
+    assert len(order) == 60
+    assert all(order[: len(each)] == each for each in followed)
+    assert verify_log(log).ok
