@@ -76,7 +76,7 @@ def spark_session(master: str, remote: str | None, *, memory_mb: int = 1024) -> 
         master,
         remote,
         cache_folder(),
-        memory_mb=int(os.environ.get("ROPEWALK_SPARK_MEMORY_MB", str(memory_mb))),
+        memory_mb=_memory_mb(os.environ.get("ROPEWALK_SPARK_MEMORY_MB"), memory_mb),
         quick=master.startswith("local"),
         log_level="warn" if debug else "off",
     )
@@ -85,6 +85,16 @@ def spark_session(master: str, remote: str | None, *, memory_mb: int = 1024) -> 
         yield spark
     finally:
         stop(spark)
+
+
+def _memory_mb(named: str | None, otherwise: int) -> int:
+    from ropewalk.errors import Usage
+
+    if not named:
+        return otherwise
+    if not named.isascii() or not named.isdigit() or int(named) < 1:
+        raise Usage(f"ROPEWALK_SPARK_MEMORY_MB is {named!r}", advice="Give a number of megabytes, as 2048.")
+    return int(named)
 
 
 def cache_folder() -> Path:

@@ -1,4 +1,4 @@
-"""What does not verify ends with 5, under the name and the status of the specification."""
+"""Each kind of failure ends with its own code, under the name and the status of the specification."""
 
 from __future__ import annotations
 
@@ -17,3 +17,11 @@ def test_a_signature_that_does_not_hold_is_told_as_such(ropewalk, tmp_path):
     assert refused.code == 5
     assert (refused.json["code"], refused.json["status"]) == ("SigInvalid", 401)
     assert "4111" not in refused.text + refused.err
+
+
+def test_a_setting_that_is_no_number_is_a_usage_error(ropewalk, tmp_path):
+    ropewalk("init", "log.git")
+    ingest = ("--repo", "log.git", "pipeline", "ingest", "--warehouse", "tables", "--json")
+    answer = ropewalk(*ingest, env={"ROPEWALK_SPARK_MEMORY_MB": "much"})
+    assert (answer.code, answer.json["code"]) == (2, "Usage")
+    assert "ROPEWALK_SPARK_MEMORY_MB" in answer.json["detail"]
