@@ -278,3 +278,10 @@ def test_no_bytes_do_more_than_raise(raw: bytes):
             read()
         except RopewalkError as error:
             assert error.exit_code == 8
+
+
+def test_the_widest_node_fits_an_answer_that_npm_takes():
+    nodes = Children((Node(0, KEY, HASH),) * CHILDREN_MAX)
+    raw = encode_response(nodes, "v0.13")
+    assert len(raw) < 4 << 20
+    assert decode_response(raw, "v0.13") == nodes
