@@ -205,7 +205,7 @@ def envelope(channel: str, payload: str, key: str, parent: str | None, output: s
 @click.option("--to", "end", type=click.IntRange(0), help="Last height; default: the head.")
 def read(channel: str, start: int, end: int | None) -> None:
     """Print blocks with their envelopes, oldest first."""
-    from ropewalk.errors import NotFound
+    from ropewalk.errors import NotFound, RopewalkError
     from ropewalk.ledger.block import Block
     from ropewalk.ledger.envelope import parse_stored
     from ropewalk.node.ledger import open_channel
@@ -229,9 +229,13 @@ def read(channel: str, start: int, end: int | None) -> None:
                             f"{height}/{index}  {one.timestamp}  {one.event_class}  {one.event_type}  {one.hex_id}\n"
                         )
                 first = False
-        except NotFound:
-            if not first or start == 0:
-                raise
+        except RopewalkError as error:
+            if not isinstance(error, NotFound) or not first or start == 0:
+                if not as_json:
+                    raise
+                # Blocks have been written: the problem ends the one object they stand in.
+                write(f"],{json.dumps(error.to_problem(), ensure_ascii=False)[1:]}\n")
+                raise click.exceptions.Exit(error.exit_code) from error
         if as_json:
             write("]}\n")
         sys.stdout.flush()

@@ -25,3 +25,22 @@ def test_a_setting_that_is_no_number_is_a_usage_error(ropewalk, tmp_path):
     answer = ropewalk(*ingest, env={"ROPEWALK_SPARK_MEMORY_MB": "much"})
     assert (answer.code, answer.json["code"]) == (2, "Usage")
     assert "ROPEWALK_SPARK_MEMORY_MB" in answer.json["detail"]
+
+
+def test_damage_found_while_blocks_are_printed_is_told_in_the_same_object(ropewalk, tmp_path):
+    ropewalk("init", "log.git")
+    ropewalk("key", "new", "ada")
+    (tmp_path / "body.json").write_text('{"n":"damaged"}')
+    repo = ("--repo", "log.git")
+    made = ("--domain", "ops", "--class", "Observation", "--type", "disk.full", "--payload", "body.json")
+    for _ in range(2):
+        envelope = ropewalk(*repo, "ledger", "envelope", "--channel", "audit", *made, "--key", "ada").out
+        ropewalk(*repo, "ledger", "append", "--channel", "audit", "--file", "-", stdin=envelope)
+    (segment,) = tmp_path.glob("log.git/ropewalk/ledger/audit/segments/*.seg")
+    raw = bytearray(segment.read_bytes())
+    raw[raw.rindex(b"damaged")] ^= 1
+    segment.write_bytes(raw)
+    answer = ropewalk(*repo, "ledger", "read", "--channel", "audit", "--json")
+    assert answer.code == 5
+    assert [block["height"] for block in answer.json["blocks"]] == [0]
+    assert answer.json["code"] == "Damaged" and "block 1" in answer.json["detail"]
