@@ -321,9 +321,17 @@ def prove(envelope_id: str, output: str, channel: str | None) -> None:
 @click.option("-o", "--output", default="-", metavar="F", help="Where to write the proof.")
 def consistency(channel: str, old: int, new: int, output: str) -> None:
     """Write the proof that a newer head extends an older one."""
+    from ropewalk.errors import RangeExceeded
     from ropewalk.node.ledger import open_channel
 
     with open_channel(here().home, channel) as reading:
+        size = reading.head().height
+        if not old <= new <= size:
+            raise RangeExceeded(
+                f"from {old} to {new} blocks of a channel of {size}",
+                channel=channel,
+                advice="Name an older and a newer head by how many blocks each has.",
+            )
         proof = reading.prove_consistency(old, new)
     write_output(output, proof.to_bytes() + (b"\n" if output == "-" else b""))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.manners import MARKS, Group, emit, parse_input, read_input, say, session, write_output
+from ropewalk.cli.manners import MARKS, Group, emit, parse_input, read_input, write_output
 from ropewalk.cli.places import here
 
 if TYPE_CHECKING:
@@ -198,8 +198,6 @@ def check(file: str, channel: str | None, trust: str | None, at: str | None) -> 
         {"envelope_id": one.hex_id, "status": status, "detail": detail, "at": at or now_text()},
         f"{MARKS[status]} {detail or status}",
     )
-    if not session().json and "attestation_evidence" not in one.value:
-        say("the envelope carries no evidence")
     if status == "failed":
         raise click.exceptions.Exit(VERIFICATION_FAILED)
 

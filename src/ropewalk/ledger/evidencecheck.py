@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from ropewalk.errors import RopewalkError, Unverified
+from ropewalk.errors import Invalid, RopewalkError, Unverified
 from ropewalk.kernel.report import Status, Step
 from ropewalk.ledger.binding import check_binding
 from ropewalk.ledger.block import parse_record
@@ -39,13 +39,19 @@ class EvidenceTally:
             # Certificates are read with a large library, which only those who need it should load.
             from ropewalk.ledger.evidence import EvidenceTrust
 
-            self._believed = EvidenceTrust.of(trust.roots, trust.evidence)
+            try:
+                self._believed = EvidenceTrust.of(trust.roots, trust.evidence)
+            except Invalid as error:
+                raise Invalid(f"trust file: roots: {error.detail}", advice=error.advice_now) from error
         self._mutex = threading.Lock()
         self._counts: dict[Status, int] = {"passed": 0, "failed": 0, "not_checked": 0}
         self._first: dict[Status, tuple[int, int, str]] = {}
 
     def judge(self, envelope: Envelope, at_ns: int) -> tuple[Status, str]:
         """Whether an envelope's evidence holds at a time; nothing is counted."""
+        if "attestation_evidence" not in envelope.value:
+            status, detail = check_binding(envelope)
+            return status, detail or "it carries no evidence"
         if envelope.event_type == SNAPSHOT_TYPE and envelope.public_key in self._sealers:
             return self._judge_snapshot(envelope, at_ns)
         if self._believed is not None:

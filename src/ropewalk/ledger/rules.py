@@ -435,6 +435,7 @@ _REFUSALS: Final[dict[int, type[RopewalkError]]] = {
 _ADVICE = {
     1: "Hash the payload as it is sent, and sign again.",
     3: "Name what it follows from: the Command it answers, its correlation id, its parents in this channel.",
+    4: "Write it in a version that is let in (`ledger lifecycle show`), or adapt it (`ledger adapt`).",
     5: "Attach evidence about this very payload.",
     7: "Prove against a root of this channel, or leave the proof out.",
 }

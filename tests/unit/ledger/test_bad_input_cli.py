@@ -318,6 +318,8 @@ def test_an_empty_or_spoilt_index_is_built_again(stored: Ropewalk) -> None:
         (("bundle", "verify", "proof.json", "--trust", "proof.json"), 8),
         (("bundle", "compare", "proof.json", "proof.json"), 8),
         (("verify", "trust.json"), 8),
+        (("ledger", "consistency", "--channel", "audit", "--old", "2", "--new", "9"), 8),
+        (("ledger", "consistency", "--channel", "audit", "--old", "3", "--new", "1"), 8),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else str(value),
 )

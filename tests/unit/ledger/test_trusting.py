@@ -194,6 +194,12 @@ def test_pins_are_read_strictly(pins):
         parse_trust(json.dumps(value).encode())
 
 
+def test_a_root_that_is_no_certificate_is_told_as_the_trust_files_fault(tmp_path):
+    home = channel_with(tmp_path / "home", observed(1))
+    with pytest.raises(Invalid, match="trust file: roots"):
+        verdict(bundle_of(home, tmp_path / "b.tar.zst"), replace(BARE, roots=("-----BEGIN x",)))
+
+
 def test_what_a_channel_believes_is_written_read_and_put_into_its_trust(tmp_path):
     home = channel_with(tmp_path, observed(1))
     assert read_evidence(home, "ea.core") is None
