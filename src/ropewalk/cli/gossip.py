@@ -47,12 +47,17 @@ topic_option = click.option("--topic", metavar="TOPIC", help="The log; may be le
 
 def open_here(topic: str | None, **options: Any) -> Log:
     """The log a command means, which has to exist."""
-    from ropewalk.errors import Usage
+    from ropewalk.errors import NotFound, Usage
     from ropewalk.node.gossip import open_topic, topics
 
     home = here().home
     if topic is None:
         known = topics(home)
+        if not known:
+            raise NotFound(
+                "no gossip topic here yet",
+                advice="Make one with `ropewalk gossip append --topic NAME` or `ropewalk gossip sync`.",
+            )
         if len(known) != 1:
             raise Usage(
                 f"there are {len(known)} gossip topics here",

@@ -38,11 +38,13 @@ def ls() -> None:
                 {"ref": ref, "head": _head(log, ref), "seen": log.lines.seen.get(ref)}
                 for ref in sorted({*map(layout.head_ref, log.topics(layout)), *gone})
             ]
+        width = max((len(str(row["ref"])) for row in rows), default=0)
         emit(
             {"heads": rows},
             lambda: (
                 "\n".join(
-                    f"{r['ref']}  {short(r['head'] or '-')}  seen {short(r['seen'] or '-')}" for r in rows
+                    f"{r['ref']:<{width}}  {short(r['head'] or '-'):<7}  seen {short(r['seen'] or '-')}"
+                    for r in rows
                 )
                 or "no logs"
             ),

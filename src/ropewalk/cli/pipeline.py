@@ -357,7 +357,7 @@ def _status_text(value: dict[str, Any]) -> str:
     for run in value["runs"]:
         took = (run.get("ended_ms", run["started_ms"]) - run["started_ms"]) / 1000
         end = "ok" if run.get("ok") else f"FAILED {run.get('error', '')}"
-        rate = f"  {run['rows_per_s']} rows/s" if "rows_per_s" in run else ""
+        rate = f"  {run['rows_per_s']:,.0f} rows/s" if "rows_per_s" in run else ""
         lines.append(f"{run['job']:<10} {took:8.1f} s  {end}{rate}")
     return "\n".join(lines) or "nothing has run"
 

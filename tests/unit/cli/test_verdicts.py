@@ -44,3 +44,10 @@ def test_damage_found_while_blocks_are_printed_is_told_in_the_same_object(ropewa
     assert answer.code == 5
     assert [block["height"] for block in answer.json["blocks"]] == [0]
     assert answer.json["code"] == "Damaged" and "block 1" in answer.json["detail"]
+
+
+def test_a_repository_without_topics_says_how_to_make_one(ropewalk):
+    ropewalk("init", "log.git")
+    answer = ropewalk("--repo", "log.git", "gossip", "log")
+    assert answer.code == 3
+    assert "ropewalk gossip append" in answer.err
