@@ -186,7 +186,8 @@ class Muxer:
 
     def _tell(self, event: yamux.Event) -> None:
         if isinstance(event, yamux.Closed):
-            self.end(Unavailable(f"{self.pipe.name} said goodbye with code {event.reason}"))
+            why = f" with code {event.reason}" if event.reason else ""
+            self.end(Unavailable(f"{self.pipe.name} said goodbye{why}"))
             return
         if isinstance(event, yamux.Opened):
             stream = self._streams[event.stream] = Stream(self, event.stream)

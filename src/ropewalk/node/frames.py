@@ -285,6 +285,7 @@ def _values(view: View, profile: Profile, keys: tuple[bytes, ...]) -> Iterator[b
         yield response.values[0]
 
 
-def reason(error: BaseException) -> str:
-    """Why something ended, in one line."""
-    return f"{error.code}: {error.detail}" if isinstance(error, RopewalkError) else repr(error)
+def reason(error: RopewalkError, name: str) -> str:
+    """Why it ended with a peer of that name, in one line. That somebody left is no error and has no code."""
+    said = error.detail.removeprefix(name).lstrip()
+    return f"{name}: {said}" if isinstance(error, Unavailable) else f"{name}: {error.code}: {said}"

@@ -268,7 +268,7 @@ class Peer:
             await stream.close()
         except RopewalkError as error:
             # One session went wrong; the others and the connection go on.
-            _journal.info("%s: a sync session ended: %s", self.name, reason(error))
+            _journal.info("a sync session ended: %s", reason(error, self.name))
             stream.reset()
         finally:
             self._asking -= 1

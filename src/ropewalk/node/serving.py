@@ -115,7 +115,7 @@ class GossipServer:
             self._connected -= 1
             self.peers.discard(peer)
             if peer.error is not None:
-                _journal.info("%s: %s", pipe.name, reason(peer.error))
+                _journal.info(reason(peer.error, pipe.name))
 
     async def _accept_v06(self, pipe: Pipe) -> None:
         """One session: the peer asks and we answer, or it begins with an empty frame and it is our turn to ask."""
@@ -133,7 +133,7 @@ class GossipServer:
             elif first is not None:
                 await answer_questions(self.log, frames, lambda _: None, first=first)
         except RopewalkError as error:
-            _journal.info("%s: %s", pipe.name, reason(error))
+            _journal.info(reason(error, pipe.name))
         finally:
             self._connected -= 1
 
@@ -149,7 +149,7 @@ class GossipServer:
             try:
                 cursor = await self._pass_on(cursor)
             except RopewalkError as error:
-                _journal.warning("cannot read what arrived: %s", reason(error))
+                _journal.warning(reason(error, self.log.topic))
 
     async def _pass_on(self, cursor: Cursor | None) -> Cursor | None:
         last = await in_thread(self.log.last_arrival)
