@@ -83,17 +83,13 @@ def _text(text: str) -> bytes:
 
 
 def _head_bytes(number: int) -> int:
-    return (
-        1
-        if number < 24
-        else 2
-        if number < 1 << 8
-        else 3
-        if number < 1 << 16
-        else 5
-        if number < 1 << 32
-        else 9
-    )
+    if number < 24:
+        return 1
+    if number < 1 << 8:
+        return 2
+    if number < 1 << 16:
+        return 3
+    return 5 if number < 1 << 32 else 9
 
 
 def _parents(keys_: tuple[Key, ...]) -> bytes:
