@@ -29,9 +29,7 @@ __all__ = [
 ]
 
 VALUES_MAX = 4096  # keys in one request that we answer
-CARRIED_BYTES_MAX = (
-    32 << 20
-)  # messages that the leaves of one v0.6 answer carry; further ones are asked for singly
+CARRIED_BYTES_MAX = 32 << 20  # of messages in the leaves of one v0.6 answer; others are asked for singly
 
 
 @dataclass(frozen=True, slots=True)
