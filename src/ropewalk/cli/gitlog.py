@@ -112,6 +112,7 @@ def append_lines(
     show: Callable[[Receipt], dict[str, Any]],
     *,
     stop_on_error: bool,
+    spell: Callable[[RopewalkError], RopewalkError] = lambda error: error,
 ) -> None:
     """One event a line, one answer a line, in order, each once it is durable. Ends with the first refusal's code."""
     code = 0
@@ -132,7 +133,7 @@ def append_lines(
             outcome = next(written) if refused is None else refused
             if isinstance(outcome, RopewalkError):
                 code = code or outcome.exit_code
-                fail(tell(outcome, f"line {number}"), as_json=session().json)
+                fail(spell(tell(outcome, f"line {number}")), as_json=session().json)
                 if stop_on_error:
                     raise click.exceptions.Exit(code)
             elif session().json:

@@ -56,6 +56,7 @@ def publish(
                 lambda drafts: log.append_all(topic, drafts, layout=MESSAGES),
                 _receipt_json,
                 stop_on_error=stop_on_error,
+                spell=_spell,
             )
             return
         files = {Path(path).name: read_input(path) for path in attach}
@@ -122,11 +123,15 @@ def _spelled() -> Iterator[None]:
     try:
         yield
     except RopewalkError as error:
-        spelling = SPELLINGS.get(error.code)
-        # S1 knows of topics that are missing, not of files that are.
-        if spelling is not None and not (isinstance(error, NotFound) and "topic" not in error.fields):
-            vars(error)["code"] = spelling.messages
-        raise
+        raise _spell(error) from error.__cause__
+
+
+def _spell(error: RopewalkError) -> RopewalkError:
+    spelling = SPELLINGS.get(error.code)
+    # S1 knows of topics that are missing, not of files that are.
+    if spelling is not None and not (isinstance(error, NotFound) and "topic" not in error.fields):
+        vars(error)["code"] = spelling.messages
+    return error
 
 
 def _receipt_json(receipt: Receipt) -> dict[str, Any]:

@@ -92,6 +92,14 @@ def test_a_missing_file_or_repository_is_not_told_as_a_missing_topic(ropewalk):
     assert read.json["code"] == "topic_not_found"
 
 
+def test_messages_in_lines_are_refused_by_the_names_of_s1_too(ropewalk):
+    ropewalk("init", "log.git")
+    publish = ("--repo", "log.git", "messages", "publish", "--topic", "jobs", "--file", "-", "--json")
+    assert ropewalk(*publish, stdin=b"{oops").json["code"] == "invalid_json"
+    answer = ropewalk(*publish, "--jsonl", stdin=b"{oops\n").json
+    assert (answer["code"], answer["input"]) == ("invalid_json", "line 1")
+
+
 def test_a_file_system_that_says_no_is_told_with_what_to_do():
     said = refusal_of(OSError(errno.EROFS, "Read-only file system", "/mnt/x"))
     assert isinstance(said, Unavailable) and said.detail == "/mnt/x: Read-only file system"
