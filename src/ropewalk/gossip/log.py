@@ -112,7 +112,7 @@ class Log:
         """A stored message, or None."""
         with self.view() as view:
             raw = view.get("messages", self.profile.code.order(key_of(id)))
-        return None if raw is None else self._decode(raw)
+        return None if raw is None else self.decode(raw)
 
     def iterate(
         self, lower: Bound | None = None, upper: Bound | None = None, *, reverse: bool = False
@@ -132,7 +132,7 @@ class Log:
         with self.view() as view:
             for seq, key in view.scan("arrivals", _after_cursor(after)):
                 raw = stored_message(view, self.profile, Key(key))
-                yield _cursor(int.from_bytes(seq, "big")), self._decode(raw)
+                yield _cursor(int.from_bytes(seq, "big")), self.decode(raw)
 
     def last_arrival(self) -> Cursor | None:
         """The cursor of the newest arrival: read on from here to see only what comes from now on."""
@@ -293,9 +293,6 @@ class Log:
     def rules(self) -> Rules:
         """What every message has to pass."""
         return self._rules
-
-    def _decode(self, raw: bytes) -> SignedMessage:
-        return decode(self.profile, self.topic, raw)
 
     def _head_keys(self) -> list[Key]:
         with self.view() as view:

@@ -1,8 +1,7 @@
 """Varints, base58btc, base32 and base64: spellings of bytes, strict in both directions.
 
-CIDs and did:key are made of the first three, signatures in JSON of the last. Each
-decoder accepts exactly the spelling its encoder gives, because a second spelling of one name would be a second
-name.
+CIDs and did:key are made of the first three, signatures in JSON of the last. Each decoder accepts exactly the spelling
+its encoder gives, because a second spelling of one name would be a second name.
 """
 
 from __future__ import annotations
