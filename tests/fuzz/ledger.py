@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ropewalk.ledger import (
     bundlecheck,
     envelope,
     evidence,
+    fork,
     policy,
     proof,
     receipts,
@@ -24,10 +26,12 @@ from ropewalk.ledger import (
     trust,
     versions,
 )
+from ropewalk.ledger.block import Fork
+from ropewalk.ledger.marks import derive
 from ropewalk.ledger.replay import SNAPSHOT_TYPE, Snapshot, parse_snapshot, snapshot_envelope
 from ropewalk.ledger.rules import Context, judge
 from ropewalk.node.bundle import export_blocks
-from ropewalk.stores import segments
+from ropewalk.stores import ledgerrows, segments
 from ropewalk.stores.bundles import read_packed
 from tests.fuzz.offering import Parser, work_folder
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, chain_of_blocks, command, observed
@@ -94,11 +98,30 @@ def _trust(raw: bytes) -> None:
 
 
 def _evidence_trust(raw: bytes) -> None:
+    found = evidence.parse_evidence_settings(raw)
+    assert evidence.parse_evidence_settings(found.to_bytes()) == found
     evidence.parse_evidence_trust(raw)
+
+
+def _fork(raw: bytes) -> None:
+    found = fork.parse_fork(raw)
+    assert fork.parse_fork(found.to_bytes()) == found
+    fork.verify_fork(found)
+
+
+def _index_entry(raw: bytes) -> None:
+    found = ledgerrows.unpack_entry(0, raw)
+    assert ledgerrows.pack_entry(found) == raw
+
+
+def _index_state(raw: bytes) -> None:
+    found = ledgerrows.unpack_state(raw)
+    assert found is None or ledgerrows.pack_state(found) == raw
 
 
 def _lifecycle(raw: bytes) -> None:
     table = versions.parse_lifecycle(raw)
+    assert versions.parse_lifecycle(versions.encode_lifecycle(table)) == table
     versions.writable_minors(NOON_NS, table)
     versions.due_notices(NOON_NS, table)
 
@@ -219,6 +242,11 @@ def _snapshot(raw: bytes) -> None:
     assert parse_snapshot(snapshot_envelope(found, NODE, NOON_NS)) == found
 
 
+def _entry_sample(one: block.Block) -> ledgerrows.BlockEntry:
+    lines = one.lines()
+    return ledgerrows.entry_of(0, segments.Place(0, 64, 640), [len(line) for line in lines], derive(lines))
+
+
 def _range_sample(hashes: list[bytes]) -> bytes:
     tree = merkle.Tree(hashes, merkle.RANGE)
     made = proof.RangeStatement("ea.core", 1, 3, tuple(hashes[1:2]), tree.range(1, 2), tree.root())
@@ -296,6 +324,9 @@ def _catalogue() -> tuple[Parser, ...]:
             _lifecycle,
             (b'[{"version":"1.0.x","stage":"deprecated","sunset":"2025-01-01T00:00:00Z"}]',),
         ),
+        ("fork", _fork, (Fork(blocks[1].record, blocks[1].record).to_bytes(),)),
+        ("index_entry", _index_entry, (ledgerrows.pack_entry(_entry_sample(blocks[0])),)),
+        ("index_state", _index_state, (ledgerrows.pack_state(replace(ledgerrows.EMPTY, height=1)),)),
         ("nitro_document", _nitro, (_nitro_sample(),)),
         ("dsse_statement", _dsse, (statement,)),
         ("cose_receipt", _receipt, (_receipt_sample(),)),

@@ -12,6 +12,7 @@ import argparse
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -102,6 +103,8 @@ def _fuzz_here(name: str, runs: int, folder: Path) -> None:
     corpus.mkdir()
     for number, sample in enumerate(parser.samples):
         (corpus / str(number)).write_bytes(sample)
+    words = folder / "words.dict"
+    words.write_text(_dictionary(parser.samples))
     counts = {"executions": 0, "taken": 0}
     findings: dict[str, dict[str, Any]] = {}
 
@@ -124,8 +127,29 @@ def _fuzz_here(name: str, runs: int, folder: Path) -> None:
 
     longest = max(len(sample) for sample in parser.samples)
     options = [f"-max_len={max(256, longest + 512)}", "-timeout=60", "-rss_limit_mb=4096", "-verbosity=0"]
-    atheris.Setup([sys.argv[0], *options, f"-artifact_prefix={folder}/", str(corpus)], one)
+    options += [f"-artifact_prefix={folder}/", f"-dict={words}"]
+    atheris.Setup([sys.argv[0], *options, str(corpus)], one)
     atheris.Fuzz()
+
+
+def _dictionary(samples: tuple[bytes, ...]) -> str:
+    """Words to put in and take out whole: the names in the samples, and what gives documents their form."""
+    names = {name for sample in samples for name in re.findall(rb'"[a-zA-Z_.0-9:/-]{1,40}"', sample)}
+    names |= {
+        b"null",
+        b"true",
+        b"{}",
+        b"[]",
+        b'""',
+        b",",
+        b":",
+        b"1e21",
+        b"-0",
+        b"9007199254740993",
+        b"\\ud800",
+    }
+    lines = ("".join(f"\\x{byte:02x}" for byte in name) for name in sorted(names))
+    return "".join(f'"{line}"\n' for line in lines)
 
 
 def main() -> int:
