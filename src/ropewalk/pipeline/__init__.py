@@ -5,6 +5,9 @@ gitlogs, ledgers, gossips  how each engine's logs are measured, cut into ranges 
 query, frames              what a read asks for; Arrow, pandas and Polars without a JVM
 launch, source             Java and Spark; the data source "ropewalk", batch and stream
 ingest, verify, ...        one file, one job
+warehouse, delta           what was written, from where, with which root; the same for readers of Delta
+across                     what only shows between ranges of a ledger
+report, plots              one page for people
 
 Only `launch`, `source` and the jobs import pyspark, on first use; everything else runs without a JVM.
 """

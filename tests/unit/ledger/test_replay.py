@@ -257,7 +257,8 @@ def test_a_foreign_snapshot_is_refused_by_name_and_an_earlier_one_serves(home):
     assert [each.name for each in done.refused] == [forged_id]
     with open_log(home, companion("ea.core"), NODE) as ledger:
         ledger.log.submit(snapshot_envelope(elsewhere, NODE, NOON_NS).raw)
-    with pytest.raises(Unverified, match="diverges at height 6"):  # the channel's own key signed for another block
+    # The channel's own key signed for another block: that is no broken snapshot but a divergence.
+    with pytest.raises(Unverified, match="diverges at height 6"):
         replay_channel(home, "ea.core", COUNTS, from_snapshot=True)
 
 
