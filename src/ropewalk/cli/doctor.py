@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from importlib import import_module, metadata
 from pathlib import Path
@@ -126,6 +127,24 @@ def _repository() -> Iterator[Step]:
         yield _attempt("node key", lambda: f"{_look_at_keys(place.keys)}; signs blocks and bundles")
     else:
         yield Step("node key", "not_checked", "`ropewalk init` on this repository makes one")
+    yield from _versions(place.home)
+
+
+def _versions(home: Path) -> Iterator[Step]:
+    """Versions of envelopes that are near their sunset; nothing is wrong yet, and somebody should know."""
+    from ropewalk.node.ledger import channels
+    from ropewalk.node.lifecycle import notices
+
+    if not channels(home):
+        return
+    try:
+        due = notices(home, time.time_ns())
+    except RopewalkError as error:
+        yield Step("versions", "failed", error.detail)
+        return
+    for notice in due:
+        text = f"{notice['version']} has its sunset at {notice['sunset']}, within {notice['days']} days"
+        yield Step("versions", "not_checked", f"{text}; `ropewalk ledger lifecycle notify` tells a channel")
 
 
 def _look_at_repository(place: Place) -> str:

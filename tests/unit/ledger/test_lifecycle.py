@@ -173,6 +173,8 @@ def test_a_sunset_that_is_near_is_said_by_status_and_sealed_by_notify(ropewalk):
     assert ropewalk("ledger", "lifecycle", "set", "1.0.x", "deprecated", "--sunset", soon).code == 0
     answer = ropewalk("ledger", "status")
     assert f"1.0.x has its sunset at {soon}, within 14 days" in answer.err
+    checks = ropewalk("doctor", "--json").json["checks"]
+    assert any(each["name"] == "versions" and "within 14 days" in each["detail"] for each in checks)
     first = ropewalk("ledger", "lifecycle", "notify", "--channel", "ops", "--json").json["notices"]
     again = ropewalk("ledger", "lifecycle", "notify", "--channel", "ops", "--json").json["notices"]
     assert [each["replayed"] for each in (*first, *again)] == [False, True]
