@@ -34,7 +34,9 @@ LINES_AHEAD_MAX = 4096  # read but not yet answered; beyond this the reader wait
 @click.option(
     "--jsonl", is_flag=True, help="One envelope a line; one answer a line, in order, when it is durable."
 )
-@click.option("--stop-on-error", is_flag=True, help="With --jsonl: end at the first refusal.")
+@click.option(
+    "--stop-on-error", is_flag=True, help="With --jsonl: end at the first refusal; slower, line by line."
+)
 def append(channel: str, file: str, jsonl: bool, stop_on_error: bool) -> None:
     """Judge envelopes by the eight rules and the channel's policy, and seal them into blocks."""
     from ropewalk.cli.ledger_channel import open_for_append
@@ -68,21 +70,10 @@ def _envelope(raw: bytes) -> bytes:
 def _append_lines(log: Log, file: str, stop_on_error: bool) -> int:
     """Answer every line; what has arrived together is sealed together."""
     from ropewalk.errors import RopewalkError
-    from ropewalk.ledger.ticket import Ticket
 
     code = number = 0
     for lines in _arrivals(file):
-        if stop_on_error:
-            outcomes: list[Receipt | RopewalkError] = []
-            begun = []
-            for line in lines:
-                begun.append(log.begin(line))
-                if isinstance(begun[-1], RopewalkError):
-                    break
-            log.settle()
-            outcomes = [each.outcome if isinstance(each, Ticket) else each for each in begun]
-        else:
-            outcomes = log.submit_many(lines)
+        outcomes = _until_refused(log, lines) if stop_on_error else log.submit_many(lines)
         for outcome in outcomes:
             number += 1
             _answer(tell(outcome, f"line {number}") if isinstance(outcome, RopewalkError) else outcome)
@@ -91,6 +82,19 @@ def _append_lines(log: Log, file: str, stop_on_error: bool) -> int:
                 if stop_on_error:
                     return code
     return code
+
+
+def _until_refused(log: Log, lines: list[bytes]) -> list[Receipt | RopewalkError]:
+    """One after another, each durable before the next is looked at: nothing behind a refusal may be in the log."""
+    from ropewalk.errors import RopewalkError
+
+    outcomes: list[Receipt | RopewalkError] = []
+    for line in lines:
+        try:
+            outcomes.append(log.submit(line))
+        except RopewalkError as error:
+            return [*outcomes, error]
+    return outcomes
 
 
 def _arrivals(file: str) -> Iterator[list[bytes]]:
