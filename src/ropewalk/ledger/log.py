@@ -1,9 +1,11 @@
 """Ingest: envelopes in, sealed blocks out, a receipt when the block is on disk.
 
-Group commit without a thread of its own: the submitters share two duties. One or two of them judge what has arrived;
-one writes what was judged, with one sync for all of it; the others sleep until they get a receipt or a duty. While one
-half is on its way to the disk the other half is judged. Nobody waits for company unless `linger_s` asks for it: under
-load the blocks grow by themselves.
+Group commit without a thread of its own: the submitters share two duties. One of them judges what has arrived, many
+envelopes at a time; one writes what was judged, with one sync for all of it; the others sleep until they have a receipt
+or are called to a duty. While one half is on its way to the disk the other half is judged. Nobody waits for company
+unless `linger_s` asks for it: under load the blocks grow by themselves.
+
+No duty is left undone: whoever has done one looks again before it sleeps, and calls a sleeper before it goes.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from ropewalk.errors import Conflict, InvalidEnvelope, RopewalkError, Unavailable, Unverified
 from ropewalk.kernel import jcs
@@ -36,13 +38,20 @@ from ropewalk.ledger.rules import (
     Context,
     Finding,
     Position,
+    Spread,
+    check_signatures,
     judge,
     judge_alone,
     judge_in_place,
+    one_hand,
 )
-from ropewalk.ledger.ticket import Duty, Forming, Pending, Receipt, Ticket
+from ropewalk.ledger.ticket import Forming, Pending, Receipt, Ticket
 
 __all__ = ["Blocks", "Head", "Index", "Limits", "Log", "Receipt", "Ticket"]
+
+BATCH_MAX: Final = (
+    256  # so that envelopes of a long list are not all held in parsed form before the first is placed
+)
 
 
 class Log:
@@ -62,17 +71,18 @@ class Log:
         supported_minors: frozenset[str] = SUPPORTED_MINORS,
         keep_evidence: Callable[[str, bytes], None] | None = None,
         evidence: Callable[[Envelope], tuple[Status, str]] | None = None,
+        spread: Spread = one_hand,
     ) -> None:
         self.channel, self.head, self.policy = channel, head, policy
         self.limits = limits or Limits()
         self._key, self._blocks, self._index, self._now_ns = key, blocks, index, now_ns
         self._keep_evidence = keep_evidence
         self._context = Context(self, policy, supported_minors, evidence=evidence)
-        self._mutex = threading.Lock()
+        self._spread = spread
+        self._judging, self._writing = threading.Lock(), threading.Lock()  # the duties; nobody waits for one
+        self._mutex = threading.Lock()  # over all that follows but the arrivals
         self._full = threading.Condition(self._mutex)
         self._arrivals: deque[tuple[bytes, Ticket]] = deque()
-        self._judges = 0
-        self._writing = False
         self._forming: list[Forming] = []
         self._sealing: list[Forming] = []
         self._pending = Pending()
@@ -82,35 +92,30 @@ class Log:
 
     def submit(self, raw: bytes) -> Receipt:
         """Judge one envelope, place it in a block, and return its receipt once the block is durable."""
-        ticket = Ticket()
-        with self._mutex:
-            self._arrivals.append((raw, ticket))
-        self._serve(ticket, None)
+        ticket = Ticket(awaited=True)
+        self._arrivals.append((raw, ticket))
+        self._serve(ticket)
         return ticket.result()
 
     def submit_many(self, raws: Iterable[bytes]) -> list[Receipt | RopewalkError]:
         """Submit in order from one thread, sharing blocks and syncs; refusals stand in their places."""
-        begun = [self.begin(raw) for raw in raws]
-        self.settle()
-        return [each.outcome if isinstance(each, Ticket) else each for each in begun]
-
-    def begin(self, raw: bytes) -> Ticket | Receipt | RopewalkError:
-        """Judge and place one envelope without waiting. Nothing is durable before `settle`."""
-        ticket = Ticket()
-        self._judge(raw, ticket)
-        return ticket.outcome if ticket.settled else ticket
-
-    def settle(self) -> None:
-        """Seal everything that was placed; every ticket has its outcome afterwards."""
-        with self._mutex:
-            placed = self._forming or self._sealing
-            if not placed:
-                return
-            ticket = Ticket()
-            placed[-1].tickets[-1].twins.append(ticket)  # its outcome means that all before it have theirs
-            duty: Duty | None = "write" if self._forming and not self._writing else None
-            self._writing = self._writing or duty is not None
-        self._serve(ticket, duty)
+        arrivals = [(raw, Ticket()) for raw in raws]
+        last = Ticket(awaited=True)
+        try:
+            for first in range(0, len(arrivals), BATCH_MAX):
+                with self._judging:
+                    self._judge(arrivals[first : first + BATCH_MAX])
+        finally:
+            with self._mutex:
+                placed = self._forming or self._sealing
+                if placed:
+                    # Its outcome will mean that all before it have theirs.
+                    placed[-1].tickets[-1].twins.append(last)
+            if placed:
+                self._serve(last)
+            else:
+                self._call_judge(last)  # somebody may have come while this thread judged
+        return [ticket.outcome for _, ticket in arrivals]
 
     def insert(self, block: Block) -> None:
         """Take a block sealed elsewhere by this channel's key, verified and linked. A fork is kept and refused."""
@@ -118,7 +123,7 @@ class Log:
         check_signature(record, (self._key.public,))
         check_contents(block)
         with self._mutex:
-            if self._judges or self._writing or self._forming:
+            if self._arrivals or self._judging.locked() or self._writing.locked() or self._forming:
                 raise Conflict(f"channel {self.channel} is being appended to")
             if record.header.channel != self.channel:
                 raise Conflict(f"block of channel {record.header.channel}, not {self.channel}")
@@ -205,17 +210,35 @@ class Log:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _judge(self, raw: bytes, ticket: Ticket) -> None:
-        """Judge an envelope; it is placed, or its ticket is settled at once."""
+    def _judge(self, arrivals: Sequence[tuple[bytes, Ticket]]) -> None:
+        """Judge envelopes that came together; each is placed, or its ticket is settled at once."""
+        read: list[tuple[Envelope, Ticket]] = []
+        judged: list[tuple[Envelope, dict[int, Finding], Decision | None, Ticket]] = []
         try:
-            envelope = parse_wire(raw)
-            self._check_time(envelope)
-            alone, decision = judge_alone(envelope, self._context)
+            for raw, ticket in arrivals:
+                try:
+                    envelope = parse_wire(raw)
+                    self._check_time(envelope)
+                    read.append((envelope, ticket))
+                except RopewalkError as error:
+                    ticket.settle(error)
+            signatures = self._spread(check_signatures, [envelope for envelope, _ in read])
+            for (envelope, ticket), signature in zip(read, signatures, strict=True):
+                try:
+                    judged.append((envelope, *judge_alone(envelope, self._context, signature), ticket))
+                except RopewalkError as error:
+                    ticket.settle(error)
             with self._mutex:
-                self._place(envelope, alone, decision, ticket)
-        except RopewalkError as error:
-            with self._mutex:
-                ticket.settle(error)
+                for each in judged:
+                    try:
+                        self._place(*each)
+                    except RopewalkError as error:
+                        each[3].settle(error)
+        except BaseException as error:
+            for _, ticket in arrivals:
+                if not ticket.settled and not ticket.placed:
+                    ticket.settle(Unavailable(f"channel {self.channel}: {error!r}"))
+            raise
 
     def _check_time(self, envelope: Envelope) -> None:
         ahead = envelope.timestamp_ns - self._now_ns()
@@ -234,6 +257,7 @@ class Log:
         known = self._pending.ids.get(envelope.id)
         if known is not None:
             known[1].twins.append(ticket)
+            ticket.placed = True
             return
         # The id covers what was signed: where the statement is new, so is the envelope.
         stands = self._index.position(envelope.id) if self.intent(envelope.intent) is not None else None
@@ -250,6 +274,7 @@ class Log:
         place = Position(forming.height, len(forming.envelopes))
         forming.envelopes.append(envelope)
         forming.tickets.append(ticket)
+        ticket.placed = True
         forming.size += len(envelope.raw)
         self._pending.add(envelope, place, ticket)
         self._asked = b"", None
@@ -260,56 +285,53 @@ class Log:
             and forming.size + len(envelope.raw) <= self.limits.block_bytes
         )
 
-    def _serve(self, ticket: Ticket, duty: Duty | None) -> None:
+    def _serve(self, ticket: Ticket) -> None:
         """Do what falls to this thread until its ticket is settled."""
-        while True:
-            if duty == "judge":
-                self._judge_arrivals()
-            elif duty == "write":
-                self._write_forming()
-            with self._mutex:
-                if ticket.settled:
-                    return
-                if self._forming and not self._writing:
-                    self._writing, duty = True, "write"
-                    continue
-                if self._arrivals and self._judges < self.limits.judges:
-                    self._judges, duty = self._judges + 1, "judge"
-                    continue
-                ticket.waiting = True
-            ticket.wait()
-            duty = ticket.duty
-
-    def _judge_arrivals(self) -> None:
-        """Judge what has arrived, one after another, until nothing is left."""
-        ticket: Ticket | None = None
         try:
-            while True:
-                with self._mutex:
-                    if ticket is None and len(self._arrivals) > 1:
-                        self._call_judge()
-                    if not self._arrivals:
-                        return
-                    raw, ticket = self._arrivals.popleft()
-                self._judge(raw, ticket)
-                if not self._writing and sum(len(f.tickets) for f in self._forming) >= len(self._arrivals):
-                    # Half is ready: let it be written while the other half is judged.
-                    with self._mutex:
-                        self._writing = self._writing or self._give("write", _placed(self._forming))
-        except BaseException as error:
-            if ticket is not None:
-                with self._mutex:
-                    ticket.settle(Unavailable(f"channel {self.channel}: {error!r}"))
-            raise
+            while not ticket.settled:
+                if self._forming and self._writing.acquire(blocking=False):
+                    try:
+                        self._call_judge(ticket)
+                        self._write_forming()
+                    finally:
+                        self._writing.release()
+                elif self._arrivals and self._judging.acquire(blocking=False):
+                    try:
+                        self._judge_arrivals(ticket)
+                    finally:
+                        self._judging.release()
+                else:
+                    ticket.wait()
         finally:
-            with self._mutex:
-                self._judges -= 1
-                if self._arrivals:
-                    self._call_judge()
+            # Also if this thread was interrupted: nobody is to be called here any more.
+            ticket.awaited = False
+            self._call_judge(ticket)
+            self._call_writer(ticket)
 
-    def _call_judge(self) -> None:
-        if self._judges < self.limits.judges and self._give("judge", (each for _, each in self._arrivals)):
-            self._judges += 1
+    def _judge_arrivals(self, own: Ticket) -> None:
+        """Judge what has arrived, a part at a time, until nothing is left or this thread may go."""
+        while self._arrivals and not own.settled:
+            batch = [self._arrivals.popleft() for _ in range(min(BATCH_MAX, len(self._arrivals)))]
+            self._judge(batch)
+            if self._arrivals:
+                self._call_writer(own)
+
+    def _call_judge(self, own: Ticket) -> None:
+        """Wake a sleeper if something waits to be judged and nobody is at it."""
+        if self._arrivals and not self._judging.locked():
+            for number in range(len(self._arrivals)):  # by number: it may grow and shrink meanwhile
+                try:
+                    ticket = self._arrivals[number][1]
+                except IndexError:
+                    return
+                if _call(own, ticket):
+                    return
+
+    def _call_writer(self, own: Ticket) -> None:
+        """Wake a sleeper if something waits to be written and nobody is at it."""
+        if self._forming and not self._writing.locked():
+            with self._mutex:
+                any(_call(own, ticket) for ticket in _placed(self._forming))
 
     def _write_forming(self) -> None:
         """Seal and write what was placed, give out the receipts, then let the next in line write."""
@@ -329,16 +351,6 @@ class Log:
         finally:
             with self._mutex:
                 self._publish(written, error)
-                self._writing = self._give("write", _placed(self._forming))
-
-    def _give(self, duty: Duty, tickets: Iterable[Ticket]) -> bool:
-        """Wake the first of these that a thread sleeps on, with a duty; whether there was one. Holds the mutex."""
-        for ticket in tickets:
-            if ticket.waiting:
-                ticket.duty = duty
-                ticket.wake()
-                return True
-        return False
 
     def _write(self, written: list[tuple[Forming, Block, Any]]) -> RopewalkError | None:
         """Seal, append and sync; what could be appended before an error is still made durable."""
@@ -395,6 +407,14 @@ class Log:
             block.header.timestamp_ns,
             self.head.envelopes + len(block.envelopes),
         )
+
+
+def _call(own: Ticket, ticket: Ticket) -> bool:
+    """Wake the thread of a ticket, if there is one and it is another."""
+    if not ticket.awaited or ticket is own:
+        return False
+    ticket.wake()
+    return True
 
 
 def _placed(forming: Iterable[Forming]) -> Iterator[Ticket]:

@@ -63,12 +63,10 @@ class Head:
 class Limits:
     """When a block is closed, and how far ahead of us an author's clock may be.
 
-    `linger_s` holds a block open for company; 0 closes it as soon as the one before it is durable. `judges` is how many
-    threads check signatures at once; the checks themselves run outside the interpreter's lock.
+    `linger_s` holds a block open for company; 0 closes it as soon as the one before it is durable.
     """
 
     linger_s: float = 0.0
-    judges: int = 2
     block_bytes: int = BLOCK_BYTES_TARGET
     block_envelopes: int = BLOCK_ENVELOPES_MAX
     future_ns: int = FUTURE_NS_MAX

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.envelope import Envelope
@@ -13,10 +13,6 @@ from ropewalk.ledger.marks import CLAIMING, claim_key
 from ropewalk.ledger.rules import Position
 
 __all__ = ["Forming", "Pending", "Receipt", "Ticket"]
-
-
-Duty = Literal["judge", "write"]
-"""What one of the submitters does for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,34 +37,42 @@ class Receipt:
 
 
 class Ticket:
-    """An envelope on its way. `waiting`: a thread sleeps on it; `duty`: what that thread shall do when it wakes."""
+    """An envelope on its way. `awaited`: a thread sleeps on it, or will; `placed`: it stands in a forming block."""
 
-    __slots__ = ("_latch", "_outcome", "duty", "twins", "waiting")
+    __slots__ = ("_call", "_latch", "_outcome", "awaited", "placed", "twins")
 
-    def __init__(self) -> None:
+    def __init__(self, awaited: bool = False) -> None:
+        self.awaited = awaited
+        self.placed = False
+        self.twins: list[Ticket] = []
+        self._outcome: Receipt | RopewalkError | None = None
+        # Who takes it out may release the latch; of two threads only one can.
+        self._call = [True]
         self._latch = threading.Lock()  # a bare lock: an Event would cost ten times as much per envelope
         self._latch.acquire()
-        self._outcome: Receipt | RopewalkError | None = None
-        self.duty: Duty | None = None
-        self.waiting = False
-        self.twins: list[Ticket] = []
 
     def settle(self, outcome: Receipt | RopewalkError) -> None:
         """Give the outcome to whoever waits, also to those who sent the same bytes meanwhile."""
         self._outcome = outcome
-        if self.waiting:
+        if self.awaited:
             self.wake()
         for twin in self.twins:
             twin.settle(replace(outcome, replayed=True) if isinstance(outcome, Receipt) else outcome)
 
     def wake(self) -> None:
-        """Let the sleeping thread go on."""
-        self.waiting = False
+        """Let its thread look again, now or as soon as it would sleep."""
+        try:
+            self._call.pop()
+        except IndexError:  # called already
+            return
         self._latch.release()
 
     def wait(self) -> None:
-        """Sleep until settled or given a duty."""
+        """Sleep until woken; there may be nothing new."""
         self._latch.acquire()
+        self._call.append(
+            True
+        )  # before it looks at anything, so that whatever changes after that wakes again
 
     @property
     def settled(self) -> bool:

@@ -271,6 +271,7 @@ class OpenLog:
         self.torn: Torn | None = self.writer.torn
         state = self.index.state
         self.missing = max(0, known - state.height) if known is not None else 0
+        self._hands = Hands()
         self.log = Log(
             settings.channel,
             key,
@@ -283,6 +284,7 @@ class OpenLog:
             supported_minors=open_minors(channel.folder.parent.parent, settings.policy, now_ns()),
             keep_evidence=self._keep_evidence,
             evidence=channel_evidence(channel.folder, now_ns),
+            spread=self._hands,
         )
 
     def _keep_evidence(self, name: str, raw: bytes) -> None:
@@ -293,6 +295,7 @@ class OpenLog:
 
     def close(self) -> None:
         """Flush the index and release the lock."""
+        self._hands.close()
         try:
             self.index.close()
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,7 +14,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, P256, command, observed, opened, resigned
 
-from ropewalk.errors import BrokenLink, Forked, InvalidEnvelope, Replayed, RopewalkError, Unavailable
+from ropewalk.errors import (
+    BrokenLink,
+    Forked,
+    InvalidEnvelope,
+    InvalidJson,
+    Replayed,
+    RopewalkError,
+    Unavailable,
+)
 from ropewalk.kernel import jcs
 from ropewalk.ledger.block import GENESIS, check_contents, check_link, check_signature, seal
 from ropewalk.ledger.envelope import Envelope, parse, signature_preimage
@@ -312,3 +321,24 @@ def test_a_chain_that_differs_from_its_ancestors_is_refused(tmp_path):
         value = dict(grandchild.value, causality_chain=[step.hex_id, ask.hex_id, "c-1"])
         with pytest.raises(BrokenLink):
             ledger.log.submit(resigned(value, ADA))
+
+
+def test_nobody_is_overlooked_while_a_list_is_refused_beside_them(tmp_path):
+    with opened(tmp_path) as ledger:
+
+        def refused() -> None:
+            for _ in range(60):
+                assert isinstance(ledger.log.submit_many([b"{", b"}"])[0], InvalidJson)
+
+        def accepted(start: int) -> None:
+            for i in range(20):
+                ledger.log.submit(observed(start + i).raw)
+
+        threads = [threading.Thread(target=refused)]
+        threads += [threading.Thread(target=accepted, args=(start * 100,)) for start in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=120)
+        assert not any(thread.is_alive() for thread in threads)
+        assert ledger.log.head.envelopes == 120
