@@ -133,7 +133,7 @@ def test_a_machine_without_java_runs_on_the_wheel_s(world: World, tmp_path: Path
     """No java on PATH and no JAVA_HOME: the job is run by the runtime that pip brought."""
     empty = tmp_path / "bin"
     empty.mkdir()
-    for tool in ("git", "bash", "dirname", "uname"):
+    for tool in ("git", "sh", "bash", "dirname", "uname"):
         found = shutil.which(tool)
         if found:
             (empty / tool).symlink_to(found)

@@ -6,9 +6,10 @@ beside each executor, named when Spark starts: a session whose executors turn ou
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
-import importlib.util
+import os
 import platform
 import re
 import sys
@@ -74,7 +75,8 @@ def launch_equipped(
             "spark.archives": f"{packages}#{UNPACKED}",
             "spark.executorEnv.PYTHONPATH": f"./{UNPACKED}",
         }
-        spark = launch(replace(setting, options=options), environment)
+        with _planning_path(environment):
+            spark = launch(replace(setting, options=options), environment)
         missing = missing_modules(spark)
         if missing - {"ropewalk"}:
             stop(spark)
@@ -87,6 +89,20 @@ def launch_equipped(
         with tempfile.TemporaryDirectory() as folder:
             spark.addArtifacts(str(pack_code(Path(folder))), pyfile=True)
     return spark
+
+
+@contextlib.contextmanager
+def _planning_path(environment: MutableMapping[str, str]) -> Iterator[None]:
+    """Reads are planned on the driver by the executors' Python: it finds there what this one has."""
+    before = environment.get("PYTHONPATH")
+    paths = [path for path in sys.path if path and not path.startswith(sys.base_prefix + os.sep)]
+    environment["PYTHONPATH"] = os.pathsep.join([*paths, *([before] if before else [])])
+    try:
+        yield
+    finally:
+        del environment["PYTHONPATH"]
+        if before is not None:
+            environment["PYTHONPATH"] = before
 
 
 def missing_modules(spark: SparkSession) -> set[str]:
