@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from ropewalk.gossip.log import TABLES
 from ropewalk.node.gossip import topic_folder
 from ropewalk.stores.lmdb import LmdbTables
-from ropewalk.stores.segments import ALIGN, Segments, _record_head
+from ropewalk.stores.segmentform import record_head
+from ropewalk.stores.segments import ALIGN, Segments
 from tests.pipeline.world import ADA, NODE, World
 
 
@@ -33,7 +34,7 @@ def rewrite_block(world: World, height: int, change: Callable[[list[bytes]], lis
         lines = change(list(record.lines)) if record.height == height else record.lines
         body = b"\n".join(lines) + b"\n"
         body += b"\n" * (-len(body) % ALIGN)
-        raw += _record_head(record.height, body) + body
+        raw += record_head(record.height, body) + body
     world.segment.write_bytes(raw)
 
 

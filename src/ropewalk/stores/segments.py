@@ -17,59 +17,32 @@ import contextlib
 import errno
 import fcntl
 import os
-import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from ropewalk.errors import Damaged, HeadMoved, NotFound, TooLarge, Unavailable
 from ropewalk.kernel.digest import blake3
+from ropewalk.stores.segmentform import (
+    ALIGN,
+    BODY_BYTES_MAX,
+    Place,
+    Record,
+    Torn,
+    has_unwritten_sector,
+    lines_of,
+    parse_head,
+    record_at,
+    record_head,
+    segment_head,
+    segment_head_holds,
+)
 
-__all__ = ["Files", "Place", "Record", "Segments", "Torn", "Writer", "hold_lock", "record_at"]
+__all__ = ["ALIGN", "Files", "Place", "Record", "Segments", "Torn", "Writer", "hold_lock", "record_at"]
 
-ALIGN = 64
-RECORD = struct.Struct(">4sIQ32s16s")
-RECORD_MAGIC = b"RWB1"
-SEGMENT = struct.Struct(">8sQ32s16s")
-SEGMENT_MAGIC = b"RWSEGM01"
 SEGMENT_BYTES = 64 << 20  # a new file is begun beyond this; one block may stand across the limit
-BODY_BYTES_MAX = 16 << 20  # a block is at most 4 MiB of envelopes; a length beyond this is damage, not a wish
 LOCK_POLL_S = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a record stands: the first height of its segment, its offset, the length of its body."""
-
-    segment: int
-    offset: int
-    length: int
-
-    @property
-    def end(self) -> int:
-        """The offset after the record."""
-        return self.offset + ALIGN + self.length
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One block as stored: its lines (block record, then envelopes) without newlines."""
-
-    height: int
-    lines: list[bytes]
-    place: Place
-
-
-@dataclass(frozen=True, slots=True)
-class Torn:
-    """A tail that no crash-free writer leaves: where it begins, how long it is, where the bytes were kept."""
-
-    segment: int
-    offset: int
-    size: int
-    kept: Path | None = None
 
 
 class Files:
@@ -161,7 +134,7 @@ class Segments:
             with stream:
                 size, offset = os.fstat(stream.fileno()).st_size, first
                 while offset + ALIGN <= size:
-                    head = _parse_head(os.pread(stream.fileno(), ALIGN, offset))
+                    head = parse_head(os.pread(stream.fileno(), ALIGN, offset))
                     if head is None or head[0] != expected or offset + ALIGN + head[1] > size:
                         break
                     if expected >= height:
@@ -176,7 +149,7 @@ class Segments:
                 offset, expected = ALIGN, candidates[-1]
                 while expected < height:
                     stream.seek(offset)
-                    head = _parse_head(stream.read(ALIGN))
+                    head = parse_head(stream.read(ALIGN))
                     if head is None or head[0] != expected:
                         break
                     offset, expected = offset + ALIGN + head[1], expected + 1
@@ -193,12 +166,12 @@ class Segments:
                 raw = stream.read(ALIGN + place.length)
         except FileNotFoundError as error:
             raise self._damage(place.segment, 0, height, "segment file is missing") from error
-        head = _parse_head(raw[:ALIGN])
+        head = parse_head(raw[:ALIGN])
         if head is None or head[:2] != (height, place.length) or len(raw) != ALIGN + place.length:
             raise self._damage(place.segment, place.offset, height, "no record of that block here")
         if blake3(raw[ALIGN:]) != head[2]:
             raise self._damage(place.segment, place.offset, height, "body differs from its checksum")
-        return Record(height, _lines(raw[ALIGN:]), place)
+        return Record(height, lines_of(raw[ALIGN:]), place)
 
     def tail(self, after: Place | None, height: int) -> tuple[list[Record], Torn | None]:
         """All records after a place, and the torn tail behind them if there is one."""
@@ -210,7 +183,7 @@ class Segments:
         last = starts[-1]
         size = self.path(last).stat().st_size
         whole = end.end if end is not None and end.segment == last else (ALIGN if size >= ALIGN else 0)
-        if whole == ALIGN and not _segment_head_holds(self._peek(last, 0, ALIGN), last):
+        if whole == ALIGN and not segment_head_holds(self._peek(last, 0, ALIGN), last):
             whole = 0
         return records, Torn(last, whole, size - whole) if size > whole else None
 
@@ -218,7 +191,7 @@ class Segments:
         with self.path(start).open("rb", buffering=1 << 18) as stream:
             if offset == 0:
                 head = stream.read(ALIGN)
-                if not _segment_head_holds(head, start):
+                if not segment_head_holds(head, start):
                     if last and (len(head) < ALIGN or not any(head + stream.read())):
                         return
                     raise self._damage(start, 0, height, "segment header is not ours")
@@ -229,14 +202,14 @@ class Segments:
                 body = self._body(stream.read, raw, start, offset, height, last)
                 if body is None:
                     return
-                yield Record(height, _lines(body), Place(start, offset, len(body)))
+                yield Record(height, lines_of(body), Place(start, offset, len(body)))
                 offset, height = offset + ALIGN + len(body), height + 1
 
     def _body(
         self, read: Callable[[int], bytes], raw: bytes, start: int, offset: int, height: int, last: bool
     ) -> bytes | None:
         """The body behind a record header; None at a torn tail, `Damaged` otherwise."""
-        head = _parse_head(raw)
+        head = parse_head(raw)
         if head is None:
             if last and (len(raw) < ALIGN or not any(raw + read(-1))):
                 return None
@@ -249,7 +222,7 @@ class Segments:
                 return None
             raise self._damage(start, offset, height, "segment ends inside a record")
         if blake3(body) != head[2]:
-            if last and not read(1) and _has_unwritten_sector(body):
+            if last and not read(1) and has_unwritten_sector(body):
                 return None
             raise self._damage(start, offset, height, "body differs from its checksum")
         return body
@@ -322,7 +295,7 @@ class Writer(Segments):
             if self._end >= self._segment_bytes:
                 self._begin_segment(height)
             place = Place(self._segment, self._end, len(body))
-            self._write(_record_head(height, body) + body)
+            self._write(record_head(height, body) + body)
         except OSError as error:
             self._back_out(error)
             raise Unavailable(
@@ -394,7 +367,7 @@ class Writer(Segments):
         self._end = path.stat().st_size
         self._unsynced_folder = True  # whoever made the file may have died before syncing its folder
         if self._end == 0:
-            self._write(_segment_head(self._segment))
+            self._write(segment_head(self._segment))
             self._end = ALIGN
 
     def _begin_segment(self, height: int) -> None:
@@ -406,7 +379,7 @@ class Writer(Segments):
             os.close(self._fd)
         self._fd, self._segment, self._end, self._unsynced_folder = fd, height, 0, True
         self._files.truncate(fd, 0)  # what an attempt before us left of this header
-        self._write(_segment_head(height))
+        self._write(segment_head(height))
         self._end = ALIGN
 
     def _write(self, raw: bytes) -> None:
@@ -422,53 +395,10 @@ class Writer(Segments):
         try:
             self._files.truncate(self._fd, self._end)
             if self._end == 0:
-                self._write(_segment_head(self._segment))
+                self._write(segment_head(self._segment))
                 self._end = ALIGN
         except OSError:
             self._broken = f"write: {error.strerror}"
-
-
-def record_at(raw: bytes, height: int) -> list[bytes] | None:
-    """The lines of one record held in memory, or None if the bytes are not the record of that height."""
-    head = _parse_head(raw[:ALIGN])
-    body = raw[ALIGN:]
-    if head is None or head[:2] != (height, len(body)) or blake3(body) != head[2]:
-        return None
-    return _lines(body)
-
-
-def _lines(body: bytes) -> list[bytes]:
-    return body.rstrip(b"\n").split(b"\n")
-
-
-def _record_head(height: int, body: bytes) -> bytes:
-    head = struct.pack(">4sIQ32s", RECORD_MAGIC, len(body), height, blake3(body))
-    return head + blake3(head)[:16]
-
-
-def _parse_head(raw: bytes) -> tuple[int, int, bytes] | None:
-    """(height, body length, body digest) of a record header whose checksum holds."""
-    if len(raw) != ALIGN:
-        return None
-    magic, length, height, digest, check = RECORD.unpack(raw)
-    if magic != RECORD_MAGIC or blake3(raw[:48])[:16] != check or length > BODY_BYTES_MAX or length % ALIGN:
-        return None
-    return height, length, digest
-
-
-def _segment_head(start: int) -> bytes:
-    head = struct.pack(">8sQ32s", SEGMENT_MAGIC, start, bytes(32))
-    return head + blake3(head)[:16]
-
-
-def _segment_head_holds(raw: bytes, start: int) -> bool:
-    return raw == _segment_head(start)
-
-
-def _has_unwritten_sector(body: bytes) -> bool:
-    # Records are aligned to 64 bytes, so any unwritten sector covers at least one aligned unit of the body.
-    zeros = bytes(ALIGN)
-    return zeros in body and any(body[i : i + ALIGN] == zeros for i in range(0, len(body), ALIGN))
 
 
 @contextlib.contextmanager

@@ -15,7 +15,8 @@ from ropewalk.ledger.log import Limits
 from ropewalk.ledger.trust import Trust
 from ropewalk.ledger.verify import EMPTY, Found, Span, check_block, check_channel, join, to_report
 from ropewalk.node.ledger import open_channel, verify_channel
-from ropewalk.stores.segments import Segments, _record_head
+from ropewalk.stores.segmentform import record_head
+from ropewalk.stores.segments import Segments
 
 BLOCKS = chain_of_blocks(7)
 TRUST = Trust((NODE.public,), ())
@@ -144,7 +145,7 @@ def test_every_flipped_byte_is_found_even_if_the_checksums_are_made_to_fit(home)
         body = raw[start + 64 : end]
         for position in range(len(body.rstrip(b"\n"))):
             flipped = body[:position] + bytes([body[position] ^ 0x01]) + body[position + 1 :]
-            path.write_bytes(raw[:start] + _record_head(record.height, flipped) + flipped + raw[end:])
+            path.write_bytes(raw[:start] + record_head(record.height, flipped) + flipped + raw[end:])
             failure = verify_channel(home, "ea.core").first_failure
             assert failure is not None, f"block {record.height}, byte {position} went unnoticed"
             assert failure.fields["height"] in (record.height, record.height + 1)
