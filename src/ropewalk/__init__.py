@@ -1,18 +1,59 @@
-"""Append-only event logs you can prove: in git, between peers, or as a sealed ledger."""
+"""Append-only event logs you can prove: in git, between peers, or as a sealed ledger.
+
+`init` makes a repository, `open` appends to its git logs and reads them, `verify` checks everything in it. The other
+engines have doors of their own: `from ropewalk import gossip, ledger, pipeline`.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ropewalk.errors import RopewalkError
+    from ropewalk.gitlog.cursor import Cursor
+    from ropewalk.gitlog.envelope import Event
+    from ropewalk.gitlog.log import Receipt
+    from ropewalk.kernel.entry import Entry
+    from ropewalk.kernel.keys import PublicKey, SigningKey
+    from ropewalk.kernel.report import Report
+    from ropewalk.ledger.proof import Proof
+    from ropewalk.node.open import init_repository as init
     from ropewalk.node.open import open_repository as open
+    from ropewalk.node.verify import verify_repository as verify
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "open"]
+__all__ = [
+    "Cursor",
+    "Entry",
+    "Event",
+    "Proof",
+    "PublicKey",
+    "Receipt",
+    "Report",
+    "RopewalkError",
+    "SigningKey",
+    "__version__",
+    "init",
+    "open",
+    "verify",
+]
 
 # Public name → where it lives; imported on first use, so that `import ropewalk` loads nothing else.
-_LAZY = {"open": ("ropewalk.node.open", "open_repository")}
+_LAZY = {
+    "Cursor": ("ropewalk.gitlog.cursor", "Cursor"),
+    "Entry": ("ropewalk.kernel.entry", "Entry"),
+    "Event": ("ropewalk.gitlog.envelope", "Event"),
+    "Proof": ("ropewalk.ledger.proof", "Proof"),
+    "PublicKey": ("ropewalk.kernel.keys", "PublicKey"),
+    "Receipt": ("ropewalk.gitlog.log", "Receipt"),
+    "Report": ("ropewalk.kernel.report", "Report"),
+    "RopewalkError": ("ropewalk.errors", "RopewalkError"),
+    "SigningKey": ("ropewalk.kernel.keys", "SigningKey"),
+    "init": ("ropewalk.node.open", "init_repository"),
+    "open": ("ropewalk.node.open", "open_repository"),
+    "verify": ("ropewalk.node.verify", "verify_repository"),
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from ropewalk.gitlog.layout import LOG_NOTES, MESSAGES, SHIPLOG
 from ropewalk.gitlog.notes import add_note, read_note
 from ropewalk.gitlog.objects import Oid, object_id
 from ropewalk.node import Repository, open_repository
-from ropewalk.node.verify import verify_repository
+from ropewalk.node.verify import verify_gitlogs
 from ropewalk.stores.git import GitStore
 from ropewalk.stores.place import find_place, make_place
 
@@ -87,7 +87,7 @@ def test_git_housekeeping_changes_nothing_we_read(log, command):
         fill(fresh, 60)  # enough small packs for a roll-up beside what git made
     fill(log, 1)
     assert len(list(log.events("demo"))) == 91
-    assert verify_repository(log.store, deep=True).ok
+    assert verify_gitlogs(log.store, deep=True).ok
     git(git_dir(log), "fsck", "--full", "--strict")
 
 
@@ -108,7 +108,7 @@ def test_a_clone_elsewhere_verifies(log, tmp_path):
     fill(log, 5)
     log.append("jobs/a", {"type": "t", "payload": {}}, layout=MESSAGES)
     git(tmp_path, "clone", "-q", "--mirror", str(git_dir(log)), "clone.git")
-    report = verify_repository(GitStore(find_place(tmp_path / "clone.git")), deep=True)
+    report = verify_gitlogs(GitStore(find_place(tmp_path / "clone.git")), deep=True)
     assert report.ok
     assert report.entries == 6
 

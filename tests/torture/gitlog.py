@@ -19,7 +19,7 @@ from typing import Any
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel import ulid
 from ropewalk.node import open_repository
-from ropewalk.node.verify import verify_repository
+from ropewalk.node.verify import verify_gitlogs
 from ropewalk.stores.durable import Disk
 from ropewalk.stores.git import GitStore
 from ropewalk.stores.place import Place, make_place
@@ -76,7 +76,7 @@ def kills(folder: Path, count: int, seed: int = 1) -> dict[str, Any]:
         standing = [event.ulid for event in log.events("demo")]
     lost = set(acknowledged) - set(standing)
     locks = list(place.git_dir.glob("refs/**/*.lock"))
-    report = verify_repository(GitStore(place), deep=True)
+    report = verify_gitlogs(GitStore(place), deep=True)
     ordered = standing == sorted(set(standing))
     return {
         "ok": not lost and not fell and not locks and report.ok and ordered and _fsck(place),
@@ -132,7 +132,7 @@ def crowd(folder: Path, processes: int, threads: int, each: int) -> dict[str, An
     for event in events:
         by_writer.setdefault(event.payload["writer"], []).append(event.payload["n"])
     whole = all(numbers == list(range(each)) for numbers in by_writer.values())
-    report = verify_repository(GitStore(place), deep=True)
+    report = verify_gitlogs(GitStore(place), deep=True)
     once = [event.ulid for event in events] == acknowledged
     return {
         "ok": once
@@ -195,7 +195,7 @@ def failing_calls(folder: Path, rounds: int = 1) -> dict[str, Any]:
             with open_repository(place.git_dir) as log:
                 acknowledged.append(log.append("demo", {"type": "t", "payload": {"n": "after"}}).ulid)
                 standing = [event.ulid for event in log.events("demo")]
-            report = verify_repository(GitStore(place), deep=True)
+            report = verify_gitlogs(GitStore(place), deep=True)
             if not set(acknowledged) <= set(standing) or not report.ok:
                 failures.append({"nth": nth, "call": disk.failed, "report": report.to_json()})
             shutil.rmtree(place.git_dir)
@@ -240,12 +240,12 @@ def flips(folder: Path, events: int, step: int = 1) -> dict[str, Any]:
         for at in range(0, len(raw), step):
             _poke(path, at, raw[at] ^ 0xFF)
             flipped += 1
-            if verify_repository(GitStore(place), deep=True).ok:
+            if verify_gitlogs(GitStore(place), deep=True).ok:
                 missed.append(f"{path.suffix}@{at}")
             if at % (step * 16) == 0 and _read_all(place) not in (truth, None):
                 read_wrongly.append(f"{path.suffix}@{at}")
             _poke(path, at, raw[at])
-    whole = verify_repository(GitStore(place), deep=True).ok
+    whole = verify_gitlogs(GitStore(place), deep=True).ok
     return {
         "ok": not missed and not read_wrongly and whole,
         "flipped": flipped,

@@ -1,31 +1,13 @@
-"""What `ropewalk verify` does with the ledger: the channels of a repository, and proof files."""
+"""What `ropewalk verify` does with proof files."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ropewalk.cli.manners import parse_input, read_input, telling
 
-if TYPE_CHECKING:
-    from ropewalk.ledger.trust import Trust
-
-__all__ = ["verify_channels", "verify_proof_file"]
-
-
-def verify_channels(home: Path, only: str | None, deep: bool, trust: Trust | None = None) -> dict[str, Any]:
-    """The report over the ledger channels of a repository, or over the one of that name."""
-    from ropewalk.node.ledger import channels
-    from ropewalk.node.ledgercare import verify_stored
-
-    steps: list[dict[str, Any]] = []
-    entries = 0
-    for channel in channels(home):
-        if only in (None, channel):
-            report = verify_stored(home, channel, trust=trust, deep=deep)
-            steps += [{**step.to_json(), "name": f"ledger {channel}: {step.name}"} for step in report.steps]
-            entries += report.counts["entries"]
-    return {"ok": all(step["status"] != "failed" for step in steps), "steps": steps, "entries": entries}
+__all__ = ["verify_proof_file"]
 
 
 def verify_proof_file(path: Path, _ns: str | None, _deep: bool, trust: str | None) -> dict[str, Any]:

@@ -34,10 +34,12 @@ KINDS: dict[str, tuple[str, str]] = {
 @click.option("--ns", help="Only this namespace or topic.")
 @click.option("--deep", is_flag=True, help="Also every byte of every pack.")
 @click.option("--trust", metavar="F", help="Keys to trust: a trust file, or lines of note keys.")
-def verify(path: str | None, ns: str | None, deep: bool, trust: str | None) -> None:
+@click.option("--steps", is_flag=True, help="A line for every step, also of logs in which all is well.")
+def verify(path: str | None, ns: str | None, deep: bool, trust: str | None, steps: bool) -> None:
     """Verify PATH (a repository, a proof, a bundle; default: the repository) from its bytes alone.
 
-    Nothing is fetched and nothing is written. Every step is named as passed, failed or not checked.
+    Nothing is fetched and nothing is written. Every step is named as passed, failed or not checked; of several logs,
+    those in which all is well have one line each.
     """
     target = Path(path) if path is not None else session().repo
     kind = "repository" if target is None else kind_of(target)
@@ -47,7 +49,7 @@ def verify(path: str | None, ns: str | None, deep: bool, trust: str | None) -> N
     check: Callable[[Path | None, str | None, bool, str | None], dict[str, Any]]
     check = getattr(import_module(module), name)
     report = check(target, ns, deep, trust)
-    emit(report, lambda: plain(report))
+    emit(report, lambda: plain(report if steps else {**report, "steps": summed_up(report["steps"])}))
     if not report["ok"]:
         raise click.exceptions.Exit(VERIFICATION_FAILED)
 
@@ -68,10 +70,28 @@ def kind_of(path: Path) -> str:
     raise Invalid(f"{path} is no repository, no proof and no bundle", path=str(path))
 
 
+def summed_up(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Steps named `<log>:<step>`, with one in place of all those of a log in which nothing failed."""
+    logs: dict[str, list[dict[str, Any]]] = {}
+    for step in steps:
+        log, colon, _ = step["name"].rpartition(":")
+        logs.setdefault(log if colon else step["name"], []).append(step)
+    shown: list[dict[str, Any]] = []
+    for log, of_log in logs.items():
+        if len(of_log) == 1 or any(step["status"] == "failed" for step in of_log):
+            shown += of_log
+            continue
+        left = [step["name"].rpartition(":")[2] for step in of_log if step["status"] == "not_checked"]
+        said = f"{of_log[0]['detail']}; {len(of_log) - len(left)} of {len(of_log)} steps passed"
+        detail = said + (f", not checked: {', '.join(left)}" if left else "")
+        shown.append({"name": log, "status": "passed", "detail": detail, "unchecked": len(left)})
+    return shown
+
+
 def plain(report: dict[str, Any]) -> str:
     """A report for people: one line a step, the verdict last."""
     lines = [f"{MARKS[step['status']]} {step['name']:<28} {step['detail']}" for step in report["steps"]]
-    unchecked = sum(step["status"] == "not_checked" for step in report["steps"])
+    unchecked = sum(step.get("unchecked", step["status"] == "not_checked") for step in report["steps"])
     verdict = "ok" if report["ok"] else "FAILED"
     left = f"{unchecked} steps not checked" if unchecked else "nothing unchecked"
     return "\n".join([*lines, f"{verdict}  {report['entries']} entries, {left}"])

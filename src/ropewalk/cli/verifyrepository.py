@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ropewalk.cli.manners import counting, parse_input
 from ropewalk.cli.places import here
-from ropewalk.errors import Invalid, NotFound, RopewalkError, Unavailable
+from ropewalk.errors import Invalid
 
 if TYPE_CHECKING:
     from ropewalk.kernel.keys import PublicKey
@@ -19,49 +19,17 @@ __all__ = ["trusted_keys", "verify_repository"]
 def verify_repository(path: Path | None, ns: str | None, deep: bool, trust: str | None) -> dict[str, Any]:
     """The report over a repository."""
     from ropewalk.node.verify import verify_repository as check
-    from ropewalk.stores.git import GitStore
-    from ropewalk.stores.place import find_place
-
-    store = GitStore(find_place(path) if path is not None else here())
-    from ropewalk.cli.ledger_proof import verify_channels
 
     keys, believed = parse_input(trust, _trust) if trust else ([], None)
     with counting("verifying", "entries") as progress:
-        report = check(store, ns, deep=deep, keys=keys, progress=progress)
-    parts = [
-        report.to_json(),
-        verify_channels(store.place.home, ns, deep, believed),
-        _verify_topics(store.place.home, ns),
-    ]
-    if ns is not None and not any(part["steps"] for part in parts):
-        raise NotFound(f"there is no log {ns!r} in {store.place.git_dir}", topic=ns)
-    return {
-        **parts[0],
-        "ok": all(part["ok"] for part in parts),
-        "steps": [step for part in parts for step in part["steps"]],
-        "entries": sum(part["entries"] for part in parts),
-    }
-
-
-def _verify_topics(home: Path, only: str | None) -> dict[str, Any]:
-    """The report over the gossip topics of a repository, or over the one of that name."""
-    from ropewalk.gossip.verify import verify_log
-    from ropewalk.node.gossip import open_topic, topics
-
-    steps: list[dict[str, Any]] = []
-    entries = 0
-    for topic in topics(home):
-        if only in (None, topic):
-            try:
-                with open_topic(home, topic, create=False) as log:
-                    report = verify_log(log).to_json()
-            except RopewalkError as error:
-                status = "not_checked" if isinstance(error, Unavailable) else "failed"
-                step = {"name": "open", "status": status, "detail": error.detail}
-                report = {"steps": [step], "entries": 0}
-            steps += [{**step, "name": f"gossip {topic}: {step['name']}"} for step in report["steps"]]
-            entries += report["entries"]
-    return {"ok": all(step["status"] != "failed" for step in steps), "steps": steps, "entries": entries}
+        return check(
+            path if path is not None else here().git_dir,
+            ns,
+            deep=deep,
+            keys=keys,
+            trust=believed,
+            progress=progress,
+        ).to_json()
 
 
 def trusted_keys(name: str) -> list[PublicKey]:

@@ -3,4 +3,48 @@
 envelope, binding   what is said, and evidence about it         rules, policy    whether it may be said here
 block, proof        how it is sealed, and shown to be there     log, ticket      how it gets in
 verify, steps       how all of it is checked again              trust            what a verifier believes before
+
+`create_channel`, `open_log`, `open_channel` and `verify_channel` are the ways in; `build` makes what goes through them.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ropewalk.ledger.envelope import Envelope, build
+    from ropewalk.ledger.proof import Proof
+    from ropewalk.ledger.trust import Trust
+    from ropewalk.node.ledger import create_channel, open_channel, open_log
+    from ropewalk.node.ledgercare import verify_stored as verify_channel
+
+__all__ = [
+    "Envelope",
+    "Proof",
+    "Trust",
+    "build",
+    "create_channel",
+    "open_channel",
+    "open_log",
+    "verify_channel",
+]
+
+# The engine does no I/O; its front door hands on to the composition behind it, on first use only (PEP 562).
+_LAZY = {
+    "Envelope": ("ropewalk.ledger.envelope", "Envelope"),
+    "Proof": ("ropewalk.ledger.proof", "Proof"),
+    "Trust": ("ropewalk.ledger.trust", "Trust"),
+    "build": ("ropewalk.ledger.envelope", "build"),
+    "create_channel": ("ropewalk.node.ledger", "create_channel"),
+    "open_channel": ("ropewalk.node.ledger", "open_channel"),
+    "open_log": ("ropewalk.node.ledger", "open_log"),
+    "verify_channel": ("ropewalk.node.ledgercare", "verify_stored"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _LAZY[name]
+    return getattr(import_module(module), attribute)

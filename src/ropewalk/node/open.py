@@ -1,4 +1,4 @@
-"""`ropewalk.open`: a repository, ready to append to and to read from."""
+"""`ropewalk.init` and `ropewalk.open`: a repository, ready to append to and to read from."""
 
 from __future__ import annotations
 
@@ -10,9 +10,21 @@ from pathlib import Path
 from ropewalk.node.repository import Repository
 from ropewalk.stores.durable import Disk
 from ropewalk.stores.git import GitStore
-from ropewalk.stores.place import Place, find_place
+from ropewalk.stores.place import Place, find_place, make_place
 
-__all__ = ["open_place", "open_repository"]
+__all__ = ["init_repository", "open_place", "open_repository"]
+
+
+def init_repository(path: str | os.PathLike[str]) -> Repository:
+    """Make a bare git repository at `path`, or add to the one that is there, and open it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, init_repository(folder) as log:
+    ...     log.append("governance", {"type": "proposal.created", "payload": {"id": 7}}).topic
+    'governance'
+    """
+    place, _ = make_place(Path(path))
+    return open_place(place)
 
 
 def open_repository(
@@ -26,12 +38,11 @@ def open_repository(
     """Open the git repository at `path` or around it. Use it as a context, or call `close()` when done.
 
     >>> import tempfile
-    >>> from ropewalk.stores.place import make_place
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> _ = make_place(Path(folder.name) / "log.git")
-    >>> with open_repository(Path(folder.name) / "log.git") as log:
-    ...     receipt = log.append("governance", {"type": "proposal.created", "payload": {"id": 7}})
-    ...     [event.payload for event in log.read("governance").events]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     init_repository(folder).close()
+    ...     with open_repository(folder) as log:
+    ...         receipt = log.append("governance", {"type": "proposal.created", "payload": {"id": 7}})
+    ...         [event.payload for event in log.read("governance").events]
     [{'id': 7}]
     """
     store = GitStore(find_place(Path(path)), disk=disk, lock_wait_s=lock_wait_s)

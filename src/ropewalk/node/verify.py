@@ -1,23 +1,106 @@
-"""Verify everything a repository holds of gitlog, without writing a byte."""
+"""Verify everything a repository holds, whatever engine wrote it, without writing a byte."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import NotFound, RopewalkError, Unavailable
 from ropewalk.gitlog.compat import ROOTS
 from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
 from ropewalk.gitlog.verify import verify_log
 from ropewalk.kernel.keys import PublicKey
-from ropewalk.kernel.report import Report, Step
+from ropewalk.kernel.report import Report, Status, Step
 from ropewalk.stores.git import GitStore
 from ropewalk.stores.gitcheck import damaged_packs
 from ropewalk.stores.gitseen import SeenHeads
+from ropewalk.stores.place import find_place
 
-__all__ = ["verify_repository"]
+if TYPE_CHECKING:
+    from ropewalk.ledger.trust import Trust
+
+__all__ = ["verify_gitlogs", "verify_repository"]
 
 
 def verify_repository(
+    path: str | os.PathLike[str] = ".",
+    ns: str | None = None,
+    *,
+    deep: bool = False,
+    keys: Sequence[PublicKey] = (),
+    trust: Trust | None = None,
+    progress: Callable[[int], None] = lambda _count: None,
+) -> Report:
+    """One report over every git log, ledger channel and gossip topic of a repository, or over those called `ns`.
+
+    `keys` may have signed anchors and heads, `trust` says who seals channels; without it a channel's own settings do.
+
+    >>> import tempfile
+    >>> from ropewalk.node.open import init_repository
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with init_repository(folder) as log:
+    ...         _ = log.append("governance", {"type": "proposal.created", "payload": {"id": 7}})
+    ...     report = verify_repository(folder)
+    >>> report.ok, report.entries
+    (True, 1)
+    """
+    store = GitStore(find_place(Path(path)))
+    home = store.place.home
+    parts = (
+        verify_gitlogs(store, ns, deep=deep, keys=keys, progress=progress),
+        _verify_channels(home, ns, deep, trust),
+        _verify_topics(home, ns),
+    )
+    if ns is not None and not any(part.steps for part in parts):
+        raise NotFound(f"there is no log {ns!r} in {store.place.git_dir}", topic=ns)
+    return Report.of(
+        (step for part in parts for step in part.steps), entries=sum(part.entries for part in parts)
+    )
+
+
+def _verify_channels(home: Path, only: str | None, deep: bool, trust: Trust | None) -> Report:
+    # Each engine is loaded only where a repository may hold something of it: most have one.
+    from ropewalk.node.ledger import channels
+
+    steps: list[Step] = []
+    entries = 0
+    for channel in channels(home):
+        if only in (None, channel):
+            from ropewalk.node.ledgercare import verify_stored
+
+            report = verify_stored(home, channel, trust=trust, deep=deep)
+            steps += _of_log(f"ledger/{channel}", report.steps)
+            entries += report.entries
+    return Report.of(steps, entries=entries)
+
+
+def _verify_topics(home: Path, only: str | None) -> Report:
+    from ropewalk.gossip.verify import verify_log as verify_topic
+    from ropewalk.node.gossip import open_topic, topics
+
+    steps: list[Step] = []
+    entries = 0
+    for topic in topics(home):
+        if only in (None, topic):
+            try:
+                with open_topic(home, topic, create=False) as log:
+                    report = verify_topic(log)
+            except RopewalkError as error:
+                status: Status = "not_checked" if isinstance(error, Unavailable) else "failed"
+                report = Report.of([Step("open", status, error.detail)])
+            steps += _of_log(f"gossip/{topic}", report.steps)
+            entries += report.entries
+    return Report.of(steps, entries=entries)
+
+
+def _of_log(log: str, steps: Sequence[Step]) -> Iterator[Step]:
+    return (replace(step, name=f"{log}:{step.name}") for step in steps)
+
+
+def verify_gitlogs(
     store: GitStore,
     ns: str | None = None,
     *,
@@ -25,7 +108,7 @@ def verify_repository(
     keys: Sequence[PublicKey] = (),
     progress: Callable[[int], None] = lambda _count: None,
 ) -> Report:
-    """One report over every log, or over those called `ns`. Steps are named `<log>:<step>` when there are several."""
+    """One report over the git logs, or over those called `ns`. Steps are named `<log>:<step>` if there are several."""
     seen = SeenHeads(store.place.home / "seen", store.disk)
     logs = []
     for layout in (SHIPLOG, MESSAGES):

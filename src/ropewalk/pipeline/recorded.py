@@ -92,12 +92,14 @@ def _quoted(text: str) -> str:
 
 
 def faults_in(manifests: list[Manifest]) -> set[tuple[str, str, str]]:
+    """Damage that is recorded already, by log and entry."""
     return {
         (fault["engine"], fault["topic"], fault["entry_id"]) for each in manifests for fault in each.faults
     }
 
 
 def new_faults(found: pa.Table) -> list[dict[str, str]]:
+    """Damage in what was just written: rows that stand for no place in a log."""
     names = ("engine", "topic", "position", "entry_id")
     columns = [found.column(name).to_pylist() for name in names]
     return [

@@ -25,8 +25,8 @@ def test_every_engine_has_its_steps(ropewalk, place):
     names = [step["name"] for step in report["steps"]]
     assert report["ok"] and report["entries"] == 3
     assert "chain" in names
-    assert "ledger audit: block_signatures" in names
-    assert "gossip com.example: signatures" in names
+    assert "ledger/audit:block_signatures" in names
+    assert "gossip/com.example:signatures" in names
     for name in ("votes", "audit", "com.example"):
         assert ropewalk("verify", "log.git", "--ns", name, "--json").json["entries"] == 1
     assert ropewalk("verify", "log.git", "--ns", "nobody").code == 3
@@ -38,7 +38,7 @@ def test_a_topic_that_cannot_be_opened_is_a_finding(ropewalk, place):
     answer = ropewalk("verify", "log.git", "--json")
     assert (answer.code, answer.json["ok"]) == (5, False)
     failed = [step["name"] for step in answer.json["steps"] if step["status"] == "failed"]
-    assert failed == ["gossip com.example: open"]
+    assert failed == ["gossip/com.example:open"]
 
 
 def test_trust_that_names_nobody_is_refused(ropewalk, place):
@@ -58,4 +58,18 @@ def test_a_trust_file_counts_for_the_channels_too(ropewalk, place):
     answer = ropewalk("verify", "log.git", "--trust", "other.json", "--json")
     assert answer.code == 5
     failed = [step["name"] for step in answer.json["steps"] if step["status"] == "failed"]
-    assert failed == ["ledger audit: block_signatures"]
+    assert failed == ["ledger/audit:block_signatures"]
+
+
+def test_of_several_logs_those_in_which_all_is_well_have_one_line(ropewalk, place):
+    ropewalk("--repo", "log.git", "shiplog", "append", "--ns", "deploys", "--file", "event.json")
+    lines = ropewalk("verify", "log.git").text.splitlines()
+    for log in ("shiplog/votes", "shiplog/deploys", "ledger/audit", "gossip/com.example"):
+        assert len([line for line in lines if f" {log}" in line]) == 1
+    whole = ropewalk("verify", "log.git", "--steps").text.splitlines()
+    assert whole[-1] == lines[-1], "the verdict and the count of unchecked steps are the same"
+    assert len(whole) > len(lines) + 10
+    (place / "log.git/refs/gatos/shiplog/votes/head").write_text("torn")
+    lines = ropewalk("verify", "log.git").text.splitlines()
+    assert any(line.startswith("✗ shiplog/votes:") for line in lines)
+    assert len([line for line in lines if " shiplog/deploys" in line]) == 1

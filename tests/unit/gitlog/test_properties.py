@@ -28,7 +28,7 @@ from ropewalk.gitlog.objects import (
 )
 from ropewalk.kernel import jcs
 from ropewalk.node import open_repository
-from ropewalk.node.verify import verify_repository
+from ropewalk.node.verify import verify_gitlogs
 from ropewalk.stores.gitrollup import roll_up
 from ropewalk.stores.place import make_place
 
@@ -117,7 +117,7 @@ def test_two_programs_on_one_repository_agree_with_a_plain_list(steps, layout):
         for log in logs:
             log.close()
         if model:
-            assert verify_repository(logs[0].store, deep=True).entries == len(model)
+            assert verify_gitlogs(logs[0].store, deep=True).entries == len(model)
         shutil.rmtree(place.home / "index", ignore_errors=True)
 
 

@@ -28,7 +28,7 @@ from ropewalk.kernel.digest import ContentId, content_id
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.notekey import Signer
 from ropewalk.kernel.ulid import Ulid
-from ropewalk.node.verify import verify_repository
+from ropewalk.node.verify import verify_gitlogs
 from ropewalk.node.vouching import set_anchor, sign_log
 from ropewalk.stores.git import GitStore
 from ropewalk.stores.place import find_place
@@ -78,13 +78,13 @@ def test_an_honest_log_passes_every_step(log):
 def test_what_was_not_checked_is_said(log):
     fill(log, 1)
     sign_log(log, "demo", KEY)
-    unchecked = {s.name for s in verify_repository(log.store).steps if s.status == "not_checked"}
+    unchecked = {s.name for s in verify_gitlogs(log.store).steps if s.status == "not_checked"}
     assert unchecked == {"anchors", "signed_heads", "packs"}
 
 
 def test_messages_pass(log):
     fill(log, 3, "jobs/a", MESSAGES)
-    assert verify_repository(log.store, deep=True).ok
+    assert verify_gitlogs(log.store, deep=True).ok
 
 
 def test_something_beside_a_message_is_flagged_and_read_past(log):
@@ -99,7 +99,7 @@ def test_something_beside_a_message_is_flagged_and_read_past(log):
     with log.store.put([*objects, (object_id("commit", body), "commit", body)]):
         log.store.move_head(MESSAGES.head_ref("other"), None, object_id("commit", body))
     assert log.read("other", layout=MESSAGES).events[0].raw == event.raw
-    found = failed(verify_repository(log.store, "other"))
+    found = failed(verify_gitlogs(log.store, "other"))
     assert set(found) == {"layout"}
     assert "meta.json" in found["layout"]
 
@@ -107,13 +107,13 @@ def test_something_beside_a_message_is_flagged_and_read_past(log):
 def test_another_envelope_under_the_same_promise_is_named(log):
     fill(log, 3)
     oid = forge(log, lambda c, raw, path: (c, raw.replace(b'"n":2', b'"n":3'), path))
-    assert oid in failed(verify_repository(log.store))["envelopes"]
+    assert oid in failed(verify_gitlogs(log.store))["envelopes"]
 
 
 def test_a_repeated_ulid_breaks_the_order(log):
     fill(log, 3)
     oid = forge(log, lambda c, raw, path: (c, raw, path))
-    found = failed(verify_repository(log.store))
+    found = failed(verify_gitlogs(log.store))
     assert oid in found["order"]
     assert oid in found["trailers"]  # journal_parent is that of the commit it was copied from
 
@@ -126,7 +126,7 @@ def test_bytes_that_are_not_canonical_are_flagged(log):
         return commit, loose, path
 
     oid = forge(log, change)
-    found = failed(verify_repository(log.store))
+    found = failed(verify_gitlogs(log.store))
     assert oid in found["canonical"]
     assert "envelopes" not in found  # its canonical form has the promised name, as S0's profile allows
 
@@ -152,13 +152,13 @@ def test_a_message_with_something_wrong_is_named(log, old, new, step):
         return Commit(commit.tree, commit.parents, commit.author, commit.committer, message), raw, path
 
     oid = forge(log, change)
-    assert oid in failed(verify_repository(log.store))[step]
+    assert oid in failed(verify_gitlogs(log.store))[step]
 
 
 def test_an_envelope_at_another_path_is_missing(log):
     fill(log, 1)
     oid = forge(log, lambda c, raw, path: (c, raw, ("elsewhere", "x.json")))
-    assert oid in failed(verify_repository(log.store))["envelopes"]
+    assert oid in failed(verify_gitlogs(log.store))["envelopes"]
 
 
 def test_a_missing_commit_breaks_the_chain(log):
@@ -167,21 +167,21 @@ def test_a_missing_commit_breaks_the_chain(log):
     oid = object_id("commit", body)
     with log.store.put([(oid, "commit", body)]):
         log.store.move_head(SHIPLOG.head_ref("demo"), receipts[-1].commit, oid)
-    report = verify_repository(log.store)
+    report = verify_gitlogs(log.store)
     assert "e" * 40 in failed(report)["chain"]
     assert report.entries == 1
 
 
 def test_a_head_that_points_nowhere_fails_the_chain(log):
     log.store.move_head(SHIPLOG.head_ref("demo"), None, "d" * 40)
-    assert "chain" in failed(verify_repository(log.store))
+    assert "chain" in failed(verify_gitlogs(log.store))
 
 
 def test_an_anchor_outside_the_log_is_refused(log):
     receipts = fill(log, 3)
     set_anchor(log, "demo")
     log.store.move_head(SHIPLOG.head_ref("demo"), receipts[-1].commit, receipts[0].commit)
-    found = failed(verify_repository(log.store))
+    found = failed(verify_gitlogs(log.store))
     assert set(found) == {"seen_head", "anchors"}
 
 
@@ -189,19 +189,19 @@ def test_a_signed_head_over_another_order_is_refused(log):
     fill(log, 3)
     sign_log(log, "demo", KEY)
     other = SigningKey.generate("ed25519", b"o" * 32)
-    assert "signed_heads" in failed(verify_repository(log.store, keys=[other.public]))
+    assert "signed_heads" in failed(verify_gitlogs(log.store, keys=[other.public]))
     from ropewalk.gitlog.heads import add_signed_head
 
     names = [ContentId(e.content_id) for e in log.events("demo")]
     signer = Signer("ropewalk/shiplog/demo", KEY)
     add_signed_head(log.store, SHIPLOG, "demo", [names[1], names[0], names[2]], signer, log.author(0))
-    assert "root" in failed(verify_repository(log.store, keys=[KEY.public]))["signed_heads"]
+    assert "root" in failed(verify_gitlogs(log.store, keys=[KEY.public]))["signed_heads"]
 
 
 def test_a_changed_anchor_signature_is_refused(log):
     fill(log, 1)
     set_anchor(log, "demo", signer=Signer("ada", SigningKey.generate("ed25519", b"x" * 32)))
-    assert "anchors" in failed(verify_repository(log.store, keys=[KEY.public]))
+    assert "anchors" in failed(verify_gitlogs(log.store, keys=[KEY.public]))
 
 
 def test_sealed_names_the_bytes_it_holds():
@@ -239,7 +239,7 @@ def _parent_behind(raw):
 def test_a_commit_git_reads_otherwise_than_we_would_is_refused(log, change):
     fill(log, 3)
     oid = planted(log, change)
-    assert oid in failed(verify_repository(log.store))["chain"]
+    assert oid in failed(verify_gitlogs(log.store))["chain"]
     with pytest.raises(Unverified):
         log.read("demo")
     with pytest.raises(Unverified):
@@ -250,7 +250,7 @@ def test_a_commit_git_reads_otherwise_than_we_would_is_refused(log, change):
 def test_a_commit_without_its_schema_headers_is_named(log, name):
     fill(log, 2)
     oid = planted(log, lambda raw: raw.replace(b"\n" + name, b"\nX-" + name))
-    assert oid in failed(verify_repository(log.store))["headers"]
+    assert oid in failed(verify_gitlogs(log.store))["headers"]
 
 
 def test_a_log_that_was_seen_and_is_gone_fails(log):
@@ -258,16 +258,16 @@ def test_a_log_that_was_seen_and_is_gone_fails(log):
     fill(log, 2, "other")
     ref = SHIPLOG.head_ref("demo")
     log.store.drop_head(ref, log.store.head(ref))
-    assert set(failed(verify_repository(log.store))) == {"shiplog/demo:seen_head"}
+    assert set(failed(verify_gitlogs(log.store))) == {"shiplog/demo:seen_head"}
     log.lines.accept(SHIPLOG, "demo", "test")
-    assert verify_repository(log.store).ok
+    assert verify_gitlogs(log.store).ok
 
 
 def test_progress_is_told_over_all_logs(log):
     fill(log, 600)
     fill(log, 2, "other")
     told: list[int] = []
-    verify_repository(log.store, progress=told.append)
+    verify_gitlogs(log.store, progress=told.append)
     assert told == [512, 600, 602]
 
 
@@ -279,11 +279,11 @@ def test_one_torn_ref_fails_its_own_log_and_the_others_are_verified(log, torn):
     for topic in ("a", "b", "c"):
         fill(log, 2, topic)
     (log.store.place.git_dir / SHIPLOG.head_ref("b")).write_bytes(torn)
-    report = verify_repository(log.store)
+    report = verify_gitlogs(log.store)
     assert set(failed(report)) == {"refs", "shiplog/b:chain"}
     assert SHIPLOG.head_ref("b") in failed(report)["shiplog/b:chain"]
     assert report.entries == 4
-    assert verify_repository(log.store, "a").ok
+    assert verify_gitlogs(log.store, "a").ok
 
 
 def test_damaged_packed_refs_are_named_and_what_was_seen_is_still_looked_for(log):
@@ -293,11 +293,11 @@ def test_damaged_packed_refs_are_named_and_what_was_seen_is_still_looked_for(log
     head = git_dir / SHIPLOG.head_ref("a")
     (git_dir / "packed-refs").write_bytes(b"torn\n" + head.read_bytes().strip() + b" refs/x/y\n")
     head.unlink()
-    report = verify_repository(log.store)
+    report = verify_gitlogs(log.store)
     assert "packed-refs" in failed(report)["refs"]
     assert "shiplog/a:chain" in failed(report)
     assert "shiplog/b:chain" not in failed(report)
-    assert not verify_repository(log.store, "nowhere").ok
+    assert not verify_gitlogs(log.store, "nowhere").ok
 
 
 # --- entries of another log ---
@@ -422,7 +422,7 @@ def test_no_event_is_skipped_where_ulids_do_not_rise(log):
         assert [event.ulid for event in log.events("demo", since)] == behind
         assert [event.ulid for event in log.tail(["demo"], {"demo": since})] == behind
         assert [event.ulid for event in log.read("demo", since).events] == behind
-    assert "order" in failed(verify_repository(log.store))
+    assert "order" in failed(verify_gitlogs(log.store))
 
 
 def test_a_shallow_clone_is_called_so_and_what_lies_below_is_not_judged(log):
@@ -438,7 +438,7 @@ def test_a_shallow_clone_is_called_so_and_what_lies_below_is_not_judged(log):
         cwd=shallow,
         check=True,
     )
-    report = verify_repository(GitStore(find_place(shallow)), keys=[KEY.public])
+    report = verify_gitlogs(GitStore(find_place(shallow)), keys=[KEY.public])
     assert set(failed(report)) == {"chain"}
     assert "git fetch --unshallow" in failed(report)["chain"]
     unchecked = {step.name for step in report.steps if step.status == "not_checked"}
@@ -451,22 +451,22 @@ def test_deep_looks_into_packs_that_are_borrowed(log):
     git_dir = log.store.place.git_dir
     borrower = git_dir.with_name("borrower.git")
     subprocess.run(["git", "clone", "-q", "--mirror", "--shared", git_dir, borrower], check=True)
-    assert verify_repository(GitStore(find_place(borrower)), deep=True).ok
+    assert verify_gitlogs(GitStore(find_place(borrower)), deep=True).ok
     pack = next(log.store.pack_folder.glob("*.pack"))
     pack.chmod(0o644)
     pack.write_bytes(pack.read_bytes()[:-1] + b"x")  # its checksum, which no object needs
-    assert set(failed(verify_repository(GitStore(find_place(borrower)), deep=True))) == {"packs"}
+    assert set(failed(verify_gitlogs(GitStore(find_place(borrower)), deep=True))) == {"packs"}
 
 
 def test_a_repository_without_logs_is_not_called_verified(log):
     """Whoever names the wrong repository should not read `ok` and nothing else."""
-    steps = {step.name: step for step in verify_repository(log.store).steps}
+    steps = {step.name: step for step in verify_gitlogs(log.store).steps}
     assert steps["logs"].status == "not_checked"
     Journal(log.store).add()
-    steps = {step.name: step for step in verify_repository(log.store).steps}
+    steps = {step.name: step for step in verify_gitlogs(log.store).steps}
     assert steps["journals"].detail.startswith("1 journals")
     fill(log, 1)
-    assert "logs" not in {step.name for step in verify_repository(log.store).steps}
+    assert "logs" not in {step.name for step in verify_gitlogs(log.store).steps}
 
 
 def _message_tree(log, files):

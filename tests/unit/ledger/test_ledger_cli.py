@@ -200,7 +200,7 @@ def test_damage_is_found_named_and_stops_writing_but_not_reading_what_is_whole(r
     assert ropewalk("ledger", "verify").code == 5
     whole = ropewalk("verify", "--json")
     assert whole.code == 5
-    assert [s["name"] for s in whole.json["steps"] if s["status"] == "failed"] == ["ledger audit: storage"]
+    assert [s["name"] for s in whole.json["steps"] if s["status"] == "failed"] == ["ledger/audit:storage"]
 
 
 def test_a_torn_tail_is_cut_and_reported(ropewalk, tmp_path):

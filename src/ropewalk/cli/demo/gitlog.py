@@ -12,7 +12,7 @@ from ropewalk.gitlog.layout import SHIPLOG
 from ropewalk.gitlog.objects import encode_commit, object_id, parse_commit
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.node import Repository, open_repository
-from ropewalk.node.verify import verify_repository
+from ropewalk.node.verify import verify_gitlogs
 from ropewalk.node.vouching import sign_log
 from ropewalk.stores.place import make_place
 
@@ -66,7 +66,7 @@ def _consume(stage: Stage, log: Repository) -> None:
 def _verify(stage: Stage, log: Repository) -> None:
     key = SigningKey.generate("ed25519", os.urandom(32))
     head, _, _ = sign_log(log, NS, key)
-    report = verify_repository(log.store, deep=True, keys=[key.public])
+    report = verify_gitlogs(log.store, deep=True, keys=[key.public])
     if not report.ok:
         raise RopewalkError("the demo's own log does not verify")
     passed = sum(step.status == "passed" for step in report.steps)
@@ -87,7 +87,7 @@ def _tamper(stage: Stage, log: Repository) -> None:
         log.store.move_head(REF, head, oid)
     _expect_refusal(stage, "append", lambda: log.append(NS, {"type": "t", "payload": {}}))
     _expect_refusal(stage, "read", lambda: log.read(NS))
-    report = verify_repository(log.store)
+    report = verify_gitlogs(log.store)
     failed = [step for step in report.steps if step.status == "failed"]
     if not failed:
         raise RopewalkError("verification accepted a rewritten history")
