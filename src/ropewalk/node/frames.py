@@ -30,8 +30,8 @@ from ropewalk.kernel.prolly import Node
 from ropewalk.net.pipe import Pipe
 
 __all__ = [
+    "ANSWER_BYTES_MAX",
     "IDLE_S",
-    "TAKEN_BYTES_MAX",
     "FramePipe",
     "Questions",
     "answer_questions",
@@ -44,7 +44,7 @@ RATE_MIN = 4096  # bytes a second that count as progress inside one frame
 SLICE_BYTES = 64 << 10  # sent at a time, so that a slow reader shows progress
 VALUES_FIRST = 3  # messages asked for before we know how large they are: all of the largest fit one frame
 VALUES_BYTES = 2 << 20  # what we then aim at
-TAKEN_BYTES_MAX = 16 << 20  # of an answer to v0.13 questions; every peer may make us hold one
+ANSWER_BYTES_MAX = 16 << 20  # of an answer to v0.13 questions; every peer may make us hold one
 HELD_BYTES = 4 << 20  # messages we hold unchecked before we stop asking for more
 SESSION_S = 20.0  # how long a session may hold its view of a v0.13 log; then the peer begins another
 COOLDOWN_S_MAX = 10.0  # what a peer may make us wait; it counts milliseconds

@@ -23,9 +23,9 @@ from ropewalk.net.multistream import Dialer, Listener
 from ropewalk.net.muxer import Muxer, Stream
 from ropewalk.net.pipe import Pipe
 from ropewalk.node.frames import (
+    ANSWER_BYTES_MAX,
     IDLE_S,
     SESSION_S,
-    TAKEN_BYTES_MAX,
     FramePipe,
     Questions,
     answer_questions,
@@ -117,7 +117,7 @@ class Peer:
 
     async def meet(self) -> None:
         """Raise unless the peer has our topic."""
-        stream, _ = await self._dial(self._sync_protocol, TAKEN_BYTES_MAX)
+        stream, _ = await self._dial(self._sync_protocol, ANSWER_BYTES_MAX)
         await stream.close()
 
     async def start_push(self) -> None:
@@ -133,7 +133,7 @@ class Peer:
         async with self._pulling:
             received = refused = requests = idle = 0
             while True:
-                stream, frames = await self._dial(self._sync_protocol, TAKEN_BYTES_MAX)
+                stream, frames = await self._dial(self._sync_protocol, ANSWER_BYTES_MAX)
                 questions = Questions(frames, self.log.profile)
                 try:
                     pulled = await pull_over(self.log, questions)
@@ -185,7 +185,7 @@ class Peer:
                 pass
 
     async def _lacks(self, heads: list[Key]) -> list[Key] | None:
-        stream, frames = await self._dial(self._sync_protocol, TAKEN_BYTES_MAX)
+        stream, frames = await self._dial(self._sync_protocol, ANSWER_BYTES_MAX)
         try:
             return await Questions(frames, self.log.profile).lacks(heads)
         finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +29,7 @@ def no_moulds():
     mould._moulds.clear()
 
 
-def plain(payload: object, timestamp: str = NOON, **members: object) -> Envelope:
+def plain(payload: object, timestamp: str = NOON, **members: Any) -> Envelope:
     return observed(payload=payload, timestamp=timestamp, **members)
 
 
@@ -123,7 +125,8 @@ def test_bytes_changed_anywhere_are_read_or_refused_alike(data):
     ],
 )
 def test_odd_ones_are_read_or_refused_alike(raw):
-    for known in ({"n": 1}, {"deep": []}, "x"):
+    kinds: list[object] = [{"n": 1}, {"deep": []}, "x"]
+    for known in kinds:
         parse_stored(plain(known).raw)
     with_moulds, without = both(raw)
     assert with_moulds == without

@@ -48,7 +48,7 @@ from ropewalk.net.pipe import Pipe
 from ropewalk.net.tcp import connect_tcp, serve_tcp
 from ropewalk.net.websocket import connect_websocket, serve_websocket
 from ropewalk.node import peers
-from ropewalk.node.frames import TAKEN_BYTES_MAX, VALUES_FIRST, FramePipe
+from ropewalk.node.frames import ANSWER_BYTES_MAX, VALUES_FIRST, FramePipe
 from ropewalk.node.serving import GossipServer
 from ropewalk.node.sync import SyncReport, sync_with
 
@@ -325,7 +325,7 @@ def test_large_messages_after_many_small_ones_do_not_stop_a_sync(monkeypatch):
 def test_large_messages_after_many_small_ones_do_not_stop_a_sync_with_a_server_that_sends_them_all(
     monkeypatch,
 ):
-    monkeypatch.setattr(peers, "TAKEN_BYTES_MAX", 30_000)
+    monkeypatch.setattr(peers, "ANSWER_BYTES_MAX", 30_000)
     monkeypatch.setattr("ropewalk.node.frames.VALUES_BYTES", 20_000)
     source, target = memory_log(), memory_log()
     source.append_many(range(600))
@@ -335,7 +335,7 @@ def test_large_messages_after_many_small_ones_do_not_stop_a_sync_with_a_server_t
 
 
 def test_the_first_messages_of_a_session_fit_one_answer_however_large():
-    assert VALUES_FIRST * (MESSAGE_BYTES_MAX + 10) < TAKEN_BYTES_MAX
+    assert VALUES_FIRST * (MESSAGE_BYTES_MAX + 10) < ANSWER_BYTES_MAX
 
 
 def speak(raw: bytes) -> Callable[[Pipe], Awaitable[None]]:

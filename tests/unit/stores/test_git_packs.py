@@ -50,7 +50,9 @@ def test_any_zlib_inflates_what_we_deflate_and_chance_hardly_grows(library, raw)
 
 def test_git_finds_no_fault_in_a_pack_of_either_library(library, monkeypatch, tmp_path):
     monkeypatch.setattr(packs, "deflate", library.deflate)
-    objects = [(object_id("blob", raw), "blob", raw) for raw in TEXTS.values()]
+    objects: list[tuple[str, packs.Kind, bytes]] = [
+        (object_id("blob", raw), "blob", raw) for raw in TEXTS.values()
+    ]
     name, pack, index = build_pack([*objects, *objects])
     subprocess.run(["git", "init", "-q", "--bare", tmp_path], check=True)
     folder = tmp_path / "objects" / "pack"
