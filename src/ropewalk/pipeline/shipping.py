@@ -6,12 +6,14 @@ beside each executor, named when Spark starts: a session whose executors turn ou
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import importlib.metadata
 import os
 import platform
 import re
+import shutil
 import sys
 import tarfile
 import tempfile
@@ -69,7 +71,7 @@ def launch_equipped(
             raise _lacking(missing, "Where the server's executors run")
         stop(spark)
         told(f"the executors lack {', '.join(sorted(missing))}; starting again with packages for them")
-        packages = pack_packages(setting.cache or Path(tempfile.mkdtemp(prefix="ropewalk-packages-")))
+        packages = pack_packages(setting.cache or _room())
         options = {
             **setting.options,
             "spark.archives": f"{packages}#{UNPACKED}",
@@ -86,9 +88,15 @@ def launch_equipped(
             )
     if missing:
         told("sending ropewalk to the executors, which do not have it")
-        with tempfile.TemporaryDirectory() as folder:
-            spark.addArtifacts(str(pack_code(Path(folder))), pyfile=True)
+        spark.addArtifacts(str(pack_code(_room())), pyfile=True)
     return spark
+
+
+def _room() -> Path:
+    """A folder that stands until we end: executors fetch what is in it when their first task comes."""
+    folder = Path(tempfile.mkdtemp(prefix="ropewalk-shipping-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 @contextlib.contextmanager
