@@ -44,24 +44,24 @@ class Notes:
     """What one hand notes while it checks a run of blocks."""
 
     def __init__(self) -> None:
-        self.raw = bytearray()
+        self.made: list[bytes] = []
         self.asked = 0
 
     def take(self, header: Header, first: int, envelopes: Sequence[Envelope]) -> None:
         """Note some envelopes of a block; as `check_block` hands them over."""
-        height, pack, raw = header.height, NOTE.pack, self.raw
+        height, pack, note = header.height, NOTE.pack, self.made.append
         if not first:
-            raw += pack(ROOT, height, 0, header.merkle_root[:KEY], min(header.envelope_count, NUMBER_MAX))
+            note(pack(ROOT, height, 0, header.merkle_root[:KEY], min(header.envelope_count, NUMBER_MAX)))
         for index, envelope in enumerate(envelopes, first):
-            raw += pack(ID, height, index, envelope.id[:KEY], 0)
-            raw += pack(INTENT, height, index, envelope.intent[:KEY], 0)
+            note(pack(ID, height, index, envelope.id[:KEY], 0))
+            note(pack(INTENT, height, index, envelope.intent[:KEY], 0))
             fields = envelope.fields
             correlation_id, kind = fields.get("correlation_id"), fields["event_class"]
             if correlation_id is not None and kind in CLAIMING:
                 again = AGAIN if _may_repeat(envelope) else 0
-                raw += pack(CLAIM, height, index, claim_key(kind, correlation_id)[:KEY], again)
+                note(pack(CLAIM, height, index, claim_key(kind, correlation_id)[:KEY], again))
             for what, key, number in _needs(envelope):
-                raw += pack(what, height, index, key, number)
+                note(pack(what, height, index, key, number))
                 self.asked += 1
 
 
@@ -226,17 +226,12 @@ def is_behind(suspect: Suspect, fault: Fault) -> bool:
 
 
 def _exploded(checked: DataFrame) -> DataFrame:
-    size = NOTE.size
-    return (
-        checked.where("length(marks) > 0")
-        .selectExpr("topic", "marks", f"explode(sequence(0, length(marks) div {size} - 1)) as n")
-        .selectExpr(
-            "topic",
-            f"substring(marks, cast(n as int) * {size} + 1, 1) as what",
-            f"substring(marks, cast(n as int) * {size} + 2, 12) as at",
-            f"substring(marks, cast(n as int) * {size} + 14, 16) as key",
-            f"substring(marks, cast(n as int) * {size} + 30, 4) as number",
-        )
+    return checked.selectExpr("topic", "explode(marks) as note").selectExpr(
+        "topic",
+        "substring(note, 1, 1) as what",
+        "substring(note, 2, 12) as at",
+        "substring(note, 14, 16) as key",
+        "substring(note, 30, 4) as number",
     )
 
 

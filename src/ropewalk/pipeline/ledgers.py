@@ -188,7 +188,7 @@ class Ledgers:
                     span_to_json(whole),
                     None if fault is None else _fault_name(fault),
                     None if fault is None else fault.detail,
-                    bytes(notes.raw),
+                    notes.made,
                     notes.asked,
                 )
                 whole, notes, start = EMPTY, Notes(), height + 1

@@ -6,7 +6,7 @@ Each engine has a reader of its own (`gitlogs`, `ledgers`, `gossips`); they shar
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,7 +86,7 @@ class CheckedRange:
     span: str
     fault_entry: str | None = None
     detail: str | None = None
-    marks: bytes = b""  # what a ledger notes for looking across blocks
+    marks: Sequence[bytes] = ()  # what a ledger notes for looking across blocks
     asked: int = 0  # how many of them need something that stands elsewhere
 
 
