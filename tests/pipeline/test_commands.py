@@ -16,7 +16,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from ropewalk.node.ledger import read_settings
 from ropewalk.pipeline.warehouse import Warehouse
+from ropewalk.stores import keyfiles
 from tests.pipeline.tampering import change_payload
 from tests.pipeline.test_ingest import keys_in_log, keys_of
 from tests.pipeline.world import World
@@ -49,13 +51,18 @@ def run(*arguments: str) -> tuple[int, dict[str, Any]]:
 
 def test_from_a_repository_to_a_query_in_two_commands(world: World, tmp_path: Path):
     warehouse = str(tmp_path / "tables")
-    code, said = run("ingest", "--warehouse", warehouse, "--source", str(world.path), "--master", "local[2]")
+    code, said = run(
+        "ingest", "--warehouse", warehouse, "--source", str(world.path), "--master", "local[2]", "--delta"
+    )
     assert (code, said["rows"], said["rejected"]) == (0, 47, 0)
     code, said = run("tables", "--warehouse", warehouse)
     assert code == 0
     rows = {table["name"]: table["rows"] for table in said["tables"]}
     assert rows["events"] == 47 and rows["commits"] == 20 and rows["blocks"] == 5 and rows["gossip_dag"] == 7
     assert all({"name", "rows", "path", "head"} <= table.keys() for table in said["tables"])
+    assert all(table["delta_version"] == 0 for table in said["tables"])
+    code, said = run("report", "--warehouse", warehouse)
+    assert code == 0 and "What the logs say" in Path(said["report"]).read_text(encoding="utf-8")
     code, said = run(
         "sql", "--warehouse", warehouse, "--master", "local[2]", "SELECT count(*) AS n FROM events"
     )
@@ -72,6 +79,19 @@ def test_verify_ends_with_five_and_names_the_first_bad_entry(world: World, tmp_p
     assert code == 5 and not said["ok"]
     bad = [log for log in said["logs"] if not log["ok"]]
     assert [(log["topic"], log["first_bad"]) for log in bad] == [("ea.core", "block 2")]
+
+
+def test_upkeep_of_ledgers_by_command(world: World, tmp_path: Path):
+    keyfiles.make(world.place.keys, "node", "ed25519", b"node" + bytes(28))
+    trust = tmp_path / "trust.json"
+    trust.write_bytes(read_settings(world.place.home, "ea.core").trust().to_bytes())
+    place = ["--warehouse", str(tmp_path / "t"), "--source", str(world.path), "--master", "local[2]"]
+    code, said = run("compact", *place, "--blocks", "2")
+    assert code == 0 and [each["start_height"] for each in said["summaries"]] == [0, 2]
+    code, said = run("health", *place, "--trust", str(trust))
+    (health,) = said["health"]
+    assert code == 0 and (health["envelopes"], health["attestation_chain_valid"]) == (20, None)
+    assert (tmp_path / "t" / "_ropewalk" / "observations.jsonl").read_bytes().count(b"\n") == 1
 
 
 def test_a_driver_killed_at_any_moment_leaves_tables_that_the_next_run_completes(
