@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
 LONGEST_FIRST = ("interop", "docs", "fault")
+
+
+def pytest_configure() -> None:
+    # A shell starts what it puts in the background with Ctrl-C ignored, and every process we start would inherit that:
+    # those that are to be interrupted would go on for ever.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
