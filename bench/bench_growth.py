@@ -1,7 +1,7 @@
 """How the pipeline's jobs grow: time and peak memory at several sizes of one ledger, with the slope.
 
 Each job runs as the command does, in processes of its own, so that its peak is its own. What a start costs is measured
-on a tiny log and taken off. A slope of 1 is linear: ten times the log, ten times the time.
+on a tiny log and taken off before the slope is drawn. A slope of 1 is linear: ten times the log, ten times the time.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ropewalk.stores.place import make_place
 CHANNELS = 4
 TINY = 400
 PAUSE_S = 0.1
+CLEAR = 0.25  # a slope is told where the work is at least this much of a start; less is noise
 JOBS: dict[str, tuple[str, ...]] = {
     "ingest": (),
     "verify": (),
@@ -55,31 +56,32 @@ def run(quick: bool) -> list[Result]:
 
 
 def _told(job: str, start: Cost, costs: dict[int, Cost]) -> list[Result]:
-    sizes = list(costs)
-    net = {size: max(0.05, cost.seconds - start.seconds) for size, cost in costs.items()}
+    """Times as they were measured, start and all; the start is taken off for the slope only."""
+    small, large = min(costs), max(costs)
     results = []
-    for before, size in zip([sizes[0], *sizes], sizes, strict=False):
-        note = ""
-        if size == sizes[-1]:
-            time_slope = _slope(sizes[0], net[sizes[0]], size, net[size])
-            memory_slope = _slope(sizes[0], costs[sizes[0]].peak_mb, size, costs[size].peak_mb)
-            note = (
-                f"from {sizes[0]:,} to {size:,} envelopes time grows as n^{time_slope:.2f}, peak memory as "
-                f"n^{memory_slope:.2f}; a start ({start.seconds:.1f} s, {start.peak_mb:,.0f} MiB) is taken off the time"
-            )
+    for size, cost in costs.items():
         results.append(
             fixed(
                 f"{job} {size:,} envelopes",
-                f"{net[size]:.1f} s, {costs[size].peak_mb:,.0f} MiB",
-                f"{before:,} envelopes",
-                size / net[size],
-                before / net[before],
+                f"{cost.seconds:.1f} s, {cost.peak_mb:,.0f} MiB",
+                f"{small:,} envelopes",
+                size / cost.seconds,
+                small / costs[small].seconds,
                 None,
                 "envelopes",
-                note,
+                _growth(start, small, costs[small], large, costs[large]) if size == large else "",
             )
         )
     return results
+
+
+def _growth(start: Cost, small: int, low: Cost, large: int, high: Cost) -> str:
+    memory = _slope(small, low.peak_mb, large, high.peak_mb)
+    begun = f"a start alone is {start.seconds:.1f} s, {start.peak_mb:,.0f} MiB"
+    if low.seconds - start.seconds < start.seconds * CLEAR:
+        return f"peak memory grows as n^{memory:.2f}; too small for a slope of time: {begun}"
+    spent = _slope(small, low.seconds - start.seconds, large, high.seconds - start.seconds)
+    return f"time grows as n^{spent:.2f}, peak memory as n^{memory:.2f}; {begun}"
 
 
 def _slope(small: int, low: float, large: int, high: float) -> float:
