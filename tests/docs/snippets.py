@@ -37,7 +37,7 @@ from typing import Any
 __all__ = ["Block", "Broken", "Outcome", "Page", "Step", "matches", "pages", "run_page"]
 
 ROOT = Path(__file__).resolve().parents[2]
-STEP_SECONDS_MAX = 60.0
+STEP_SECONDS_MAX = 180.0
 
 RUN = ("console", "python")
 # Fences that would slip past the runner although they hold commands or Python.

@@ -22,6 +22,7 @@ WITHIN = {
     "parse_proof_line": "bundle",
     "parse_der": "nitro_document",
     "parse_pem": "evidence_trust",
+    "parse_head": "segment",
     "parse_range": "range_proof",
 }
 every = pytest.mark.parametrize("parser", PARSERS, ids=[parser.name for parser in PARSERS])
