@@ -24,7 +24,7 @@ from tests.pipeline.test_ingest import keys_in_log, keys_of
 from tests.pipeline.world import World
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
-KILLS = int(os.environ.get("ROPEWALK_KILLS", "3"))
+KILLS = int(os.environ.get("ROPEWALK_KILLS", "1"))
 
 
 def command(*arguments: str) -> list[str]:
