@@ -1,8 +1,9 @@
 """What only shows between blocks: a thing said twice, an answer without its command, a cause behind its effect.
 
-A range checked by one hand cannot know what stands in another's. So every hand notes a few bytes an envelope, and Spark
-brings equal keys together and finds the first envelope about which the channel has something to say. That one is then
-judged by the ledger's own rules, with what the channel holds before it: the verdict is that of a single process.
+A range checked by one hand cannot know what stands in another's. So every hand marks each envelope with eight bytes of
+what it says, and Spark counts equal marks. Only where one comes twice, or an envelope needs another to stand before it,
+a second pass notes more, finds the first envelope about which the channel has something to say, and has the ledger's
+own rules judge it, with what the channel holds before it: the verdict is that of a single process.
 
 A note is 33 bytes: what it is (1), height (8), index (4), key (16), a number (4). Keys are cut to half, which nobody
 can forge; big-endian, places compare as bytes do.
@@ -11,8 +12,10 @@ can forge; big-endian, places compare as bytes do.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ropewalk.errors import RopewalkError
@@ -22,13 +25,26 @@ from ropewalk.ledger.envelope import Envelope, decode_base64, parse_stored
 from ropewalk.ledger.marks import CLAIMING, claim_key
 from ropewalk.ledger.rules import Context, Position, judge
 from ropewalk.ledger.verify import Fault
+from ropewalk.stores.place import find_place
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from ropewalk.pipeline.ledgers import Channel
 
-__all__ = ["Notes", "Suspect", "find_suspects", "is_behind", "judge_suspect", "keys_of", "look_up"]
+__all__ = [
+    "Marks",
+    "Notes",
+    "Suspect",
+    "find_suspects",
+    "is_behind",
+    "judge_suspect",
+    "keys_of",
+    "look_up",
+    "note_ranges",
+    "repeating",
+]
 
 NOTE: Final = struct.Struct(">cQI16sI")
 KEY: Final = 16
@@ -40,15 +56,34 @@ NUMBER_MAX: Final = (1 << 32) - 1
 AGAIN: Final = 1  # the number of a claim that may be made again
 
 
+class Marks:
+    """What one hand marks while it checks a run of blocks: short enough to cost nothing, never missing a repetition."""
+
+    def __init__(self) -> None:
+        self.made: list[int] = []
+        self.asked = 0
+
+    def take(self, _header: Header, _first: int, envelopes: Sequence[Envelope]) -> None:
+        """Mark some envelopes of a block; as `check_block` hands them over."""
+        mark = self.made.append
+        for envelope in envelopes:
+            mark(int.from_bytes(envelope.intent[:8], "big", signed=True))
+            fields = envelope.fields
+            correlation_id, kind = fields.get("correlation_id"), fields["event_class"]
+            if correlation_id is not None and kind in CLAIMING:
+                mark(int.from_bytes(claim_key(kind, correlation_id)[:8], "big", signed=True))
+            if kind == "Result" or "causality_chain" in fields or "integrity_proof" in fields:
+                self.asked += len(_needs(envelope))
+
+
 class Notes:
-    """What one hand notes while it checks a run of blocks."""
+    """What the second pass notes of a run of blocks."""
 
     def __init__(self) -> None:
         self.made: list[bytes] = []
-        self.asked = 0
 
     def take(self, header: Header, first: int, envelopes: Sequence[Envelope]) -> None:
-        """Note some envelopes of a block; as `check_block` hands them over."""
+        """Note some envelopes of a block."""
         height, pack, note = header.height, NOTE.pack, self.made.append
         if not first:
             note(pack(ROOT, height, 0, header.merkle_root[:KEY], min(header.envelope_count, NUMBER_MAX)))
@@ -62,7 +97,6 @@ class Notes:
                 note(pack(CLAIM, height, index, claim_key(kind, correlation_id)[:KEY], again))
             for what, key, number in _needs(envelope):
                 note(pack(what, height, index, key, number))
-                self.asked += 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -102,11 +136,39 @@ class _Known:
         return place if place is not None and place < self.before else None
 
 
-def find_suspects(checked: DataFrame, asked: bool) -> list[Suspect]:
-    """The first envelope of every channel that repeats or lacks something, from a frame with `topic` and `marks`."""
+def repeating(checked: DataFrame) -> set[str]:
+    """The channels in which a mark comes twice, from a frame with `topic` and `marks`."""
+    marks = checked.selectExpr("topic", "explode(marks) as mark")
+    rows = marks.groupBy("topic", "mark").count().where("count > 1").select("topic").distinct().collect()
+    return {row["topic"] for row in rows}
+
+
+def note_ranges(spark: SparkSession, source: Path, ranges: Sequence[tuple[str, int, int]]) -> DataFrame:
+    """The notes of ranges of channels, each with its topic; what cannot be read was told of before."""
+    from ropewalk.pipeline.ledgers import Ledgers
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as arrow
+
+        ledgers = Ledgers(find_place(source))
+        for batch in batches:
+            for row in batch.to_pylist():
+                notes = _noted(ledgers.channel(row["topic"]), row["start"], row["end"])
+                topics = [row["topic"]] * len(notes)
+                yield arrow.RecordBatch.from_arrays(
+                    [arrow.array(topics, arrow.string()), arrow.array(notes, arrow.binary())],
+                    names=["topic", "note"],
+                )
+
+    frame = spark.createDataFrame(list(ranges), "topic string, start bigint, end bigint")
+    return frame.repartition(len(ranges)).mapInArrow(work, "topic string, note binary")
+
+
+def find_suspects(noted: DataFrame) -> list[Suspect]:
+    """The first envelope of every channel that repeats or lacks something, from frames of `note_ranges`."""
     from pyspark.sql import functions as F
 
-    notes = _exploded(checked)
+    notes = _opened(noted)
     twice = (
         notes.where(f"what in ({_hex(INTENT)}, {_hex(CLAIM)})")
         .groupBy("topic", "what", "key")
@@ -120,13 +182,12 @@ def find_suspects(checked: DataFrame, asked: bool) -> list[Suspect]:
         .where(f"each.at > first and each.number <> {_hex(AGAIN.to_bytes(4, 'big'))}")
         .select("topic", "each.at")
     )
-    found = twice.union(_lacking(notes)) if asked else twice
-    rows = found.groupBy("topic").agg(F.min("at").alias("at")).collect()
+    rows = twice.union(_lacking(notes)).groupBy("topic").agg(F.min("at").alias("at")).collect()
     return sorted(Suspect(row["topic"], *struct.unpack(">QI", bytes(row["at"]))) for row in rows)
 
 
 def look_up(
-    checked: DataFrame, wanted: Iterable[tuple[str, bytes, bytes]]
+    noted: DataFrame, wanted: Iterable[tuple[str, bytes, bytes]]
 ) -> dict[str, dict[tuple[bytes, bytes], tuple[Position, int]]]:
     """Where keys stand first, by topic."""
     from pyspark.sql import functions as F
@@ -136,7 +197,7 @@ def look_up(
         return {}
     listed = ", ".join(sorted({_hex(key) for _, _, key in keys}))
     rows = (
-        _exploded(checked)
+        _opened(noted)
         .where(f"key in ({listed}) and what in ({', '.join(map(_hex, (ID, INTENT, CLAIM, ROOT)))})")
         .groupBy("topic", "what", "key")
         .agg(F.min("at").alias("at"), F.min_by("number", "at").alias("number"))
@@ -225,8 +286,22 @@ def is_behind(suspect: Suspect, fault: Fault) -> bool:
     return fault.index is None or suspect.index > fault.index
 
 
-def _exploded(checked: DataFrame) -> DataFrame:
-    return checked.selectExpr("topic", "explode(marks) as note").selectExpr(
+def _noted(channel: Channel, start: int, end: int) -> list[bytes]:
+    notes = Notes()
+    for height, place in channel.segments.places(start):
+        if height >= end:
+            break
+        envelopes: list[Envelope] = []
+        with suppress(RopewalkError):
+            block = Block.from_lines(channel.segments.read(place, height).lines)
+            with suppress(RopewalkError):
+                envelopes.extend(map(parse_stored, block.envelopes))  # those before one that is none
+            notes.take(block.header, 0, envelopes)
+    return notes.made
+
+
+def _opened(noted: DataFrame) -> DataFrame:
+    return noted.selectExpr(
         "topic",
         "substring(note, 1, 1) as what",
         "substring(note, 2, 12) as at",

@@ -18,7 +18,7 @@ from ropewalk.ledger.policy import Policy, parse_policy
 from ropewalk.ledger.rules import Context, judge
 from ropewalk.ledger.trust import Trust
 from ropewalk.ledger.verify import EMPTY, Fault, Span, check_block, join
-from ropewalk.pipeline.across import Notes
+from ropewalk.pipeline.across import Marks
 from ropewalk.pipeline.logs import CheckedRange, Want
 from ropewalk.pipeline.offsets import Extent, Point, Range
 from ropewalk.pipeline.rows import Row, broken_row, ledger_row
@@ -154,7 +154,7 @@ class Ledgers:
         if part.fault:
             yield CheckedRange(part.log, part.start, part.start, 0, "", part.fault_entry, part.fault)
             return
-        whole, notes = EMPTY, Notes()
+        whole, marks = EMPTY, Marks()
         start = part.start
         for height, place in channel.segments.places(part.start):
             if height >= part.end:
@@ -167,7 +167,7 @@ class Ledgers:
                     trust=channel.trust,
                     policy=channel.policy,
                     deep=deep,
-                    noted=notes.take if deep else None,
+                    noted=marks.take if deep else None,
                 )
             except RopewalkError as error:
                 span = replace(
@@ -188,10 +188,10 @@ class Ledgers:
                     span_to_json(whole),
                     None if fault is None else _fault_name(fault),
                     None if fault is None else fault.detail,
-                    notes.made,
-                    notes.asked,
+                    marks.made,
+                    marks.asked,
                 )
-                whole, notes, start = EMPTY, Notes(), height + 1
+                whole, marks, start = EMPTY, Marks(), height + 1
 
     @staticmethod
     def _beyond(segments: Segments, size: int, last: Place | None) -> str:

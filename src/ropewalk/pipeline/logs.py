@@ -86,7 +86,7 @@ class CheckedRange:
     span: str
     fault_entry: str | None = None
     detail: str | None = None
-    marks: Sequence[bytes] = ()  # what a ledger notes for looking across blocks
+    marks: Sequence[int] = ()  # what a ledger notes for looking across blocks
     asked: int = 0  # how many of them need something that stands elsewhere
 
 

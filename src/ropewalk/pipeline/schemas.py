@@ -59,7 +59,7 @@ VERDICT_COLUMNS: dict[str, str] = {
     "detail": "string",
     "span": "string",
 }
-CHECK_COLUMNS: dict[str, str] = {**VERDICT_COLUMNS, "marks": "array<binary>", "asked": "bigint"}
+CHECK_COLUMNS: dict[str, str] = {**VERDICT_COLUMNS, "marks": "array<bigint>", "asked": "bigint"}
 """What a check hands out; what is beyond the verdict serves to look across ranges."""
 
 _FIELDS = {"time": "time_us"}  # the row's own name of a column
@@ -101,7 +101,7 @@ def arrow_schema(columns: Iterable[str], types: dict[str, str] = COLUMNS, *, tex
 
     kinds = {
         "string": pa.string(),
-        "array<binary>": pa.list_(pa.binary()),
+        "array<bigint>": pa.list_(pa.int64()),
         "bigint": pa.int64(),
         "int": pa.int32(),
         "timestamp": pa.timestamp("us", tz="UTC"),

@@ -21,7 +21,16 @@ from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.report import Step
 from ropewalk.ledger.block import GENESIS
 from ropewalk.ledger.verify import Fault
-from ropewalk.pipeline.across import find_suspects, is_behind, judge_suspect, keys_of, look_up
+from ropewalk.pipeline.across import (
+    Suspect,
+    find_suspects,
+    is_behind,
+    judge_suspect,
+    keys_of,
+    look_up,
+    note_ranges,
+    repeating,
+)
 from ropewalk.pipeline.delta import check_delta
 from ropewalk.pipeline.gitlogs import GitLogs
 from ropewalk.pipeline.ingest import content_root
@@ -113,16 +122,20 @@ def verify_logs(
     if rows_per_range is not None:
         options["rows_per_partition"] = str(rows_per_range)
     query = make_query(options)
-    checked = spark.read.format("ropewalk").options(**options).load().persist()
+    whole = start is None and end is None
+    checked = spark.read.format("ropewalk").options(**options).load()
+    if deep and whole:
+        checked = checked.persist()  # marks are looked at after the verdicts, and nothing is checked twice
     try:
         with refusals_raised():
             rows = [row.asDict() for row in checked.drop("marks").collect()]
             across: dict[str, Fault] = {}
-            looked = _unlooked(rows, deep, whole=start is None and end is None)
+            looked = _unlooked(rows, deep, whole)
             if looked is None:
-                across, looked = _across(checked.where("engine = 'ledger'"), source, rows)
+                across, looked = _across(spark, checked.where("engine = 'ledger'"), source, rows)
     finally:
-        checked.unpersist()
+        if deep and whole:
+            checked.unpersist()
     by_log: dict[LogName, list[dict[str, Any]]] = {name: [] for name in query.names()}
     for row in sorted(rows, key=lambda row: (row["engine"], row["topic"], row["start"], row["end"])):
         by_log.setdefault(LogName(row["engine"], row["topic"]), []).append(row)
@@ -145,39 +158,54 @@ def _unlooked(rows: list[dict[str, Any]], deep: bool, whole: bool) -> Step | Non
     return None if whole else Step(ACROSS, "not_checked", "only a part of the channels was looked at")
 
 
-def _across(checked: DataFrame, source: Path, rows: list[dict[str, Any]]) -> tuple[dict[str, Fault], Step]:
+def _across(
+    spark: SparkSession, checked: DataFrame, source: Path, rows: list[dict[str, Any]]
+) -> tuple[dict[str, Fault], Step]:
     """The faults that only show between blocks, of channels in which nothing comes before them."""
+    mine = [row for row in rows if row["engine"] == "ledger"]
+    odd = repeating(checked) | {row["topic"] for row in mine if row["asked"]}
+    ranges = [(row["topic"], row["start"], row["end"]) for row in mine if row["topic"] in odd]
+    found: dict[str, Fault] = {}
+    if ranges:
+        noted = note_ranges(spark, find_place(source).git_dir, ranges).persist()
+        try:
+            found, unjudged = _judged(noted, source, mine)
+        finally:
+            noted.unpersist()
+        if unjudged is not None:
+            where = f"{unjudged.topic}: block {unjudged.height}, envelope {unjudged.index}"
+            return found, Step(ACROSS, "not_checked", f"{where} could not be judged")
+    if found:
+        told = "; ".join(f"{topic}: {fault.detail}" for topic, fault in sorted(found.items()))
+        return found, Step(ACROSS, "failed", told)
+    envelopes = sum(row["entries"] for row in mine)
+    return found, Step(ACROSS, "passed", f"{envelopes} envelopes: none repeats or lacks an earlier one")
+
+
+def _judged(
+    noted: DataFrame, source: Path, rows: list[dict[str, Any]]
+) -> tuple[dict[str, Fault], Suspect | None]:
+    """What the rules say of the first suspect of every channel, where no fault stands before it."""
     ledgers = Ledgers(find_place(source))
-    alone = {
-        topic: join_spans(
-            [span_from_json(row["span"]) for row in _in_order(rows, topic) if row["span"]]
-        ).fault
-        for topic in {row["topic"] for row in rows if row["engine"] == "ledger"}
-    }
     suspects = []
-    for suspect in find_suspects(checked, any(row["asked"] for row in rows)):
-        before = alone[suspect.topic]
-        if before is None or not is_behind(suspect, before):
+    for suspect in find_suspects(noted):
+        spans = [span_from_json(row["span"]) for row in _in_order(rows, suspect.topic) if row["span"]]
+        alone = join_spans(spans).fault
+        if alone is None or not is_behind(suspect, alone):
             suspects.append(suspect)
     keys = [key for each in suspects for key in keys_of(ledgers.channel(each.topic), each)]
-    known = look_up(checked, keys)
+    known = look_up(noted, keys)
     found: dict[str, Fault] = {}
     for each in suspects:
         fault = judge_suspect(ledgers.channel(each.topic), each, known.get(each.topic, {}))
         if fault is None:
-            where = f"block {each.height}, envelope {each.index}"
-            return found, Step(ACROSS, "not_checked", f"{each.topic}: {where} could not be judged")
+            return found, each
         found[each.topic] = fault
-    if found:
-        told = "; ".join(f"{topic}: {fault.detail}" for topic, fault in sorted(found.items()))
-        return found, Step(ACROSS, "failed", told)
-    envelopes = sum(row["entries"] for row in rows if row["engine"] == "ledger")
-    return found, Step(ACROSS, "passed", f"{envelopes} envelopes: none repeats or lacks an earlier one")
+    return found, None
 
 
 def _in_order(rows: list[dict[str, Any]], topic: str) -> list[dict[str, Any]]:
-    mine = [row for row in rows if row["engine"] == "ledger" and row["topic"] == topic]
-    return sorted(mine, key=lambda row: (row["start"], row["end"]))
+    return sorted((row for row in rows if row["topic"] == topic), key=lambda row: (row["start"], row["end"]))
 
 
 def _joined(log: LogName, begin: Point, rows: list[dict[str, Any]], across: dict[str, Fault]) -> LogVerdict:
