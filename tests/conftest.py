@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-LONGEST_FIRST = ("interop", "docs", "fault")
+LONGEST_FIRST = ("launched", "interop", "docs", "fault")
 
 
 def pytest_configure() -> None:

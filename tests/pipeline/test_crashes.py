@@ -20,7 +20,7 @@ from tests.pipeline.test_ingest import keys_in_log, keys_of
 from tests.pipeline.world import World
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
-DRIVERS_KILLED = 13  # with those of test_commands and test_clusters, twenty kills
+DRIVERS_KILLED = 13  # with those of `tests/launched`, twenty kills
 WORKERS_KILLED = 3
 STEPS = 10  # eight folders put in their places, then the manifest, then the cursors
 

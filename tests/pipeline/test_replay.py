@@ -23,8 +23,8 @@ from ropewalk.node.replay import find_reducer, recorded_snapshots, replay_channe
 from ropewalk.pipeline.replay import Replays, replay_channels
 from ropewalk.pipeline.warehouse import Warehouse
 from ropewalk.stores import keyfiles
+from tests.launched.test_commands import command, environment
 from tests.pipeline.tampering import change_payload
-from tests.pipeline.test_commands import command, environment
 from tests.pipeline.world import NODE, World
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]

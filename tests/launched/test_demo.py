@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline.test_commands import environment
+from tests.launched.test_commands import environment
 
 pytestmark = [pytest.mark.timeout(900)]
 

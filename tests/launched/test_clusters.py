@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.launched.test_commands import command, environment, run
 from tests.pipeline.killing import check_recorded, ending, executors_of, kill_one
-from tests.pipeline.test_commands import command, environment, run
 from tests.pipeline.test_ingest import keys_in_log, keys_of
 from tests.pipeline.world import World
 
