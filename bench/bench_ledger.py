@@ -30,7 +30,7 @@ from ropewalk.ledger.marks import Marks, derive
 from ropewalk.ledger.proof import parse_proof, verify_proof
 from ropewalk.ledger.trust import Trust
 from ropewalk.ledger.verify import check_channel
-from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_channel
+from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_blocks
 from ropewalk.node.served import ServedLog
 from ropewalk.stores.ledgerindex import LedgerIndex
 from ropewalk.stores.segments import Segments, Writer
@@ -170,7 +170,7 @@ def _verifying(quick: bool) -> list[Result]:
         del envelopes
 
         def ours() -> int:
-            assert verify_channel(home, CHANNEL, deep=True).ok
+            assert verify_blocks(home, CHANNEL, deep=True).ok
             return count
 
         def bare() -> int:

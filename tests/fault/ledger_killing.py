@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.unit.ledger.making import NODE, observed
 
-from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_channel
+from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 STRIDE = 1_000_000
@@ -45,7 +45,7 @@ def kill_many(home: Path, kills: int, seed: int, watch: Callable[[Tally], object
         _look(home, said, tally)
         if watch is not None:
             watch(tally)
-    report = verify_channel(home, "ea.core", deep=True)
+    report = verify_blocks(home, "ea.core", deep=True)
     if not report.ok:
         tally.wrong.append(str(report.first_failure))
     return tally

@@ -9,7 +9,7 @@ from tests.unit.ledger.making import NODE, NOON_NS, observed
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.log import Limits
 from ropewalk.ledger.ticket import Receipt
-from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_channel
+from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_blocks
 from ropewalk.stores.segments import Files
 
 
@@ -80,7 +80,7 @@ def test_the_nth_failure_loses_no_receipt_and_the_channel_goes_on(tmp_path):
                     proof = channel.prove(receipt.envelope_id)
                     assert (proof.height, proof.index) == (receipt.height, receipt.index)
                     assert proof.block.hash == receipt.block_hash
-            assert verify_channel(home, "ea.core", deep=True).ok
+            assert verify_blocks(home, "ea.core", deep=True).ok
             again = attempt(home, Files())  # with a healthy disk everything gets in, once
             assert len(again) == 12
             with open_channel(home, "ea.core") as channel:

@@ -11,7 +11,7 @@ from tests.unit.ledger.making import command, observed, opened
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.log import Limits
 from ropewalk.ledger.ticket import Receipt
-from ropewalk.node.ledger import open_channel, verify_channel
+from ropewalk.node.ledger import open_channel, verify_blocks
 from ropewalk.stores.segments import Files
 
 
@@ -71,4 +71,4 @@ def test_everybody_gets_a_true_answer(tmp_path, seed, share, linger_s):
             if isinstance(outcome, Receipt):
                 assert stored[outcome.height, outcome.index] == raw
         assert len(set(stored.values())) == len(stored)
-    assert verify_channel(tmp_path, "ea.core", deep=True).ok
+    assert verify_blocks(tmp_path, "ea.core", deep=True).ok

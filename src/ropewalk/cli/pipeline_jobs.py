@@ -22,6 +22,7 @@ from ropewalk.cli.pipeline import (
     warehouse_option,
 )
 from ropewalk.cli.places import NODE_KEY
+from ropewalk.cli.replay import snapshot_option, to_option
 
 __all__ = ["compact", "export", "health", "replay", "report"]
 
@@ -48,13 +49,8 @@ key_option = click.option(
     metavar="NAME",
     help="Or module:function (looked up here too).",
 )
-@click.option("--to", "until", type=click.IntRange(0), metavar="H", help="Last height; default: the head.")
-@click.option(
-    "--snapshot-every",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Sign a snapshot every N blocks, on the channel C.snapshots.",
-)
+@to_option
+@snapshot_option
 @click.option(
     "--from-snapshot/--from-start",
     "resume",

@@ -12,7 +12,17 @@ import click
 from ropewalk.cli.manners import Command, emit, parse_input, progress, say, session, write_output
 from ropewalk.cli.places import here, key_folder
 
-__all__ = ["replay"]
+__all__ = ["replay", "snapshot_option", "to_option"]
+
+to_option = click.option(
+    "--to", "until", type=click.IntRange(0), metavar="H", help="Last height; default: the head."
+)
+snapshot_option = click.option(
+    "--snapshot-every",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Sign a snapshot every N blocks, on the channel C.snapshots.",
+)
 
 
 @click.command(
@@ -30,13 +40,8 @@ __all__ = ["replay"]
     metavar="R",
     help="counts, registers, deployments, or module:function (looked up here too).",
 )
-@click.option("--to", "until", type=click.IntRange(0), metavar="H", help="Last height; default: the head.")
-@click.option(
-    "--snapshot-every",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Sign a snapshot every N blocks, on the channel C.snapshots.",
-)
+@to_option
+@snapshot_option
 @click.option(
     "--from-snapshot", is_flag=True, help="Go on from the last snapshot instead of the first block."
 )

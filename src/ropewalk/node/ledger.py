@@ -45,7 +45,7 @@ __all__ = [
     "open_channel",
     "open_log",
     "read_settings",
-    "verify_channel",
+    "verify_blocks",
 ]
 
 FOLDER = "ledger"
@@ -344,7 +344,7 @@ def _write_whole(path: Path, raw: bytes) -> None:
     Files().sync_folder(path.parent)
 
 
-def verify_channel(
+def verify_blocks(
     home: Path,
     channel: str,
     *,
@@ -352,7 +352,10 @@ def verify_channel(
     deep: bool = False,
     watch: Callable[[Iterator[tuple[int, list[bytes]]]], Iterator[tuple[int, list[bytes]]]] | None = None,
 ) -> Report:
-    """Check a stored channel from its first block: what is on disk, then what it means."""
+    """Check the stored blocks of a channel from the first: what is on disk, then what it means.
+
+    `ledgercare.verify_stored` also judges evidence and the index; that is what commands use.
+    """
     reading = Channel(home, channel)
     trust = trust or reading.settings.trust()
     damage: list[Damaged] = []

@@ -13,7 +13,7 @@ from ropewalk.ledger.marks import derive
 from ropewalk.ledger.replay import companion
 from ropewalk.ledger.trust import Trust
 from ropewalk.node.evidence import channel_trust
-from ropewalk.node.ledger import FOLDER, Channel, channels, verify_channel
+from ropewalk.node.ledger import FOLDER, Channel, channels, verify_blocks
 from ropewalk.stores.ledgerindex import LedgerIndex
 from ropewalk.stores.ledgerindexcheck import check_index
 from ropewalk.stores.segments import Segments, hold_lock
@@ -46,7 +46,7 @@ def verify_stored(
                 tally.look_into(height, found)
             yield height, found
 
-    report = verify_channel(home, channel, trust=believed, deep=deep, watch=look)
+    report = verify_blocks(home, channel, trust=believed, deep=deep, watch=look)
     steps = [_with_signer(step, trust) for step in report.steps]
     if deep:
         steps += [tally.step(), index_step(Segments(home / FOLDER / channel))]

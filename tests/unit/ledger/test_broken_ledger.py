@@ -34,7 +34,7 @@ from ropewalk.ledger.rules import Context, judge
 from ropewalk.ledger.trust import Trust, parse_trust
 from ropewalk.node.bundle import export_bundle, verify_bundle
 from ropewalk.node.guard import guarded
-from ropewalk.node.ledger import open_channel, read_settings, verify_channel
+from ropewalk.node.ledger import open_channel, read_settings, verify_blocks
 
 TRUST = Trust((NODE.public,), (NODE.public,))
 
@@ -87,7 +87,7 @@ def test_a_channel_whose_evidence_was_checked_at_the_door_verifies_deep_afterwar
         ledger.log.submit(true.raw)
         with pytest.raises(RopewalkError):
             ledger.log.submit(attested(dsse(NODE), "slsa.v1", nonce="x").raw)
-    assert verify_channel(tmp_path, "ea.core", deep=True).ok
+    assert verify_blocks(tmp_path, "ea.core", deep=True).ok
 
 
 def test_a_manifest_that_names_another_policy_than_its_blocks_fails_even_where_none_is_pinned(tmp_path):
@@ -130,7 +130,7 @@ def test_a_block_sealed_elsewhere_is_judged_before_it_is_taken_in(tmp_path):
         assert ledger.log.head.height == 0
         ledger.log.insert(sealed(one, observed(1)))
         assert ledger.log.submit(one.raw).replayed
-    assert verify_channel(tmp_path, "ea.core", deep=True).ok
+    assert verify_blocks(tmp_path, "ea.core", deep=True).ok
 
 
 def test_an_ancestor_in_capitals_is_not_taken_for_one_in_the_channel(tmp_path):

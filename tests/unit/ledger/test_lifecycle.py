@@ -11,7 +11,7 @@ from tests.unit.ledger.making import NODE, NOON_NS, observed, opened
 
 from ropewalk.errors import Damaged, Invalid, NotFound, Unverified
 from ropewalk.ledger.policy import EVALUATOR, Policy, parse_policy
-from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_channel
+from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_blocks
 from ropewalk.node.lifecycle import (
     move_version,
     notices,
@@ -44,7 +44,7 @@ def test_a_version_past_its_sunset_is_refused_at_the_door_and_stays_verifiable(t
         ledger.log.submit(observed(2).raw)
     with opened(tmp_path) as ledger:
         ledger.log.submit(observed(3, protocol_version="1.1.0").raw)
-    assert verify_channel(tmp_path, "ea.core", deep=True).ok
+    assert verify_blocks(tmp_path, "ea.core", deep=True).ok
     with open_channel(tmp_path, "ea.core") as channel:
         assert channel.prove(observed(1).id).height == 0
 

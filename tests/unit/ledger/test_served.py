@@ -10,7 +10,7 @@ from tests.unit.ledger.making import command, observed, opened
 from ropewalk.errors import DigestMismatch, InvalidJson, Replayed
 from ropewalk.kernel import jcs
 from ropewalk.ledger.ticket import Receipt
-from ropewalk.node.ledger import verify_channel
+from ropewalk.node.ledger import verify_blocks
 from ropewalk.node.served import ServedLog
 
 
@@ -37,7 +37,7 @@ def test_coroutines_share_blocks_and_get_their_own_answers(tmp_path):
         outcomes = asyncio.run(main(ledger.log))
         assert [type(each) for each in outcomes] == [InvalidJson, DigestMismatch, Receipt, Replayed]
         assert ledger.log.head.envelopes == 321 and ledger.log.head.height < 160
-    assert verify_channel(tmp_path, "ea.core", deep=True).ok
+    assert verify_blocks(tmp_path, "ea.core", deep=True).ok
 
 
 def test_a_caller_who_goes_away_does_not_disturb_the_others(tmp_path):

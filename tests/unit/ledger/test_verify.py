@@ -14,7 +14,7 @@ from ropewalk.ledger.block import GENESIS, Block, seal
 from ropewalk.ledger.log import Limits
 from ropewalk.ledger.trust import Trust
 from ropewalk.ledger.verify import EMPTY, Found, Span, check_block, check_channel, join, to_report
-from ropewalk.node.ledger import open_channel, verify_channel
+from ropewalk.node.ledger import open_channel, verify_blocks
 from ropewalk.stores.segmentform import record_head
 from ropewalk.stores.segments import Segments
 
@@ -128,13 +128,13 @@ def test_every_flipped_byte_of_a_stored_channel_is_detected_and_located(home):
     places = [record.place for record in Segments(home / "ledger/ea.core").scan()]
     for position in range(len(raw)):
         path.write_bytes(raw[:position] + bytes([raw[position] ^ 0x01]) + raw[position + 1 :])
-        report = verify_channel(home, "ea.core")
+        report = verify_blocks(home, "ea.core")
         failure = report.first_failure
         assert failure is not None, f"byte {position} went unnoticed"
         height = next((h for h, place in enumerate(places) if position < place.end), 0)
         assert failure.fields["height"] == height
     path.write_bytes(raw)
-    assert verify_channel(home, "ea.core", deep=True).ok
+    assert verify_blocks(home, "ea.core", deep=True).ok
 
 
 def test_every_flipped_byte_is_found_even_if_the_checksums_are_made_to_fit(home):
@@ -146,7 +146,7 @@ def test_every_flipped_byte_is_found_even_if_the_checksums_are_made_to_fit(home)
         for position in range(len(body.rstrip(b"\n"))):
             flipped = body[:position] + bytes([body[position] ^ 0x01]) + body[position + 1 :]
             path.write_bytes(raw[:start] + record_head(record.height, flipped) + flipped + raw[end:])
-            failure = verify_channel(home, "ea.core").first_failure
+            failure = verify_blocks(home, "ea.core").first_failure
             assert failure is not None, f"block {record.height}, byte {position} went unnoticed"
             assert failure.fields["height"] in (record.height, record.height + 1)
     path.write_bytes(raw)
@@ -158,7 +158,7 @@ def test_a_reader_sees_what_is_whole_and_a_report_names_the_damage(home):
     path.write_bytes(raw[:-100])
     with open_channel(home, "ea.core") as channel:
         assert [b.height for b in channel.blocks()] == [0, 1]
-    assert verify_channel(home, "ea.core", deep=True).ok  # a torn tail is no lie, only unfinished
+    assert verify_blocks(home, "ea.core", deep=True).ok  # a torn tail is no lie, only unfinished
 
 
 def test_genesis_stands_on_zeros():

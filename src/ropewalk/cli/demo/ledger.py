@@ -17,7 +17,7 @@ from ropewalk.ledger.proof import parse_proof, verify_proof
 from ropewalk.ledger.report import render_report
 from ropewalk.ledger.trust import Trust
 from ropewalk.node.bundle import export_bundle, verify_bundle
-from ropewalk.node.ledger import Channel, OpenLog, create_channel, open_channel, open_log, verify_channel
+from ropewalk.node.ledger import Channel, OpenLog, create_channel, open_channel, open_log, verify_blocks
 from ropewalk.stores import keyfiles
 from ropewalk.stores.place import Place, make_place
 
@@ -41,7 +41,7 @@ def run(stage: Stage) -> None:
     with open_channel(place.home, CHANNEL) as channel:
         trust = channel.settings.trust()
         _prove(stage, channel, ask, trust)
-        report = verify_channel(place.home, CHANNEL, deep=True)
+        report = verify_blocks(place.home, CHANNEL, deep=True)
         stage.good(
             f"verified again: {report.counts['entries']} envelopes, all eight rules, every link and seal"
         )
