@@ -1,0 +1,193 @@
+"""Clauses of S3 that need a provocation of their own: each test breaks if its clause does."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from tests.unit.gossip.conftest import ground, key, memory_log, raws
+
+from ropewalk.errors import Denied
+from ropewalk.gossip.access import owners
+from ropewalk.gossip.ids import CLOCKS, id_of, key_of
+from ropewalk.gossip.log import TABLES, Log
+from ropewalk.gossip.message import Message, Signature, assemble, sign, verify
+from ropewalk.gossip.profiles import PROFILES, V13
+from ropewalk.kernel import cbor
+from ropewalk.stores.memory import MemoryTables
+
+BOTH = pytest.mark.parametrize("profile", ["v0.6", "v0.13"])
+
+# The table of the specification; v0.13 writes clocks in another way, which has vectors of its own.
+CLOCK_BYTES = {0: "00", 1: "01", 127: "7f", 128: "8100", 255: "817f", 256: "8200", 1234: "8952"}
+
+
+@pytest.mark.parametrize(("clock", "encoded"), CLOCK_BYTES.items())
+def test_clocks_are_those_of_the_specifications_table(clock, encoded):
+    assert CLOCKS["v0.6"].encode(clock).hex() == encoded
+    raw = (bytes.fromhex(encoded) + bytes(20))[:20]
+    assert CLOCKS["v0.6"].split(raw) == (clock, len(encoded) // 2)
+
+
+@BOTH
+def test_apply_gets_the_id_the_signature_and_the_message(profile, make_table):
+    seen: list[tuple[str, Signature, Message]] = []
+    log = Log(
+        make_table(), "com.example", profile=profile, signer=key(1), apply=lambda *given: seen.append(given)
+    )
+    one = log.append({"n": 1})
+    two = sign(log.profile, key(2), log.topic, (), {"n": 2})
+    log.insert(two.raw)
+    three = sign(log.profile, key(3), log.topic, (two.key,), {"n": 3})
+    log.insert_many([three.raw])
+    assert [id for id, _, _ in seen] == [one.id, two.id, three.id]
+    assert seen[0] == (one.id, one.signature, one.message)
+    for (id, signature, message), n in zip(seen, (1, 2, 3), strict=True):
+        assert signature.public_key == key(n).public.did()
+        assert (message.topic, message.payload) == ("com.example", {"n": n})
+        whole = assemble(log.profile, signature, message)
+        verify(log.profile, whole)  # what apply was handed is signed, and has the id it was called with
+        assert whole.id == id
+
+
+@BOTH
+def test_apply_runs_over_a_signed_message_on_all_heads_that_is_not_stored_yet(profile, make_table):
+    table = make_table()
+    moments: list[tuple[object, ...]] = []
+
+    def apply(id: str, signature: Signature, message: Message) -> str:
+        verify(log.profile, assemble(log.profile, signature, message))
+        assert (message.clock, list(message.parents)) == log.get_clock()
+        moments.append((log.has(id), len(log), log.heads()))
+        return f"result of {message.payload}"
+
+    log = Log(table, "com.example", profile=profile, signer=key(1), apply=apply)
+    first, second = log.append("a"), log.append("b")
+    assert moments == [(False, 0, []), (False, 1, [first.id])]
+    assert (first.result, second.result) == ("result of a", "result of b")
+    assert log.heads() == [second.id] and len(log) == 2
+
+
+@BOTH
+def test_children_that_wait_for_an_appended_message_are_applied_and_saved_with_it(profile, make_table):
+    first = memory_log(profile=profile).append("parent")  # the same key, parents and payload make it again
+    code = PROFILES[profile]
+    parent = assemble(code, first.signature, first.message)
+    child = sign(code, key(2), "com.example", (parent.key,), "child")
+    grandchild = sign(code, key(3), "com.example", (child.key,), "grandchild")
+    applied: list[object] = []
+    log = Log(
+        make_table(),
+        "com.example",
+        profile=profile,
+        signer=key(1),
+        apply=lambda id, signature, message: applied.append(message.payload),
+    )
+    assert [log.insert(one.raw).status for one in (grandchild, child)] == ["pending", "pending"]
+    assert applied == [] and len(log) == 0
+    assert log.append("parent").id == first.id
+    assert applied == ["parent", "child", "grandchild"]
+    assert log.pending() == [] and log.heads() == [grandchild.id] and len(log) == 3
+
+
+@BOTH
+def test_replay_goes_parents_first_through_a_graph_whatever_came_when(profile):
+    """Late, branching, and past the clock where the bytes of v0.6 keys stop sorting."""
+    log = memory_log(profile=profile)
+    ground(log, 16_380)
+    log.append_many(range(6))
+    late = sign(log.profile, key(2), log.topic, (), "late")
+    beside = sign(log.profile, key(3), log.topic, (late.key,), "beside")
+    log.insert(beside.raw)
+    log.insert(late.raw)
+    log.append("both")
+    seen: list[str] = []
+
+    def apply(id: str, _signature: Signature, message: Message) -> None:
+        if message.payload != "ground":  # stands on something that was never here
+            assert set(message.parents) <= set(seen)
+        seen.append(id)
+
+    again = Log(log.table, log.topic, profile=log.profile.name, apply=apply, replay=True)
+    assert len(seen) == len(set(seen)) == len(log) == 10
+    seen.clear()
+    assert again.replay() == 10
+    assert len(seen) == 10
+
+
+def test_without_replay_opening_applies_nothing():
+    log = memory_log()
+    log.append_many("abc")
+    seen: list[object] = []
+    Log(log.table, "com.example", apply=lambda *given: seen.append(given))
+    assert seen == []
+
+
+def test_only_a_log_that_asks_for_the_ancestor_index_keeps_it(make_table):
+    with_index = Log(make_table(), "com.example", signer=key(1), index_ancestors=True)
+    without = Log(make_table(), "com.example", signer=key(1))
+    for log, rows in ((with_index, 5), (without, 0)):
+        log.append_many(range(5))
+        with log.view() as view:
+            assert view.count("ancestors") == rows
+
+
+def test_the_index_links_at_distances_of_powers_of_two():
+    """In a line the frontier at every distance is one message, so each link can be named."""
+    log = memory_log(index_ancestors=True)
+    ids = [stored.id for stored in log.append_many(range(40))]
+    with log.view() as view:
+        for at in range(1, 40):
+            links: Any = cbor.dag_decode(view.get("ancestors", key_of(ids[at])) or b"")
+            distances = [1 << step for step in range(len(links))]
+            assert [[id_of(link) for link in level] for level in links] == [
+                [ids[at - distance]] for distance in distances
+            ]
+            assert at - (1 << len(links)) < 0  # as far back as there is a past
+
+
+@BOTH
+@pytest.mark.parametrize("seed", range(5))
+def test_comparing_ids_alone_makes_a_register_in_which_the_last_write_wins(profile, seed):
+    """S3 promises it of the text of ids; beyond clock 16383 v0.6 needs decoded clocks, which its log sorts by."""
+    chance = random.Random(seed)
+    peers = [memory_log(profile=profile, signer=key(n + 1)) for n in range(3)]
+    for n in range(60):
+        writer = chance.choice(peers)
+        writer.append(n)
+        if chance.random() < 0.3:
+            other = chance.choice(peers)
+            other.insert_many(raws(writer))
+    everything = {raw for log in peers for raw in raws(log)}
+    values = set()
+    for log in peers:
+        won: list[tuple[str, Message]] = []
+
+        def apply(id: str, _signature: Signature, message: Message, won: Any = won) -> None:
+            if not won or id > won[0][0]:
+                won[:] = [(id, message)]
+
+        shuffled = sorted(everything)
+        chance.shuffle(shuffled)
+        register = Log(MemoryTables(TABLES), log.topic, profile=profile, apply=apply)
+        register.insert_many(shuffled)
+        (winner,) = won
+        assert winner[1].clock == max(signed.message.clock for signed in register.iterate())
+        values.add(winner[0])
+        for signed in register.iterate():  # nothing loses to what it stands on
+            assert all(signed.id > parent for parent in signed.message.parents)
+    assert len(values) == 1
+
+
+def test_a_writer_outside_the_fixed_set_leaves_no_trace():
+    first, second, stranger = key(1), key(2), key(3)
+    log = memory_log(access=owners(first.public.did(), second.public.did()))
+    mine, yours = log.append("mine"), log.append("yours", signer=second)
+    before = (log.root(), log.heads(), len(log), log.pending())
+    with pytest.raises(Denied):
+        log.append("theirs", signer=stranger)
+    with pytest.raises(Denied):
+        log.insert(sign(V13, stranger, "com.example", (), "theirs").raw)
+    assert (log.root(), log.heads(), len(log), log.pending()) == before
+    assert [signed.id for signed in log.iterate()] == [mine.id, yours.id]
