@@ -349,3 +349,42 @@ def test_the_forgeries_are_real_where_a_lax_verifier_takes_them():
         "mixed_key_and_r_cancel",
     } <= taken
     assert not {name for name in taken if "cofactor" in name}
+
+
+FORM_FAULTS = {
+    "ed25519_edge_cases.json": (
+        "small_r_",
+        "canonical_r_",
+        "s_plus_l",
+        "s_far_above_l",
+        "s_equals_l",
+        "s_all_ones",
+    ),
+    "ecdsa_high_s.json": ("_high_s", "_is_half_plus_1", "_zero", "_is_n", "_all_ones"),
+}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        for file, parts in FORM_FAULTS.items()
+        for case in cases(f"keys/{file}")
+        if any(part in str(case.id) for part in parts) and "key" not in str(case.id)
+    ],
+)
+def test_what_is_wrong_in_form_is_refused_whatever_the_library_would_say(case, monkeypatch):
+    """Else a library that grows laxer would change verdicts: here it takes everything it is asked about."""
+    monkeypatch.setattr(signatures, "_sodium", lambda: (lambda _signed, _key: b"", ValueError))
+    monkeypatch.setattr(signatures, "_p256_key", lambda _raw: (lambda *_: None, None, ValueError))
+    monkeypatch.setattr(signatures, "_secp256k1_key", lambda _raw: lambda *_: True)
+    with pytest.raises(SigInvalid) as caught:
+        verify(case["input"])
+    assert caught.value.fields["reason"] in ("R", "S", "range", "high s")
+
+
+def test_a_coordinate_equal_to_the_prime_is_a_second_spelling_of_zero():
+    prime = 2**256 - 2**224 + 2**192 + 2**96 - 1  # P-256 has points with x = 0, so only the spelling is wrong
+    assert PublicKey("p256", b"\x02" + bytes(32))
+    with pytest.raises(InvalidKey, match="non-canonical"):
+        PublicKey("p256", b"\x02" + prime.to_bytes(32, "big"))

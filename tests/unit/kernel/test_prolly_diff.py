@@ -29,7 +29,7 @@ from ropewalk.kernel.prolly import (
     leaf_hash,
     node_hash,
 )
-from ropewalk.kernel.prolly.diff import LEVEL_MAX
+from ropewalk.kernel.prolly.diff import LEVEL_MAX, check_children
 
 
 def entries(size, seed=0):
@@ -468,3 +468,22 @@ def test_an_endless_tree_costs_no_memory_and_can_be_left():
     assert waiting <= 6 * 255
     steps.close()
     assert len(list(islice(diff(Endless(6), SOME), 100))) == 100
+
+
+def test_a_child_with_the_key_of_the_next_node_is_refused():
+    """Two nodes must not both claim one key: what lies below a node stays below the next one's key."""
+    tree = build(ENTRIES)
+    level = 1
+    first, second = tree.get_children(level + 1, ANCHOR)[:2]
+    children = tree.get_children(level, first.key)
+    check_children(first, second.key, children)
+    with pytest.raises(BrokenLink, match="reach into the next node"):
+        check_children(first, children[-1].key, children)
+
+
+def test_a_root_of_our_hash_on_another_level_is_not_taken_for_ours():
+    own = HONEST.root
+    for level in (own.level + 1, own.level - 1):
+        steps = compare(HONEST)
+        next(steps)
+        assert steps.send(replace(own, level=level)) == GetChildren(level, ANCHOR)
