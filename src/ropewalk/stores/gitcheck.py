@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ropewalk.errors import RopewalkError
-from ropewalk.stores.packs import read_index
+from ropewalk.stores.packindex import read_index
 
 __all__ = ["damaged_packs"]
 
@@ -33,8 +33,7 @@ def damaged_packs(folder: Path) -> Iterator[str]:
 
 
 def _damage(pack: Path) -> str:
-    raw = pack.with_suffix(".idx").read_bytes()
-    read_index(raw)
+    index = read_index(pack.with_suffix(".idx").read_bytes())
     digest = hashlib.sha1(usedforsecurity=False)
     with pack.open("rb") as stream:
         held = b""
@@ -44,6 +43,6 @@ def _damage(pack: Path) -> str:
             held = held[-20:]
     if digest.digest() != held:
         return "its bytes do not have the checksum at its end"
-    if raw[-40:-20] != held:
+    if index.pack_checksum != held:
         return "its index was made for another pack"
     return ""

@@ -15,20 +15,24 @@ import os
 import socket
 import struct
 import time
-from binascii import crc32
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from ropewalk.errors import RopewalkError
+from ropewalk.stores.deflate import crc32
 from ropewalk.stores.durable import Disk, unavailable
 from ropewalk.stores.git import KEEP_MARK, in_flight_mark
-from ropewalk.stores.packs import PACK_HEADER, PackEntry, build_index, entry_kind, read_index
+from ropewalk.stores.packindex import GrowingIndex, PackEntry, PackIndex, read_index
+from ropewalk.stores.packs import PACK_HEADER, entry_kind
 
 __all__ = ["PACKS_SMALL_MAX", "pack_count", "roll_up", "sweep"]
 
 PACKS_SMALL_MAX = 48  # more packs than this and a roll-up is worth its while
-PACK_OBJECTS_MAX = 120_000  # bounds the memory of one roll-up; larger packs are left to `git gc`
+PACK_OBJECTS_MAX = 120_000  # bounds the time and memory of one roll-up; larger packs are left to `git gc`
+PACK_TAIL_BYTES = 20  # its checksum
+KIND_WHOLE_MAX = 4  # kinds above are deltas
 GEOMETRIC_FACTOR = 2  # each pack holds at least twice what all smaller ones hold together
 LEFTOVER_AGE_MIN_S = 3_600.0  # a temporary file this old belongs to nobody alive
 UNTOUCHABLE = (".keep", ".bitmap", ".promisor", ".mtimes")
@@ -132,35 +136,21 @@ def _choose(packs: list[_Pack]) -> list[_Pack]:
 def _join(folder: Path, packs: list[_Pack], disk: Disk) -> int:
     """Write one pack with the objects of all, then remove them."""
     temporary = folder / f".ropewalk-{os.getpid()}-rollup.new-pack"
-    entries: list[PackEntry] = []
-    seen: set[bytes] = set()
-    joined: list[_Pack] = []
-    offset = PACK_HEADER.size
     try:
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
         try:
             disk.write(descriptor, PACK_HEADER.pack(b"PACK", 2, 0))
-            for pack in packs:
-                copied = _whole_entries(pack.path)
-                if copied is None:
-                    continue
-                joined.append(pack)
-                for oid, raw in copied:
-                    if oid in seen:
-                        continue
-                    seen.add(oid)
-                    entries.append(PackEntry(oid, crc32(raw), offset))
-                    disk.write(descriptor, raw)
-                    offset += len(raw)
-            checksum = _seal(descriptor, len(entries), disk)
+            growing = _GrowingPack(descriptor, disk, _doubled(packs))
+            joined = [pack for pack in packs if growing.take(pack.path)]
+            checksum = _seal(descriptor, len(growing.index), disk)
         finally:
             os.close(descriptor)
         if len(joined) < 2:
             disk.unlink(temporary)
             return 0
-        _publish(folder, temporary, entries, checksum, disk)
+        _publish(folder, temporary, growing.index.finish(checksum), checksum, disk)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
@@ -170,6 +160,91 @@ def _join(folder: Path, packs: list[_Pack], disk: Disk) -> int:
         if pack.path != target:
             _remove(pack.path, disk)
     return len(joined) - 1
+
+
+class _GrowingPack:
+    """The pack into which others are copied, one after the other; each object once."""
+
+    def __init__(self, descriptor: int, disk: Disk, doubled: set[bytes]) -> None:
+        self.index = GrowingIndex()
+        self._descriptor = descriptor
+        self._disk = disk
+        self._doubled = doubled  # of these we must remember which are here already
+        self._here: set[bytes] = set()
+        self._end = PACK_HEADER.size
+
+    def take(self, path: Path) -> bool:
+        """Copy a pack's objects; False, and nothing copied, if it must not be rolled: gone, deltas, or damage."""
+        try:
+            listed = read_index(path.with_suffix(".idx").read_bytes())
+            with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+                if not _holds_whole_objects(listed, raw):
+                    return False
+                with memoryview(raw) as view:
+                    self._copy(listed, view)
+                return True
+        except (FileNotFoundError, PermissionError, ValueError, RopewalkError):  # ValueError: an empty file
+            return False
+
+    def _copy(self, listed: PackIndex, raw: memoryview) -> None:
+        run = (
+            PACK_HEADER.size
+        )  # where that begins which is still to be copied: nearly always all of it at once
+        for entry, end in _extents(listed, len(raw)):
+            if entry.oid in self._here:
+                self._write(raw[run : entry.offset])
+                run = end
+                continue
+            if entry.oid in self._doubled:
+                self._here.add(entry.oid)
+            self.index.add(entry.oid, entry.crc, self._end + entry.offset - run)
+        self._write(raw[run : len(raw) - PACK_TAIL_BYTES])
+
+    def _write(self, raw: memoryview) -> None:
+        self._disk.write(self._descriptor, raw)
+        self._end += len(raw)
+
+
+def _extents(listed: PackIndex, size: int) -> Iterator[tuple[PackEntry, int]]:
+    """Every entry in the order of the pack, with where it ends."""
+    before = None
+    for entry in listed.in_pack_order():
+        if before is not None:
+            yield before, entry.offset
+        before = entry
+    if before is not None:
+        yield before, size - PACK_TAIL_BYTES
+
+
+def _holds_whole_objects(listed: PackIndex, raw: mmap.mmap) -> bool:
+    """Whether every byte of a pack belongs to an object that stands for itself, and is as its index says."""
+    at = PACK_HEADER.size
+    for entry, end in _extents(listed, len(raw)):
+        packed = raw[entry.offset : end]
+        if (
+            entry.offset != at
+            or not packed
+            or entry_kind(packed[0]) > KIND_WHOLE_MAX
+            or crc32(packed) != entry.crc
+        ):
+            return False
+        at = end
+    return at == len(raw) - PACK_TAIL_BYTES
+
+
+def _doubled(packs: list[_Pack]) -> set[bytes]:
+    """The objects that stand in more than one pack: few, if any."""
+    oids = [bytearray() for _ in range(256)]
+    for pack in packs:
+        with contextlib.suppress(OSError, RopewalkError):
+            listed = read_index(pack.path.with_suffix(".idx").read_bytes())
+            for first in range(256):
+                oids[first] += listed.oids_under(first)
+    doubled: set[bytes] = set()
+    for under in oids:
+        ordered = sorted(bytes(under[at : at + 20]) for at in range(0, len(under), 20))
+        doubled.update(low for low, high in pairwise(ordered) if low == high)
+    return doubled
 
 
 def _seal(descriptor: int, count: int, disk: Disk) -> bytes:
@@ -184,12 +259,12 @@ def _seal(descriptor: int, count: int, disk: Disk) -> bytes:
     return digest.digest()
 
 
-def _publish(folder: Path, temporary: Path, entries: list[PackEntry], checksum: bytes, disk: Disk) -> None:
+def _publish(folder: Path, temporary: Path, index_bytes: bytes, checksum: bytes, disk: Disk) -> None:
     target = folder / f"pack-{checksum.hex()}.pack"
     index = temporary.with_suffix(".new-idx")  # git takes every `.idx` for one that is complete
     with contextlib.suppress(FileNotFoundError):
         index.unlink()
-    disk.write_new(index, build_index(entries, checksum))
+    disk.write_new(index, index_bytes)
     # Kept until it is complete: a repack that starts now must not count on packs we are about to remove.
     keep = target.with_suffix(".keep")
     with contextlib.suppress(FileExistsError):
@@ -201,24 +276,6 @@ def _publish(folder: Path, temporary: Path, entries: list[PackEntry], checksum: 
     finally:
         with contextlib.suppress(OSError):
             disk.unlink(keep)
-
-
-def _whole_entries(path: Path) -> list[tuple[bytes, bytes]] | None:
-    """The packed bytes of every object of a pack, or None if it must not be rolled: gone, deltas, or damage."""
-    try:
-        listed = read_index(path.with_suffix(".idx").read_bytes())
-        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as raw:
-            ordered = sorted(listed, key=lambda entry: entry.offset)
-            ends = [entry.offset for entry in ordered[1:]] + [len(raw) - 20]
-            copied = []
-            for entry, end in zip(ordered, ends, strict=True):
-                packed = raw[entry.offset : end]
-                if not packed or entry_kind(packed[0]) > 4 or crc32(packed) != entry.crc:
-                    return None
-                copied.append((entry.oid, packed))
-            return copied
-    except (OSError, ValueError, RopewalkError):
-        return None
 
 
 def _remove(pack: Path, disk: Disk) -> None:

@@ -19,7 +19,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ropewalk.errors import DigestMismatch, TooLarge
-from ropewalk.stores.packs import INDEX_HEAD_BYTES, KIND_NUMBERS, OFFSET_31_BITS, Kind, index_fits
+from ropewalk.stores.packindex import INDEX_HEAD_BYTES, OFFSET_31_BITS, index_fits
+from ropewalk.stores.packs import KIND_NUMBERS, Kind
 
 __all__ = ["PackFolder"]
 

@@ -12,8 +12,9 @@ import pytest
 
 from ropewalk.errors import DigestMismatch
 from ropewalk.stores import packread
+from ropewalk.stores.packindex import PackEntry, build_index
 from ropewalk.stores.packread import PackFolder
-from ropewalk.stores.packs import PackEntry, build_index, build_pack, object_id
+from ropewalk.stores.packs import build_pack, object_id
 
 
 def header(kind: int, size: int) -> bytes:

@@ -13,7 +13,8 @@ from types import ModuleType
 import pytest
 
 from ropewalk.stores import deflate, packs
-from ropewalk.stores.packs import build_index, build_pack, object_id, read_index
+from ropewalk.stores.packindex import build_index, read_index
+from ropewalk.stores.packs import build_pack, object_id
 
 CHANCE = random.Random(7)
 TEXTS = {
@@ -67,8 +68,8 @@ def test_git_finds_no_fault_in_a_pack_of_either_library(library, monkeypatch, tm
 
 def test_an_index_keeps_offsets_beyond_two_gigabytes():
     entries = [(bytes([n % 251]) * 20, n, 12 + n * (1 << 29)) for n in range(12)]
-    assert read_index(build_index(reversed(entries), bytes(20))) == sorted(entries)
+    assert list(read_index(build_index(reversed(entries), bytes(20)))) == sorted(entries)
 
 
 def test_a_pack_of_nothing_has_an_index_of_nothing():
-    assert read_index(build_pack([])[2]) == []
+    assert list(read_index(build_pack([])[2])) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 import time
 import zlib
@@ -23,7 +24,8 @@ from ropewalk.errors import (
 from ropewalk.stores.durable import Disk
 from ropewalk.stores.git import GitStore
 from ropewalk.stores.gitrollup import pack_count, roll_up
-from ropewalk.stores.packs import build_pack, object_id, read_index
+from ropewalk.stores.packindex import read_index
+from ropewalk.stores.packs import build_pack, object_id
 from ropewalk.stores.place import Place, make_place
 
 REF = "refs/gatos/shiplog/demo/head"
@@ -295,6 +297,37 @@ def test_packs_that_do_not_fit_into_one_become_several(store, place, monkeypatch
     roll_up(store.pack_folder, place.home / "locks", store.disk)
     assert 6 <= pack_count(store.pack_folder) <= 24
     assert all(GitStore(place).get(oid) == (kind, raw) for oid, kind, raw in everything)
+
+
+def test_an_object_of_several_packs_is_rolled_up_once(store, place):
+    shared = blob(b"in every pack")
+    objects = {}
+    for n in range(60):
+        batch = [blob(f"before {n}".encode()), shared, blob(f"behind {n}".encode() * n)]
+        objects.update({oid: (kind, raw) for oid, kind, raw in batch})
+        with store.put(batch):
+            pass
+    roll_up(store.pack_folder, place.home / "locks", store.disk)
+    listed = [
+        entry.oid for path in store.pack_folder.glob("*.idx") for entry in read_index(path.read_bytes())
+    ]
+    assert len(listed) == len(set(listed)) == len(objects)
+    assert {oid: GitStore(place).get(oid) for oid in objects} == objects
+    subprocess.run(["git", "-C", place.git_dir, "fsck", "--full", "--strict"], check=True)
+
+
+def test_a_pack_with_a_wrong_byte_is_left_as_it_is(store, place):
+    for n in range(60):
+        with store.put([blob(f"{n}".encode() * 30)]):
+            pass
+    damaged = sorted(store.pack_folder.glob("*.pack"))[7]
+    raw = bytearray(damaged.read_bytes())
+    raw[20] ^= 1
+    damaged.chmod(0o644)
+    damaged.write_bytes(raw)
+    assert roll_up(store.pack_folder, place.home / "locks", store.disk) > 40
+    assert damaged.read_bytes() == raw
+    assert damaged.with_suffix(".idx").exists()
 
 
 def test_kept_packs_are_not_rolled_up(store, place):
