@@ -7,17 +7,12 @@ the folder costs one rebuild.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import fcntl
 import hashlib
 import os
-import shutil
 import struct
-import subprocess
-import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +23,10 @@ import lmdb
 from ropewalk.errors import BrokenLink, HistoryRewritten, Unavailable
 from ropewalk.kernel import ulid
 from ropewalk.kernel.digest import ContentId
+from ropewalk.stores.gitindexfiles import borrow, give_back, private_folder, write_stamp
 
 __all__ = ["Extent", "GitIndex", "IndexedSlot"]
 
-FORMAT = b"1"
-MAP_BYTES = 64 << 30  # address space, not disk; about 100 bytes an event are used
 BATCH = 10_000  # records per transaction
 SPILL_BYTES_MAX = 1 << 20  # of a walk kept in memory, about 12,000 records; a longer one goes to a file
 RECORD = struct.Struct(">16s20s20s32s")  # ULID, commit, blob, content id
@@ -78,16 +72,16 @@ class GitIndex:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._name = (os.getpid(), str(folder.resolve()))
-        self._env = _borrow(self._name, folder)
+        self._env = borrow(self._name, folder)
 
     @classmethod
     def private(cls) -> GitIndex:
         """An index for this process only, for a repository beside which there is no room for one."""
-        return cls(_private_folder())
+        return cls(private_folder())
 
     def close(self) -> None:
         """Give the files back; the last one to do so closes them."""
-        _give_back(self._name)
+        give_back(self._name)
 
     def extent(self, ref: str) -> Extent:
         """What the index covers of a ref; nothing if it holds nothing, or nothing it can trust."""
@@ -264,7 +258,7 @@ class GitIndex:
     def _writing(self) -> Iterator[Any]:
         with self._transaction(write=True) as txn:
             yield txn
-        _write_stamp(self._folder)
+        write_stamp(self._folder)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[Any]:
@@ -330,110 +324,3 @@ def _rewritten(ref: str, expect: str, head: str | None) -> HistoryRewritten:
         expected=expect,
         got=head,
     )
-
-
-_open: dict[tuple[int, str], list[Any]] = {}  # process and folder → the environment, and how many use it
-_open_guard = threading.Lock()
-
-
-def _borrow(name: tuple[int, str], folder: Path) -> Any:
-    """LMDB allows one environment a process and folder; a child after `fork` needs its own."""
-    with _open_guard:
-        held = _open.get(name)
-        if held is None or not folder.is_dir():
-            held = _open[name] = [_open_or_rebuild(folder), 0]
-        held[1] += 1
-        return held[0]
-
-
-def _give_back(name: tuple[int, str]) -> None:
-    with _open_guard:
-        held = _open.get(name)
-        if held is None:
-            return
-        held[1] -= 1
-        if held[1] <= 0:
-            del _open[name]
-            if name[0] == os.getpid():  # a forked child must not close what its parent opened
-                held[0].close()
-
-
-PROBE = """
-import lmdb, os, sys
-folder = sys.argv[1]
-env = lmdb.open(folder, readonly=True, lock=False, map_size=int(sys.argv[2]))
-if (env.info()["last_pgno"] + 1) * env.stat()["psize"] > os.path.getsize(os.path.join(folder, "data.mdb")):
-    sys.exit(1)
-with env.begin() as txn:
-    sum(len(key) + len(value) for key, value in txn.cursor())
-"""
-
-
-def _sound(folder: Path) -> bool:
-    """Whether the files can be mapped into this process.
-
-    Damage to a memory-mapped file kills the process that reads it. So a file that is not as we left it is read
-    through by another process first; the stamp beside it says how we left it.
-    """
-    data = folder / "data.mdb"
-    if not data.exists() or _stamp_of(folder) == _read_stamp(folder):
-        return True
-    probe = subprocess.run(
-        [sys.executable, "-c", PROBE, str(folder), str(MAP_BYTES)], capture_output=True, check=False
-    )
-    return probe.returncode == 0
-
-
-def _stamp_of(folder: Path) -> str:
-    stat = (folder / "data.mdb").stat()
-    return f"{stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
-
-
-def _read_stamp(folder: Path) -> str:
-    with contextlib.suppress(OSError):
-        return (folder / "stamp").read_text(encoding="ascii", errors="replace")
-    return ""
-
-
-def _write_stamp(folder: Path) -> None:
-    beside = folder / f"stamp.{os.getpid()}.{threading.get_ident()}"
-    try:
-        beside.write_text(_stamp_of(folder), encoding="ascii")
-        beside.replace(folder / "stamp")
-    except OSError:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-
-
-def _open_or_rebuild(folder: Path) -> Any:
-    try:
-        if not _sound(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-        env = _open_environment(folder)
-        with env.begin(write=True) as txn:
-            known = txn.get(b"format")
-            if known is None:
-                txn.put(b"format", FORMAT)
-            elif known != FORMAT:
-                raise lmdb.InvalidError("another format")
-        _write_stamp(folder)
-        env.reader_check()  # slots of killed readers
-        return env
-    except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError, lmdb.PageNotFoundError):
-        shutil.rmtree(folder, ignore_errors=True)
-        return _open_environment(folder)
-    except (lmdb.Error, OSError):
-        # A repository we may not write to is still readable: index it for this process only.
-        return _open_environment(_private_folder())
-
-
-def _private_folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="ropewalk-index-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
-def _open_environment(folder: Path) -> Any:
-    folder.mkdir(parents=True, exist_ok=True)
-    # No meta sync: the last transaction may be lost in a power cut, never the consistency of the rest.
-    return lmdb.open(str(folder), map_size=MAP_BYTES, metasync=False, max_readers=512, meminit=False)
