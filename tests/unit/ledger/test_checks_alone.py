@@ -1,0 +1,428 @@
+"""Every check refuses by itself: each of these is wrong in one thing only, which no other check would notice."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from dataclasses import replace
+from typing import Any
+
+import cbor2
+import pytest
+from tests.unit.ledger.attesting import PCR0, Authority, attested, dsse, es384, nitro, nitro_document
+from tests.unit.ledger.bundling import export, failed, pack, signed, tar_of, unpack, verdict
+from tests.unit.ledger.making import ADA, NODE, NOON_NS, P256, chain_of_blocks, changed, observed
+
+from ropewalk.errors import BrokenLink, DigestMismatch, Invalid, InvalidProof, SigInvalid
+from ropewalk.kernel import jcs, merkle
+from ropewalk.kernel.digest import Tag
+from ropewalk.kernel.keys import Signature
+from ropewalk.ledger.block import (
+    GENESIS,
+    HEADER_BYTES_MAX,
+    Block,
+    BlockRecord,
+    Header,
+    check_contents,
+    check_link,
+    check_signature,
+    find_fork,
+    parse_record,
+    seal,
+)
+from ropewalk.ledger.bundle import MANIFEST, SIGNATURE
+from ropewalk.ledger.envelope import MINIMUM_SIGNED, Envelope, parse, parse_stored
+from ropewalk.ledger.evidence import DOCUMENT_BYTES_MAX, SIGNATURES_MAX, EvidenceTrust, check_evidence
+from ropewalk.ledger.evidencecheck import SNAPSHOT_TYPE, EvidenceTally
+from ropewalk.ledger.policy import STRICT, Policy, parse_policy
+from ropewalk.ledger.proof import Proof, parse_proof, verify_proof
+from ropewalk.ledger.rules import CHAIN_MAX, Context, judge
+from ropewalk.ledger.trust import EvidencePins, Trust
+from ropewalk.ledger.verify import Seen
+
+BLOCKS = chain_of_blocks(3)
+
+
+def resealed(header: Header, block: Block = BLOCKS[0]) -> Block:
+    """The block under another header, signed again by its own key."""
+    signature = Signature(NODE.alg, NODE.sign(Tag.BLOCK_SIGNATURE + header.encode()))
+    record: dict[str, Any] = {
+        "header": header.to_json(),
+        "signature": signature.to_json(),
+        "signer": NODE.public.to_json(),
+    }
+    return Block(BlockRecord(header, signature, NODE.public, jcs.encode(record)), block.envelopes)
+
+
+# --- blocks ---
+
+
+def test_the_right_hash_below_does_not_excuse_a_wrong_height():
+    below = BLOCKS[0].header
+    with pytest.raises(BrokenLink, match="stands where block 1 belongs"):
+        check_link(below, replace(BLOCKS[1].header, height=2))
+    with pytest.raises(BrokenLink, match="stands where block 0 belongs"):
+        check_link(None, replace(BLOCKS[0].header, height=1))
+
+
+def test_the_right_height_does_not_excuse_a_wrong_hash_below():
+    with pytest.raises(BrokenLink, match="below it"):
+        check_link(BLOCKS[0].header, replace(BLOCKS[1].header, prev_block_hash=GENESIS))
+    with pytest.raises(BrokenLink, match="below it"):
+        check_link(None, replace(BLOCKS[0].header, prev_block_hash=bytes([1] * 32)))
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_the_right_root_does_not_excuse_a_wrong_count(count):
+    """The count is what sizes of proofs are taken from."""
+    wrong = resealed(replace(BLOCKS[0].header, envelope_count=count))
+    check_signature(wrong.record, [NODE.public])
+    with pytest.raises(DigestMismatch) as caught:
+        check_contents(wrong)
+    assert caught.value.fields["where"] == "envelope_count"
+
+
+def test_a_seal_that_holds_under_another_algorithm_s_name_is_refused():
+    record = BLOCKS[0].record
+    check_signature(record)
+    with pytest.raises(SigInvalid, match="p256 signature of a ed25519 key"):
+        check_signature(replace(record, signature=Signature("p256", record.signature.raw)))
+
+
+def test_a_header_too_large_to_be_anchored_is_refused():
+    small = replace(BLOCKS[0].header, integrity_proof="x" * 1_000)
+    assert parse_record(resealed(small).record.raw).header == small
+    large = replace(BLOCKS[0].header, integrity_proof="x" * HEADER_BYTES_MAX)
+    with pytest.raises(Invalid, match="at most"):
+        parse_record(resealed(large).record.raw)
+
+
+def test_a_block_record_holds_three_members_and_no_fourth():
+    value: Any = jcs.parse(BLOCKS[0].record.raw)
+    with pytest.raises(Invalid, match="exactly"):
+        parse_record(jcs.encode({**value, "more": 1}))
+
+
+def test_the_same_height_of_two_channels_is_no_fork():
+    other = chain_of_blocks(1, channel="ea.other")[0]
+    assert other.hash != BLOCKS[0].hash
+    assert find_fork(BLOCKS[0].record, other.record) is None
+
+
+# --- rules ---
+
+
+def status(envelope: Envelope, rule: int, context: Context) -> str:
+    return judge(envelope, context).findings[rule - 1].status
+
+
+def test_a_signature_that_holds_under_another_algorithm_s_name_fails_rule_2():
+    """The name of the algorithm stands outside what is signed; both keys have 33 bytes."""
+    one = observed(key=P256)
+    value = {**one.value, "signature": {**one.value["signature"], "alg": "secp256k1"}}
+    assert status(one, 2, Context()) == "passed"
+    assert status(parse(jcs.encode(value)), 2, Context()) == "failed"
+
+
+def test_a_chain_longer_than_anybody_looks_up_fails_rule_3():
+    def chained(length: int) -> Envelope:
+        names = [number.to_bytes(32, "big").hex() for number in range(length - 1)]
+        return changed(observed(correlation_id="c"), causality_chain=[*names, "c"])
+
+    for context in (Context(), Context(Seen())):
+        assert status(chained(CHAIN_MAX), 3, context) == "not_checked"
+        assert status(chained(CHAIN_MAX + 1), 3, context) == "failed"
+
+
+def test_an_ancestor_named_twice_fails_rule_3_also_where_nobody_knows_it():
+    twice = changed(observed(correlation_id="c"), causality_chain=["aa" * 32, "aa" * 32, "c"])
+    for context in (Context(), Context(Seen())):
+        assert status(twice, 3, context) == "failed"
+
+
+@pytest.mark.parametrize("kind", ["Command", "Result"])
+def test_a_command_or_result_without_correlation_id_fails_rule_3_without_a_channel_too(kind):
+    for context in (Context(), Context(Seen())):
+        assert status(observed(event_class=kind), 3, context) == "failed"
+
+
+def proved(**members: Any) -> Envelope:
+    """An envelope with a Merkle proof over its own payload hash: a tree of one leaf."""
+    leaf = observed().payload_hash.hex()
+    proof = {"leaf": leaf, "index": 0, "size": 1, "path": [], "root": leaf, **members}
+    text = b64encode(jcs.encode(proof)).decode()
+    return observed(integrity_proof={"type": "merkle", "proof": text})
+
+
+def test_a_proof_may_lead_to_the_payload_hash_and_its_hashes_have_one_spelling():
+    assert status(proved(), 7, Context(Seen())) == "passed"
+    in_capitals = observed().payload_hash.hex().upper()
+    assert in_capitals != in_capitals.lower()
+    assert status(proved(leaf=in_capitals, root=in_capitals), 7, Context(Seen())) == "failed"
+
+
+def test_an_ancestor_in_capitals_is_no_id():
+    seen = Seen()
+    parent = observed(correlation_id="c")
+    seen.remember(parent, 0, 0)
+    child = observed(1, parent=parent)
+    assert status(child, 3, Context(seen)) == "passed"
+    shouted = changed(child, causality_chain=[parent.hex_id.upper(), "c"])
+    assert status(shouted, 3, Context(seen)) == "not_checked"
+
+
+@pytest.mark.parametrize(
+    ("decision", "found"), [("allow", "passed"), ("audit", "failed"), ("deny", "failed")]
+)
+def test_only_allow_lets_an_alert_be_said_again(decision, found):
+    seen = Seen()
+    seen.remember(observed(event_class="Alert", correlation_id="a"), 0, 0)
+    again = observed(
+        1, event_class="Alert", correlation_id="a", policy_tag={"policy_hash": "x", "decision": decision}
+    )
+    assert status(again, 8, Context(seen)) == found
+
+
+@pytest.mark.parametrize(("found", "outcome"), [("passed", "allow"), ("not_checked", "audit")])
+def test_evidence_counts_as_checked_only_where_it_passed(found, outcome):
+    one = observed(evidence={"format": "tee.report", "evidence_hash": "0" * 64})
+    decision = judge(one, Context(policy=STRICT, evidence=lambda _: (found, "said"))).decision
+    assert decision is not None and decision.outcome == outcome
+
+
+# --- proofs ---
+
+
+def proof_of(envelope: bytes) -> Proof:
+    """What a node that seals anything would hand out."""
+    block = seal(
+        NODE,
+        channel="ea.core",
+        height=0,
+        prev_block_hash=GENESIS,
+        envelopes=[envelope, observed(9).raw],
+        timestamp_ns=NOON_NS,
+    )
+    stored = parse_stored(envelope)
+    path = merkle.inclusion_proof([stored.id, observed(9).id], 0)
+    return Proof(stored, 0, path, block.record, 0, stored.hex_id)
+
+
+@pytest.mark.parametrize(
+    ("change", "step"),
+    [({"payload": {"n": 1}}, "payload_hash"), ({"event_type": "forged"}, "envelope_signature")],
+)
+def test_a_trusted_seal_does_not_excuse_an_envelope_that_does_not_hold(change, step):
+    trust = Trust((NODE.public,), ())
+    good = observed().value
+    assert verify_proof(proof_of(jcs.encode(good)), trust).ok
+    report = verify_proof(proof_of(jcs.encode({**good, **change})), trust)
+    assert [each.name for each in report.steps if each.status == "failed"] == [step]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"path": ["00" * 32] * 65},
+        {"path": ["AB" * 32]},
+        {"path": ["ab" * 31]},
+        {"index": -1},
+        {"index": True},
+        {"height": -1},
+        {"version": 2},
+        {"version": True},
+    ],
+)
+def test_a_proof_file_of_another_form_is_refused_before_it_is_judged(change):
+    value: Any = jcs.parse(proof_of(observed().raw).to_bytes())
+    assert parse_proof(jcs.encode(value))
+    with pytest.raises(InvalidProof):
+        parse_proof(jcs.encode({**value, **change}))
+
+
+# --- policies ---
+
+
+def policy(*rules: dict[str, Any]) -> Policy:
+    numbered = [{"id": f"r{i}", "name": "n", "version": 1, **rule} for i, rule in enumerate(rules)]
+    return parse_policy(jcs.encode({"version": 1, "rules": numbered}))
+
+
+def restricted(**members: Any) -> Envelope:
+    tag = {"level": "restricted", **members.pop("tag", {})}
+    return observed(confidentiality=tag, **members)
+
+
+LEVEL = {"kind": "confidentiality", "decision": "allow", "level": "restricted", "requires": []}
+
+
+def test_a_policy_that_says_nothing_about_restricted_envelopes_denies_them():
+    assert policy().decide(restricted()).outcome == "deny"
+    assert policy(LEVEL).decide(restricted()).outcome == "allow"
+    elsewhere = policy({**LEVEL, "when": {"domains": ["other"]}})
+    assert elsewhere.decide(restricted()).outcome == "deny"
+    assert elsewhere.decide(restricted(domain="other")).outcome == "allow"
+
+
+@pytest.mark.parametrize(
+    ("need", "tag", "members"),
+    [
+        ("key_ref", {"key_ref": "k"}, {}),
+        ("enclave_ref", {"enclave_ref": "e"}, {}),
+        ("detached", {}, {"payload": {"secret": 1}, "detached": {"locator": "file:///x"}}),
+    ],
+)
+def test_a_level_without_what_it_requires_is_denied_whatever_the_rule_decides(need, tag, members):
+    for decision in ("allow", "audit"):
+        rules = policy({**LEVEL, "decision": decision, "requires": [need]})
+        assert rules.decide(restricted()).outcome == "deny"
+        assert rules.decide(restricted(tag=tag, **members)).outcome == decision
+
+
+@pytest.mark.parametrize(
+    ("when", "meant"),
+    [
+        ({"domains": ["builds"]}, {"domain": "builds"}),
+        ({"classes": ["Alert"]}, {"event_class": "Alert"}),
+        ({"types": ["deploy.*"]}, {"event_type": "deploy.web"}),
+    ],
+)
+def test_a_rule_speaks_only_of_what_it_is_narrowed_to(when, meant):
+    rules = policy({"kind": "correlation", "decision": "deny", "when": when})
+    assert rules.decide(observed()).outcome == "allow"
+    assert rules.decide(observed(**meant)).outcome == "deny"
+
+
+def test_naming_another_policy_is_not_naming_this_one():
+    rules = policy({"kind": "policy_tag", "decision": "deny"})
+    assert rules.decide(observed(policy_tag={"policy_hash": rules.hash.hex()})).outcome == "allow"
+    assert rules.decide(observed(policy_tag={"policy_hash": STRICT.hash.hex()})).outcome == "deny"
+
+
+def test_two_rules_of_one_id_are_refused():
+    rule = {"kind": "correlation", "decision": "deny", "id": "same"}
+    with pytest.raises(Invalid, match="share an id"):
+        policy(rule, rule)
+
+
+def test_listed_fields_must_be_signed_and_others_need_not():
+    one = observed(correlation_id="c", signed_fields=MINIMUM_SIGNED)
+    for field, outcome in (("correlation_id", "deny"), ("policy_tag", "allow"), ("domain", "allow")):
+        rules = policy({"kind": "signed_fields", "decision": "deny", "fields": [field]})
+        assert rules.decide(one).outcome == outcome
+
+
+# --- evidence ---
+
+ROOT = Authority("root")
+LEAF = Authority("leaf", ROOT, ca=False)
+TRUST = EvidenceTrust(
+    (ROOT.certificate,), (ADA.public,), frozenset({"https://builder.example/v1"}), {0: frozenset({PCR0})}
+)
+
+
+def judged(
+    envelope: Envelope, trust: EvidenceTrust = TRUST, at_ns: int = NOON_NS, **more: Any
+) -> tuple[str, str]:
+    return check_evidence(envelope, trust, at_ns, **more)
+
+
+def test_a_report_without_the_nonce_that_was_asked_for_is_refused():
+    fresh = attested({**dsse(ADA), "freshness": {"nonce": "0a0b"}}, "slsa.v1")
+    assert judged(fresh)[0] == "passed"
+    assert judged(fresh, nonce=b"\x0a\x0b")[0] == "passed"
+    found, detail = judged(fresh, nonce=b"\x0c")
+    assert found == "failed" and "asked for" in detail
+
+
+def test_a_document_from_the_future_is_refused_beyond_five_minutes():
+    aged = replace(TRUST, max_age_s=60)
+    envelope = nitro(nitro_document(LEAF, [ROOT]))
+    assert judged(envelope, aged, NOON_NS - 300 * 10**9)[0] == "passed"
+    assert judged(envelope, aged, NOON_NS - 301 * 10**9)[0] == "failed"
+
+
+def signed_document(protected: dict[int, Any], tag: int | None = None) -> bytes:
+    """An honest document under a protected header of our choice."""
+    _, _, payload, _ = cbor2.loads(nitro_document(LEAF, [ROOT]))
+    head = cbor2.dumps(protected)
+    signature = es384(LEAF.key, cbor2.dumps(["Signature1", head, b"", payload]))
+    value: Any = [head, {}, payload, signature]
+    return cbor2.dumps(value if tag is None else cbor2.CBORTag(tag, value))
+
+
+def test_a_document_is_signed_with_es384_and_its_header_says_nothing_else():
+    assert judged(nitro(signed_document({1: -35})))[0] == "passed"
+    for wrong in ({1: -35, 2: [4]}, {1: -7}, {}):
+        found, detail = judged(nitro(signed_document(wrong)))
+        assert found == "failed" and "ES384" in detail
+
+
+def test_a_document_under_another_tag_is_no_sign1():
+    assert judged(nitro(signed_document({1: -35}, 18)))[0] == "passed"
+    for tag in (17, 98):
+        found, detail = judged(nitro(signed_document({1: -35}, tag)))
+        assert found == "failed" and "COSE_Sign1" in detail
+
+
+def test_a_document_beyond_its_bound_is_not_even_read():
+    found, detail = judged(nitro(bytes(DOCUMENT_BYTES_MAX + 1)))
+    assert found == "failed" and "at most" in detail
+
+
+def test_more_signatures_than_anybody_makes_are_not_tried():
+    report = dsse(ADA)
+    (signature,) = report["signatures"]
+    many = {**report, "signatures": [signature] * SIGNATURES_MAX}
+    assert judged(attested(many, "slsa.v1"))[0] == "passed"
+    found, detail = judged(attested({**many, "signatures": [*many["signatures"], signature]}, "slsa.v1"))
+    assert found == "failed" and "signatures are expected" in detail
+
+
+def test_a_freshness_nobody_can_read_is_refused():
+    wrongs: tuple[Any, ...] = ("soon", [], 5)
+    for wrong in wrongs:
+        assert judged(attested({**dsse(ADA), "freshness": wrong}, "slsa.v1"))[0] == "failed"
+
+
+def test_a_snapshot_vouches_for_itself_only_with_the_key_that_seals():
+    trust = Trust((NODE.public,), (), evidence=EvidencePins((ADA.public,), ("https://builder.example/v1",)))
+    by_others = changed(attested(dsse(ADA), "slsa.v1"), event_type=SNAPSHOT_TYPE)
+    assert EvidenceTally(trust).judge(by_others, NOON_NS)[0] == "passed"  # by who is pinned, as all evidence
+    nobody = Trust((NODE.public,), ())
+    assert EvidenceTally(nobody).judge(by_others, NOON_NS)[0] == "not_checked"
+    sealer = NODE.public.to_json()
+    own = changed(attested(dsse(NODE), "slsa.v1"), NODE, event_type=SNAPSHOT_TYPE, origin_identity=sealer)
+    assert EvidenceTally(nobody).judge(own, NOON_NS)[0] == "passed"
+
+
+# --- bundles ---
+
+
+def test_a_manifest_signed_under_another_algorithm_s_name_is_refused(tmp_path):
+    path = export(tmp_path / "x.tar.zst")
+    members = unpack(path)
+    value: Any = jcs.parse(members[SIGNATURE])
+    pack(path, tar_of({**members, SIGNATURE: jcs.encode({**value, "alg": "p256"})}))
+    assert failed(verdict(path)) == {"bundle_signature"}
+
+
+def test_the_manifest_says_the_size_of_every_file(tmp_path):
+    path = export(tmp_path / "x.tar.zst")
+    members = unpack(path)
+    files: Any = jcs.parse(members[MANIFEST])
+    listed = [{**each, "bytes": each["bytes"] + (number == 2)} for number, each in enumerate(files["files"])]
+    pack(path, tar_of(signed(members)))
+    assert verdict(path).ok
+    pack(path, tar_of(signed(members, files=listed)))
+    assert failed(verdict(path)) == {"bundle_signature"}
+
+
+@pytest.mark.parametrize("act", ["turn", "add"])
+def test_the_manifest_lists_the_files_of_its_range_in_their_order_and_no_other(tmp_path, act):
+    path = export(tmp_path / "x.tar.zst")
+    members = unpack(path)
+    manifest: Any = jcs.parse(members[MANIFEST])
+    files = manifest["files"]
+    more = {"name": "blocks/0000000099.jsonl", "blake3": "0" * 64, "bytes": 0}
+    pack(path, tar_of(signed(members, files=files[::-1] if act == "turn" else [*files, more])))
+    assert failed(verdict(path)) == {"bundle_signature"}

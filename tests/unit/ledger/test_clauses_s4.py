@@ -1,0 +1,173 @@
+"""Clauses of S4 that need a provocation of their own: each test breaks if its clause does."""
+
+from __future__ import annotations
+
+import copy
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.ledger.making import changed, command, observed, opened, resigned
+
+from ropewalk.errors import InvalidEnvelope, RopewalkError
+from ropewalk.kernel import cbor, jcs
+from ropewalk.ledger.envelope import DEFAULT_SIGNED, STRICT_SIGNED, parse, parse_cbor, parse_stored
+from ropewalk.ledger.policy import parse_policy
+from ropewalk.ledger.rules import RULES, Context, judge
+from ropewalk.ledger.verify import Seen
+from ropewalk.node.ledger import verify_blocks
+
+VECTORS = Path(__file__).parents[3] / "vectors" / "ledger_rules"
+REF = {"locator": "https://payloads.example/x", "content_type": "text/plain", "bytes": 3}
+OBJECTS: dict[str, dict[str, Any]] = {
+    "attestation_evidence": {"format": "slsa.v1", "evidence_hash": "0" * 64},
+    "payload_ref": REF,
+    "integrity_proof": {"type": "snark", "proof": "AA=="},
+    "confidentiality_tag": {"level": "internal", "key_ref": "k", "enclave_ref": "e"},
+    "policy_tag": {"policy_hash": "00", "policy_version": "1", "decision": "audit"},
+}
+
+
+def cases() -> list[Any]:
+    return [
+        pytest.param(case, id=f"{path.stem}-{case['name']}")
+        for path in sorted(VECTORS.glob("*.json"))
+        for case in json.loads(path.read_text(encoding="utf-8"))["cases"]
+        if "envelope" in case["input"]
+    ]
+
+
+@pytest.mark.parametrize("case", cases())
+def test_the_eight_rules_find_the_same_in_cbor_as_in_json(case):
+    given, wanted = case["input"], case.get("expect") or case["error"]
+    wire = cbor.encode(given["envelope"])
+    if "code" in wanted:
+        with pytest.raises(RopewalkError) as caught:
+            parse_cbor(wire)
+        assert caught.value.exit_code == 8
+        return
+    one = parse_cbor(wire)
+    assert one.raw == parse(jcs.encode(given["envelope"])).raw
+    seen = Seen()
+    for number, value in enumerate(given.get("history", [])):
+        seen.remember(parse_cbor(cbor.encode(value)), 0, number)
+    for block in given.get("roots", []):
+        seen.remember_root(bytes.fromhex(block["root"]), block["envelope_count"])
+    policy = parse_policy(jcs.encode(given["policy"])) if given.get("policy") else None
+    finding = RULES[wanted["rule"] - 1](one, Context(seen, policy))
+    assert (finding.rule, finding.status) == (wanted["rule"], wanted["status"]), finding.detail
+
+
+def test_the_default_order_of_signed_fields_is_the_specifications():
+    assert ", ".join(DEFAULT_SIGNED) == (
+        "protocol_version, domain, event_class, event_type, correlation_id, causality_chain, timestamp, "
+        "origin_identity, payload_hash, integrity_proof, confidentiality_tag, policy_tag"
+    )
+    assert STRICT_SIGNED[: len(DEFAULT_SIGNED)] == DEFAULT_SIGNED
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_optional_objects_are_closed_and_may_be_null(name):
+    bare = observed()
+    members: dict[str, Any] = {name: OBJECTS[name]}
+    given = changed(bare, **members)
+    assert parse_stored(given.raw).value[name] == OBJECTS[name]
+    members[name] = {**OBJECTS[name], "more": 1}
+    with pytest.raises(InvalidEnvelope) as caught:
+        changed(bare, **members)
+    assert caught.value.fields["where"].startswith(f"/{name}")
+    assert parse(jcs.encode({**bare.value, name: None})) == bare
+
+
+@pytest.mark.parametrize("name", ["origin_identity", "signature"])
+def test_required_objects_are_closed_and_never_null(name):
+    value = copy.deepcopy(observed(label="Ada").value)
+    assert parse(jcs.encode(value)).value["origin_identity"]["label"] == "Ada"
+    for wrong in ({**value[name], "more": 1}, None):
+        with pytest.raises(InvalidEnvelope):
+            parse(jcs.encode({**value, name: wrong}))
+
+
+WORDS = {
+    ("event_class",): (
+        "Command", "Observation", "Result", "Alert", "Attestation", "CapabilityAdvertisement",
+    ),
+    ("confidentiality_tag", "level"): ("public", "internal", "confidential", "restricted"),
+    ("integrity_proof", "type"): ("merkle", "snark", "lattice"),
+    ("policy_tag", "decision"): ("allow", "audit", "deny"),
+    ("attestation_evidence", "format"): ("tee.report", "slsa.v1", "snark.v1"),
+}  # fmt: skip
+
+
+def with_word(way: tuple[str, ...], word: Any) -> dict[str, Any]:
+    value = copy.deepcopy({**observed(correlation_id="c").value, **OBJECTS})
+    inner = value
+    for step in way[:-1]:
+        inner = inner[step]
+    inner[way[-1]] = word
+    return value
+
+
+@pytest.mark.parametrize("way", WORDS, ids="/".join)
+def test_enumerations_hold_their_words_and_no_other(way):
+    for word in WORDS[way]:
+        assert parse(resigned(with_word(way, word)))
+    for wrong in ("", WORDS[way][0].swapcase(), WORDS[way][0] + " ", "other", None):
+        with pytest.raises(InvalidEnvelope):
+            parse(resigned(with_word(way, wrong)))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("domain", ""),
+        ("event_type", ""),
+        ("protocol_version", "1.0"),
+        ("protocol_version", "1.0.0-rc1"),
+        ("protocol_version", "v1.0.0"),
+        ("payload_hash", "0" * 63),
+        ("payload_hash", "g" * 64),
+    ],
+)
+def test_patterns_and_least_lengths_are_kept(name, wrong):
+    with pytest.raises(InvalidEnvelope) as caught:
+        parse(resigned({**observed().value, name: wrong}))
+    assert caught.value.fields["where"] == f"/{name}"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"content_type": "text/plain"}, {**REF, "bytes": -1}, {"locator": "no uri"}]
+)
+def test_a_place_of_a_payload_has_a_uri_and_perhaps_type_and_size(wrong):
+    for good in (REF, {"locator": "file:///x"}):
+        assert changed(observed(), payload_ref=good).value["payload_ref"] == good
+    with pytest.raises(InvalidEnvelope):
+        changed(observed(), payload_ref=wrong)
+
+
+def test_what_a_locator_or_a_verification_service_names_is_never_asked_for(tmp_path, monkeypatch):
+    evidence = {**OBJECTS["attestation_evidence"], "verification_service": "https://attest.example/verify"}
+    away = observed(payload={"secret": 1}, detached=REF, evidence=evidence)
+
+    def asked(*_args: object, **_options: object) -> None:
+        raise AssertionError("somebody was asked")
+
+    with monkeypatch.context() as patched, opened(tmp_path) as ledger:
+        for name in ("socket", "create_connection", "getaddrinfo"):
+            patched.setattr(socket, name, asked)
+        assert judge(away, Context()).ok
+        assert ledger.log.submit(away.raw).height == 0
+        assert verify_blocks(tmp_path, "ea.core", deep=True).ok
+
+
+def test_a_result_made_from_its_command_names_it_and_continues_its_chain():
+    ask = command("c-1")
+    done = observed(event_class="Result", event_type="test.done", parent=ask)
+    assert done.correlation_id == "c-1"
+    assert done.causality_chain == (ask.hex_id, "c-1")
+    seen = Seen()
+    assert judge(done, Context(seen)).findings[2].status == "failed"  # no Command yet
+    seen.remember(ask, 0, 0)
+    assert judge(done, Context(seen)).findings[2].status == "passed"
