@@ -13,7 +13,7 @@ import pytest
 
 from ropewalk.pipeline.offsets import Offset
 from ropewalk.pipeline.report import render
-from ropewalk.pipeline.warehouse import GROWING, Manifest, Warehouse
+from ropewalk.pipeline.warehouse import Manifest, Warehouse
 from tests.browser.chromium import Page, browser, find
 
 pytestmark = [
@@ -44,9 +44,7 @@ def warehouse(path: Path, tables: dict[str, dict[str, list[Any]]]) -> Warehouse:
         staged = store.staging(name)
         staged.mkdir(parents=True)
         pq.write_table(pa.table(columns), staged / "part-0.parquet")
-        place = store.batch_folder(name, 1) if name in GROWING else store.path / name
-        store.put_in_place(name, place)
-        files[name] = store.files_in(place)
+        files[name] = store.put_in_place(name, 1)
     store.commit(Manifest(1, None, "/srv/shop.git", "strict", 0, Offset(), Offset(), (), files))
     return store
 

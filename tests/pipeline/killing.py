@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,13 @@ import pyarrow.parquet as pq
 
 from ropewalk.pipeline import to_arrow
 from ropewalk.pipeline.offsets import Offset
-from ropewalk.pipeline.warehouse import Warehouse
+from ropewalk.pipeline.warehouse import Manifest, StoredFile, Warehouse
 from tests.pipeline.world import World
 
 __all__ = [
+    "Crash",
     "Driver",
+    "Mortal",
     "check_recorded",
     "ending",
     "executors_of",
@@ -40,6 +42,39 @@ __all__ = [
 ROOT = Path(__file__).parents[2]
 KEY = ["engine", "topic", "entry_id", "content_id", "position"]
 BEGUN, DONE = b"begun\n", b"done\n"
+
+
+class Crash(BaseException):
+    """The process is gone: nobody catches this."""
+
+
+class Mortal(Warehouse):
+    """A warehouse whose writer dies before its n-th step: a table put in place, the manifest, old files removed."""
+
+    def __init__(self, path: Path, lives: int) -> None:
+        super().__init__(path)
+        self.lives = lives
+        self.committing = False
+
+    def _step(self) -> None:
+        self.lives -= 1
+        if self.lives < 0:
+            raise Crash
+
+    def put_in_place(self, table: str, number: int) -> tuple[StoredFile, ...]:
+        self._step()
+        return super().put_in_place(table, number)
+
+    def commit(self, manifest: Manifest) -> None:
+        self._step()
+        self.committing = True
+        super().commit(manifest)
+        self.committing = False
+
+    def _drop(self, names: Iterable[str], manifests: list[Manifest]) -> None:
+        if self.committing:
+            self._step()
+        super()._drop(names, manifests)
 
 
 class Driver:

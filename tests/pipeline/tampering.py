@@ -21,7 +21,7 @@ class Tampering:
     """One lie: what is done, to which engine, and how many rows may still be believed."""
 
     engine: str
-    act: Callable[[World], None]
+    act: Callable[[World], object]
     left: int
     refused_always: bool = False
 
@@ -174,6 +174,29 @@ def drop_arrival(world: World) -> None:
     tables.close()
 
 
+def replace_arrival(world: World) -> None:
+    """A message that is said to have arrived in the place of another."""
+    tables = LmdbTables(topic_folder(world.place.home, "com.example.chat"), TABLES)
+
+    def body(view: object) -> None:
+        arrived = sorted(view.scan("arrivals"))  # type: ignore[attr-defined]
+        view.put("arrivals", arrived[4][0], arrived[1][1])  # type: ignore[attr-defined]
+
+    tables.transact(body)
+    tables.close()
+
+
+def tear_ref(world: World) -> None:
+    """A ref whose file a crash left without its value, on a clone that has no index yet."""
+    (world.place.git_dir / "refs/gatos/shiplog/prod/head").write_bytes(bytes(41))
+    for memory in ("index", "seen"):
+        shutil.rmtree(world.place.home / memory, ignore_errors=True)
+
+
+def tear_settings(world: World) -> None:
+    (world.place.home / "ledger" / "ea.core" / "channel.json").write_bytes(b"")
+
+
 def forge_message(world: World) -> None:
     """A signature nobody made, in the bytes of a message; its id changes with it, the log's do not."""
     raws: list[bytes] = []
@@ -182,15 +205,17 @@ def forge_message(world: World) -> None:
     _alter(world, lambda raw: raw[:-1] + bytes((raw[-1] ^ 1,)) if raw == last else None)
 
 
-def lose_commit(world: World) -> None:
-    """Other bytes under the name of the fifth commit of prod, on a clone that has no index yet."""
-    found = _git(world, "rev-parse", "refs/gatos/shiplog/prod/head~7")
+def lose_commit(world: World, name: str = "refs/gatos/shiplog/prod/head~7") -> Callable[[], int]:
+    """Other bytes under the name of a commit, on a clone that has no index yet; what is returned brings it back."""
+    found = _git(world, "rev-parse", name)
     unpack(world)
     path = world.place.git_dir / "objects" / found[:2] / found[2:]
     path.chmod(0o644)
+    before = path.read_bytes()
     path.write_bytes(zlib.compress(b"blob 2\x00{}"))
     for memory in ("index", "seen"):
         shutil.rmtree(world.place.home / memory, ignore_errors=True)
+    return lambda: path.write_bytes(before)
 
 
 def rewrite_history(world: World) -> None:
@@ -253,11 +278,14 @@ TAMPERINGS: dict[str, Tampering] = {
     "changed blob": Tampering("gitlog", replace_blob, 19),
     "dropped commits": Tampering("gitlog", drop_commits, 0, refused_always=True),
     "lost commit": Tampering("gitlog", lose_commit, 15),
+    "torn ref": Tampering("gitlog", tear_ref, 8),
+    "torn settings": Tampering("ledger", tear_settings, 0),
     "changed message": Tampering("gossip", change_message, 6),
     "dropped message": Tampering("gossip", drop_message, 5),
     "forged message": Tampering("gossip", forge_message, 6),
     "doubled arrival": Tampering("gossip", double_arrival, 7),
+    "replaced arrival": Tampering("gossip", replace_arrival, 6),
     "dropped arrival": Tampering("gossip", drop_arrival, 6),
 }
 
-__all__ = ["TAMPERINGS", "Tampering", "rewrite_block", "rewrite_history", "unpack"]
+__all__ = ["TAMPERINGS", "Tampering", "lose_commit", "rewrite_block", "rewrite_history", "unpack"]

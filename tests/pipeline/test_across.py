@@ -6,15 +6,20 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+from ropewalk.errors import Conflict, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.ledger.block import GENESIS, Block, seal
 from ropewalk.ledger.envelope import Envelope
 from ropewalk.ledger.verify import check_channel
 from ropewalk.node.ledger import create_channel, open_channel
+from ropewalk.pipeline.ingest import Ingest
 from ropewalk.pipeline.verify import verify_logs
-from ropewalk.stores.segments import Writer
+from ropewalk.pipeline.verifytables import verify_tables
+from ropewalk.pipeline.warehouse import Warehouse
+from ropewalk.stores.segments import Segments, Writer
 from tests.pipeline.world import NODE, World
 from tests.unit.ledger.making import changed, command, observed
 
@@ -46,11 +51,15 @@ def alert(number: int, **more: Any) -> Envelope:
 
 
 def sealed(world: World, channel: str, *blocks: list[bytes]) -> None:
-    """A channel whose own key has sealed what its log would have refused."""
-    create_channel(world.place.home, channel, "node", NODE.public)
-    below = GENESIS
-    with Writer(world.place.home / "ledger" / channel, after=None, height=0) as writer:
-        for height, envelopes in enumerate(blocks):
+    """A channel whose own key has sealed what its log would have refused; more of it, if it is there already."""
+    folder = world.place.home / "ledger" / channel
+    if not folder.exists():
+        create_channel(world.place.home, channel, "node", NODE.public)
+    stored = list(Segments(folder).scan())
+    below = Block.from_lines(stored[-1].lines).hash if stored else GENESIS
+    after = stored[-1].place if stored else None
+    with Writer(folder, after=after, height=len(stored)) as writer:
+        for height, envelopes in enumerate(blocks, len(stored)):
             made = seal(
                 NODE,
                 channel=channel,
@@ -127,3 +136,45 @@ def test_a_fault_of_a_block_alone_comes_first_if_it_stands_first(spark: Any, tmp
     report, _ = verify_logs(spark, world.path, rows_per_range=1)
     assert (report.logs[0].entry, report.logs[0].detail) == one_process(world, "c")
     assert str(report.logs[0].entry).startswith("block 1")
+
+
+def test_ingest_puts_aside_what_only_shows_between_blocks_however_it_is_cut(spark: Any, tmp_path: Path):
+    """Batch by batch, each knowing those before it; then the tables are held against one fold of the whole."""
+    world = World.make(tmp_path / "log.git")
+    warehouse = tmp_path / "tables"
+    for part in (slice(0, 1), slice(1, None)):
+        for channel, blocks in {**LIES, **TRUTHS}.items():
+            sealed(world, channel, *([each.raw for each in block] for block in blocks[part]))
+        Ingest(spark, world.path, warehouse, now_ms=lambda: 1, mode="quarantine").once()
+    assert len(Warehouse(warehouse).manifests()) == 2
+    found: dict[str, list[tuple[str, str]]] = {}
+    for path in sorted((warehouse / "events_rejected").rglob("*.parquet")):
+        for row in pq.read_table(path, partitioning=None).sort_by("position").to_pylist():
+            name = f"block {row['position']}, envelope {row['leaf_index']}"
+            found.setdefault(row["topic"], []).append((name, row["detail"]))
+    assert {topic: rows[0] for topic, rows in found.items()} == {
+        name: one_process(world, name) for name in LIES
+    }
+    assert {topic: len(rows) for topic, rows in found.items() if len(rows) > 1} == {"two.lies": 2}
+    report = verify_tables(spark, Warehouse(warehouse))
+    assert report.ok, report.to_json()
+
+
+def test_a_strict_ingest_refuses_what_an_earlier_batch_holds_already(spark: Any, tmp_path: Path):
+    world = World.make(tmp_path / "log.git")
+    sealed(world, "c", [FIRST.raw], [SECOND.raw])
+    warehouse = tmp_path / "tables"
+
+    def ingest(**options: Any) -> Any:
+        return Ingest(spark, world.path, warehouse, now_ms=lambda: 1, **options).once()
+
+    assert ingest().rows == 2
+    sealed(world, "c", [LATE.raw, FIRST.raw])
+    with pytest.raises(Unverified) as caught:
+        ingest()
+    assert "channel c, block 2, envelope 1" in caught.value.detail
+    assert len(Warehouse(warehouse).manifests()) == 1
+    done = ingest(mode="quarantine")
+    assert (done.rows, done.rejected) == (1, 1)
+    with pytest.raises(Conflict, match="off"):
+        ingest(mode="off")

@@ -8,64 +8,59 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from ropewalk.errors import Unavailable
 from ropewalk.pipeline import launch
 from ropewalk.pipeline.ingest import Ingest
-from ropewalk.pipeline.verify import verify_tables
-from ropewalk.pipeline.warehouse import Manifest, Warehouse
-from tests.pipeline.killing import Driver, check_recorded, grow, kill_one, workers_of
+from ropewalk.pipeline.sql import ask
+from ropewalk.pipeline.verifytables import verify_tables
+from ropewalk.pipeline.warehouse import Warehouse
+from tests.pipeline.killing import Crash, Driver, Mortal, check_recorded, grow, kill_one, workers_of
 from tests.pipeline.test_ingest import keys_in_log, keys_of
 from tests.pipeline.world import World
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 DRIVERS_KILLED = 13  # with those of `tests/launched`, twenty kills
 WORKERS_KILLED = 3
-STEPS = 10  # eight folders put in their places, then the manifest, then the cursors
-
-
-class Crash(BaseException):
-    """The process is gone: nobody catches this."""
-
-
-class Mortal(Warehouse):
-    """A warehouse whose writer dies before its n-th step."""
-
-    def __init__(self, path: Path, lives: int) -> None:
-        super().__init__(path)
-        self.lives = lives
-
-    def _step(self) -> None:
-        self.lives -= 1
-        if self.lives < 0:
-            raise Crash
-
-    def put_in_place(self, name: str, target: Path) -> None:
-        self._step()
-        super().put_in_place(name, target)
-
-    def commit(self, manifest: Manifest) -> None:
-        self._step()
-        super().commit(manifest)
+TABLES = 7  # that a batch puts in their places; then come the manifest, the files it replaces, the cursors
 
 
 def test_dying_between_any_two_steps_loses_and_doubles_nothing(spark: Any, world: World, tmp_path: Path):
+    """After each death every table can be read, and is what it was; `test_warehouse` dies at the other steps."""
     warehouse = tmp_path / "tables"
-    for lives in range(STEPS):
+    Ingest(spark, world.path, warehouse, now_ms=lambda: world.clock_ms).once()
+    for lives in (0, TABLES - 1, TABLES, TABLES + 1, None):
+        stood = [each.num_rows for each in _deployments(warehouse)]
         world.git("prod", 1)
         world.gossip("com.example.chat", 1)
         world.ledger("ea.core", 2)
         job = Ingest(spark, world.path, warehouse, now_ms=lambda: world.clock_ms, group="analytics")
-        job.warehouse = Mortal(warehouse, lives)
-        if lives == STEPS - 1:
+        if lives is None:
             job.move_cursors = _die  # type: ignore[method-assign,assignment]
+        else:
+            job.warehouse = Mortal(warehouse, lives)
         with pytest.raises(Crash):
             job.once()
+        now = [each.num_rows for each in _deployments(warehouse)]
+        assert now == stood if lives in (0, TABLES - 1, TABLES) else now > stood
+        if lives == TABLES:  # everything is in its place but the manifest
+            answer = ask(spark, Warehouse(warehouse), "SELECT count(*) FROM deployments", 1)
+            assert answer.rows == ((stood[0],),)
+            report = verify_tables(spark, Warehouse(warehouse))
+            assert report.ok and "leftovers" in {step.name for step in report.steps}
     done = Ingest(spark, world.path, warehouse, now_ms=lambda: world.clock_ms, group="analytics").once()
-    assert done.batches <= 1
+    assert done.batches == 0
     assert keys_of(warehouse, "events") == keys_in_log(world)
     assert verify_tables(spark, Warehouse(warehouse)).ok
+
+
+def _deployments(warehouse: Path) -> list[Any]:
+    """The files that are the table, read."""
+    store = Warehouse(warehouse)
+    files = store.current_files(store.manifests())["deployments"]
+    return [pq.read_table(store.path / file.name, partitioning=None) for file in files]
 
 
 def test_drivers_killed_at_random_points_leave_tables_that_the_next_run_completes(

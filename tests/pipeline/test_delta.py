@@ -19,8 +19,8 @@ from ropewalk.pipeline.frames import to_arrow
 from ropewalk.pipeline.ingest import Ingest
 from ropewalk.pipeline.offsets import Offset
 from ropewalk.pipeline.report import render
-from ropewalk.pipeline.verify import verify_tables
-from ropewalk.pipeline.warehouse import GROWING, Manifest, Warehouse
+from ropewalk.pipeline.verifytables import verify_tables
+from ropewalk.pipeline.warehouse import Manifest, Warehouse
 from tests.pipeline.world import NOON_MS, World
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -34,13 +34,9 @@ def write(store: Warehouse, count: int, *tables: str, replaces: tuple[str, ...] 
     for table in tables:
         staged = store.staging(table)
         staged.mkdir(parents=True)
-        name = "part-00000.parquet" if table == "consumer_lag" else f"part-{len(known)}.parquet"
         rows = {"n": [len(known)] * count, "time": [NOON_MS * 1000] * count}
-        pq.write_table(pa.table(rows, schema=SCHEMA), staged / name)
-        grows = table in GROWING
-        place = store.batch_folder(table, len(known) + 1) if grows else store.path / table
-        store.put_in_place(table, place)
-        files[table] = store.files_in(place)
+        pq.write_table(pa.table(rows, schema=SCHEMA), staged / f"part-{len(known)}.parquet")
+        files[table] = store.put_in_place(table, len(known) + 1)
     before = known[-1].digest if known else None
     made = Manifest(
         len(known) + 1, before, "s", "strict", NOON_MS, Offset(), Offset(), (), files, (), replaces

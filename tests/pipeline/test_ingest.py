@@ -14,7 +14,8 @@ from ropewalk.errors import HistoryRewritten, Unverified
 from ropewalk.gitlog.cursor import read_cursor
 from ropewalk.pipeline import to_arrow
 from ropewalk.pipeline.ingest import Ingest
-from ropewalk.pipeline.verify import verify_logs, verify_tables
+from ropewalk.pipeline.verify import verify_logs
+from ropewalk.pipeline.verifytables import verify_tables
 from ropewalk.pipeline.warehouse import Warehouse
 from ropewalk.stores.git import GitStore
 from tests.pipeline.tampering import TAMPERINGS, change_payload

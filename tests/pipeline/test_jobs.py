@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ropewalk.node.ledger import create_channel, open_log, read_settings
 from ropewalk.pipeline.compact import summarise
 from ropewalk.pipeline.export import export_channels
 from ropewalk.pipeline.health import measure, measure_channels, observation
+from ropewalk.pipeline.metrics import metrics_text
 from ropewalk.pipeline.warehouse import Warehouse
 from ropewalk.stores import keyfiles
 from tests.pipeline.tampering import change_payload
@@ -127,6 +129,22 @@ def test_evidence_is_stale_at_four_fifths_of_its_budget():
     for age_s, stale in ((0, False), (79, False), (80, True), (500, True)):
         (found,) = measure("ea.core", [block], Trust((), ()), NOON_NS + age_s * 10**9, 100)
         assert (found.attestation_age_seconds, found.stale) == (age_s, stale)
+
+
+def test_health_is_told_as_metrics_which_the_alerts_that_we_ship_know():
+    block = sealed(attested(dsse(ADA), "slsa.v1"), observed(9, domain='a "place"'))
+    text = metrics_text(measure("ea.core", [block], Trust((), ()), NOON_NS + 90 * 10**9, 100))
+    samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    labels = 'channel="ea.core",domain="ea.core",protocol_version="1.0.0"'
+    assert samples[f"attestation_age_seconds{{{labels}}}"] == "90"
+    assert samples[f"attestation_stale{{{labels}}}"] == "1"
+    assert samples[f"attestation_chain_valid{{{labels}}}"] == "0"  # unknown is not valid
+    other = labels.replace('domain="ea.core"', r'domain="a \"place\""')
+    assert samples[f"policy_hash_mismatch{{{other}}}"] == "0"
+    assert f"attestation_age_seconds{{{other}}}" not in samples
+    rules = (Path(__file__).parents[2] / "examples" / "prometheus" / "ropewalk.rules.yml").read_text()
+    asked = set(re.findall(r"\b(?:attestation|policy)_[a-z_]+", rules))
+    assert asked and asked <= set(re.findall(r"# TYPE (\w+)", text))
 
 
 def test_another_policy_in_a_tag_is_counted():

@@ -14,7 +14,7 @@ from ropewalk.pipeline import to_arrow
 from ropewalk.pipeline.query import make_query
 from ropewalk.pipeline.refusals import find_refusal
 from ropewalk.pipeline.source import LogStreamReader, narrow
-from tests.pipeline.tampering import TAMPERINGS, rewrite_history
+from tests.pipeline.tampering import TAMPERINGS, lose_commit, rewrite_history
 from tests.pipeline.world import World
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -133,6 +133,19 @@ def test_tampered_data_stops_a_strict_stream_and_comes_marked_once_through_quara
     places = [(row["topic"], row["entry_id"], row["height"], row["content_id"]) for row in found]
     whole = to_arrow(world.path, engine=tampering.engine, verify="quarantine")
     assert len(places) == whole.num_rows, "a stream sees what a batch sees, once"
+
+
+def test_messages_above_a_lost_one_are_put_aside_whole_and_come_back_with_it(world: World):
+    """A message does not say its height: nobody can say where those above a lost one stand, only what they are."""
+    restore = lose_commit(world, "refs/gatos/messages/jobs/pending/head~1")
+    found = drained(
+        world, 3, topics="jobs/pending", verify="quarantine", columns="entry_id,payload,verdict,height"
+    )
+    assert [(row["verdict"], row["height"]) for row in found] == [("failed", None), ("failed", None)]
+    assert found[0]["payload"] is None and found[1]["payload"] is not None
+    assert drained(world, 3, topics="prod") and len(drained(world, 3, verify="quarantine")) == 17 + 20 + 7 + 2
+    restore()
+    assert [row["height"] for row in drained(world, 3, topics="jobs/pending")] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("name", ["changed payload", "corrupted segment", "lost commit", "doubled arrival"])

@@ -149,7 +149,7 @@ class _Torture:
     def _complete(self) -> list[Any]:
         """A run in peace: the tables are the logs, and prove it."""
         from ropewalk.pipeline.ingest import Ingest
-        from ropewalk.pipeline.verify import verify_tables
+        from ropewalk.pipeline.verifytables import verify_tables
         from ropewalk.pipeline.warehouse import Warehouse
 
         Ingest(self.spark, self.world.path, self.warehouse, now_ms=lambda: self.world.clock_ms).once()

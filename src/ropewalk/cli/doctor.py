@@ -79,7 +79,8 @@ def _installation() -> Iterator[Step]:
 
 
 def _spark() -> Iterator[Step]:
-    from ropewalk.pipeline.launch import find_java, require_spark
+    from ropewalk.pipeline.java import find_java
+    from ropewalk.pipeline.launch import require_spark
 
     try:
         require_spark()

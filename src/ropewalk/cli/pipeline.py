@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ropewalk.cli.manners import MARKS, Group, emit, emit_line, say, session
+from ropewalk.cli.pipeline_running import (
+    now_ms,
+    recorded,
+    source_of,
+    source_option,
+    spark_options,
+    spark_session,
+    warehouse_option,
+)
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from ropewalk.pipeline.warehouse import Manifest, Warehouse
 
-__all__ = ["pipeline", "recorded", "source_option", "spark_options", "spark_session", "warehouse_option"]
+__all__ = ["pipeline"]
 
 EXAMPLES = """Examples:
   ropewalk pipeline ingest --warehouse ./tables
@@ -45,91 +50,6 @@ FAILED = 5
 )
 def pipeline() -> None:
     """Tables from logs, on Spark: every row proven, every table provable."""
-
-
-warehouse_option = click.option(
-    "--warehouse", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Where the tables are."
-)
-source_option = click.option(
-    "--source", metavar="REPO", type=click.Path(path_type=Path), help="The repository; default: as --repo."
-)
-
-
-def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--master` and `--remote`."""
-    remote = click.option("--remote", metavar="URL", help="A Spark Connect server, sc://host:port.")
-    master = click.option(
-        "--master", default="local[*]", show_default=True, metavar="URL", help="local[n], spark://host:port …"
-    )
-    return master(remote(command))
-
-
-@contextmanager
-def spark_session(master: str, remote: str | None, *, memory_mb: int = 1024) -> Iterator[SparkSession]:
-    """A Spark session for one command. Only here the environment is read."""
-    from ropewalk.pipeline.launch import Setting, require_spark, stop
-    from ropewalk.pipeline.shipping import launch_equipped
-
-    require_spark()
-    debug = bool(os.environ.get("ROPEWALK_DEBUG"))
-    setting = Setting(
-        master,
-        remote,
-        cache_folder(),
-        memory_mb=_memory_mb(os.environ.get("ROPEWALK_SPARK_MEMORY_MB"), memory_mb),
-        quick=master.startswith("local"),
-        log_level="warn" if debug else "off",
-    )
-    spark = launch_equipped(setting, os.environ, told=say)
-    try:
-        yield spark
-    finally:
-        stop(spark)
-
-
-def _memory_mb(named: str | None, otherwise: int) -> int:
-    from ropewalk.errors import Usage
-
-    if not named:
-        return otherwise
-    if not named.isascii() or not named.isdigit() or int(named) < 1:
-        raise Usage(f"ROPEWALK_SPARK_MEMORY_MB is {named!r}", advice="Give a number of megabytes, as 2048.")
-    return int(named)
-
-
-def cache_folder() -> Path:
-    """Where things live that may be thrown away: `$ROPEWALK_CACHE`, else in the user's cache directory."""
-    named = os.environ.get("ROPEWALK_CACHE")
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ropewalk"
-
-
-def source_of(source: Path | None) -> Path:
-    """The repository a job reads."""
-    from ropewalk.cli.places import here
-
-    return source if source is not None else here().git_dir
-
-
-@contextmanager
-def recorded(warehouse: Warehouse, job: str) -> Iterator[dict[str, Any]]:
-    """Write down that a job ran, and how it ended; the block adds facts of its own."""
-    started = now_ms()
-    facts: dict[str, Any] = {}
-    try:
-        yield facts
-    except BaseException as error:
-        told = {"ok": False, "error": str(error)[:500], "ended_ms": now_ms()}
-        if warehouse.home.is_dir():
-            warehouse.record_run(job, started, {**facts, **told})
-        raise
-    warehouse.record_run(job, started, {"ok": True, **facts, "ended_ms": now_ms()})
-
-
-def now_ms() -> int:
-    """The time."""
-    return time.time_ns() // 1_000_000
 
 
 @pipeline.command(
@@ -261,7 +181,8 @@ def verify(
     """Check whole logs in parallel, or the tables against the logs. Ends with 5 if anything fails."""
     from ropewalk.cli.verifyrepository import trusted_keys
     from ropewalk.pipeline.offsets import Offset
-    from ropewalk.pipeline.verify import verify_logs, verify_tables
+    from ropewalk.pipeline.verify import verify_logs
+    from ropewalk.pipeline.verifytables import verify_tables
     from ropewalk.pipeline.warehouse import Warehouse
 
     store = Warehouse(warehouse)

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from ropewalk.cli.manners import Command, emit, read_input, say, session, write_output
-from ropewalk.cli.pipeline import (
+from ropewalk.cli.pipeline_running import (
     now_ms,
     recorded,
     source_of,
@@ -237,7 +237,8 @@ def compact(
     "health",
     cls=Command,
     epilog="Examples:\n  ropewalk pipeline health --warehouse ./tables --json\n"
-    "  ropewalk pipeline health --warehouse ./tables --trust TRUST.json\n",
+    "  ropewalk pipeline health --warehouse ./tables --trust TRUST.json\n"
+    "  ropewalk pipeline health --warehouse ./tables --metrics /var/lib/node_exporter/ropewalk.prom\n",
 )
 @warehouse_option
 @source_option
@@ -248,6 +249,9 @@ def compact(
 @click.option(
     "--trust", metavar="F", help="Judge evidence by this trust file; default: as each channel says."
 )
+@click.option(
+    "--metrics", metavar="F", help="Also write Prometheus metrics into this file, whole or not at all."
+)
 @key_option
 @spark_options
 def health(
@@ -256,6 +260,7 @@ def health(
     channels: str | None,
     freshness_s: float,
     trust: str | None,
+    metrics: str | None,
     key_name: str,
     master: str,
     remote: str | None,
@@ -271,6 +276,7 @@ def health(
     from ropewalk.cli.places import key_folder
     from ropewalk.ledger.trust import parse_trust
     from ropewalk.pipeline.health import measure_channels, observation
+    from ropewalk.pipeline.metrics import metrics_text
     from ropewalk.pipeline.warehouse import Warehouse
     from ropewalk.stores.keyfiles import load_signing
     from ropewalk.stores.place import find_place
@@ -291,11 +297,15 @@ def health(
             )
         envelopes = [observation(each, key, now_ns).raw for each in found]
         write_output(str(store.home / "observations.jsonl"), b"".join(raw + b"\n" for raw in envelopes))
+        if metrics is not None:
+            write_output(metrics, metrics_text(found).encode())
         facts |= {
             "measured": len(found),
             "stale": sum(each.stale for each in found),
             "invalid": sum(each.attestation_chain_valid is False for each in found),
         }
+    if metrics == "-":
+        return  # nothing beside the data
     emit(
         {"health": [each.to_json() for each in found]},
         lambda: "\n".join(map(_health_line, found)) or "no channels",

@@ -2,11 +2,8 @@
 
 A range checked by one hand cannot know what stands in another's. So every hand marks each envelope with eight bytes of
 what it says, and Spark counts equal marks. Only where one comes twice, or an envelope needs another to stand before it,
-a second pass notes more, finds the first envelope about which the channel has something to say, and has the ledger's
-own rules judge it, with what the channel holds before it: the verdict is that of a single process.
-
-A note is 33 bytes: what it is (1), height (8), index (4), key (16), a number (4). Keys are cut to half, which nobody
-can forge; big-endian, places compare as bytes do.
+a second pass notes more (`notes`), finds the envelopes about which the channel has something to say, and has the
+ledger's own rules judge them, with what the channel holds before them: the verdict is that of a single process.
 """
 
 from __future__ import annotations
@@ -16,87 +13,50 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, TypeAlias
 
 from ropewalk.errors import RopewalkError
-from ropewalk.kernel import jcs
-from ropewalk.ledger.block import Block, Header
-from ropewalk.ledger.envelope import Envelope, decode_base64, parse_stored
-from ropewalk.ledger.marks import CLAIMING, claim_key
+from ropewalk.ledger.block import Block
+from ropewalk.ledger.envelope import Envelope, parse_stored
+from ropewalk.ledger.marks import claim_key
 from ropewalk.ledger.rules import Context, Position, judge
 from ropewalk.ledger.verify import Fault
+from ropewalk.pipeline.notes import (
+    AGAIN,
+    ANSWERS,
+    CLAIM,
+    FOLLOWS,
+    ID,
+    INTENT,
+    KEY,
+    MEANT,
+    PROVES,
+    ROOT,
+    ROW_NOTE,
+    Notes,
+    keys_asked,
+)
 from ropewalk.stores.place import find_place
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from ropewalk.pipeline.ledgers import Channel
+    from ropewalk.pipeline.ledgers import Channel, Ledgers
 
 __all__ = [
-    "Marks",
-    "Notes",
     "Suspect",
     "find_suspects",
+    "first_of_each",
     "is_behind",
-    "judge_suspect",
-    "keys_of",
-    "look_up",
+    "judge_suspects",
     "note_ranges",
+    "opened_notes",
+    "opened_rows",
     "repeating",
 ]
 
-NOTE: Final = struct.Struct(">cQI16sI")
-KEY: Final = 16
-NOTHING: Final = bytes(KEY)
-ID, INTENT, CLAIM, ROOT = b"E", b"I", b"C", b"B"  # what stands in the channel
-ANSWERS, FOLLOWS, PROVES = b"R", b"N", b"T"  # what an envelope needs to stand there
-MEANT: Final = {ANSWERS: CLAIM, FOLLOWS: ID, PROVES: ROOT}
-NUMBER_MAX: Final = (1 << 32) - 1
-AGAIN: Final = 1  # the number of a claim that may be made again
-
-
-class Marks:
-    """What one hand marks while it checks a run of blocks: short enough to cost nothing, never missing a repetition."""
-
-    def __init__(self) -> None:
-        self.made: list[int] = []
-        self.asked = 0
-
-    def take(self, _header: Header, _first: int, envelopes: Sequence[Envelope]) -> None:
-        """Mark some envelopes of a block; as `check_block` hands them over."""
-        mark = self.made.append
-        for envelope in envelopes:
-            mark(int.from_bytes(envelope.intent[:8], "big", signed=True))
-            fields = envelope.fields
-            correlation_id, kind = fields.get("correlation_id"), fields["event_class"]
-            if correlation_id is not None and kind in CLAIMING:
-                mark(int.from_bytes(claim_key(kind, correlation_id)[:8], "big", signed=True))
-            if kind == "Result" or "causality_chain" in fields or "integrity_proof" in fields:
-                self.asked += len(_needs(envelope))
-
-
-class Notes:
-    """What the second pass notes of a run of blocks."""
-
-    def __init__(self) -> None:
-        self.made: list[bytes] = []
-
-    def take(self, header: Header, first: int, envelopes: Sequence[Envelope]) -> None:
-        """Note some envelopes of a block."""
-        height, pack, note = header.height, NOTE.pack, self.made.append
-        if not first:
-            note(pack(ROOT, height, 0, header.merkle_root[:KEY], min(header.envelope_count, NUMBER_MAX)))
-        for index, envelope in enumerate(envelopes, first):
-            note(pack(ID, height, index, envelope.id[:KEY], 0))
-            note(pack(INTENT, height, index, envelope.intent[:KEY], 0))
-            fields = envelope.fields
-            correlation_id, kind = fields.get("correlation_id"), fields["event_class"]
-            if correlation_id is not None and kind in CLAIMING:
-                again = AGAIN if _may_repeat(envelope) else 0
-                note(pack(CLAIM, height, index, claim_key(kind, correlation_id)[:KEY], again))
-            for what, key, number in _needs(envelope):
-                note(pack(what, height, index, key, number))
+Places: TypeAlias = "dict[tuple[bytes, bytes], tuple[Position, int]]"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -113,7 +73,7 @@ class _Known:
     """What stands before an envelope, as far as its rules ask for it."""
 
     before: Position
-    first: dict[tuple[bytes, bytes], tuple[Position, int]] = field(default_factory=dict)
+    first: Places = field(default_factory=dict)
 
     def position(self, envelope_id: bytes) -> Position | None:
         return self._before(ID, envelope_id)
@@ -164,11 +124,10 @@ def note_ranges(spark: SparkSession, source: Path, ranges: Sequence[tuple[str, i
     return frame.repartition(len(ranges)).mapInArrow(work, "topic string, note binary")
 
 
-def find_suspects(noted: DataFrame) -> list[Suspect]:
-    """The first envelope of every channel that repeats or lacks something, from frames of `note_ranges`."""
+def find_suspects(notes: DataFrame) -> list[Suspect]:
+    """The envelopes that repeat or lack something, in order, from opened notes."""
     from pyspark.sql import functions as F
 
-    notes = _opened(noted)
     twice = (
         notes.where(f"what in ({_hex(INTENT)}, {_hex(CLAIM)})")
         .groupBy("topic", "what", "key")
@@ -182,28 +141,44 @@ def find_suspects(noted: DataFrame) -> list[Suspect]:
         .where(f"each.at > first and each.number <> {_hex(AGAIN.to_bytes(4, 'big'))}")
         .select("topic", "each.at")
     )
-    rows = twice.union(_lacking(notes)).groupBy("topic").agg(F.min("at").alias("at")).collect()
+    rows = twice.union(_lacking(notes)).distinct().collect()
     return sorted(Suspect(row["topic"], *struct.unpack(">QI", bytes(row["at"]))) for row in rows)
 
 
-def look_up(
-    noted: DataFrame, wanted: Iterable[tuple[str, bytes, bytes]]
-) -> dict[str, dict[tuple[bytes, bytes], tuple[Position, int]]]:
+def first_of_each(suspects: Iterable[Suspect]) -> list[Suspect]:
+    """The first suspect of every channel."""
+    found: dict[str, Suspect] = {}
+    for each in sorted(suspects):
+        found.setdefault(each.topic, each)
+    return list(found.values())
+
+
+def judge_suspects(
+    ledgers: Ledgers, notes: DataFrame, suspects: Sequence[Suspect]
+) -> dict[Suspect, Fault | None]:
+    """What the ledger's rules say of suspects, knowing where everything they need stands first."""
+    opened = {each: _envelope(ledgers.channel(each.topic), each) for each in suspects}
+    known = _look_up(notes, [key for _, envelope in opened.values() for _, key in keys_asked(envelope)])
+    return {
+        each: _judge(ledgers.channel(each.topic), each, block, envelope, known.get(each.topic, {}))
+        for each, (block, envelope) in opened.items()
+    }
+
+
+def _look_up(notes: DataFrame, wanted: Iterable[bytes]) -> dict[str, Places]:
     """Where keys stand first, by topic."""
     from pyspark.sql import functions as F
 
-    keys = sorted(set(wanted))
-    if not keys:
+    listed = ", ".join(sorted(map(_hex, set(wanted))))
+    if not listed:
         return {}
-    listed = ", ".join(sorted({_hex(key) for _, _, key in keys}))
     rows = (
-        _opened(noted)
-        .where(f"key in ({listed}) and what in ({', '.join(map(_hex, (ID, INTENT, CLAIM, ROOT)))})")
+        notes.where(f"key in ({listed}) and what in ({', '.join(map(_hex, (ID, INTENT, CLAIM, ROOT)))})")
         .groupBy("topic", "what", "key")
         .agg(F.min("at").alias("at"), F.min_by("number", "at").alias("number"))
         .collect()
     )
-    found: dict[str, dict[tuple[bytes, bytes], tuple[Position, int]]] = {}
+    found: dict[str, Places] = {}
     for row in rows:
         place = Position(*struct.unpack(">QI", bytes(row["at"])))
         number = int.from_bytes(bytes(row["number"]), "big")
@@ -211,11 +186,9 @@ def look_up(
     return found
 
 
-def judge_suspect(
-    channel: Channel, suspect: Suspect, known: dict[tuple[bytes, bytes], tuple[Position, int]]
+def _judge(
+    channel: Channel, suspect: Suspect, block: Block, envelope: Envelope, known: Places
 ) -> Fault | None:
-    """What the ledger's rules say of a suspect, knowing where everything it needs stands first."""
-    block = _block(channel, suspect.height)
     policy = channel.policy
     context = Context(
         _Known(Position(suspect.height, suspect.index), known),
@@ -224,59 +197,16 @@ def judge_suspect(
         sealed=True,
     )
     try:
-        judge(parse_stored(block.envelopes[suspect.index]), context).require()
+        judge(envelope, context).require()
     except RopewalkError as error:
         where = f"block {suspect.height}, envelope {suspect.index}"
         return Fault(suspect.height, "envelopes", f"{where}: {error.detail}", suspect.index)
     return None
 
 
-def keys_of(channel: Channel, suspect: Suspect) -> list[tuple[str, bytes, bytes]]:
-    """Everything the rules will ask the channel about a suspect."""
-    envelope = parse_stored(_block(channel, suspect.height).envelopes[suspect.index])
-    keys = [(INTENT, envelope.intent[:KEY])]
-    if envelope.correlation_id is not None and envelope.event_class in CLAIMING:
-        keys.append((CLAIM, claim_key(envelope.event_class, envelope.correlation_id)[:KEY]))
-    keys += [(MEANT[what], key) for what, key, _ in _needs(envelope)]
-    return [(suspect.topic, what, key) for what, key in keys]
-
-
-def _needs(envelope: Envelope) -> list[tuple[bytes, bytes, int]]:
-    """What must stand in the channel before an envelope: its command, its ancestors, the root of its proof."""
-    fields = envelope.fields
-    kind, chain, proof = fields["event_class"], fields.get("causality_chain"), fields.get("integrity_proof")
-    found: list[tuple[bytes, bytes, int]] = []
-    if kind == "Result":
-        found.append((ANSWERS, claim_key("Command", fields.get("correlation_id") or "")[:KEY], 0))
-    if chain is not None and len(chain) > 1:
-        found += [(FOLLOWS, _key(text), number) for number, text in enumerate(chain[:-1])]
-    if proof is not None and proof["type"] == "merkle":
-        try:
-            value: Any = jcs.parse(decode_base64(proof["proof"], "/integrity_proof/proof"))
-            if value["root"] != fields["payload_hash"]:  # a proof about its own payload needs no channel
-                found.append((PROVES, _key(value["root"]), min(max(0, int(value["size"])), NUMBER_MAX)))
-        except (RopewalkError, KeyError, TypeError, ValueError):
-            pass  # the rule says so itself, without the channel
-    return found
-
-
-def _key(text: Any) -> bytes:
-    """The key of an id, which has one spelling; what is none stands nowhere."""
-    try:
-        raw = bytes.fromhex(text)
-    except (TypeError, ValueError):
-        return NOTHING
-    return raw[:KEY] if len(raw) == 32 and raw.hex() == text else NOTHING
-
-
-def _may_repeat(envelope: Envelope) -> bool:
-    """S4 §7.8: an Alert, where its policy tag allows it."""
-    fields = envelope.fields
-    return fields["event_class"] == "Alert" and (fields.get("policy_tag") or {}).get("decision") == "allow"
-
-
-def _block(channel: Channel, height: int) -> Block:
-    return Block.from_lines(channel.segments.find(height).lines)
+def _envelope(channel: Channel, suspect: Suspect) -> tuple[Block, Envelope]:
+    block = Block.from_lines(channel.segments.find(suspect.height).lines)
+    return block, parse_stored(block.envelopes[suspect.index])
 
 
 def is_behind(suspect: Suspect, fault: Fault) -> bool:
@@ -300,7 +230,8 @@ def _noted(channel: Channel, start: int, end: int) -> list[bytes]:
     return notes.made
 
 
-def _opened(noted: DataFrame) -> DataFrame:
+def opened_notes(noted: DataFrame) -> DataFrame:
+    """Notes in columns, from frames of `note_ranges`."""
     return noted.selectExpr(
         "topic",
         "substring(note, 1, 1) as what",
@@ -308,6 +239,29 @@ def _opened(noted: DataFrame) -> DataFrame:
         "substring(note, 14, 16) as key",
         "substring(note, 30, 4) as number",
     )
+
+
+def opened_rows(events: DataFrame) -> DataFrame:
+    """Notes in columns, from rows of the tables."""
+    place = "concat(unhex(lpad(hex(position), 16, '0')), unhex(lpad(hex(cast(leaf_index as bigint)), 8, '0'))) as at"
+    rows = events.where("notes is not null").selectExpr("topic", place, "content_id", "notes")
+    size = ROW_NOTE.size
+    each = f"transform(sequence(0, length(notes) div {size} - 1), n -> substring(notes, int(n * {size} + 1), {size}))"
+    notes = rows.selectExpr("topic", "at", f"explode({each}) as note").selectExpr(
+        "topic",
+        "substring(note, 1, 1) as what",
+        "at",
+        "substring(note, 2, 16) as key",
+        "substring(note, 18, 4) as number",
+    )
+    ids = rows.selectExpr(
+        "topic",
+        f"{_hex(ID)} as what",
+        "at",
+        f"unhex(substring(content_id, 1, {2 * KEY})) as key",
+        "X'00000000' as number",
+    )
+    return notes.unionByName(ids)
 
 
 def _lacking(notes: DataFrame) -> DataFrame:

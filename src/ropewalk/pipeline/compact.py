@@ -6,7 +6,6 @@ the same; it travels as a signed envelope. One that stands already is checked ag
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -104,12 +103,13 @@ def merge_files(spark: SparkSession, warehouse: Warehouse, now_ms: int) -> Manif
             return None
         number = len(manifests) + 1
         write_plainly(spark)
+        merged: dict[str, tuple[StoredFile, ...]] = {}
         for table, found in files.items():
             rows = sum(file.rows for file in found)
             frame = spark.read.parquet(*(str(warehouse.path / file.name) for file in found))
             parts = max(1, rows // 1_000_000)
             frame.coalesce(parts).write.mode("overwrite").parquet(str(warehouse.staging(table)))
-            warehouse.put_in_place(table, warehouse.batch_folder(table, number))
+            merged[table] = warehouse.put_in_place(table, number)
         manifest = Manifest(
             number,
             manifests[-1].digest,
@@ -119,20 +119,14 @@ def merge_files(spark: SparkSession, warehouse: Warehouse, now_ms: int) -> Manif
             Offset(),
             Offset(),
             (),
-            {table: warehouse.files_in(warehouse.batch_folder(table, number)) for table in files},
+            merged,
             replaces=tuple(sorted(file.name for found in files.values() for file in found)),
         )
         for table, found in files.items():
-            before, after = sum(f.rows for f in found), sum(f.rows for f in manifest.files[table])
+            before, after = sum(f.rows for f in found), sum(f.rows for f in merged[table])
             if before != after:
                 raise DigestMismatch(f"{table}: {before} rows became {after}", expected=before, got=after)
         warehouse.commit(manifest)
-        for name in manifest.replaces:
-            (warehouse.path / name).unlink(missing_ok=True)
-        for table in files:
-            for folder in (warehouse.path / table).glob("batch=*"):
-                if not any(folder.glob("*.parquet")):
-                    shutil.rmtree(folder)
         return manifest
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import Damaged, Invalid, Unavailable
-from ropewalk.pipeline.warehouse import DELTA_LOG, REMADE, Manifest, StoredFile, Warehouse
+from ropewalk.pipeline.warehouse import DELTA_LOG, Manifest, StoredFile, Warehouse
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -86,8 +86,7 @@ def _follow(folder: Path, table: str, files: Sequence[StoredFile], manifests: Se
     present = {} if opened is None else _present(opened)
     done = 0 if opened is None else opened.transaction_version(WRITER) or 0
     since = [each for each in manifests if each.number > done and table in each.files]
-    remade = table in REMADE and bool(since)  # its files may bear their old names
-    fresh = [name for name, file in wanted.items() if remade or present.get(name) != file.size]
+    fresh = [name for name, file in wanted.items() if present.get(name) != file.size]
     gone = sorted(present.keys() - wanted.keys())
     if opened is not None and not fresh and not gone:
         return

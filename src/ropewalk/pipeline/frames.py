@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import Unavailable
-from ropewalk.pipeline.launch import INSTALL_LINE
+from ropewalk.pipeline.java import INSTALL_LINE
 from ropewalk.pipeline.query import Query, make_query
 from ropewalk.pipeline.schemas import arrow_batch, arrow_schema
 

@@ -51,7 +51,13 @@ class GitLogs:
         """How far a log reaches; a history without the head seen last is refused either way."""
         layout, name = self.locate(topic)
         ref = layout.head_ref(name)
-        head, seen = self.store.head(ref), self.seen.get(ref)
+        seen = self.seen.get(ref)
+        try:
+            head = self.store.head(ref)
+        except RopewalkError as error:
+            if not tolerant:
+                raise self._named(error, topic, ref) from error
+            return self._covered(ref, error.detail, ref)
         if tolerant and topic in self._gaps and self._gaps[topic][0] == head:
             return self._gaps[topic][1]
         told = partial(describe, self.store, layout, name)
@@ -73,12 +79,18 @@ class GitLogs:
         layout, name = self.locate(topic)
         found = salvage(self.store, self.index, layout, name, head, seen, error.detail)
         if found is None:
-            known = self.index.extent(layout.head_ref(name))
             where = str(error.fields.get("entry") or error.fields.get("expected") or head)
-            return Extent(Point(known.count, known.head or ""), fault=error.detail, fault_entry=where)
-        extent = Extent(Point(found[0], head), gap=found[1])
+            return self._covered(layout.head_ref(name), error.detail, where)
+        extent = Extent(Point(found.end, head), gap=found.gap)
+        if not found.placed:  # whatever lies above the gap is told of together with the damage
+            extent = replace(self._covered(layout.head_ref(name), error.detail, head), gap=found.gap)
         self._gaps[topic] = (head, extent)
         return extent
+
+    def _covered(self, ref: str, fault: str, where: str) -> Extent:
+        """As much of a log as the index knows, and what keeps it from being read further."""
+        known = self.index.extent(ref)
+        return Extent(Point(known.count, known.head or ""), fault=fault, fault_entry=where)
 
     def id_at(self, topic: str, position: int) -> str:
         """The commit at a height; empty where no way leads to it."""
@@ -156,7 +168,9 @@ class GitLogs:
                     topic=topic,
                     entry=part.fault_entry,
                 )
-            yield [broken_row("gitlog", topic, -1, part.fault, entry_id=part.fault_entry or None)]
+            lost = part.gap.entry if part.gap is not None else part.fault_entry
+            yield [broken_row("gitlog", topic, -1, part.fault, entry_id=lost or None)]
+            yield from self._unplaced(layout, topic, part, want)
             return
         if part.gap is not None and part.end <= part.gap.end:
             yield from _out_of_reach(topic, part, part.gap)
@@ -193,11 +207,31 @@ class GitLogs:
                 entry=below,
             )
 
+    def _unplaced(self, layout: Layout, topic: str, part: Range, want: Want) -> Iterator[list[Row]]:
+        """Entries above a lost one that does not say its height: proven, but nobody knows which numbers are theirs."""
+        if part.gap is None:
+            return
+        below, last = part.gap.entry, None
+        detail = f"its height is unknown: commit {part.gap.entry} below it is lost"
+        for start in range(1, part.gap.size, CHUNK):
+            rows = []
+            for slot in self.index.span(part.gap.line, start, min(start + CHUNK, part.gap.size)):
+                try:
+                    row = self._row(layout, topic, slot, below, last, want)
+                except RopewalkError as error:
+                    row = broken_row("gitlog", topic, -1, error.detail, entry_id=slot.commit)
+                rows.append(
+                    row._replace(position=-1, height=None, verdict="failed", detail=row.detail or detail)
+                )
+                below, last = slot.commit, slot.ulid
+            yield rows
+
     def check(self, part: Range, *, deep: bool) -> Iterator[CheckedRange]:  # noqa: ARG002 - the protocol's
         """Commits in runs; a run ends where one is wrong, and the next hangs on what that one claimed to be."""
         layout, topic = self.locate(part.log.topic)
         if part.fault:
-            yield CheckedRange(part.log, part.start, part.start, 0, "", part.fault_entry or "?", part.fault)
+            lost = part.gap.entry if part.gap is not None else part.fault_entry
+            yield CheckedRange(part.log, part.start, part.start, 0, "", lost or "?", part.fault)
             return
         if part.gap is not None and part.end <= part.gap.end:
             yield CheckedRange(part.log, part.start, part.end, 0, "", part.gap.entry, part.gap.reason)
@@ -272,7 +306,9 @@ class GitLogs:
 
     def _present(self, layout: Layout) -> set[str]:
         return {
-            topic for ref in self.store.heads(layout.prefix) if (topic := layout.topic_of(ref)) is not None
+            topic
+            for ref in self.store.head_names(layout.prefix)  # also of one that is torn
+            if (topic := layout.topic_of(ref)) is not None
         }
 
     def _ref(self, topic: str) -> str:

@@ -21,7 +21,7 @@ from ropewalk.pipeline.offsets import Gap
 from ropewalk.stores.git import GitStore
 from ropewalk.stores.gitindex import Extent, GitIndex
 
-__all__ = ["NO_CONTENT", "salvage"]
+__all__ = ["NO_CONTENT", "Salvaged", "salvage"]
 
 NOTHING = Oid("0" * 40)
 NO_CONTENT = ContentId("blake3:" + "0" * 64)
@@ -66,10 +66,19 @@ class _Descent:
         return ulid.from_bytes(max(0, number - 1).to_bytes(16, "big"))
 
 
+@dataclass(frozen=True, slots=True)
+class Salvaged:
+    """How far a damaged log reaches, and the gap in it; `placed` if what lies above the gap says where it stands."""
+
+    end: int
+    gap: Gap
+    placed: bool = True
+
+
 def salvage(
     store: GitStore, index: GitIndex, layout: Layout, topic: str, head: str, seen: str | None, reason: str
-) -> tuple[int, Gap] | None:
-    """How far a damaged log reaches, and the gap in it; None if nothing beyond the covered part can be placed."""
+) -> Salvaged | None:
+    """What can be proven of a damaged log; None if it is nothing beyond the covered part."""
     ref = layout.head_ref(topic)
     known = _covered(store, index, layout, topic, seen)
     line = f"{ref} above {known.head or 'nothing'}"
@@ -80,12 +89,15 @@ def salvage(
         return None  # it may be another history: nothing of it is placed
     base = known.count if descent.reached else 0
     if descent.lost:
-        placed = _height_of_lost(store, index, line, found)
-        if placed is None or placed < known.count:
-            return None
-        base = placed
+        if found.count < 2:
+            return None  # the head itself is lost
+        height = _height_of_lost(store, index, line)
+        if height is None or height < known.count:
+            gap = Gap(known.count, known.count, reason, descent.lost, line, found.count)
+            return Salvaged(known.count, gap, placed=False)
+        base = height
     start = known.count if descent.lost else base
-    return base + found.count, Gap(start, base, reason, descent.lost, line)
+    return Salvaged(base + found.count, Gap(start, base, reason, descent.lost, line))
 
 
 def _holds(descent: _Descent, index: GitIndex, lines: tuple[str, ...], seen: str) -> bool:
@@ -109,10 +121,8 @@ def _covered(store: GitStore, index: GitIndex, layout: Layout, topic: str, seen:
     return known
 
 
-def _height_of_lost(store: GitStore, index: GitIndex, line: str, found: Extent) -> int | None:
+def _height_of_lost(store: GitStore, index: GitIndex, line: str) -> int | None:
     """The height of the commit that is lost, from what the one above it says of its own."""
-    if found.count < 2:
-        return None  # the head itself is lost
     above = index.span(line, 1, 2)[0]
     try:
         trailer = parse_message(parse_commit(get_object(store, Oid(above.commit), "commit")).message).trailer

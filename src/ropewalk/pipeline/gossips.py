@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from urllib.parse import quote, unquote
 
-from ropewalk.errors import BrokenLink, DigestMismatch, Invalid, NotFound, RopewalkError
+from ropewalk.errors import BrokenLink, Damaged, DigestMismatch, Invalid, NotFound, RopewalkError
 from ropewalk.gossip.ids import Key, id_of, key_of
 from ropewalk.gossip.log import TABLES, Log
 from ropewalk.gossip.message import SignedMessage, verify
@@ -14,6 +14,7 @@ from ropewalk.gossip.table import View
 from ropewalk.pipeline.logs import CheckedRange, Want
 from ropewalk.pipeline.offsets import Extent, Point, Range
 from ropewalk.pipeline.rows import Row, broken_row, gossip_row
+from ropewalk.pipeline.runs import Runs
 from ropewalk.stores.lmdb import LmdbTables
 from ropewalk.stores.place import Place
 
@@ -29,6 +30,7 @@ class Gossips:
     def __init__(self, place: Place) -> None:
         self.home = place.home / "gossip"
         self._logs: dict[str, Log] = {}
+        self._arrived: dict[str, _Arrived] = {}
 
     def topics(self) -> list[str]:
         """The names of its logs."""
@@ -46,12 +48,15 @@ class Gossips:
             self._logs[topic] = Log(LmdbTables(folder, TABLES), topic)
         return self._logs[topic]
 
-    def extent(self, topic: str, *, tolerant: bool = False) -> Extent:  # noqa: ARG002 - the protocol's
-        """How many messages have arrived, and the last of them."""
-        with self.log(topic).view() as view:
-            for seq, key in view.scan("arrivals", reverse=True):
-                return Extent(Point(int.from_bytes(seq, "big"), id_of(key)))
-        return Extent(Point())
+    def extent(self, topic: str, *, tolerant: bool = False) -> Extent:
+        """How many messages have arrived, the last of them, and which of them arrived before."""
+        try:
+            with self.log(topic).view() as view:
+                return self._arrived.setdefault(topic, _Arrived()).go_on(view)
+        except RopewalkError as error:
+            if not tolerant or isinstance(error, NotFound):
+                raise
+            return Extent(Point(), fault=error.detail, fault_entry=topic)
 
     def id_at(self, topic: str, position: int) -> str:
         """The message that arrived at a position."""
@@ -81,15 +86,19 @@ class Gossips:
 
     def read(self, part: Range, want: Want) -> Iterator[list[Row]]:
         """The messages of a range of arrivals."""
+        if part.fault:
+            if want.mode == "strict":
+                raise Damaged(f"topic {part.log.topic}: {part.fault}", topic=part.log.topic)
+            yield [broken_row("gossip", part.log.topic, -1, part.fault, entry_id=part.fault_entry)]
+            return
         log = self.log(part.log.topic)
         with log.view() as view:
             rows: list[Row] = []
             self._check_below(view, part, want)
-            doubled = {} if want.mode == "off" else _doubled(view)
             for position, key, raw in self._arrivals(log, view, part):
                 try:
                     signed = self._checked(log, view, position, key, raw, deep=want.mode != "off")
-                    _check_first(position, key, doubled)
+                    _check_first(position, key, part if want.mode != "off" else None)
                     row = gossip_row(signed, position, "passed" if want.mode != "off" else "not_checked")
                 except RopewalkError as error:
                     if want.mode == "strict":
@@ -107,15 +116,17 @@ class Gossips:
 
     def check(self, part: Range, *, deep: bool) -> Iterator[CheckedRange]:
         """Messages in runs: ids, signatures, and that every parent is here."""
+        if part.fault:
+            yield CheckedRange(part.log, part.start, part.start, 0, "", part.fault_entry, part.fault)
+            return
         log = self.log(part.log.topic)
         start, last = part.start, part.below
         with log.view() as view:
-            doubled = _doubled(view)
             for position, key, raw in self._arrivals(log, view, part):
                 fault = None
                 try:
                     self._checked(log, view, position, key, raw, deep=deep)
-                    _check_first(position, key, doubled)
+                    _check_first(position, key, part)
                 except RopewalkError as error:
                     fault = error.detail
                 last = id_of(key) if key else f"arrival {position + 1}"
@@ -174,22 +185,46 @@ def _seq(position: int) -> bytes:
     return (position + 1).to_bytes(8, "big")
 
 
-def _doubled(view: View) -> dict[bytes, int]:
-    """Messages that arrived twice, with the first time. Looked for only where the numbers do not add up."""
-    if view.count("arrivals") == view.count("messages"):
-        return {}
+class _Arrived:
+    """What has arrived in a log, as far as it was looked at: whether a message came twice.
+
+    A message that is stored arrives once. So one that comes twice was put in the place of another, or beside them all.
+    """
+
+    def __init__(self) -> None:
+        self._runs = Runs()
+        self._upto = 0
+        self._again: dict[int, int] = {}
+
+    def go_on(self, view: View) -> Extent:
+        import numpy as np
+
+        last = next(iter(view.scan("arrivals", reverse=True)), None)
+        if last is None:
+            return Extent(Point())
+        end = int.from_bytes(last[0], "big")
+        if end > self._upto:
+            marks = (hash(key) for _, key in view.scan("arrivals", _seq(self._upto)))
+            if self._runs.add(np.fromiter(marks, np.int64)):
+                self._again = _came_again(view)
+            self._upto = end
+        return Extent(Point(end, id_of(last[1])), again=self._again)
+
+
+def _came_again(view: View) -> dict[int, int]:
+    """The positions of messages that had arrived before, each with the first."""
     first: dict[bytes, int] = {}
-    doubled: dict[bytes, int] = {}
+    again: dict[int, int] = {}
     for seq, key in view.scan("arrivals"):
         position = int.from_bytes(seq, "big") - 1
         if first.setdefault(key, position) != position:
-            doubled[key] = first[key]
-    return doubled
+            again[position] = first[key]
+    return again
 
 
-def _check_first(position: int, key: Key | None, doubled: dict[bytes, int]) -> None:
-    if key is not None and doubled.get(key, position) != position:
-        raise BrokenLink(f"arrived before, as number {doubled[key] + 1}", entry=id_of(key))
+def _check_first(position: int, key: Key | None, part: Range | None) -> None:
+    if key is not None and part is not None and position in part.again:
+        raise BrokenLink(f"arrived before, as number {part.again[position] + 1}", entry=id_of(key))
 
 
 def _named(error: RopewalkError, topic: str, key: Key | None) -> RopewalkError:

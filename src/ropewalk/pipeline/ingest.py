@@ -21,11 +21,13 @@ from ropewalk.errors import Conflict, HeadMoved, OutOfOrder
 from ropewalk.gitlog.cursor import move_cursor, read_cursor
 from ropewalk.pipeline.gitlogs import GitLogs
 from ropewalk.pipeline.lag import write_lag
+from ropewalk.pipeline.ledgers import Ledgers
 from ropewalk.pipeline.logs import Mode
 from ropewalk.pipeline.offsets import Offset, Point
 from ropewalk.pipeline.query import Query, make_query
 from ropewalk.pipeline.recorded import content_root, faults_in, new_faults, not_recorded, ranges_in
 from ropewalk.pipeline.refusals import refusals_raised
+from ropewalk.pipeline.standing import NOTED, Condemned, Standing, condemn, marked_failed, noted_in
 from ropewalk.pipeline.warehouse import GROWING, Manifest, Warehouse, write_plainly
 from ropewalk.stores.place import find_place
 
@@ -86,6 +88,7 @@ class Ingest:
         self.options = {"repository": str(self.source), "verify": mode}
         self.options |= {n: v for n, v in (("engine", engine), ("topics", topics)) if v is not None}
         self._now_ms, self._told = now_ms, told
+        self._standing = Standing()
 
     def once(self) -> Ingested:
         """Take in everything that is there now."""
@@ -159,6 +162,7 @@ class Ingest:
         finally:
             if self.mode == "quarantine":
                 fresh.unpersist()
+        self._look_across(manifests, folders, at)
         found = self._written(folders)
         if found.num_rows == 0 and number > 1:
             for folder in folders.values():
@@ -166,14 +170,8 @@ class Ingest:
             return None
         logs, end = ranges_in(found, at)
         remade = self._derive(number, manifests, folders, {log["engine"] for log in logs})
-        written = {
-            name: self.warehouse.batch_folder(name, number)
-            for name, staged in folders.items()
-            if staged.exists()
-        }
-        written |= {name: self.warehouse.path / name for name in remade}
-        for name, folder in written.items():
-            self.warehouse.put_in_place(name, folder)
+        written = [name for name, staged in folders.items() if staged.exists()]
+        files = {name: self.warehouse.put_in_place(name, number) for name in (*written, *remade)}
         manifest = Manifest(
             number,
             manifests[-1].digest if manifests else None,
@@ -183,12 +181,41 @@ class Ingest:
             Offset({log: at.at(log) for log in end.points}),
             end,
             tuple(logs),
-            {name: self.warehouse.files_in(folder) for name, folder in written.items()},
+            files,
             tuple(new_faults(found)),
         )
         self.warehouse.commit(manifest)
         self._told(manifest)
         return manifest
+
+    def _look_across(self, manifests: list[Manifest], folders: Mapping[str, Path], at: Offset) -> None:
+        """Judge what only shows between blocks, in this batch and against those before it."""
+        if self.mode == "off":
+            return
+        staged = [path for name in NOTED for path in sorted(folders[name].glob("*.parquet"))]
+        noted = noted_in(staged)
+        current = self.warehouse.current_files(manifests)
+        recorded = [self.warehouse.path / file.name for name in NOTED for file in current.get(name, [])]
+        strange = [
+            each for each in noted.column("topic").unique().to_pylist() if not self._standing.knows(each)
+        ]
+        if strange:
+            self._standing.add(noted_in(recorded, strange))  # what is odd in there was told of then
+        odd = self._standing.add(noted)
+        bad = condemn(lambda: self._read(*recorded, *staged), Ledgers(find_place(self.source)), odd, at)
+        if bad and self.mode == "strict":
+            raise bad[0].refusal()
+        if bad:
+            self._put_aside(folders, bad)
+
+    def _put_aside(self, folders: Mapping[str, Path], bad: list[Condemned]) -> None:
+        """Move condemned rows of a staged batch from the one table to the other."""
+        rows = marked_failed(self.spark, self._read(*(folders[name] for name in NOTED)), bad)
+        for name, wanted in (("events", "verdict <> 'failed'"), ("events_rejected", "verdict = 'failed'")):
+            rows.where(wanted).write.mode("overwrite").parquet(str(self.warehouse.staging(f"{name}.judged")))
+        for name in NOTED:
+            shutil.rmtree(folders[name])
+            self.warehouse.staging(f"{name}.judged").rename(folders[name])
 
     def _derive(
         self, number: int, manifests: list[Manifest], folders: Mapping[str, Path], engines: set[str]
@@ -262,6 +289,11 @@ class Ingest:
             raise Conflict(
                 f"{self.warehouse.path} holds tables of {manifests[-1].source}, not of {self.source}",
                 advice="Name another --warehouse.",
+            )
+        if manifests and (manifests[-1].mode == "off") != (self.mode == "off"):
+            raise Conflict(
+                f"{self.warehouse.path} was filled with --verify {manifests[-1].mode}, not {self.mode}",
+                advice="A table is proven or it is not: name another --warehouse.",
             )
         make_query({"repository": str(self.source), "verify": "quarantine"}).require(self._at(manifests))
         return manifests

@@ -21,9 +21,9 @@ def write_lag(logs: GitLogs, folder: Path, now_ms: int) -> None:
     import pyarrow.parquet as pq
 
     rows: list[dict[str, Any]] = []
-    for ref in logs.store.heads(CONSUMERS):
-        group, topic = split_ref(ref)
-        with contextlib.suppress(RopewalkError):
+    for ref in logs.store.head_names(CONSUMERS):
+        with contextlib.suppress(RopewalkError):  # a torn cursor or log is told of where it is read
+            group, topic = split_ref(ref)
             layout, name = logs.locate(topic)
             extent = logs.extent(topic)
             cursor = read_cursor(logs.store, group, topic)

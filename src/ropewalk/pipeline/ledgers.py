@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from ropewalk.ledger.policy import Policy, parse_policy
 from ropewalk.ledger.rules import Context, judge
 from ropewalk.ledger.trust import Trust
 from ropewalk.ledger.verify import EMPTY, Fault, Span, check_block, join
-from ropewalk.pipeline.across import Marks
 from ropewalk.pipeline.logs import CheckedRange, Want
+from ropewalk.pipeline.notes import Marks, RowNotes
 from ropewalk.pipeline.offsets import Extent, Point, Range
 from ropewalk.pipeline.rows import Row, broken_row, ledger_row
 from ropewalk.stores.place import Place as Repository
@@ -60,7 +60,12 @@ class Ledgers:
 
     def extent(self, topic: str, *, tolerant: bool = False) -> Extent:
         """How many whole blocks there are. Record headers are walked on from where the last call ended."""
-        segments = self.channel(topic).segments
+        try:
+            segments = self.channel(topic).segments
+        except RopewalkError as error:
+            if not tolerant or isinstance(error, NotFound):
+                raise
+            return Extent(Point(), fault=error.detail, fault_entry="channel.json")
         size, last = self._ends.get(topic, (0, None))
         for height, place in segments.places(max(0, size - 1), last):
             size, last = height + 1, place
@@ -106,12 +111,13 @@ class Ledgers:
 
     def read(self, part: Range, want: Want) -> Iterator[list[Row]]:
         """The rows of a range of blocks."""
-        channel = self.channel(part.log.topic)
         if part.fault:
+            topic = part.log.topic
             if want.mode == "strict":
-                raise Damaged(f"channel {channel.name}, {part.fault_entry}: {part.fault}", topic=channel.name)
-            yield [broken_row("ledger", channel.name, -1, part.fault, entry_id=part.fault_entry)]
+                raise Damaged(f"channel {topic}, {part.fault_entry}: {part.fault}", topic=topic)
+            yield [broken_row("ledger", topic, -1, part.fault, entry_id=part.fault_entry)]
             return
+        channel = self.channel(part.log.topic)
         below = replace(EMPTY, blocks=1, above=bytes.fromhex(part.below), channel=channel.name)
         below = replace(below, last=part.start - 1) if part.start else EMPTY
         if want.mode == "quarantine" and not part.below:
@@ -131,8 +137,15 @@ class Ledgers:
                 below = EMPTY if height + 1 < part.end else below
                 continue
             faults: dict[int | None, str] = {}
+            notes = RowNotes() if "notes" in want.columns else None
             if want.mode != "off":
-                span = check_block(lines, height, trust=channel.trust, policy=channel.policy)
+                span = check_block(
+                    lines,
+                    height,
+                    trust=channel.trust,
+                    policy=channel.policy,
+                    noted=None if notes is None else notes.take,
+                )
                 joined = join(below, span) if below.blocks else span
                 below = replace(span, fault=None)
                 fault = joined.fault
@@ -140,7 +153,8 @@ class Ledgers:
                     raise _refusal(fault, channel.name, block)
                 if fault is not None:
                     faults = _faults(channel, block, fault)
-            rows = [row for row in _rows(channel.name, block, faults, want) if want.bounds.admits(row)]
+            noted = () if notes is None else _noted(block, notes, faults)
+            rows = [row for row in _rows(channel.name, block, faults, noted, want) if want.bounds.admits(row)]
             if rows:
                 yield rows
         if reached != part.end:
@@ -150,10 +164,10 @@ class Ledgers:
 
     def check(self, part: Range, *, deep: bool) -> Iterator[CheckedRange]:
         """Blocks in runs; one verdict a run, and a run ends where something is wrong."""
-        channel = self.channel(part.log.topic)
         if part.fault:
             yield CheckedRange(part.log, part.start, part.start, 0, "", part.fault_entry, part.fault)
             return
+        channel = self.channel(part.log.topic)
         whole, marks = EMPTY, Marks()
         start = part.start
         for height, place in channel.segments.places(part.start):
@@ -233,7 +247,22 @@ def _fault_name(fault: Fault) -> str:
     return f"block {fault.height}" + ("" if fault.index is None else f", envelope {fault.index}")
 
 
-def _rows(topic: str, block: Block, faults: dict[int | None, str], want: Want) -> Iterator[Row]:
+def _noted(block: Block, notes: RowNotes, faults: dict[int | None, str]) -> list[bytes | None]:
+    """The notes of every envelope that is good in itself; the others stand for nothing."""
+    if not faults:
+        return list(notes.made)
+    found: list[bytes | None] = []
+    for index, raw in enumerate(block.envelopes):
+        alone = RowNotes()
+        if None not in faults and index not in faults:
+            alone.take(block.header, index, [parse_stored(raw)])
+        found.append(alone.made[0] if alone.made else None)
+    return found
+
+
+def _rows(
+    topic: str, block: Block, faults: dict[int | None, str], noted: Sequence[bytes | None], want: Want
+) -> Iterator[Row]:
     ids = [envelope_id(raw) for raw in block.envelopes]
     tree = merkle.Tree(ids) if "proof" in want.columns else None
     whole = faults.get(None)
@@ -246,7 +275,8 @@ def _rows(topic: str, block: Block, faults: dict[int | None, str], want: Want) -
         value = value if isinstance(value, dict) else {}
         proof = None if tree is None else tuple(each.hex() for each in tree.inclusion(index))
         verdict = "failed" if detail else ("not_checked" if want.mode == "off" else "passed")
-        yield ledger_row(topic, block.record, value, ids[index], index, proof, verdict, detail)  # type: ignore[arg-type]
+        row = ledger_row(topic, block.record, value, ids[index], index, proof, verdict, detail)  # type: ignore[arg-type]
+        yield row._replace(notes=noted[index]) if noted else row
 
 
 def _faults(channel: Channel, block: Block, fault: Fault) -> dict[int | None, str]:
@@ -286,6 +316,8 @@ def _read_channel(home: Path, topic: str) -> Channel:
         value = jcs.parse((folder / "channel.json").read_bytes())
     except FileNotFoundError as error:
         raise NotFound(f'no channel "{topic}"', channel=topic) from error
+    except RopewalkError as error:
+        raise Damaged(f"channel {topic}: channel.json: {error.detail}", reason="settings") from error
     if not isinstance(value, dict) or value.get("version") != 1 or value.get("channel") != topic:
         raise Damaged(f"channel {topic}: channel.json is not ours", reason="settings")
     policy = None

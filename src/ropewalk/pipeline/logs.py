@@ -174,10 +174,12 @@ def between(
     below = start.head
     for number, (first, last, gap) in enumerate(cuts):
         above = end.end.head if number + 1 == len(cuts) else logs.id_at(name.topic, last - 1)
-        ranges.append(Range(name, first, last, below, above, gap=gap))
+        again = {here: there for here, there in end.again.items() if first <= here < last}
+        ranges.append(Range(name, first, last, below, above, gap=gap, again=again))
         below = above
     if end.fault:
-        ranges.append(Range(name, end.end.position, end.end.position, below, "", end.fault, end.fault_entry))
+        at = end.end.position
+        ranges.append(Range(name, at, at, below, "", end.fault, end.fault_entry, end.gap))
     return ranges
 
 

@@ -43,13 +43,17 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Entries no way leads to, because another is damaged (`entry`); `line` is where those behind them are found."""
+    """Entries no way leads to, because another is damaged (`entry`); `line` is where those behind them are found.
+
+    `size` is how many the line has, the damaged one included, where nothing says which numbers are theirs.
+    """
 
     start: int
     end: int
     reason: str
     entry: str
     line: str
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class Extent:
     fault: str = ""
     fault_entry: str = ""
     gap: Gap | None = None
+    again: Mapping[int, int] = field(default_factory=dict)  # positions of what came before, at another
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,7 @@ class Range:
     fault: str = ""
     fault_entry: str = ""
     gap: Gap | None = None  # where it lies in the gap, or behind it
+    again: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class Row(NamedTuple):
     proof: tuple[str, ...] | None
     position: int
     entry: dict[str, Any] | None
+    notes: bytes | None = None
 
 
 def gitlog_row(

@@ -45,6 +45,7 @@ COLUMNS: dict[str, str] = {
     "proof": "array<string>",
     "position": "bigint",
     "entry": "variant",
+    "notes": "binary",
 }
 SHARED_COLUMNS: tuple[str, ...] = tuple(COLUMNS)[:12]
 LEDGER_COLUMNS: tuple[str, ...] = tuple(COLUMNS)[12:15]
@@ -103,6 +104,7 @@ def arrow_schema(columns: Iterable[str], types: dict[str, str] = COLUMNS, *, tex
         "string": pa.string(),
         "array<bigint>": pa.list_(pa.int64()),
         "bigint": pa.int64(),
+        "binary": pa.binary(),
         "int": pa.int32(),
         "timestamp": pa.timestamp("us", tz="UTC"),
         "array<string>": pa.list_(pa.string()),

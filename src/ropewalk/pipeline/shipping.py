@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import Unavailable
-from ropewalk.pipeline.launch import INSTALL_LINE, Setting, launch, stop
+from ropewalk.pipeline.java import INSTALL_LINE
+from ropewalk.pipeline.launch import Setting, launch, stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

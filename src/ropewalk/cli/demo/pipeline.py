@@ -7,6 +7,7 @@ import random
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ropewalk.cli.demo.stage import Stage
 from ropewalk.errors import RopewalkError, Unavailable
@@ -19,6 +20,9 @@ from ropewalk.node.ledger import channels, create_channel, open_log
 from ropewalk.stores import keyfiles
 from ropewalk.stores.place import Place, make_place
 
+if TYPE_CHECKING:
+    from ropewalk.pipeline.warehouse import Warehouse
+
 __all__ = ["run"]
 
 DAYS = 42
@@ -30,7 +34,7 @@ CHAT = "com.example.notes"
 
 def run(stage: Stage) -> None:
     """Show logs becoming tables whose every row is proven, and a table that is proven as a whole."""
-    from ropewalk.cli.pipeline import spark_session
+    from ropewalk.cli.pipeline_running import spark_session
 
     place, _ = make_place(stage.directory / "demo.git")
     stage.made.setdefault("repository", str(place.git_dir))
@@ -117,22 +121,38 @@ def _metrics(stage: Stage, place: Place) -> None:
     stage.show("ledger", f"{len(raws)} envelopes in channel {METRICS}")
 
 
-def _tables(stage: Stage, place: Place, spark: object) -> None:
-    from typing import Any, cast
-
-    from ropewalk.cli.pipeline import now_ms
-    from ropewalk.node.bundle import export_blocks, verify_bundle
-    from ropewalk.node.ledger import read_settings
-    from ropewalk.pipeline.export import export_channels
-    from ropewalk.pipeline.ingest import Ingest
+def _tables(stage: Stage, place: Place, spark: Any) -> None:
+    from ropewalk.cli.pipeline_running import now_ms
     from ropewalk.pipeline.report import render
-    from ropewalk.pipeline.sql import ask
-    from ropewalk.pipeline.verify import verify_logs, verify_tables
+    from ropewalk.pipeline.verifytables import verify_tables
     from ropewalk.pipeline.warehouse import Warehouse
 
-    session: Any = cast(Any, spark)
     warehouse = Warehouse(stage.directory / "warehouse")
-    job = Ingest(session, place.git_dir, warehouse.path, now_ms=now_ms, group="warehouse")
+    stage.made["warehouse"] = str(warehouse.path)
+    _take_in(stage, place, spark, warehouse)
+    _verify(stage, place, spark, warehouse)
+    _states(stage, place, spark, warehouse)
+    _bundles(stage, place, spark, warehouse)
+    _upkeep(stage, place, spark, warehouse)
+    _lie(stage, spark, warehouse)
+    held = verify_tables(spark, warehouse)
+    if not held.ok:
+        raise RopewalkError("the demo's own tables do not verify")
+    stage.good(f"put back: {sum(step.status == 'passed' for step in held.steps)} steps prove the tables")
+    page = stage.directory / "report.html"
+    page.write_text(render(warehouse, now_ms()), encoding="utf-8")
+    if "report" in stage.made:
+        stage.made["audit"] = stage.made["report"]
+    stage.made["report"] = str(page)
+
+
+def _take_in(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> None:
+    """Logs into tables, once; then a question to them."""
+    from ropewalk.cli.pipeline_running import now_ms
+    from ropewalk.pipeline.ingest import Ingest
+    from ropewalk.pipeline.sql import ask
+
+    job = Ingest(spark, place.git_dir, warehouse.path, now_ms=now_ms, group="warehouse")
     started, started_ms = time.monotonic(), now_ms()
     done = job.once()
     took = time.monotonic() - started
@@ -141,12 +161,11 @@ def _tables(stage: Stage, place: Place, spark: object) -> None:
         started_ms,
         {"ok": True, **done.to_json(), "rows_per_s": done.rows / took, "ended_ms": now_ms()},
     )
-    stage.made["warehouse"] = str(warehouse.path)
     stage.good(f"ingest: {done.rows} rows, each verified on the way, in {took:.1f} s")
     if job.once().rows == 0:
         stage.good("ingest again: nothing is new, nothing is doubled")
     answer = ask(
-        session,
+        spark,
         warehouse,
         "SELECT service, deployments, per_week, failure_rate, recovery_mean_s FROM deployment_measures "
         "WHERE env = 'prod' ORDER BY service",
@@ -154,8 +173,15 @@ def _tables(stage: Stage, place: Place, spark: object) -> None:
     )
     for line in answer.to_text().splitlines():
         stage.say(f"    {line}")
+
+
+def _verify(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> None:
+    """Every log from end to end."""
+    from ropewalk.cli.pipeline_running import now_ms
+    from ropewalk.pipeline.verify import verify_logs
+
     started, started_ms = time.monotonic(), now_ms()
-    report, _ = verify_logs(session, place.git_dir)
+    report, _ = verify_logs(spark, place.git_dir)
     took = time.monotonic() - started
     entries = sum(log.entries for log in report.logs)
     warehouse.record_run(
@@ -164,9 +190,16 @@ def _tables(stage: Stage, place: Place, spark: object) -> None:
     if not report.ok:
         raise RopewalkError("the demo's own logs do not verify")
     stage.good(f"verify: {entries} entries of {len(report.logs)} logs in parallel ranges that join")
-    _states(stage, place, session, warehouse)
+
+
+def _bundles(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> None:
+    """Proofs for whoever has neither Spark nor the log."""
+    from ropewalk.node.bundle import export_blocks, verify_bundle
+    from ropewalk.node.ledger import read_settings
+    from ropewalk.pipeline.export import export_channels
+
     bundles = export_channels(
-        session,
+        spark,
         place.git_dir,
         warehouse.path / "bundles",
         export_blocks,
@@ -180,30 +213,18 @@ def _tables(stage: Stage, place: Place, spark: object) -> None:
         if not verify_bundle(Path(bundle.path), trust).report.ok:
             raise RopewalkError(f"{bundle.path} does not verify")
     stage.good(f"export: {len(bundles)} bundles by ranges, each verified offline")
-    _upkeep(stage, place, session, warehouse)
-    _lie(stage, session, warehouse)
-    held = verify_tables(session, warehouse)
-    if not held.ok:
-        raise RopewalkError("the demo's own tables do not verify")
-    stage.good(f"put back: {sum(step.status == 'passed' for step in held.steps)} steps prove the tables")
-    page = stage.directory / "report.html"
-    page.write_text(render(warehouse, now_ms()), encoding="utf-8")
-    if "report" in stage.made:
-        stage.made["audit"] = stage.made["report"]
-    stage.made["report"] = str(page)
 
 
-def _states(stage: Stage, place: Place, spark: object, warehouse: object) -> None:
+def _states(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> None:
     """Fold the channels into states, signed for; a second run has nothing to do."""
     from functools import partial
-    from typing import Any, cast
 
     from ropewalk.node.replay import replay_channel
     from ropewalk.pipeline.replay import Replays, replay_channels
 
-    replays = Replays(cast(Any, warehouse))
+    replays = Replays(warehouse)
     fold = partial(replay_channel, key=keyfiles.load_signing(place.keys, "node"))
-    run = partial(replay_channels, cast(Any, spark), place.git_dir, "counts", fold, channels=METRICS)
+    run = partial(replay_channels, spark, place.git_dir, "counts", fold, channels=METRICS)
     (found,) = run(snapshot_every=5)
     replays.keep([found], datetime.now(UTC))
     stage.good(
@@ -214,25 +235,22 @@ def _states(stage: Stage, place: Place, spark: object, warehouse: object) -> Non
         stage.good("replay again: nothing to do")
 
 
-def _upkeep(stage: Stage, place: Place, spark: object, warehouse: object) -> None:
+def _upkeep(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> None:
     """Fewer files, signed summaries, and how fresh the evidence is."""
-    from typing import Any, cast
-
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from ropewalk.cli.pipeline import now_ms
+    from ropewalk.cli.pipeline_running import now_ms
     from ropewalk.pipeline.compact import merge_files, summarise
     from ropewalk.pipeline.health import measure_channels
 
-    session, store = cast(Any, spark), cast(Any, warehouse)
     node = keyfiles.load_signing(place.keys, "node")
-    made = summarise(session, place.git_dir, store, node, channels=METRICS, blocks_per_summary=5)
-    merged = merge_files(session, store, now_ms())
+    made = summarise(spark, place.git_dir, warehouse, node, channels=METRICS, blocks_per_summary=5)
+    merged = merge_files(spark, warehouse, now_ms())
     files = 0 if merged is None else len(merged.replaces)
     stage.good(f"compact: {len(made)} signed summaries of closed ranges, {files} files merged into few")
-    found = measure_channels(session, place.git_dir, time.time_ns())
-    folder = store.path / "health"
+    found = measure_channels(spark, place.git_dir, time.time_ns())
+    folder = warehouse.path / "health"
     folder.mkdir(exist_ok=True)
     rows = [each.to_json() for each in found]
     pq.write_table(pa.Table.from_pylist(rows), folder / f"health-{time.time_ns()}.parquet")
@@ -243,19 +261,16 @@ def _upkeep(stage: Stage, place: Place, spark: object, warehouse: object) -> Non
             stage.good(f"health: {each.channel}: {each.attested} attestations {told}")
 
 
-def _lie(stage: Stage, spark: object, warehouse: object) -> None:
+def _lie(stage: Stage, spark: Any, warehouse: Warehouse) -> None:
     """Somebody edits one row of a table, with tools everybody has."""
-    from typing import Any, cast
-
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from ropewalk.pipeline.verify import verify_tables
+    from ropewalk.pipeline.verifytables import verify_tables
 
-    tables = cast(Any, warehouse)
     path = next(
         path
-        for path in sorted((tables.path / "commits").rglob("*.parquet"))
+        for path in sorted((warehouse.path / "commits").rglob("*.parquet"))
         if pq.read_metadata(path).num_rows
     )
     kept = path.read_bytes()
@@ -264,7 +279,7 @@ def _lie(stage: Stage, spark: object, warehouse: object) -> None:
     names[0] = "skipped"
     pq.write_table(table.set_column(table.column_names.index("status"), "status", pa.array(names)), path)
     stage.say("  Somebody edits one row of the table commits:")
-    report = verify_tables(cast(Any, spark), tables)
+    report = verify_tables(spark, warehouse)
     failed = [step for step in report.steps if step.status == "failed"]
     path.write_bytes(kept)
     if not failed:
