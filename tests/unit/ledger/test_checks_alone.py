@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from base64 import b64encode
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import cbor2
 import pytest
 from tests.unit.ledger.attesting import PCR0, Authority, attested, dsse, es384, nitro, nitro_document
+from tests.unit.ledger.bundling import TRUST as BUNDLES
 from tests.unit.ledger.bundling import export, failed, pack, signed, tar_of, unpack, verdict
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, P256, chain_of_blocks, changed, observed
 
@@ -29,7 +31,7 @@ from ropewalk.ledger.block import (
     parse_record,
     seal,
 )
-from ropewalk.ledger.bundle import MANIFEST, SIGNATURE
+from ropewalk.ledger.bundle import HEADERS, MANIFEST, SIGNATURE
 from ropewalk.ledger.envelope import MINIMUM_SIGNED, Envelope, parse, parse_stored
 from ropewalk.ledger.evidence import DOCUMENT_BYTES_MAX, SIGNATURES_MAX, EvidenceTrust, check_evidence
 from ropewalk.ledger.evidencecheck import SNAPSHOT_TYPE, EvidenceTally
@@ -38,6 +40,7 @@ from ropewalk.ledger.proof import Proof, parse_proof, verify_proof
 from ropewalk.ledger.rules import CHAIN_MAX, Context, judge
 from ropewalk.ledger.trust import EvidencePins, Trust
 from ropewalk.ledger.verify import Seen
+from ropewalk.node.bundle import export_blocks
 
 BLOCKS = chain_of_blocks(3)
 
@@ -426,3 +429,58 @@ def test_the_manifest_lists_the_files_of_its_range_in_their_order_and_no_other(t
     more = {"name": "blocks/0000000099.jsonl", "blake3": "0" * 64, "bytes": 0}
     pack(path, tar_of(signed(members, files=files[::-1] if act == "turn" else [*files, more])))
     assert failed(verdict(path)) == {"bundle_signature"}
+
+
+def bundle_of(path: Path, *policies: bytes | None, below: bytes = GENESIS) -> Path:
+    """A bundle of linked blocks, one for each policy they were made under."""
+    blocks: list[Block] = []
+    for height, policy_hash in enumerate(policies):
+        blocks.append(
+            seal(
+                NODE,
+                channel="ea.core",
+                height=height,
+                prev_block_hash=blocks[-1].hash if blocks else below,
+                envelopes=[observed(height).raw],
+                timestamp_ns=NOON_NS,
+                policy_hash=policy_hash,
+            )
+        )
+    export_blocks(blocks, NODE, path)
+    return path
+
+
+def test_a_manifest_that_names_another_policy_is_found_by_who_pins_none(tmp_path):
+    path = bundle_of(tmp_path / "x.tar.zst", STRICT.hash)
+    assert verdict(path).ok
+    pack(path, tar_of(signed(unpack(path), policy_hash="11" * 32)))
+    assert failed(verdict(path)) == {"policy_hash"}
+
+
+def test_every_block_is_held_to_the_policy_and_not_only_the_last(tmp_path):
+    pinned = replace(BUNDLES, policy_hash=STRICT.hash)
+    assert verdict(bundle_of(tmp_path / "all.tar.zst", STRICT.hash, STRICT.hash), pinned).ok
+    assert failed(verdict(bundle_of(tmp_path / "last.tar.zst", None, STRICT.hash), pinned)) == {"policy_hash"}
+
+
+def test_only_the_first_block_stands_on_nothing(tmp_path):
+    path = bundle_of(tmp_path / "x.tar.zst", None, below=bytes([1] * 32))
+    assert failed(verdict(path)) == {"block_signatures"}
+
+
+def test_nothing_may_follow_the_last_header(tmp_path):
+    path = export(tmp_path / "x.tar.zst")
+    members = unpack(path)
+    pack(path, tar_of(signed({**members, HEADERS: members[HEADERS] + b"x"})))
+    assert failed(verdict(path)) == {"block_signatures"}
+
+
+@pytest.mark.parametrize("act", ["drop", "swap"])
+def test_proofs_stand_one_for_each_envelope_and_in_their_order(tmp_path, act):
+    path = export(tmp_path / "x.tar.zst")
+    members = unpack(path)
+    name = "proofs/0000000001.jsonl"
+    lines = members[name].splitlines(keepends=True)
+    lines = lines[:-1] if act == "drop" else [lines[1], lines[0], *lines[2:]]
+    pack(path, tar_of(signed({**members, name: b"".join(lines)})))
+    assert failed(verdict(path)) == {"envelope_hashes", "merkle_paths"}
