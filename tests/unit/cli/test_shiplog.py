@@ -39,11 +39,10 @@ def test_the_three_commands_of_s0_answer_in_the_shape_printed_there(log, tmp_pat
         rf"ok  commit=[0-9a-f]{{7}} content_id=blake3:[0-9a-f]{{4}}… ulid={ULID}\n", first.text
     )
     since = first.text.split("ulid=")[1].strip()
-    for _ in range(3):
-        append(log)
+    later = [append(log).json["ulid"] for _ in range(3)]
     read = log("shiplog", "read", "--ns", "governance", "--since", since, "--limit", "2")
     lines = read.text.splitlines()
-    assert len(lines) == 2
+    assert [line.split("  ")[0] for line in lines] == later[:2]
     shape = (
         rf'({ULID})  blake3:[0-9a-f]{{4}}…  ([0-9a-f]{{7}})  (\{{"ulid":"\1","ns":"governance","type":.*\}})'
     )

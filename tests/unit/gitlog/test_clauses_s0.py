@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.unit.gitlog.test_append import EVENT, commit_of, head
+from tests.unit.gitlog.test_privacy import pointerize, redact, with_policy
 from tests.unit.gitlog.test_verify import failed, fill, forge
 
 from ropewalk.errors import HeadMoved, InvalidEnvelope, Unverified
@@ -11,7 +12,7 @@ from ropewalk.gitlog.commit import parse_message
 from ropewalk.gitlog.cursor import Cursor, portable_form, read_cursor
 from ropewalk.gitlog.layout import SHIPLOG, consumer_ref
 from ropewalk.gitlog.objects import Commit, Oid, object_id
-from ropewalk.kernel import jcs, schema
+from ropewalk.kernel import jcs, schema, ulid
 from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.ulid import Ulid
 from ropewalk.node.consumers import set_cursor
@@ -152,3 +153,44 @@ def test_a_cursor_that_lies_neither_hides_nor_moves_anything_of_the_log(log):
     assert commit_of(log, head(log)).parents == (receipts[-1].commit,)
     assert verify_gitlogs(log.store, "demo").ok
     assert log.store.head(SHIPLOG.head_ref("demo")) == head(log)
+
+
+def test_a_namespace_counts_ulids_from_its_own_head_and_not_from_another_s(log, clock):
+    ahead = log.append("a", EVENT)
+    clock.ms -= 60_000
+    assert ulid.time_ms(log.append("b", EVENT).ulid) == clock.ms
+    held = log.append("a", EVENT).ulid
+    assert ulid.time_ms(held) == ulid.time_ms(ahead.ulid) > clock.ms
+    assert ulid.randomness(held) > ulid.randomness(ahead.ulid)
+
+
+def test_read_gives_ulid_content_id_commit_and_envelope_of_each_event_in_rising_order(log):
+    receipts = fill(log, 5)
+    events = log.read("demo", receipts[0].ulid, 3).events
+    for event, receipt in zip(events, receipts[1:4], strict=True):
+        assert (event.ulid, event.content_id, event.commit) == (
+            receipt.ulid,
+            receipt.content_id,
+            receipt.commit,
+        )
+        assert event.envelope == jcs.parse(event.raw) and event.envelope["ulid"] == receipt.ulid
+        assert content_id(jcs.encode(event.envelope)) == receipt.content_id
+    assert [event.ulid for event in events] == sorted({event.ulid for event in events})
+
+
+def test_the_cursor_s_ref_points_to_the_last_commit_that_was_handled(log):
+    receipts = fill(log, 5)
+    with log.consume("g", "demo", 3) as events:
+        list(events)
+    assert log.store.head("refs/gatos/consumers/g/demo") == receipts[2].commit
+    with log.consume("g", "demo") as events:
+        next(events)
+    assert log.store.head("refs/gatos/consumers/g/demo") == receipts[3].commit
+
+
+def test_what_is_put_behind_a_pointer_fits_the_pointer_s_schema_and_what_is_redacted_is_gone(log):
+    with_policy(log, redact("user.name"), pointerize("user.email"))
+    log.append("prod", {"type": "a", "payload": {"user": {"email": "ada@example.test", "name": "Ada"}}})
+    (event,) = log.events("prod")
+    assert event.payload["user"].keys() == {"email"}
+    schema.validate("privacy/shiplog_pointer", event.payload["user"]["email"])

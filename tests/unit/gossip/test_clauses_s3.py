@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.unit.gossip.conftest import ground, key, memory_log, raws
 
-from ropewalk.errors import Denied
+from ropewalk.errors import Denied, Unavailable
 from ropewalk.gossip.access import owners
 from ropewalk.gossip.ids import CLOCKS, id_of, key_of
 from ropewalk.gossip.log import TABLES, Log
 from ropewalk.gossip.message import Message, Signature, assemble, sign, verify
 from ropewalk.gossip.profiles import PROFILES, V13
 from ropewalk.kernel import cbor
+from ropewalk.stores.lmdb import LmdbTables
 from ropewalk.stores.memory import MemoryTables
 
 BOTH = pytest.mark.parametrize("profile", ["v0.6", "v0.13"])
@@ -191,3 +194,16 @@ def test_a_writer_outside_the_fixed_set_leaves_no_trace():
         log.insert(sign(V13, stranger, "com.example", (), "theirs").raw)
     assert (log.root(), log.heads(), len(log), log.pending()) == before
     assert [signed.id for signed in log.iterate()] == [mine.id, yours.id]
+
+
+def test_a_closed_log_says_so_and_opens_again_as_it_was(tmp_path: Path):
+    with Log(LmdbTables(tmp_path, TABLES), "com.example", signer=key(1)) as log:
+        log.append_many("abc")
+        before = (log.root(), log.heads(), len(log))
+    log.close()  # again: nothing happens
+    acts: tuple[Callable[[], object], ...] = (lambda: log.append("d"), lambda: list(log.iterate()), log.heads)
+    for act in acts:
+        with pytest.raises(Unavailable, match="closed"):
+            act()
+    with Log(LmdbTables(tmp_path, TABLES), "com.example") as again:
+        assert (again.root(), again.heads(), len(again)) == before

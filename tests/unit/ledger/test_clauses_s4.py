@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.ledger.making import changed, command, observed, opened, resigned
+from tests.unit.ledger.making import NODE, changed, command, observed, opened, resigned
 
-from ropewalk.errors import InvalidEnvelope, RopewalkError
+from ropewalk.errors import InvalidEnvelope, RopewalkError, TooLarge
 from ropewalk.kernel import cbor, jcs
+from ropewalk.ledger.block import GENESIS, seal
 from ropewalk.ledger.envelope import DEFAULT_SIGNED, STRICT_SIGNED, parse, parse_cbor, parse_stored
 from ropewalk.ledger.policy import parse_policy
 from ropewalk.ledger.rules import RULES, Context, judge
@@ -171,3 +172,18 @@ def test_a_result_made_from_its_command_names_it_and_continues_its_chain():
     assert judge(done, Context(seen)).findings[2].status == "failed"  # no Command yet
     seen.remember(ask, 0, 0)
     assert judge(done, Context(seen)).findings[2].status == "passed"
+
+
+def test_a_block_is_closed_before_it_passes_one_mebibyte(tmp_path):
+    raws = [observed(number, payload={"n": number, "x": "y" * 400_000}).raw for number in range(5)]
+    assert 2 * len(raws[0]) < 1 << 20 < 3 * len(raws[0])
+    with opened(tmp_path) as ledger:
+        assert [receipt.height for receipt in ledger.log.submit_many(raws)] == [0, 0, 1, 1, 2]
+
+
+def test_no_block_holds_more_than_four_mebibytes():
+    place: dict[str, Any] = {"channel": "a", "height": 0, "prev_block_hash": GENESIS, "timestamp_ns": 1}
+    four = [b"x" * (1 << 20)] * 4
+    assert seal(NODE, envelopes=four, **place).header.envelope_count == 4
+    with pytest.raises(TooLarge):
+        seal(NODE, envelopes=[*four, b"x"], **place)
