@@ -6,6 +6,9 @@ or are called to a duty. While one half is on its way to the disk the other half
 unless `linger_s` asks for it: under load the blocks grow by themselves.
 
 No duty is left undone: whoever has done one looks again before it sleeps, and calls a sleeper before it goes.
+
+Who has a receipt often has more to say. So the sleepers with receipts are let go first, a few at a time, each waking
+the next, and only then are the arrivals judged: batches are larger, and threads do not queue for the interpreter.
 """
 
 from __future__ import annotations
@@ -17,7 +20,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ropewalk.errors import Conflict, InvalidEnvelope, RopewalkError, Unavailable, Unverified
-from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Status
 from ropewalk.ledger.block import (
@@ -30,7 +32,8 @@ from ropewalk.ledger.block import (
     seal,
 )
 from ropewalk.ledger.envelope import Envelope, parse_stored, parse_wire
-from ropewalk.ledger.marks import claim_key, marks_of
+from ropewalk.ledger.known import Known
+from ropewalk.ledger.marks import marks_of
 from ropewalk.ledger.policy import Decision, Policy
 from ropewalk.ledger.ports import Blocks, Head, Index, Limits
 from ropewalk.ledger.rules import (
@@ -45,13 +48,15 @@ from ropewalk.ledger.rules import (
     judge_in_place,
     one_hand,
 )
-from ropewalk.ledger.ticket import Forming, Pending, Receipt, Ticket
+from ropewalk.ledger.ticket import Forming, Receipt, Ticket
 
 __all__ = ["Blocks", "Head", "Index", "Limits", "Log", "Receipt", "Ticket"]
 
 BATCH_MAX: Final = (
     256  # so that envelopes of a long list are not all held in parsed form before the first is placed
 )
+
+DOORS: Final = 2  # how many are let go at a time; more would only wait for one another
 
 
 class Log:
@@ -68,7 +73,7 @@ class Log:
         now_ns: Callable[[], int],
         policy: Policy | None = None,
         limits: Limits | None = None,
-        supported_minors: frozenset[str] = SUPPORTED_MINORS,
+        supported_minors: frozenset[str] | Callable[[], frozenset[str]] = SUPPORTED_MINORS,
         keep_evidence: Callable[[str, bytes], None] | None = None,
         evidence: Callable[[Envelope], tuple[Status, str]] | None = None,
         spread: Spread = one_hand,
@@ -77,7 +82,6 @@ class Log:
         self.limits = limits or Limits()
         self._key, self._blocks, self._index, self._now_ns = key, blocks, index, now_ns
         self._keep_evidence = keep_evidence
-        self._context = Context(self, policy, supported_minors, evidence=evidence)
         self._spread = spread
         self._judging, self._writing = threading.Lock(), threading.Lock()  # the duties; nobody waits for one
         self._mutex = threading.Lock()  # over all that follows but the arrivals
@@ -85,8 +89,10 @@ class Log:
         self._arrivals: deque[tuple[bytes, Ticket]] = deque()
         self._forming: list[Forming] = []
         self._sealing: list[Forming] = []
-        self._pending = Pending()
-        self._asked: tuple[bytes, Position | None] = b"", None
+        self.known = Known(index)
+        self._leaving: deque[Ticket] = deque()  # settled; their threads still sleep
+        self._minors = supported_minors if callable(supported_minors) else lambda: supported_minors
+        self._context = Context(self.known, policy, self._minors(), evidence=evidence)
 
     # --- the way in -------------------------------------------------------------------------------------------------
 
@@ -99,23 +105,33 @@ class Log:
 
     def submit_many(self, raws: Iterable[bytes]) -> list[Receipt | RopewalkError]:
         """Submit in order from one thread, sharing blocks and syncs; refusals stand in their places."""
+        return self.write_placed(self.place_many(raws))
+
+    def place_many(self, raws: Iterable[bytes]) -> list[Ticket]:
+        """Judge in order and place in a block; whoever does this calls `write_placed`, maybe in another thread."""
         arrivals = [(raw, Ticket()) for raw in raws]
-        last = Ticket(awaited=True)
         try:
             for first in range(0, len(arrivals), BATCH_MAX):
                 with self._judging:
                     self._judge(arrivals[first : first + BATCH_MAX])
-        finally:
-            with self._mutex:
-                placed = self._forming or self._sealing
-                if placed:
-                    # Its outcome will mean that all before it have theirs.
-                    placed[-1].tickets[-1].twins.append(last)
+        except BaseException:
+            self.write_placed([])  # what was placed before is written all the same
+            raise
+        return [ticket for _, ticket in arrivals]
+
+    def write_placed(self, tickets: Sequence[Ticket]) -> list[Receipt | RopewalkError]:
+        """See to it that all that was placed until now becomes durable; the outcomes of these tickets."""
+        last = Ticket(awaited=True)
+        with self._mutex:
+            placed = self._forming or self._sealing
             if placed:
-                self._serve(last)
-            else:
-                self._call_judge(last)  # somebody may have come while this thread judged
-        return [ticket.outcome for _, ticket in arrivals]
+                # Its outcome will mean that all before it have theirs.
+                placed[-1].tickets[-1].twins.append(last)
+        if placed:
+            self._serve(last)
+        else:
+            self._call_judge(last)  # somebody may have come while this thread judged
+        return [ticket.outcome for ticket in tickets]
 
     def insert(self, block: Block) -> None:
         """Take a block sealed elsewhere by this channel's key, verified and linked. A fork is kept and refused."""
@@ -161,52 +177,11 @@ class Log:
             for index, raw in enumerate(block.envelopes):
                 envelope = parse_stored(raw)
                 judge(envelope, context).require()
-                self._pending.add(envelope, Position(block.height, index), Ticket())
-                self._asked = b"", None
+                self.known.add(envelope, Position(block.height, index), Ticket())
                 envelopes.append(envelope)
         finally:
-            self._pending.clear()
-            self._asked = b"", None
+            self.known.clear()
         return envelopes
-
-    # --- what the rules ask (History) -------------------------------------------------------------------------------
-
-    def position(self, envelope_id: bytes) -> Position | None:
-        """Where an envelope stands, also in a block not yet sealed."""
-        pending = self._pending.ids.get(envelope_id)
-        return pending[0] if pending is not None else _position(self._index.position(envelope_id))
-
-    def chain(self, envelope_id: bytes) -> tuple[str, ...] | None:
-        """The causality chain of an envelope in the channel."""
-        pending = self._pending.ids.get(envelope_id)
-        if pending is not None:
-            height, index = pending[0]
-            for forming in (*self._sealing, *self._forming):
-                if forming.height == height:
-                    return forming.envelopes[index].causality_chain
-        place = self._index.position(envelope_id)
-        if place is None:
-            return None
-        value = jcs.parse(self._index.lines_of(*place)[1])
-        assert isinstance(value, dict)
-        chain = value.get("causality_chain", [])
-        return tuple(str(each) for each in chain) if isinstance(chain, list) else ()
-
-    def claim(self, event_class: str, correlation_id: str) -> Position | None:
-        """Where the first envelope of a class with a correlation id stands."""
-        key = claim_key(event_class, correlation_id)
-        return self._pending.claims.get(key) or _position(self._index.claim(key))
-
-    def intent(self, intent: bytes) -> Position | None:
-        """Where the same statement stands."""
-        if self._asked[0] != intent:  # asked twice for every envelope, by `_place` and by rule 8
-            found = self._pending.intents.get(intent) or _position(self._index.intent(intent))
-            self._asked = intent, found
-        return self._asked[1]
-
-    def leaves(self, root: bytes) -> int | None:
-        """How many envelopes the block with that root has."""
-        return self._index.leaves(root)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -214,6 +189,12 @@ class Log:
         """Judge envelopes that came together; each is placed, or its ticket is settled at once."""
         read: list[tuple[Envelope, Ticket]] = []
         judged: list[tuple[Envelope, dict[int, Finding], Decision | None, Ticket]] = []
+        try:
+            context = self._look_at_the_gate()
+        except RopewalkError as error:
+            for _, ticket in arrivals:
+                ticket.settle(error)
+            return
         try:
             for raw, ticket in arrivals:
                 try:
@@ -225,7 +206,7 @@ class Log:
             signatures = self._spread(check_signatures, [envelope for envelope, _ in read])
             for (envelope, ticket), signature in zip(read, signatures, strict=True):
                 try:
-                    judged.append((envelope, *judge_alone(envelope, self._context, signature), ticket))
+                    judged.append((envelope, *judge_alone(envelope, context, signature), ticket))
                 except RopewalkError as error:
                     ticket.settle(error)
             with self._mutex:
@@ -239,6 +220,13 @@ class Log:
                 if not ticket.settled and not ticket.placed:
                     ticket.settle(Unavailable(f"channel {self.channel}: {error!r}"))
             raise
+
+    def _look_at_the_gate(self) -> Context:
+        """What to judge against now: versions come and go while a channel stays open."""
+        minors = self._minors()
+        if minors != self._context.supported_minors:
+            self._context = replace(self._context, supported_minors=minors)
+        return self._context
 
     def _check_time(self, envelope: Envelope) -> None:
         ahead = envelope.timestamp_ns - self._now_ns()
@@ -254,13 +242,12 @@ class Log:
         self, envelope: Envelope, alone: dict[int, Finding], decision: Decision | None, ticket: Ticket
     ) -> None:
         """Judge what depends on the channel and put the envelope into the forming block. Holds the mutex."""
-        known = self._pending.ids.get(envelope.id)
-        if known is not None:
-            known[1].twins.append(ticket)
+        twin = self.known.on_its_way(envelope.id)
+        if twin is not None:
+            twin.twins.append(ticket)
             ticket.placed = True
             return
-        # The id covers what was signed: where the statement is new, so is the envelope.
-        stands = self._index.position(envelope.id) if self.intent(envelope.intent) is not None else None
+        stands = self.known.stands(envelope)
         if stands is not None:
             ticket.settle(Receipt(envelope.id, *stands, self._index.block_hash(stands[0]), replayed=True))
             return
@@ -276,8 +263,7 @@ class Log:
         forming.tickets.append(ticket)
         ticket.placed = True
         forming.size += len(envelope.raw)
-        self._pending.add(envelope, place, ticket)
-        self._asked = b"", None
+        self.known.add(envelope, place, ticket)
 
     def _fits(self, forming: Forming, envelope: Envelope) -> bool:
         return (
@@ -295,7 +281,7 @@ class Log:
                         self._write_forming()
                     finally:
                         self._writing.release()
-                elif self._arrivals and self._judging.acquire(blocking=False):
+                elif self._arrivals and not self._leaving and self._judging.acquire(blocking=False):
                     try:
                         self._judge_arrivals(ticket)
                     finally:
@@ -305,8 +291,20 @@ class Log:
         finally:
             # Also if this thread was interrupted: nobody is to be called here any more.
             ticket.awaited = False
+            self._let_go()
             self._call_judge(ticket)
             self._call_writer(ticket)
+
+    def _let_go(self) -> None:
+        """Wake the next of those who have their outcome; it will wake the one after it."""
+        while self._leaving:
+            try:
+                ticket = self._leaving.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            if ticket.awaited:
+                ticket.wake()
+                return
 
     def _judge_arrivals(self, own: Ticket) -> None:
         """Judge what has arrived, a part at a time, until nothing is left or this thread may go."""
@@ -317,8 +315,8 @@ class Log:
                 self._call_writer(own)
 
     def _call_judge(self, own: Ticket) -> None:
-        """Wake a sleeper if something waits to be judged and nobody is at it."""
-        if self._arrivals and not self._judging.locked():
+        """Wake a sleeper if something waits to be judged, nobody is at it, and all who may go have gone."""
+        if self._arrivals and not self._leaving and not self._judging.locked():
             for number in range(len(self._arrivals)):  # by number: it may grow and shrink meanwhile
                 try:
                     ticket = self._arrivals[number][1]
@@ -380,26 +378,27 @@ class Log:
 
     def _publish(self, written: list[tuple[Forming, Block, Any]], error: RopewalkError | None) -> None:
         """Index, move the head, settle tickets. Holds the mutex."""
-        self._asked = b"", None
         for forming, block, place in written:
             self._take_in(forming.envelopes, block, place)
             for index, ticket in enumerate(forming.tickets):
-                ticket.settle(Receipt(forming.envelopes[index].id, block.height, index, block.hash))
+                receipt = Receipt(forming.envelopes[index].id, block.height, index, block.hash)
+                ticket.settle(receipt, self._leaving)
         if error is not None:
             # What was placed meanwhile was judged as if the blocks below it stood: it falls with them.
             fallen = self._sealing[len(written) :] + self._forming
             self._sealing = self._forming = []
-            self._pending.clear()
+            self.known.clear()
             for forming in fallen:
                 for ticket in forming.tickets:
-                    ticket.settle(error)
+                    ticket.settle(error, self._leaving)
         else:
             for forming in self._sealing:
-                self._pending.drop(forming.envelopes)
+                self.known.drop(forming.envelopes)
             self._sealing = []
+        for _ in range(DOORS):
+            self._let_go()
 
     def _take_in(self, envelopes: Sequence[Envelope], block: Block, place: Any) -> None:
-        self._asked = b"", None
         self._index.add(place, [len(line) for line in block.lines()], marks_of(block.header, envelopes))
         self.head = Head(
             block.height + 1,
@@ -423,7 +422,3 @@ def _placed(forming: Iterable[Forming]) -> Iterator[Ticket]:
         for ticket in one.tickets:
             yield ticket
             yield from ticket.twins
-
-
-def _position(place: tuple[int, int] | None) -> Position | None:
-    return None if place is None else Position(*place)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.envelope import Envelope
-from ropewalk.ledger.marks import CLAIMING, claim_key
-from ropewalk.ledger.rules import Position
 
-__all__ = ["Forming", "Pending", "Receipt", "Ticket"]
+__all__ = ["Forming", "Receipt", "Ticket"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +49,20 @@ class Ticket:
         self._latch = threading.Lock()  # a bare lock: an Event would cost ten times as much per envelope
         self._latch.acquire()
 
-    def settle(self, outcome: Receipt | RopewalkError) -> None:
-        """Give the outcome to whoever waits, also to those who sent the same bytes meanwhile."""
+    def settle(self, outcome: Receipt | RopewalkError, leaving: deque[Ticket] | None = None) -> None:
+        """Give the outcome to whoever waits, also to those who sent the same bytes meanwhile.
+
+        Sleepers are woken, or put in line with those who are `leaving`.
+        """
         self._outcome = outcome
         if self.awaited:
-            self.wake()
+            if leaving is None:
+                self.wake()
+            else:
+                leaving.append(self)
         for twin in self.twins:
-            twin.settle(replace(outcome, replayed=True) if isinstance(outcome, Receipt) else outcome)
+            again = replace(outcome, replayed=True) if isinstance(outcome, Receipt) else outcome
+            twin.settle(again, leaving)
 
     def wake(self) -> None:
         """Let its thread look again, now or as soon as it would sleep."""
@@ -102,37 +107,3 @@ class Forming:
         self.envelopes: list[Envelope] = []
         self.tickets: list[Ticket] = []
         self.size = 0
-
-
-class Pending:
-    """What the forming blocks already claim, so that two who arrive together cannot both be first."""
-
-    def __init__(self) -> None:
-        self.ids: dict[bytes, tuple[Position, Ticket]] = {}
-        self.claims: dict[bytes, Position] = {}
-        self.intents: dict[bytes, Position] = {}
-
-    def add(self, envelope: Envelope, place: Position, ticket: Ticket) -> None:
-        """Take in a placed envelope."""
-        self.ids[envelope.id] = place, ticket
-        self.intents[envelope.intent] = place
-        if (key := _claim(envelope)) is not None:
-            self.claims.setdefault(key, place)
-
-    def drop(self, envelopes: Iterable[Envelope]) -> None:
-        """Forget envelopes that the index knows now."""
-        for envelope in envelopes:
-            del self.ids[envelope.id]
-            del self.intents[envelope.intent]
-            if (key := _claim(envelope)) is not None:
-                self.claims.pop(key, None)
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self.__init__()  # type: ignore[misc]
-
-
-def _claim(envelope: Envelope) -> bytes | None:
-    if envelope.correlation_id is None or envelope.event_class not in CLAIMING:
-        return None
-    return claim_key(envelope.event_class, envelope.correlation_id)

@@ -30,7 +30,7 @@ from ropewalk.ledger.proof import Consistency, Proof, RangeStatement
 from ropewalk.ledger.trust import Trust
 from ropewalk.ledger.verify import Fault, Seen, check_channel, to_report
 from ropewalk.node.hands import Hands
-from ropewalk.node.lifecycle import open_minors
+from ropewalk.node.lifecycle import Gate
 from ropewalk.stores.ledgerindex import LedgerIndex
 from ropewalk.stores.segments import Files, Segments, Torn, Writer
 from ropewalk.stores.spill import Spill
@@ -281,7 +281,7 @@ class OpenLog:
             now_ns=now_ns,
             policy=settings.policy,
             limits=limits,
-            supported_minors=open_minors(channel.folder.parent.parent, settings.policy, now_ns()),
+            supported_minors=Gate(channel.folder.parent.parent, settings.policy, now_ns),
             keep_evidence=self._keep_evidence,
             evidence=channel_evidence(channel.folder, now_ns),
             spread=self._hands,

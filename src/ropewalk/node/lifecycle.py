@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -73,8 +74,41 @@ def move_version(
 
 
 def open_minors(home: Path, policy: Policy | None, now_ns: int) -> frozenset[str]:
-    """What the version gate of a channel lets in now. Writers ask when they open a channel."""
+    """What the version gate of a channel lets in now."""
     return gate(now_ns, read_lifecycle(home), policy.versions if policy is not None else None)
+
+
+class Gate:
+    """The version gate of a channel that stays open: it follows the clock, and the table when somebody changes it.
+
+    >>> sorted(Gate(Path("/nonexistent"), None, lambda: 0)())
+    ['1.0', '1.1']
+    """
+
+    def __init__(self, home: Path, policy: Policy | None, now_ns: Callable[[], int]) -> None:
+        self._home, self._now_ns = home, now_ns
+        self._versions = policy.versions if policy is not None else None
+        self._read()
+
+    def __call__(self) -> frozenset[str]:
+        """What is let in now."""
+        if _mark(self._home) != self._mark:
+            self._read()
+        return gate(self._now_ns(), self._table, self._versions)
+
+    def _read(self) -> None:
+        mark = _mark(self._home)  # before the table: one that changes meanwhile is read again
+        self._table = read_lifecycle(self._home)
+        self._mark = mark
+
+
+def _mark(home: Path) -> tuple[int, int] | None:
+    """What differs when the table was replaced."""
+    try:
+        found = _path(home).stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def version_to_write(home: Path, policy: Policy | None, now_ns: int) -> str:

@@ -1,19 +1,28 @@
-"""A ledger channel served to coroutines: a server with a thousand callers needs one thread, not a thousand.
+"""A ledger channel served to coroutines: a server with a thousand callers needs two threads, not a thousand.
 
-Whoever submits while a batch is under way comes along with the next one.
+One thread judges what has arrived, in order; the other writes what was judged. Whoever submits while a batch is under
+way comes along with the next one. If nothing is under way only half of those who are there go first: the other half is
+then judged while the first is on its way to the disk, and so it goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
+from typing import Final
 
+from ropewalk.errors import RopewalkError
 from ropewalk.ledger.log import Log
 from ropewalk.ledger.ticket import Receipt
 
 __all__ = ["ServedLog"]
+
+BATCHES: Final = 2  # under way at most: one is judged, one is written
+HALVES_MIN: Final = 16  # fewer go together; a block more would cost them more than waiting
+
+Arrival = tuple[bytes, "asyncio.Future[Receipt]"]
 
 
 class ServedLog:
@@ -21,47 +30,60 @@ class ServedLog:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._pool = ThreadPoolExecutor(1)
-        self._arrivals: list[tuple[bytes, asyncio.Future[Receipt]]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._judge, self._writer = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self._arrivals: list[Arrival] = []
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._called = False
 
     async def submit(self, raw: bytes) -> Receipt:
         """Judge one envelope, place it in a block, and return its receipt once the block is durable."""
         receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._arrivals.append((raw, receipt))
-        if self._task is None:
-            self._task = asyncio.create_task(self._work())
+        self._call()
         return await receipt
 
-    async def _work(self) -> None:
-        """Submit what has arrived, batch after batch, until nothing is left."""
-        try:
-            while self._arrivals:
-                await asyncio.sleep(0)  # whoever is ready to submit in this turn comes along
-                batch, self._arrivals = self._arrivals, []
-                try:
-                    outcomes = await self._submit_many([raw for raw, _ in batch])
-                except BaseException:
-                    for _, receipt in batch:
-                        receipt.cancel()
-                    raise
-                for (_, receipt), outcome in zip(batch, outcomes, strict=True):
-                    if receipt.done():  # the caller has gone; the envelope stands all the same
-                        continue
-                    if isinstance(outcome, Receipt):
-                        receipt.set_result(outcome)
-                    else:
-                        receipt.set_exception(outcome)
-                await asyncio.sleep(0)  # who has a receipt may have more to say
-        finally:
-            # In the same turn as the last look at the arrivals, so that nobody is overlooked.
-            self._task = None
+    def _call(self) -> None:
+        """Let the next batch go after all who are ready to submit in this turn."""
+        if self._arrivals and not self._called and len(self._under_way) < BATCHES:
+            self._called = True
+            asyncio.get_running_loop().call_soon(self._let_in)
 
-    async def _submit_many(self, raws: list[bytes]) -> Sequence[Receipt | Exception]:
+    def _let_in(self) -> None:
+        self._called = False
+        count = len(self._arrivals)
+        if not self._under_way and count >= HALVES_MIN:
+            count = -(-count // 2)
+        batch, self._arrivals = self._arrivals[:count], self._arrivals[count:]
+        task = asyncio.get_running_loop().create_task(self._see_through(batch))
+        self._under_way.add(task)
+        self._call()
+
+    async def _see_through(self, batch: Sequence[Arrival]) -> None:
+        """Give everybody in the batch an answer, then see who has come."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, self._log.submit_many, raws)
+            outcomes = await self._submit([raw for raw, _ in batch])
+            for (_, receipt), outcome in zip(batch, outcomes, strict=True):
+                if receipt.done():  # the caller has gone; the envelope stands all the same
+                    continue
+                if isinstance(outcome, Receipt):
+                    receipt.set_result(outcome)
+                else:
+                    receipt.set_exception(outcome)
+        finally:
+            for _, receipt in batch:
+                receipt.cancel()  # nothing happens to who has an answer
+            self._under_way.discard(asyncio.current_task())
+            self._call()
+
+    async def _submit(self, raws: list[bytes]) -> Sequence[Receipt | Exception]:
+        try:
+            return await asyncio.wrap_future(await asyncio.wrap_future(self._judge.submit(self._place, raws)))
         except Exception as error:
             return [error] * len(raws)
+
+    def _place(self, raws: list[bytes]) -> Future[list[Receipt | RopewalkError]]:
+        """In the judge's thread. Hands on to the writer's itself: what was placed is written, whoever still waits."""
+        return self._writer.submit(self._log.write_placed, self._log.place_many(raws))
 
     async def __aenter__(self) -> ServedLog:
         return self
@@ -69,6 +91,7 @@ class ServedLog:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
-        self._pool.shutdown()
+        while self._under_way or self._arrivals:
+            await asyncio.gather(asyncio.sleep(0), *self._under_way, return_exceptions=True)
+        self._judge.shutdown()
+        self._writer.shutdown()

@@ -211,3 +211,25 @@ def opened_key(home: Path):
     from ropewalk.stores.keyfiles import load_signing
 
     return load_signing(home / "keys", "node")
+
+
+def test_a_writer_that_stays_open_notices_a_sunset_that_is_set_and_one_that_comes(tmp_path):
+    clock = [NOON_NS]
+    with opened(tmp_path, now_ns=lambda: clock[0]) as ledger:
+        ledger.log.submit(observed(1).raw)
+        move_version(tmp_path, "1.0.x", "deprecated", sunset="2024-11-02T00:00:00Z")
+        ledger.log.submit(observed(2).raw)  # its sunset is tomorrow
+        clock[0] += DAY_NS
+        with pytest.raises(Unverified, match=r"version 1\.0\.0 is not supported"):
+            ledger.log.submit(observed(3).raw)
+        ledger.log.submit(observed(3, protocol_version="1.1.0").raw)
+
+
+def test_a_table_that_is_damaged_while_a_writer_is_open_stops_it_until_it_is_mended(tmp_path):
+    with opened(tmp_path) as ledger:
+        table = tmp_path / "ledger" / "lifecycle.json"
+        table.write_text("no table")
+        for outcome in ledger.log.submit_many([observed(1).raw, observed(2).raw]):
+            assert isinstance(outcome, Damaged)
+        table.unlink()
+        assert ledger.log.submit(observed(1).raw).height == 0

@@ -166,11 +166,10 @@ def test_an_envelope_from_the_far_future_is_refused(tmp_path):
 
 
 def test_block_times_never_go_back_even_if_the_clock_does(tmp_path):
-    clock = iter(
-        [NOON_NS] * 3 + [NOON_NS - 10**9] * 2 + [NOON_NS + 5] * 2
-    )  # asked first for the version gate
-    with opened(tmp_path, now_ns=lambda: next(clock)) as ledger:
-        for i in range(3):
+    clock = [NOON_NS]
+    with opened(tmp_path, now_ns=lambda: clock[0]) as ledger:
+        for i, ahead in enumerate((0, -(10**9), 5)):
+            clock[0] = NOON_NS + ahead
             ledger.log.submit(observed(i).raw)
     with open_channel(tmp_path, "ea.core") as channel:
         assert [b.header.timestamp_ns - NOON_NS for b in channel.blocks()] == [0, 0, 5]

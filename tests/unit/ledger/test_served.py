@@ -52,3 +52,32 @@ def test_a_caller_who_goes_away_does_not_disturb_the_others(tmp_path):
 
     with opened(tmp_path) as ledger:
         assert asyncio.run(main(ledger.log)).height >= 0
+
+
+def test_what_is_submitted_first_is_judged_first_also_across_batches(tmp_path):
+    async def main(log) -> list[Receipt]:
+        asked = [command(f"c-{i}") for i in range(30)]
+        answered = [observed(i, event_class="Result", parent=each) for i, each in enumerate(asked)]
+        async with ServedLog(log) as served:
+            return await asyncio.gather(*(served.submit(each.raw) for each in (*asked, *answered)))
+
+    with opened(tmp_path) as ledger:
+        receipts = asyncio.run(main(ledger.log))
+        places = [(receipt.height, receipt.index) for receipt in receipts]
+        assert places == sorted(places) and len(set(places)) == 60
+    assert verify_blocks(tmp_path, "ea.core", deep=True).ok
+
+
+def test_what_was_taken_in_is_written_though_the_loop_is_torn_down(tmp_path):
+    async def main(log) -> None:
+        async with ServedLog(log) as served:
+            task = asyncio.create_task(served.submit(observed(1).raw))
+            while not served._under_way:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the batch is with the judge now
+            for each in (task, *served._under_way):
+                each.cancel()
+
+    with opened(tmp_path) as ledger:
+        asyncio.run(main(ledger.log))
+        assert ledger.log.submit(observed(1).raw).replayed
