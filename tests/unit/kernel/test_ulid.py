@@ -117,3 +117,9 @@ def test_many_at_once_are_all_or_none():
     assert next_ulids(LAST, TIME, bytes(10), 2)[-1] == ulid.make(TIME, ulid.RANDOMNESS_MAX)
     with pytest.raises(OutOfOrder):
         next_ulids(LAST, TIME, bytes(10), 3)
+
+
+@pytest.mark.parametrize("length", [0, 6, 15, 17])
+def test_only_sixteen_bytes_are_a_ulid(length):
+    with pytest.raises(InvalidUlid, match="16 bytes"):
+        ulid.from_bytes(bytes(length))
