@@ -4,20 +4,34 @@ from __future__ import annotations
 
 from base64 import b64encode
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import cbor2
 import pytest
-from tests.unit.ledger.attesting import PCR0, Authority, attested, dsse, es384, nitro, nitro_document
-from tests.unit.ledger.bundling import TRUST as BUNDLES
-from tests.unit.ledger.bundling import export, failed, pack, signed, tar_of, unpack, verdict
-from tests.unit.ledger.making import ADA, NODE, NOON_NS, P256, chain_of_blocks, changed, observed
+from tests.unit.ledger.making import (
+    NODE,
+    NOON,
+    NOON_NS,
+    P256,
+    chain_of_blocks,
+    changed,
+    observed,
+    resigned,
+)
 
-from ropewalk.errors import BrokenLink, DigestMismatch, Invalid, InvalidProof, SigInvalid
+from ropewalk.errors import (
+    BrokenLink,
+    DigestMismatch,
+    Invalid,
+    InvalidEnvelope,
+    InvalidProof,
+    SigInvalid,
+    TooLarge,
+    Unverified,
+)
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import Signature
+from ropewalk.ledger.adapt import ORIGINAL_BYTES_MAX, check_adapted, resign
 from ropewalk.ledger.block import (
     GENESIS,
     HEADER_BYTES_MAX,
@@ -31,16 +45,13 @@ from ropewalk.ledger.block import (
     parse_record,
     seal,
 )
-from ropewalk.ledger.bundle import HEADERS, MANIFEST, SIGNATURE
-from ropewalk.ledger.envelope import MINIMUM_SIGNED, Envelope, parse, parse_stored
-from ropewalk.ledger.evidence import DOCUMENT_BYTES_MAX, SIGNATURES_MAX, EvidenceTrust, check_evidence
-from ropewalk.ledger.evidencecheck import SNAPSHOT_TYPE, EvidenceTally
+from ropewalk.ledger.envelope import MINIMUM_SIGNED, Envelope, envelope_id, parse, parse_stored
+from ropewalk.ledger.fork import parse_fork
 from ropewalk.ledger.policy import STRICT, Policy, parse_policy
 from ropewalk.ledger.proof import Proof, parse_proof, verify_proof
 from ropewalk.ledger.rules import CHAIN_MAX, Context, judge
-from ropewalk.ledger.trust import EvidencePins, Trust
+from ropewalk.ledger.trust import Trust
 from ropewalk.ledger.verify import Seen
-from ropewalk.node.bundle import export_blocks
 
 BLOCKS = chain_of_blocks(3)
 
@@ -314,173 +325,61 @@ def test_listed_fields_must_be_signed_and_others_need_not():
         assert rules.decide(one).outcome == outcome
 
 
-# --- evidence ---
+# --- forks ---
 
-ROOT = Authority("root")
-LEAF = Authority("leaf", ROOT, ca=False)
-TRUST = EvidenceTrust(
-    (ROOT.certificate,), (ADA.public,), frozenset({"https://builder.example/v1"}), {0: frozenset({PCR0})}
+
+@pytest.mark.parametrize(
+    "change", [{"more": 1}, {"version": 2}, {"version": True}, {"kind": "knife"}, {"height": 1}]
 )
+def test_a_fork_s_document_has_one_form(change):
+    other = seal(
+        NODE,
+        channel="ea.core",
+        height=0,
+        prev_block_hash=GENESIS,
+        envelopes=[observed(77).raw],
+        timestamp_ns=NOON_NS,
+    )
+    fork = find_fork(BLOCKS[0].record, other.record)
+    assert fork is not None
+    assert parse_fork(fork.to_bytes()) == fork
+    value: Any = jcs.parse(fork.to_bytes())
+    with pytest.raises(Invalid):
+        parse_fork(jcs.encode({**value, **change}))
 
 
-def judged(
-    envelope: Envelope, trust: EvidenceTrust = TRUST, at_ns: int = NOON_NS, **more: Any
-) -> tuple[str, str]:
-    return check_evidence(envelope, trust, at_ns, **more)
+# --- adapters ---
 
 
-def test_a_report_without_the_nonce_that_was_asked_for_is_refused():
-    fresh = attested({**dsse(ADA), "freshness": {"nonce": "0a0b"}}, "slsa.v1")
-    assert judged(fresh)[0] == "passed"
-    assert judged(fresh, nonce=b"\x0a\x0b")[0] == "passed"
-    found, detail = judged(fresh, nonce=b"\x0c")
-    assert found == "failed" and "asked for" in detail
+def test_an_original_that_does_not_sign_what_must_be_signed_is_not_signed_again():
+    """Its signature holds, but says nothing of who, what and when."""
+    value = observed().value
+    for left_out in MINIMUM_SIGNED:
+        names = [name for name in value["signature"]["signed_fields"] if name != left_out]
+        short = resigned({**value, "signature": {**value["signature"], "signed_fields": names}})
+        with pytest.raises(Unverified, match="does not sign what must be signed"):
+            resign(short, NODE, NOON)
 
 
-def test_a_document_from_the_future_is_refused_beyond_five_minutes():
-    aged = replace(TRUST, max_age_s=60)
-    envelope = nitro(nitro_document(LEAF, [ROOT]))
-    assert judged(envelope, aged, NOON_NS - 300 * 10**9)[0] == "passed"
-    assert judged(envelope, aged, NOON_NS - 301 * 10**9)[0] == "failed"
+def test_an_original_too_large_to_travel_is_refused_before_it_is_read():
+    with pytest.raises(TooLarge):
+        resign(b" " * (ORIGINAL_BYTES_MAX + 1), NODE, NOON)
 
 
-def signed_document(protected: dict[int, Any], tag: int | None = None) -> bytes:
-    """An honest document under a protected header of our choice."""
-    _, _, payload, _ = cbor2.loads(nitro_document(LEAF, [ROOT]))
-    head = cbor2.dumps(protected)
-    signature = es384(LEAF.key, cbor2.dumps(["Signature1", head, b"", payload]))
-    value: Any = [head, {}, payload, signature]
-    return cbor2.dumps(value if tag is None else cbor2.CBORTag(tag, value))
+@pytest.mark.parametrize("name", [*MINIMUM_SIGNED, "signature", "payload"])
+def test_an_original_that_lacks_a_field_is_invalid_and_not_forged(name):
+    value = {key: each for key, each in observed().value.items() if key != name}
+    with pytest.raises(InvalidEnvelope, match=name):
+        resign(jcs.encode(value), NODE, NOON)
 
 
-def test_a_document_is_signed_with_es384_and_its_header_says_nothing_else():
-    assert judged(nitro(signed_document({1: -35})))[0] == "passed"
-    for wrong in ({1: -35, 2: [4]}, {1: -7}, {}):
-        found, detail = judged(nitro(signed_document(wrong)))
-        assert found == "failed" and "ES384" in detail
-
-
-def test_a_document_under_another_tag_is_no_sign1():
-    assert judged(nitro(signed_document({1: -35}, 18)))[0] == "passed"
-    for tag in (17, 98):
-        found, detail = judged(nitro(signed_document({1: -35}, tag)))
-        assert found == "failed" and "COSE_Sign1" in detail
-
-
-def test_a_document_beyond_its_bound_is_not_even_read():
-    found, detail = judged(nitro(bytes(DOCUMENT_BYTES_MAX + 1)))
-    assert found == "failed" and "at most" in detail
-
-
-def test_more_signatures_than_anybody_makes_are_not_tried():
-    report = dsse(ADA)
-    (signature,) = report["signatures"]
-    many = {**report, "signatures": [signature] * SIGNATURES_MAX}
-    assert judged(attested(many, "slsa.v1"))[0] == "passed"
-    found, detail = judged(attested({**many, "signatures": [*many["signatures"], signature]}, "slsa.v1"))
-    assert found == "failed" and "signatures are expected" in detail
-
-
-def test_a_freshness_nobody_can_read_is_refused():
-    wrongs: tuple[Any, ...] = ("soon", [], 5)
-    for wrong in wrongs:
-        assert judged(attested({**dsse(ADA), "freshness": wrong}, "slsa.v1"))[0] == "failed"
-
-
-def test_a_snapshot_vouches_for_itself_only_with_the_key_that_seals():
-    trust = Trust((NODE.public,), (), evidence=EvidencePins((ADA.public,), ("https://builder.example/v1",)))
-    by_others = changed(attested(dsse(ADA), "slsa.v1"), event_type=SNAPSHOT_TYPE)
-    assert EvidenceTally(trust).judge(by_others, NOON_NS)[0] == "passed"  # by who is pinned, as all evidence
-    nobody = Trust((NODE.public,), ())
-    assert EvidenceTally(nobody).judge(by_others, NOON_NS)[0] == "not_checked"
-    sealer = NODE.public.to_json()
-    own = changed(attested(dsse(NODE), "slsa.v1"), NODE, event_type=SNAPSHOT_TYPE, origin_identity=sealer)
-    assert EvidenceTally(nobody).judge(own, NOON_NS)[0] == "passed"
-
-
-# --- bundles ---
-
-
-def test_a_manifest_signed_under_another_algorithm_s_name_is_refused(tmp_path):
-    path = export(tmp_path / "x.tar.zst")
-    members = unpack(path)
-    value: Any = jcs.parse(members[SIGNATURE])
-    pack(path, tar_of({**members, SIGNATURE: jcs.encode({**value, "alg": "p256"})}))
-    assert failed(verdict(path)) == {"bundle_signature"}
-
-
-def test_the_manifest_says_the_size_of_every_file(tmp_path):
-    path = export(tmp_path / "x.tar.zst")
-    members = unpack(path)
-    files: Any = jcs.parse(members[MANIFEST])
-    listed = [{**each, "bytes": each["bytes"] + (number == 2)} for number, each in enumerate(files["files"])]
-    pack(path, tar_of(signed(members)))
-    assert verdict(path).ok
-    pack(path, tar_of(signed(members, files=listed)))
-    assert failed(verdict(path)) == {"bundle_signature"}
-
-
-@pytest.mark.parametrize("act", ["turn", "add"])
-def test_the_manifest_lists_the_files_of_its_range_in_their_order_and_no_other(tmp_path, act):
-    path = export(tmp_path / "x.tar.zst")
-    members = unpack(path)
-    manifest: Any = jcs.parse(members[MANIFEST])
-    files = manifest["files"]
-    more = {"name": "blocks/0000000099.jsonl", "blake3": "0" * 64, "bytes": 0}
-    pack(path, tar_of(signed(members, files=files[::-1] if act == "turn" else [*files, more])))
-    assert failed(verdict(path)) == {"bundle_signature"}
-
-
-def bundle_of(path: Path, *policies: bytes | None, below: bytes = GENESIS) -> Path:
-    """A bundle of linked blocks, one for each policy they were made under."""
-    blocks: list[Block] = []
-    for height, policy_hash in enumerate(policies):
-        blocks.append(
-            seal(
-                NODE,
-                channel="ea.core",
-                height=height,
-                prev_block_hash=blocks[-1].hash if blocks else below,
-                envelopes=[observed(height).raw],
-                timestamp_ns=NOON_NS,
-                policy_hash=policy_hash,
-            )
-        )
-    export_blocks(blocks, NODE, path)
-    return path
-
-
-def test_a_manifest_that_names_another_policy_is_found_by_who_pins_none(tmp_path):
-    path = bundle_of(tmp_path / "x.tar.zst", STRICT.hash)
-    assert verdict(path).ok
-    pack(path, tar_of(signed(unpack(path), policy_hash="11" * 32)))
-    assert failed(verdict(path)) == {"policy_hash"}
-
-
-def test_every_block_is_held_to_the_policy_and_not_only_the_last(tmp_path):
-    pinned = replace(BUNDLES, policy_hash=STRICT.hash)
-    assert verdict(bundle_of(tmp_path / "all.tar.zst", STRICT.hash, STRICT.hash), pinned).ok
-    assert failed(verdict(bundle_of(tmp_path / "last.tar.zst", None, STRICT.hash), pinned)) == {"policy_hash"}
-
-
-def test_only_the_first_block_stands_on_nothing(tmp_path):
-    path = bundle_of(tmp_path / "x.tar.zst", None, below=bytes([1] * 32))
-    assert failed(verdict(path)) == {"block_signatures"}
-
-
-def test_nothing_may_follow_the_last_header(tmp_path):
-    path = export(tmp_path / "x.tar.zst")
-    members = unpack(path)
-    pack(path, tar_of(signed({**members, HEADERS: members[HEADERS] + b"x"})))
-    assert failed(verdict(path)) == {"block_signatures"}
-
-
-@pytest.mark.parametrize("act", ["drop", "swap"])
-def test_proofs_stand_one_for_each_envelope_and_in_their_order(tmp_path, act):
-    path = export(tmp_path / "x.tar.zst")
-    members = unpack(path)
-    name = "proofs/0000000001.jsonl"
-    lines = members[name].splitlines(keepends=True)
-    lines = lines[:-1] if act == "drop" else [lines[1], lines[0], *lines[2:]]
-    pack(path, tar_of(signed({**members, name: b"".join(lines)})))
-    assert failed(verdict(path)) == {"envelope_hashes", "merkle_paths"}
+def test_what_is_carried_as_an_original_must_be_an_envelope():
+    done = resign(observed().raw, NODE, NOON).envelope
+    evidence = done.value["attestation_evidence"]
+    carried = {
+        "legacy_envelope": b64encode(b"[]").decode(),
+        "legacy_envelope_id": envelope_id(b"[]").hex(),
+    }
+    lie = changed(done, NODE, attestation_evidence={**evidence, "report": {**evidence["report"], **carried}})
+    with pytest.raises(Unverified, match="no envelope"):
+        check_adapted(lie)
