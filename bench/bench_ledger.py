@@ -33,7 +33,8 @@ from ropewalk.ledger.verify import check_channel
 from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_blocks
 from ropewalk.node.served import ServedLog
 from ropewalk.stores.ledgerindex import LedgerIndex
-from ropewalk.stores.segments import Segments, Writer
+from ropewalk.stores.segments import Segments
+from ropewalk.stores.segmentwriter import Writer
 
 __all__ = ["run"]
 

@@ -30,7 +30,7 @@ from ropewalk.pipeline.launch import Setting, launch, stop
 from ropewalk.pipeline.logs import between, open_logs
 from ropewalk.pipeline.offsets import LogName, Point, Range
 from ropewalk.stores.place import make_place
-from ropewalk.stores.segments import Writer
+from ropewalk.stores.segmentwriter import Writer
 
 AUTHOR = SigningKey.generate("ed25519", b"author" + bytes(26))
 NODE = SigningKey.generate("ed25519", b"node" + bytes(28))

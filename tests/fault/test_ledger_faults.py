@@ -10,7 +10,7 @@ from ropewalk.errors import RopewalkError
 from ropewalk.ledger.log import Limits
 from ropewalk.ledger.ticket import Receipt
 from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_blocks
-from ropewalk.stores.segments import Files
+from ropewalk.stores.segmentwriter import Files
 
 
 class NthFails(Files):

@@ -12,7 +12,7 @@ from ropewalk.errors import RopewalkError
 from ropewalk.ledger.log import Limits
 from ropewalk.ledger.ticket import Receipt
 from ropewalk.node.ledger import open_channel, verify_blocks
-from ropewalk.stores.segments import Files
+from ropewalk.stores.segmentwriter import Files
 
 
 class Moody(Files):

@@ -19,7 +19,8 @@ from ropewalk.pipeline.ingest import Ingest
 from ropewalk.pipeline.verify import verify_logs
 from ropewalk.pipeline.verifytables import verify_tables
 from ropewalk.pipeline.warehouse import Warehouse
-from ropewalk.stores.segments import Segments, Writer
+from ropewalk.stores.segments import Segments
+from ropewalk.stores.segmentwriter import Writer
 from tests.pipeline.world import NODE, World
 from tests.unit.ledger.making import changed, command, observed
 

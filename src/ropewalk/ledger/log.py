@@ -32,7 +32,7 @@ from ropewalk.ledger.block import (
     seal,
 )
 from ropewalk.ledger.envelope import Envelope, parse_stored, parse_wire
-from ropewalk.ledger.known import Known
+from ropewalk.ledger.history import OpenHistory
 from ropewalk.ledger.marks import marks_of
 from ropewalk.ledger.policy import Decision, Policy
 from ropewalk.ledger.ports import Blocks, Head, Index, Limits
@@ -89,10 +89,10 @@ class Log:
         self._arrivals: deque[tuple[bytes, Ticket]] = deque()
         self._forming: list[Forming] = []
         self._sealing: list[Forming] = []
-        self.known = Known(index)
+        self.history = OpenHistory(index)
         self._leaving: deque[Ticket] = deque()  # settled; their threads still sleep
         self._minors = supported_minors if callable(supported_minors) else lambda: supported_minors
-        self._context = Context(self.known, policy, self._minors(), evidence=evidence)
+        self._context = Context(self.history, policy, self._minors(), evidence=evidence)
 
     # --- the way in -------------------------------------------------------------------------------------------------
 
@@ -177,10 +177,10 @@ class Log:
             for index, raw in enumerate(block.envelopes):
                 envelope = parse_stored(raw)
                 judge(envelope, context).require()
-                self.known.add(envelope, Position(block.height, index), Ticket())
+                self.history.add(envelope, Position(block.height, index), Ticket())
                 envelopes.append(envelope)
         finally:
-            self.known.clear()
+            self.history.clear()
         return envelopes
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -242,12 +242,12 @@ class Log:
         self, envelope: Envelope, alone: dict[int, Finding], decision: Decision | None, ticket: Ticket
     ) -> None:
         """Judge what depends on the channel and put the envelope into the forming block. Holds the mutex."""
-        twin = self.known.on_its_way(envelope.id)
+        twin = self.history.on_its_way(envelope.id)
         if twin is not None:
             twin.twins.append(ticket)
             ticket.placed = True
             return
-        stands = self.known.stands(envelope)
+        stands = self.history.stands(envelope)
         if stands is not None:
             ticket.settle(Receipt(envelope.id, *stands, self._index.block_hash(stands[0]), replayed=True))
             return
@@ -263,7 +263,7 @@ class Log:
         forming.tickets.append(ticket)
         ticket.placed = True
         forming.size += len(envelope.raw)
-        self.known.add(envelope, place, ticket)
+        self.history.add(envelope, place, ticket)
 
     def _fits(self, forming: Forming, envelope: Envelope) -> bool:
         return (
@@ -387,13 +387,13 @@ class Log:
             # What was placed meanwhile was judged as if the blocks below it stood: it falls with them.
             fallen = self._sealing[len(written) :] + self._forming
             self._sealing = self._forming = []
-            self.known.clear()
+            self.history.clear()
             for forming in fallen:
                 for ticket in forming.tickets:
                     ticket.settle(error, self._leaving)
         else:
             for forming in self._sealing:
-                self.known.drop(forming.envelopes)
+                self.history.drop(forming.envelopes)
             self._sealing = []
         for _ in range(DOORS):
             self._let_go()

@@ -26,13 +26,14 @@ class Hands:
     """
 
     def __init__(self, count: int = COUNT) -> None:
-        self._count = count
+        self._count, self._process = count, os.getpid()
         self._others = ThreadPoolExecutor(count - 1) if count > 1 else None
 
     def __call__(self, act: Callable[[Sequence[T]], list[U]], items: Sequence[T]) -> list[U]:
         """What `act` makes of all items, in their order."""
         share = -(-len(items) // self._count)
-        if self._others is None or share < SHARE_MIN:
+        alone = os.getpid() != self._process  # a forked child does not inherit threads
+        if self._others is None or share < SHARE_MIN or alone:
             return act(items)
         shares = [items[first : first + share] for first in range(0, len(items), share)]
         others = [self._others.submit(act, each) for each in shares[1:]]

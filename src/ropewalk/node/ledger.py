@@ -32,7 +32,8 @@ from ropewalk.ledger.verify import Fault, Seen, check_channel, to_report
 from ropewalk.node.hands import Hands
 from ropewalk.node.lifecycle import Gate
 from ropewalk.stores.ledgerindex import LedgerIndex
-from ropewalk.stores.segments import Files, Segments, Torn, Writer
+from ropewalk.stores.segments import Segments, Torn
+from ropewalk.stores.segmentwriter import Files, Writer
 from ropewalk.stores.spill import Spill
 
 __all__ = [

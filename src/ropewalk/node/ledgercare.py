@@ -16,7 +16,8 @@ from ropewalk.node.evidence import channel_trust
 from ropewalk.node.ledger import FOLDER, Channel, channels, verify_blocks
 from ropewalk.stores.ledgerindex import LedgerIndex
 from ropewalk.stores.ledgerindexcheck import check_index
-from ropewalk.stores.segments import Segments, hold_lock
+from ropewalk.stores.segments import Segments
+from ropewalk.stores.segmentwriter import hold_lock
 
 __all__ = ["index_step", "rebuild_index", "verify_stored"]
 

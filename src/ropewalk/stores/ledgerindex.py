@@ -11,19 +11,16 @@ through it is held against the log by whoever uses it; `ledgerindexcheck` compar
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import lmdb
 
 from ropewalk.errors import Damaged, NotFound, Unavailable
 from ropewalk.kernel import merkle
+from ropewalk.stores import ledgerindexfiles as files
 from ropewalk.stores.ledgerrows import (
     EMPTY,
     PLACE,
@@ -38,10 +35,9 @@ from ropewalk.stores.ledgerrows import (
 )
 from ropewalk.stores.segments import ALIGN, Place, Record, Segments
 
-__all__ = ["BlockEntry", "Derive", "IndexState", "LedgerIndex", "Marked", "borrow_environment"]
+__all__ = ["BlockEntry", "Derive", "IndexState", "LedgerIndex", "Marked"]
 
 FLUSH_ENVELOPES = 16_384  # kept in memory at most before they go to disk
-MAP_BYTES = 8 << 30  # address space, not disk; doubled when it is full
 TABLES = (b"block", b"id", b"claim", b"intent", b"root", b"meta")
 COUNTED = (b"block", b"id", b"claim", b"intent", b"root")
 VERSION = b"3"
@@ -60,9 +56,7 @@ class LedgerIndex:
         self.segments = segments
         self._derive = derive
         self._folder = segments.folder / "index"
-        self._env = _open(self._folder)
-        self._tables = {name: self._env.open_db(name) for name in TABLES}
-        self._reader: Any = None
+        self._open()
         self._forget()
         self.state = self._load_state()
         self.rebuilt_from: int | None = None
@@ -201,7 +195,19 @@ class LedgerIndex:
         """Flush and let go."""
         self.flush()
         self._end_reading()
-        _close(self._folder)
+        files.close(self._environment)
+
+    @property
+    def _env(self) -> Any:
+        """The environment; a child of the process that opened it has its own."""
+        if not files.is_ours(self._environment):
+            self._open()
+        return self._environment.env
+
+    def _open(self) -> None:
+        self._environment = files.open_here_or_private(self._folder)
+        self._tables = {name: self._environment.env.open_db(name) for name in TABLES}
+        self._reader: Any = None
 
     def _write(self) -> bool:
         """One transaction; False if what lies on disk ends before what we would add to it."""
@@ -275,12 +281,13 @@ class LedgerIndex:
         self.state = self._load_state()
 
     def _get(self, table: bytes, key: bytes) -> Any:
+        env = self._env
         if self._reader is None:
             try:
-                self._reader = self._env.begin()
+                self._reader = env.begin()
             except lmdb.MapResizedError:  # another process needed more room than we have mapped
-                self._env.set_mapsize(0)
-                self._reader = self._env.begin()
+                env.set_mapsize(0)
+                self._reader = env.begin()
         return self._reader.get(key, db=self._tables[table])
 
     def _place(self, table: bytes, key: bytes) -> tuple[int, int] | None:
@@ -288,80 +295,6 @@ class LedgerIndex:
         return None if raw is None else PLACE.unpack(raw)
 
     def _end_reading(self) -> None:
-        if self._reader is not None:
-            self._reader.abort()
-            self._reader = None
-
-
-# LMDB allows one environment per file and process: handles of one process share it.
-_open_environments: dict[Path, tuple[Any, int]] = {}
-
-
-@contextlib.contextmanager
-def borrow_environment(folder: Path) -> Iterator[Any]:
-    """The environment of an index for looking only: nothing is made, and one that cannot be read is left as it is."""
-    folder = folder.absolute()
-    if folder in _open_environments:
-        yield _open_environments[folder][0]
-        return
-    if (folder / "data.mdb").stat().st_size < 2 * 4096:
-        raise lmdb.InvalidError("too short")
-    look = partial(lmdb.open, str(folder), map_size=MAP_BYTES, max_dbs=len(TABLES), readonly=True)
-    try:
-        env = look()
-    except lmdb.ReadonlyError:  # on a disk nobody may write to there is nobody to lock out
-        env = look(lock=False)
-    try:
-        if (folder / "data.mdb").stat().st_size < (env.info()["last_pgno"] + 1) * env.stat()["psize"]:
-            raise lmdb.InvalidError("cut short")  # touching pages that are missing would end the process
-        yield env
-    finally:
-        env.close()
-
-
-def _open(folder: Path) -> Any:
-    folder = folder.absolute()
-    if folder in _open_environments:
-        env, users = _open_environments[folder]
-        _open_environments[folder] = env, users + 1
-        return env
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        env = _open_sound(folder)
-    except OSError as error:
-        raise Unavailable(f"index {folder}: {error.strerror}", path=str(folder)) from error
-    except lmdb.ReadonlyError as error:
-        raise Unavailable(
-            f"index {str(error).removeprefix('index ')}",
-            path=str(folder),
-            advice="A channel is read through an index kept beside it: copy the repository to where you may write.",
-        ) from error
-    _open_environments[folder] = env, 1
-    return env
-
-
-def _open_sound(folder: Path) -> Any:
-    """The environment, or a new one in place of what is none: an index is never worth an error."""
-    data = folder / "data.mdb"
-    try:
-        if data.exists() and 0 < data.stat().st_size < 2 * 4096:
-            raise lmdb.InvalidError("too short")
-        env = lmdb.open(str(folder), map_size=MAP_BYTES, max_dbs=len(TABLES), mode=0o600)
-        info, stat = env.info(), env.stat()
-        if data.stat().st_size < (info["last_pgno"] + 1) * stat["psize"]:
-            env.close()  # pages are missing: touching them would end the process
-            raise lmdb.InvalidError("cut short")
-        return env
-    except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.VersionMismatchError):
-        shutil.rmtree(folder)
-        folder.mkdir(parents=True)
-        return lmdb.open(str(folder), map_size=MAP_BYTES, max_dbs=len(TABLES), mode=0o600)
-
-
-def _close(folder: Path) -> None:
-    folder = folder.absolute()
-    env, users = _open_environments.pop(folder)
-    if users > 1:
-        _open_environments[folder] = env, users - 1
-    else:
-        env.close()
+        if self._reader is not None and files.is_ours(self._environment):
+            self._reader.abort()  # in a forked child this would end the parent's
+        self._reader = None

@@ -14,7 +14,8 @@ from typing import Any, Literal
 import lmdb
 
 from ropewalk.kernel import merkle
-from ropewalk.stores.ledgerindex import COUNTED, TABLES, VERSION, Derive, borrow_environment
+from ropewalk.stores import ledgerindexfiles as files
+from ropewalk.stores.ledgerindex import COUNTED, TABLES, VERSION, Derive
 from ropewalk.stores.ledgerrows import PLACE, IndexState, Marked, entry_of, pack_entry, unpack_state
 from ropewalk.stores.segments import Record, Segments
 
@@ -63,7 +64,7 @@ def check_index(segments: Segments, derive: Derive, watch: Watch | None = None) 
         check.behind = sum(1 for _ in segments.places())
         return check
     try:
-        with borrow_environment(folder) as env, env.begin() as txn:
+        with files.borrow(folder) as env, env.begin() as txn:
             _compare(check, segments, derive, _Rows(env, txn), watch)
     except lmdb.Error as error:
         check.problem = f"it cannot be read ({error}); it is built again when it is next used"

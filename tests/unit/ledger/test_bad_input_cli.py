@@ -17,7 +17,7 @@ from ropewalk.ledger.block import Block, seal
 from ropewalk.ledger.envelope import to_cbor
 from ropewalk.node.ledger import open_log
 from ropewalk.stores.keyfiles import load_signing
-from ropewalk.stores.segments import Writer
+from ropewalk.stores.segmentwriter import Writer
 
 P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 SMALL_ORDER = "01" + "00" * 31

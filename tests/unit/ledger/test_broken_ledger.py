@@ -138,7 +138,7 @@ def test_an_ancestor_in_capitals_is_not_taken_for_one_in_the_channel(tmp_path):
         ask = command("c-1")
         ledger.log.submit(ask.raw)
         spelt = changed(observed(2, correlation_id="c-1"), causality_chain=[ask.hex_id.upper(), "c-1"])
-        finding = judge(spelt, Context(ledger.log.known)).findings[2]
+        finding = judge(spelt, Context(ledger.log.history)).findings[2]
         assert (finding.status, finding.detail) == ("not_checked", "1 of 1 ancestors are not in this channel")
 
 

@@ -29,7 +29,7 @@ from ropewalk.ledger.envelope import Envelope, parse, signature_preimage
 from ropewalk.ledger.log import Limits
 from ropewalk.ledger.ticket import Receipt
 from ropewalk.node.ledger import open_channel
-from ropewalk.stores.segments import Files
+from ropewalk.stores.segmentwriter import Files
 
 
 def test_a_receipt_says_where_the_envelope_stands(tmp_path):

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from ropewalk.errors import Damaged, HeadMoved, NotFound, Unavailable
-from ropewalk.stores.segments import ALIGN, Files, Segments, Writer
+from ropewalk.stores.segments import ALIGN, Segments
+from ropewalk.stores.segmentwriter import Files, Writer
 
 BLOCKS = [
     [b'{"header":%d}' % height, *(b'{"e":"%d-%d"}' % (height, i) for i in range(1 + height % 3))]

@@ -12,10 +12,10 @@ from ropewalk.ledger.ports import Index
 from ropewalk.ledger.rules import Position
 from ropewalk.ledger.ticket import Ticket
 
-__all__ = ["Known"]
+__all__ = ["OpenHistory"]
 
 
-class Known:
+class OpenHistory:
     """The index and, before it, what the forming blocks claim: of two who arrive together only one can be first.
 
     Whoever asks or changes it holds the log's mutex.
