@@ -18,6 +18,7 @@ from tests.unit.ledger.making import (
 from ropewalk.errors import (
     Damaged,
     Invalid,
+    TooLarge,
 )
 from ropewalk.kernel import jcs
 from ropewalk.ledger.block import (
@@ -25,8 +26,8 @@ from ropewalk.ledger.block import (
     Block,
     seal,
 )
-from ropewalk.ledger.bundle import HEADERS, MANIFEST, SIGNATURE
-from ropewalk.ledger.bundleform import ManifestReader, parse_proof_line
+from ropewalk.ledger.bundle import BUNDLE_BLOCKS_MAX, HEADERS, MANIFEST, SIGNATURE, parse_manifest
+from ropewalk.ledger.bundleform import MANIFEST_BYTES_MAX, ManifestReader, parse_proof_line
 from ropewalk.ledger.policy import STRICT
 from ropewalk.ledger.tar import TarReader, member_header
 from ropewalk.node.bundle import export_blocks
@@ -182,3 +183,40 @@ def test_a_manifest_is_read_from_the_front_of_a_bundle_and_nowhere_else(tmp_path
     cut.feed(tar_of({MANIFEST: members[MANIFEST]}))
     with pytest.raises(Invalid, match="ends before"):
         cut.manifest()
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"more": 1}, "exactly"),
+        ({"version": 2}, "version"),
+        ({"version": True}, "version"),
+        ({"start_height": 3}, "heights 3 to 2"),
+        ({"end_height": BUNDLE_BLOCKS_MAX}, "at most"),
+        ({"end_height": -1}, "natural number"),
+        ({"start_height": True}, "natural number"),
+        ({"channel": None}, "texts"),
+        ({"created_at": 5}, "texts"),
+        ({"policy_hash": "AB" * 32}, "64 lower-case hex"),
+        ({"range_root": "ab"}, "64 lower-case hex"),
+        ({"block_hashes": [None]}, "64 lower-case hex"),
+        ({"block_hashes": {}}, "is a list"),
+        ({"files": {}}, "is a list"),
+        ({"files": [{"name": "x", "blake3": "ab" * 32}]}, "files have"),
+        ({"merkle_proofs": [5]}, "holds texts"),
+        ({"payload_refs": [{}]}, "payload_refs have"),
+        ({"payload_refs": [5]}, "payload_refs have"),
+    ],
+)
+def test_a_manifest_of_another_form_is_refused_for_what_is_wrong_with_it(tmp_path, change, word):
+    raw = unpack(export(tmp_path / "x.tar.zst"))[MANIFEST]
+    value: Any = jcs.parse(raw)
+    assert parse_manifest(raw).to_bytes() == raw
+    with pytest.raises(Invalid, match=word):
+        parse_manifest(jcs.encode({**value, **change}))
+
+
+def test_a_manifest_larger_than_any_is_not_gathered():
+    header = member_header(MANIFEST, MANIFEST_BYTES_MAX + 1)
+    with pytest.raises(TooLarge):
+        ManifestReader().feed(header)
