@@ -6,6 +6,7 @@ import queue
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -39,19 +40,19 @@ LINES_AHEAD_MAX = 4096  # read but not yet answered; beyond this the reader wait
 )
 def append(channel: str, file: str, jsonl: bool, stop_on_error: bool) -> None:
     """Judge envelopes by the eight rules and the channel's policy, and seal them into blocks."""
-    from ropewalk.cli.ledger_channel import open_for_append
+    from ropewalk.cli.ledger_channel import check_first_line, open_for_append
 
-    # Before the channel: a file that is no envelope makes none.
-    raw = b"" if jsonl else parse_input(file, _envelope, limit=LINE_BYTES_MAX)
+    if jsonl:
+        code = _append_lines(channel, file, stop_on_error)
+        if code:
+            raise click.exceptions.Exit(code)
+        return
+    # Before the channel: what is refused makes none.
+    raw = parse_input(file, _envelope, limit=LINE_BYTES_MAX)
+    check_first_line(channel, raw)
     with open_for_append(channel) as opened:
-        if jsonl:
-            code = _append_lines(opened.log, file, stop_on_error)
-        else:
-            receipt = opened.log.submit(raw)
-            emit(receipt.to_json(), _plain(receipt))
-            code = 0
-    if code:
-        raise click.exceptions.Exit(code)
+        receipt = opened.log.submit(raw)
+    emit(receipt.to_json(), _plain(receipt))
 
 
 def _envelope(raw: bytes) -> bytes:
@@ -67,21 +68,48 @@ def _envelope(raw: bytes) -> bytes:
     return raw
 
 
-def _append_lines(log: Log, file: str, stop_on_error: bool) -> int:
+def _append_lines(channel: str, file: str, stop_on_error: bool) -> int:
     """Answer every line; what has arrived together is sealed together."""
+    from ropewalk.cli.ledger_channel import open_for_append
     from ropewalk.errors import RopewalkError
 
     code = number = 0
-    for lines in _arrivals(file):
-        outcomes = _until_refused(log, lines) if stop_on_error else log.submit_many(lines)
-        for outcome in outcomes:
-            number += 1
-            _answer(tell(outcome, f"line {number}") if isinstance(outcome, RopewalkError) else outcome)
-            if isinstance(outcome, RopewalkError):
-                code = code or outcome.exit_code
-                if stop_on_error:
-                    return code
+    log: Log | None = None
+    with ExitStack() as stack:
+        for lines in _arrivals(file):
+            outcomes: list[Receipt | RopewalkError] = []
+            if log is None:
+                outcomes += _refused_at_first(channel, lines)
+                rest = [] if outcomes and stop_on_error else lines[len(outcomes) :]
+                if rest:
+                    log = stack.enter_context(open_for_append(channel)).log
+            else:
+                rest = lines
+            if log is not None:
+                outcomes += _until_refused(log, rest) if stop_on_error else log.submit_many(rest)
+            for outcome in outcomes:
+                number += 1
+                _answer(tell(outcome, f"line {number}") if isinstance(outcome, RopewalkError) else outcome)
+                if isinstance(outcome, RopewalkError):
+                    code = code or outcome.exit_code
+                    if stop_on_error:
+                        return code
     return code
+
+
+def _refused_at_first(channel: str, lines: list[bytes]) -> list[RopewalkError]:
+    """What refuses the lines before the first that could begin the channel; nothing where it is there already."""
+    from ropewalk.cli.ledger_channel import check_first_line
+    from ropewalk.errors import RopewalkError
+
+    refused: list[RopewalkError] = []
+    for line in lines:
+        try:
+            check_first_line(channel, line)
+            break
+        except RopewalkError as error:
+            refused.append(error)
+    return refused
 
 
 def _until_refused(log: Log, lines: list[bytes]) -> list[Receipt | RopewalkError]:

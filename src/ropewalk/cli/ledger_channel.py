@@ -12,7 +12,7 @@ from ropewalk.cli.places import NODE_KEY, here, signing_key
 if TYPE_CHECKING:
     from ropewalk.node.ledger import OpenLog
 
-__all__ = ["envelope_id", "now_text", "open_for_append"]
+__all__ = ["check_first_line", "envelope_id", "now_text", "open_for_append"]
 
 WRITER_WAIT_S = 30.0  # two commands that append at once stand in line this long
 
@@ -32,6 +32,17 @@ def envelope_id(text: str) -> bytes:
 def now_text() -> str:
     """The time as envelopes write it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def check_first_line(channel: str, raw: bytes) -> None:
+    """Raise what refuses an envelope, if it would be the first of a channel that is not there yet."""
+    from ropewalk.errors import NotFound
+    from ropewalk.node.ledger import check_first, read_settings
+
+    try:
+        read_settings(here().home, channel)
+    except NotFound:
+        check_first(here().home, raw)
 
 
 def open_for_append(channel: str) -> OpenLog:

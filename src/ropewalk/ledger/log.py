@@ -50,7 +50,7 @@ from ropewalk.ledger.rules import (
 )
 from ropewalk.ledger.ticket import Forming, Receipt, Ticket
 
-__all__ = ["Blocks", "Head", "Index", "Limits", "Log", "Receipt", "Ticket"]
+__all__ = ["Blocks", "Head", "Index", "Limits", "Log", "Receipt", "Ticket", "check_time"]
 
 BATCH_MAX: Final = (
     256  # so that envelopes of a long list are not all held in parsed form before the first is placed
@@ -199,7 +199,7 @@ class Log:
             for raw, ticket in arrivals:
                 try:
                     envelope = parse_wire(raw)
-                    self._check_time(envelope)
+                    check_time(envelope, self._now_ns(), self.limits)
                     read.append((envelope, ticket))
                 except RopewalkError as error:
                     ticket.settle(error)
@@ -227,16 +227,6 @@ class Log:
         if minors != self._context.supported_minors:
             self._context = replace(self._context, supported_minors=minors)
         return self._context
-
-    def _check_time(self, envelope: Envelope) -> None:
-        ahead = envelope.timestamp_ns - self._now_ns()
-        if ahead > self.limits.future_ns:
-            raise InvalidEnvelope(
-                f"timestamp {envelope.timestamp} is {ahead // 10**9} s in the future; "
-                f"at most {self.limits.future_ns // 10**9} s are allowed",
-                where="/timestamp",
-                advice="Set the author's clock, then sign again.",
-            )
 
     def _place(
         self, envelope: Envelope, alone: dict[int, Finding], decision: Decision | None, ticket: Ticket
@@ -405,6 +395,18 @@ class Log:
             block.hash,
             block.header.timestamp_ns,
             self.head.envelopes + len(block.envelopes),
+        )
+
+
+def check_time(envelope: Envelope, now_ns: int, limits: Limits) -> None:
+    """Refuse an envelope whose author's clock is too far ahead of ours."""
+    ahead = envelope.timestamp_ns - now_ns
+    if ahead > limits.future_ns:
+        raise InvalidEnvelope(
+            f"timestamp {envelope.timestamp} is {ahead // 10**9} s in the future; "
+            f"at most {limits.future_ns // 10**9} s are allowed",
+            where="/timestamp",
+            advice="Set the author's clock, then sign again.",
         )
 
 

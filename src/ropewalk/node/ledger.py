@@ -22,15 +22,16 @@ from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.kernel.report import Report, Status
 from ropewalk.ledger.block import Block, check_channel_name, parse_record
-from ropewalk.ledger.envelope import Envelope, parse_stored
-from ropewalk.ledger.log import Head, Limits, Log
+from ropewalk.ledger.envelope import Envelope, parse_stored, parse_wire
+from ropewalk.ledger.log import Head, Limits, Log, check_time
 from ropewalk.ledger.marks import derive
 from ropewalk.ledger.policy import Policy, parse_policy
 from ropewalk.ledger.proof import Consistency, Proof, RangeStatement
+from ropewalk.ledger.rules import Context, judge
 from ropewalk.ledger.trust import Trust
 from ropewalk.ledger.verify import Fault, Seen, check_channel, to_report
 from ropewalk.node.hands import Hands
-from ropewalk.node.lifecycle import Gate
+from ropewalk.node.lifecycle import Gate, open_minors
 from ropewalk.stores.ledgerindex import LedgerIndex
 from ropewalk.stores.segments import Segments, Torn
 from ropewalk.stores.segmentwriter import Files, Writer
@@ -42,6 +43,7 @@ __all__ = [
     "OpenLog",
     "channel_evidence",
     "channels",
+    "check_first",
     "create_channel",
     "open_channel",
     "open_log",
@@ -97,6 +99,13 @@ def create_channel(
     except OSError as error:
         raise Unavailable(f"{folder}: {error.strerror}", path=str(folder)) from error
     return ChannelSettings(channel, key_name, signer, policy)
+
+
+def check_first(home: Path, raw: bytes, now_ns: Callable[[], int] = time.time_ns) -> None:
+    """Raise what refuses an envelope as the first of a channel without a policy, so that none is made for it."""
+    envelope, now = parse_wire(raw), now_ns()
+    check_time(envelope, now, Limits())
+    judge(envelope, Context(Seen(), supported_minors=open_minors(home, None, now))).require()
 
 
 def read_settings(home: Path, channel: str) -> ChannelSettings:

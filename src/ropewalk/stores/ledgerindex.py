@@ -195,17 +195,17 @@ class LedgerIndex:
         """Flush and let go."""
         self.flush()
         self._end_reading()
-        files.close(self._environment)
+        self._environment.close()
 
     @property
     def _env(self) -> Any:
         """The environment; a child of the process that opened it has its own."""
-        if not files.is_ours(self._environment):
+        if self._environment.inherited:
             self._open()
         return self._environment.env
 
     def _open(self) -> None:
-        self._environment = files.open_here_or_private(self._folder)
+        self._environment = files.open_index(self._folder)
         self._tables = {name: self._environment.env.open_db(name) for name in TABLES}
         self._reader: Any = None
 
@@ -295,6 +295,6 @@ class LedgerIndex:
         return None if raw is None else PLACE.unpack(raw)
 
     def _end_reading(self) -> None:
-        if self._reader is not None and files.is_ours(self._environment):
+        if self._reader is not None and not self._environment.inherited:
             self._reader.abort()  # in a forked child this would end the parent's
         self._reader = None

@@ -64,7 +64,7 @@ def check_index(segments: Segments, derive: Derive, watch: Watch | None = None) 
         check.behind = sum(1 for _ in segments.places())
         return check
     try:
-        with files.borrow(folder) as env, env.begin() as txn:
+        with files.borrow_index(folder) as env, env.begin() as txn:
             _compare(check, segments, derive, _Rows(env, txn), watch)
     except lmdb.Error as error:
         check.problem = f"it cannot be read ({error}); it is built again when it is next used"

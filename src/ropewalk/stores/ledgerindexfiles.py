@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ import lmdb
 
 from ropewalk.errors import Unavailable
 
-__all__ = ["Environment", "borrow", "close", "is_ours", "open_here_or_private"]
+__all__ = ["Environment", "borrow_index", "open_index"]
 
 MAP_BYTES: Final = 8 << 30  # address space, not disk; doubled when it is full
 TABLES_MAX: Final = 8
@@ -40,7 +40,26 @@ class Environment:
     env: Any
     private: bool = False
     users: int = 1
-    process: int = 0
+    process: int = field(default_factory=os.getpid)
+
+    @property
+    def inherited(self) -> bool:
+        """Whether a parent of this process opened it: then nobody here may touch it."""
+        return self.process != os.getpid()
+
+    def close(self) -> None:
+        """Let go of it; the last one closes it."""
+        if self.inherited:
+            return
+        self.users -= 1
+        if self.users:
+            return
+        place = self.env.path()
+        self.env.close()
+        if self.private:
+            shutil.rmtree(place, ignore_errors=True)
+        else:
+            del _open[self.folder]
 
 
 # LMDB allows one environment per file and process: handles of one process share it.
@@ -57,12 +76,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def is_ours(environment: Environment) -> bool:
-    """Whether this process opened it."""
-    return environment.process == os.getpid()
-
-
-def open_here_or_private(folder: Path) -> Environment:
+def open_index(folder: Path) -> Environment:
     """The index in its folder, made where there is none; where that cannot be, a copy of it."""
     folder = folder.absolute()
     if folder in _open:
@@ -70,27 +84,13 @@ def open_here_or_private(folder: Path) -> Environment:
         return _open[folder]
     if folder not in _of_a_parent:
         with contextlib.suppress(_Forbidden):
-            _open[folder] = Environment(folder, _open_here(folder), process=os.getpid())
+            _open[folder] = Environment(folder, _open_here(folder))
             return _open[folder]
-    return Environment(folder, _open_private(folder), private=True, process=os.getpid())
-
-
-def close(environment: Environment) -> None:
-    """Let go of it; the last one closes it."""
-    if not is_ours(environment):
-        return
-    environment.users -= 1
-    if environment.users == 0:
-        if not environment.private:
-            del _open[environment.folder]
-        place = environment.env.path()
-        environment.env.close()
-        if environment.private:
-            shutil.rmtree(place, ignore_errors=True)
+    return Environment(folder, _open_private(folder), private=True)
 
 
 @contextlib.contextmanager
-def borrow(folder: Path) -> Iterator[Any]:
+def borrow_index(folder: Path) -> Iterator[Any]:
     """The environment of an index for looking only: nothing is made, and one that cannot be read is left as it is."""
     folder = folder.absolute()
     if folder in _open:

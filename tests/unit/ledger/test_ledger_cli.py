@@ -311,3 +311,29 @@ def test_policy_check_judges_evidence_as_the_channel_would(ropewalk):
     config = {"version": 1, "keys": [ADA.public.to_json()], "builders": ["https://builder.example/v1"]}
     Path("repo.git/ropewalk/ledger/built/evidence.json").write_text(json.dumps(config))
     assert (ropewalk(*check).code, ropewalk(*append).code) == (0, 0)
+
+
+def test_what_is_refused_makes_no_channel(ropewalk):
+    lone = changed(observed(1), event_class="Result", correlation_id="c", causality_chain=["c"])
+    forged = dict(observed(2).value, payload={"n": 3})
+    late = observed(4, timestamp="2999-01-01T00:00:00Z")
+    for number, raw in enumerate((lone.raw, jcs.encode(forged), late.raw)):
+        Path("bad.json").write_bytes(raw)
+        answer = ropewalk("ledger", "append", "--channel", "new", "--file", "bad.json")
+        assert answer.code in (5, 8) and "made channel" not in answer.err, number
+    assert ropewalk("ledger", "ls", "--json").json["channels"] == []
+    Path("bad.jsonl").write_bytes(lone.raw + b"\n{\n")
+    for more in ((), ("--stop-on-error",)):
+        answer = ropewalk("ledger", "append", "--channel", "new", "--file", "bad.jsonl", "--jsonl", *more)
+        assert answer.code == 5 and answer.out.count("error") == (1 if more else 2)
+    assert ropewalk("ledger", "ls", "--json").json["channels"] == []
+    assert not Path("repo.git/ropewalk/ledger/new").exists()
+
+
+def test_refusals_before_the_first_that_holds_are_answered_in_their_order(ropewalk):
+    lone = changed(observed(1), event_class="Result", correlation_id="c", causality_chain=["c"])
+    lines = [lone.raw, b"{", command("c").raw, lone.raw]
+    Path("mixed.jsonl").write_bytes(b"\n".join(lines))
+    answer = ropewalk("ledger", "append", "--channel", "new", "--file", "mixed.jsonl", "--jsonl", "--json")
+    said = [json.loads(line) for line in answer.out.splitlines()]
+    assert answer.code == 5 and ["height" in each for each in said] == [False, False, True, True]
