@@ -60,7 +60,7 @@ def owners(*dids: str) -> Access:
 
 
 def make_session(owner: SigningKey, topic: str, delegate: str, until_clock: int) -> dict[str, Any]:
-    """The payload by which an owner lets a temporary key write up to a clock; any key may carry it into the log."""
+    """The payload by which an owner lets a temporary key write up to a clock; any key may carry it into the log, alone."""
     grant = {"delegate": delegate, "owner": owner.public.did(), "topic": topic, "until_clock": until_clock}
     return {"session": {**grant, "signature": owner.sign(_grant_bytes(grant))}}
 
@@ -79,6 +79,10 @@ def sessions(*dids: str) -> Access:
             return
         if isinstance(payload, dict) and "session" in payload:
             _check_grant(payload["session"], signed.message.topic, allowed)
+            if len(payload) > 1:  # sessions are public: who copies one must not say anything beside it
+                raise Denied(
+                    f"{author} is not an owner of {signed.message.topic}; it may carry a session alone"
+                )
             return
         via = payload.get("via") if isinstance(payload, dict) else None
         if not isinstance(via, str):

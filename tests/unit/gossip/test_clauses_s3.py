@@ -11,7 +11,7 @@ import pytest
 from tests.unit.gossip.conftest import ground, key, memory_log, raws
 
 from ropewalk.errors import Denied, Unavailable
-from ropewalk.gossip.access import owners
+from ropewalk.gossip.access import make_session, owners, sessions
 from ropewalk.gossip.ids import CLOCKS, id_of, key_of
 from ropewalk.gossip.log import TABLES, Log
 from ropewalk.gossip.message import Message, Signature, assemble, sign, verify
@@ -207,3 +207,26 @@ def test_a_closed_log_says_so_and_opens_again_as_it_was(tmp_path: Path):
             act()
     with Log(LmdbTables(tmp_path, TABLES), "com.example") as again:
         assert (again.root(), again.heads(), len(again)) == before
+
+
+def test_a_session_for_one_topic_opens_no_other():
+    """It is signed by the owner and holds; only the topic is another."""
+    owner, guest = key(1), key(2)
+    log = memory_log(signer=guest, access=sessions(owner.public.did()))
+    with pytest.raises(Denied, match="topic"):
+        log.append(make_session(owner, "com.other", guest.public.did(), until_clock=9))
+    assert len(log) == 0
+    log.append(make_session(owner, "com.example", guest.public.did(), until_clock=9))
+
+
+def test_a_stranger_who_carries_a_session_says_nothing_beside_it():
+    """Grants lie open in the log; copying one must not be a way to write."""
+    owner, guest, stranger = key(1), key(2), key(3)
+    log = memory_log(signer=stranger, access=sessions(owner.public.did()))
+    grant = make_session(owner, "com.example", guest.public.did(), until_clock=9)
+    with pytest.raises(Denied, match="alone"):
+        log.append({**grant, "text": "spam"})
+    via = log.append(grant).id
+    log.append({"via": via, "text": "hello"}, signer=guest)
+    log.append({**grant, "text": "mine to say"}, signer=owner)
+    assert len(log) == 3

@@ -182,3 +182,13 @@ def test_a_witness_is_not_asked_to_make_an_unreadable_note():
     full = sign_head(HEAD, *[LOG] * notes.SIGNATURES_MAX)
     with pytest.raises(TooLarge):
         cosign_head(full, WITNESSES[0], 7)
+
+
+def test_a_public_key_s_text_is_no_secret_and_the_other_way_round():
+    secret, public = LOG.to_secret_text(), LOG.verifier.to_text()
+    with pytest.raises(InvalidKey, match="starts with"):
+        Signer.from_secret_text(secret.removeprefix("PRIVATE+KEY+"))
+    with pytest.raises(InvalidKey):
+        Signer.from_secret_text(public)
+    with pytest.raises(InvalidKey):
+        Verifier.from_text(secret)

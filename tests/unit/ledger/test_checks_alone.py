@@ -325,6 +325,31 @@ def test_listed_fields_must_be_signed_and_others_need_not():
         assert rules.decide(one).outcome == outcome
 
 
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"rules": None}, "rules"),
+        ({"rules": [5]}, "a rule is an object"),
+        ({"name": 5}, "texts"),
+        ({"evaluator_version": None}, "texts"),
+        ({"capability_matrix": []}, "capability_matrix"),
+        ({"capability_matrix": {"versions": "1.0.x"}}, "ranges"),
+        ({"capability_matrix": {"versions": [1]}}, "ranges"),
+        (
+            {"rules": [{"id": 5, "name": "n", "version": 1, "kind": "correlation", "decision": "deny"}]},
+            '"id"',
+        ),
+        (
+            {"rules": [{"id": "a", "name": "n", "version": "1", "kind": "correlation", "decision": "deny"}]},
+            "version",
+        ),
+    ],
+)
+def test_a_policy_of_another_form_is_refused_for_what_is_wrong_with_it(change, word):
+    with pytest.raises(Invalid, match=word):
+        parse_policy(jcs.encode({"version": 1, "rules": [], **change}))
+
+
 # --- forks ---
 
 
