@@ -60,7 +60,7 @@ def owners(*dids: str) -> Access:
 
 
 def make_session(owner: SigningKey, topic: str, delegate: str, until_clock: int) -> dict[str, Any]:
-    """The payload by which an owner lets a temporary key write up to a clock; any key may carry it into the log, alone."""
+    """The payload by which an owner lets a temporary key write up to a clock; any key may carry it in, alone."""
     grant = {"delegate": delegate, "owner": owner.public.did(), "topic": topic, "until_clock": until_clock}
     return {"session": {**grant, "signature": owner.sign(_grant_bytes(grant))}}
 

@@ -230,3 +230,18 @@ def test_a_stranger_who_carries_a_session_says_nothing_beside_it():
     log.append({"via": via, "text": "hello"}, signer=guest)
     log.append({**grant, "text": "mine to say"}, signer=owner)
     assert len(log) == 3
+
+
+def test_only_an_owner_s_session_lets_anybody_in():
+    """A stranger signs a session for itself: everything about it holds, but it has nothing to give."""
+    owner, stranger = key(1), key(3)
+    log = memory_log(signer=stranger, access=sessions(owner.public.did()))
+    own = make_session(stranger, "com.example", stranger.public.did(), until_clock=9)
+    with pytest.raises(Denied, match="is not an owner"):
+        log.append(own)
+    real = log.append(make_session(owner, "com.example", key(2).public.did(), until_clock=9), signer=owner)
+    with pytest.raises(Denied, match="is for"):
+        log.append({"via": real.id, "text": "hello"})
+    smuggled = log.append(own, signer=owner)  # owners may write anything, and this grants nothing
+    with pytest.raises(Denied, match="is not an owner"):
+        log.append({"via": smuggled.id, "text": "hello"})

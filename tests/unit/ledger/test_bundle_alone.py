@@ -12,11 +12,13 @@ from tests.unit.ledger.bundling import export, failed, pack, signed, tar_of, unp
 from tests.unit.ledger.making import (
     NODE,
     NOON_NS,
+    chain_of_blocks,
     observed,
 )
 
 from ropewalk.errors import (
     Damaged,
+    DigestMismatch,
     Invalid,
     TooLarge,
 )
@@ -26,7 +28,7 @@ from ropewalk.ledger.block import (
     Block,
     seal,
 )
-from ropewalk.ledger.bundle import BUNDLE_BLOCKS_MAX, HEADERS, MANIFEST, SIGNATURE, parse_manifest
+from ropewalk.ledger.bundle import BUNDLE_BLOCKS_MAX, HEADERS, MANIFEST, SIGNATURE, Gathering, parse_manifest
 from ropewalk.ledger.bundleform import MANIFEST_BYTES_MAX, ManifestReader, parse_proof_line
 from ropewalk.ledger.policy import STRICT
 from ropewalk.ledger.tar import TarReader, member_header
@@ -220,3 +222,10 @@ def test_a_manifest_larger_than_any_is_not_gathered():
     header = member_header(MANIFEST, MANIFEST_BYTES_MAX + 1)
     with pytest.raises(TooLarge):
         ManifestReader().feed(header)
+
+
+def test_a_block_whose_envelopes_are_others_is_not_exported():
+    block = chain_of_blocks(1)[0]
+    Gathering().add(block)
+    with pytest.raises(DigestMismatch, match="not those its header names"):
+        Gathering().add(replace(block, envelopes=(*block.envelopes[:-1], observed(99).raw)))
