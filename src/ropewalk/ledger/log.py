@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -312,14 +312,14 @@ class Log:
                     ticket = self._arrivals[number][1]
                 except IndexError:
                     return
-                if _call(own, ticket):
+                if ticket.call(own):
                     return
 
     def _call_writer(self, own: Ticket) -> None:
         """Wake a sleeper if something waits to be written and nobody is at it."""
         if self._forming and not self._writing.locked():
             with self._mutex:
-                any(_call(own, ticket) for ticket in _placed(self._forming))
+                any(ticket.call(own) for one in self._forming for ticket in one.waiting())
 
     def _write_forming(self) -> None:
         """Seal and write what was placed, give out the receipts, then let the next in line write."""
@@ -408,19 +408,3 @@ def check_time(envelope: Envelope, now_ns: int, limits: Limits) -> None:
             where="/timestamp",
             advice="Set the author's clock, then sign again.",
         )
-
-
-def _call(own: Ticket, ticket: Ticket) -> bool:
-    """Wake the thread of a ticket, if there is one and it is another."""
-    if not ticket.awaited or ticket is own:
-        return False
-    ticket.wake()
-    return True
-
-
-def _placed(forming: Iterable[Forming]) -> Iterator[Ticket]:
-    """Tickets of the placed envelopes, each with those that wait for the same outcome."""
-    for one in forming:
-        for ticket in one.tickets:
-            yield ticket
-            yield from ticket.twins

@@ -7,30 +7,26 @@ A verdict lists all eight: passed, failed or not checked, and why.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, NoReturn, Protocol
+from typing import Any, Final
 
-from ropewalk.errors import (
-    BrokenLink,
-    Denied,
-    DigestMismatch,
-    InvalidEnvelope,
-    InvalidJson,
-    InvalidProof,
-    ProofRefused,
-    Replayed,
-    RopewalkError,
-    SigInvalid,
-    Unverified,
-)
+from ropewalk.errors import InvalidEnvelope, InvalidJson, InvalidProof, ProofRefused, RopewalkError
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import blake3
-from ropewalk.kernel.report import Status
 from ropewalk.ledger.binding import check_binding
 from ropewalk.ledger.envelope import FIELDS, MINIMUM_SIGNED, Envelope, decode_base64
+from ropewalk.ledger.findings import (
+    NAMES,
+    PASSED,
+    SUPPORTED_MINORS,
+    Context,
+    Finding,
+    History,
+    Position,
+    Verdict,
+)
 from ropewalk.ledger.marks import CLAIMING
-from ropewalk.ledger.policy import Decision, Policy
+from ropewalk.ledger.policy import Decision
 
 __all__ = [
     "NAMES",
@@ -57,124 +53,7 @@ __all__ = [
     "rule_8_replay_protection",
 ]
 
-NAMES: Final = (
-    "canonical_hash",
-    "signature_scope",
-    "causality",
-    "version_gate",
-    "attestation_binding",
-    "confidentiality",
-    "integrity_proof",
-    "replay_protection",
-)
-SUPPORTED_MINORS: Final = frozenset({"1.0", "1.1"})
 CHAIN_MAX: Final = 4096  # ancestors one envelope may name; each is looked up
-
-
-class Position(NamedTuple):
-    """A place in a channel: the block's height and the leaf in its tree."""
-
-    height: int
-    leaf: int
-
-
-class History(Protocol):
-    """What rules 3, 7 and 8 need to know about the channel so far."""
-
-    def position(self, envelope_id: bytes) -> Position | None:
-        """Where an envelope stands."""
-
-    def chain(self, envelope_id: bytes) -> tuple[str, ...] | None:
-        """The causality chain of an envelope that stands in the channel."""
-
-    def claim(self, event_class: str, correlation_id: str) -> Position | None:
-        """Where the first envelope of that class with that correlation id stands."""
-
-    def intent(self, intent: bytes) -> Position | None:
-        """Where the same signed statement stands."""
-
-    def leaves(self, root: bytes) -> int | None:
-        """How many envelopes the block with that root has."""
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What an envelope is judged against. Without a history, rules about the channel are not checked.
-
-    `policy_hash` names the policy a sealed block was made under, for a verifier that does not have its text.
-    """
-
-    history: History | None = None
-    policy: Policy | None = None
-    supported_minors: frozenset[str] = SUPPORTED_MINORS
-    policy_hash: bytes | None = None
-    sealed: bool = False  # judged again, in a block that stands; not at the door
-    evidence: Callable[[Envelope], tuple[Status, str]] | None = (
-        None  # whether evidence holds, where that is known
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one rule found."""
-
-    rule: int
-    status: Status
-    detail: str = ""
-
-    @property
-    def name(self) -> str:
-        """The rule's name."""
-        return NAMES[self.rule - 1]
-
-    def to_json(self) -> dict[str, Any]:
-        """As refusals print it."""
-        return {"rule": self.rule, "name": self.name, "status": self.status, "detail": self.detail}
-
-
-# Almost every finding is one of these; the hot path makes no new objects.
-_PASSED: Final = tuple(Finding(number, "passed") for number in range(1, 9))
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """All eight findings, the fields nobody signed, and what the policy decided."""
-
-    envelope: Envelope
-    findings: tuple[Finding, ...]
-    decision: Decision | None = None
-
-    @property
-    def unsigned_fields(self) -> tuple[str, ...]:
-        """Fields that are present but not signed."""
-        return self.envelope.unsigned_fields
-
-    @property
-    def ok(self) -> bool:
-        """Whether no rule failed and the policy did not deny."""
-        return self.all_passed or (
-            all(finding.status != "failed" for finding in self.findings)
-            and (self.decision is None or self.decision.outcome != "deny")
-        )
-
-    @property
-    def all_passed(self) -> bool:
-        """Whether every rule was judged and passed, and no policy had a say."""
-        return self.findings == _PASSED and self.decision is None
-
-    def to_json(self) -> dict[str, Any]:
-        """As refusals and `policy check` print it."""
-        out: dict[str, Any] = {
-            "envelope_id": self.envelope.hex_id,
-            "rules": [finding.to_json() for finding in self.findings],
-            "unsigned_fields": list(self.unsigned_fields),
-        }
-        return out if self.decision is None else {**out, **self.decision.to_json()}
-
-    def require(self) -> None:
-        """Raise what the first failed rule, or else the policy, calls for."""
-        if not self.ok:
-            _refuse(self)
 
 
 def judge(envelope: Envelope, context: Context) -> Verdict:
@@ -245,10 +124,10 @@ def judge_in_place(
 def rule_1_canonical_hash(envelope: Envelope, _context: Context) -> Finding:
     """S4 §7.1: payload_hash is the hash of the canonical payload."""
     if envelope.hash_holds:
-        return _PASSED[0]
+        return PASSED[0]
     got = blake3(envelope.payload_raw).hex()
     if got == envelope.value["payload_hash"]:
-        return _PASSED[0]
+        return PASSED[0]
     if envelope.is_detached:
         return Finding(1, "not_checked", "the payload is detached")
     return Finding(
@@ -269,7 +148,7 @@ def rule_2_signature_scope(envelope: Envelope, _context: Context | None = None) 
         envelope.public_key.verify(envelope.preimage, envelope.signature_bytes)
     except RopewalkError as error:
         return Finding(2, "failed", error.detail)
-    return _PASSED[1]
+    return PASSED[1]
 
 
 @lru_cache(maxsize=256)  # authors sign the same list again and again
@@ -302,11 +181,11 @@ def rule_3_causality(envelope: Envelope, context: Context) -> Finding:
     if history is None:
         if kind == "Result" or (chain is not None and len(chain) > 1):
             return Finding(3, "not_checked", "no channel to look up ancestors in")
-        return _PASSED[2]
+        return PASSED[2]
     if kind == "Result" and history.claim("Command", correlation_id or "") is None:
         return Finding(3, "failed", f'no Command with correlation id "{correlation_id}" in this channel')
     if chain is None or len(chain) == 1:
-        return _PASSED[2]
+        return PASSED[2]
     return _check_ancestors(chain[:-1], history)
 
 
@@ -327,14 +206,14 @@ def _check_ancestors(ancestors: list[str], history: History) -> Finding:
             return Finding(3, "failed", f"the chain differs from that of ancestor {text}")
     if unknown:
         return Finding(3, "not_checked", f"{unknown} of {len(ancestors)} ancestors are not in this channel")
-    return _PASSED[2]
+    return PASSED[2]
 
 
 def rule_4_version_gate(envelope: Envelope, context: Context) -> Finding:
     """S4 §7.4: the version is one we support."""
     version = envelope.fields["protocol_version"]
     if version[: version.rindex(".")] in context.supported_minors:
-        return _PASSED[3]
+        return PASSED[3]
     supported = ", ".join(f"{minor}.x" for minor in sorted(context.supported_minors))
     return Finding(4, "failed", f"version {version[:40]} is not supported; {supported} are")
 
@@ -342,7 +221,7 @@ def rule_4_version_gate(envelope: Envelope, context: Context) -> Finding:
 def rule_5_attestation_binding(envelope: Envelope, context: Context) -> Finding:
     """S4 §7.5: evidence, where there is any, speaks of this payload; and holds, where the context can tell."""
     if "attestation_evidence" not in envelope.fields and envelope.fields["event_class"] != "Attestation":
-        return _PASSED[4]
+        return PASSED[4]
     status, detail = check_binding(envelope) if context.evidence is None else context.evidence(envelope)
     return Finding(5, status, detail)
 
@@ -350,24 +229,24 @@ def rule_5_attestation_binding(envelope: Envelope, context: Context) -> Finding:
 def rule_6_confidentiality(envelope: Envelope, context: Context) -> Finding:
     """S4 §7.6: restricted envelopes need a policy that lets them pass."""
     if "confidentiality_tag" not in envelope.fields:
-        return _PASSED[5]
+        return PASSED[5]
     if context.policy is None:
         if envelope.level == "restricted" and context.policy_hash is not None:
             return Finding(6, "not_checked", "restricted; the policy that let it pass is not here")
         if envelope.level == "restricted":
             return Finding(6, "failed", "restricted, and the channel has no policy that allows it")
-        return _PASSED[5]
+        return PASSED[5]
     decision = context.policy.decide_level(envelope)
     if decision.outcome == "deny":
         return Finding(6, "failed", decision.explain())
-    return _PASSED[5]
+    return PASSED[5]
 
 
 def rule_7_integrity_proof(envelope: Envelope, context: Context) -> Finding:
     """S4 §7.7: a Merkle proof leads from a leaf to something this channel holds."""
     proof = envelope.fields.get("integrity_proof")
     if proof is None:
-        return _PASSED[6]
+        return PASSED[6]
     if proof["type"] != "merkle":
         return Finding(7, "not_checked", f"{proof['type']} proofs are not checked")
     try:
@@ -375,7 +254,7 @@ def rule_7_integrity_proof(envelope: Envelope, context: Context) -> Finding:
     except (InvalidEnvelope, InvalidJson, InvalidProof, ProofRefused) as error:
         return Finding(7, "failed", error.detail)
     if root == envelope.payload_hash:
-        return _PASSED[6]
+        return PASSED[6]
     if context.history is None:
         return Finding(7, "not_checked", "the path holds; no channel to look up its root in")
     leaves = context.history.leaves(root)
@@ -383,7 +262,7 @@ def rule_7_integrity_proof(envelope: Envelope, context: Context) -> Finding:
         return Finding(7, "failed", f"no earlier block of this channel has the root {root.hex()}")
     if leaves != size:
         return Finding(7, "failed", f"the block with that root has {leaves} envelopes, the proof says {size}")
-    return _PASSED[6]
+    return PASSED[6]
 
 
 def rule_8_replay_protection(envelope: Envelope, context: Context) -> Finding:
@@ -404,7 +283,7 @@ def rule_8_replay_protection(envelope: Envelope, context: Context) -> Finding:
         return Finding(
             8, "failed", f"the same statement stands at height {place[0]}, index {place[1]}, otherwise signed"
         )
-    return _PASSED[7]
+    return PASSED[7]
 
 
 RULES: Final[tuple[Callable[[Envelope, Context], Finding], ...]] = (
@@ -419,38 +298,6 @@ RULES: Final[tuple[Callable[[Envelope, Context], Finding], ...]] = (
 )
 
 _SIGNABLE: Final = frozenset(FIELDS) - {"signature"}
-_REFUSALS: Final[dict[int, type[RopewalkError]]] = {
-    1: DigestMismatch,
-    2: SigInvalid,
-    3: BrokenLink,
-    4: Unverified,
-    5: Unverified,
-    6: Denied,
-    7: ProofRefused,
-    8: Replayed,
-}
-
-
-# What its author can do about an envelope, where the error alone would speak of damaged data.
-_ADVICE = {
-    1: "Hash the payload as it is sent, and sign again.",
-    3: "Name what it follows from: the Command it answers, its correlation id, its parents in this channel.",
-    4: "Write it in a version that is let in (`ledger lifecycle show`), or adapt it (`ledger adapt`).",
-    5: "Attach evidence about this very payload.",
-    7: "Prove against a root of this channel, or leave the proof out.",
-}
-
-
-def _refuse(verdict: Verdict) -> NoReturn:
-    for finding in verdict.findings:
-        if finding.status == "failed":
-            raise _REFUSALS[finding.rule](
-                f"rule {finding.rule}, {finding.name}: {finding.detail}",
-                advice=_ADVICE.get(finding.rule),
-                **verdict.to_json(),
-            )
-    assert verdict.decision is not None
-    raise Denied(f"policy: {verdict.decision.explain()}", **verdict.to_json())
 
 
 def _maybe_id(text: str) -> bytes | None:

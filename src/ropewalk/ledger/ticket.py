@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,6 +73,13 @@ class Ticket:
             return
         self._latch.release()
 
+    def call(self, own: Ticket) -> bool:
+        """Wake its thread, if there is one and it is another than that of `own`; whether that was done."""
+        if not self.awaited or self is own:
+            return False
+        self.wake()
+        return True
+
     def wait(self) -> None:
         """Sleep until woken; there may be nothing new."""
         self._latch.acquire()
@@ -107,3 +115,9 @@ class Forming:
         self.envelopes: list[Envelope] = []
         self.tickets: list[Ticket] = []
         self.size = 0
+
+    def waiting(self) -> Iterator[Ticket]:
+        """Tickets of the placed envelopes, each with those that wait for the same outcome."""
+        for ticket in self.tickets:
+            yield ticket
+            yield from ticket.twins
