@@ -208,8 +208,9 @@ def test_tampered_data_stops_a_strict_reader_and_comes_marked_through_quarantine
         with pytest.raises(Exception, match="ropewalk-refusal"):
             read(spark, world, engine=tampering.engine, verify="quarantine").count()
         return
-    frame = read(spark, world, engine=tampering.engine, verify="quarantine").cache()
-    bad = frame.where("verdict = 'failed'").collect()
+    found = (
+        read(spark, world, engine=tampering.engine, verify="quarantine").select("verdict", "detail").collect()
+    )
+    bad = [row for row in found if row.verdict == "failed"]
     assert bad and all(row.detail for row in bad)
-    assert frame.where("verdict = 'passed'").count() == tampering.left
-    frame.unpersist()
+    assert sum(row.verdict == "passed" for row in found) == tampering.left

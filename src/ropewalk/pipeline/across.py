@@ -120,8 +120,9 @@ def note_ranges(spark: SparkSession, source: Path, ranges: Sequence[tuple[str, i
                     names=["topic", "note"],
                 )
 
+    hands = int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
     frame = spark.createDataFrame(list(ranges), "topic string, start bigint, end bigint")
-    return frame.repartition(len(ranges)).mapInArrow(work, "topic string, note binary")
+    return frame.repartition(min(len(ranges), hands)).mapInArrow(work, "topic string, note binary")
 
 
 def find_suspects(notes: DataFrame) -> list[Suspect]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["check_files", "verify_tables"]
 
 SHOWN = 20  # rows that are named; the rest is counted
+TABLES_AT_ONCE = 3  # small ones wait for Spark's driver more than for its cores
 
 
 def verify_tables(spark: SparkSession, warehouse: Warehouse) -> Report:
@@ -113,16 +116,18 @@ def _folds(
         marked, looked = _looked_across(spark, fold, source, manifests)
         kept = marked.where("verdict <> 'failed'")
         steps.append(looked)
-        for name, expected in (
-            ("events", kept),
-            ("events_rejected", marked.where("verdict = 'failed'")),
-            ("blocks", tables.blocks(marked)),
-            ("commits", tables.commits(marked)),
-            ("gossip_dag", tables.gossip_dag(marked)),
-            ("deployments", tables.deployments(kept)),
-            ("deployment_measures", tables.deployment_measures(tables.deployments(kept))),
-        ):
-            steps += _held(spark, warehouse, manifests, name, expected)
+        wanted = {
+            "events": kept,
+            "events_rejected": marked.where("verdict = 'failed'"),
+            "blocks": tables.blocks(marked),
+            "commits": tables.commits(marked),
+            "gossip_dag": tables.gossip_dag(marked),
+            "deployments": tables.deployments(kept),
+            "deployment_measures": tables.deployment_measures(tables.deployments(kept)),
+        }
+        with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
+            for held in pool.map(partial(_held, spark, warehouse, manifests), wanted, wanted.values()):
+                steps += held
     finally:
         fold.unpersist()
     steps.append(Step("consumer_lag", "not_checked", "it says how things stood, which no log keeps"))
