@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Final
 
@@ -56,24 +57,26 @@ class ServedLog:
         batch, self._arrivals = self._arrivals[:count], self._arrivals[count:]
         task = asyncio.get_running_loop().create_task(self._see_through(batch))
         self._under_way.add(task)
+        task.add_done_callback(partial(self._end, batch))
         self._call()
 
     async def _see_through(self, batch: Sequence[Arrival]) -> None:
-        """Give everybody in the batch an answer, then see who has come."""
-        try:
-            outcomes = await self._submit([raw for raw, _ in batch])
-            for (_, receipt), outcome in zip(batch, outcomes, strict=True):
-                if receipt.done():  # the caller has gone; the envelope stands all the same
-                    continue
-                if isinstance(outcome, Receipt):
-                    receipt.set_result(outcome)
-                else:
-                    receipt.set_exception(outcome)
-        finally:
-            for _, receipt in batch:
-                receipt.cancel()  # nothing happens to who has an answer
-            self._under_way.discard(asyncio.current_task())
-            self._call()
+        """Give everybody in the batch an answer."""
+        outcomes = await self._submit([raw for raw, _ in batch])
+        for (_, receipt), outcome in zip(batch, outcomes, strict=True):
+            if receipt.done():  # the caller has gone; the envelope stands all the same
+                continue
+            if isinstance(outcome, Receipt):
+                receipt.set_result(outcome)
+            else:
+                receipt.set_exception(outcome)
+
+    def _end(self, batch: Sequence[Arrival], task: asyncio.Task[None]) -> None:
+        """However a batch ended, nobody waits for it any more; the next one may go."""
+        for _, receipt in batch:
+            receipt.cancel()  # nothing happens to who has an answer
+        self._under_way.discard(task)
+        self._call()
 
     async def _submit(self, raws: list[bytes]) -> Sequence[Receipt | Exception]:
         try:

@@ -68,6 +68,22 @@ def test_what_is_submitted_first_is_judged_first_also_across_batches(tmp_path):
     assert verify_blocks(tmp_path, "ea.core", deep=True).ok
 
 
+def test_a_batch_that_is_cancelled_before_it_began_leaves_nobody_waiting(tmp_path):
+    async def main(log) -> Receipt:
+        async with ServedLog(log) as served:
+            gone = asyncio.create_task(served.submit(observed(1).raw))
+            while not served._under_way:
+                await asyncio.sleep(0)
+            for each in served._under_way:
+                each.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await gone
+            return await served.submit(observed(2).raw)
+
+    with opened(tmp_path) as ledger:
+        assert not asyncio.run(main(ledger.log)).replayed
+
+
 def test_what_was_taken_in_is_written_though_the_loop_is_torn_down(tmp_path):
     async def main(log) -> None:
         async with ServedLog(log) as served:
