@@ -36,7 +36,9 @@ except Unavailable as error:
 LEDGER = """
 import sys, tempfile
 from pathlib import Path
+from tests.unit.ledger.making import NODE
 from ropewalk.ledger.proof import verify_proof
+from ropewalk.node.bundle import export_bundle
 from ropewalk.node.ledger import open_channel
 from ropewalk.node.ledgercare import verify_stored
 home = Path(sys.argv[1])
@@ -47,6 +49,7 @@ with open_channel(home, "ea.core") as channel:
     head = channel.head()
     channel.prove_range(0, head.height - 1).verify()
     channel.prove_consistency(1, head.height).verify()
+    assert export_bundle(channel, NODE, 0, head.height - 1, Path(tempfile.gettempdir()) / "b.tar.zst").size
     print(head.height, head.envelopes, head.block_hash.hex())
 report = verify_stored(home, "ea.core", deep=True)
 print(report.ok, next(step.status for step in report.steps if step.name == "index"))
