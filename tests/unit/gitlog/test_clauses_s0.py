@@ -12,6 +12,7 @@ from ropewalk.gitlog.commit import parse_message
 from ropewalk.gitlog.cursor import Cursor, portable_form, read_cursor
 from ropewalk.gitlog.layout import SHIPLOG, consumer_ref
 from ropewalk.gitlog.objects import Commit, Oid, object_id
+from ropewalk.gitlog.pointer import parse_pointer
 from ropewalk.kernel import jcs, schema, ulid
 from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.ulid import Ulid
@@ -194,3 +195,9 @@ def test_what_is_put_behind_a_pointer_fits_the_pointer_s_schema_and_what_is_reda
     (event,) = log.events("prod")
     assert event.payload["user"].keys() == {"email"}
     schema.validate("privacy/shiplog_pointer", event.payload["user"]["email"])
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"5", b"null", b'"blake3:"'])
+def test_a_pointer_is_an_object(raw):
+    with pytest.raises(InvalidEnvelope, match="object"):
+        parse_pointer(raw)
