@@ -386,3 +386,10 @@ def test_private_bytes_are_never_git_objects(person, tmp_path):
 def test_a_document_that_is_no_pointer_is_refused_with_8(person, tmp_path):
     (tmp_path / "x.json").write_text('{"kind":"opaque_pointer"}')
     assert person("pointer", "open", str(tmp_path / "x.json"), ok=False).exit_code == 8
+
+
+def test_a_pointer_without_the_plaintext_s_digest_opens_only_with_it():
+    made = seal_pointer(KEY, b"yes", actor="a", policy="v1", low_entropy=True, **PLACE)
+    with pytest.raises(Unverified, match="leaves out"):
+        open_pointer(KEY, made.pointer, made.blob, actor="a", policy="v1")
+    assert open_pointer(KEY, made.pointer, made.blob, actor="a", policy="v1", digest=made.digest) == b"yes"
