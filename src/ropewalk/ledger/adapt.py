@@ -11,12 +11,13 @@ An adapted envelope names the id of the original (`legacy_envelope_id`) and hold
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast, get_args
 
-from ropewalk.errors import Invalid, InvalidEnvelope, RopewalkError, TooLarge, Unverified
+from ropewalk.errors import Invalid, InvalidEnvelope, InvalidJson, RopewalkError, TooLarge, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.keys import PublicKey, SigningKey
@@ -38,6 +39,17 @@ __all__ = ["Adapted", "adapt", "check_adapted", "original_of", "resign", "view"]
 
 ORIGINAL_BYTES_MAX: Final = 512 << 10  # it travels inside another envelope, in base64
 CLASSES: Final = frozenset(get_args(EventClass))
+# What an adapter must not change: a policy tag, for one, decides whether an Alert may be said again.
+_KEPT: Final = (
+    "domain",
+    "event_type",
+    "correlation_id",
+    "payload_hash",
+    "confidentiality_tag",
+    "policy_tag",
+    "integrity_proof",
+)
+_HASH: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +185,12 @@ def check_adapted(envelope: Envelope) -> dict[str, Any]:
     raw = original_of(envelope)
     if raw is None:
         raise Invalid("this envelope carries no original")
-    original = jcs.parse_canonical(raw)
-    if not isinstance(original, dict):
-        raise Unverified("the original carried is no envelope")
-    value = cast("dict[str, Any]", original)
+    try:
+        value = _formed(jcs.parse_canonical(raw))
+    except (InvalidEnvelope, InvalidJson) as error:
+        raise Unverified(f"the original carried is no envelope: {error.detail}") from error
     _check_author(value)
-    for name in ("domain", "event_type", "correlation_id", "payload_hash", "confidentiality_tag"):
+    for name in _KEPT if value["payload"] is not None else (*_KEPT, "payload_ref"):
         if value.get(name) != envelope.value.get(name):
             raise Unverified(f"{name} is not what the original says")
     kind = value["event_class"] if value["event_class"] in CLASSES else "Observation"
@@ -188,7 +200,11 @@ def check_adapted(envelope: Envelope) -> dict[str, Any]:
 
 
 def _read(raw: bytes) -> dict[str, Any]:
-    value = jcs.parse(raw)
+    return _formed(jcs.parse(raw))
+
+
+def _formed(value: jcs.Json) -> dict[str, Any]:
+    """The value, if what is read of it has its type; the rest is for whoever knows its version."""
     if not isinstance(value, dict):
         raise InvalidEnvelope("an envelope is an object")
     needed = {
@@ -206,6 +222,10 @@ def _read(raw: bytes) -> dict[str, Any]:
             raise InvalidEnvelope(f"{name} is missing or of another type", where=f"/{name}")
     if "payload" not in value:
         raise InvalidEnvelope("payload is missing", where="/payload")
+    if not isinstance(value.get("correlation_id"), str | None):
+        raise InvalidEnvelope("correlation_id is of another type", where="/correlation_id")
+    if _HASH.fullmatch(str(value["payload_hash"])) is None:
+        raise InvalidEnvelope("payload_hash is 64 lower-case hex digits", where="/payload_hash")
     return cast("dict[str, Any]", value)
 
 
@@ -213,7 +233,9 @@ def _check_author(value: dict[str, Any]) -> None:
     """The original's own signature and payload hash."""
     signature, identity = value["signature"], value["origin_identity"]
     names = signature.get("signed_fields")
-    if not isinstance(names, list) or not set(MINIMUM_SIGNED) <= {str(each) for each in names}:
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+        raise Unverified("the original does not list what it signs")
+    if not set(MINIMUM_SIGNED) <= set(names):
         raise Unverified("the original does not sign what must be signed")
     kind = identity.get("identity_type")
     alg = signature.get("alg") if kind == "attested-domain" else kind

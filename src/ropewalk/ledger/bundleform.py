@@ -78,13 +78,18 @@ def parse_proof_line(raw: bytes) -> tuple[bytes, int, tuple[bytes, ...]]:
     index, path = value["index"], value["path"]
     if type(index) is not int or not isinstance(path, list) or len(path) > 64:
         raise Invalid("index is a number and path a short list of hashes")
-    try:
-        hashes = [bytes.fromhex(str(each)) for each in (value["envelope_id"], *path)]
-    except ValueError:
-        raise Invalid("hashes are 64 hex digits") from None
-    if any(len(each) != 32 for each in hashes):
-        raise Invalid("hashes are 64 hex digits")
+    hashes = [_hash(each) for each in (value["envelope_id"], *path)]
     return hashes[0], index, tuple(hashes[1:])
+
+
+def _hash(text: jcs.Json) -> bytes:
+    try:
+        raw = bytes.fromhex(str(text))
+    except ValueError:
+        raw = b""
+    if len(raw) != 32 or raw.hex() != text:  # one spelling each: a proof has one form
+        raise Invalid("hashes are 64 lower-case hex digits")
+    return raw
 
 
 def no_bundle(why: str) -> Invalid:

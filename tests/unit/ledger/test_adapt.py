@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 
 import pytest
 from tests.unit.ledger.making import ADA, NODE, NOON, P256, changed, command, observed, opened, resigned
@@ -241,3 +242,53 @@ def test_an_adapter_that_lies_is_found():
 def test_originals_too_large_to_carry_are_refused():
     with pytest.raises(TooLarge):
         resign(observed(1, payload="x" * (600 << 10)).raw, NODE, LATER)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"policy_tag": {"policy_hash": "x", "decision": "allow"}},
+        {"policy_tag": None},
+        {"integrity_proof": {"type": "snark", "proof": "AA=="}},
+    ],
+)
+def test_an_adapter_changes_neither_tags_nor_proofs(lie):
+    alert = observed(
+        1, event_class="Alert", correlation_id="c-1", policy_tag={"policy_hash": "x", "decision": "deny"}
+    )
+    done = resign(alert.raw, NODE, LATER).envelope
+    assert check_adapted(done) == alert.value
+    with pytest.raises(Unverified, match=next(iter(lie))):
+        check_adapted(changed(done, NODE, **lie))
+
+
+def test_an_adapter_leaves_a_detached_payload_where_it_was():
+    away = observed(1, payload={"x": 1}, detached={"locator": "file:///x"})
+    done = resign(away.raw, NODE, LATER).envelope
+    check_adapted(done)
+    with pytest.raises(Unverified, match="payload_ref"):
+        check_adapted(changed(done, NODE, payload_ref={"locator": "file:///elsewhere"}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"correlation_id": 5},
+        {"payload": None, "payload_ref": {"locator": "file:///x"}, "payload_hash": "zz"},
+        {"signature": {"alg": "ed25519", "sig": "AA==", "signed_fields": [[]]}},
+        {"signature": {"alg": "ed25519", "sig": "AA==", "signed_fields": 5}},
+        {"origin_identity": None},
+    ],
+)
+def test_an_original_of_another_shape_is_refused_and_never_tripped_over(change):
+    value = {**json.loads(newer()), **change}
+    for raw in (jcs.encode(value), *([] if "signature" in change else [resigned(value)])):
+        with pytest.raises(RopewalkError):
+            adapt(raw, NODE, LATER)
+    raw = jcs.encode(value)
+    done = resign(observed(1).raw, NODE, LATER).envelope
+    evidence = done.value["attestation_evidence"]
+    carried = {"legacy_envelope": b64encode(raw).decode(), "legacy_envelope_id": envelope_id(raw).hex()}
+    lie = changed(done, NODE, attestation_evidence={**evidence, "report": {**evidence["report"], **carried}})
+    with pytest.raises(Unverified):
+        check_adapted(lie)

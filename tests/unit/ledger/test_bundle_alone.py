@@ -160,13 +160,13 @@ def test_padding_holds_nothing():
         list(TarReader().feed(bytes(archive[:1024])))
 
 
-@pytest.mark.parametrize("wrong", ["ab" * 31, "ab" * 33, "", "zz" * 32])
+@pytest.mark.parametrize("wrong", ["ab" * 31, "ab" * 33, "", "zz" * 32, "AB" * 32, "ab " * 32])
 def test_a_line_of_proofs_holds_whole_hashes(wrong):
     good = {"envelope_id": "ab" * 32, "index": 0, "path": ["cd" * 32]}
     assert parse_proof_line(jcs.encode(good))[1] == 0
     changes: tuple[dict[str, Any], ...] = ({"envelope_id": wrong}, {"path": [wrong]})
     for change in changes:
-        with pytest.raises(Invalid, match="64 hex digits"):
+        with pytest.raises(Invalid, match="64 lower-case hex digits"):
             parse_proof_line(jcs.encode({**good, **change}))
 
 
