@@ -177,7 +177,8 @@ def _write(output: str, made: dict[str, Any]) -> None:
 @click.option("--channel", metavar="C", help="Judge as this channel would.")
 @click.option("--trust", metavar="F", help="Judge by a trust file.")
 @click.option("--at", metavar="TIME", help="RFC 3339 in UTC; default: now.")
-def check(file: str, channel: str | None, trust: str | None, at: str | None) -> None:
+@click.option("--nonce", metavar="HEX", help="The nonce you had asked for; evidence without it fails.")
+def check(file: str, channel: str | None, trust: str | None, at: str | None, nonce: str | None) -> None:
     """Say whether an envelope's evidence holds: passed, failed or not checked, and why. Exit 5 if it failed."""
     from ropewalk.cli.ledger_channel import now_text
     from ropewalk.ledger.envelope import parse_wire
@@ -193,13 +194,20 @@ def check(file: str, channel: str | None, trust: str | None, at: str | None) -> 
         channel_trust(here().home, channel) if channel is not None else parse_input(str(trust), parse_trust)
     )
     one = parse_input(file, parse_wire)
-    status, detail = EvidenceTally(believed).judge(one, parse_timestamp(at or now_text()))
+    status, detail = EvidenceTally(believed).judge(one, parse_timestamp(at or now_text()), _nonce(nonce))
     emit(
         {"envelope_id": one.hex_id, "status": status, "detail": detail, "at": at or now_text()},
         f"{MARKS[status]} {detail or status}",
     )
     if status == "failed":
         raise click.exceptions.Exit(VERIFICATION_FAILED)
+
+
+def _nonce(text: str | None) -> bytes | None:
+    try:
+        return None if text is None else bytes.fromhex(text)
+    except ValueError:
+        raise click.UsageError(f"--nonce {text!r}: expected hex digits") from None
 
 
 def _key(name: str) -> PublicKey:

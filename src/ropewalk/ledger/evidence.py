@@ -143,11 +143,13 @@ def check_evidence(
     report = evidence.get("report")
     if not isinstance(report, dict):
         return "not_checked", detail
+    nitro = evidence["format"] == "tee.report" and report.get("tee_type") == "aws_nitro"
     try:
-        _check_freshness(evidence, report, at_ns, nonce)
+        # An enclave's document carries the nonce itself, signed; of other reports only their freshness may.
+        _check_freshness(evidence, report, at_ns, None if nitro else nonce)
         if evidence["format"] == "slsa.v1":
             return _check_provenance(evidence, report, trust, at_ns)
-        if evidence["format"] == "tee.report" and report.get("tee_type") == "aws_nitro":
+        if nitro:
             return _check_nitro(envelope, evidence, report, trust, at_ns, nonce)
     except RopewalkError as error:
         return "failed", error.detail
@@ -161,9 +163,7 @@ def check_evidence(
 def _check_freshness(
     evidence: dict[str, Any], report: dict[str, Any], at_ns: int, nonce: bytes | None
 ) -> None:
-    fresh = report.get("freshness")
-    if fresh is None:
-        return
+    fresh = report.get("freshness", {})
     if not isinstance(fresh, dict):
         raise Unverified("freshness is an object with nonce and expires_at")
     if "expires_at" in fresh and at_ns > parse_timestamp(str(fresh["expires_at"])):
@@ -171,7 +171,7 @@ def _check_freshness(
     said = fresh.get("nonce")
     if said is not None and "nonce" in evidence and said != evidence["nonce"]:
         raise Unverified("the nonces of report and evidence differ")
-    if nonce is not None and said is not None and said != nonce.hex():
+    if nonce is not None and said != nonce.hex():
         raise Unverified("the report does not carry the nonce that was asked for")
 
 

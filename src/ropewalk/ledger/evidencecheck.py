@@ -47,17 +47,19 @@ class EvidenceTally:
         self._counts: dict[Status, int] = {"passed": 0, "failed": 0, "not_checked": 0}
         self._first: dict[Status, tuple[int, int, str]] = {}
 
-    def judge(self, envelope: Envelope, at_ns: int) -> tuple[Status, str]:
-        """Whether an envelope's evidence holds at a time; nothing is counted."""
+    def judge(self, envelope: Envelope, at_ns: int, nonce: bytes | None = None) -> tuple[Status, str]:
+        """Whether an envelope's evidence holds at a time, for a nonce if one was asked for; nothing is counted."""
         if "attestation_evidence" not in envelope.value:
             status, detail = check_binding(envelope)
+            if nonce is not None:
+                return "failed", "it carries no evidence, and so no nonce"
             return status, detail or "it carries no evidence"
         if envelope.event_type == SNAPSHOT_TYPE and envelope.public_key in self._sealers:
             return self._judge_snapshot(envelope, at_ns)
         if self._believed is not None:
             from ropewalk.ledger.evidence import check_evidence
 
-            return check_evidence(envelope, self._believed, at_ns)
+            return check_evidence(envelope, self._believed, at_ns, nonce=nonce)
         status, detail = check_binding(envelope)
         if status == "failed":
             return status, detail

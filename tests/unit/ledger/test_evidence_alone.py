@@ -46,8 +46,13 @@ def test_a_report_without_the_nonce_that_was_asked_for_is_refused():
     fresh = attested({**dsse(ADA), "freshness": {"nonce": "0a0b"}}, "slsa.v1")
     assert judged(fresh)[0] == "passed"
     assert judged(fresh, nonce=b"\x0a\x0b")[0] == "passed"
-    found, detail = judged(fresh, nonce=b"\x0c")
-    assert found == "failed" and "asked for" in detail
+    for report in (
+        fresh,
+        attested({**dsse(ADA), "freshness": {}}, "slsa.v1"),
+        attested(dsse(ADA), "slsa.v1"),
+    ):
+        found, detail = judged(report, nonce=b"\x0c")
+        assert found == "failed" and "asked for" in detail
 
 
 def test_a_document_from_the_future_is_refused_beyond_five_minutes():

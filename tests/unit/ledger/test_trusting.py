@@ -248,6 +248,9 @@ def test_the_evidence_commands_set_show_wrap_check_and_gate(ropewalk, tmp_path):
     assert ropewalk("ledger", "verify", "--channel", "audit", "--deep", "--trust", "trust.json").code == 0
     assert ropewalk("ledger", "evidence", "check", "--file", str(good), "--trust", "trust.json").code == 0
     assert ropewalk("ledger", "evidence", "check", "--file", str(good)).code == 2
+    asked = ropewalk(*check, str(good), "--nonce", "0a0b")
+    assert (asked.code, asked.json["status"]) == (5, "failed") and "nonce" in asked.json["detail"]
+    assert ropewalk(*check, str(good), "--nonce", "no hex").code == 2
     assert ropewalk(*setting, "--pcr", "x").code == 2
     assert ropewalk(*setting, "--root", str(good)).code == 8
 
