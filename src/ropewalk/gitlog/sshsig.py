@@ -32,7 +32,8 @@ CURVE_HASHES = {b"nistp256": "SHA256", b"nistp384": "SHA384", b"nistp521": "SHA5
 RSA_HASHES = {b"rsa-sha2-256": "SHA256", b"rsa-sha2-512": "SHA512"}
 RSA_BITS_MIN = 2048  # ssh-keygen's own floor is 1024; nobody should be believed with that today
 ROSTER_LINES_MAX = 100_000
-OPTION = re.compile(r'([A-Za-z-]+)(?:="((?:[^"\\]|\\.)*)")?(?:,|$)')
+OPTION = re.compile(r'(namespaces|valid-after|valid-before)="((?:[^"\\]|\\.)*)"(?:,(?=.)|$)', re.IGNORECASE)
+MOMENT = re.compile(r"(\d{8}(?:\d{4}(?:\d\d)?)?)(?:Z|UTC)?", re.ASCII | re.IGNORECASE)
 KEY_TYPE = re.compile(r"(sk-)?(ssh|ecdsa)-\S+")
 
 
@@ -55,7 +56,7 @@ class Listed:
 
     def counts(self, time_s: int) -> bool:
         """Whether the key may sign commits at that moment."""
-        if self.namespaces is not None and not any(fnmatchcase("git", each) for each in self.namespaces):
+        if self.namespaces is not None and not _listed_in(self.namespaces):
             return False
         if self.valid_after_s is not None and time_s < self.valid_after_s:
             return False
@@ -248,25 +249,47 @@ def _packed(raw: bytes) -> bytes:
 
 
 def _listed(rest: str) -> Listed | None:
-    options: dict[str, str | None] = {}
+    options: dict[str, str] | None = {}
     if not KEY_TYPE.match(rest):
         end = _end_of_options(rest)
-        options = {match[1].lower(): match[2] for match in OPTION.finditer(rest[:end])}
+        options = _options(rest[:end])
         rest = rest[end:].lstrip()
     fields = rest.split(None, 2)
-    if len(fields) < 2 or "cert-authority" in options:
+    if len(fields) < 2 or options is None:
         return None
     try:
         key = b64decode(fields[1], validate=True)
+        after, before = (_moment(options.get(name)) for name in ("valid-after", "valid-before"))
     except (binascii.Error, ValueError):
         return None
     names = options.get("namespaces")
-    return Listed(
-        key,
-        tuple(names.split(",")) if names is not None else None,
-        _moment(options.get("valid-after")),
-        _moment(options.get("valid-before")),
-    )
+    return Listed(key, tuple(names.split(",")) if names is not None else None, after, before)
+
+
+def _options(text: str) -> dict[str, str] | None:
+    """What is said of a key; None if any of it is not known here: an option narrows what the key may do.
+
+    `cert-authority` is not known on purpose: certificates are not judged.
+    """
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(text):
+        match = OPTION.match(text, at)
+        if match is None or match[1].lower() in found:
+            return None
+        found[match[1].lower()] = match[2]
+        at = match.end()
+    return found
+
+
+def _listed_in(patterns: tuple[str, ...]) -> bool:
+    """Whether a list of patterns has `git`: one that starts with `!` takes it out again, wherever it stands."""
+    said = {each.startswith("!") for each in patterns if _is_git(each.removeprefix("!"))}
+    return said == {False}
+
+
+def _is_git(pattern: str) -> bool:
+    return fnmatchcase("git", pattern.replace("[", "[[]"))  # only `*` and `?` stand for other letters
 
 
 def _end_of_options(text: str) -> int:
@@ -280,14 +303,11 @@ def _end_of_options(text: str) -> int:
 
 
 def _moment(text: str | None) -> int | None:
-    """`YYYYMMDD[HHMM[SS]][Z]`; taken as UTC, so that it means the same on every machine."""
+    """`YYYYMMDD[HHMM[SS]][Z]`; taken as UTC, so that it means the same on every machine. Else ValueError."""
     if text is None:
         return None
-    digits = text.removesuffix("Z")
-    for form, size in (("%Y%m%d", 8), ("%Y%m%d%H%M", 12), ("%Y%m%d%H%M%S", 14)):
-        if len(digits) == size and digits.isdigit():
-            try:
-                return int(datetime.strptime(digits, form).replace(tzinfo=UTC).timestamp())
-            except ValueError:
-                return None
-    return None
+    match = MOMENT.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    form = "%Y%m%d%H%M%S"[: len(match[1]) - 2]
+    return int(datetime.strptime(match[1], form).replace(tzinfo=UTC).timestamp())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from base64 import b64encode
+from base64 import b64decode, b64encode
 
 import pytest
 from cryptography.hazmat.primitives import hashes
@@ -74,6 +74,39 @@ class Rsa:
         return packed(self._kind, self._key.sign(message, padding.PKCS1v15(), hash_[self._kind]))
 
 
+class Touched:
+    """A security key: it signs the hash of what it is asked to, its application, and whether somebody touched it."""
+
+    def __init__(self, inner: Ed25519 | Ecdsa, name: bytes, touched: int = 1) -> None:
+        self._inner, self._seen, self.name = inner, bytes([touched, 0, 0, 0, 9]), name
+        fields = inner.public[4 + len(inner.name) :]
+        self.public = packed(name) + fields + packed(b"ssh:")
+
+    def sign(self, message: bytes) -> bytes:
+        asked = hashlib.sha256(b"ssh:").digest() + self._seen + hashlib.sha256(message).digest()
+        mark = self._inner.sign(asked)[4 + len(self._inner.name) :]
+        return packed(self.name) + mark + self._seen
+
+
+def touched_ed25519(touched: int = 1) -> Touched:
+    return Touched(Ed25519(), b"sk-ssh-ed25519@openssh.com", touched)
+
+
+def touched_p256(touched: int = 1) -> Touched:
+    p256 = Ecdsa(ec.SECP256R1(), hashes.SHA256(), b"nistp256")
+    return Touched(p256, b"sk-ecdsa-sha2-nistp256@openssh.com", touched)
+
+
+class Changed:
+    """A key whose signatures, or whose own bytes, are changed after the fact."""
+
+    def __init__(self, key, sign=lambda raw: raw, public=lambda raw: raw) -> None:
+        self._key, self._sign, self.public = key, sign, public(key.public)
+
+    def sign(self, message: bytes) -> bytes:
+        return self._sign(self._key.sign(message))
+
+
 def armored(key, body: bytes, *, namespace: bytes = b"git", hash_name: bytes = b"sha512") -> bytes:
     digest = hashlib.new(hash_name.decode(), body).digest() if hash_name != b"sha1" else b""
     signed = b"SSHSIG" + packed(namespace, b"", hash_name, digest)
@@ -102,6 +135,8 @@ KEYS = {
     "p521": lambda: Ecdsa(ec.SECP521R1(), hashes.SHA512(), b"nistp521"),
     "rsa512": Rsa,
     "rsa256": lambda: Rsa(kind=b"rsa-sha2-256"),
+    "touched ed25519": touched_ed25519,
+    "touched p256": touched_p256,
 }
 
 
@@ -135,6 +170,57 @@ def test_a_signature_made_for_something_else_is_bad():
     assert judge(signed_commit(Ed25519(), namespace=b"file"), None, 0) == "bad"
 
 
+@pytest.mark.parametrize("made", [touched_ed25519, touched_p256])
+def test_a_security_key_nobody_touched_signs_nothing(made):
+    assert judge(signed_commit(made(touched=0)), None, 0) == "bad"
+    assert judge(signed_commit(made(touched=4)), None, 0) == "bad"
+
+
+@pytest.mark.parametrize("name", [name for name in KEYS if not name.startswith("rsa")])
+def test_a_signature_that_names_another_kind_than_its_key_is_bad(name):
+    key = KEYS[name]()
+    renamed = Changed(key, lambda raw: packed(b"ssh-dss") + raw[4 + len(key.name) :])
+    assert judge(signed_commit(renamed), None, 0) == "bad"
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_bytes_behind_a_key_or_its_signature_are_bad(name):
+    key = KEYS[name]()
+    assert judge(signed_commit(Changed(key, sign=lambda raw: raw + b"\0")), None, 0) == "bad"
+    assert judge(signed_commit(Changed(key, public=lambda raw: raw + b"\0")), None, 0) == "bad"
+
+
+def test_bytes_behind_the_two_numbers_of_an_ecdsa_signature_are_bad():
+    key = KEYS["p256"]()
+    longer = Changed(key, lambda raw: packed(key.name, raw[8 + len(key.name) :] + b"\0"))
+    assert judge(signed_commit(longer), None, 0) == "bad"
+
+
+def test_a_curve_or_a_hash_that_is_not_judged_here_is_unsupported():
+    p256 = KEYS["p256"]()
+    curve = Changed(p256, public=lambda raw: raw.replace(packed(b"nistp256"), packed(b"nistp192")))
+    assert judge(signed_commit(curve), None, 0) == "unsupported"
+    assert judge(signed_commit(Ed25519(), hash_name=b"sha384"), None, 0) == "unsupported"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda blob: b"SSHSIH" + blob[6:],
+        lambda blob: blob[:9] + b"\2" + blob[10:],
+        lambda blob: blob + b"\0",
+        lambda blob: blob[:-1],
+    ],
+)
+def test_another_form_of_the_signature_around_the_same_bytes_is_bad(change):
+    _, signature = split_signature(signed_commit(Ed25519()))
+    assert signature is not None
+    lines = signature.split(b"\n")
+    again = b"\n".join((lines[0], b64encode(change(b64decode(b"".join(lines[1:-1])))), lines[-1]))
+    commit = Commit(EMPTY_TREE, (), ADA, ADA, b"hello\n", (("gpgsig", again),))
+    assert judge(encode_commit(commit), None, 0) == "bad"
+
+
 def test_garbage_is_bad():
     for body in (b"", b"!!!!", b"U1NIU0lH", b64encode(b"SSHSIG" + struct.pack(">I", 2))):
         text = b"-----BEGIN SSH SIGNATURE-----\n%s\n-----END SSH SIGNATURE-----" % body
@@ -159,8 +245,6 @@ def test_one_changed_bit_of_the_signature_is_bad(flip):
     body, signature = split_signature(raw)
     assert signature is not None
     lines = signature.split(b"\n")
-    from base64 import b64decode
-
     blob = bytearray(b64decode(b"".join(lines[1:-1])))
     blob[len(blob) - 1 - flip] ^= 1
     made = b"\n ".join((lines[0], b64encode(bytes(blob)), lines[-1]))
@@ -178,11 +262,34 @@ def test_one_changed_bit_of_the_signature_is_bad(flip):
         ('valid-before="20200101000000Z" ', "untrusted"),
         ('valid-after="203001010000" ', "untrusted"),
         ("cert-authority ", "untrusted"),
+        ('namespaces="!file,g?t" ', "good"),
+        ('namespaces="*,!git" ', "untrusted"),
+        ('namespaces="g[i]t" ', "untrusted"),
+        ('Valid-Before="20300101z",valid-after="202001010000UTC" ', "good"),
     ],
 )
 def test_what_a_roster_says_of_a_key_counts(options, verdict):
     key = Ed25519()
     assert judge(signed_commit(key), parse_roster(roster_of(key, options)), ADA.time_s) == verdict
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        'valid-before="2030010"',
+        'valid-before="20301301"',
+        "valid-before=20300101",
+        "namespaces",
+        "namespaces=git",
+        "namespaces='git'",
+        'namespaces="git",',
+        'namespaces="git",namespaces="file"',
+        'only-on-sundays="yes"',
+    ],
+)
+def test_a_key_whose_limits_cannot_be_read_does_not_count_at_all(options):
+    key = Ed25519()
+    assert judge(signed_commit(key), parse_roster(roster_of(key, options + " ")), ADA.time_s) == "untrusted"
 
 
 @pytest.mark.parametrize(
