@@ -79,6 +79,6 @@ def anchors(repo: Repo, layout: Layout, topic: str) -> Iterator[Anchor]:
         if raw is None:
             raise Unverified(f"anchor commit {each.commit} has no anchor.json", where=each.commit)
         document = jcs.parse_canonical(raw)
-        assert isinstance(document, dict)
         schema.validate(SCHEMA, document)
+        assert isinstance(document, dict)
         yield Anchor(document, each.commit, raw, each.files.get("anchor.note"))

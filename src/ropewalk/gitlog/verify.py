@@ -90,14 +90,14 @@ def _runs(repo: Repo, head: str | None) -> Iterator[list[tuple[Oid, Commit, byte
         try:
             raw = get_object(repo, Oid(at), "commit")
             commit = parse_commit(raw)
+            if len(commit.parents) > 1:
+                raise BrokenLink(f"commit {at} has {len(commit.parents)} parents; a line has one", entry=at)
         except (BrokenLink, DigestMismatch, Invalid) as error:
             if run:
                 yield run  # what stands above the break can still be judged
             named = error.detail if at in error.detail else f"commit {at}: {error.detail}"
             raise BrokenLink(named, entry=at) from error
         run.append((Oid(at), commit, raw))
-        if len(commit.parents) > 1:
-            raise BrokenLink(f"commit {at} has {len(commit.parents)} parents; a line has one", entry=at)
         at = commit.parents[0] if commit.parents else None
         if len(run) == RUN:
             yield run

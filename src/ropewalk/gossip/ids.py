@@ -154,8 +154,6 @@ def _decode_prefix(key: bytes) -> tuple[int, int]:
     first = key[0] if key else 0
     if first < 0x80:
         return first, 1
-    if first == 0xFF:
-        raise Invalid(f"key {key.hex()} starts with a clock of more than eight bytes", reason="clock code")
     size = 9 - (first ^ 0xFF).bit_length()
     return int.from_bytes(key[:size], "big") & (1 << 7 * size) - 1, size
 
