@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.unit.gossip.conftest import key, memory_log, raws
 
-from ropewalk.errors import BrokenLink, Invalid, InvalidJson, InvalidKey, NotFound, TooLarge
+from ropewalk.errors import BrokenLink, Conflict, Invalid, InvalidJson, InvalidKey, NotFound, TooLarge
 from ropewalk.gossip import ancestors, dagjson
 from ropewalk.gossip.access import owners
 from ropewalk.gossip.log import Log
@@ -137,11 +137,45 @@ def test_a_v13_signature_that_is_no_list_of_three_is_refused(who):
         decode(V13, TOPIC, changed(V13, 0, who))
 
 
+@pytest.mark.parametrize("did", [None, 7, b"did:key:z6Mk", "", "did:web:example.com", "did:key:m7QE"])
+def test_a_v13_author_that_is_no_did_key_is_refused(did):
+    with pytest.raises(InvalidKey, match="not a did:key"):
+        decode(V13, TOPIC, changed(V13, 0, ["dag-cbor", did, bytes(64)]))
+
+
 @BOTH
 @pytest.mark.parametrize("parent", [None, "0" * 32, b"", b"\x01" + bytes(18), b"\x01" + bytes(20)])
 def test_a_parent_that_is_no_key_is_refused(profile, parent):
     with pytest.raises(Invalid, match="not a key of 20 bytes"):
         decode(profile, TOPIC, changed(profile, -2, [parent]))
+
+
+@BOTH
+@pytest.mark.parametrize("parents", [b"", "", {}, None, 0, False])
+def test_no_parents_have_one_spelling(profile, parents):
+    good = sign(profile, key(1), TOPIC, (), "x").raw
+    assert changed(profile, -2, []) == good  # the signature does not cover how parents are written
+    with pytest.raises(Invalid, match="parents are not a list"):
+        decode(profile, TOPIC, changed(profile, -2, parents))
+
+
+@BOTH
+def test_a_message_that_claims_another_topic_than_it_was_signed_for_is_not_stored(profile):
+    log = memory_log(profile=profile.name)
+    made = sign(profile, key(1), TOPIC, (), "x")
+    with pytest.raises(Invalid, match=r"'com\.other', not to"):
+        log.insert_signed(made.signature, made.message._replace(topic="com.other"))
+    assert len(log) == 0
+
+
+def test_apply_cannot_write_and_what_it_was_called_for_is_not_kept_either(make_table):
+    def apply(id, signature, message):
+        log.append("from inside")
+
+    log = Log(make_table(), TOPIC, signer=key(1), apply=apply)
+    with pytest.raises(Conflict, match="inside apply"):
+        log.append("outer")
+    assert len(log) == 0
 
 
 def test_parents_in_one_order_are_taken_and_doubled_ones_refused():
