@@ -19,7 +19,7 @@ from ropewalk.gitlog.commit import parse_message, rfc3339
 from ropewalk.gitlog.compat import CompatEntry, note_refs, parse_entry
 from ropewalk.gitlog.envelope import Event
 from ropewalk.gitlog.importer import Target
-from ropewalk.gitlog.incoming import TIME_S_MAX, Journals, Problem, source_of
+from ropewalk.gitlog.incoming import TIME_S_MAX, Journals, Problem, envelope_name, source_of
 from ropewalk.gitlog.layout import COMPAT, LOG_NOTES, SHIPLOG, anchors_ref
 from ropewalk.gitlog.log import get_object
 from ropewalk.gitlog.notes import add_notes, list_notes
@@ -125,17 +125,18 @@ def _env_of(target: Target, topic: str) -> str:
     return topic
 
 
-def _written(repo: Journals, journal: _Journal) -> tuple[dict[tuple[str, str], Oid], set[str]]:
-    """What the journal holds already: what we exported, by ULID and content id, and every commit of it."""
-    ours: dict[tuple[str, str], Oid] = {}
+def _written(repo: Journals, journal: _Journal) -> tuple[dict[tuple[str, str, str], Oid], set[str]]:
+    """What the journal holds already: what we exported, by ULID, content id and envelope, and every commit of it."""
+    ours: dict[tuple[str, str, str], Oid] = {}
     oids: set[str] = set()
     tip = True
     for entry in _entries(repo, journal):
         trailer = entry.trailer or {}
         if tip and isinstance(trailer.get("seq"), int):
             journal.seq = trailer["seq"]
-        if "ulid" in trailer and "content_id" in trailer:
-            ours[str(trailer["ulid"]), str(trailer["content_id"])] = entry.oid
+        named = envelope_name(trailer.get("envelope"))
+        if "ulid" in trailer and "content_id" in trailer and named is not None:
+            ours[str(trailer["ulid"]), str(trailer["content_id"]), named] = entry.oid
         oids.add(entry.oid)
         tip = False
     if journal.head is not None and journal.seq < 0:
@@ -156,7 +157,7 @@ def _extend(repo: Journals, target: Target, topic: str, journal: _Journal, repor
     fresh: set[int] = set()
     for event in target.events(topic, 0):
         source = source_of(event)
-        there = ours.get((event.ulid, event.content_id))
+        there = ours.get((event.ulid, event.content_id, envelope_name(event.envelope) or ""))
         if there is None and source is not None and source[0] == journal.ref and source[1] in oids:
             there = Oid(source[1])
         if there is None:

@@ -26,6 +26,7 @@ from ropewalk.gitlog.incoming import (
     EntryReader,
     Journals,
     Problem,
+    envelope_name,
     find_envelope,
     source_of,
 )
@@ -293,6 +294,9 @@ def _is_ours(repo: Journals, target: Target, journal: Journal, oid: Oid) -> bool
         return False
     event = target.find(journal.topic, document["ulid"])
     if event is None or event.content_id != promised:
+        return False
+    # The journal only says so: who changes an entry we exported can leave its promise as it was.
+    if envelope_name(document) != envelope_name(event.envelope):
         return False
     journal.places[oid] = event.commit
     return True

@@ -15,7 +15,7 @@ from ropewalk.gitlog.objects import EMPTY_TREE, FOLDER, Oid, Signature, parse_co
 from ropewalk.gitlog.secrets import scan_json
 from ropewalk.gitlog.sshsig import Roster, Verdict, judge, parse_roster, split_signature
 from ropewalk.kernel import jcs, ulid
-from ropewalk.kernel.digest import Tag, content_id, parse_content_id, tagged
+from ropewalk.kernel.digest import ContentId, Tag, content_id, parse_content_id, tagged
 from ropewalk.kernel.ulid import Ulid
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "EntryReader",
     "Journals",
     "Problem",
+    "envelope_name",
     "find_envelope",
     "kept_signature",
     "source_of",
@@ -90,6 +91,18 @@ def find_envelope(repo: Journals, entry: CompatEntry) -> tuple[dict[str, Any], s
         return None
     try:
         return _planted(repo, entry.commit.tree)
+    except RopewalkError:
+        return None
+
+
+def envelope_name(document: Any) -> ContentId | None:
+    """The content id of an envelope's canonical bytes, whatever is said beside it; None for what has no such bytes.
+
+    >>> envelope_name({"b": 1.0, "a": []}) == content_id(b'{"a":[],"b":1}')
+    True
+    """
+    try:
+        return content_id(jcs.encode_foreign(document))
     except RopewalkError:
         return None
 

@@ -56,6 +56,32 @@ def test_an_import_of_what_was_exported_adds_nothing(log):
     assert (report.imported, report.skipped, report.problems) == (0, 3, [])
 
 
+@pytest.mark.parametrize("env", ["prod", "elsewhere"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        lambda said: {"envelope": {**said["envelope"], "payload": {"n": 2}}},
+        lambda said: {"content_id": "blake3:" + "0" * 64},
+        lambda said: {"envelope": {**said["envelope"], "ulid": "not one"}},
+        lambda said: {"envelope": {**said["envelope"], "ulid": "00000000000000000000000000"}},
+    ],
+)
+def test_an_exported_entry_that_somebody_changed_is_no_longer_ours(log, env, changes):
+    log.append("prod", {"type": "t", "payload": {"n": 1}})
+    ref = export_to_compat(log, "prod", env=env).refs.popitem()[0]
+    assert import_from_compat(log).imported == 0
+    (entry,) = entries(log, ref)
+    journal = Journal(log.store, env)
+    changed = journal.add({**entry.trailer, **changes(entry.trailer)}, parents=())
+    with pytest.raises(Conflict, match="entries that are not in prod"):
+        export_to_compat(log, "prod", env=env)
+    report = import_from_compat(log)
+    assert report.imported == 1
+    assert {problem.commit for problem in report.problems} == {changed}
+    if env == "prod":
+        assert [event.payload.get("n") for event in log.events("prod")] == [1, None]
+
+
 def test_a_journal_and_its_log_grow_together_from_both_sides(log, clock):
     journal = Journal(log.store)
     journal.add()
