@@ -18,7 +18,7 @@ from ropewalk.errors import BrokenLink, DigestMismatch, Invalid, TooLarge
 from ropewalk.gossip.events import Synced
 from ropewalk.gossip.ids import KEY_BYTES, id_of
 from ropewalk.gossip.log import Log
-from ropewalk.gossip.message import MESSAGE_BYTES_MAX, SignedMessage
+from ropewalk.gossip.message import SignedMessage
 from ropewalk.gossip.questions import (
     Abort,
     Children,
@@ -216,14 +216,10 @@ class _Pull:
         error: Exception | None = None
         for leaf, raw in zip(leaves, values, strict=True):
             try:
-                signed = self._check(leaf, raw)
+                checked.append(self._check(leaf, raw))
             except Exception as found:
                 error = found  # the good messages before it are kept
                 break
-            if self.refused and not self.refused.isdisjoint(signed.parent_keys):
-                self.refused.add(signed.key)  # it stands on something our rules refused
-                continue
-            checked.append(signed)
         for outcome, signed in zip(self.log.insert_grounded(checked), checked, strict=True):
             if outcome.status == "stored":
                 self.received += 1
@@ -235,19 +231,13 @@ class _Pull:
                     id=outcome.id,
                 )
             elif outcome.status == "orphaned":
-                self.refused.add(signed.key)
+                self.refused.add(signed.key)  # it stands on something our rules refused
         if error is not None:
             raise error
         if len(self.refused) > REFUSED_MAX:
             raise TooLarge(f"more than {REFUSED_MAX} messages of the peer were refused", limit=REFUSED_MAX)
 
     def _check(self, leaf: Node, raw: bytes) -> SignedMessage:
-        if len(raw) > MESSAGE_BYTES_MAX:
-            raise TooLarge(
-                f"a message of {len(raw)} bytes; at most {MESSAGE_BYTES_MAX}",
-                size=len(raw),
-                limit=MESSAGE_BYTES_MAX,
-            )
         if leaf_hash(leaf.key, raw) != leaf.hash:
             raise DigestMismatch(
                 f"the peer's message under {leaf.key.hex()} has another hash than its tree says",

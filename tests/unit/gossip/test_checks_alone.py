@@ -14,11 +14,12 @@ from ropewalk.gossip.access import owners
 from ropewalk.gossip.log import Log
 from ropewalk.gossip.message import decode, sign
 from ropewalk.gossip.profiles import V06, V13, Profile, check_parents
-from ropewalk.gossip.sync import pull_from
+from ropewalk.gossip.sync import Root, pull_from
 from ropewalk.gossip.table import Transaction
 from ropewalk.gossip.verify import verify_log
-from ropewalk.gossip.wire import decode_response
+from ropewalk.gossip.wire import Insert, decode_event, decode_response, encode_event, encode_response
 from ropewalk.kernel import cbor
+from ropewalk.kernel.prolly import ANCHOR, Node
 
 BOTH = pytest.mark.parametrize("profile", [V06, V13], ids=lambda profile: profile.name)
 TOPIC = "com.example"
@@ -55,6 +56,38 @@ def test_a_message_that_never_arrived_is_found_though_the_count_was_made_to_fit(
         change.put("meta", b"arrivals", (2).to_bytes(8, "big"))
 
     assert found(waiting_log(), forget_the_last) == {"arrivals": "2 arrivals of 3 messages"}
+
+
+def test_a_message_that_arrived_before_its_parent_is_found():
+    def swap_the_first_two(change: Transaction) -> None:
+        (one, first), (two, second), *_ = change.scan("arrivals")
+        change.put("arrivals", one, second)
+        change.put("arrivals", two, first)
+
+    assert found(waiting_log(), swap_the_first_two)["arrivals"].endswith("arrived before its parents")
+
+
+def test_a_parent_that_is_gone_is_named_with_its_child():
+    log = waiting_log()
+    first, second, _ = log.iterate()
+
+    def lose_the_first(change: Transaction) -> None:
+        change.delete("messages", log.profile.code.order(first.key))
+
+    assert found(log, lose_the_first)["parents"] == f"{second.id} stands on {first.id}, which is not here"
+
+
+def test_links_to_other_ancestors_than_its_own_are_found():
+    log = waiting_log()
+    *_, last = log.iterate()
+    assert log.get_ancestors(last.id, 1)
+
+    def link_elsewhere(change: Transaction) -> None:
+        (_, other), *_, (row, links) = change.scan("ancestors")
+        assert links != other
+        change.put("ancestors", row, other)
+
+    assert found(log, link_elsewhere) == {"ancestors": f"the links of {last.id} are wrong"}
 
 
 def test_a_message_that_waits_for_nothing_is_found():
@@ -112,6 +145,33 @@ def test_a_peer_of_which_our_rules_refuse_too_much_is_given_up_on(monkeypatch):
 def test_a_cooldown_that_is_no_32_bit_number_is_refused(inner):
     with pytest.raises(Invalid, match="cooldown"):
         decode_response(b"\x2a" + bytes([len(inner)]) + inner, "v0.13")
+
+
+def test_an_answer_of_an_unknown_kind_is_no_root_whatever_it_holds():
+    root = encode_response(Root(Node(0, ANCHOR, bytes(16))), "v0.13")
+    assert isinstance(decode_response(root, "v0.13"), Root)
+    for number in (6, 7):
+        with pytest.raises(Invalid, match=f"response {number} is unknown"):
+            decode_response(bytes([number << 3 | 2]) + root[1:], "v0.13")
+
+
+def test_a_push_of_an_unknown_kind_is_no_message_whatever_it_holds():
+    push = encode_event(Insert(b"\x01" + bytes(19), b"x"))
+    assert isinstance(decode_event(push), Insert)
+    with pytest.raises(Invalid, match="event 3 is unknown"):
+        decode_event(bytes([3 << 3 | 2]) + push[1:])
+
+
+@BOTH
+def test_what_stands_on_a_refused_message_is_refused_in_later_chunks_too(profile, monkeypatch):
+    monkeypatch.setattr("ropewalk.gossip.sync.CHUNK_MESSAGES", 1)
+    source = memory_log(profile=profile.name)
+    source.append("first", signer=key(2))
+    source.append_many(range(5))
+    target = memory_log(profile=profile.name, access=owners(key(1).public.did()))
+    pulled = pull_from(target, source)
+    assert (pulled.received, pulled.refused, pulled.complete) == (0, 6, True)
+    assert target.pending() == []
 
 
 def test_the_longest_cooldown_is_read():
