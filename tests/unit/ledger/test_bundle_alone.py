@@ -20,6 +20,7 @@ from ropewalk.errors import (
     Damaged,
     DigestMismatch,
     Invalid,
+    RangeExceeded,
     TooLarge,
 )
 from ropewalk.kernel import jcs
@@ -229,3 +230,26 @@ def test_a_block_whose_envelopes_are_others_is_not_exported():
     Gathering().add(block)
     with pytest.raises(DigestMismatch, match="not those its header names"):
         Gathering().add(replace(block, envelopes=(*block.envelopes[:-1], observed(99).raw)))
+
+
+def test_no_more_blocks_are_gathered_than_a_manifest_may_name(monkeypatch):
+    monkeypatch.setattr("ropewalk.ledger.bundle.BUNDLE_BLOCKS_MAX", 2)
+    gathering, blocks = Gathering(), chain_of_blocks(3)
+    for block in blocks[:2]:
+        gathering.add(block)
+    with pytest.raises(RangeExceeded, match="more than 2 blocks"):
+        gathering.add(blocks[2])
+
+
+@pytest.mark.parametrize("line", [b"[]", b"7", b"null", b'"x"'])
+def test_a_line_that_is_no_object_is_a_finding_and_no_envelope(tmp_path, line):
+    path = export(tmp_path / "x.tar.zst")
+    members = unpack(path)
+    name = "blocks/0000000001.jsonl"
+    rest = members[name].splitlines(keepends=True)[1:]
+    pack(path, tar_of(signed({**members, name: b"".join([line + b"\n", *rest])})))
+    report = verdict(path)
+    assert "envelope_hashes" in failed(report)
+    assert "an envelope is an object" in next(
+        step.detail for step in report.steps if step.name == "envelope_hashes"
+    )

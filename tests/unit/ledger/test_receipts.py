@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import cbor2
@@ -182,3 +183,12 @@ def test_a_receipt_of_another_form_is_refused_before_anything_is_hashed(change, 
     made, _ = receipt(**change)
     with pytest.raises(InvalidProof, match=word):
         parse_receipt(made)
+
+
+@pytest.mark.parametrize("header", [b"[]", b"7", b"null", b'"merkle_root"'])
+def test_a_header_that_is_no_object_is_refused_whoever_signed_the_tree_over_it(header):
+    tree = merkle.Tree([merkle.SHA256.leaf(header)], merkle.SHA256)
+    said = SimpleNamespace(height=0, encode=lambda: header)
+    made, envelope = receipt(header=said, size=1, path=tree.inclusion(0), root=tree.root())
+    with pytest.raises(InvalidProof, match="the header is no object"):
+        verify_receipt(made, envelope, NODE.public)
