@@ -184,6 +184,7 @@ def test_a_namespace_that_holds_another_journal_is_not_mixed(log):
     Journal(log.store, "qa").add(trailer(env="qa"))
     report = import_from_compat(log)
     assert exit_code(report) == 4 and len(list(log.events("qa"))) == 1
+    assert any("holds journal refs/_shiplog/journal/QA already" in reason for reason in reasons(report))
 
 
 def test_a_map_for_no_journal_is_said(log):
