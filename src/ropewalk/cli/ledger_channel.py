@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -20,13 +19,15 @@ WRITER_WAIT_S = 30.0  # two commands that append at once stand in line this long
 def envelope_id(text: str) -> bytes:
     """The 32 bytes of an envelope id."""
     from ropewalk.errors import InvalidDigest
+    from ropewalk.kernel.digest import hash_from_hex
 
-    if re.fullmatch(r"[0-9a-f]{64}", text) is None:
+    raw = hash_from_hex(text)
+    if raw is None:
         raise InvalidDigest(
             f"envelope id {text[:80]!r}: expected 64 lower-case hex digits",
             advice="`ledger read` prints them.",
         )
-    return bytes.fromhex(text)
+    return raw
 
 
 def now_text() -> str:

@@ -38,6 +38,7 @@ __all__ = [
     "cid",
     "cid_text",
     "content_id",
+    "hash_from_hex",
     "parse_cid",
     "parse_content_id",
     "sha256",
@@ -54,6 +55,7 @@ DAG_CBOR = 0x71
 DAG_JSON = 0x0129
 SHA2_256 = 0x12
 
+_HASH = re.compile(r"[0-9a-f]{64}")
 _CONTENT_ID = re.compile(r"blake3:[0-9a-f]{64}")
 _CID_ADVICE = "Copy the CID again from its source: it has exactly one spelling."
 _sha256 = hashlib.sha256
@@ -126,6 +128,15 @@ def tagged(tag: Tag, *parts: bytes) -> bytes:
     True
     """
     return _blake3(b"".join((tag, *parts))).digest()
+
+
+def hash_from_hex(text: object) -> bytes | None:
+    """The 32 bytes of a hash in its one spelling, 64 lower-case hex digits; None for anything else.
+
+    >>> hash_from_hex("0f" * 32) == b"\\x0f" * 32, hash_from_hex("0F" * 32), hash_from_hex(None)
+    (True, None, None)
+    """
+    return bytes.fromhex(text) if isinstance(text, str) and _HASH.fullmatch(text) is not None else None
 
 
 def content_id(raw: bytes) -> ContentId:

@@ -11,7 +11,6 @@ An adapted envelope names the id of the original (`legacy_envelope_id`) and hold
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import Any, Final, cast, get_args
 
 from ropewalk.errors import Invalid, InvalidEnvelope, InvalidJson, RopewalkError, TooLarge, Unverified
 from ropewalk.kernel import jcs
-from ropewalk.kernel.digest import blake3
+from ropewalk.kernel.digest import blake3, hash_from_hex
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.binding import report_data
 from ropewalk.ledger.envelope import (
@@ -49,7 +48,6 @@ _KEPT: Final = (
     "policy_tag",
     "integrity_proof",
 )
-_HASH: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +222,7 @@ def _formed(value: jcs.Json) -> dict[str, Any]:
         raise InvalidEnvelope("payload is missing", where="/payload")
     if not isinstance(value.get("correlation_id"), str | None):
         raise InvalidEnvelope("correlation_id is of another type", where="/correlation_id")
-    if _HASH.fullmatch(str(value["payload_hash"])) is None:
+    if hash_from_hex(value["payload_hash"]) is None:
         raise InvalidEnvelope("payload_hash is 64 lower-case hex digits", where="/payload_hash")
     return cast("dict[str, Any]", value)
 

@@ -22,7 +22,7 @@ from ropewalk.errors import (
     TooLarge,
 )
 from ropewalk.kernel import jcs, merkle
-from ropewalk.kernel.digest import Tag, tagged
+from ropewalk.kernel.digest import Tag, hash_from_hex, tagged
 from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
 from ropewalk.ledger.envelope import envelope_id
 
@@ -53,7 +53,6 @@ BLOCK_ENVELOPES_MAX: Final = 8192
 HEADER_BYTES_MAX: Final = 60_000  # S4 §10 anchors headers in logs whose entries are below 64 KiB
 
 _CHANNEL = re.compile(r"[a-z][a-z0-9._-]{0,127}")
-_HEX = re.compile(r"[0-9a-f]{64}")
 _DECIMAL = re.compile(r"0|[1-9][0-9]{0,19}")
 _KEYS: Final = frozenset(
     (
@@ -368,9 +367,10 @@ def _expect(kind: type[Any], value: dict[str, Any], name: str) -> Any:
 
 
 def _hash(value: dict[str, Any], name: str) -> bytes:
-    if not isinstance(value[name], str) or _HEX.fullmatch(value[name]) is None:
+    found = hash_from_hex(value[name])
+    if found is None:
         raise _wrong(f"{name} is 64 lower-case hex digits")
-    return bytes.fromhex(value[name])
+    return found
 
 
 def _time(text: Any) -> int:

@@ -13,7 +13,6 @@ digests and headers. `bundlecheck` reads what is made here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -22,7 +21,7 @@ from blake3 import blake3
 
 from ropewalk.errors import BrokenLink, DigestMismatch, Invalid, RangeExceeded
 from ropewalk.kernel import jcs, merkle
-from ropewalk.kernel.digest import Tag
+from ropewalk.kernel.digest import Tag, hash_from_hex
 from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
 from ropewalk.kernel.proofs import HASH_BYTES, pack_leaves
 from ropewalk.ledger.block import Block, Header
@@ -51,7 +50,6 @@ SIGNATURE: Final = "bundle.manifest.sig"
 HEADERS: Final = "headers.jsonl"
 BUNDLE_BLOCKS_MAX: Final = 100_000  # the manifest of more would be tens of megabytes; cut the range instead
 
-_HEX = re.compile(r"[0-9a-f]{64}")
 _NAMES: Final = frozenset(
     (
         "version",
@@ -384,9 +382,9 @@ def _natural(value: dict[str, Any], name: str) -> int:
 
 
 def _hash(value: Any, name: str) -> str:
-    if not isinstance(value, str) or _HEX.fullmatch(value) is None:
+    if hash_from_hex(value) is None:
         raise _wrong(f"{name}: hashes are 64 lower-case hex digits")
-    return value
+    return str(value)
 
 
 def _wrong(what: str) -> Invalid:

@@ -6,6 +6,7 @@ from typing import Final
 
 from ropewalk.errors import Invalid, TooLarge
 from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import Signature
 from ropewalk.ledger.block import BLOCK_BYTES_MAX, BLOCK_ENVELOPES_MAX, HEADER_BYTES_MAX
 from ropewalk.ledger.bundle import HEADERS, MANIFEST, SIGNATURE, Manifest, parse_manifest
@@ -83,11 +84,8 @@ def parse_proof_line(raw: bytes) -> tuple[bytes, int, tuple[bytes, ...]]:
 
 
 def _hash(text: jcs.Json) -> bytes:
-    try:
-        raw = bytes.fromhex(str(text))
-    except ValueError:
-        raw = b""
-    if len(raw) != 32 or raw.hex() != text:  # one spelling each: a proof has one form
+    raw = hash_from_hex(text)
+    if raw is None:
         raise Invalid("hashes are 64 lower-case hex digits")
     return raw
 

@@ -39,9 +39,12 @@ def parse_pem(text: str) -> x509.Certificate:
 def parse_der(raw: bytes) -> x509.Certificate:
     """A certificate from DER bytes."""
     try:
-        return _load(x509.load_der_x509_certificate, raw)
+        found = _load(x509.load_der_x509_certificate, raw)
     except _UNREADABLE as error:
         raise Invalid("this is no certificate in DER form") from error
+    if not raw.endswith(b"\x00" + found.signature):  # it may say that not all bits of its signature count
+        raise Invalid("this is no certificate in DER form: its signature is no whole number of bytes")
+    return found
 
 
 def _load(read: Callable[[bytes], x509.Certificate], raw: bytes) -> x509.Certificate:

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from ropewalk.errors import InvalidProof, RopewalkError
 from ropewalk.kernel import jcs, merkle, note
+from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.block import BlockRecord, check_signature, parse_record
@@ -272,13 +273,7 @@ def _natural(value: dict[str, Any], name: str) -> int:
 def _hashes(value: Any, limit: int | None = PATH_MAX) -> tuple[bytes, ...]:
     if not isinstance(value, list) or (limit is not None and len(value) > limit):
         raise InvalidProof("proof: a path is a list of hashes, and not a long one")
-    out = []
-    for text in value:
-        try:
-            raw = bytes.fromhex(text) if isinstance(text, str) and len(text) == 64 else b""
-        except ValueError:
-            raw = b""
-        if not raw or raw.hex() != text:
-            raise InvalidProof("proof: hashes are 64 lower-case hex digits")
-        out.append(raw)
-    return tuple(out)
+    hashes = tuple(raw for text in value if (raw := hash_from_hex(text)) is not None)
+    if len(hashes) != len(value):
+        raise InvalidProof("proof: hashes are 64 lower-case hex digits")
+    return hashes

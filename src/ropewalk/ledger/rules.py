@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ropewalk.errors import InvalidEnvelope, InvalidJson, InvalidProof, ProofRefused, RopewalkError
 from ropewalk.kernel import jcs, merkle
-from ropewalk.kernel.digest import blake3
+from ropewalk.kernel.digest import blake3, hash_from_hex
 from ropewalk.ledger.binding import check_binding
 from ropewalk.ledger.envelope import FIELDS, MINIMUM_SIGNED, Envelope, decode_base64
 from ropewalk.ledger.findings import (
@@ -193,7 +193,7 @@ def _check_ancestors(ancestors: list[str], history: History) -> Finding:
     unknown = 0
     before: Position | None = None
     for number, text in enumerate(ancestors):
-        name = _maybe_id(text)
+        name = hash_from_hex(text)
         place = history.position(name) if name is not None else None
         if name is None or place is None:
             unknown += 1
@@ -300,16 +300,6 @@ RULES: Final[tuple[Callable[[Envelope, Context], Finding], ...]] = (
 _SIGNABLE: Final = frozenset(FIELDS) - {"signature"}
 
 
-def _maybe_id(text: str) -> bytes | None:
-    if len(text) != 64:
-        return None
-    try:
-        raw = bytes.fromhex(text)
-    except ValueError:
-        return None
-    return raw if raw.hex() == text else None  # an id has one spelling
-
-
 def _check_merkle(text: str) -> tuple[bytes, int]:
     """The root a Merkle proof leads to, and the size it claims.
 
@@ -327,7 +317,7 @@ def _check_merkle(text: str) -> tuple[bytes, int]:
 
 
 def _hash(text: Any) -> bytes:
-    raw = _maybe_id(text) if isinstance(text, str) else None
+    raw = hash_from_hex(text)
     if raw is None:
         raise InvalidProof("hashes are 64 lower-case hex digits")
     return raw

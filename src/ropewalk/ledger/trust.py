@@ -17,11 +17,11 @@ from typing import Any
 
 from ropewalk.errors import Invalid, InvalidKey
 from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey
 
 __all__ = ["EvidencePins", "Trust", "parse_pins", "parse_trust"]
 
-_HEX = re.compile(r"[0-9a-f]{64}")
 _PCR = re.compile(r"[0-9]|[12][0-9]|3[01]")
 _MEASUREMENT = re.compile(r"(?:[0-9a-f]{2})+")
 _MEMBERS = {"version", "block_signers", "bundle_signers", "policy_hash", "roots"}
@@ -144,15 +144,15 @@ def parse_trust(raw: bytes) -> Trust:
         raise _wrong("expected version, block_signers, bundle_signers, policy_hash and roots")
     if value["version"] != 1 or value["version"] is True:
         raise _wrong(f"version {value['version']!r:.20} is not known; 1 is")
-    policy, roots = value["policy_hash"], value["roots"]
-    if policy is not None and (not isinstance(policy, str) or _HEX.fullmatch(policy) is None):
+    policy, roots = hash_from_hex(value["policy_hash"]), value["roots"]
+    if policy is None and value["policy_hash"] is not None:
         raise _wrong("policy_hash is 64 lower-case hex digits or null")
     if not isinstance(roots, list) or not all(isinstance(root, str) and "BEGIN" in root for root in roots):
         raise _wrong("roots are certificates as PEM texts")
     return Trust(
         _identities(value["block_signers"], "block_signers", _wrong),
         _identities(value["bundle_signers"], "bundle_signers", _wrong),
-        None if policy is None else bytes.fromhex(policy),
+        policy,
         tuple(str(root) for root in roots),
         parse_pins(value["evidence"], _wrong) if "evidence" in value else None,
     )

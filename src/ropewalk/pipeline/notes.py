@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.ledger.block import Header
 from ropewalk.ledger.envelope import Envelope, decode_base64
 from ropewalk.ledger.marks import CLAIMING, claim_key
@@ -139,12 +140,8 @@ def _needs(envelope: Envelope) -> list[tuple[bytes, bytes, int]]:
 
 
 def _key(text: Any) -> bytes:
-    """The key of an id, which has one spelling; what is none stands nowhere."""
-    try:
-        raw = bytes.fromhex(text)
-    except (TypeError, ValueError):
-        return NOTHING
-    return raw[:KEY] if len(raw) == 32 and raw.hex() == text else NOTHING
+    """The key of an id; what is none stands nowhere."""
+    return (hash_from_hex(text) or NOTHING)[:KEY]
 
 
 def _may_repeat(envelope: Envelope) -> bool:

@@ -7,20 +7,18 @@ tombstone under the same hash; the envelope, its id and its proofs stay as they 
 from __future__ import annotations
 
 import contextlib
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ropewalk.errors import Conflict, Damaged, DigestMismatch, InvalidDigest, NotFound, RopewalkError
 from ropewalk.kernel import jcs
-from ropewalk.kernel.digest import blake3
+from ropewalk.kernel.digest import blake3, hash_from_hex
 from ropewalk.stores.durable import Disk, unavailable
 
 __all__ = ["PayloadStore", "PayloadTombstone"]
 
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
-_HEX = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +130,6 @@ class PayloadStore:
 
 
 def _checked(payload_hash: str) -> str:
-    if _HEX.fullmatch(payload_hash) is None:
+    if hash_from_hex(payload_hash) is None:
         raise InvalidDigest(f"payload hash {payload_hash[:80]!r}: expected 64 lower-case hex digits")
     return payload_hash

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import cbor2
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -258,6 +259,15 @@ def test_certificates_of_any_bytes_are_refused_and_not_tripped_over(data):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     if bytes(raw) != LEAF.der:
         refused(nitro(nitro_document(LEAF, BUNDLE, certificate=bytes(raw))), "")
+
+
+def test_a_certificate_is_spelt_in_one_way():
+    """The byte before the signature counts bits to leave out: the library reads the same signature all the same."""
+    signature = x509.load_der_x509_certificate(LEAF.der).signature
+    even = LEAF.der[: -len(signature)]
+    for bits in range(1, 8):
+        raw = even[:-1] + bytes([bits]) + signature
+        refused(nitro(nitro_document(LEAF, BUNDLE, certificate=raw)), "")
 
 
 @settings(deadline=None, max_examples=80)
