@@ -61,19 +61,9 @@ def read_cursor(repo: Repo, group: str, topic: str) -> Cursor | None:
         if kind == "commit":
             name = parse_message(parse_commit(raw).message).ulid
             return Cursor(group, topic, name, Oid(target), Oid(target), kind)
-        document = jcs.parse_foreign(raw)
-        assert isinstance(document, dict)
-        commit = document.get("commit", document.get("commit_oid"))
-        assert commit is None or isinstance(commit, str)
-        return Cursor(
-            group,
-            topic,
-            ulid.parse(str(document["ulid"])),
-            Oid(commit) if commit else None,
-            Oid(target),
-            kind,
-        )
-    except (RopewalkError, AssertionError, KeyError) as error:
+        name, commit = _parse(raw)
+        return Cursor(group, topic, name, commit, Oid(target), kind)
+    except RopewalkError as error:
         if isinstance(error, Unavailable):
             raise
         raise BrokenLink(
@@ -92,6 +82,16 @@ def find_cursor(repo: Repo, group: str, topic: str) -> Cursor | None:
         with suppress(BrokenLink, Invalid):  # a torn ref has no target either, and only git can set it again
             target = repo.head(consumer_ref(group, topic)) or ""
         return Cursor(group, topic, Ulid(""), None, Oid(target), "nothing")
+
+
+def _parse(raw: bytes) -> tuple[ulid.Ulid, Oid | None]:
+    """What the document of a checkpoint says; other software writes `commit_oid`."""
+    document = jcs.parse_foreign(raw)
+    if isinstance(document, dict):
+        name, commit = document.get("ulid"), document.get("commit", document.get("commit_oid"))
+        if isinstance(name, str) and (commit is None or isinstance(commit, str)):
+            return ulid.parse(name), Oid(commit) if commit else None
+    raise Invalid("a checkpoint is an object with a ulid and, maybe, a commit")
 
 
 def _a(kind: str) -> str:

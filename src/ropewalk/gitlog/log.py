@@ -14,7 +14,6 @@ from typing import NamedTuple, Protocol
 from ropewalk.errors import (
     BrokenLink,
     ContentDiffers,
-    DigestMismatch,
     HeadMoved,
     InvalidEnvelope,
     NotFound,
@@ -30,7 +29,7 @@ from ropewalk.gitlog.commit import (
     make_trailer,
     parse_message,
 )
-from ropewalk.gitlog.envelope import Draft, Event, Sealed, read_envelope, seal
+from ropewalk.gitlog.envelope import Draft, Sealed, seal
 from ropewalk.gitlog.layout import Layout, anchors_ref
 from ropewalk.gitlog.objects import (
     Commit,
@@ -45,7 +44,7 @@ from ropewalk.gitlog.objects import (
     write_commit,
 )
 from ropewalk.kernel import jcs
-from ropewalk.kernel.digest import ContentId, content_id
+from ropewalk.kernel.digest import ContentId
 from ropewalk.kernel.ulid import Ulid, next_ulid, parse
 
 __all__ = [
@@ -61,7 +60,6 @@ __all__ = [
     "find_blob",
     "get_object",
     "grow",
-    "load",
     "plan",
 ]
 
@@ -211,22 +209,6 @@ def describe(repo: Repo, layout: Layout, topic: str, oid: Oid) -> Slot:
     headers = _headers(layout, topic, oid, commit)
     blob = find_blob(repo, layout, topic, headers, commit.tree, oid)
     return Slot(headers.ulid, headers.content_id, oid, blob, commit.parents[0] if commit.parents else None)
-
-
-def load(repo: Repo, layout: Layout, topic: str, oid: Oid, height: int) -> Event:
-    """One event from its commit, with everything the commit promises about it checked."""
-    commit = _commit(repo, oid)
-    headers = _headers(layout, topic, oid, commit)
-    raw = get_object(repo, find_blob(repo, layout, topic, headers, commit.tree, oid), "blob")
-    document, _ = read_envelope(raw, headers.content_id)
-    if document["ulid"] != headers.ulid:
-        raise DigestMismatch(
-            f"commit {oid} says {headers.ulid}, its envelope {document['ulid']}",
-            expected=headers.ulid,
-            got=document["ulid"],
-            where=oid,
-        )
-    return Event(topic, headers.ulid, content_id(raw), oid, raw, height)
 
 
 def find_blob(repo: Repo, layout: Layout, topic: str, headers: Headers, tree: Oid, commit: Oid) -> Oid:
