@@ -33,6 +33,7 @@ from ropewalk.ledger.rules import Context, judge
 from ropewalk.node.bundle import export_blocks
 from ropewalk.stores import ledgerrows, segments
 from ropewalk.stores.bundles import read_packed
+from ropewalk.stores.segmentwriter import Writer
 from tests.fuzz.offering import Parser, work_folder
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, chain_of_blocks, command, observed
 
@@ -228,7 +229,7 @@ def _segment(raw: bytes) -> None:
 @cache
 def _segment_bytes() -> bytes:
     folder = work_folder() / "written"
-    writer = segments.Writer(folder)
+    writer = Writer(folder)
     for one in chain_of_blocks(2, 2):
         writer.append(one.height, one.lines())
     writer.sync()

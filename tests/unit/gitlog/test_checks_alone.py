@@ -88,6 +88,7 @@ def test_a_merge_is_named_and_what_stands_above_it_is_still_judged(log):
 
 def test_a_folder_where_the_envelope_belongs_is_named(log):
     receipts = fill(log, 1)
+    assert SHIPLOG.path is not None
     path = SHIPLOG.path("demo", receipts[0].ulid)
     raw = b""
     tree = object_id("tree", raw)
@@ -148,6 +149,7 @@ def test_a_good_signature_taken_from_another_anchor_is_refused(log):
     set_anchor(log, "demo", signer=signer)
     assert failed(log, keys=[KEY.public]) == {}
     (good,) = anchors(log.store, SHIPLOG, "demo")
+    assert good.signature is not None
     document = {**good.document, "head": receipts[0].commit}
     files = {"anchor.json": jcs.encode(document), "anchor.note": good.signature}
     add_files(log.store, anchors_ref(SHIPLOG, "demo"), files, "x", log.author(0))

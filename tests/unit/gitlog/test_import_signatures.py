@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from base64 import b64decode, b64encode
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import hashes
@@ -103,7 +104,7 @@ class Changed:
     def __init__(self, key, sign=lambda raw: raw, public=lambda raw: raw) -> None:
         self._key, self._sign, self.public = key, sign, public(key.public)
 
-    def sign(self, message: bytes) -> bytes:
+    def sign(self, message: bytes) -> Any:
         return self._sign(self._key.sign(message))
 
 
@@ -128,7 +129,7 @@ def roster_of(key, options: str = "") -> str:
     return f"ada@example.test {options}{kind} {b64encode(key.public).decode()} a comment\n"
 
 
-KEYS = {
+KEYS: dict[str, Any] = {
     "ed25519": Ed25519,
     "p256": lambda: Ecdsa(ec.SECP256R1(), hashes.SHA256(), b"nistp256"),
     "p384": lambda: Ecdsa(ec.SECP384R1(), hashes.SHA384(), b"nistp384"),

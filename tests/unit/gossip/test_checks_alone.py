@@ -14,7 +14,7 @@ from ropewalk.gossip.access import owners
 from ropewalk.gossip.log import Log
 from ropewalk.gossip.message import decode, sign
 from ropewalk.gossip.profiles import V06, V13, Profile, check_parents
-from ropewalk.gossip.sync import Root, pull_from
+from ropewalk.gossip.sync import Abort, Root, pull_from
 from ropewalk.gossip.table import Transaction
 from ropewalk.gossip.verify import verify_log
 from ropewalk.gossip.wire import Insert, decode_event, decode_response, encode_event, encode_response
@@ -175,12 +175,12 @@ def test_what_stands_on_a_refused_message_is_refused_in_later_chunks_too(profile
 
 
 def test_the_longest_cooldown_is_read():
-    assert decode_response(bytes.fromhex("2a0608ffffffff0f"), "v0.13").cooldown == 2**32 - 1
+    assert decode_response(bytes.fromhex("2a0608ffffffff0f"), "v0.13") == Abort(2**32 - 1)
 
 
 def changed(profile: Profile, at: int, value: Any) -> bytes:
     """A good message with one of its fields replaced."""
-    fields = cbor.dag_decode(sign(profile, key(1), TOPIC, (), "x").raw)
+    fields: Any = cbor.dag_decode(sign(profile, key(1), TOPIC, (), "x").raw)
     fields[at] = value
     return cbor.dag_encode(fields)
 
