@@ -177,12 +177,13 @@ class _GrowingPack:
         """Copy a pack's objects; False, and nothing copied, if it must not be rolled: gone, deltas, or damage."""
         try:
             listed = read_index(path.with_suffix(".idx").read_bytes())
-            with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as raw:
-                if not _holds_whole_objects(listed, raw):
-                    return False
-                with memoryview(raw) as view:
-                    self._copy(listed, view)
-                return True
+            # Not closed by us: the error of a full disk still holds views of it, and then it cannot be.
+            with path.open("rb") as stream:
+                raw = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+            if not _holds_whole_objects(listed, raw):
+                return False
+            self._copy(listed, memoryview(raw))
+            return True
         except (FileNotFoundError, PermissionError, ValueError, RopewalkError):  # ValueError: an empty file
             return False
 

@@ -330,6 +330,24 @@ def test_a_pack_with_a_wrong_byte_is_left_as_it_is(store, place):
     assert damaged.with_suffix(".idx").exists()
 
 
+def test_a_disk_that_is_full_stops_a_roll_up_and_nothing_is_lost_or_left(store, place):
+    class Full(Disk):
+        def write(self, descriptor, raw):
+            if isinstance(raw, memoryview):  # what is copied from a pack
+                raise OSError(28, "No space left on device")
+            super().write(descriptor, raw)
+
+    everything = [blob(f"{n}".encode() * 30) for n in range(60)]
+    for each in everything:
+        with store.put([each]):
+            pass
+    before = sorted(store.pack_folder.iterdir())
+    with pytest.raises(Unavailable):
+        roll_up(store.pack_folder, place.home / "locks", Full())
+    assert sorted(store.pack_folder.iterdir()) == before
+    assert all(GitStore(place).get(oid) == (kind, raw) for oid, kind, raw in everything)
+
+
 def test_kept_packs_are_not_rolled_up(store, place):
     with store.put([blob(b"held")]):
         for n in range(50):
