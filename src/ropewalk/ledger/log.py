@@ -191,11 +191,6 @@ class Log:
         judged: list[tuple[Envelope, dict[int, Finding], Decision | None, Ticket]] = []
         try:
             context = self._look_at_the_gate()
-        except RopewalkError as error:
-            for _, ticket in arrivals:
-                ticket.settle(error)
-            return
-        try:
             for raw, ticket in arrivals:
                 try:
                     envelope = parse_wire(raw)
@@ -216,10 +211,18 @@ class Log:
                     except RopewalkError as error:
                         each[3].settle(error)
         except BaseException as error:
+            refusal = self._refusal(error)
             for _, ticket in arrivals:
                 if not ticket.settled and not ticket.placed:
-                    ticket.settle(Unavailable(f"channel {self.channel}: {error!r}"))
-            raise
+                    ticket.settle(refusal)
+            if error is not refusal:
+                raise
+
+    def _refusal(self, error: BaseException) -> RopewalkError:
+        """What those hear who wait, whatever went wrong."""
+        return (
+            error if isinstance(error, RopewalkError) else Unavailable(f"channel {self.channel}: {error!r}")
+        )
 
     def _look_at_the_gate(self) -> Context:
         """What to judge against now: versions come and go while a channel stays open."""
@@ -331,11 +334,10 @@ class Log:
         error: RopewalkError | None = None
         try:
             error = self._write(written)
-        except RopewalkError as caught:
-            written, error = [], caught
         except BaseException as caught:
-            written, error = [], Unavailable(f"channel {self.channel}: {caught!r}")
-            raise
+            written, error = [], self._refusal(caught)
+            if error is not caught:
+                raise
         finally:
             with self._mutex:
                 self._publish(written, error)
@@ -367,15 +369,26 @@ class Log:
         return error
 
     def _publish(self, written: list[tuple[Forming, Block, Any]], error: RopewalkError | None) -> None:
-        """Index, move the head, settle tickets. Holds the mutex."""
-        for forming, block, place in written:
-            self._take_in(forming.envelopes, block, place)
-            for index, ticket in enumerate(forming.tickets):
-                receipt = Receipt(forming.envelopes[index].id, block.height, index, block.hash)
-                ticket.settle(receipt, self._leaving)
+        """Index, move the head, settle tickets; nobody is left waiting. Holds the mutex."""
+        known = 0
+        try:
+            for forming, block, place in written:
+                self._take_in(forming.envelopes, block, place)
+                known += 1
+                for index, ticket in enumerate(forming.tickets):
+                    receipt = Receipt(forming.envelopes[index].id, block.height, index, block.hash)
+                    ticket.settle(receipt, self._leaving)
+        except BaseException as caught:
+            error = self._refusal(caught)
+            raise
+        finally:
+            self._clear_away(known, error)
+
+    def _clear_away(self, known: int, error: RopewalkError | None) -> None:
+        """Forget what was on its way: the first blocks stand, the others fall if there was an error."""
         if error is not None:
             # What was placed meanwhile was judged as if the blocks below it stood: it falls with them.
-            fallen = self._sealing[len(written) :] + self._forming
+            fallen = self._sealing[known:] + self._forming
             self._sealing = self._forming = []
             self.history.clear()
             for forming in fallen:

@@ -261,6 +261,9 @@ class OpenLog:
         if key.public != settings.signer:
             raise Conflict(f"channel {settings.channel} is sealed by another key", channel=settings.channel)
         self.channel = channel
+        # What may refuse comes before what must be closed again.
+        gate = Gate(channel.folder.parent.parent, settings.policy, now_ns)
+        evidence = channel_evidence(channel.folder, now_ns)
         self.index = LedgerIndex(channel.segments, derive)
         try:
             known = self.index.rebuilt_from
@@ -291,9 +294,9 @@ class OpenLog:
             now_ns=now_ns,
             policy=settings.policy,
             limits=limits,
-            supported_minors=Gate(channel.folder.parent.parent, settings.policy, now_ns),
+            supported_minors=gate,
             keep_evidence=self._keep_evidence,
-            evidence=channel_evidence(channel.folder, now_ns),
+            evidence=evidence,
             spread=self._hands,
         )
 

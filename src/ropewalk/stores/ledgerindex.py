@@ -56,12 +56,9 @@ class LedgerIndex:
         self.segments = segments
         self._derive = derive
         self._folder = segments.folder / "index"
-        self._open()
-        self._forget()
-        self.state = self._load_state()
+        self.state: IndexState
         self.rebuilt_from: int | None = None
-        if not self._stands_on_the_log():
-            self._start_over()
+        self._open()
 
     def catch_up(self, records: Sequence[Record] | None = None) -> None:
         """Take in what the log holds beyond the index, link by link."""
@@ -114,8 +111,11 @@ class LedgerIndex:
             self._range.to_bytes(),
             self._headers.to_bytes(),
         )
-        if len(self._ids) >= FLUSH_ENVELOPES:
-            self.flush()
+        if len(self._ids) >= self._flush_at:
+            try:
+                self.flush()
+            except Unavailable:  # the block stands all the same, and is found here; it is tried again later
+                self._flush_at += FLUSH_ENVELOPES
 
     def position(self, envelope_id: bytes) -> tuple[int, int] | None:
         """Where an envelope stands."""
@@ -168,7 +168,7 @@ class LedgerIndex:
 
     def flush(self) -> None:
         """Put what was added on disk. Another process may have been faster: then there is less to do."""
-        if not self._blocks:
+        if not self._blocks or self._environment.inherited:  # what a child inherits, its parent writes
             return
         while True:
             try:
@@ -193,21 +193,34 @@ class LedgerIndex:
 
     def close(self) -> None:
         """Flush and let go."""
-        self.flush()
-        self._end_reading()
-        self._environment.close()
+        try:
+            self.flush()
+        finally:
+            self._end_reading()
+            self._environment.close()
 
     @property
     def _env(self) -> Any:
-        """The environment; a child of the process that opened it has its own."""
+        """The environment; a child of the process that opened it has its own, which may lack what it knew before."""
         if self._environment.inherited:
             self._open()
+            self.catch_up()
+            self.flush()  # whoever asked has looked into memory already
         return self._environment.env
 
     def _open(self) -> None:
         self._environment = files.open_index(self._folder)
-        self._tables = {name: self._environment.env.open_db(name) for name in TABLES}
         self._reader: Any = None
+        try:
+            self._tables = {name: self._environment.env.open_db(name) for name in TABLES}
+            self._forget()
+            self.state = self._load_state()
+            if not self._stands_on_the_log():
+                self._start_over()
+        except BaseException:
+            self._end_reading()
+            self._environment.close()
+            raise
 
     def _write(self) -> bool:
         """One transaction; False if what lies on disk ends before what we would add to it."""
@@ -239,6 +252,7 @@ class LedgerIndex:
         return True
 
     def _forget(self) -> None:
+        self._flush_at = FLUSH_ENVELOPES
         self._blocks: dict[int, BlockEntry] = {}
         self._ids: dict[bytes, tuple[int, int]] = {}
         self._claims: dict[bytes, tuple[int, int]] = {}

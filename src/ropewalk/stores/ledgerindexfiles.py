@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +27,7 @@ __all__ = ["Environment", "borrow_index", "open_index"]
 
 MAP_BYTES: Final = 8 << 30  # address space, not disk; doubled when it is full
 TABLES_MAX: Final = 8
-PAGE_BYTES: Final = 4096
+PAGE_BYTES: Final = mmap.PAGESIZE  # LMDB's pages are as large as the system's
 COPY_TRIES: Final = 5
 _DATA: Final = "data.mdb"
 _FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -51,24 +53,28 @@ class Environment:
         """Let go of it; the last one closes it."""
         if self.inherited:
             return
-        self.users -= 1
-        if self.users:
-            return
-        place = self.env.path()
-        self.env.close()
+        with _mutex:
+            self.users -= 1
+            if self.users:
+                return
+            place = self.env.path()
+            self.env.close()
+            if not self.private:
+                del _open[self.folder]
         if self.private:
             shutil.rmtree(place, ignore_errors=True)
-        else:
-            del _open[self.folder]
 
 
 # LMDB allows one environment per file and process: handles of one process share it.
 _open: dict[Path, Environment] = {}
 _of_a_parent: set[Path] = set()
+_mutex = threading.Lock()  # over both
 
 
 def _after_fork() -> None:
     """A child may neither use nor close nor open again what its parent has open: it works on copies."""
+    global _mutex
+    _mutex = threading.Lock()  # a thread that did not come along may have held it
     _of_a_parent.update(_open)
     _open.clear()
 
@@ -79,13 +85,14 @@ os.register_at_fork(after_in_child=_after_fork)
 def open_index(folder: Path) -> Environment:
     """The index in its folder, made where there is none; where that cannot be, a copy of it."""
     folder = folder.absolute()
-    if folder in _open:
-        _open[folder].users += 1
-        return _open[folder]
-    if folder not in _of_a_parent:
-        with contextlib.suppress(_Forbidden):
-            _open[folder] = Environment(folder, _open_here(folder))
+    with _mutex:
+        if folder in _open:
+            _open[folder].users += 1
             return _open[folder]
+        if folder not in _of_a_parent:
+            with contextlib.suppress(_Forbidden):
+                _open[folder] = Environment(folder, _open_here(folder))
+                return _open[folder]
     return Environment(folder, _open_private(folder), private=True)
 
 
@@ -171,5 +178,5 @@ def _copy_moment(source: Path, target: Path) -> None:
             stream.seek(0)
             if stream.read(2 * PAGE_BYTES) == before:
                 return
-    target.unlink()
+    target.unlink(missing_ok=True)
     raise lmdb.InvalidError("it changes all the time")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 import threading
 from base64 import b64encode
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import lmdb
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -16,6 +18,7 @@ from tests.unit.ledger.making import ADA, NODE, NOON_NS, P256, command, observed
 
 from ropewalk.errors import (
     BrokenLink,
+    Damaged,
     Forked,
     InvalidEnvelope,
     InvalidJson,
@@ -262,12 +265,78 @@ def test_everyone_who_waits_hears_of_a_failed_sync(tmp_path):
         assert all(isinstance(error, Unavailable) for error in errors)
 
 
-def _outcome(ledger, envelope: Envelope) -> Receipt | RopewalkError:
+def _outcome(ledger, envelope: Envelope) -> Receipt | Exception:
     try:
         receipt: Receipt = ledger.log.submit(envelope.raw)
         return receipt
-    except RopewalkError as error:
+    except Exception as error:
         return error
+
+
+def test_an_index_that_cannot_be_stored_costs_nobody_a_receipt(tmp_path, monkeypatch):
+    monkeypatch.setattr("ropewalk.stores.ledgerindex.FLUSH_ENVELOPES", 10)
+    envelopes = [observed(i) for i in range(64)]
+    with opened(tmp_path) as ledger, ThreadPoolExecutor(16) as pool:
+        with monkeypatch.context() as full:
+            full.setattr(ledger.index, "_write", _raise(lmdb.DiskError("No space left on device")))
+            outcomes = list(pool.map(lambda each: _outcome(ledger, each), envelopes))
+            assert {type(each) for each in outcomes} == {Receipt}
+            assert ledger.log.submit(envelopes[0].raw).replayed
+        assert ledger.log.submit(observed(64).raw).height == ledger.log.head.height - 1
+    with open_channel(tmp_path, "ea.core") as channel:
+        assert channel.head().envelopes == 65
+        assert all(channel.prove(each.id).envelope.id == each.id for each in envelopes)
+
+
+def test_nobody_waits_for_ever_when_the_index_fails_in_a_way_nobody_thought_of(tmp_path, monkeypatch):
+    with opened(tmp_path) as ledger, ThreadPoolExecutor(16) as pool:
+        monkeypatch.setattr(ledger.index, "add", _raise(RuntimeError("a mistake of ours")))
+        outcomes = list(pool.map(lambda i: _outcome(ledger, observed(i)), range(64)))
+        assert not any(isinstance(each, Receipt) for each in outcomes)
+        monkeypatch.undo()
+    with opened(tmp_path) as ledger:  # what reached the disk stands, and is known to stand
+        assert {type(each) for each in ledger.log.submit_many(observed(i).raw for i in range(64))} == {
+            Receipt
+        }
+        assert ledger.log.head.envelopes == 64
+
+
+def test_nobody_waits_for_ever_at_a_gate_that_cannot_be_read(tmp_path, monkeypatch):
+    with opened(tmp_path) as ledger, ThreadPoolExecutor(8) as pool:
+        log = ledger.log
+        others = threading.Event()
+
+        def gate() -> frozenset[str]:
+            others.wait(120)
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(log, "_minors", gate)
+        waiting = [pool.submit(_outcome, ledger, observed(i)) for i in range(8)]
+        while len(log._arrivals) < 7:  # one is at the gate, the others are judged together after it
+            threading.Event().wait(0.001)
+        others.set()
+        assert all(isinstance(each.result(), (PermissionError, Unavailable)) for each in waiting)
+        monkeypatch.undo()
+        assert log.submit(observed(9).raw).height == 0
+
+
+def test_a_channel_that_cannot_be_opened_is_not_held(tmp_path):
+    opened(tmp_path).close()
+    table = tmp_path / "ledger/lifecycle.json"
+    table.write_text("no table")
+    with pytest.raises(Damaged) as refused:
+        opened(tmp_path)
+    table.unlink()
+    with opened(tmp_path) as ledger:  # though the refusal, and all it knows, is still here
+        assert ledger.log.submit(observed(1).raw).height == 0
+    assert refused.value.fields["reason"] == "lifecycle"
+
+
+def _raise(error: Exception) -> Callable[..., Any]:
+    def act(*_arguments: Any) -> Any:
+        raise error
+
+    return act
 
 
 def test_a_block_made_elsewhere_by_the_same_key_is_taken_and_a_fork_is_kept_with_both_sides(tmp_path):

@@ -155,6 +155,26 @@ def test_a_child_and_its_parent_read_one_channel_and_only_the_parent_writes(tmp_
         assert ledger.torn is None and ledger.log.submit(observed(201).raw).height == 2
 
 
+def test_a_child_without_a_copy_of_the_index_finds_everything_in_the_log(tmp_path, monkeypatch):
+    with opened(tmp_path) as ledger:
+        ledger.log.submit_many(observed(i).raw for i in range(40))
+    with open_channel(tmp_path, "ea.core") as channel:
+        first = channel.prove(observed(3).id)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                monkeypatch.setattr("ropewalk.stores.ledgerindexfiles.COPY_TRIES", 0)
+                assert channel.prove(observed(3).id) == first
+                channel.close()
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_a_child_that_outlives_the_writer_does_not_keep_its_lock(tmp_path):
     hold, release = os.pipe()
     ledger = opened(tmp_path)
