@@ -85,7 +85,10 @@ class ServedLog:
             return [error] * len(raws)
 
     def _place(self, raws: list[bytes]) -> Future[list[Receipt | RopewalkError]]:
-        """In the judge's thread. Hands on to the writer's itself: what was placed is written, whoever still waits."""
+        """In the judge's thread. Hands on to the writer's itself: what was placed is written, whoever still waits.
+
+        If nobody does the writer may be told not to begin; then what comes next is written with it, or the end is.
+        """
         return self._writer.submit(self._log.write_placed, self._log.place_many(raws))
 
     async def __aenter__(self) -> ServedLog:
@@ -97,4 +100,5 @@ class ServedLog:
         while self._under_way or self._arrivals:
             await asyncio.gather(asyncio.sleep(0), *self._under_way, return_exceptions=True)
         self._judge.shutdown()
+        self._writer.submit(self._log.write_placed, [])  # what a cancelled batch had placed
         self._writer.shutdown()

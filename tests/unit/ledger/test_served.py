@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from tests.unit.ledger.making import command, observed, opened
 
 from ropewalk.errors import DigestMismatch, InvalidJson, Replayed
 from ropewalk.kernel import jcs
-from ropewalk.ledger.ticket import Receipt
+from ropewalk.ledger.ticket import Receipt, Ticket
 from ropewalk.node.ledger import verify_blocks
 from ropewalk.node.served import ServedLog
+from ropewalk.stores.segmentwriter import Files
 
 
 def test_coroutines_share_blocks_and_get_their_own_answers(tmp_path):
@@ -84,16 +86,57 @@ def test_a_batch_that_is_cancelled_before_it_began_leaves_nobody_waiting(tmp_pat
         assert not asyncio.run(main(ledger.log)).replayed
 
 
-def test_what_was_taken_in_is_written_though_the_loop_is_torn_down(tmp_path):
+def test_what_was_taken_in_is_written_though_the_loop_is_torn_down(tmp_path, monkeypatch):
     async def main(log) -> None:
         async with ServedLog(log) as served:
             task = asyncio.create_task(served.submit(observed(1).raw))
-            while not served._under_way:
-                await asyncio.sleep(0)
-            await asyncio.sleep(0)  # the batch is with the judge now
+            await asyncio.to_thread(judging.wait, 120)
             for each in (task, *served._under_way):
                 each.cancel()
+            cancelled.set()
 
+    judging, cancelled = threading.Event(), threading.Event()
     with opened(tmp_path) as ledger:
+        place_many = ledger.log.place_many
+
+        def place_late(raws: list[bytes]) -> list[Ticket]:
+            judging.set()
+            cancelled.wait(120)
+            placed: list[Ticket] = place_many(raws)
+            return placed
+
+        monkeypatch.setattr(ledger.log, "place_many", place_late)
         asyncio.run(main(ledger.log))
         assert ledger.log.submit(observed(1).raw).replayed
+
+
+def test_what_was_placed_is_written_though_its_batch_is_cancelled_in_line_for_the_writer(tmp_path):
+    class Slow(Files):
+        writing, go_on = threading.Event(), threading.Event()
+        armed = False
+
+        def sync(self, fd):
+            if self.armed:
+                self.writing.set()
+                self.go_on.wait(120)
+            super().sync(fd)
+
+    async def main(log) -> None:
+        async with ServedLog(log) as served:
+            callers = [asyncio.create_task(served.submit(observed(1).raw))]
+            await asyncio.to_thread(files.writing.wait, 120)
+            callers.append(asyncio.create_task(served.submit(observed(2).raw)))
+            while not log._forming:  # until the second batch is placed; then it gets in line
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)
+            for each in served._under_way:
+                each.cancel()
+            await asyncio.gather(*callers, return_exceptions=True)
+            files.go_on.set()
+
+    files = Slow()
+    with opened(tmp_path, files=files) as ledger:
+        files.armed = True
+        asyncio.run(main(ledger.log))
+        assert ledger.log.head.envelopes == 2
+        assert ledger.log.submit(observed(2).raw).replayed
