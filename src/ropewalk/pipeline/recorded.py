@@ -13,7 +13,7 @@ from ropewalk.pipeline.warehouse import Manifest
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["content_root", "faults_in", "new_faults", "not_recorded", "ranges_in"]
+__all__ = ["content_root", "faults_in", "new_faults", "not_recorded", "ranges_in", "recorded_end"]
 
 
 def content_root(content_ids: list[str | None]) -> str:
@@ -73,18 +73,22 @@ def ranges_in(found: pa.Table, at: Offset) -> tuple[list[dict[str, Any]], Offset
     return logs, Offset(points)
 
 
-def not_recorded(at: Offset, faults: set[tuple[str, str, str]]) -> str:
-    """Rows that are not recorded yet, as a condition. Re-reading a batch then changes nothing."""
+def recorded_end(at: Offset) -> str:
+    """Up to which position the log of a row is recorded, as an expression."""
     known = " ".join(
         f"when engine = '{log.engine}' and topic = {_quoted(log.topic)} then {point.position}"
         for log, point in at.points.items()
     )
-    condition = f"position >= (case {known} else 0 end)" if known else "position >= 0"
+    return f"(case {known} else 0 end)" if known else "0"
+
+
+def not_recorded(at: Offset, faults: set[tuple[str, str, str]]) -> str:
+    """Rows that are not recorded yet, as a condition. Re-reading a batch then changes nothing."""
     told = " or ".join(
         f"(engine = '{engine}' and topic = {_quoted(topic)} and entry_id = {_quoted(entry)})"
         for engine, topic, entry in sorted(faults)
     )
-    return f"({condition}) or (position < 0{f' and not ({told})' if told else ''})"
+    return f"(position >= {recorded_end(at)}) or (position < 0{f' and not ({told})' if told else ''})"
 
 
 def _quoted(text: str) -> str:
