@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from ropewalk.pipeline.verifytables import check_files
-from ropewalk.pipeline.warehouse import Warehouse
+from ropewalk.kernel.report import Step
+from ropewalk.pipeline.offsets import LogName, Offset, Point
+from ropewalk.pipeline.recorded import not_recorded, recorded_end
+from ropewalk.pipeline.verifytables import check_files, verify_tables
+from ropewalk.pipeline.warehouse import Manifest, Warehouse
 from tests.pipeline.killing import Crash, Mortal
 from tests.pipeline.test_delta import write
 
@@ -50,6 +56,77 @@ def test_every_table_is_whole_whenever_its_writer_dies(tmp_path: Path, lives: in
             write(left, 3, *TABLES)
     assert rows_in(left) == after
     assert {path.name for path in (left.path / "deployments").iterdir()} == {"batch-2.parquet"}
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors have no names here")
+def test_a_batch_is_recorded_only_after_every_folder_on_the_way_to_its_files(tmp_path: Path, monkeypatch):
+    order: list[Path] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        order.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        real(descriptor)
+
+    store = Warehouse(tmp_path / "tables")
+    with store.writing():
+        monkeypatch.setattr(os, "fsync", fsync)
+        made = write(store, 1, *TABLES)
+    manifest = order.index(store.home / "batches/.0000000001.json.tmp")
+    for files in made.files.values():
+        for file in files:
+            path = store.path / file.name
+            way = {path, *(folder for folder in path.parents if folder.is_relative_to(store.path))}
+            assert way <= set(order[:manifest])
+
+
+def test_looking_at_a_warehouse_changes_nothing_in_it(tmp_path: Path):
+    store = Warehouse(tmp_path / "tables")
+    with store.writing():
+        write(store, 1, *TABLES)
+    beside = store.batch_folder("events", 1) / ".part.parquet.crc"
+    beside.write_bytes(b"somebody else's")
+    assert [step.status for step in check_files(store, store.manifests())] == ["passed"]
+    assert beside.exists()
+
+
+def test_tables_that_a_writer_replaces_while_they_are_verified_are_looked_at_again(
+    tmp_path: Path, monkeypatch
+):
+    store = Warehouse(tmp_path / "tables")
+    with store.writing():
+        write(store, 1, *TABLES)
+        manifests = [len(store.manifests())]
+
+        def check(looked_at: Warehouse, known: list[Manifest]) -> list[Step]:
+            manifests.append(len(known))
+            if len(known) == 1:
+                write(store, 1, "deployments")  # the file that the first manifest names is gone now
+            return check_files(looked_at, known)
+
+        monkeypatch.setattr("ropewalk.pipeline.verifytables.check_files", check)
+        monkeypatch.setattr(
+            "ropewalk.pipeline.verifytables.hold_recorded", lambda *_: Step("recorded", "not_checked", "")
+        )
+        report = verify_tables(None, store)  # type: ignore[arg-type]
+    assert manifests == [1, 1, 2]
+    assert [step.status for step in report.steps] == ["passed", "passed", "not_checked"]
+
+
+def test_where_a_log_is_recorded_up_to_is_said_in_sql_also_of_no_log_at_all():
+    rows = [("ledger", "a", 4), ("ledger", "a", 5), ("gitlog", "a", 0), ("ledger", "b", -1)]
+    some = Offset({LogName("ledger", "a"): Point(5, "x")})
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.execute("create table rows (engine, topic, position, entry_id)")
+        database.executemany("insert into rows values (?, ?, ?, 'e')", rows)
+
+        def chosen(condition: str) -> list[tuple[str, str, int]]:
+            return database.execute(f"select engine, topic, position from rows where {condition}").fetchall()
+
+        assert chosen(f"position < {recorded_end(some)}") == [rows[0], rows[3]]
+        assert chosen(f"position < {recorded_end(Offset())}") == [rows[3]]
+        assert chosen(not_recorded(some, set())) == rows[1:]
+        assert chosen(not_recorded(some, {("ledger", "b", "e")})) == rows[1:3]
+        assert chosen(not_recorded(Offset(), set())) == rows
 
 
 def test_a_file_that_somebody_put_beside_the_others_is_told_of(tmp_path: Path):

@@ -284,6 +284,7 @@ class Ingest:
 
     def _known(self) -> list[Manifest]:
         """What is recorded, if the source still holds it."""
+        self._standing = Standing()  # others may have written since this one last did
         manifests = self.warehouse.manifests()
         if manifests and manifests[-1].source != str(self.source):
             raise Conflict(

@@ -237,13 +237,13 @@ class Warehouse:
             return (self._stored(target),)
         target = self.batch_folder(table, number)
         target.parent.mkdir(parents=True, exist_ok=True)
+        for leftover in staged.glob(".*.crc"):  # Hadoop's own checksums; ours say more
+            leftover.unlink()
         staged.rename(target)
         return self.files_in(target)
 
     def files_in(self, folder: Path) -> tuple[StoredFile, ...]:
-        """The Parquet files of a folder with their digests. Hadoop's own checksum files go: ours say more."""
-        for leftover in folder.rglob(".*.crc"):
-            leftover.unlink()
+        """The Parquet files of a folder with their digests."""
         return tuple(
             self._stored(path) for path in sorted(folder.rglob("*.parquet")) if DELTA_LOG not in path.parts
         )
@@ -256,11 +256,11 @@ class Warehouse:
 
     def commit(self, manifest: Manifest) -> None:
         """Make a batch part of the warehouse: with its manifest on disk, it is."""
-        for files in manifest.files.values():
-            for file in files:
-                _sync(self.path / file.name)
-        for folder in {(self.path / file.name).parent for files in manifest.files.values() for file in files}:
-            _sync(folder)
+        written = [self.path / file.name for files in manifest.files.values() for file in files]
+        # A file is there after a power cut only if every folder on the way to it is.
+        above = {folder for path in written for folder in path.parents if folder.is_relative_to(self.path)}
+        for path in (*written, *above):
+            _sync(path)
         target = self.home / "batches" / f"{manifest.number:010d}.json"
         beside = target.with_name(f".{target.name}.tmp")
         with beside.open("wb") as stream:
