@@ -52,7 +52,7 @@ def append(channel: str, file: str, jsonl: bool, stop_on_error: bool) -> None:
     check_first_line(channel, raw)
     with open_for_append(channel) as opened:
         receipt = opened.log.submit(raw)
-    emit(receipt.to_json(), _plain(receipt))
+        emit(receipt.to_json(), _plain(receipt))  # now: it stands, whatever closing says
 
 
 def _envelope(raw: bytes) -> bytes:
