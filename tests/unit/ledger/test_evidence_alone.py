@@ -114,6 +114,7 @@ def test_a_snapshot_vouches_for_itself_only_with_the_key_that_seals():
     sealer = NODE.public.to_json()
     own = changed(attested(dsse(NODE), "slsa.v1"), NODE, event_type=SNAPSHOT_TYPE, origin_identity=sealer)
     assert EvidenceTally(nobody).judge(own, NOON_NS)[0] == "passed"
+    assert EvidenceTally(nobody).judge(own, NOON_NS, b"asked for")[0] == "failed"
 
 
 # --- chains and pins ---
