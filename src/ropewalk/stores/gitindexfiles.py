@@ -30,6 +30,14 @@ _open: dict[EnvironmentName, list[Any]] = {}  # the environment, and how many us
 _open_guard = threading.Lock()
 
 
+def _after_fork() -> None:
+    global _open_guard
+    _open_guard = threading.Lock()  # a thread that did not come along may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def borrow(name: EnvironmentName, folder: Path) -> Any:
     """The environment of a folder, shared by everybody in this process who borrows it."""
     with _open_guard:
@@ -126,8 +134,13 @@ def _open_or_rebuild(folder: Path) -> Any:
 def private_folder() -> Path:
     """A folder for this process only, gone when it ends."""
     folder = Path(tempfile.mkdtemp(prefix="ropewalk-index-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(_remove, folder, os.getpid())
     return folder
+
+
+def _remove(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # a forked child ends too
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _open_environment(folder: Path) -> Any:

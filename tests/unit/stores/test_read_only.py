@@ -57,6 +57,19 @@ print([path for path in Path(tempfile.gettempdir()).glob("ropewalk-index-*")])
 """
 
 
+GIT_INDEX = """
+import os, sys
+from ropewalk.stores import gitindexfiles
+folder = gitindexfiles.private_folder()
+with gitindexfiles._open_guard:  # as another thread would, at the moment of the fork
+    child = os.fork()
+    if child == 0:
+        gitindexfiles.give_back((0, "nothing"))
+        sys.exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), folder.is_dir())
+"""
+
+
 @contextmanager
 def unwritable(folder: Path) -> Iterator[None]:
     try:
@@ -173,6 +186,13 @@ def test_a_child_without_a_copy_of_the_index_finds_everything_in_the_log(tmp_pat
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_child_that_ends_leaves_the_private_index_of_its_parent_and_waits_for_none_of_its_threads():
+    done = subprocess.run(
+        [sys.executable, "-c", GIT_INDEX], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stdout.split() == ["0", "True"], done.stderr
 
 
 def test_a_child_that_outlives_the_writer_does_not_keep_its_lock(tmp_path):
