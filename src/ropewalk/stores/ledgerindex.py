@@ -88,6 +88,9 @@ class LedgerIndex:
 
     def add(self, place: Place, lengths: Sequence[int], marks: Marked) -> None:
         """Take in the next block; `lengths` are those of its lines."""
+        last = self.state.place
+        if last is not None and (place.segment, place.offset) <= (last.segment, last.offset):
+            return  # taken in from the log, because somebody threw the index away
         height = self.state.height
         entry = entry_of(height, place, lengths, marks)
         self._blocks[height] = entry
@@ -271,14 +274,12 @@ class LedgerIndex:
 
     def _stands_on_the_log(self) -> bool:
         """Whether it has all its rows, and the last block it knows is where it says; if not, it is of another log."""
+        rows = self._get(b"meta", b"rows")
+        seen = self._reader  # the moment the state is of: another process may write at any other
         if self.state.place is None:
-            with self._env.begin() as txn:
-                return bool(txn.stat(self._tables[b"meta"])["entries"] == 0)
-        with self._env.begin() as txn:
-            rows = txn.get(b"rows", db=self._tables[b"meta"])
-            counts = (txn.stat(self._tables[table])["entries"] for table in COUNTED)
-            if rows != _ROWS.pack(*counts):
-                return False
+            return bool(seen.stat(self._tables[b"meta"])["entries"] == 0)
+        if rows != _ROWS.pack(*(seen.stat(self._tables[table])["entries"] for table in COUNTED)):
+            return False
         try:
             record = self.segments.read(self.state.place, self.state.height - 1)
             return self._derive(record.lines).block_hash == self.state.block_hash

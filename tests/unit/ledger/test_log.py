@@ -30,8 +30,10 @@ from ropewalk.kernel import jcs
 from ropewalk.ledger.block import GENESIS, check_contents, check_link, check_signature, seal
 from ropewalk.ledger.envelope import Envelope, parse, signature_preimage
 from ropewalk.ledger.log import Limits
+from ropewalk.ledger.marks import derive
 from ropewalk.ledger.ticket import Receipt
 from ropewalk.node.ledger import open_channel
+from ropewalk.stores.ledgerindex import LedgerIndex
 from ropewalk.stores.segmentwriter import Files
 
 
@@ -330,6 +332,37 @@ def test_a_channel_that_cannot_be_opened_is_not_held(tmp_path):
     with opened(tmp_path) as ledger:  # though the refusal, and all it knows, is still here
         assert ledger.log.submit(observed(1).raw).height == 0
     assert refused.value.fields["reason"] == "lifecycle"
+
+
+def test_a_writer_whose_index_is_thrown_away_takes_every_block_in_once(tmp_path, monkeypatch):
+    with opened(tmp_path, limits=Limits(block_envelopes=1)) as ledger:
+        ledger.log.submit_many(observed(i).raw for i in range(5))
+        ledger.index.flush()
+        other = LedgerIndex(ledger.channel.segments, derive)
+        other._start_over()
+        other.close()
+        monkeypatch.setattr(ledger.index, "_flush_at", 1)  # in the middle of what is written together
+        ledger.log.submit_many(observed(i).raw for i in range(5, 10))
+        assert ledger.index.state.height == ledger.log.head.height == 10
+    with open_channel(tmp_path, "ea.core") as channel:
+        assert [channel.prove(observed(i).id).height for i in range(10)] == list(range(10))
+
+
+def test_a_reader_does_not_throw_away_what_a_writer_stores_while_it_opens(tmp_path):
+    with opened(tmp_path) as ledger:
+        ledger.log.submit(observed(1).raw)
+
+        class Slow(LedgerIndex):
+            def _load_state(self):
+                state = super()._load_state()
+                ledger.index.flush()
+                return state
+
+        reader = Slow(ledger.channel.segments, derive)
+        assert reader.rebuilt_from is None
+        reader.catch_up()
+        assert reader.state.height == 1
+        reader.close()
 
 
 def _raise(error: Exception) -> Callable[..., Any]:
