@@ -16,7 +16,6 @@ from ropewalk.errors import Invalid, RangeExceeded
 
 __all__ = [
     "CLOCKS",
-    "ID_CHARS",
     "KEY_BYTES",
     "ClockCode",
     "Key",
@@ -32,7 +31,6 @@ MessageId = NewType("MessageId", str)
 Key = NewType("Key", bytes)
 
 KEY_BYTES = 20
-ID_CHARS = 32
 IDS_CACHED = 1 << 14  # a message is named again as the parent of the next ones
 _ID = re.compile(r"[0-9a-v]{32}")
 _DIGITS = "0123456789abcdefghijklmnopqrstuv"
