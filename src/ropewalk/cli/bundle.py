@@ -172,6 +172,7 @@ def compare(file: str, other: str | None, channel: str | None, output: str | Non
     Two sealed blocks of one height prove that their signer told two histories; `-o` keeps them, `ropewalk verify`
     checks them.
     """
+    from ropewalk.errors import Forked
     from ropewalk.node.fork import compare_bundles, compare_with_channel
     from ropewalk.node.ledger import open_channel
 
@@ -187,7 +188,11 @@ def compare(file: str, other: str | None, channel: str | None, output: str | Non
         if output is not None:
             write_output(output, found.fork.to_bytes())
             say(f"both sides: {output}")
-        raise found.fork.error()
+        refusal = found.fork.error()
+        if output is None and channel is None:  # beside a channel they are kept in its folder
+            advice = "Run it again with -o FORK.json to keep both sides; whoever runs the channel must explain them."
+            refusal = Forked(refusal.detail, advice=advice, **refusal.fields)
+        raise refusal
     emit(found.to_json(), f"ok  {found.channel}  {found.same} blocks alike, {found.alone} only on one side")
 
 

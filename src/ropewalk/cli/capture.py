@@ -20,7 +20,7 @@ __all__ = ["run_command"]
 
 CAPTURE_BYTES_MAX = 1 << 20  # kept of the output; the middle of more is left out, the ends tell most
 READ_BYTES = 65_536
-NOT_STARTED = 127  # what a shell answers for a command it cannot find
+NOT_FOUND, NOT_STARTED = 127, 126  # what a shell answers for a command it cannot find, or may not run
 
 
 def run_command(command: Sequence[str], sink: IO[bytes]) -> tuple[int, bytes]:
@@ -32,7 +32,8 @@ def run_command(command: Sequence[str], sink: IO[bytes]) -> tuple[int, bytes]:
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     except OSError as error:
         say(f"{command[0]}: {error.strerror}")
-        return NOT_STARTED, f"{command[0]}: {error.strerror}\n".encode()
+        code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
+        return code, os.fsencode(command[0]) + f": {error.strerror}\n".encode()
     assert child.stdout is not None
     kept = _Kept()
     # The terminal sends Ctrl-C to the child as well; it decides, we record.

@@ -334,6 +334,9 @@ def consistency(channel: str, old: int, new: int, output: str) -> None:
             )
         proof = reading.prove_consistency(old, new)
     write_output(output, proof.to_bytes() + (b"\n" if output == "-" else b""))
+    if output != "-":
+        answer = {"channel": channel, "old": old, "new": new, "path": output}
+        emit(answer, f"ok  {channel}  {old} blocks are the beginning of {new}  {output}")
 
 
 @ledger.command("verify", epilog="Examples:\n  ropewalk ledger verify --channel audit --deep --json\n")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from ropewalk import __version__
-from ropewalk.cli.manners import Group, Session, fail, refusal_of, say
+from ropewalk.cli.manners import Group, Session, drop_output, fail, refusal_of, say
 from ropewalk.errors import RopewalkError, Usage
 
 __all__ = ["root", "run"]
@@ -82,12 +82,15 @@ def run(arguments: Sequence[str]) -> int:
         say("interrupted")
         return INTERRUPTED
     except (BrokenPipeError, SystemExit):
-        # The reader has gone (`| head`), which click turns into SystemExit: nothing is left to say, and Python
-        # must not say it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output(sys.stdout)  # the reader has gone (`| head`), which click turns into SystemExit
         return 0
     except OSError as error:
-        return fail(refusal_of(error), as_json=session.json)
+        code = fail(refusal_of(error), as_json=session.json)
+        try:
+            sys.stdout.flush()
+        except OSError:  # it was stdout that had no room, and what waits for it still has none
+            drop_output(sys.stdout)
+        return code
     except Exception as error:
         if os.environ.get("ROPEWALK_DEBUG"):
             raise

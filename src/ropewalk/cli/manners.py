@@ -26,6 +26,7 @@ __all__ = [
     "Group",
     "Session",
     "counting",
+    "drop_output",
     "emit",
     "emit_line",
     "fail",
@@ -176,14 +177,30 @@ def say(text: str) -> None:
 
 
 def fail(error: RopewalkError, *, as_json: bool) -> int:
-    """Print an error the one way errors are printed and return its exit code."""
+    """Print an error the one way errors are printed and return its exit code.
+
+    Where stdout takes nothing (its disk is full, its reader has gone), the error is told on stderr; where that takes
+    nothing either, the exit code has to do.
+    """
     if as_json:
-        emit_line(error.to_problem())
-    else:
+        try:
+            emit_line(error.to_problem())
+            return error.exit_code
+        except OSError:
+            drop_output(sys.stdout)
+    try:
         say(f"{click.style('error', fg='red', bold=True)}  {error.code}: {_printable(error.detail)}")
         if error.advice_now:
             say(f"       {error.advice_now}")
+    except OSError:
+        drop_output(sys.stderr)
     return error.exit_code
+
+
+def drop_output(stream: IO[str]) -> None:
+    """Nobody takes what this stream says: nothing is left to say, and Python must not say it at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _printable(text: str) -> str:

@@ -130,6 +130,9 @@ def _refuse_early(log: Repository, ns: str, draft: Draft) -> None:
     )
     if not log.allow_secrets:
         vet_draft(draft)
+    head = SHIPLOG.head_ref(ns)
+    with log.store.turn(head):  # a repository nobody may write to, a history that was rewritten
+        log.lines.tip(SHIPLOG, ns, log.store.head(head))
 
 
 def _withheld(output: bytes) -> RopewalkError | None:

@@ -106,6 +106,19 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path):
     assert done.stderr == ""
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is a Linux device")
+@pytest.mark.parametrize("command", ["--help", "key ls --json", "hash nothing --json"])
+def test_an_answer_that_finds_no_room_is_told_on_stderr(tmp_path, command):
+    line = f"exec {Path(sys.executable).with_name('ropewalk')} {command} > /dev/full"
+    env = {"PATH": os.environ["PATH"], "ROPEWALK_CONFIG": str(tmp_path)}
+    done = subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, check=False, env=env, cwd=tmp_path
+    )
+    assert done.returncode == (3 if "nothing" in command else 7)
+    assert done.stderr.startswith("error  ") and "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
 def test_ctrl_c_ends_with_130(tmp_path):
     waiting = subprocess.Popen(
         [Path(sys.executable).with_name("ropewalk"), "hash", "-"],

@@ -388,6 +388,32 @@ def test_run_refuses_what_it_could_not_record_before_it_runs_anything(log, tmp_p
     assert not (tmp_path / "ran").exists()
 
 
+def test_run_refuses_a_rewritten_history_before_it_runs_anything(log, tmp_path):
+    append(log, "deploy")
+    append(log, "deploy")
+    head = "refs/gatos/shiplog/deploy/head"
+    subprocess.run(["git", "-C", str(tmp_path / "log.git"), "update-ref", head, f"{head}~1"], check=True)
+    ran = log("shiplog", "run", "--ns", "deploy", "--json", "--", "touch", "ran")
+    assert (ran.code, ran.json["code"]) == (5, "HistoryRewritten")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_run_refuses_a_repository_that_cannot_be_written_to_before_it_runs_anything(log, tmp_path):
+    locks = tmp_path / "log.git/ropewalk/locks"
+    locks.write_text("in the way, for root may write everywhere")
+    ran = log("shiplog", "run", "--ns", "deploy", "--json", "--", "touch", "ran")
+    assert (ran.code, ran.json["code"]) == (7, "CapabilityUnavailable")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_run_answers_as_a_shell_does_for_what_it_cannot_start(log, tmp_path):
+    name = b"no-such-\xff".decode("utf-8", "surrogateescape")
+    assert log("shiplog", "run", "--ns", "deploy", "--", name).code == 127
+    assert "no-such-" in log("shiplog", "show", "deploy", "--json").json["note"]
+    (tmp_path / "plain").write_text("")
+    assert log("shiplog", "run", "--ns", "deploy", "--", "./plain").code == 126
+
+
 def test_run_seals_its_output_behind_a_pointer_or_drops_it(log, tmp_path):
     log("key", "new", "vault", "--alg", "xchacha20poly1305")
     token = "ghp_" + "Zk3" * 12

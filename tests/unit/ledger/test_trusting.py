@@ -345,6 +345,8 @@ def test_bundle_compare_says_5_and_verify_reads_what_it_kept(ropewalk, two, tmp_
     assert ropewalk("bundle", "compare", left, left).code == 0
     answer = ropewalk("bundle", "compare", left, right, "-o", "fork.json", "--json")
     assert (answer.code, answer.json["height"]) == (5, 1)
+    assert "were kept" in answer.json["advice"]
+    assert "-o FORK.json" in ropewalk("bundle", "compare", left, right, "--json").json["advice"]
     Path("trust.json").write_bytes(BARE.to_bytes())
     assert ropewalk("verify", "fork.json", "--trust", "trust.json").code == 0
     assert ropewalk("verify", "fork.json", "--json").json["steps"][-1]["status"] == "not_checked"
