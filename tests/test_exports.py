@@ -53,3 +53,11 @@ def test_public_functions_and_classes_are_documented():
             if ast.get_docstring(node) is None:
                 bare.append(f"{path.name}:{node.lineno} {node.name}")
     assert not bare, bare
+
+
+@pytest.mark.parametrize(
+    "name", ["ropewalk", "ropewalk.gossip", "ropewalk.ledger", "ropewalk.node", "ropewalk.pipeline"]
+)
+def test_what_is_loaded_on_first_use_can_be_found_by_looking(name):
+    module = import_module(name)
+    assert set(module.__all__) <= set(dir(module))

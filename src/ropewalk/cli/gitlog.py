@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.manners import emit_line, fail, parse_input, refusal_of, session, tell
+from ropewalk.cli.manners import answer_line, fail, parse_input, refusal_of, session, tell
 from ropewalk.cli.places import here, login, named_writer, sealing_key
 from ropewalk.errors import Invalid, RopewalkError
 
@@ -136,11 +136,8 @@ def append_lines(
                 fail(spell(tell(outcome, f"line {number}")), as_json=session().json)
                 if stop_on_error:
                     raise click.exceptions.Exit(code)
-            elif session().json:
-                emit_line(show(outcome))
             else:
-                click.echo(receipt_line(outcome))
-                sys.stdout.flush()
+                answer_line(show(outcome), receipt_line(outcome))
     if code:
         raise click.exceptions.Exit(code)
 

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.manners import Command, emit, emit_line, parse_input, session, tell
+from ropewalk.cli.manners import Command, answer_line, emit, parse_input, tell
 
 if TYPE_CHECKING:
     from ropewalk.errors import RopewalkError
@@ -168,16 +168,10 @@ def _open(file: str) -> IO[bytes]:
 def _answer(outcome: Receipt | RopewalkError) -> None:
     from ropewalk.errors import RopewalkError
 
-    refused = isinstance(outcome, RopewalkError)
-    if session().json:
-        emit_line(outcome.to_problem() if isinstance(outcome, RopewalkError) else outcome.to_json())
-        return
-    if refused:
-        assert isinstance(outcome, RopewalkError)
-        click.echo(f"error  {outcome.code}: {outcome.detail}")
+    if isinstance(outcome, RopewalkError):
+        answer_line(outcome.to_problem(), f"error  {outcome.code}: {outcome.detail}")
     else:
-        click.echo(_plain(outcome))  # type: ignore[arg-type]
-    sys.stdout.flush()
+        answer_line(outcome.to_json(), _plain(outcome))
 
 
 def _plain(receipt: Receipt) -> str:

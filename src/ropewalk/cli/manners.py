@@ -25,6 +25,7 @@ __all__ = [
     "Command",
     "Group",
     "Session",
+    "answer_line",
     "counting",
     "drop_output",
     "emit",
@@ -168,6 +169,21 @@ def emit_line(value: dict[str, Any]) -> None:
     """Print one JSON object on a line of its own, now: a reader at the other end of a pipe waits for it."""
     click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
     sys.stdout.flush()
+
+
+def answer_line(value: dict[str, Any], plain: str) -> None:
+    """Print one answer of many, now, as JSON or plainly.
+
+    A reader that has gone (`| head`) ends the answers, not the work: what is still to come must be recorded.
+    """
+    try:
+        if session().json:
+            emit_line(value)
+        else:
+            click.echo(plain)
+            sys.stdout.flush()
+    except BrokenPipeError:
+        drop_output(sys.stdout)
 
 
 def say(text: str) -> None:

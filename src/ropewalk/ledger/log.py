@@ -91,6 +91,7 @@ class Log:
         self._sealing: list[Forming] = []
         self.history = OpenHistory(index)
         self._leaving: deque[Ticket] = deque()  # settled; their threads still sleep
+        self._ended = False
         self._minors = supported_minors if callable(supported_minors) else lambda: supported_minors
         self._context = Context(self.history, policy, self._minors(), evidence=evidence)
 
@@ -98,8 +99,9 @@ class Log:
 
     def submit(self, raw: bytes) -> Receipt:
         """Judge one envelope, place it in a block, and return its receipt once the block is durable."""
+        self._check_open()
         ticket = Ticket(awaited=True)
-        self._arrivals.append((raw, ticket))
+        self._arrivals.append((_wire(raw), ticket))
         self._serve(ticket)
         return ticket.result()
 
@@ -109,7 +111,8 @@ class Log:
 
     def place_many(self, raws: Iterable[bytes]) -> list[Ticket]:
         """Judge in order and place in a block; whoever does this calls `write_placed`, maybe in another thread."""
-        arrivals = [(raw, Ticket()) for raw in raws]
+        self._check_open()
+        arrivals = [(_wire(raw), Ticket()) for raw in raws]
         try:
             for first in range(0, len(arrivals), BATCH_MAX):
                 with self._judging:
@@ -182,6 +185,10 @@ class Log:
         finally:
             self.history.clear()
         return envelopes
+
+    def end(self) -> None:
+        """Take nothing more: what it writes to is about to be closed."""
+        self._ended = True
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -257,6 +264,10 @@ class Log:
         ticket.placed = True
         forming.size += len(envelope.raw)
         self.history.add(envelope, place, ticket)
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise Unavailable(f"channel {self.channel} was closed", advice="Open the channel again.")
 
     def _fits(self, forming: Forming, envelope: Envelope) -> bool:
         return (
@@ -421,3 +432,14 @@ def check_time(envelope: Envelope, now_ns: int, limits: Limits) -> None:
             where="/timestamp",
             advice="Set the author's clock, then sign again.",
         )
+
+
+def _wire(raw: object) -> bytes:
+    """What one caller submits is judged together with what others do, so only bytes may come that far."""
+    if isinstance(raw, bytes):
+        return raw
+    if isinstance(raw, bytearray | memoryview):
+        return bytes(raw)
+    raise InvalidEnvelope(
+        f"an envelope is submitted as its bytes, not as {type(raw).__name__}", advice="Submit `envelope.raw`."
+    )

@@ -17,7 +17,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ropewalk.errors import Conflict, Damaged, Invalid, InvalidJson, InvalidKey, NotFound, Unavailable
+from ropewalk.errors import (
+    Conflict,
+    Damaged,
+    Invalid,
+    InvalidDigest,
+    InvalidJson,
+    InvalidKey,
+    NotFound,
+    Unavailable,
+)
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.kernel.report import Report, Status
@@ -192,6 +201,10 @@ class Channel:
 
     def prove(self, envelope_id: bytes) -> Proof:
         """The proof that an envelope stands in this channel."""
+        if not isinstance(envelope_id, bytes) or len(envelope_id) != 32:
+            raise InvalidDigest(
+                f"an envelope id is 32 bytes, not {envelope_id!r:.80}", advice="Pass `envelope.id`."
+            )
         place = self.index.position(envelope_id)
         if place is None:
             raise NotFound(
@@ -308,6 +321,7 @@ class OpenLog:
 
     def close(self) -> None:
         """Flush the index and release the lock."""
+        self.log.end()
         self._hands.close()
         try:
             self.index.close()

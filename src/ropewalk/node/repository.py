@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from types import TracebackType
 from typing import Any
 
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import InvalidEnvelope, RopewalkError
 from ropewalk.gitlog.envelope import Draft, Event
 from ropewalk.gitlog.layout import SHIPLOG, Layout
 from ropewalk.gitlog.log import Found, Receipt, Setting
@@ -205,6 +205,10 @@ class Repository:
     def _vetted(self, draft: Draft, policy: Policy | None) -> Draft | RopewalkError:
         """The draft as it may be recorded, or why it may not."""
         try:
+            document: object = draft.document
+            if not isinstance(document, Mapping):
+                kind = type(document).__name__
+                raise InvalidEnvelope(f"an event is a mapping, as a dict is, not {kind}", where="")
             draft = self.privacy.apply(draft, policy)
             if self.allow_secrets is not True:
                 vet_draft(draft, self.allow_secrets or ())

@@ -8,11 +8,14 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.unit.cli.conftest import Ropewalk
+
+import ropewalk
 
 ULID = r"[0-7][0-9A-HJKMNP-TV-Z]{25}"
 EVENT = b'{"type": "proposal.created", "payload": {"id": 7}}'
@@ -98,6 +101,24 @@ def test_jsonl_answers_line_by_line_and_goes_on_after_a_refusal(log):
     assert [row.get("code") for row in rows] == [None, "InvalidJson", "InvalidEnvelope", None]
     assert answer.code == 8
     assert len(log("shiplog", "read", "--ns", "governance", "--json").json["events"]) == 2
+
+
+def test_a_reader_that_goes_away_ends_the_answers_and_not_the_recording(log, tmp_path):
+    command = [str(Path(sys.executable).with_name("ropewalk")), "shiplog", "append", "--ns", "governance"]
+    environment = {**os.environ, "ROPEWALK_REPO": str(tmp_path / "log.git")}
+    with subprocess.Popen(
+        [*command, "--file", "-", "--jsonl"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(EVENT + b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline().startswith(b"ok")
+        process.stdout.close()
+        process.stdin.write((EVENT + b"\n") * 3_000)  # more than one batch
+        process.stdin.close()
+        assert process.wait() == 0
+    with ropewalk.open(tmp_path / "log.git") as opened:
+        assert sum(1 for _ in opened.events("governance")) == 3_001
 
 
 def test_jsonl_stops_when_told(log):
