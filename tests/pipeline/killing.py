@@ -65,10 +65,10 @@ class Mortal(Warehouse):
         self._step()
         return super().put_in_place(table, number)
 
-    def commit(self, manifest: Manifest) -> None:
+    def commit(self, manifest: Manifest, before: list[Manifest]) -> None:
         self._step()
         self.committing = True
-        super().commit(manifest)
+        super().commit(manifest, before)
         self.committing = False
 
     def _drop(self, names: Iterable[str], manifests: list[Manifest]) -> None:

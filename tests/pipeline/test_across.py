@@ -174,16 +174,19 @@ def test_a_strict_ingest_refuses_what_an_earlier_batch_holds_already(spark: Any,
     sealed(world, "c", [FIRST.raw], [SECOND.raw])
     warehouse = tmp_path / "tables"
 
-    def ingest(**options: Any) -> Any:
-        return Ingest(spark, world.path, warehouse, now_ms=lambda: 1, **options).once()
+    def ingest(**options: Any) -> Ingest:
+        return Ingest(spark, world.path, warehouse, now_ms=lambda: 1, **options)
 
-    assert ingest().rows == 2
+    kept = ingest()
+    assert kept.once().rows == 2
+    sealed(world, "c", [LATE.raw])
+    assert ingest().once().rows == 1
     sealed(world, "c", [LATE.raw, FIRST.raw])
     with pytest.raises(Unverified) as caught:
-        ingest()
-    assert "channel c, block 2, envelope 1" in caught.value.detail
-    assert len(Warehouse(warehouse).manifests()) == 1
-    done = ingest(mode="quarantine")
-    assert (done.rows, done.rejected) == (1, 1)
+        kept.once()  # which did not see that batch come
+    assert "channel c, block 3, envelope 0" in caught.value.detail
+    assert len(Warehouse(warehouse).manifests()) == 2
+    done = ingest(mode="quarantine").once()
+    assert (done.rows, done.rejected) == (0, 2)
     with pytest.raises(Conflict, match="off"):
-        ingest(mode="off")
+        ingest(mode="off").once()

@@ -41,7 +41,7 @@ def write(store: Warehouse, count: int, *tables: str, replaces: tuple[str, ...] 
     made = Manifest(
         len(known) + 1, before, "s", "strict", NOON_MS, Offset(), Offset(), (), files, (), replaces
     )
-    store.commit(made)
+    store.commit(made, known)
     return made
 
 

@@ -177,5 +177,6 @@ def test_an_empty_log_makes_empty_tables(spark: Any, tmp_path: Path):
         pq.read_table(next((tmp_path / "tables" / "events").rglob("*.parquet")), partitioning=None).num_rows
         == 0
     )
+    assert verify_tables(spark, Warehouse(tmp_path / "tables")).ok
     world.git("prod", 1)
     assert ingest(spark, world, tmp_path / "tables").once().rows == 1

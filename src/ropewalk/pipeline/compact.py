@@ -126,7 +126,7 @@ def merge_files(spark: SparkSession, warehouse: Warehouse, now_ms: int) -> Manif
             before, after = sum(f.rows for f in found), sum(f.rows for f in merged[table])
             if before != after:
                 raise DigestMismatch(f"{table}: {before} rows became {after}", expected=before, got=after)
-        warehouse.commit(manifest)
+        warehouse.commit(manifest, manifests)
         return manifest
 
 

@@ -184,7 +184,7 @@ class Ingest:
             files,
             tuple(new_faults(found)),
         )
-        self.warehouse.commit(manifest)
+        self.warehouse.commit(manifest, manifests)
         self._told(manifest)
         return manifest
 

@@ -254,8 +254,8 @@ class Warehouse:
         rows = pq.read_metadata(path).num_rows
         return StoredFile(path.relative_to(self.path).as_posix(), _digest(path), path.stat().st_size, rows)
 
-    def commit(self, manifest: Manifest) -> None:
-        """Make a batch part of the warehouse: with its manifest on disk, it is."""
+    def commit(self, manifest: Manifest, before: list[Manifest]) -> None:
+        """Make a batch part of the warehouse, on top of those before it: with its manifest on disk, it is."""
         written = [self.path / file.name for files in manifest.files.values() for file in files]
         # A file is there after a power cut only if every folder on the way to it is.
         above = {folder for path in written for folder in path.parents if folder.is_relative_to(self.path)}
@@ -269,9 +269,9 @@ class Warehouse:
             os.fsync(stream.fileno())
         beside.replace(target)
         _sync(target.parent)
-        manifests = self.manifests()
+        manifests = [*before, manifest]
         self._follow_delta(manifests)
-        self._drop(self.current_names(manifests[:-1]), manifests)
+        self._drop(self.current_names(before), manifests)
 
     def _follow_delta(self, manifests: list[Manifest]) -> None:
         if manifests and self.delta_mark.exists():
