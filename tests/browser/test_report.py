@@ -45,7 +45,7 @@ def warehouse(path: Path, tables: dict[str, dict[str, list[Any]]]) -> Warehouse:
         staged.mkdir(parents=True)
         pq.write_table(pa.table(columns), staged / "part-0.parquet")
         files[name] = store.put_in_place(name, 1)
-    store.commit(Manifest(1, None, "/srv/shop.git", "strict", 0, Offset(), Offset(), (), files))
+    store.commit(Manifest(1, None, "/srv/shop.git", "strict", 0, Offset(), Offset(), (), files), [])
     return store
 
 

@@ -7,7 +7,19 @@ from typing import Any
 
 from ropewalk.cli.manners import parse_input, read_input, telling
 
-__all__ = ["verify_proof_file"]
+__all__ = ["verify_proof_file", "verify_receipt_file"]
+
+
+def verify_receipt_file(path: Path, envelope: str | None, _deep: bool, trust: str | None) -> dict[str, Any]:
+    """The report on a COSE receipt."""
+    from ropewalk.ledger.envelope import parse_wire
+    from ropewalk.ledger.receipts import check_receipt
+    from ropewalk.ledger.trust import parse_trust
+
+    believed = parse_input(trust, parse_trust) if trust is not None else None
+    given = parse_input(envelope, parse_wire) if envelope is not None else None
+    signers = believed.block_signers if believed is not None else ()
+    return parse_input(str(path), lambda raw: check_receipt(raw, given, signers)).to_json()
 
 
 def verify_proof_file(path: Path, _ns: str | None, _deep: bool, trust: str | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`ropewalk verify`: check a repository, a proof or a bundle, offline, step by step."""
+"""`ropewalk verify`: check a repository, a proof, a receipt or a bundle, offline, step by step."""
 
 from __future__ import annotations
 
@@ -16,11 +16,17 @@ __all__ = ["KINDS", "verify"]
 
 VERIFICATION_FAILED = 5
 
+COSE_SIGN1 = b"\xd2"  # CBOR's tag 18, with which every receipt begins
+
 # kind → (module, function). The function takes (path, ns, deep, trust) and returns the report as JSON.
 KINDS: dict[str, tuple[str, str]] = {
     "repository": ("ropewalk.cli.verifyrepository", "verify_repository"),
     "proof": ("ropewalk.cli.ledger_proof", "verify_proof_file"),
     "bundle": ("ropewalk.cli.bundle", "verify_bundle_file"),
+    "receipt": (
+        "ropewalk.cli.ledger_proof",
+        "verify_receipt_file",
+    ),  # takes an envelope in place of a namespace
 }
 
 
@@ -28,15 +34,19 @@ KINDS: dict[str, tuple[str, str]] = {
     "verify",
     cls=Command,
     epilog="Examples:\n  ropewalk verify\n  ropewalk verify my.git --ns governance --deep\n"
-    "  ropewalk verify proof.json --trust trust.json\n",
+    "  ropewalk verify proof.json --trust trust.json\n"
+    "  ropewalk verify receipt.cose --envelope envelope.json --trust trust.json\n",
 )
 @click.argument("path", required=False, metavar="[PATH]")
 @click.option("--ns", help="Only this namespace or topic.")
 @click.option("--deep", is_flag=True, help="Also every byte of every pack.")
 @click.option("--trust", metavar="F", help="Keys to trust: a trust file, or lines of note keys.")
 @click.option("--steps", is_flag=True, help="A line for every step, also of logs in which all is well.")
-def verify(path: str | None, ns: str | None, deep: bool, trust: str | None, steps: bool) -> None:
-    """Verify PATH (a repository, a proof, a bundle; default: the repository) from its bytes alone.
+@click.option("--envelope", metavar="F", help="With a receipt: the envelope it was given for.")
+def verify(
+    path: str | None, ns: str | None, deep: bool, trust: str | None, steps: bool, envelope: str | None
+) -> None:
+    """Verify PATH (a repository, a proof, a receipt, a bundle; default: the repository) from its bytes alone.
 
     Nothing is fetched and nothing is written. Every step is named as passed, failed or not checked; of several logs,
     those in which all is well have one line each.
@@ -45,10 +55,12 @@ def verify(path: str | None, ns: str | None, deep: bool, trust: str | None, step
     kind = "repository" if target is None else kind_of(target)
     if kind not in KINDS:
         raise Invalid(f"{target}: a {kind} cannot be verified by this installation", kind=kind)
+    if envelope is not None and kind != "receipt":
+        raise click.UsageError(f"--envelope goes with a receipt; {target or 'the repository'} is none")
     module, name = KINDS[kind]
     check: Callable[[Path | None, str | None, bool, str | None], dict[str, Any]]
     check = getattr(import_module(module), name)
-    report = check(target, ns, deep, trust)
+    report = check(target, envelope if kind == "receipt" else ns, deep, trust)
     emit(report, lambda: plain(report if steps else {**report, "steps": summed_up(report["steps"])}))
     if not report["ok"]:
         raise click.exceptions.Exit(VERIFICATION_FAILED)
@@ -67,7 +79,9 @@ def kind_of(path: Path) -> str:
         return "bundle"
     if start.lstrip()[:1] == b"{":
         return "proof"
-    raise Invalid(f"{path} is no repository, no proof and no bundle", path=str(path))
+    if start.startswith(COSE_SIGN1):
+        return "receipt"
+    raise Invalid(f"{path} is no repository, no proof, no receipt and no bundle", path=str(path))
 
 
 def summed_up(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -10,18 +10,22 @@ way from an envelope to its block's header rides along, unsigned, for it proves 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import cbor2
 
 from ropewalk.errors import InvalidProof, ProofRefused, RopewalkError
 from ropewalk.kernel import jcs, merkle
+from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey, SigningKey
+from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.block import Header
 from ropewalk.ledger.envelope import Envelope
 
-__all__ = ["CoseReceipt", "make_receipt", "parse_receipt", "verify_receipt"]
+__all__ = ["CoseReceipt", "check_receipt", "make_receipt", "parse_receipt", "verify_receipt"]
 
 ALG: Final = {"ed25519": -8, "p256": -7, "secp256k1": -47}
 RFC9162_SHA256: Final = 1
@@ -136,10 +140,59 @@ def parse_receipt(raw: bytes) -> CoseReceipt:
 def verify_receipt(raw: bytes, envelope: Envelope, signer: PublicKey) -> CoseReceipt:
     """The receipt, if it shows that the log which `signer` speaks for holds this envelope. Offline."""
     receipt = parse_receipt(raw)
+    _check_subject(receipt, envelope)
+    root = _tree_root(receipt, envelope.id)
+    _check_signature(receipt, root, signer)
+    return receipt
+
+
+def check_receipt(raw: bytes, envelope: Envelope | None, signers: Sequence[PublicKey]) -> Report:
+    """What a receipt shows, step by step. Without an envelope it speaks of an id, without signers of a root."""
+    receipt = parse_receipt(raw)
+    steps = [Step("envelope", "not_checked", "name the envelope, to see that the receipt is about its bytes")]
+    if envelope is not None:
+        steps = [_step("envelope", partial(_check_subject, receipt, envelope), envelope.hex_id)]
+    where = f"envelope {receipt.index} of block {receipt.height}, under a root of {receipt.size} blocks"
+    root = b""
+    try:
+        root = _tree_root(receipt, hash_from_hex(receipt.subject) or b"")
+        steps.append(Step("inclusion", "passed", where))
+    except RopewalkError as error:
+        steps.append(Step("inclusion", "failed", error.detail))
+    if not signers:
+        steps.append(Step("signature", "not_checked", f"nobody is trusted to sign for {receipt.issuer}"))
+    elif root:
+        steps.append(_signed(receipt, root, signers))
+    else:
+        steps.append(Step("signature", "not_checked", "there is no root it could be over"))
+    return Report.of(steps, entries=1)
+
+
+def _signed(receipt: CoseReceipt, root: bytes, signers: Sequence[PublicKey]) -> Step:
+    for signer in signers:
+        step = _step("signature", partial(_check_signature, receipt, root, signer), signer.did())
+        if step.status == "passed":
+            return step
+    return Step("signature", "failed", f"none of {len(signers)} trusted keys signed this root")
+
+
+def _step(name: str, check: Callable[[], None], detail: str) -> Step:
+    try:
+        check()
+    except RopewalkError as error:
+        return Step(name, "failed", error.detail)
+    return Step(name, "passed", detail)
+
+
+def _check_subject(receipt: CoseReceipt, envelope: Envelope) -> None:
     if receipt.subject != envelope.hex_id:
         raise ProofRefused(
             f"the receipt is about {receipt.subject[:64]}, not {envelope.hex_id}", step="subject"
         )
+
+
+def _tree_root(receipt: CoseReceipt, envelope_id: bytes) -> bytes:
+    """The root to which an envelope's way through its block leads."""
     try:
         header = jcs.parse_canonical(receipt.header)
         if not isinstance(header, dict):
@@ -152,13 +205,14 @@ def verify_receipt(raw: bytes, envelope: Envelope, signer: PublicKey) -> CoseRec
         raise _wrong(f"the header: {error.detail}") from error
     if type(count) is not int or height != receipt.height:
         raise ProofRefused(f"the header is of block {height}, the proof of {receipt.height}", step="height")
-    merkle.verify_inclusion(envelope.id, receipt.index, count, receipt.inner_path, root)
-    leaf = merkle.SHA256.leaf(receipt.header)
-    tree_root = _root_of(leaf, receipt.height, receipt.size, receipt.path)
+    merkle.verify_inclusion(envelope_id, receipt.index, count, receipt.inner_path, root)
+    return _root_of(merkle.SHA256.leaf(receipt.header), receipt.height, receipt.size, receipt.path)
+
+
+def _check_signature(receipt: CoseReceipt, root: bytes, signer: PublicKey) -> None:
     if receipt.alg != ALG[signer.alg]:
         raise ProofRefused(f"algorithm {receipt.alg} is not that of the {signer.alg} key", step="signature")
-    signer.verify(_preimage(receipt.protected, tree_root), receipt.signature)
-    return receipt
+    signer.verify(_preimage(receipt.protected, root), receipt.signature)
 
 
 def _root_of(leaf: bytes, index: int, size: int, path: tuple[bytes, ...]) -> bytes:

@@ -138,6 +138,21 @@ def test_stop_on_error_ends_at_the_first_refusal(ropewalk):
     assert ropewalk("ledger", "head", "--channel", "audit", "--json").json["envelopes"] == 1
 
 
+def test_a_receipt_is_verified_with_nothing_but_a_trust_file(ropewalk):
+    one = make(ropewalk, "one.json")
+    receipt = ropewalk("ledger", "append", "--channel", "audit", "--file", str(one), "--json").json
+    other = make(ropewalk, "other.json", kind="Alert")
+    assert ropewalk("ledger", "receipt", receipt["envelope_id"], "-o", "r.cose").code == 0
+    assert ropewalk("ledger", "trust", "--channel", "audit", "-o", "trust.json").code == 0
+    whole = ropewalk("verify", "r.cose", "--envelope", str(one), "--trust", "trust.json", "--json")
+    assert (whole.code, [step["status"] for step in whole.json["steps"]]) == (0, ["passed"] * 3)
+    assert ropewalk("verify", "r.cose", "--envelope", str(other), "--trust", "trust.json").code == 5
+    assert "nobody is trusted" in ropewalk("verify", "r.cose").out
+    assert ropewalk("verify", "trust.json", "--envelope", str(one)).code == 2
+    Path("r.cose").write_bytes(Path("r.cose").read_bytes()[:-9])
+    assert ropewalk("verify", "r.cose", "--trust", "trust.json").code == 8
+
+
 def test_a_coprocess_gets_each_receipt_before_it_sends_the_next_line(ropewalk, tmp_path):
     ropewalk("ledger", "create", "--channel", "audit")
     process = subprocess.Popen(

@@ -17,8 +17,9 @@ from tests.unit.ledger.making import ADA, NODE, P256, SECP, chain_of_blocks, obs
 
 from ropewalk.errors import InvalidProof, ProofRefused, RopewalkError, SigInvalid
 from ropewalk.kernel import merkle
+from ropewalk.kernel.report import Step
 from ropewalk.ledger.envelope import parse_stored
-from ropewalk.ledger.receipts import make_receipt, parse_receipt, verify_receipt
+from ropewalk.ledger.receipts import check_receipt, make_receipt, parse_receipt, verify_receipt
 from ropewalk.node.ledger import open_channel
 from ropewalk.node.publish import make_cose_receipt
 
@@ -192,3 +193,24 @@ def test_a_header_that_is_no_object_is_refused_whoever_signed_the_tree_over_it(h
     made, envelope = receipt(header=said, size=1, path=tree.inclusion(0), root=tree.root())
     with pytest.raises(InvalidProof, match="the header is no object"):
         verify_receipt(made, envelope, NODE.public)
+
+
+def test_a_report_says_what_a_receipt_shows_and_what_it_does_not():
+    raw, envelope = receipt()
+    other = observed(77)
+    whole = check_receipt(raw, envelope, [ADA.public, NODE.public])
+    assert [(step.name, step.status) for step in whole.steps] == [
+        ("envelope", "passed"),
+        ("inclusion", "passed"),
+        ("signature", "passed"),
+    ]
+    alone = check_receipt(raw, None, [])
+    assert alone.ok and [step.status for step in alone.steps] == ["not_checked", "passed", "not_checked"]
+    assert [step.status for step in check_receipt(raw, other, [NODE.public]).steps] == [
+        "failed",
+        "passed",
+        "passed",
+    ]
+    assert check_receipt(raw, envelope, [ADA.public]).first_failure == Step(
+        "signature", "failed", "none of 1 trusted keys signed this root"
+    )
