@@ -18,6 +18,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -148,9 +149,11 @@ class _Jvm:
         if self.process.stdin is not None:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()  # the gateway ends when its input does
-        if not self.keeps_archive:  # writing the archive takes seconds nobody should wait for
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(STOP_WAIT_S)
+        try:
+            # Writing the archive takes seconds nobody should wait for.
+            self.process.wait(0 if self.keeps_archive else STOP_WAIT_S)
+        except subprocess.TimeoutExpired:
+            threading.Thread(target=self.process.wait, name="ropewalk-jvm-end", daemon=True).start()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
