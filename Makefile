@@ -10,8 +10,7 @@ demo: $(READY)  ## run the main job on sample data
 	@$(BIN)/ropewalk demo
 
 test: $(READY)  ## everything that must hold, in under 15 minutes
-	$(BIN)/python -m pytest tests/pipeline  # one Spark session, which wants both cores; tests/launched runs beside others
-	$(BIN)/python -m pytest --ignore tests/pipeline --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 check: $(READY)  ## lint, types, layers, generated files
 	$(BIN)/ruff check .

@@ -1,4 +1,7 @@
-"""Two workers share the tests, a file at a time. What takes longest starts first, so that neither waits at the end."""
+"""Two workers share the tests, a file at a time; tests/pipeline stays together, because it has one Spark session.
+
+What takes longest starts first, so that neither waits at the end.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,12 @@ import signal
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 HERE = Path(__file__).parent
-LONGEST_FIRST = ("launched", "interop", "docs", "fault")
+ONE_SESSION = "tests/pipeline/"
+LONGEST_FIRST = ("pipeline", "launched", "interop", "docs", "fault")
 
 
 def pytest_configure() -> None:
@@ -16,6 +22,17 @@ def pytest_configure() -> None:
     # those that are to be interrupted would go on for ever.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class Scheduler(LoadFileScheduling):  # type: ignore[misc]  # xdist publishes no types
+    """Whole files to one worker, and all files of one session to the same."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return ONE_SESSION if nodeid.startswith(ONE_SESSION) else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduler:
+    return Scheduler(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

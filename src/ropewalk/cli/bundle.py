@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ropewalk.cli.manners import MARKS, Group, emit, parse_input, progress, say, session, write_output
 from ropewalk.cli.places import here, signing_key
+
+if TYPE_CHECKING:
+    from ropewalk.cli.verify import Asked
 
 __all__ = ["bundle", "verify_bundle_file"]
 
@@ -196,7 +199,7 @@ def compare(file: str, other: str | None, channel: str | None, output: str | Non
     emit(found.to_json(), f"ok  {found.channel}  {found.same} blocks alike, {found.alone} only on one side")
 
 
-def verify_bundle_file(path: Path | None, _ns: str | None, deep: bool, trust: str | None) -> dict[str, Any]:
+def verify_bundle_file(asked: Asked) -> dict[str, Any]:
     """What `ropewalk verify` says of a bundle. Without a trust file, whose keys these are stays unchecked."""
     from ropewalk.errors import RopewalkError
     from ropewalk.kernel.keys import PublicKey
@@ -204,9 +207,10 @@ def verify_bundle_file(path: Path | None, _ns: str | None, deep: bool, trust: st
     from ropewalk.ledger.trust import Trust, parse_trust
     from ropewalk.node.bundle import inspect_bundle, verify_bundle
 
+    path, deep = asked.path, asked.deep
     assert path is not None
-    if trust is not None:
-        report = verify_bundle(path, parse_input(trust, parse_trust), deep=deep).report
+    if asked.trust is not None:
+        report = verify_bundle(path, parse_input(asked.trust, parse_trust), deep=deep).report
     else:
         try:
             own: tuple[PublicKey, ...] = (inspect_bundle(path)[0].signer,)

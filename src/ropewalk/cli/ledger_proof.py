@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ropewalk.cli.manners import parse_input, read_input, telling
+
+if TYPE_CHECKING:
+    from ropewalk.cli.verify import Asked
 
 __all__ = ["verify_proof_file", "verify_receipt_file"]
 
 
-def verify_receipt_file(path: Path, envelope: str | None, _deep: bool, trust: str | None) -> dict[str, Any]:
+def verify_receipt_file(asked: Asked) -> dict[str, Any]:
     """The report on a COSE receipt."""
     from ropewalk.ledger.envelope import parse_wire
     from ropewalk.ledger.receipts import check_receipt
     from ropewalk.ledger.trust import parse_trust
 
-    believed = parse_input(trust, parse_trust) if trust is not None else None
-    given = parse_input(envelope, parse_wire) if envelope is not None else None
+    believed = parse_input(asked.trust, parse_trust) if asked.trust is not None else None
+    given = parse_input(asked.envelope, parse_wire) if asked.envelope is not None else None
     signers = believed.block_signers if believed is not None else ()
-    return parse_input(str(path), lambda raw: check_receipt(raw, given, signers)).to_json()
+    return parse_input(str(asked.path), lambda raw: check_receipt(raw, given, signers)).to_json()
 
 
-def verify_proof_file(path: Path, _ns: str | None, _deep: bool, trust: str | None) -> dict[str, Any]:
+def verify_proof_file(asked: Asked) -> dict[str, Any]:
     """The report on a proof: of an envelope, of a range of blocks, of one head under another, of a fork."""
     from ropewalk.errors import ProofRefused
     from ropewalk.kernel import jcs
@@ -31,8 +33,8 @@ def verify_proof_file(path: Path, _ns: str | None, _deep: bool, trust: str | Non
     from ropewalk.ledger.proof import parse_consistency, parse_proof, parse_range, verify_proof
     from ropewalk.ledger.trust import parse_trust
 
-    raw = read_input(str(path))
-    with telling(str(path)):
+    raw = read_input(str(asked.path))
+    with telling(str(asked.path)):
         value = jcs.parse(raw)
         kind = value.get("kind") if isinstance(value, dict) else None
         if kind == "fork":
@@ -42,7 +44,7 @@ def verify_proof_file(path: Path, _ns: str | None, _deep: bool, trust: str | Non
         else:
             proof = parse_proof(raw)
     if kind not in ("range", "consistency"):
-        believed = parse_input(trust, parse_trust) if trust is not None else None
+        believed = parse_input(asked.trust, parse_trust) if asked.trust is not None else None
         return (verify_fork(fork, believed) if kind == "fork" else verify_proof(proof, believed)).to_json()
     try:
         statement.verify()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,21 +13,30 @@ import click
 from ropewalk.cli.manners import MARKS, Command, emit, session
 from ropewalk.errors import Invalid, NotFound
 
-__all__ = ["KINDS", "verify"]
+__all__ = ["KINDS", "Asked", "verify"]
 
 VERIFICATION_FAILED = 5
 
 COSE_SIGN1 = b"\xd2"  # CBOR's tag 18, with which every receipt begins
 
-# kind → (module, function). The function takes (path, ns, deep, trust) and returns the report as JSON.
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be verified, and against what; each kind looks at what concerns it."""
+
+    path: Path | None  # None: the repository we stand in
+    ns: str | None = None
+    deep: bool = False
+    trust: str | None = None
+    envelope: str | None = None
+
+
+# kind → (module, function). The function takes what was asked and returns the report as JSON.
 KINDS: dict[str, tuple[str, str]] = {
     "repository": ("ropewalk.cli.verifyrepository", "verify_repository"),
     "proof": ("ropewalk.cli.ledger_proof", "verify_proof_file"),
     "bundle": ("ropewalk.cli.bundle", "verify_bundle_file"),
-    "receipt": (
-        "ropewalk.cli.ledger_proof",
-        "verify_receipt_file",
-    ),  # takes an envelope in place of a namespace
+    "receipt": ("ropewalk.cli.ledger_proof", "verify_receipt_file"),
 }
 
 
@@ -58,9 +68,8 @@ def verify(
     if envelope is not None and kind != "receipt":
         raise click.UsageError(f"--envelope goes with a receipt; {target or 'the repository'} is none")
     module, name = KINDS[kind]
-    check: Callable[[Path | None, str | None, bool, str | None], dict[str, Any]]
-    check = getattr(import_module(module), name)
-    report = check(target, envelope if kind == "receipt" else ns, deep, trust)
+    check: Callable[[Asked], dict[str, Any]] = getattr(import_module(module), name)
+    report = check(Asked(target, ns, deep, trust, envelope))
     emit(report, lambda: plain(report if steps else {**report, "steps": summed_up(report["steps"])}))
     if not report["ok"]:
         raise click.exceptions.Exit(VERIFICATION_FAILED)

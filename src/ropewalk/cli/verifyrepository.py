@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.cli.manners import counting, parse_input
@@ -10,22 +9,23 @@ from ropewalk.cli.places import here
 from ropewalk.errors import Invalid
 
 if TYPE_CHECKING:
+    from ropewalk.cli.verify import Asked
     from ropewalk.kernel.keys import PublicKey
     from ropewalk.ledger.trust import Trust
 
 __all__ = ["trusted_keys", "verify_repository"]
 
 
-def verify_repository(path: Path | None, ns: str | None, deep: bool, trust: str | None) -> dict[str, Any]:
+def verify_repository(asked: Asked) -> dict[str, Any]:
     """The report over a repository."""
     from ropewalk.node.verify import verify_repository as check
 
-    keys, believed = parse_input(trust, _trust) if trust else ([], None)
+    keys, believed = parse_input(asked.trust, _trust) if asked.trust else ([], None)
     with counting("verifying", "entries") as progress:
         return check(
-            path if path is not None else here().git_dir,
-            ns,
-            deep=deep,
+            asked.path if asked.path is not None else here().git_dir,
+            asked.ns,
+            deep=asked.deep,
             keys=keys,
             trust=believed,
             progress=progress,

@@ -50,7 +50,7 @@ from ropewalk.ledger.rules import (
 )
 from ropewalk.ledger.ticket import Forming, Receipt, Ticket
 
-__all__ = ["Blocks", "Head", "Index", "Limits", "Log", "Receipt", "Ticket", "check_time"]
+__all__ = ["Blocks", "Head", "Index", "Limits", "Log", "Receipt", "Ticket", "check_time", "check_wire"]
 
 BATCH_MAX: Final = (
     256  # so that envelopes of a long list are not all held in parsed form before the first is placed
@@ -101,7 +101,7 @@ class Log:
         """Judge one envelope, place it in a block, and return its receipt once the block is durable."""
         self._check_open()
         ticket = Ticket(awaited=True)
-        self._arrivals.append((_wire(raw), ticket))
+        self._arrivals.append((check_wire(raw), ticket))
         self._serve(ticket)
         return ticket.result()
 
@@ -112,7 +112,7 @@ class Log:
     def place_many(self, raws: Iterable[bytes]) -> list[Ticket]:
         """Judge in order and place in a block; whoever does this calls `write_placed`, maybe in another thread."""
         self._check_open()
-        arrivals = [(_wire(raw), Ticket()) for raw in raws]
+        arrivals = [(check_wire(raw), Ticket()) for raw in raws]
         try:
             for first in range(0, len(arrivals), BATCH_MAX):
                 with self._judging:
@@ -434,7 +434,7 @@ def check_time(envelope: Envelope, now_ns: int, limits: Limits) -> None:
         )
 
 
-def _wire(raw: object) -> bytes:
+def check_wire(raw: object) -> bytes:
     """What one caller submits is judged together with what others do, so only bytes may come that far."""
     if isinstance(raw, bytes):
         return raw

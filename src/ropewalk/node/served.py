@@ -1,25 +1,22 @@
-"""A ledger channel served to coroutines: a server with a thousand callers needs two threads, not a thousand.
+"""A ledger channel served to coroutines: a server with a thousand callers needs one thread, not a thousand.
 
-One thread judges what has arrived, in order; the other writes what was judged. Whoever submits while a batch is under
-way comes along with the next one: large batches cost less than hands that are never idle.
+The thread judges and writes what has arrived, in order. Whoever submits while a batch is under way comes along with
+the next one: batches grow with the load, and large ones cost less than hands that are never idle.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Final
 
-from ropewalk.errors import RopewalkError
-from ropewalk.ledger.log import Log
+from ropewalk.errors import Unavailable
+from ropewalk.ledger.log import Log, check_wire
 from ropewalk.ledger.ticket import Receipt
 
 __all__ = ["ServedLog"]
-
-BATCHES: Final = 2  # under way at most: one is judged, one is written
 
 Arrival = tuple[bytes, "asyncio.Future[Receipt]"]
 
@@ -29,62 +26,63 @@ class ServedLog:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._judge, self._writer = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self._thread = ThreadPoolExecutor(1)
         self._arrivals: list[Arrival] = []
-        self._under_way: set[asyncio.Task[None]] = set()
-        self._called = False
+        self._idle = asyncio.Event()  # nobody waits for an answer
+        self._idle.set()
 
     async def submit(self, raw: bytes) -> Receipt:
-        """Judge one envelope, place it in a block, and return its receipt once the block is durable."""
-        receipt: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self._arrivals.append((raw, receipt))
-        self._call()
+        """Judge one envelope, place it in a block, and return its receipt once the block is durable.
+
+        Whoever stops waiting learns nothing; the envelope may stand all the same.
+        """
+        loop = asyncio.get_running_loop()
+        receipt: asyncio.Future[Receipt] = loop.create_future()
+        self._arrivals.append((check_wire(raw), receipt))
+        if self._idle.is_set():
+            self._idle.clear()
+            loop.call_soon(self._let_in, loop)  # after all who are ready to submit in this turn
         return await receipt
 
-    def _call(self) -> None:
-        """Let the next batch go after all who are ready to submit in this turn."""
-        if self._arrivals and not self._called and len(self._under_way) < BATCHES:
-            self._called = True
-            asyncio.get_running_loop().call_soon(self._let_in)
-
-    def _let_in(self) -> None:
-        self._called = False
+    def _let_in(self, loop: asyncio.AbstractEventLoop) -> None:
         batch, self._arrivals = self._arrivals, []
-        task = asyncio.get_running_loop().create_task(self._see_through(batch))
-        self._under_way.add(task)
-        task.add_done_callback(partial(self._end, batch))
-        self._call()
+        try:
+            self._thread.submit(self._serve, batch, loop)
+        except RuntimeError:  # they came after the end
+            refusal = Unavailable("this channel is not served any more", advice="Open the channel again.")
+            self._answer(batch, [refusal] * len(batch), loop)
 
-    async def _see_through(self, batch: Sequence[Arrival]) -> None:
-        """Give everybody in the batch an answer."""
-        outcomes = await self._submit([raw for raw, _ in batch])
+    def _serve(self, batch: Sequence[Arrival], loop: asyncio.AbstractEventLoop) -> None:
+        """In the thread: what was taken in is written, whoever still waits."""
+        outcomes: Sequence[Receipt | BaseException]
+        try:
+            outcomes = self._log.submit_many([raw for raw, _ in batch])
+        except BaseException as error:
+            outcomes = [error] * len(batch)
+        with contextlib.suppress(RuntimeError):  # the loop was torn down: nobody waits any more
+            loop.call_soon_threadsafe(self._answer, batch, outcomes, loop)
+
+    def _answer(
+        self,
+        batch: Sequence[Arrival],
+        outcomes: Sequence[Receipt | BaseException],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """Give everybody in the batch an answer, and let the next one go after all who submit again at once."""
         for (_, receipt), outcome in zip(batch, outcomes, strict=True):
-            if receipt.done():  # the caller has gone; the envelope stands all the same
+            if receipt.done():  # the caller has gone
                 continue
             if isinstance(outcome, Receipt):
                 receipt.set_result(outcome)
             else:
                 receipt.set_exception(outcome)
+        loop.call_soon(self._go_on, loop)
 
-    def _end(self, batch: Sequence[Arrival], task: asyncio.Task[None]) -> None:
-        """However a batch ended, nobody waits for it any more; the next one may go."""
-        for _, receipt in batch:
-            receipt.cancel()  # nothing happens to who has an answer
-        self._under_way.discard(task)
-        self._call()
-
-    async def _submit(self, raws: list[bytes]) -> Sequence[Receipt | Exception]:
-        try:
-            return await asyncio.wrap_future(await asyncio.wrap_future(self._judge.submit(self._place, raws)))
-        except Exception as error:
-            return [error] * len(raws)
-
-    def _place(self, raws: list[bytes]) -> Future[list[Receipt | RopewalkError]]:
-        """In the judge's thread. Hands on to the writer's itself: what was placed is written, whoever still waits.
-
-        If nobody does the writer may be told not to begin; then what comes next is written with it, or the end is.
-        """
-        return self._writer.submit(self._log.write_placed, self._log.place_many(raws))
+    def _go_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._arrivals:
+            self._let_in(loop)
+        else:
+            self._idle.set()
 
     async def __aenter__(self) -> ServedLog:
         return self
@@ -92,8 +90,8 @@ class ServedLog:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        while self._under_way or self._arrivals:
-            await asyncio.gather(asyncio.sleep(0), *self._under_way, return_exceptions=True)
-        self._judge.shutdown()
-        self._writer.submit(self._log.write_placed, [])  # what a cancelled batch had placed
-        self._writer.shutdown()
+        try:
+            while not self._idle.is_set():  # somebody may come again before this one is woken
+                await self._idle.wait()
+        finally:
+            self._thread.shutdown()

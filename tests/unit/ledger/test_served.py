@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 from tests.unit.ledger.making import command, observed, opened
 
-from ropewalk.errors import DigestMismatch, InvalidJson, Replayed
+from ropewalk.errors import DigestMismatch, InvalidEnvelope, InvalidJson, Replayed, Unavailable
 from ropewalk.kernel import jcs
-from ropewalk.ledger.ticket import Receipt, Ticket
+from ropewalk.ledger.ticket import Receipt
 from ropewalk.node.ledger import verify_blocks
 from ropewalk.node.served import ServedLog
 from ropewalk.stores.segmentwriter import Files
@@ -70,47 +71,53 @@ def test_what_is_submitted_first_is_judged_first_also_across_batches(tmp_path):
     assert verify_blocks(tmp_path, "ea.core", deep=True).ok
 
 
-def test_a_batch_that_is_cancelled_before_it_began_leaves_nobody_waiting(tmp_path):
-    async def main(log) -> Receipt:
+def test_a_wrong_argument_harms_no_other_caller(tmp_path):
+    async def main(log) -> list[object]:
         async with ServedLog(log) as served:
-            gone = asyncio.create_task(served.submit(observed(1).raw))
-            while not served._under_way:
-                await asyncio.sleep(0)
-            for each in served._under_way:
-                each.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await gone
-            return await served.submit(observed(2).raw)
+            wrong: Any = "text"
+            given = (observed(1).raw, wrong, observed(2).raw)
+            return list(await asyncio.gather(*map(served.submit, given), return_exceptions=True))
 
     with opened(tmp_path) as ledger:
-        assert not asyncio.run(main(ledger.log)).replayed
+        assert [type(each) for each in asyncio.run(main(ledger.log))] == [Receipt, InvalidEnvelope, Receipt]
 
 
-def test_what_was_taken_in_is_written_though_the_loop_is_torn_down(tmp_path, monkeypatch):
-    async def main(log) -> None:
+def test_what_goes_wrong_as_a_whole_is_told_to_everybody_and_the_next_batch_goes(tmp_path, monkeypatch):
+    async def main(log) -> tuple[list[object], Receipt]:
         async with ServedLog(log) as served:
-            task = asyncio.create_task(served.submit(observed(1).raw))
-            await asyncio.to_thread(judging.wait, 120)
-            for each in (task, *served._under_way):
-                each.cancel()
-            cancelled.set()
+            with monkeypatch.context() as patch:
+                patch.setattr(log, "submit_many", lambda raws: 1 // 0)
+                lost = await asyncio.gather(
+                    *(served.submit(observed(i).raw) for i in range(3)), return_exceptions=True
+                )
+            return list(lost), await served.submit(observed(9).raw)
 
-    judging, cancelled = threading.Event(), threading.Event()
     with opened(tmp_path) as ledger:
-        place_many = ledger.log.place_many
-
-        def place_late(raws: list[bytes]) -> list[Ticket]:
-            judging.set()
-            cancelled.wait(120)
-            placed: list[Ticket] = place_many(raws)
-            return placed
-
-        monkeypatch.setattr(ledger.log, "place_many", place_late)
-        asyncio.run(main(ledger.log))
-        assert ledger.log.submit(observed(1).raw).replayed
+        lost, receipt = asyncio.run(main(ledger.log))
+        assert [type(each) for each in lost] == [ZeroDivisionError] * 3
+        assert not receipt.replayed
 
 
-def test_what_was_placed_is_written_though_its_batch_is_cancelled_in_line_for_the_writer(tmp_path):
+def test_the_end_waits_for_all_who_came_and_refuses_who_comes_later(tmp_path):
+    async def main(log) -> tuple[Receipt, object]:
+        async with ServedLog(log) as served:
+            early = asyncio.create_task(served.submit(observed(1).raw))
+            await asyncio.sleep(0)
+        assert early.done()
+        with pytest.raises(Unavailable, match="not served any more"):
+            await served.submit(observed(2).raw)
+        with pytest.raises(
+            Unavailable, match="not served any more"
+        ):  # nor is anybody left waiting after that
+            await served.submit(observed(3).raw)
+        return await early, served
+
+    with opened(tmp_path) as ledger:
+        assert not asyncio.run(main(ledger.log))[0].replayed
+        assert ledger.log.head.envelopes == 1
+
+
+def test_what_was_taken_in_is_written_though_its_callers_and_the_loop_have_gone(tmp_path):
     class Slow(Files):
         writing, go_on = threading.Event(), threading.Event()
         armed = False
@@ -121,22 +128,49 @@ def test_what_was_placed_is_written_though_its_batch_is_cancelled_in_line_for_th
                 self.go_on.wait(120)
             super().sync(fd)
 
-    async def main(log) -> None:
-        async with ServedLog(log) as served:
-            callers = [asyncio.create_task(served.submit(observed(1).raw))]
-            await asyncio.to_thread(files.writing.wait, 120)
-            callers.append(asyncio.create_task(served.submit(observed(2).raw)))
-            while not log._forming:  # until the second batch is placed; then it gets in line
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.01)
-            for each in served._under_way:
-                each.cancel()
-            await asyncio.gather(*callers, return_exceptions=True)
-            files.go_on.set()
+    async def main(served) -> None:
+        asyncio.get_running_loop().create_task(served.submit(observed(1).raw))  # nobody will wait for it
+        await asyncio.to_thread(files.writing.wait, 120)
 
     files = Slow()
     with opened(tmp_path, files=files) as ledger:
         files.armed = True
-        asyncio.run(main(ledger.log))
-        assert ledger.log.head.envelopes == 2
-        assert ledger.log.submit(observed(2).raw).replayed
+        served = ServedLog(ledger.log)
+        asyncio.run(main(served))  # the loop is closed while the block is being written
+        files.go_on.set()
+        served._thread.shutdown()
+        assert ledger.log.submit(observed(1).raw).replayed
+
+
+def test_an_end_that_is_cancelled_leaves_nobody_waiting(tmp_path):
+    async def main(log) -> list[object]:
+        served = ServedLog(log)
+        callers: list[asyncio.Task[Receipt]] = []
+
+        async def serve() -> None:
+            async with served:
+                callers.append(asyncio.create_task(served.submit(observed(1).raw)))
+                await asyncio.to_thread(judging.wait, 120)
+                callers.append(asyncio.create_task(served.submit(observed(2).raw)))
+                await asyncio.sleep(0)
+
+        serving = asyncio.create_task(serve())
+        while len(callers) < 2:
+            await asyncio.sleep(0.01)
+        serving.cancel()
+        go_on.set()
+        await asyncio.gather(serving, return_exceptions=True)
+        return list(await asyncio.wait_for(asyncio.gather(*callers, return_exceptions=True), 120))
+
+    judging, go_on = threading.Event(), threading.Event()
+    with opened(tmp_path) as ledger:
+        submit_many = ledger.log.submit_many
+
+        def late(raws: list[bytes]) -> object:
+            judging.set()
+            go_on.wait(120)
+            return submit_many(raws)
+
+        ledger.log.submit_many = late
+        first, second = asyncio.run(main(ledger.log))
+    assert isinstance(first, Receipt) and isinstance(second, Receipt | Unavailable)
