@@ -249,15 +249,17 @@ def read(channel: str, start: int, end: int | None) -> None:
 )
 def head(channel: str, note: bool, host: str) -> None:
     """Print where the channel ends."""
-    from ropewalk.ledger.proof import signed_head
+    from ropewalk.ledger.proof import head_signer, signed_head
     from ropewalk.node.ledger import open_channel
 
     with open_channel(here().home, channel) as reading:
         found = reading.head()
         if note:
             size, root = reading.header_head()
-            text = signed_head(host, channel, size, root, signing_key(reading.settings.key)).decode()
-            emit({"note": text}, text.rstrip("\n"))
+            key = signing_key(reading.settings.key)
+            text = signed_head(host, channel, size, root, key).decode()
+            vkey = head_signer(host, channel, key).verifier.to_text()
+            emit({"note": text, "vkey": vkey}, text.rstrip("\n"))
             return
     empty = found.height == 0
     emit(
@@ -399,6 +401,9 @@ def _certificate(raw: bytes) -> str:
 def trust(channel: str, output: str, roots: tuple[str, ...]) -> None:
     """Write the trust file of a channel: what a verifier must believe, and why it matters.
 
+    It names keys in hex, reports name them as did:key; what is said beside it shows both. A did:key may be written into
+    the file too.
+
     Whose evidence the channel believes (`ledger evidence set`) goes into it too.
     """
     from dataclasses import replace
@@ -408,10 +413,10 @@ def trust(channel: str, output: str, roots: tuple[str, ...]) -> None:
     known = channel_trust(here().home, channel)
     made = replace(known, roots=(*known.roots, *(parse_input(root, _certificate) for root in roots)))
     write_output(output, made.to_bytes() + (b"\n" if output == "-" else b""))
+    if output != "-" and session().json:
+        emit_line({"path": output, "trust": json.loads(made.to_bytes()), "why": made.explain()})
+        return
+    for line in made.explain():
+        say(f"trusts {line}")
     if output != "-":
-        if session().json:
-            emit_line({"path": output, "trust": json.loads(made.to_bytes()), "why": made.explain()})
-        else:
-            for line in made.explain():
-                say(f"trusts {line}")
-            click.echo(f"ok  {output}")
+        click.echo(f"ok  {output}")

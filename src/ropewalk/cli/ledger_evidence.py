@@ -177,9 +177,14 @@ def _write(output: str, made: dict[str, Any]) -> None:
 @click.option("--channel", metavar="C", help="Judge as this channel would.")
 @click.option("--trust", metavar="F", help="Judge by a trust file.")
 @click.option("--at", metavar="TIME", help="RFC 3339 in UTC; default: now.")
-@click.option("--nonce", metavar="HEX", help="The nonce you had asked for; evidence without it fails.")
+@click.option(
+    "--nonce", metavar="HEX", help="The nonce you had asked for; only evidence that holds and has it will do."
+)
 def check(file: str, channel: str | None, trust: str | None, at: str | None, nonce: str | None) -> None:
-    """Say whether an envelope's evidence holds: passed, failed or not checked, and why. Exit 5 if it failed."""
+    """Say whether an envelope's evidence holds: passed, failed or not checked, and why. Exit 5 if it failed.
+
+    With --nonce the exit code is 0 only if it passed: an answer that nobody could check is no answer.
+    """
     from ropewalk.cli.ledger_channel import now_text
     from ropewalk.ledger.envelope import parse_wire
     from ropewalk.ledger.evidencecheck import EvidenceTally
@@ -199,7 +204,7 @@ def check(file: str, channel: str | None, trust: str | None, at: str | None, non
         {"envelope_id": one.hex_id, "status": status, "detail": detail, "at": at or now_text()},
         f"{MARKS[status]} {detail or status}",
     )
-    if status == "failed":
+    if status == "failed" or (nonce is not None and status != "passed"):
         raise click.exceptions.Exit(VERIFICATION_FAILED)
 
 

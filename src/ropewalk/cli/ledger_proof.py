@@ -26,30 +26,20 @@ def verify_receipt_file(asked: Asked) -> dict[str, Any]:
 
 def verify_proof_file(asked: Asked) -> dict[str, Any]:
     """The report on a proof: of an envelope, of a range of blocks, of one head under another, of a fork."""
-    from ropewalk.errors import ProofRefused
     from ropewalk.kernel import jcs
-    from ropewalk.kernel.report import Report, Step
     from ropewalk.ledger.fork import parse_fork, verify_fork
-    from ropewalk.ledger.proof import parse_consistency, parse_proof, parse_range, verify_proof
+    from ropewalk.ledger.proof import Proof, parse_consistency, parse_proof, parse_range, verify_proof
     from ropewalk.ledger.trust import parse_trust
 
     raw = read_input(str(asked.path))
     with telling(str(asked.path)):
         value = jcs.parse(raw)
         kind = value.get("kind") if isinstance(value, dict) else None
-        if kind == "fork":
-            fork = parse_fork(raw)
-        elif kind == "range" or kind == "consistency":
-            statement = parse_range(raw) if kind == "range" else parse_consistency(raw)
-        else:
-            proof = parse_proof(raw)
-    if kind not in ("range", "consistency"):
-        believed = parse_input(asked.trust, parse_trust) if asked.trust is not None else None
-        return (verify_fork(fork, believed) if kind == "fork" else verify_proof(proof, believed)).to_json()
-    try:
-        statement.verify()
-        step = Step(kind, "passed")
-    except ProofRefused as error:
-        step = Step(kind, "failed", error.detail)
-    signed = Step("signed_head", "not_checked", "compare the root with a signed head of the channel")
-    return Report.of((step, signed), entries=1).to_json()
+        if kind == "range":
+            return parse_range(raw).report().to_json()
+        if kind == "consistency":
+            return parse_consistency(raw).report().to_json()
+        found = parse_fork(raw) if kind == "fork" else parse_proof(raw)
+    believed = parse_input(asked.trust, parse_trust) if asked.trust is not None else None
+    report = verify_proof(found, believed) if isinstance(found, Proof) else verify_fork(found, believed)
+    return report.to_json()

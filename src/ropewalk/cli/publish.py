@@ -73,7 +73,11 @@ def receipt(envelope_id: str, output: str, channel: str | None, form: str, host:
 @click.option("-o", "--output", required=True, metavar="DIR", help="The folder to publish.")
 @host_option
 def tiles(channel: str, output: str, host: str) -> None:
-    """Write the header tree as a C2SP tiled log: checkpoint, hash tiles, entries. Running it again adds what is new."""
+    """Write the header tree as a C2SP tiled log: checkpoint, hash tiles, entries. Running it again adds what is new.
+
+    It also prints the log's verifier key (vkey). Give that to readers another way than the folder: with it any client
+    of C2SP logs checks the checkpoint.
+    """
     from ropewalk.node.ledger import open_channel
     from ropewalk.node.publish import publish_tiles
 
@@ -81,5 +85,6 @@ def tiles(channel: str, output: str, host: str) -> None:
         done = publish_tiles(reading, signing_key(reading.settings.key), host, Path(output))
     emit(
         {"channel": channel, **done.to_json()},
-        f"ok  {channel}  size={done.size} root={done.root.hex()}  {done.written} files written, {done.kept} kept",
+        f"ok  {channel}  size={done.size} root={done.root.hex()}  {done.written} files written, {done.kept} kept\n"
+        f"check {done.folder / 'checkpoint'} with the vkey {done.vkey}",
     )

@@ -260,7 +260,7 @@ def check_signature(record: BlockRecord, signers: Iterable[PublicKey] | None = N
         )
     if signers is not None and record.signer not in tuple(signers):
         raise SigInvalid(
-            f"block {record.height}: signer {record.signer.raw.hex()[:16]}… is not trusted",
+            f"block {record.height}: signer {record.signer.did()} is not trusted",
             height=record.height,
         )
     try:

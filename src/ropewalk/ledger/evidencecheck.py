@@ -63,7 +63,11 @@ class EvidenceTally:
         status, detail = check_binding(envelope)
         if status == "failed":
             return status, detail
-        return "not_checked", f"{detail or 'it speaks of this envelope'}; nobody is trusted to vouch for it"
+        asked = "" if nonce is None else ", nor for the nonce"
+        return (
+            "not_checked",
+            f"{detail or 'it speaks of this envelope'}; nobody is trusted to vouch for it{asked}",
+        )
 
     def look(self, envelope: Envelope, height: int, index: int, at_ns: int) -> None:
         """Judge the evidence of an envelope, if it has any."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ropewalk.errors import Invalid, RopewalkError
+from ropewalk.errors import Invalid
 from ropewalk.kernel import jcs
 from ropewalk.kernel.report import Report, Step
-from ropewalk.ledger.block import Fork, check_signature, parse_record
+from ropewalk.ledger.block import BlockRecord, Fork, check_signature, parse_record
+from ropewalk.ledger.steps import compared, short, signer_step
 from ropewalk.ledger.trust import Trust
 
 __all__ = ["parse_fork", "verify_fork"]
@@ -35,28 +36,33 @@ def verify_fork(fork: Fork, trust: Trust | None = None) -> Report:
     """Whether this proves that somebody sealed two histories. It holds if every step does."""
     ours, theirs = fork.ours, fork.theirs
     steps = [
-        _step("same_place", ours.header.channel == theirs.header.channel and ours.height == theirs.height),
-        _step("two_blocks", ours.hash != theirs.hash),
-        _sealed("first_signature", fork, first=True),
-        _sealed("second_signature", fork, first=False),
-        _step("same_signer", ours.signer == theirs.signer),
+        _alike("same_place", _place(ours), _place(theirs)),
+        Step(
+            "two_blocks",
+            "passed" if ours.hash != theirs.hash else "failed",
+            f"{short(ours.hash)} and {short(theirs.hash)}",
+        ),
+        _sealed("first_signature", ours),
+        _sealed("second_signature", theirs),
+        _alike("same_signer", ours.signer.did(), theirs.signer.did()),
     ]
     if trust is None:
         steps.append(
             Step("signer", "not_checked", f"no trust file: sealed by {ours.signer.did()}, whoever that is")
         )
     else:
-        steps.append(_step("signer", ours.signer in trust.block_signers))
+        steps.append(signer_step("signer", ours, trust))
     return Report.of(steps, entries=2)
 
 
-def _step(name: str, holds: bool) -> Step:
-    return Step(name, "passed" if holds else "failed")
+def _place(block: BlockRecord) -> str:
+    return f"height {block.height} of {block.header.channel}"
 
 
-def _sealed(name: str, fork: Fork, *, first: bool) -> Step:
-    try:
-        check_signature(fork.ours if first else fork.theirs)
-    except RopewalkError as error:
-        return Step(name, "failed", error.detail)
-    return Step(name, "passed")
+def _alike(name: str, one: str, other: str) -> Step:
+    return Step(name, "passed", one) if one == other else Step(name, "failed", f"{one}, and {other}")
+
+
+def _sealed(name: str, block: BlockRecord) -> Step:
+    said = f"block {short(block.hash)}, sealed by {block.signer.did()}"
+    return compared(name, said, lambda: check_signature(block))

@@ -21,6 +21,7 @@ from ropewalk.ledger.block import BlockRecord, check_signature, parse_record
 from ropewalk.ledger.envelope import Envelope, parse_stored
 from ropewalk.ledger.evidencecheck import EvidenceTally
 from ropewalk.ledger.rules import Context, rule_1_canonical_hash, rule_2_signature_scope
+from ropewalk.ledger.steps import compared, short, signer_step
 from ropewalk.ledger.trust import Trust
 
 __all__ = [
@@ -91,34 +92,41 @@ def parse_proof(raw: bytes) -> Proof:
 def verify_proof(proof: Proof, trust: Trust | None = None) -> Report:
     """Every step of a proof, offline. Without a trust file, who sealed the block stays unchecked."""
     block, envelope = proof.block, proof.envelope
-    steps = [_step("envelope_hash", lambda: _check_id(proof))]
-    for name, rule in (
-        ("payload_hash", rule_1_canonical_hash),
-        ("envelope_signature", rule_2_signature_scope),
+    header, signer = block.header, block.signer.did()
+    steps = [
+        compared(
+            "envelope_hash", f"id {short(envelope.id)} in block {block.height}", lambda: _check_id(proof)
+        )
+    ]
+    signed = len(envelope.fields["signature"]["signed_fields"])
+    for name, rule, said in (
+        ("payload_hash", rule_1_canonical_hash, f"payload {envelope.value['payload_hash'][:16]}…"),
+        (
+            "envelope_signature",
+            rule_2_signature_scope,
+            f"{signed} fields, by {envelope.public_key.did()}",
+        ),
     ):
         finding = rule(envelope, Context())
-        steps.append(Step(name, finding.status, finding.detail))
+        steps.append(Step(name, finding.status, finding.detail or said))
     steps.append(
-        _step(
+        compared(
             "merkle_path",
+            f"envelope {proof.index} among {header.envelope_count}, under root {short(header.merkle_root)}",
             lambda: merkle.verify_inclusion(
-                envelope.id, proof.index, block.header.envelope_count, proof.path, block.header.merkle_root
+                envelope.id, proof.index, header.envelope_count, proof.path, header.merkle_root
             ),
         )
     )
-    steps.append(_step("block_signature", lambda: check_signature(block)))
+    sealed = f"block {block.height} {short(block.hash)} of {header.channel}, sealed by {signer}"
+    steps.append(compared("block_signature", sealed, lambda: check_signature(block)))
     if trust is None:
-        steps.append(Step("block_signer", "not_checked", "no trust file: any key could have sealed this"))
+        why = f"no trust file: sealed by {signer}, whoever that is"
+        steps.append(Step("block_signer", "not_checked", why))
         steps.append(Step("policy_hash", "not_checked", "no trust file"))
     else:
-        steps.append(_step("block_signer", lambda: check_signature(block, trust.block_signers)))
-        if trust.policy_hash is None:
-            steps.append(Step("policy_hash", "not_checked", "the trust file pins no policy"))
-        else:
-            same = block.header.policy_hash == trust.policy_hash
-            steps.append(
-                Step("policy_hash", "passed" if same else "failed", "" if same else "another policy")
-            )
+        steps.append(signer_step("block_signer", block, trust))
+        steps.append(_policy_step(header.policy_hash, trust.policy_hash))
     if "attestation_evidence" in envelope.value:
         tally = EvidenceTally(trust)
         tally.look(envelope, proof.height, proof.index, block.header.timestamp_ns)
@@ -140,6 +148,14 @@ class RangeStatement:
     def verify(self) -> None:
         """Raise unless the blocks stand there under the root."""
         merkle.verify_range(self.block_hashes, self.start, self.size, self.proof, self.root, merkle.RANGE)
+
+    def report(self) -> Report:
+        """The same in steps. Nobody has signed the root: that is left to whoever asks."""
+        last = self.start + len(self.block_hashes) - 1
+        said = (
+            f"blocks {self.start}–{last} among {self.size} of {self.channel}, under root {short(self.root)}"
+        )
+        return Report.of([compared("range", said, self.verify), _unsigned(self.root, self.size)], entries=1)
 
     def to_bytes(self) -> bytes:
         """The statement as a file."""
@@ -185,6 +201,16 @@ class Consistency:
     def verify(self) -> None:
         """Raise unless it does."""
         merkle.verify_consistency(self.old, self.new, self.path, self.old_root, self.new_root, merkle.RANGE)
+
+    def report(self) -> Report:
+        """The same in steps. Nobody has signed the roots: that is left to whoever asks."""
+        said = (
+            f"{self.old} blocks of {self.channel} under root {short(self.old_root)}, "
+            f"{self.new} under root {short(self.new_root)}"
+        )
+        return Report.of(
+            [compared("consistency", said, self.verify), _unsigned(self.new_root, self.new)], entries=1
+        )
 
     def to_bytes(self) -> bytes:
         """The proof as a file."""
@@ -243,12 +269,21 @@ def _check_id(proof: Proof) -> None:
         raise InvalidProof(f"the block has height {proof.block.height}, the proof says {proof.height}")
 
 
-def _step(name: str, act: Any) -> Step:
-    try:
-        act()
-    except RopewalkError as error:
-        return Step(name, "failed", error.detail)
-    return Step(name, "passed")
+def _policy_step(have: bytes | None, pinned: bytes | None) -> Step:
+    if pinned is None:
+        return Step("policy_hash", "not_checked", "the trust file pins no policy")
+    if have == pinned:
+        return Step("policy_hash", "passed", f"policy {short(pinned)}, as pinned")
+    got = "none" if have is None else short(have)
+    return Step(
+        "policy_hash", "failed", f"another policy: the trust file pins {short(pinned)}, the block has {got}"
+    )
+
+
+def _unsigned(root: bytes, size: int) -> Step:
+    """The outer tree is not the one heads are signed over; where its root is found elsewhere, is said."""
+    where = f"another proof about {size} blocks" + (f", or a bundle of blocks 0–{size - 1}" if size else "")
+    return Step("signed_head", "not_checked", f"nobody signed root {short(root)}: compare it with {where}")
 
 
 def _members(raw: bytes, names: set[str], what: str) -> dict[str, Any]:

@@ -4,6 +4,8 @@
      "roots":["<PEM>"…],
      "evidence":{"keys":[{identity}…],"builders":["<id>"…],"pcrs":{"0":["<hex>"…]},"max_age_s":n|null}}
 
+An identity is `{"identity_type","public_key"}`, as we write it, or the text of a did:key, as reports name it.
+
 `evidence` may be left out. Roots alone say under whom evidence must be signed; `evidence` also says by which builder
 and of which measurement, so that it can be believed.
 """
@@ -52,7 +54,7 @@ class EvidencePins:
 
     def explain(self) -> list[str]:
         """What is believed, one line each."""
-        lines = [f"provenance signed by {key.did()}" for key in self.keys]
+        lines = [f"provenance signed by {_both(key)}" for key in self.keys]
         lines += [f"builder {builder}" for builder in self.builders]
         lines += [f"PCR{number} {text[:16]}…" for number, texts in self.pcrs.items() for text in texts]
         return [*lines, f"evidence at most {self.max_age_s} s old"] if self.max_age_s is not None else lines
@@ -114,8 +116,8 @@ class Trust:
 
     def explain(self) -> list[str]:
         """What is trusted and why it matters, one line each."""
-        lines = [f"blocks sealed by {key.did()}" for key in self.block_signers]
-        lines += [f"bundles signed by {key.did()}" for key in self.bundle_signers]
+        lines = [f"blocks sealed by {_both(key)}" for key in self.block_signers]
+        lines += [f"bundles signed by {_both(key)}" for key in self.bundle_signers]
         lines.append(
             f"policy {self.policy_hash.hex()}"
             if self.policy_hash is not None
@@ -162,9 +164,16 @@ def _identities(value: Any, name: str, wrong: Callable[[str], Invalid]) -> tuple
     if not isinstance(value, list):
         raise wrong(f"{name} is a list of identities")
     try:
-        return tuple(PublicKey.from_json(identity) for identity in value)
+        return tuple(
+            PublicKey.from_did(each) if isinstance(each, str) else PublicKey.from_json(each) for each in value
+        )
     except InvalidKey as error:
         raise wrong(f"{name}: {error.detail}") from error
+
+
+def _both(key: PublicKey) -> str:
+    """The key as reports name it and as files hold it, so that a person can compare the two."""
+    return f"{key.did()} ({key.alg} {key.raw.hex()})"
 
 
 def _wrong(what: str) -> Invalid:

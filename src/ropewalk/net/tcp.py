@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 
 from ropewalk.errors import Unavailable, Usage
 from ropewalk.net.pipe import Accept
@@ -49,10 +50,14 @@ async def connect_tcp(host: str, port: int, *, timeout_s: float) -> TcpPipe:
             reader, writer = await asyncio.open_connection(host, port, limit=CHUNK_BYTES)
     except TimeoutError as error:
         raise Unavailable(f"tcp://{host}:{port} does not answer within {timeout_s:g} s") from error
+    except socket.gaierror as error:
+        raise Unavailable(
+            f"tcp://{host}:{port}: {error.strerror}", advice="Check the name of the host."
+        ) from error
     except OSError as error:
         raise Unavailable(f"tcp://{host}:{port}: {error.strerror or error}") from error
     except UnicodeError as error:
-        raise Usage(f"{host[:80]!r} is no name of a host") from error
+        raise Usage(f"{host[:80]!r} is no name of a host", advice="Write tcp://HOST:PORT.") from error
     return TcpPipe(reader, writer)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from socket import gaierror
 
 import websockets.asyncio.client as client
 import websockets.asyncio.server as server
@@ -80,6 +81,8 @@ async def connect_websocket(url: str, *, timeout_s: float) -> WebSocketPipe:
         raise Unavailable(f"{url} does not answer within {timeout_s:g} s") from error
     except InvalidHandshake as error:
         raise Unavailable(f"{url} is no WebSocket: {error}") from error
+    except gaierror as error:
+        raise Unavailable(f"{url}: {error.strerror}", advice="Check the name of the host.") from error
     except (OSError, EOFError) as error:
         raise Unavailable(f"{url}: {getattr(error, 'strerror', None) or error}") from error
     return WebSocketPipe(socket, url)

@@ -90,7 +90,9 @@ def create_channel(
     folder = home / FOLDER / check_channel_name(channel)
     if (folder / "channel.json").exists():
         raise Conflict(
-            f'channel "{channel}" exists already', channel=channel, advice="Append to it, or choose another."
+            f'channel "{channel}" exists already',
+            channel=channel,
+            advice="Append to it as it is, for a channel keeps its key and its policy; or choose another name.",
         )
     settings: dict[str, Any] = {
         "version": 1,

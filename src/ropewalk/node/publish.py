@@ -11,7 +11,7 @@ from ropewalk.errors import NotFound
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block import parse_record
-from ropewalk.ledger.proof import signed_head
+from ropewalk.ledger.proof import head_signer, signed_head
 from ropewalk.ledger.receipts import make_receipt
 from ropewalk.ledger.tiles import TlogProof, encode_entries, hash_tile, tile_path, tiles_of
 from ropewalk.node.ledger import Channel
@@ -22,13 +22,14 @@ __all__ = ["Published", "make_cose_receipt", "make_tlog_proof", "publish_tiles"]
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What was written: how many headers the head covers, and how many files are new."""
+    """What was written: how many headers the head covers, how many files are new, and the key that checks the head."""
 
     folder: Path
     size: int
     root: bytes
     written: int
     kept: int
+    vkey: str
 
     def to_json(self) -> dict[str, Any]:
         """As `ledger tiles` prints it."""
@@ -38,6 +39,7 @@ class Published:
             "root": self.root.hex(),
             "written": self.written,
             "kept": self.kept,
+            "vkey": self.vkey,
         }
 
 
@@ -100,7 +102,8 @@ def publish_tiles(channel: Channel, key: SigningKey, host: str, folder: Path) ->
         _write(folder / "checkpoint", head)
     except OSError as error:
         raise unavailable(error, f"tiles of {channel.settings.channel}") from error
-    return Published(folder, tree.size, tree.root(), written, kept)
+    vkey = head_signer(host, channel.settings.channel, key).verifier.to_text()
+    return Published(folder, tree.size, tree.root(), written, kept, vkey)
 
 
 def _write(path: Path, raw: bytes) -> None:

@@ -42,13 +42,14 @@ def profile_of(url: str) -> ProfileName:
     >>> profile_of("ws://127.0.0.1:8080"), profile_of("tcp://127.0.0.1:8080")
     ('v0.13', 'v0.6')
     """
-    scheme = url.partition(":")[0].lower()
+    scheme = url.partition(":")[0].lower() if isinstance(url, str) else ""
     if scheme in ("ws", "wss"):
         return "v0.13"
     if scheme == "tcp":
         return "v0.6"
     raise Usage(
-        f"{url!r} is no address of a peer", advice="Write ws://HOST:PORT (v0.13) or tcp://HOST:PORT (v0.6)."
+        f"{url!r:.80} is no address of a peer",
+        advice="Write ws://HOST:PORT (v0.13) or tcp://HOST:PORT (v0.6).",
     )
 
 

@@ -1,0 +1,151 @@
+"""What files, reports and advice say, so that a person can compare: keys in both spellings, heights, roots, signers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.ledger.attesting import attested, dsse
+from tests.unit.ledger.calling import make
+from tests.unit.ledger.making import ADA, NODE, observed, opened
+
+from ropewalk.errors import Conflict, Invalid
+from ropewalk.kernel import note, schema
+from ropewalk.kernel.report import Report
+from ropewalk.ledger.block import Fork
+from ropewalk.ledger.fork import verify_fork
+from ropewalk.ledger.policy import STRICT
+from ropewalk.ledger.proof import verify_proof
+from ropewalk.ledger.trust import Trust, parse_trust
+from ropewalk.node.ledger import Channel, create_channel, open_channel
+
+TRUST = Trust((NODE.public,), (ADA.public,))
+
+
+@pytest.fixture(scope="module")
+def channel(tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    with opened(home) as ledger:
+        for number in range(4):
+            ledger.log.submit(observed(number).raw)
+    with open_channel(home, "ea.core") as reading:
+        yield reading
+
+
+def test_a_trust_file_takes_a_key_as_did_key_or_as_hex():
+    written = json.loads(TRUST.to_bytes())
+    assert written["block_signers"] == [NODE.public.to_json()], "written as it always was"
+    value = {**written, "block_signers": [NODE.public.did()], "bundle_signers": [ADA.public.did()]}
+    value["evidence"] = {"keys": [ADA.public.did()]}
+    schema.validate("ledger/trust", written)
+    schema.validate("ledger/trust", value)
+    read = parse_trust(json.dumps(value).encode())
+    assert replace(read, evidence=None) == TRUST
+    assert read.evidence is not None and read.evidence.keys == (ADA.public,)
+    for wrong in ("did:key:z6Mk", "did:web:example.org", NODE.public.raw.hex(), 7):
+        with pytest.raises(Invalid, match="trust file: block_signers"):
+            parse_trust(json.dumps({**written, "block_signers": [wrong]}).encode())
+
+
+def test_the_explanation_of_a_trust_file_names_keys_as_the_file_and_as_reports_do():
+    said = "\n".join(TRUST.explain())
+    for key in (NODE.public, ADA.public):
+        assert key.did() in said and key.raw.hex() in said
+
+
+def test_whoever_prints_a_trust_file_is_told_the_same_keys_as_did_key(ropewalk):
+    assert ropewalk("ledger", "create", "--channel", "audit", "--key", "ada").code == 0
+    printed = ropewalk("ledger", "trust", "--channel", "audit")
+    signer = parse_trust(printed.out.encode()).block_signers[0]
+    assert signer.did() in printed.err and signer.raw.hex() in printed.err
+    answer = ropewalk("ledger", "trust", "--channel", "audit", "-o", "trust.json", "--json").json
+    assert any(signer.did() in line and signer.raw.hex() in line for line in answer["why"])
+
+
+def said(report: Report) -> dict[str, str]:
+    assert all(step.detail for step in report.steps), report
+    return {step.name: step.detail for step in report.steps}
+
+
+def test_every_step_of_a_proof_says_what_was_compared(channel: Channel):
+    proof = channel.prove(observed(2).id)
+    header, trust = proof.block.header, replace(TRUST, policy_hash=STRICT.hash)
+    for believed in (None, TRUST, trust, Trust((ADA.public,), ())):
+        told = said(verify_proof(proof, believed))
+        assert proof.envelope.hex_id[:16] in told["envelope_hash"] and "block 2" in told["envelope_hash"]
+        assert header.merkle_root.hex()[:16] in told["merkle_path"]
+        assert ADA.public.did() in told["envelope_signature"]
+        assert NODE.public.did() in told["block_signature"] and NODE.public.did() in told["block_signer"]
+    assert STRICT.hash.hex()[:16] in said(verify_proof(proof, trust))["policy_hash"]
+    wrong = said(verify_proof(replace(proof, index=1)))
+    assert "envelope 1 among 1" in wrong["merkle_path"]
+
+
+def test_every_step_about_ranges_and_consistency_says_what_was_compared(channel: Channel):
+    statement = channel.prove_range(1, 3)
+    told = said(statement.report())
+    root = statement.root.hex()[:16]
+    assert "among 4 of ea.core" in told["range"] and root in told["range"] and root in told["signed_head"]
+    forged = replace(statement, root=bytes(32)).report()
+    assert not forged.ok and "0000000000000000…" in said(forged)["range"]
+
+    proof = channel.prove_consistency(2, 4)
+    told = said(proof.report())
+    for root in (proof.old_root, proof.new_root):
+        assert root.hex()[:16] in told["consistency"]
+    assert "2 blocks of ea.core" in told["consistency"] and "bundle of blocks 0–3" in told["signed_head"]
+    assert not replace(proof, old_root=bytes(32)).report().ok
+    assert said(channel.prove_consistency(0, 0).report())["signed_head"].endswith("about 0 blocks")
+
+
+def test_every_step_about_a_fork_says_what_was_compared(channel: Channel):
+    first, second = (block.record for block in channel.blocks(0, 1))
+    for trust in (None, TRUST, Trust((), ())):
+        told = said(verify_fork(Fork(first, first), trust))
+        assert told["same_place"] == "height 0 of ea.core"
+        assert (
+            first.hash.hex()[:16] in told["two_blocks"] and first.hash.hex()[:16] in told["first_signature"]
+        )
+        assert NODE.public.did() in told["same_signer"] and NODE.public.did() in told["signer"]
+    apart = verify_fork(Fork(first, second), TRUST)
+    assert not apart.ok and said(apart)["same_place"] == "height 0 of ea.core, and height 1 of ea.core"
+
+
+def test_a_channel_that_exists_is_advised_about_as_it_is(tmp_path):
+    create_channel(tmp_path, "ea.core", "node", NODE.public)
+    with pytest.raises(Conflict) as refused:
+        create_channel(tmp_path, "ea.core", "ada", ADA.public)
+    assert "keeps its key" in refused.value.advice_now and "another name" in refused.value.advice_now
+
+
+def test_tiles_come_with_the_key_that_checks_their_checkpoint(ropewalk):
+    make(ropewalk)
+    assert ropewalk("ledger", "append", "--channel", "audit", "--file", "one.json").code == 0
+    tiles = ("ledger", "tiles", "--channel", "audit", "--host", "log.example", "-o", "public")
+    vkey = ropewalk(*tiles, "--json").json["vkey"]
+    verifier = note.Verifier.from_text(vkey)
+    head, _ = note.open_head(Path("public/checkpoint").read_bytes(), verifier)
+    assert (head.origin, head.size) == ("log.example/audit", 1)
+    assert f"check public/checkpoint with the vkey {vkey}" in ropewalk(*tiles).out
+    signed = ropewalk(
+        "ledger", "head", "--channel", "audit", "--note", "--host", "log.example", "--json"
+    ).json
+    assert signed["vkey"] == vkey and note.open_head(signed["note"].encode(), verifier)[0] == head
+
+
+def test_a_nonce_that_was_asked_for_and_not_checked_is_no_success(ropewalk):
+    assert ropewalk("ledger", "create", "--channel", "audit").code == 0
+    report: dict[str, Any] = {**dsse(ADA), "freshness": {"nonce": "0a0b"}}
+    Path("fresh.json").write_bytes(attested(report, "slsa.v1").raw)
+    check = ("ledger", "evidence", "check", "--channel", "audit", "--file", "fresh.json", "--json")
+    plain = ropewalk(*check)
+    assert (plain.code, plain.json["status"]) == (0, "not_checked")
+    asked = ropewalk(*check, "--nonce", "0a0b")
+    assert (asked.code, asked.json["status"]) == (5, "not_checked") and "nonce" in asked.json["detail"]
+    setting = ("ledger", "evidence", "set", "--channel", "audit", "--key", ADA.public.did())
+    assert ropewalk(*setting, "--builder", "https://builder.example/v1").code == 0
+    answered = ropewalk(*check, "--nonce", "0a0b")
+    assert (answered.code, answered.json["status"]) == (0, "passed")
