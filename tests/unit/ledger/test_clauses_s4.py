@@ -174,6 +174,17 @@ def test_a_result_made_from_its_command_names_it_and_continues_its_chain():
     assert judge(done, Context(seen)).findings[2].status == "passed"
 
 
+def test_a_result_is_tied_to_its_command_by_correlation_id_and_may_follow_from_another_envelope():
+    ask, seen_disk = command("c-1"), observed(2)
+    seen = Seen()
+    seen.remember(ask, 0, 0)
+    seen.remember(seen_disk, 0, 1)
+    said: dict[str, Any] = {"event_class": "Result", "event_type": "test.done", "correlation_id": "c-1"}
+    for done in (observed(**said), observed(parent=seen_disk, **said)):
+        assert ask.hex_id not in done.causality_chain
+        assert judge(done, Context(seen)).findings[2].status == "passed"
+
+
 def test_a_block_is_closed_before_it_passes_one_mebibyte(tmp_path):
     raws = [observed(number, payload={"n": number, "x": "y" * 400_000}).raw for number in range(5)]
     assert 2 * len(raws[0]) < 1 << 20 < 3 * len(raws[0])

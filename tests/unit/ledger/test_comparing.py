@@ -94,8 +94,8 @@ def test_every_step_about_ranges_and_consistency_says_what_was_compared(channel:
 
     proof = channel.prove_consistency(2, 4)
     told = said(proof.report())
-    for root in (proof.old_root, proof.new_root):
-        assert root.hex()[:16] in told["consistency"]
+    for each in (proof.old_root, proof.new_root):
+        assert each.hex()[:16] in told["consistency"]
     assert "2 blocks of ea.core" in told["consistency"] and "bundle of blocks 0–3" in told["signed_head"]
     assert not replace(proof, old_root=bytes(32)).report().ok
     assert said(channel.prove_consistency(0, 0).report())["signed_head"].endswith("about 0 blocks")
