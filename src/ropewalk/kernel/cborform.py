@@ -13,6 +13,7 @@ import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ropewalk.errors import InvalidCbor, InvalidDigest
 from ropewalk.kernel.digest import split_cid
@@ -27,6 +28,8 @@ _UINT, _NINT, _BYTES, _TEXT, _LIST, _MAP, _TAG, _SIMPLE = range(8)  # major type
 _LINK_TAG = 42
 _FLOATS = {25: (">e", 2), 26: (">f", 4), 27: (">d", 8)}
 _CUT = "ends in the middle of an item"
+
+Refuse: TypeAlias = Callable[[str], InvalidCbor]  # makes the error of the item that is being read
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +113,7 @@ def check(raw: bytes, dialect: Dialect) -> None:
         at += 1
         argument = info
         if info >= 24 and (major != _SIMPLE or info == 24):
-            if info > 27:
-                raise refuse("indefinite length" if info == 31 else "reserved head")
-            width = 1 << (info - 24)
-            argument = int.from_bytes(raw[at : at + width], "big")
-            at += width
-            if at > end:
-                raise refuse(_CUT)
-            if argument < (24 if width == 1 else 1 << (width * 4)):
-                raise refuse("head is longer than necessary")
+            argument, at = _long_head(raw, at, info, refuse)
         top = stack[-1] if stack else None
         if top is not None and top.is_map and top.left % 2 == 0:
             if major != _TEXT:
@@ -157,21 +152,8 @@ def check(raw: bytes, dialect: Dialect) -> None:
             if argument != _LINK_TAG or not dialect.links:
                 raise refuse(f"tag {argument}")
             at = _check_link(raw, at, refuse)
-        elif info in _FLOATS:
-            form, width = _FLOATS[info]
-            if at + width > end:
-                raise refuse(_CUT)
-            try:
-                allowed = dialect.float_width(struct.unpack_from(form, raw, at)[0])
-            except InvalidCbor as error:
-                raise refuse(error.fields["reason"]) from None
-            if width != allowed:
-                raise refuse(f"float of {width * 8} bits must have {allowed * 8}")
-            at += width
-        elif not 20 <= info <= 22:
-            raise refuse(
-                "undefined" if info == 23 else "break without a beginning" if info == 31 else "simple value"
-            )
+        elif not 20 <= info <= 22:  # false, true and null say nothing more
+            at = _check_float(raw, at, info, dialect, refuse)
 
         owed -= 1
         while stack:
@@ -184,7 +166,39 @@ def check(raw: bytes, dialect: Dialect) -> None:
         raise refuse("bytes after the end")
 
 
-def _check_link(raw: bytes, at: int, refuse: Callable[[str], InvalidCbor]) -> int:
+def _long_head(raw: bytes, at: int, info: int, refuse: Refuse) -> tuple[int, int]:
+    """The argument of a head that goes on behind its first byte, and where it ends."""
+    if info > 27:
+        raise refuse("indefinite length" if info == 31 else "reserved head")
+    width = 1 << (info - 24)
+    argument = int.from_bytes(raw[at : at + width], "big")
+    at += width
+    if at > len(raw):
+        raise refuse(_CUT)
+    if argument < (24 if width == 1 else 1 << (width * 4)):
+        raise refuse("head is longer than necessary")
+    return argument, at
+
+
+def _check_float(raw: bytes, at: int, info: int, dialect: Dialect, refuse: Refuse) -> int:
+    """A float has the one width its dialect allows; returns where it ends. Other simple values there are none."""
+    if info not in _FLOATS:
+        raise refuse(
+            "undefined" if info == 23 else "break without a beginning" if info == 31 else "simple value"
+        )
+    form, width = _FLOATS[info]
+    if at + width > len(raw):
+        raise refuse(_CUT)
+    try:
+        allowed = dialect.float_width(struct.unpack_from(form, raw, at)[0])
+    except InvalidCbor as error:
+        raise refuse(error.fields["reason"]) from None
+    if width != allowed:
+        raise refuse(f"float of {width * 8} bits must have {allowed * 8}")
+    return at + width
+
+
+def _check_link(raw: bytes, at: int, refuse: Refuse) -> int:
     """A link is a byte string that holds a zero byte and a CID; returns where it ends."""
     if at == len(raw):
         raise refuse(_CUT)

@@ -95,13 +95,8 @@ def replay_channel(
     `verified` are heights whose seals and envelopes somebody has verified just now; all others are verified here.
     """
     with Channel(home, channel) as reading:
-        settings = reading.settings
-        size = reading.head().height
-        last = size - 1 if until is None else until
-        if last >= size:
-            raise RangeExceeded(f"block {last} of a channel of {size} blocks", height=last, size=size)
+        settings, last = reading.settings, _last_height(reading, until)
         _check_policy(trust, settings.policy, channel)
-        evidence = EvidenceTally(trust) if trust is not None and trust.judges_evidence else None
         replay = Replay(
             guarded(reducer) if guard else reducer,
             channel,
@@ -109,7 +104,6 @@ def replay_channel(
             policy=settings.policy,
         )
         snapshots, refused = _snapshots(home, channel)
-        recorded = {each.height: each for each in snapshots if each.evaluator == replay.evaluator}
         keep = _Keeper(home, channel, settings.key, key)
         started = None
         if from_snapshot:
@@ -117,34 +111,73 @@ def replay_channel(
                 replay, snapshots, last=last, state_of=keep.read, block_at=reading.index.block_hash
             )
             refused += broken
-        agreed, kept = started, keep.read(replay.root()) if started is not None else None
         out = Replayed(channel, reducer.name, -1, 0, 0, b"", None, None, started, refused=refused)
+        folding = _Folding(reading, replay, keep, out, snapshots, trust)
         try:
             found: Lines = reading.lines(replay.height + 1, last) if last > replay.height else ()
             for height, lines in watch(found) if watch is not None else found:
-                if evidence is not None:
-                    evidence.look_into(height, lines)
-                    evidence.require()
-                if height in verified:
-                    replay.follow(lines)
-                else:
-                    replay.feed(lines)
-                out.blocks += 1
-                if height in recorded:
-                    out.compared += 1
-                    wrong = replay.compare(recorded[height], agreed)
-                    if wrong is not None:
-                        raise keep.diverged(reading, wrong, replay, kept)
-                    agreed, kept = height, jcs.encode(replay.state)
+                folding.take(height, lines, verified=height in verified)
                 if snapshot_every is not None and (height + 1) % snapshot_every == 0:
-                    out.snapshots.append(keep.snapshot(replay))
-                    agreed, kept = height, jcs.encode(replay.state)
+                    folding.snapshot()
         finally:
             keep.close()
     out.height, out.block_hash, out.envelopes = replay.height, replay.block_hash, replay.envelopes
     out.state, out.state_root = replay.state, replay.root()
     out.policy_hash = None if settings.policy is None else settings.policy.hash
     return out
+
+
+def _last_height(reading: Channel, until: int | None) -> int:
+    size = reading.head().height
+    last = size - 1 if until is None else until
+    if last >= size:
+        raise RangeExceeded(f"block {last} of a channel of {size} blocks", height=last, size=size)
+    return last
+
+
+class _Folding:
+    """A replay under way: each block is judged and folded, then held against the snapshot recorded at its height."""
+
+    def __init__(
+        self,
+        reading: Channel,
+        replay: Replay,
+        keep: _Keeper,
+        out: Replayed,
+        snapshots: Iterable[Snapshot],
+        trust: Trust | None,
+    ) -> None:
+        self._reading, self._replay, self._keep, self._out = reading, replay, keep, out
+        self._recorded = {each.height: each for each in snapshots if each.evaluator == replay.evaluator}
+        self._evidence = EvidenceTally(trust) if trust is not None and trust.judges_evidence else None
+        # The last height at which the state was known to be right, and that state: where a divergence begins.
+        self._agreed = out.started_from
+        self._kept = keep.read(replay.root()) if out.started_from is not None else None
+
+    def take(self, height: int, lines: list[bytes], *, verified: bool) -> None:
+        """The next block; raises where it does not hold, or where the state is not the recorded one."""
+        if self._evidence is not None:
+            self._evidence.look_into(height, lines)
+            self._evidence.require()
+        if verified:
+            self._replay.follow(lines)
+        else:
+            self._replay.feed(lines)
+        self._out.blocks += 1
+        if height in self._recorded:
+            self._out.compared += 1
+            wrong = self._replay.compare(self._recorded[height], self._agreed)
+            if wrong is not None:
+                raise self._keep.diverged(self._reading, wrong, self._replay, self._kept)
+            self._agree(height)
+
+    def snapshot(self) -> None:
+        """Sign and keep the state as it is now."""
+        self._out.snapshots.append(self._keep.snapshot(self._replay))
+        self._agree(self._replay.height)
+
+    def _agree(self, height: int) -> None:
+        self._agreed, self._kept = height, jcs.encode(self._replay.state)
 
 
 def _check_policy(trust: Trust | None, policy: Policy | None, channel: str) -> None:
