@@ -111,6 +111,28 @@ def test_quarantine_puts_bad_entries_aside_with_their_reason(
     assert [log.log.engine for log in bad] == [tampering.engine] and bad[0].entry
 
 
+def test_batches_of_a_quarantine_are_as_small_as_they_were_asked_to_be(
+    spark: Any, world: World, tmp_path: Path
+):
+    for name in ("corrupted segment", "lost commit", "dropped message"):
+        TAMPERINGS[name].act(world)
+    warehouse = tmp_path / "tables"
+    sizes: list[int] = []
+    done = ingest(
+        spark,
+        world,
+        warehouse,
+        mode="quarantine",
+        rows_per_batch=12,
+        told=lambda manifest: sizes.append(manifest.rows),
+    ).once()
+    assert done.batches == len(sizes) >= 3 and max(sizes) <= 12 + 4, "a block of four is not cut"
+    whole = to_arrow(world.path, columns="engine,topic,entry_id,content_id", verify="quarantine")
+    there = keys_of(warehouse, "events") + keys_of(warehouse, "events_rejected")
+    assert sorted(there) == sorted(tuple(str(v) for v in row.values()) for row in whole.to_pylist())
+    assert ingest(spark, world, warehouse, mode="quarantine", rows_per_batch=12).once().batches == 0
+
+
 def test_history_rewritten_behind_a_recorded_head_is_refused(spark: Any, world: World, tmp_path: Path):
     warehouse = tmp_path / "tables"
     ingest(spark, world, warehouse, engine="gitlog").once()

@@ -322,9 +322,7 @@ class Ingest:
 
     def _frame(self, start: Offset, end: Offset) -> DataFrame:
         reader: Any = self.spark.read.format("ropewalk").options(**self._columns())
-        reader = reader.option("start", json.dumps(start.to_json()))
-        if self.mode != "quarantine":  # a reader that tolerates damage must be allowed to look behind the end
-            reader = reader.option("end", json.dumps(end.to_json()))
+        reader = reader.option("start", json.dumps(start.to_json())).option("end", json.dumps(end.to_json()))
         frame: DataFrame = reader.load()
         return frame
 

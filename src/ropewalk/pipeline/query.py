@@ -135,9 +135,7 @@ class Query:
             begin = start.at(name)
             news = point.fault if point.fault != begin.fault else ""
             if point.position > begin.position or news:
-                extent = self.extent(name)
-                fault = extent.fault if news and news == extent.fault_entry else ""
-                wanted.append((name, begin, replace(extent, end=point, fault=fault)))
+                wanted.append((name, begin, _ending(self.extent(name), replace(point, fault=news))))
         return self._cut(wanted)
 
     def require(self, recorded: Offset) -> None:
@@ -185,7 +183,7 @@ class Query:
         if self.end is not None and self.end.startswith("{"):
             import json
 
-            end = replace(extent, end=Offset.from_json(json.loads(self.end)).at(name), fault="")
+            end = _ending(extent, Offset.from_json(json.loads(self.end)).at(name))
         elif self.end is not None:
             position = self._position(name, self.end, extent.end, is_end=True)
             if position is not None and position < extent.end.position:
@@ -219,6 +217,12 @@ class Query:
             elif self.end.isdigit():
                 bounds = replace(bounds, height_to=_tighter(bounds.height_to, int(self.end), min))
         return bounds
+
+
+def _ending(extent: Extent, point: Point) -> Extent:
+    """The log up to a point; what keeps it from being read further belongs to it only where the point names that."""
+    fault = extent.fault if point.fault and point.fault == extent.fault_entry else ""
+    return replace(extent, end=point, fault=fault)
 
 
 def make_query(options: Mapping[str, str]) -> Query:
