@@ -327,7 +327,7 @@ class HistoryRewritten(Unverified):
     """A head no longer contains the one that was seen before."""
 
     code = "HistoryRewritten"
-    advice = "Find out who rewrote the log; `ropewalk heads accept` takes the new history, on the record."
+    advice = "Find out who rewrote it: `ropewalk heads diff` shows what is displaced, `heads accept` takes the new history."
 
 
 class Denied(RopewalkError):

@@ -1,78 +1,110 @@
-"""`ropewalk heads`: heads that were seen, heads that are signed, and how a rewritten history is accepted."""
+"""`ropewalk heads`: heads that were seen, heads that are signed, and what becomes of a rewritten history."""
 
 from __future__ import annotations
 
-import getpass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
+from ropewalk.cli.displaced import diff, log_options, named_log, rescue
 from ropewalk.cli.gitlog import opened, short
-from ropewalk.cli.manners import Group, emit, say
-from ropewalk.cli.places import NODE_KEY, signing_key
-from ropewalk.errors import RopewalkError, Usage
-
-if TYPE_CHECKING:
-    from ropewalk.gitlog.layout import Layout
-    from ropewalk.node.repository import Repository
+from ropewalk.cli.manners import Group, emit, fail, say, session
+from ropewalk.cli.places import NODE_KEY, login, signing_key
+from ropewalk.errors import RopewalkError
 
 __all__ = ["heads"]
 
 
-@click.group("heads", cls=Group, epilog="Examples:\n  ropewalk heads ls\n  ropewalk heads sign --ns prod\n")
+@click.group(
+    "heads",
+    cls=Group,
+    epilog="Examples:\n  ropewalk heads ls\n  ropewalk heads diff --ns prod\n  ropewalk heads sign --ns prod\n",
+)
 def heads() -> None:
     """Heads: what this repository has seen, what somebody vouches for."""
 
 
 @heads.command("ls", epilog="Examples:\n  ropewalk heads ls --json\n")
 def ls() -> None:
-    """List every log with its head and the head seen last."""
+    """List every log with its head and the head seen last. Ends with the code of the first that cannot be read."""
     from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
 
     with opened() as log:
-        rows = []
+        rows: list[dict[str, Any]] = []
+        code = 0
         for layout in (SHIPLOG, MESSAGES):
             # Also those that were seen and are gone.
             gone = (ref for ref in log.lines.seen.refs(layout.prefix) if layout.topic_of(ref) is not None)
-            rows += [
-                {"ref": ref, "head": _head(log, ref), "seen": log.lines.seen.get(ref)}
-                for ref in sorted({*map(layout.head_ref, log.topics(layout)), *gone})
-            ]
+            for ref in sorted({*map(layout.head_ref, log.topics(layout)), *gone}):
+                row = {"ref": ref, "head": None, "seen": log.lines.seen.get(ref), "problem": None}
+                try:
+                    row["head"] = log.store.head(ref)
+                except RopewalkError as error:
+                    row["problem"] = error.detail
+                    code = code or error.exit_code
+                    if not session().json:
+                        fail(error, as_json=False)
+                rows.append(row)
         width = max((len(str(row["ref"])) for row in rows), default=0)
         emit(
             {"heads": rows},
             lambda: (
                 "\n".join(
-                    f"{r['ref']:<{width}}  {short(r['head'] or '-'):<7}  seen {short(r['seen'] or '-')}"
+                    f"{r['ref']:<{width}}  {'unreadable' if r['problem'] else short(r['head'] or '-'):<7}  "
+                    f"seen {short(r['seen'] or '-')}"
                     for r in rows
                 )
                 or "no logs"
             ),
         )
+        if code:
+            raise click.exceptions.Exit(code)
 
 
-@heads.command("accept", epilog="Examples:\n  ropewalk heads accept --ns governance\n")
-@click.option("--ns", help="The namespace.")
-@click.option("--topic", help="The topic, for messages.")
-def accept(ns: str | None, topic: str | None) -> None:
-    """Take a rewritten history as the truth. Who did so, when, and from what to what is written down."""
-    layout, name = _named(ns, topic)
+@heads.command(
+    "accept",
+    epilog="Examples:\n  ropewalk heads accept --ns governance\n"
+    "  ropewalk heads accept --ns governance --forget\n",
+)
+@log_options
+@click.option("--forget", is_flag=True, help="Do not keep what is displaced: git will clear it away.")
+def accept(ns: str | None, topic: str | None, forget: bool) -> None:
+    """Take a rewritten history as the truth. Who did so, when, and from what to what is written down.
+
+    What it displaces is kept under refs/ropewalk/displaced/, for `heads diff --old` and `heads rescue`.
+    """
+    layout, name = named_log(ns, topic)
     with opened() as log:
-        who = f"{getpass.getuser()} {log.store.identity}"
-        old, new = log.lines.accept(layout, name, who)
-        ref = layout.head_ref(name)
-        emit({"ref": ref, "old": old, "head": new}, f"ok  {ref}: {short(old or '-')} -> {short(new or '-')}")
+        done = log.lines.accept(layout, name, f"{login()[0]} {log.store.identity}", keep=not forget)
+        found = done.displaced
+        counts = {"displaced": 0, "lost": 0, "gone": 0}
+        if found is not None:
+            counts = {"displaced": len(found.displaced), "lost": len(found.lost), "gone": len(found.gone)}
+        answer = {"ref": done.ref, "old": done.old, "head": done.head, "accepted": found is not None}
+        moved = f"ok  {done.ref}: {short(done.old or '-')} -> {short(done.head or '-')}"
+        if found is None:
+            moved = f"ok  {done.ref}: nothing to accept, {short(done.head or '-')} contains all that was seen"
+        emit({**answer, **counts, "kept": done.kept}, moved)
+        if done.kept is not None and found is not None and found.lost:
+            say(
+                f"{len(found.lost)} displaced events are kept as {done.kept}; "
+                "`ropewalk heads rescue` records them again"
+            )
+        elif found is not None and found.displaced and not forget and done.kept is None:
+            say(
+                f"{len(found.gone)} of {len(found.displaced)} displaced entries are not there any more, so they cannot "
+                f"be kept from git: `ropewalk heads rescue --old {short(done.old or '-')}` records again what is left"
+            )
 
 
 @heads.command("sign", epilog="Examples:\n  ropewalk heads sign --ns prod --key ada\n")
-@click.option("--ns", help="The namespace.")
-@click.option("--topic", help="The topic, for messages.")
+@log_options
 @click.option("--key", default=NODE_KEY, show_default=True, help="The key that signs (ed25519).")
 def sign(ns: str | None, topic: str | None, key: str) -> None:
     """Sign a log as it stands: a C2SP note over a Merkle tree of its content ids."""
     from ropewalk.node.vouching import sign_log
 
-    layout, name = _named(ns, topic)
+    layout, name = named_log(ns, topic)
     with opened() as log:
         head, stored, vkey = sign_log(log, name, signing_key(key), layout=layout)
         emit(
@@ -88,20 +120,5 @@ def sign(ns: str | None, topic: str | None, key: str) -> None:
         )
 
 
-def _head(log: Repository, ref: str) -> str | None:
-    """Where a ref points; None also for one that cannot be read, which is said beside the list."""
-    try:
-        return log.store.head(ref)
-    except RopewalkError as error:
-        say(f"{ref} cannot be read: {error.detail}")
-        return None
-
-
-def _named(ns: str | None, topic: str | None) -> tuple[Layout, str]:
-    from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
-
-    if ns is not None and topic is None:
-        return SHIPLOG, ns
-    if topic is not None and ns is None:
-        return MESSAGES, topic
-    raise Usage("name one log: --ns NS or --topic T")
+heads.add_command(diff)
+heads.add_command(rescue)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -77,7 +78,9 @@ def current(namespaces: tuple[str, ...], env: str | None) -> None:
         for ns in namespaces or log.topics():
             for row in _newest_first(log, ns, 0):
                 if row["service"] and row["status"] in STANDING and env in (None, row["env"]):
-                    standing.setdefault((ns, row["env"], row["service"]), row)
+                    key = (ns, row["env"], row["service"])
+                    if key not in standing or _overtaken(standing[key], row):
+                        standing[key] = row
         rows = [standing[key] for key in sorted(standing)]
 
         def plain() -> str:
@@ -88,6 +91,16 @@ def current(namespaces: tuple[str, ...], env: str | None) -> None:
             )
 
         emit({"current": rows}, plain if rows else "no deployment was recorded")
+
+
+def _overtaken(row: dict[str, Any], older: dict[str, Any]) -> bool:
+    """Whether a row stands above one that happened later: a displaced event recorded again is new in its place only."""
+    if row["displaced"] is None:
+        return False
+    try:
+        return datetime.fromisoformat(row["end"]) < datetime.fromisoformat(older["end"])
+    except (TypeError, ValueError):  # other software may write what is no time
+        return False
 
 
 def _words(value: Any) -> str:
@@ -111,7 +124,10 @@ def _newest_first(log: Repository, ns: str, floor_ms: int) -> Iterator[dict[str,
 
 
 def _row(event: Event, trailer: dict[str, Any], time: str) -> dict[str, Any]:
-    what, who = trailer.get("what") or {}, trailer.get("who") or {}
+    from ropewalk.gitlog.displaced import DISPLACED
+
+    what, who, when = (trailer.get(name) or {} for name in ("what", "who", "when"))
+    refs = event.envelope.get("refs")
     return {
         "ulid": event.ulid,
         "ns": event.topic,
@@ -122,6 +138,8 @@ def _row(event: Event, trailer: dict[str, Any], time: str) -> dict[str, Any]:
         "service": what.get("service"),
         "artifact": what.get("artifact"),
         "who": who.get("name") or who.get("email"),
+        "end": when.get("end_ts"),
+        "displaced": refs.get(DISPLACED) if isinstance(refs, dict) else None,
         "content_id": event.content_id,
         "commit": event.commit,
     }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from ropewalk.errors import BrokenLink, HistoryRewritten, Unavailable
+from ropewalk.gitlog.displaced import Divergence, Memory, displaced_ref, find_divergence
 from ropewalk.gitlog.layout import Layout
 from ropewalk.gitlog.log import Slot, Tip, describe
 from ropewalk.gitlog.objects import Oid, parse_commit
@@ -18,10 +20,12 @@ from ropewalk.stores.git import GitStore
 from ropewalk.stores.gitindex import Extent, GitIndex, IndexedSlot
 from ropewalk.stores.gitseen import SeenHeads
 
-__all__ = ["IndexedLine", "Lines"]
+__all__ = ["Accepted", "IndexedLine", "Lines"]
 
 T = TypeVar("T")
 SHORT_WALK_MAX = 256  # commits; beyond that the index is the faster way to find out where we stand
+RECALL_CHUNK = 256  # records
+OBJECT_ID = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,17 @@ class IndexedLine:
         except BrokenLink:
             self.again()
             return look()
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What accepting came to. Where there was nothing to accept, nothing was displaced and nothing was written down."""
+
+    ref: str
+    old: str | None
+    head: str | None
+    displaced: Divergence | None
+    kept: str | None = None  # the ref that keeps the displaced entries
 
 
 class Lines:
@@ -159,20 +174,76 @@ class Lines:
             if len(waiting) >= at_least:
                 self.flush(ref)
 
-    def accept(self, layout: Layout, topic: str, who: str) -> tuple[str | None, str | None]:
-        """Take the history a ref has now as the truth; returns the head seen before and the one seen now."""
+    def compare(self, layout: Layout, topic: str, old: str | None = None) -> Divergence:
+        """Where the line seen before, or the one below `old`, and the line now there part."""
         ref = layout.head_ref(topic)
-        old, new = self.seen.get(ref), self._store.head(ref)
-        if old is None and new is None:
+        seen, head = old or self.seen.get(ref), self._store.head(ref)
+        if seen is None and head is None:
             raise missing_topic(layout, topic)
-        if new is not None:
+        recall = partial(self._recall, ref)
+        return find_divergence(self._store, layout, topic, _oid(seen), _oid(head), recall)
+
+    def accept(self, layout: Layout, topic: str, who: str, *, keep: bool = True) -> Accepted:
+        """Take the history a ref has now as the truth, on the record; where it is what was seen, nothing is done.
+
+        `keep` holds the displaced entries by a ref, so that git does not clear them away.
+        """
+        ref = layout.head_ref(topic)
+        try:
+            head = self.line(layout, topic).head
+            return Accepted(ref, self.seen.get(ref), head, None)
+        except HistoryRewritten:
+            found = self.compare(layout, topic)
+        # A ref over a history with holes would make git itself stumble.
+        whole = not found.gone and found.cut is None
+        kept = self._keep(layout, topic, found.old) if keep and whole and found.displaced else None
+        if found.new is not None:
             # The new history must at least be readable down to its root.
             self.index.forget(ref)
-            self.index.catch_up(ref, new, partial(describe, self._store, layout, topic), None)
-        self.seen.accept(ref, new, who)
+            self.index.catch_up(ref, found.new, partial(describe, self._store, layout, topic), None)
+        self.seen.accept(ref, found.new, who)
         self._tips.pop(ref, None)
         self._pending.pop(ref, None)
-        return old, new
+        return Accepted(ref, found.old, found.new, found, kept)
+
+    def kept(self, layout: Layout, topic: str) -> list[str]:
+        """The heads of the displaced lines of a topic that are kept here."""
+        prefix = displaced_ref(layout, topic, "")
+        names = (ref.removeprefix(prefix) for ref in self._store.head_names(prefix))
+        return [name for name in names if OBJECT_ID.fullmatch(name)]
+
+    def _keep(self, layout: Layout, topic: str, commit: str | None) -> str | None:
+        if commit is None:
+            return None
+        ref = displaced_ref(layout, topic, commit)
+        if self._store.head(ref) is None:
+            self._store.move_head(ref, None, commit)
+        return ref
+
+    def _recall(self, ref: str) -> Memory:
+        """What the index remembers of the line it covers, asked from the top down: it is read through once."""
+
+        def remembered() -> Iterator[Slot]:
+            above: IndexedSlot | None = None
+            stop = self.index.extent(ref).count
+            while stop > 0:
+                start = max(0, stop - RECALL_CHUNK)
+                for place in reversed(self.index.span(ref, start, stop)):
+                    if above is not None:
+                        yield _slot(above, place.commit)
+                    above = place
+                stop = start
+            if above is not None:
+                yield _slot(above, None)
+
+        places = remembered()
+
+        def recall(commit: Oid) -> Slot | None:
+            with contextlib.suppress(BrokenLink, Unavailable):  # a damaged index remembers nothing
+                return next((slot for slot in places if slot.commit == commit), None)
+            return None
+
+        return recall
 
     def _short_walk(self, slot: Slot, known: Tip | None, seen: str | None) -> int | None:
         """The height of a commit, if both the head seen last and a commit of known height lie a short way down."""
@@ -194,3 +265,11 @@ class Lines:
             parents: tuple[Any, ...] = parse_commit(raw).parents
             at = parents[0] if parents else None
         return None
+
+
+def _oid(name: str | None) -> Oid | None:
+    return None if name is None else Oid(name)
+
+
+def _slot(place: IndexedSlot, parent: str | None) -> Slot:
+    return Slot(place.ulid, place.content_id, Oid(place.commit), Oid(place.blob), _oid(parent))

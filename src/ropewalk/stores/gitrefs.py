@@ -15,6 +15,7 @@ import hashlib
 import os
 import random
 import re
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -336,8 +337,9 @@ class GitRefs:
             raise _conflict(name, below)
 
     def _read_loose(self, name: str) -> str | None:
+        path = self._git_dir / name
         try:
-            raw = (self._git_dir / name).read_bytes()
+            raw = path.read_bytes()
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
         except OSError as error:
@@ -345,12 +347,13 @@ class GitRefs:
         if OBJECT_ID.match(raw) and raw[40:].strip() == b"":
             return raw[:40].decode()
         if raw.startswith(b"ref:"):
-            raise Invalid(f"{name} is a symbolic ref; a log's head is a plain ref", ref=name)
+            raise Invalid(
+                f"{name} is a symbolic ref; a log's head is a plain ref", ref=name, advice=_mend(path, name)
+            )
         raise BrokenLink(
             f"{name} holds no object id ({len(raw)} bytes, starts {raw[:8]!r})",
             ref=name,
-            advice="A crash of another program tore this ref. Restore it: `git update-ref` with a value from the "
-            "reflog, from `<gitdir>/ropewalk/seen/` or from another clone.",
+            advice=f"A crash of another program tore it. {_mend(path, name)}",
         )
 
     def _read_packed(self) -> dict[str, str]:
@@ -371,7 +374,11 @@ class GitRefs:
                 continue
             oid, _, name = line.partition(" ")
             if not OBJECT_ID.fullmatch(oid.encode("utf-8", "replace")) or not name:
-                raise BrokenLink(f"packed-refs holds a line that is no ref: {line[:60]!r}", ref="packed-refs")
+                raise BrokenLink(
+                    f"packed-refs holds a line that is no ref: {line[:60]!r}",
+                    ref="packed-refs",
+                    advice=f"Take that line out of {path}, or put back a good one; until then no packed ref is read.",
+                )
             refs[name] = oid
         self._packed = (signature, refs)
         return refs
@@ -408,6 +415,14 @@ def _remove_empty_directories(path: Path) -> None:
     for folder, _, _ in os.walk(path, topdown=False):
         with contextlib.suppress(OSError):
             Path(folder).rmdir()
+
+
+def _mend(path: Path, name: str) -> str:
+    """What to do about a ref that holds something else. `git update-ref` alone refuses: it wants to read it first."""
+    return (
+        f"Put it back with `rm {shlex.quote(str(path))} && git update-ref {shlex.quote(name)} COMMIT`, where COMMIT is "
+        "the head seen last (`ropewalk heads ls --json`) or the one of another clone."
+    )
 
 
 def _conflict(name: str, other: str) -> Conflict:

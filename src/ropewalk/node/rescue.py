@@ -1,0 +1,64 @@
+"""Displaced events, recorded again on top of the line that displaced them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ropewalk.errors import BrokenLink, RopewalkError
+from ropewalk.gitlog.displaced import LineEntry, draft_of, event_at
+from ropewalk.gitlog.envelope import Draft
+from ropewalk.gitlog.layout import SHIPLOG, Layout
+from ropewalk.gitlog.log import Receipt
+
+if TYPE_CHECKING:
+    from ropewalk.node.repository import Repository
+
+__all__ = ["Rescued", "rescue"]
+
+BATCH = 1_000  # events that share one pack
+
+
+@dataclass(frozen=True, slots=True)
+class Rescued:
+    """A displaced entry, and what recording its event again came to."""
+
+    stood: LineEntry
+    outcome: Receipt | RopewalkError
+
+
+def rescue(
+    log: Repository, topic: str, *, old: str | None = None, layout: Layout = SHIPLOG
+) -> Iterator[Rescued]:
+    """Record again what stood on displaced lines only: the one below `old`, or else all that are kept here.
+
+    Each event gets a new ULID and a new place, keeps everything else, and says under `refs.displaced` what it was. One
+    that the log carries already, under its own name or recorded again, is passed over: doing this twice does it once.
+    """
+    ref = layout.head_ref(topic)
+    with log.store.turn(f"{ref} rescue"):  # a queue of its own: two at once would record everything twice
+        log.lines.line(layout, topic, must_exist=False)  # a rewritten history is accepted first, by a person
+        for head in [old] if old is not None else log.lines.kept(layout, topic):
+            lost = log.lines.compare(layout, topic, head).lost
+            for start in range(0, len(lost), BATCH):
+                yield from _record(log, layout, topic, lost[start : start + BATCH])
+
+
+def _record(log: Repository, layout: Layout, topic: str, entries: Sequence[LineEntry]) -> Iterator[Rescued]:
+    drafts = [_draft(log, layout, topic, each) for each in entries]
+    fit = [draft for draft in drafts if isinstance(draft, Draft)]
+    written = iter(log.append_all(topic, fit, layout=layout) if fit else ())
+    for each, draft in zip(entries, drafts, strict=True):
+        yield Rescued(each, next(written) if isinstance(draft, Draft) else draft)
+
+
+def _draft(log: Repository, layout: Layout, topic: str, stood: LineEntry) -> Draft | RopewalkError:
+    if stood.problem is not None:
+        return BrokenLink(
+            f"commit {stood.commit}: {stood.problem}",
+            entry=stood.commit,
+            advice="Fetch it from a clone that still has it, then rescue again.",
+        )
+    draft = draft_of(log.store, layout, event_at(log.store, layout, topic, stood.commit))
+    return replace(draft, committer=log.author(log.now_ms()))
