@@ -1,7 +1,8 @@
 """Cases for bundle verifiers: the members of one small bundle as text, then forgeries and the steps that must fail.
 
 Members are given in their order; how they are packed (tar, Zstandard) is not part of these cases. A forger may hold the
-bundle's key: then manifest and signature are made again over the forged files, and only later steps can tell.
+bundle's key: then manifest and signature are made again over the forged files, and only later steps can tell. Anchors
+are heads of three blocks over the two that the bundle holds.
 """
 
 from __future__ import annotations
@@ -11,18 +12,24 @@ from typing import Any
 
 from blake3 import blake3
 
-from ropewalk.kernel import jcs
+from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import Signature, SigningKey
+from ropewalk.kernel.note import SignatureType, Signer, cosign_head
 from ropewalk.ledger.block import GENESIS, Block, seal
 from ropewalk.ledger.bundle import HEADERS, MANIFEST, SIGNATURE, Gathering, block_name, proof_name
+from ropewalk.ledger.bundleanchors import Anchor
 from ropewalk.ledger.envelope import build
+from ropewalk.ledger.proof import signed_head
 
 Members = dict[str, str]
 Case = dict[str, Any]
 
 AUTHOR = SigningKey.generate("ed25519", bytes(range(32)))
 NODE = SigningKey.generate("ed25519", bytes(range(32, 64)))
+WITNESS = Signer(
+    "witness.example", SigningKey.generate("ed25519", bytes(range(64, 96))), SignatureType.COSIGNATURE
+)
 POLICY = blake3(b"a policy").digest()
 NOON_NS = 1_730_462_400 * 10**9
 
@@ -39,7 +46,10 @@ def generate() -> dict[str, object]:
     }
     block, proof = block_name(1), proof_name(1)
 
-    def case(name: str, why: str, members: Members, failed: list[str], **changes: Any) -> Case:
+    def case(
+        name: str, why: str, members: Members, failed: list[str], anchors: str | None = None, **changes: Any
+    ) -> Case:
+        expect: dict[str, Any] = {"failed": failed} | ({} if anchors is None else {"anchors": anchors})
         return {
             "name": name,
             "why": why,
@@ -47,7 +57,7 @@ def generate() -> dict[str, object]:
                 "members": [[key, text] for key, text in members.items()],
                 "trust": {**trust, **changes},
             },
-            "expect": {"failed": failed},
+            "expect": expect,
         }
 
     def edit(name: str, change: Callable[[str], str]) -> Members:
@@ -65,11 +75,16 @@ def generate() -> dict[str, object]:
             lambda each: [each[0].replace('"path":["', '"path":["0', 1).replace('0","', '","', 1), *each[1:]],
         ),
     )
+    anchor = _anchor(WITNESS)
+    note, (root,) = anchor["note"], anchor["right"]
+    changed_root = f"{int(root[0], 16) ^ 1:x}{root[1:]}"
+    witnesses = [WITNESS.verifier.to_text()]
     header = edit(HEADERS, lambda text: text.replace('"height":1', '"height":2', 1))
     return {
         "bundle/bundle.json": {
             "name": "bundle",
-            "why": "S4 §12: five steps, each judged by itself; those in `failed` must fail, all others must not",
+            "why": "S4 §12: five steps and the anchors, each judged by itself; those in `failed` must fail, all others "
+            "must not; of `anchors` also what it comes to, where it is there",
             "cases": [
                 case("good", "two blocks of three envelopes under a policy", good, []),
                 case(
@@ -130,6 +145,80 @@ def generate() -> dict[str, object]:
                     _signed(good, range_root="00" * 32),
                     ["block_signatures"],
                 ),
+                case(
+                    "anchor_of_the_channel",
+                    "no witness is named: the key that seals blocks will do",
+                    _signed(good, anchors=[anchor]),
+                    [],
+                    anchors="passed",
+                ),
+                case(
+                    "anchor_seen_by_a_witness",
+                    "the witness is named and has cosigned",
+                    _signed(good, anchors=[anchor]),
+                    [],
+                    anchors="passed",
+                    witnesses=witnesses,
+                ),
+                case(
+                    "anchor_not_seen_by_the_witness",
+                    "a witness is named, and only the channel's own key has signed",
+                    _signed(good, anchors=[_anchor()]),
+                    [],
+                    anchors="not_checked",
+                    witnesses=witnesses,
+                ),
+                case(
+                    "anchor_of_a_stranger",
+                    "the proof leads to a head that nobody trusted has signed",
+                    _signed(good, anchors=[_anchor(key=AUTHOR)]),
+                    [],
+                    anchors="not_checked",
+                ),
+                case(
+                    "anchor_asked_for_and_missing",
+                    "a witness is named, the bundle has no anchor",
+                    good,
+                    [],
+                    anchors="not_checked",
+                    witnesses=witnesses,
+                ),
+                case(
+                    "anchor_added_by_a_stranger",
+                    "anchors are part of what the bundle's key signed",
+                    edit(MANIFEST, lambda text: _manifest(text, anchors=[anchor])),
+                    ["bundle_signature"],
+                    anchors="passed",
+                ),
+                case(
+                    "anchor_proof_changed_by_signer",
+                    "another hash beside the headers",
+                    _signed(good, anchors=[{**anchor, "right": [changed_root]}]),
+                    ["anchors"],
+                    anchors="failed",
+                ),
+                case(
+                    "anchor_proof_cut_by_signer",
+                    "a hash too few",
+                    _signed(good, anchors=[{**anchor, "right": []}]),
+                    ["anchors"],
+                    anchors="failed",
+                ),
+                case(
+                    "anchor_note_changed_by_signer",
+                    "the signatures are over another host",
+                    _signed(good, anchors=[{**anchor, "note": note.replace("log.", "leg.", 1)}]),
+                    ["anchors"],
+                    anchors="failed",
+                    witnesses=witnesses,
+                ),
+                case(
+                    "anchor_of_another_channel_by_signer",
+                    "the origin ends with the channel",
+                    _signed(good, anchors=[_anchor(WITNESS, channel="other")]),
+                    ["anchors"],
+                    anchors="failed",
+                ),
             ],
         }
     }
@@ -170,6 +259,26 @@ def _block(height: int, below: bytes) -> Block:
         timestamp_ns=NOON_NS + height,
         policy_hash=POLICY,
     )
+
+
+def _anchor(
+    witness: Signer | None = None, *, key: SigningKey = NODE, channel: str = "ea.core"
+) -> dict[str, Any]:
+    """The head of three blocks, and the way to it from the first two."""
+    below, leaves = GENESIS, []
+    for height in range(3):
+        block = _block(height, below)
+        below = block.hash
+        leaves.append(merkle.SHA256.leaf(block.header.encode()))
+    note = signed_head("log.example", channel, 3, merkle.root(leaves, merkle.SHA256), key)
+    if witness is not None:
+        note = cosign_head(note, witness, NOON_NS // 10**9)
+    return Anchor(note, merkle.RangeProof((), (leaves[2],))).to_json()
+
+
+def _manifest(text: str, **changes: Any) -> str:
+    manifest: Any = jcs.parse(text.encode())
+    return jcs.encode({**manifest, **changes}).decode()
 
 
 def _signed(members: Members, **changes: Any) -> Members:

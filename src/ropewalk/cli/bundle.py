@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.manners import MARKS, Group, emit, parse_input, progress, say, session, write_output
+from ropewalk.cli.manners import MARKS, Group, emit, parse_input, progress, say, session, tell, write_output
 from ropewalk.cli.places import here, signing_key
 
 if TYPE_CHECKING:
     from ropewalk.cli.verify import Asked
+    from ropewalk.ledger.bundleanchors import Anchor
+    from ropewalk.node.anchoring import Anchoring
+    from ropewalk.node.ledger import Channel
 
 __all__ = ["bundle", "verify_bundle_file"]
 
@@ -33,7 +36,8 @@ def bundle() -> None:
 @bundle.command(
     "export",
     epilog="Examples:\n  ropewalk bundle export --channel audit -o audit.tar.zst\n"
-    "  ropewalk bundle export --channel audit --from 0 --to 99999 --chunk 1000 -o audit.tar.zst\n",
+    "  ropewalk bundle export --channel audit --from 0 --to 99999 --chunk 1000 -o audit.tar.zst\n"
+    "  ropewalk bundle export --channel audit --anchor public/checkpoint -o audit.tar.zst\n",
 )
 @click.option("--channel", required=True, metavar="C", help="The channel.")
 @click.option("--from", "start", type=click.IntRange(0), default=0, show_default=True, help="First height.")
@@ -41,12 +45,28 @@ def bundle() -> None:
 @click.option("-o", "--output", required=True, metavar="X.tar.zst", help="Where to write it.")
 @click.option("--chunk", type=click.IntRange(1), metavar="N", help="Cut the range into files of N blocks.")
 @click.option("--created-at", metavar="TEXT", help="The manifest's time; default: the last block's.")
+@click.option(
+    "--anchor",
+    "anchors",
+    multiple=True,
+    metavar="NOTE",
+    help="A signed head of the channel, of more blocks than the last height, to carry along; may be repeated.",
+)
 def export(
-    channel: str, start: int, end: int | None, output: str, chunk: int | None, created_at: str | None
+    channel: str,
+    start: int,
+    end: int | None,
+    output: str,
+    chunk: int | None,
+    created_at: str | None,
+    anchors: tuple[str, ...],
 ) -> None:
     """Write blocks with headers, proofs and a signed manifest. The same range gives the same bytes.
 
     What is there already, complete and right, is kept; so an interrupted export goes on where it stopped.
+
+    An anchor (`ledger head --note`, or the checkpoint of `ledger tiles`, with whatever witnesses added to it) lets an
+    auditor check that the blocks lie under a head that somebody else had seen.
     """
     from ropewalk.errors import NotFound, RangeExceeded
     from ropewalk.node.bundle import chunk_ranges, export_bundle
@@ -61,11 +81,16 @@ def export(
         last = end if end is not None else height - 1
         if not start <= last < height:  # before the first file is written
             raise RangeExceeded(f"blocks {start} to {last} of a channel of {height} blocks", channel=channel)
+        carried = _read_anchors(reading, anchors) if anchors else None
+        if carried is not None:
+            carried.over(start, last)
         key = signing_key(reading.settings.key)
         for first, final in chunk_ranges(start, last, chunk):
             path = target if chunk is None else _chunk_path(target, first, final)
             watch = partial(progress, label=path.name, total=final - first + 1)
-            one = export_bundle(reading, key, first, final, path, created_at=created_at, watch=watch)
+            one = export_bundle(
+                reading, key, first, final, path, created_at=created_at, anchors=carried, watch=watch
+            )
             made.append(one)
             if chunk is not None:
                 say(f"{'kept' if one.kept else 'wrote'}  {path}")
@@ -97,6 +122,7 @@ def inspect(file: str) -> None:
         f"range_root    {manifest.range_root}",
         f"payload_refs  {len(manifest.payload_refs)}",
         f"files         {len(manifest.files)}, {manifest.size} bytes unpacked",
+        *(f"anchor        {_said_of(anchor)}" for anchor in manifest.anchors),
     ]
     if not session().json:
         say("not verified: use `ropewalk bundle verify`")
@@ -114,10 +140,18 @@ def inspect(file: str) -> None:
 
 @bundle.command(
     "verify",
-    epilog="Examples:\n  ropewalk bundle verify audit.tar.zst --trust trust.json --report audit.html\n",
+    epilog="Examples:\n  ropewalk bundle verify audit.tar.zst --trust trust.json --report audit.html\n"
+    "  ropewalk bundle verify audit.tar.zst --trust trust.json --witness witness.vkey\n",
 )
 @click.argument("file")
 @click.option("--trust", required=True, metavar="TRUST.json", help="Whom and what to believe.")
+@click.option(
+    "--witness",
+    "witnesses",
+    multiple=True,
+    metavar="VKEYS",
+    help="A file with keys, one a line, whose signature on an anchor counts; may be repeated.",
+)
 @click.option("--report", metavar="R.html", help="Also write a page that a person can read.")
 @click.option(
     "--deep", is_flag=True, help="Also judge every envelope by itself: signature, version, evidence."
@@ -125,22 +159,36 @@ def inspect(file: str) -> None:
 @click.option(
     "--max-bytes", type=click.IntRange(1), metavar="N", help="Refuse what unpacks to more; default: 64 GiB."
 )
-def verify(file: str, trust: str, report: str | None, deep: bool, max_bytes: int | None) -> None:
-    """Check a bundle offline: signature, envelope hashes, Merkle paths, block signatures, policy.
+def verify(
+    file: str,
+    trust: str,
+    witnesses: tuple[str, ...],
+    report: str | None,
+    deep: bool,
+    max_bytes: int | None,
+) -> None:
+    """Check a bundle offline: signature, envelope hashes, Merkle paths, block signatures, policy, anchors.
 
     Opens no socket and extracts nothing. Exit 5 if a step failed, 8 if the file is no bundle.
     """
+    from dataclasses import replace
+
     from ropewalk.ledger.report import render_report
-    from ropewalk.ledger.trust import parse_trust
+    from ropewalk.ledger.trust import parse_trust, parse_witnesses
     from ropewalk.node.bundle import verify_bundle
     from ropewalk.stores.bundles import Limits
 
     believed = parse_input(trust, parse_trust)
+    named = [key for name in witnesses for key in parse_input(name, parse_witnesses)]
+    believed = replace(believed, witnesses=(*believed.witnesses, *named))
     limits = Limits() if max_bytes is None else Limits(bytes_max=max_bytes)
     verdict = verify_bundle(Path(file), believed, deep=deep, limits=limits)
     answer = verdict.report
     if report is not None:
-        page = render_report(answer, verdict.manifest, verdict.exhibits, believed, source=Path(file).name)
+        source, anchors = Path(file).name, verdict.anchors
+        page = render_report(
+            answer, verdict.manifest, verdict.exhibits, believed, source=source, anchors=anchors
+        )
         write_output(report, page.encode())
         say(f"report  {report}")
     counts = f"{answer.counts['envelopes']} envelopes, {answer.counts['blocks']} blocks"
@@ -217,7 +265,7 @@ def verify_bundle_file(asked: Asked) -> dict[str, Any]:
         except RopewalkError:
             own = ()  # verifying says better what is wrong
         found = verify_bundle(path, Trust(own, own), deep=deep).report
-        unsure = {"bundle_signature", "block_signatures"}
+        unsure = {"bundle_signature", "block_signatures", "anchors"}
         report = Report(
             tuple(
                 Step(step.name, "not_checked", "holds under its own key; no trust file says whose that is")
@@ -228,6 +276,32 @@ def verify_bundle_file(asked: Asked) -> dict[str, Any]:
             found.counts,
         )
     return {**report.to_json(), "entries": report.counts["envelopes"]}
+
+
+def _read_anchors(reading: Channel, names: tuple[str, ...]) -> Anchoring:
+    """The heads in these files, held against the channel; an error names the file."""
+    from ropewalk.errors import Unverified
+    from ropewalk.node.anchoring import Anchoring
+
+    anchoring = Anchoring(reading)
+    for name in names:
+        try:
+            parse_input(name, anchoring.add)
+        except Unverified as error:
+            raise tell(error, name) from error
+    return anchoring
+
+
+def _said_of(anchor: Anchor) -> str:
+    """What an anchor says of itself."""
+    from ropewalk.errors import RopewalkError
+    from ropewalk.kernel.note import claimed_head
+
+    try:
+        head, lines = claimed_head(anchor.note)
+    except RopewalkError as error:
+        return f"unreadable: {error.detail}"
+    return f"{head.origin} at {head.size}, signed by {', '.join(line.name for line in lines)}"
 
 
 def _chunk_path(target: Path, first: int, final: int) -> Path:

@@ -398,7 +398,14 @@ def _certificate(raw: bytes) -> str:
 @click.option(
     "--root", "roots", multiple=True, metavar="PEM", help="A root certificate for evidence; may be repeated."
 )
-def trust(channel: str, output: str, roots: tuple[str, ...]) -> None:
+@click.option(
+    "--witness",
+    "witnesses",
+    multiple=True,
+    metavar="VKEYS",
+    help="A file with keys whose signature on a head counts; may be repeated.",
+)
+def trust(channel: str, output: str, roots: tuple[str, ...], witnesses: tuple[str, ...]) -> None:
     """Write the trust file of a channel: what a verifier must believe, and why it matters.
 
     It names keys in hex, reports name them as did:key; what is said beside it shows both. A did:key may be written into
@@ -408,10 +415,15 @@ def trust(channel: str, output: str, roots: tuple[str, ...]) -> None:
     """
     from dataclasses import replace
 
+    from ropewalk.ledger.trust import parse_witnesses
     from ropewalk.node.evidence import channel_trust
 
     known = channel_trust(here().home, channel)
-    made = replace(known, roots=(*known.roots, *(parse_input(root, _certificate) for root in roots)))
+    made = replace(
+        known,
+        roots=(*known.roots, *(parse_input(root, _certificate) for root in roots)),
+        witnesses=tuple(key for name in witnesses for key in parse_input(name, parse_witnesses)),
+    )
     write_output(output, made.to_bytes() + (b"\n" if output == "-" else b""))
     if output != "-" and session().json:
         emit_line({"path": output, "trust": json.loads(made.to_bytes()), "why": made.explain()})

@@ -26,6 +26,7 @@ __all__ = [
     "SignedHead",
     "Signer",
     "Verifier",
+    "claimed_head",
     "cosign_head",
     "open_head",
     "open_note",
@@ -231,6 +232,21 @@ def open_head(
     if head.origin != expected:
         raise SigInvalid(f'head of "{head.origin}", where "{expected}" was expected', origin=head.origin)
     return head, note
+
+
+def claimed_head(raw: bytes) -> tuple[SignedHead, tuple[NoteSignature, ...]]:
+    """What a note says, and whom it names as its signers, before anything is verified: believe none of it.
+
+    For whoever must know which log a head speaks of to find the key that may have signed it.
+
+    >>> from ropewalk.kernel.keys import SigningKey
+    >>> log = Signer("example.com/log", SigningKey.generate("ed25519", bytes(32)))
+    >>> head, lines = claimed_head(sign_head(SignedHead("example.com/log", 7, bytes(32)), log))
+    >>> head.size, [line.name for line in lines]
+    (7, ['example.com/log'])
+    """
+    text, lines = _split_note(raw)
+    return SignedHead.from_text(text), tuple(lines)
 
 
 def _line(verifier: Verifier, signature: bytes) -> str:

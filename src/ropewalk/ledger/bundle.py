@@ -8,38 +8,35 @@
 
 The manifest comes first and names all digests, so blocks are gathered before anything can be written: `Gathering`
 takes blocks one by one and hands back the bytes of two members, which the caller keeps aside; it remembers only
-digests and headers. `bundlecheck` reads what is made here.
+digests and headers. The manifest also holds the anchors, if there are any. `bundlecheck` reads what is made here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 from blake3 import blake3
 
-from ropewalk.errors import BrokenLink, DigestMismatch, Invalid, RangeExceeded
+from ropewalk.errors import BrokenLink, DigestMismatch, RangeExceeded
 from ropewalk.kernel import jcs, merkle
-from ropewalk.kernel.digest import Tag, hash_from_hex
-from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
+from ropewalk.kernel.digest import Tag
+from ropewalk.kernel.keys import Signature, SigningKey
 from ropewalk.kernel.proofs import HASH_BYTES, pack_leaves
 from ropewalk.ledger.block import Block, Header
+from ropewalk.ledger.bundleanchors import Anchor, check_anchor, pick_anchors
+from ropewalk.ledger.bundlemanifest import BUNDLE_BLOCKS_MAX, File, Manifest
 from ropewalk.ledger.envelope import envelope_id
 from ropewalk.ledger.tar import END, member_header, padding
 
 __all__ = [
-    "BUNDLE_BLOCKS_MAX",
     "HEADERS",
     "MANIFEST",
     "SIGNATURE",
-    "File",
     "Gathering",
-    "Manifest",
     "block_name",
     "frame_member",
     "member_names",
-    "parse_manifest",
     "proof_lines",
     "proof_name",
     "prove_block",
@@ -48,82 +45,6 @@ __all__ = [
 MANIFEST: Final = "bundle.manifest.json"
 SIGNATURE: Final = "bundle.manifest.sig"
 HEADERS: Final = "headers.jsonl"
-BUNDLE_BLOCKS_MAX: Final = 100_000  # the manifest of more would be tens of megabytes; cut the range instead
-
-_NAMES: Final = frozenset(
-    (
-        "version",
-        "channel",
-        "start_height",
-        "end_height",
-        "block_hashes",
-        "range_root",
-        "merkle_proofs",
-        "payload_refs",
-        "policy_hash",
-        "created_at",
-        "signer",
-        "files",
-    )
-)
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A member of the bundle as the manifest lists it."""
-
-    name: str
-    blake3: str
-    size: int
-
-    def to_json(self) -> dict[str, Any]:
-        """As the manifest holds it."""
-        return {"name": self.name, "blake3": self.blake3, "bytes": self.size}
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What a bundle says about itself."""
-
-    channel: str
-    start_height: int
-    end_height: int
-    block_hashes: tuple[str, ...]
-    range_root: str
-    payload_refs: tuple[dict[str, Any], ...]
-    policy_hash: str | None
-    created_at: str
-    signer: PublicKey
-    files: tuple[File, ...]
-    merkle_proofs: tuple[str, ...]
-
-    @property
-    def heights(self) -> range:
-        """The heights it holds."""
-        return range(self.start_height, self.end_height + 1)
-
-    @property
-    def size(self) -> int:
-        """How many bytes its files have together."""
-        return sum(file.size for file in self.files)
-
-    def to_bytes(self) -> bytes:
-        """The canonical bytes, which are signed."""
-        value: dict[str, Any] = {
-            "version": 1,
-            "channel": self.channel,
-            "start_height": self.start_height,
-            "end_height": self.end_height,
-            "block_hashes": list(self.block_hashes),
-            "range_root": self.range_root,
-            "merkle_proofs": list(self.merkle_proofs),
-            "payload_refs": list(self.payload_refs),
-            "policy_hash": self.policy_hash,
-            "created_at": self.created_at,
-            "signer": self.signer.to_json(),
-            "files": [file.to_json() for file in self.files],
-        }
-        return jcs.encode(value)
 
 
 def block_name(height: int) -> str:
@@ -237,6 +158,7 @@ class Gathering:
     def __init__(self) -> None:
         self._headers: list[bytes] = []
         self._hashes: list[bytes] = []
+        self._leaves: list[bytes] = []
         self._blocks: list[File] = []
         self._proofs: list[File] = []
         self._refs: list[dict[str, Any]] = []
@@ -266,6 +188,7 @@ class Gathering:
         self._proofs.append(File(proof_name(header.height), blake3(proofs).hexdigest(), len(proofs)))
         self._headers.append(block.record.raw + b"\n")
         self._hashes.append(header.hash)
+        self._leaves.append(merkle.SHA256.leaf(header.encode()))
         self._refs.extend(find_refs(ids, block.envelopes))
         self._last = header
         return lines, proofs
@@ -275,11 +198,16 @@ class Gathering:
         """The member with the block records."""
         return b"".join(self._headers)
 
-    def finish(self, key: SigningKey, created_at: str | None = None) -> Manifest:
+    def finish(
+        self, key: SigningKey, created_at: str | None = None, anchors: Iterable[Anchor] = ()
+    ) -> Manifest:
         """The manifest. Its time is the last block's unless given, so that the same range gives the same bytes."""
         last = self._last
         if last is None:
             raise RangeExceeded("a bundle holds at least one block")
+        picked = pick_anchors(anchors)
+        for anchor in picked:
+            check_anchor(anchor, last.channel, last.height + 1 - len(self._leaves), self._leaves)
         headers = self.headers
         return Manifest(
             last.channel,
@@ -297,6 +225,7 @@ class Gathering:
                 *self._proofs,
             ),
             tuple(file.name for file in self._proofs),
+            picked,
         )
 
     def front(self, manifest: Manifest, key: SigningKey) -> bytes:
@@ -315,77 +244,3 @@ class Gathering:
         """How many bytes the whole archive has."""
         files = [*self._blocks, *self._proofs]
         return len(front) + sum(512 + file.size + -file.size % 512 for file in files) + len(END)
-
-
-def parse_manifest(raw: bytes) -> Manifest:
-    """A manifest from its canonical bytes; form only.
-
-    >>> parse_manifest(b"{}")
-    Traceback (most recent call last):
-    ropewalk.errors.Invalid: manifest: expected exactly the members of a bundle manifest
-    """
-    value = jcs.parse_canonical(raw)
-    if not isinstance(value, dict) or value.keys() != _NAMES:
-        raise _wrong("expected exactly the members of a bundle manifest")
-    if value["version"] != 1 or value["version"] is True:
-        raise _wrong(f"version {value['version']!r:.20} is not known; 1 is")
-    start, end = _natural(value, "start_height"), _natural(value, "end_height")
-    if not start <= end < start + BUNDLE_BLOCKS_MAX:
-        raise _wrong(f"heights {start} to {end} are no range of at most {BUNDLE_BLOCKS_MAX} blocks")
-    if not isinstance(value["channel"], str) or not isinstance(value["created_at"], str):
-        raise _wrong("channel and created_at are texts")
-    if value["policy_hash"] is not None:
-        _hash(value["policy_hash"], "policy_hash")
-    refs = _list(value, "payload_refs")
-    if not all(
-        isinstance(each, dict) and each.keys() == {"envelope_id", "payload_ref", "payload_hash"}
-        for each in refs
-    ):
-        raise _wrong("payload_refs have envelope_id, payload_ref and payload_hash")
-    return Manifest(
-        value["channel"],
-        start,
-        end,
-        tuple(_hash(each, "block_hashes") for each in _list(value, "block_hashes")),
-        _hash(value["range_root"], "range_root"),
-        tuple(refs),
-        cast("str | None", value["policy_hash"]),
-        value["created_at"],
-        PublicKey.from_json(value["signer"]),
-        tuple(_file(each) for each in _list(value, "files")),
-        tuple(_text(each, "merkle_proofs") for each in _list(value, "merkle_proofs")),
-    )
-
-
-def _file(value: Any) -> File:
-    if not isinstance(value, dict) or value.keys() != {"name", "blake3", "bytes"}:
-        raise _wrong("files have name, blake3 and bytes")
-    return File(_text(value["name"], "files"), _hash(value["blake3"], "files"), _natural(value, "bytes"))
-
-
-def _list(value: dict[str, Any], name: str) -> list[Any]:
-    if not isinstance(value[name], list):
-        raise _wrong(f"{name} is a list")
-    return cast("list[Any]", value[name])
-
-
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise _wrong(f"{name} holds texts")
-    return value
-
-
-def _natural(value: dict[str, Any], name: str) -> int:
-    if type(value[name]) is not int or value[name] < 0:
-        raise _wrong(f"{name} is a natural number")
-    return cast(int, value[name])
-
-
-def _hash(value: Any, name: str) -> str:
-    if hash_from_hex(value) is None:
-        raise _wrong(f"{name}: hashes are 64 lower-case hex digits")
-    return str(value)
-
-
-def _wrong(what: str) -> Invalid:
-    return Invalid(f"manifest: {what}", advice="Export the bundle again.")

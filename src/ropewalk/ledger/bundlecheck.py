@@ -6,9 +6,10 @@
     block_signatures   every header is sealed by somebody trusted, stands on the one before, and lies under range_root
     policy_hash        the blocks were made under the policy the verifier expects
 
-Two more where they are asked for: `envelope_rules` judges every envelope by itself (`deep`), `evidence` judges the
-evidence in them by the roots of the trust file. Here are the archive and its manifest; headers are read in
-`bundleheaders`, envelopes and their paths in `bundlepaths`.
+Three more where there is reason: `anchors` where the bundle has some or the trust file names witnesses; with `deep`
+`envelope_rules` judges every envelope by itself; `evidence` judges the evidence in them by the roots of the trust file.
+Here are the archive and its manifest; headers are read in `bundleheaders`, envelopes and their paths in `bundlepaths`,
+anchors in `bundleanchors`.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from ropewalk.errors import Damaged, Invalid, RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import Signature
-from ropewalk.kernel.report import Report, Status
-from ropewalk.ledger.bundle import HEADERS, MANIFEST, SIGNATURE, Manifest, member_names, parse_manifest
+from ropewalk.kernel.report import Report, Status, Step
+from ropewalk.ledger.bundle import HEADERS, MANIFEST, SIGNATURE, member_names
+from ropewalk.ledger.bundleanchors import AnchorFinding, anchors_step, judge_anchor
 from ropewalk.ledger.bundlefindings import STEPS, Findings
 from ropewalk.ledger.bundleform import check_member, no_bundle
 from ropewalk.ledger.bundleheaders import HeaderCheck
+from ropewalk.ledger.bundlemanifest import Manifest, parse_manifest
 from ropewalk.ledger.bundlepaths import Exhibit, PathCheck
 from ropewalk.ledger.evidencecheck import EvidenceTally
 from ropewalk.ledger.tar import Member, TarReader
@@ -55,6 +58,7 @@ class BundleVerifier:
         self._headers: HeaderCheck | None = None
         self._paths: PathCheck | None = None
         self._cut = ""
+        self.anchors: tuple[AnchorFinding, ...] = ()
         self.manifest: Manifest | None = None
 
     @property
@@ -110,6 +114,8 @@ class BundleVerifier:
             self._policy_step,
         )
         steps = [self._findings.step(name, each) for name, each in zip(STEPS, judged, strict=True)]
+        if self._trust.witnesses or (self.manifest is not None and self.manifest.anchors):
+            steps.append(self._anchors_step())
         if self._deep:
             steps.append(self._findings.step("envelope_rules", self._rules_step))
         if self._evidence is not None:
@@ -274,6 +280,18 @@ class BundleVerifier:
         if self._headers is None or not self._headers.count:
             return "not_checked", "no header could be read"
         return "passed", f"policy {want.hex()[:16]}…"
+
+    def _anchors_step(self) -> Step:
+        manifest, headers = self.manifest, self._headers
+        if manifest is None or headers is None:
+            return Step("anchors", *CUT_SHORT)
+        if manifest.anchors and len(headers.leaves) != len(manifest.heights):
+            return Step("anchors", "not_checked", "the headers they should lead from could not all be read")
+        self.anchors = tuple(
+            judge_anchor(anchor, manifest.channel, manifest.start_height, headers.leaves, self._trust)
+            for anchor in manifest.anchors
+        )
+        return anchors_step(self.anchors)
 
     def _rules_step(self) -> tuple[Status, str]:
         unjudged = self._paths.unjudged if self._paths is not None else 0

@@ -9,7 +9,8 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import Signature
 from ropewalk.ledger.block import BLOCK_BYTES_MAX, BLOCK_ENVELOPES_MAX, HEADER_BYTES_MAX
-from ropewalk.ledger.bundle import HEADERS, MANIFEST, SIGNATURE, Manifest, parse_manifest
+from ropewalk.ledger.bundle import HEADERS, MANIFEST, SIGNATURE
+from ropewalk.ledger.bundlemanifest import Manifest, parse_manifest
 from ropewalk.ledger.tar import Member, TarReader
 
 __all__ = ["HEADER_LINE_MAX", "ManifestReader", "check_member", "no_bundle", "parse_proof_line"]

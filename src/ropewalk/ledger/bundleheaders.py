@@ -5,9 +5,10 @@ from __future__ import annotations
 from ropewalk.errors import Invalid, RopewalkError, TooLarge
 from ropewalk.kernel import merkle
 from ropewalk.ledger.block import GENESIS, BlockRecord, Header, check_link, check_signature, parse_record
-from ropewalk.ledger.bundle import HEADERS, Manifest
+from ropewalk.ledger.bundle import HEADERS
 from ropewalk.ledger.bundlefindings import Findings
 from ropewalk.ledger.bundleform import HEADER_LINE_MAX
+from ropewalk.ledger.bundlemanifest import Manifest
 from ropewalk.ledger.trust import Trust
 
 __all__ = ["HeaderCheck"]
@@ -22,6 +23,7 @@ class HeaderCheck:
         self._range = merkle.Frontier(merkle.RANGE)
         self.heads: dict[int, tuple[bytes, int]] = {}
         self.times: dict[int, int] = {}
+        self.leaves: list[bytes] = []  # of the tree that anchors speak of, where there are any
         self.count = 0
         self.ended = False
 
@@ -76,6 +78,8 @@ class HeaderCheck:
             return
         header = record.header
         self._range.append(header.hash)
+        if manifest.anchors:
+            self.leaves.append(merkle.SHA256.leaf(header.encode()))
         self.heads[height] = header.merkle_root, header.envelope_count
         self.times[height] = header.timestamp_ns
         listed = manifest.block_hashes[place] if place < len(manifest.block_hashes) else ""

@@ -15,10 +15,11 @@ from blake3 import blake3
 from ropewalk.errors import Invalid, RopewalkError
 from ropewalk.kernel import jcs, merkle
 from ropewalk.ledger.block import BLOCK_ENVELOPES_MAX
-from ropewalk.ledger.bundle import Manifest, find_refs, prove_block
+from ropewalk.ledger.bundle import find_refs, prove_block
 from ropewalk.ledger.bundlefindings import Findings
 from ropewalk.ledger.bundleform import parse_proof_line
 from ropewalk.ledger.bundleheaders import HeaderCheck
+from ropewalk.ledger.bundlemanifest import Manifest
 from ropewalk.ledger.envelope import envelope_id, parse_stored
 from ropewalk.ledger.evidencecheck import EvidenceTally
 from ropewalk.ledger.rules import Context, judge

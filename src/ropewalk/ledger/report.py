@@ -12,8 +12,9 @@ from html import escape
 
 from ropewalk.kernel import merkle
 from ropewalk.kernel.report import Report
-from ropewalk.ledger.bundle import Manifest
+from ropewalk.ledger.bundleanchors import AnchorFinding, HeadSigner
 from ropewalk.ledger.bundlecheck import Exhibit
+from ropewalk.ledger.bundlemanifest import Manifest
 from ropewalk.ledger.trust import Trust
 
 __all__ = ["Rise", "climb", "draw_path", "render_report"]
@@ -26,8 +27,14 @@ _MEANINGS = {
     "merkle_paths": "Every fingerprint leads, step by step, to the root in its block's header.",
     "block_signatures": "Every block is sealed by a trusted key and stands on the block before it.",
     "policy_hash": "The blocks were made under the policy that was expected.",
+    "anchors": "The blocks lie under a signed head of the channel: whoever signed it had them before.",
     "envelope_rules": "Every event by itself: signature, version, evidence, confidentiality.",
     "evidence": "Evidence of where and how something was made ends in a trusted root, as of the time of its block.",
+}
+_KINDS = {
+    "channel": "the channel's own key",
+    "witness": "a trusted witness",
+    "unknown": "unknown: counts for nothing",
 }
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--paper:#fff;--soft:#57606a;--line:#d0d7de;--good:#1a7f37;--bad:#cf222e;
@@ -133,6 +140,7 @@ def render_report(
     trust: Trust,
     *,
     source: str,
+    anchors: Sequence[AnchorFinding] = (),
 ) -> str:
     """The whole page. `source` is the name of the file that was verified.
 
@@ -160,6 +168,8 @@ def render_report(
     parts.append("</tbody></table>")
     if manifest is not None:
         parts.append(_contents(manifest, report))
+    if anchors:
+        parts.append(_anchors(anchors))
     parts.append("<h2>What was trusted</h2><ul>")
     parts += [f"<li>{escape(line)}</li>" for line in trust.explain()]
     parts.append("</ul>")
@@ -208,6 +218,28 @@ def _contents(manifest: Manifest, report: Report) -> str:
         f"<tr><th>{escape(name)}</th><td><code>{escape(text)}</code></td></tr>" for name, text in rows
     )
     return f"<h2>What the bundle says it is</h2><table><tbody>{cells}</tbody></table>"
+
+
+def _anchors(anchors: Sequence[AnchorFinding]) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(each.origin or 'unreadable')}<br>"
+        f'<span class="soft">size {each.size}, root <code>{escape(each.root)}</code></span></td>'
+        f"<td>{'<br>'.join(escape(_signer(signer)) for signer in each.signers)}</td>"
+        f'<td class="{each.status}">{_SIGNS[each.status]} {_WORDS[each.status]}</td>'
+        f"<td>{escape(each.detail)}</td></tr>"
+        for each in anchors
+    )
+    return (
+        "<h2>Anchors</h2><p>Heads of the channel that were signed outside this bundle. One that was signed by the "
+        "channel alone shows what its operator said; one that was signed by a witness shows that somebody else had "
+        "seen it.</p><table><thead><tr><th>Head</th><th>Signed by</th><th>Verdict</th><th>What was found</th></tr>"
+        f"</thead><tbody>{rows}</tbody></table>"
+    )
+
+
+def _signer(signer: HeadSigner) -> str:
+    when = "" if signer.time_s is None else _time(str(signer.time_s * 10**9))
+    return f"{signer.name} {signer.key_id} ({_KINDS[signer.kind]}){when}"
 
 
 def _figure(exhibit: Exhibit) -> str:

@@ -2,12 +2,14 @@
 
     {"version":1, "block_signers":[{identity}…], "bundle_signers":[{identity}…], "policy_hash":"<hex>"|null,
      "roots":["<PEM>"…],
-     "evidence":{"keys":[{identity}…],"builders":["<id>"…],"pcrs":{"0":["<hex>"…]},"max_age_s":n|null}}
+     "evidence":{"keys":[{identity}…],"builders":["<id>"…],"pcrs":{"0":["<hex>"…]},"max_age_s":n|null},
+     "witnesses":["<vkey>"…]}
 
 An identity is `{"identity_type","public_key"}`, as we write it, or the text of a did:key, as reports name it.
 
 `evidence` may be left out. Roots alone say under whom evidence must be signed; `evidence` also says by which builder
-and of which measurement, so that it can be believed.
+and of which measurement, so that it can be believed. `witnesses` may be left out too: keys that sign the heads of
+channels, in C2SP's text form, beside the keys that seal blocks.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from ropewalk.errors import Invalid, InvalidKey
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey
+from ropewalk.kernel.notekey import Verifier
 
-__all__ = ["EvidencePins", "Trust", "parse_pins", "parse_trust"]
+__all__ = ["EvidencePins", "Trust", "parse_pins", "parse_trust", "parse_witnesses"]
 
 _PCR = re.compile(r"[0-9]|[12][0-9]|3[01]")
 _MEASUREMENT = re.compile(r"(?:[0-9a-f]{2})+")
@@ -95,6 +98,7 @@ class Trust:
     policy_hash: bytes | None = None
     roots: tuple[str, ...] = ()
     evidence: EvidencePins | None = None
+    witnesses: tuple[Verifier, ...] = ()
 
     @property
     def judges_evidence(self) -> bool:
@@ -112,6 +116,8 @@ class Trust:
         }
         if self.evidence is not None:
             value["evidence"] = self.evidence.to_json()
+        if self.witnesses:
+            value["witnesses"] = [witness.to_text() for witness in self.witnesses]
         return jcs.encode(value)
 
     def explain(self) -> list[str]:
@@ -131,7 +137,7 @@ class Trust:
             lines.append("no builder and no measurement: whose evidence it is stays unchecked")
         if not self.judges_evidence:
             lines.append("no evidence: whether it holds stays unchecked")
-        return lines
+        return [*lines, *(f"heads signed by witness {each.to_text()}" for each in self.witnesses)]
 
 
 def parse_trust(raw: bytes) -> Trust:
@@ -142,7 +148,7 @@ def parse_trust(raw: bytes) -> Trust:
     ropewalk.errors.Invalid: trust file: expected version, block_signers, bundle_signers, policy_hash and roots
     """
     value = jcs.parse(raw)
-    if not isinstance(value, dict) or value.keys() - {"evidence"} != _MEMBERS:
+    if not isinstance(value, dict) or value.keys() - {"evidence", "witnesses"} != _MEMBERS:
         raise _wrong("expected version, block_signers, bundle_signers, policy_hash and roots")
     if value["version"] != 1 or value["version"] is True:
         raise _wrong(f"version {value['version']!r:.20} is not known; 1 is")
@@ -157,7 +163,34 @@ def parse_trust(raw: bytes) -> Trust:
         policy,
         tuple(str(root) for root in roots),
         parse_pins(value["evidence"], _wrong) if "evidence" in value else None,
+        _witnesses(value.get("witnesses", [])),
     )
+
+
+def parse_witnesses(raw: bytes) -> tuple[Verifier, ...]:
+    """The keys in a file, one a line as C2SP writes them; empty lines and those that begin with `#` say nothing.
+
+    >>> key = b"PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"
+    >>> [witness.name for witness in parse_witnesses(b"# a comment\\n" + key)]
+    ['PeterNeumann']
+    """
+    try:
+        lines = [line.strip() for line in raw.decode().splitlines()]
+    except UnicodeDecodeError as error:
+        raise InvalidKey("witness keys are lines of text; this is no UTF-8") from error
+    found = tuple(Verifier.from_text(line) for line in lines if line and not line.startswith("#"))
+    if not found:
+        raise InvalidKey("no witness key: one a line, NAME+ID+KEY")
+    return found
+
+
+def _witnesses(value: Any) -> tuple[Verifier, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise _wrong("witnesses are keys as texts, NAME+ID+KEY")
+    try:
+        return tuple(Verifier.from_text(each) for each in value)
+    except InvalidKey as error:
+        raise _wrong(f"witnesses: {error.detail}") from error
 
 
 def _identities(value: Any, name: str, wrong: Callable[[str], Invalid]) -> tuple[PublicKey, ...]:

@@ -12,18 +12,14 @@ from ropewalk.errors import Conflict, Damaged, RangeExceeded, RopewalkError
 from ropewalk.kernel.keys import Signature, SigningKey
 from ropewalk.kernel.report import Report
 from ropewalk.ledger.block import Block
-from ropewalk.ledger.bundle import (
-    BUNDLE_BLOCKS_MAX,
-    Gathering,
-    Manifest,
-    block_name,
-    frame_member,
-    proof_name,
-)
+from ropewalk.ledger.bundle import Gathering, block_name, frame_member, proof_name
+from ropewalk.ledger.bundleanchors import Anchor, AnchorFinding
 from ropewalk.ledger.bundlecheck import BundleVerifier, Exhibit
 from ropewalk.ledger.bundleform import ManifestReader
+from ropewalk.ledger.bundlemanifest import BUNDLE_BLOCKS_MAX, Manifest
 from ropewalk.ledger.tar import END
 from ropewalk.ledger.trust import Trust
+from ropewalk.node.anchoring import Anchoring
 from ropewalk.node.ledger import Channel
 from ropewalk.stores.bundles import Limits, Spool, is_packed, read_packed, write_packed
 
@@ -68,6 +64,7 @@ class BundleVerdict:
     report: Report
     manifest: Manifest | None
     exhibits: tuple[Exhibit, ...]
+    anchors: tuple[AnchorFinding, ...] = ()
 
 
 def chunk_ranges(start: int, end: int, size: int | None) -> Iterator[tuple[int, int]]:
@@ -89,9 +86,13 @@ def export_bundle(
     path: Path,
     *,
     created_at: str | None = None,
+    anchors: Anchoring | None = None,
     watch: Watch | None = None,
 ) -> Exported:
-    """Write the blocks from `start` up to and with `end`. A complete bundle of them that is there already is kept."""
+    """Write the blocks from `start` up to and with `end`. A complete bundle of them that is there already is kept.
+
+    With `anchors` the bundle carries those heads, and one that carries others is made again.
+    """
     size = channel.head().height
     if not 0 <= start <= end < size:
         raise RangeExceeded(
@@ -102,17 +103,25 @@ def export_bundle(
             f"{end - start + 1} blocks for one bundle; at most {BUNDLE_BLOCKS_MAX}",
             advice="Cut the range: `bundle export --chunk N` writes several files.",
         )
-    if path.exists() and _is_complete(channel, path, start, end, created_at):
+    carried = anchors.over(start, end) if anchors is not None else ()
+    if path.exists() and _is_complete(channel, path, start, end, created_at, carried):
         return Exported(path, start, end, path.stat().st_size, kept=True)
     blocks: Iterable[Block] = channel.blocks(start, end)
-    packed = export_blocks(watch(blocks) if watch is not None else blocks, key, path, created_at=created_at)
+    if watch is not None:
+        blocks = watch(blocks)
+    packed = export_blocks(blocks, key, path, created_at=created_at, anchors=carried)
     return Exported(path, start, end, packed, kept=False)
 
 
 def export_blocks(
-    blocks: Iterable[Block], key: SigningKey, path: Path, *, created_at: str | None = None
+    blocks: Iterable[Block],
+    key: SigningKey,
+    path: Path,
+    *,
+    created_at: str | None = None,
+    anchors: Iterable[Anchor] = (),
 ) -> int:
-    """Write these consecutive blocks as a bundle; returns the size of the file."""
+    """Write these consecutive blocks as a bundle; returns the size of the file. Anchors must hold for these blocks."""
     gathering = Gathering()
     kept_blocks, kept_proofs = Spool(path.parent), Spool(path.parent)
     try:
@@ -120,7 +129,7 @@ def export_blocks(
             lines, proofs = gathering.add(block)
             kept_blocks.write(frame_member(block_name(block.height), lines))
             kept_proofs.write(frame_member(proof_name(block.height), proofs))
-        front = gathering.front(gathering.finish(key, created_at), key)
+        front = gathering.front(gathering.finish(key, created_at, anchors), key)
         pieces = chain([front], kept_blocks.read(), kept_proofs.read(), [END])
         return write_packed(path, pieces, gathering.archive_size(front))
     finally:
@@ -131,14 +140,15 @@ def export_blocks(
 def verify_bundle(
     path: Path, trust: Trust, *, deep: bool = False, limits: Limits | None = None
 ) -> BundleVerdict:
-    """The five steps of S4 §12 over a file, as a stream. `Invalid` if it is no bundle."""
+    """The steps of S4 §12 over a file, as a stream. `Invalid` if it is no bundle."""
     verifier = BundleVerifier(trust, deep=deep)
     try:
         for piece in read_packed(path, limits):
             verifier.feed(piece)
     except Damaged as error:
         verifier.cut(error.detail)
-    return BundleVerdict(verifier.report(), verifier.manifest, tuple(verifier.exhibits))
+    report = verifier.report()
+    return BundleVerdict(report, verifier.manifest, tuple(verifier.exhibits), verifier.anchors)
 
 
 def inspect_bundle(path: Path, limits: Limits | None = None) -> tuple[Manifest, Signature]:
@@ -152,7 +162,9 @@ def inspect_bundle(path: Path, limits: Limits | None = None) -> tuple[Manifest, 
     return manifest, signature
 
 
-def _is_complete(channel: Channel, path: Path, start: int, end: int, created_at: str | None) -> bool:
+def _is_complete(
+    channel: Channel, path: Path, start: int, end: int, created_at: str | None, anchors: tuple[Anchor, ...]
+) -> bool:
     """Whether the file is a whole bundle of that range. A file that is something else is never written over."""
     if not is_packed(path):
         raise Conflict(f"{path} exists and is no bundle", advice="Choose another name with -o.")
@@ -173,4 +185,6 @@ def _is_complete(channel: Channel, path: Path, start: int, end: int, created_at:
             advice="Choose another name with -o.",
         )
     same_time = created_at is None or created_at == manifest.created_at
+    if anchors and anchors != manifest.anchors:  # who asks for none loses none
+        return False
     return same_time and manifest.block_hashes[-1] == channel.index.block_hash(end).hex()

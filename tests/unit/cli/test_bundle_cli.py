@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.kernel.note import SignatureType, Signer, cosign_head
+
 
 @pytest.fixture
 def channel(ropewalk, tmp_path):
@@ -90,3 +93,83 @@ def test_chunks_are_files_of_their_own_and_are_kept(ropewalk, channel, tmp_path)
     assert [each["kept"] for each in ropewalk(*export, "--json").json["files"]] == [True, False]
     for name in names:
         assert ropewalk("bundle", "verify", name, "--trust", "trust.json").code == 0
+
+
+@pytest.fixture
+def witnessed(ropewalk, channel, tmp_path):
+    """A head of the channel that a witness has seen, and the witness's key."""
+    witness = Signer("w.example", SigningKey.generate("ed25519", b"w" * 32), SignatureType.COSIGNATURE)
+    note = ropewalk("ledger", "head", "--repo", channel, "--channel", "audit", "--note", "--json").json[
+        "note"
+    ]
+    (tmp_path / "head.note").write_bytes(note.encode())
+    (tmp_path / "seen.note").write_bytes(cosign_head(note.encode(), witness, 1_700_000_000))
+    (tmp_path / "w.vkey").write_text(f"# our witness\n{witness.verifier.to_text()}\n")
+    return witness
+
+
+def test_an_anchored_bundle_shows_that_a_witness_had_seen_its_blocks(ropewalk, channel, witnessed, tmp_path):
+    export = ("bundle", "export", "--repo", channel, "--channel", "audit", "--to", "1")
+    made = ropewalk(*export, "-o", "x.tar.zst", "--anchor", "seen.note", "--anchor", "head.note")
+    assert made.code == 0, made.err
+    assert ropewalk(*export, "-o", "y.tar.zst", "--anchor", "head.note", "--anchor", "seen.note").code == 0
+    assert (tmp_path / "x.tar.zst").read_bytes() == (tmp_path / "y.tar.zst").read_bytes()
+    assert (
+        "anchor        ropewalk.invalid/audit at 3, signed by"
+        in ropewalk("bundle", "inspect", "x.tar.zst").text
+    )
+
+    verify = ("bundle", "verify", "x.tar.zst", "--trust", "trust.json")
+    assert "own key alone (and 1 more)" in ropewalk(*verify).text
+    good = ropewalk(*verify, "--witness", "w.vkey", "--report", "r.html", "--json")
+    assert good.code == 0, good.out
+    step = good.json["steps"][5]
+    assert (step["name"], step["status"]) == ("anchors", "passed")
+    assert "seen by w.example on 2023-11-14" in step["detail"]
+    assert {each["status"] for each in step["anchors"]} == {"passed", "not_checked"}
+    assert "<h2>Anchors</h2>" in (tmp_path / "r.html").read_text()
+
+    trusting = (
+        "ledger",
+        "trust",
+        "--repo",
+        channel,
+        "--channel",
+        "audit",
+        "--witness",
+        "w.vkey",
+        "-o",
+        "w.json",
+    )
+    assert ropewalk(*trusting).code == 0
+    whole = ropewalk("verify", "x.tar.zst", "--trust", "w.json", "--json")
+    assert whole.code == 0 and whole.json["steps"][5]["status"] == "passed"
+    alone = ropewalk("verify", "x.tar.zst", "--json")
+    assert alone.code == 0 and alone.json["steps"][5]["status"] == "not_checked"
+    plain = ropewalk(*export, "-o", "plain.tar.zst")
+    assert plain.code == 0
+    none = ropewalk("bundle", "verify", "plain.tar.zst", "--trust", "w.json").text
+    assert "– anchors: not_checked – the bundle has no anchors" in none
+
+
+def test_anchors_that_do_not_fit_are_refused_by_name_before_anything_is_written(
+    ropewalk, channel, witnessed, tmp_path
+):
+    export = ("bundle", "export", "--repo", channel, "--channel", "audit", "-o", "x.tar.zst", "--json")
+    lines = (tmp_path / "head.note").read_text().splitlines()
+    wrong = {
+        "garbage": ("hello", 8),
+        "other": ("\n".join(["ropewalk.invalid/other", *lines[1:]]) + "\n", 8),
+        "changed": ("\n".join([*lines[:2], f"A{lines[2][1:]}", *lines[3:]]) + "\n", 5),
+        "larger": ("\n".join([lines[0], "4", *lines[2:]]) + "\n", 8),
+    }
+    for name, (text, code) in wrong.items():
+        (tmp_path / name).write_text(text)
+        answer = ropewalk(*export, "--anchor", "seen.note", "--anchor", name)
+        assert answer.code == code and answer.json["detail"].startswith(f"{name}: "), answer.out
+    assert ropewalk(*export, "--anchor", "nowhere").code == 3
+    assert not (tmp_path / "x.tar.zst").exists()
+    old = ropewalk("bundle", "export", "--repo", channel, "--channel", "audit", "-o", "x.tar.zst")
+    assert old.code == 0
+    verify = ("bundle", "verify", "x.tar.zst", "--trust", "trust.json", "--witness")
+    assert ropewalk(*verify, "garbage").code == 8

@@ -35,8 +35,9 @@ from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.block import GENESIS, parse_record, seal
-from ropewalk.ledger.bundle import Gathering, frame_member, parse_manifest, proof_lines
+from ropewalk.ledger.bundle import Gathering, frame_member, proof_lines
 from ropewalk.ledger.bundlecheck import STEPS, BundleVerifier
+from ropewalk.ledger.bundlemanifest import parse_manifest
 from ropewalk.ledger.envelope import envelope_id
 from ropewalk.ledger.policy import STRICT
 from ropewalk.ledger.proof import range_root

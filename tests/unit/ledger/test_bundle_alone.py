@@ -29,8 +29,9 @@ from ropewalk.ledger.block import (
     Block,
     seal,
 )
-from ropewalk.ledger.bundle import BUNDLE_BLOCKS_MAX, HEADERS, MANIFEST, SIGNATURE, Gathering, parse_manifest
+from ropewalk.ledger.bundle import HEADERS, MANIFEST, SIGNATURE, Gathering
 from ropewalk.ledger.bundleform import MANIFEST_BYTES_MAX, ManifestReader, parse_proof_line
+from ropewalk.ledger.bundlemanifest import BUNDLE_BLOCKS_MAX, parse_manifest
 from ropewalk.ledger.policy import STRICT
 from ropewalk.ledger.tar import TarReader, member_header
 from ropewalk.node.bundle import export_blocks

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.unit.ledger.bundling import failed, pack, tar_of, verdict
+from tests.unit.ledger.bundling import failed, pack, statuses, tar_of, verdict
 
 from ropewalk.kernel import jcs
 from ropewalk.ledger.trust import parse_trust
@@ -22,3 +22,4 @@ def test_each_forgery_fails_exactly_the_steps_it_should(case, tmp_path):
     report = verdict(path, parse_trust(jcs.encode(case["input"]["trust"])))
     assert failed(report) == set(case["expect"]["failed"])
     assert report.ok == (not case["expect"]["failed"])
+    assert statuses(report).get("anchors") == case["expect"].get("anchors")

@@ -1,0 +1,261 @@
+"""Anchors (S4 §12): signed heads of a channel that travel with a bundle, each with the way from its blocks to the head.
+
+    {"note": the head, a C2SP note, its exact text, "left": [hex…], "right": [hex…]}
+
+A head is signed over the SHA-256 tree of the channel's headers. `left` and `right` are what surrounds the bundle's
+headers in that tree, so whoever trusts a signature under the note knows that its signer had these very blocks before
+it. The channel's own key says only what the operator says anyway; a witness is somebody else. A note that nobody
+trusted has signed proves nothing, and that is what is said of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from ropewalk.errors import Invalid, InvalidNote, RopewalkError, TooLarge
+from ropewalk.kernel import merkle
+from ropewalk.kernel.digest import hash_from_hex
+from ropewalk.kernel.note import SignedHead, claimed_head, open_note
+from ropewalk.kernel.notekey import Verifier, is_key_name
+from ropewalk.kernel.proofs import RangeProof
+from ropewalk.kernel.report import Status, Step
+from ropewalk.ledger.trust import Trust
+
+__all__ = [
+    "ANCHORS_MAX",
+    "ANCHOR_NOTE_MAX",
+    "Anchor",
+    "AnchorFinding",
+    "HeadSigner",
+    "anchors_step",
+    "check_anchor",
+    "head_of",
+    "judge_anchor",
+    "parse_anchor",
+    "pick_anchors",
+]
+
+ANCHORS_MAX: Final = 16
+ANCHOR_NOTE_MAX: Final = 1 << 17  # bytes: sixteen cosignatures of the largest kind
+_PATH_MAX: Final = 64
+_YEAR_10000_S: Final = 253_402_300_800
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A signed head, and what surrounds the bundle's headers in the tree it speaks of.
+
+    >>> Anchor(b"a note", RangeProof((), ())).to_json()
+    {'note': 'a note', 'left': [], 'right': []}
+    """
+
+    note: bytes
+    proof: RangeProof
+
+    def to_json(self) -> dict[str, Any]:
+        """As the manifest holds it."""
+        left, right = ([each.hex() for each in side] for side in (self.proof.left, self.proof.right))
+        return {"note": self.note.decode(), "left": left, "right": right}
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSigner:
+    """A signature line of a head: whose it is, as far as we know, and since when a witness had seen it."""
+
+    name: str
+    key_id: str
+    kind: Literal["channel", "witness", "unknown"]
+    time_s: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As reports print it."""
+        return {"name": self.name, "key_id": self.key_id, "kind": self.kind, "time_s": self.time_s}
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorFinding:
+    """What came of one anchor. A head that could not be read has neither size nor root."""
+
+    status: Status
+    detail: str
+    origin: str = ""
+    size: int | None = None
+    root: str = ""
+    signers: tuple[HeadSigner, ...] = ()
+
+    @property
+    def has_witness(self) -> bool:
+        """Whether somebody who is not the channel's own key, and is trusted, has signed."""
+        return any(signer.kind == "witness" for signer in self.signers)
+
+    def to_json(self) -> dict[str, Any]:
+        """As `bundle verify --json` prints it."""
+        return {
+            "status": self.status,
+            "detail": self.detail,
+            "origin": self.origin,
+            "size": self.size,
+            "root": self.root,
+            "signers": [signer.to_json() for signer in self.signers],
+        }
+
+
+def parse_anchor(value: Any) -> Anchor:
+    """An anchor as a manifest holds it; form only.
+
+    >>> parse_anchor({"note": "x", "left": [], "right": []}).note
+    b'x'
+    """
+    if not isinstance(value, dict) or value.keys() != {"note", "left", "right"}:
+        raise Invalid("anchors have note, left and right")
+    if not isinstance(value["note"], str):
+        raise Invalid("the note of an anchor is a text")
+    note = value["note"].encode()
+    if len(note) > ANCHOR_NOTE_MAX:
+        raise TooLarge(f"an anchor's note of {len(note)} bytes", size=len(note), limit=ANCHOR_NOTE_MAX)
+    return Anchor(note, RangeProof(_hashes(value["left"]), _hashes(value["right"])))
+
+
+def pick_anchors(anchors: Iterable[Anchor]) -> tuple[Anchor, ...]:
+    """Each once, the smallest head first: in whatever order they were given, a bundle has the same bytes.
+
+    >>> pick_anchors([])
+    ()
+    """
+    picked = sorted(set(anchors), key=lambda anchor: (claimed_head(anchor.note)[0].size, anchor.note))
+    if len(picked) > ANCHORS_MAX:
+        raise TooLarge(
+            f"{len(picked)} anchors for one bundle; at most {ANCHORS_MAX}",
+            size=len(picked),
+            limit=ANCHORS_MAX,
+        )
+    return tuple(picked)
+
+
+def head_of(note: bytes, channel: str) -> SignedHead:
+    """What a note says of a channel, before anybody's signature is believed; a head of something else is refused.
+
+    >>> from ropewalk.kernel.keys import SigningKey
+    >>> from ropewalk.ledger.proof import signed_head
+    >>> raw = signed_head("log.example", "ops", 3, bytes(32), SigningKey.generate("ed25519", bytes(32)))
+    >>> head_of(raw, "audit")
+    Traceback (most recent call last):
+    ropewalk.errors.InvalidNote: a head of "log.example/ops"; those of channel audit are of "<host>/audit"
+    """
+    if len(note) > ANCHOR_NOTE_MAX:
+        raise TooLarge(f"an anchor's note of {len(note)} bytes", size=len(note), limit=ANCHOR_NOTE_MAX)
+    head, _ = claimed_head(note)
+    if not head.origin.endswith(f"/{channel}"):
+        raise InvalidNote(
+            f'a head of "{head.origin[:80]}"; those of channel {channel} are of "<host>/{channel}"',
+            origin=head.origin,
+        )
+    return head
+
+
+def check_anchor(anchor: Anchor, channel: str, start: int, leaves: Sequence[bytes]) -> SignedHead:
+    """Raise unless the headers, given as leaves of the tree, stand from `start` on under the root of the note."""
+    head = head_of(anchor.note, channel)
+    merkle.verify_range(leaves, start, head.size, anchor.proof, head.root, merkle.SHA256)
+    return head
+
+
+def judge_anchor(
+    anchor: Anchor, channel: str, start: int, leaves: Sequence[bytes], trust: Trust
+) -> AnchorFinding:
+    """Whether an anchor leads to its head, and whether somebody who is believed has signed that.
+
+    Once a trust file names witnesses, one of them must have signed; until then the channel's own key will do.
+    """
+    try:
+        head = check_anchor(anchor, channel, start, leaves)
+    except RopewalkError as error:
+        return AnchorFinding("failed", error.detail)
+    said = (head.origin, head.size, head.root.hex())
+    where = f"blocks {start}–{start + len(leaves) - 1} under {head.origin[:80]} at {head.size}"
+    try:
+        signers, named = _signers(anchor.note, head, trust)
+    except RopewalkError as error:
+        return AnchorFinding("failed", f"{where}: {error.detail}", *said)
+    known = [signer for signer in signers if signer.kind != "unknown"]
+    if not known:
+        names = ", ".join(f'"{signer.name[:80]}"' for signer in signers[:3])
+        more = f" and {len(signers) - 3} more" if len(signers) > 3 else ""
+        return AnchorFinding(
+            "not_checked", f"{where}, signed by nobody trusted: {names}{more}", *said, signers
+        )
+    if trust.witnesses and not named:
+        why = f"{where}, signed by the channel's own key and by none of the witnesses that are trusted"
+        return AnchorFinding("not_checked", why, *said, signers)
+    outside = [_describe(signer) for signer in known if signer.kind == "witness"]
+    by = ", ".join(outside) if outside else "signed by the channel's own key alone"
+    return AnchorFinding("passed", f"{where}, {by}", *said, signers)
+
+
+def anchors_step(findings: Sequence[AnchorFinding]) -> Step:
+    """The step of a report. One head that a trusted key signed is enough; a proof that does not hold fails it.
+
+    >>> anchors_step([]).detail
+    'the bundle has no anchors'
+    """
+    if not findings:
+        return Step("anchors", "not_checked", "the bundle has no anchors")
+    ranked = sorted(findings, key=lambda each: (_RANKS[each.status], not each.has_witness))
+    first = ranked[0]
+    same = sum(1 for each in findings if each.status == first.status) - 1
+    detail = first.detail + (f" (and {same} more)" if same else "")
+    mute = sum(1 for each in findings if each.status == "not_checked")
+    if first.status == "passed" and mute:
+        detail += f"; {mute} more signed by nobody trusted"
+    return Step("anchors", first.status, detail, {"anchors": [each.to_json() for each in findings]})
+
+
+_RANKS: Final[dict[Status, int]] = {"failed": 0, "passed": 1, "not_checked": 2}
+
+
+def _signers(note: bytes, head: SignedHead, trust: Trust) -> tuple[tuple[HeadSigner, ...], bool]:
+    """Who signed, and whether a witness of the trust file is among them. A trusted signature that is wrong raises."""
+    known = list(trust.witnesses)
+    if is_key_name(head.origin):  # else it cannot be the name of the log's key
+        known += [Verifier(head.origin, key) for key in trust.block_signers if key.alg == "ed25519"]
+    by_line = {(each.name, each.key_id): each for each in known}
+    _, lines = claimed_head(note)
+    believed = [(line.name, line.key_id) for line in lines if (line.name, line.key_id) in by_line]
+    # Opening verifies every line of a known key; without one there is nothing to open.
+    verified = open_note(note, known).verified if believed else ()
+    signers = [
+        HeadSigner(
+            each.name,
+            each.key_id.hex(),
+            "channel" if by_line[each.name, each.key_id].key in trust.block_signers else "witness",
+            each.time_s,
+        )
+        for each in verified
+    ]
+    signers += [
+        HeadSigner(line.name, line.key_id.hex(), "unknown")
+        for line in lines
+        if (line.name, line.key_id) not in by_line
+    ]
+    return tuple(signers), any(by_line[who] in trust.witnesses for who in believed)
+
+
+def _describe(signer: HeadSigner) -> str:
+    if signer.time_s is None:
+        return f"signed by {signer.name}"
+    if signer.time_s >= _YEAR_10000_S:
+        return f"seen by {signer.name} in second {signer.time_s}"
+    moment = datetime.fromtimestamp(signer.time_s, UTC)
+    return f"seen by {signer.name} on {moment.strftime('%Y-%m-%d %H:%M:%S')} UTC"
+
+
+def _hashes(value: Any) -> tuple[bytes, ...]:
+    if not isinstance(value, list) or len(value) > _PATH_MAX:
+        raise Invalid("left and right of an anchor are short lists of hashes")
+    hashes = [hash_from_hex(each) for each in value]
+    if any(each is None for each in hashes):
+        raise Invalid("anchors: hashes are 64 lower-case hex digits")
+    return tuple(each for each in hashes if each is not None)
