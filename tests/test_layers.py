@@ -35,7 +35,7 @@ FREE = {"cli", "__init__"}  # the command line may import everything; the packag
 # A package's own front door may hand on to the composition behind it, on first use only.
 FRONT_DOORS = {("gossip/__init__.py", "node"), ("ledger/__init__.py", "node"), ("gitlog/__init__.py", "node")}
 
-PURE = {"kernel", "stream"} | ENGINES
+PURE = {"kernel", "stream", "bridge"} | ENGINES
 IMPURE_MODULES = {
     "asyncio",
     "glob",
@@ -145,6 +145,9 @@ def test_the_environment_is_read_only_by_the_command_line():
         ("gitlog/x.py", "import ropewalk.ledger.block", "never one another"),
         ("stores/x.py", "from ropewalk import node", "stores import the kernel"),
         ("gossip/x.py", "def f():\n    from ropewalk.node import open", "never one another"),
+        ("bridge/x.py", "from ropewalk.stores import git", "the only place two engines meet"),
+        ("ledger/x.py", "from ropewalk.bridge import mirror", "never one another"),
+        ("pipeline/x.py", "from ropewalk.bridge import mirror", "pipeline never imports"),
     ],
 )
 def test_a_breach_is_named_by_its_sentence(where, text, claim):

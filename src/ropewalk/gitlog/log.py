@@ -61,6 +61,7 @@ __all__ = [
     "get_object",
     "grow",
     "plan",
+    "settled",
 ]
 
 ATTEMPTS_MAX = 6  # a moved head is somebody else's success; six in a row means something else is wrong
@@ -152,7 +153,7 @@ def plan(
             )
             sealed = seal(layout, topic, draft.document, ulid)
             old = (
-                _settled(layout, topic, sealed, made.tip, fresh, draft, setting)
+                settled(layout, topic, sealed, made.tip, fresh, draft, setting)
                 if given or draft.replay
                 else None
             )
@@ -232,7 +233,7 @@ def _given_ulid(layout: Layout, draft: Draft) -> Ulid:
     return parse(given)
 
 
-def _settled(
+def settled(
     layout: Layout,
     topic: str,
     sealed: Sealed,

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import InvalidEnvelope, RopewalkError
 from ropewalk.gitlog.envelope import Draft, Event
@@ -24,6 +24,9 @@ from ropewalk.node.writer import Writer
 from ropewalk.stores.git import GitStore
 from ropewalk.stores.gitrollup import PACKS_SMALL_MAX, pack_count, roll_up
 from ropewalk.stores.private import PrivateStore
+
+if TYPE_CHECKING:
+    from ropewalk.gitlog.mirror import Mirrored
 
 __all__ = ["Repository"]
 
@@ -95,10 +98,17 @@ class Repository:
         fit = [draft for draft in vetted if isinstance(draft, Draft)]
         written = iter(self._writer.submit(layout, topic, fit) if fit else ())
         outcomes = [next(written) if isinstance(each, Draft) else each for each in vetted]
-        self._packs += 1
-        if self._packs % ROLL_UP_EVERY == 0:
-            self._roll_up_in_background()
+        self.note_pack()
         return outcomes
+
+    def mirror(self, sources: Sequence[str], to: str) -> Mirrored:
+        """Copy what other logs of this repository hold and one lacks: `log.mirror(["ns:prod"], "topic:deploys")`.
+
+        Logs are named as on the command line: `ns:NS`, `topic:T`, and as a source also `channel:C`, of the ledger.
+        """
+        from ropewalk.node.mirror import mirror  # it knows two engines, of which most programs use one
+
+        return mirror(self, sources, to)
 
     def read(
         self, topic: str, since: str | None = None, limit: int = LIMIT_DEFAULT, *, layout: Layout = SHIPLOG
@@ -177,6 +187,12 @@ class Repository:
         """The topics that have a head."""
         found = (layout.topic_of(ref) for ref in self.store.head_names(layout.prefix))
         return [topic for topic in found if topic is not None]
+
+    def note_pack(self) -> None:
+        """A pack was written; every so many, small ones are rolled up."""
+        self._packs += 1
+        if self._packs % ROLL_UP_EVERY == 0:
+            self._roll_up_in_background()
 
     def _setting(self) -> Setting:
         now = self.now_ms()

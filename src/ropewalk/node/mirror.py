@@ -1,0 +1,234 @@
+"""Mirroring: what other logs of a repository hold is copied into one of its git logs, in order, again and again.
+
+Logs are named `ns:NS` (S0), `topic:T` (S1) and, as a source only, `channel:C` (the ledger). Nothing is kept about how
+far a mirror has got: the target itself tells, so a mirror that was killed goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from ropewalk.errors import Conflict, RopewalkError, Usage
+from ropewalk.gitlog.layout import MESSAGES, SHIPLOG, Layout
+from ropewalk.gitlog.log import Found, Receipt
+from ropewalk.gitlog.mirror import Copy, Mirrored, append_copies, copy_of
+from ropewalk.gitlog.objects import Oid
+from ropewalk.gitlog.reading import CHUNK, events
+from ropewalk.kernel.ulid import Ulid, time_ms
+from ropewalk.node.lines import IndexedLine
+from ropewalk.node.repository import FOLLOW_PAUSE_S, Repository
+from ropewalk.stores.gitindex import IndexedSlot
+
+__all__ = ["Mirror", "Target", "keep_mirroring", "mirror"]
+
+BATCH_EVENTS = 1_000  # copies that share a pack and a move of the head
+BATCH_BYTES = 8 << 20
+# Of sources that grow while they are merged, an event made a moment ago may overtake one that is still being written,
+# which could never be put below it afterwards. Writing takes milliseconds; on a busy disk, seconds.
+MERGE_AFTER_MS = 5_000
+KINDS = {"ns": SHIPLOG, "topic": MESSAGES}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The log that copies go into."""
+
+    log: Repository
+    layout: Layout
+    topic: str
+
+    def line(self) -> IndexedLine:
+        """It as it stands now; it need not exist yet."""
+        return self.log.lines.line(self.layout, self.topic, must_exist=False)
+
+    def head(self) -> tuple[str, str | None]:
+        """Its ref, and the commit that is at."""
+        ref = self.layout.head_ref(self.topic)
+        return ref, self.log.store.head(ref)
+
+    def append(self, copies: Sequence[Copy]) -> list[Receipt | RopewalkError]:
+        """Put copies on top; what is a receipt is durable, and a refusal is the last outcome."""
+        log, layout, topic = self.log, self.layout, self.topic
+        tip_of = partial(log.lines.tip, layout, topic)
+        with log.store.turn(layout.head_ref(topic)):
+            made = append_copies(log.store, layout, topic, copies, tip_of=tip_of, find=self._find)
+            if made.slots:
+                log.lines.grown(layout, topic, made.start, made.tip, made.slots)
+                log.note_pack()
+        return made.outcomes
+
+    def _find(self, _layout: Layout, _topic: str, wanted: Ulid) -> Found | None:
+        slot = self.line().find(wanted)
+        return None if slot is None else Found(Oid(slot.commit), slot.content_id)
+
+
+class Source(Protocol):
+    """A log that is copied from, and how far it was."""
+
+    def skip(self) -> int:
+        """Pass over what the target holds already; how much that was, where it is known."""
+
+    def copies(self, until_ms: int | None) -> Iterator[Copy]:
+        """What came since, in order; up to a time, where there is one."""
+
+    def waiting(self) -> int:
+        """How many events there are beyond what was copied."""
+
+
+class LogSource:
+    """A git log to copy from."""
+
+    def __init__(self, name: str, layout: Layout, topic: str, target: Target) -> None:
+        self._name, self._layout, self._topic, self._target = name, layout, topic, target
+        self._height = 0
+
+    def skip(self) -> int:
+        """Compare the two indexes from the beginning, so that nothing is passed over that the target lacks."""
+        goal, line = self._target.line(), self._line()
+        held = _places(goal)
+        for place in _places(line):
+            found = next((each for each in held if each.ulid >= place.ulid), None)
+            if found is None or (found.ulid, found.content_id) != (place.ulid, place.content_id):
+                break  # new, or to be refused: copying it tells
+            self._height = place.height + 1
+        return self._height
+
+    def copies(self, until_ms: int | None) -> Iterator[Copy]:
+        """Every event from where the last call ended."""
+        log, line = self._target.log, self._line()
+        for event in events(log.store, line, self._height, line.count):
+            if until_ms is not None and time_ms(event.ulid) > until_ms:
+                return
+            made = copy_of(
+                log.store, event, self._name, self._layout, self._target.layout, self._target.topic
+            )
+            self._height = event.height + 1
+            yield made
+
+    def waiting(self) -> int:
+        """How many events there are beyond what was copied."""
+        return self._line().count - self._height
+
+    def _line(self) -> IndexedLine:
+        return self._target.log.lines.line(self._layout, self._topic)
+
+
+class Mirror:
+    """Some sources, and the log they are copied into; `catch_up` brings what is new, as often as it is called."""
+
+    def __init__(self, log: Repository, sources: Sequence[str], to: str) -> None:
+        layout, topic = _parse(to)
+        if layout is None:
+            raise Usage(
+                f"{to}: a channel takes only what its rules let in; mirror into ns:NAME or topic:NAME"
+            )
+        self.target = Target(log, layout, topic)
+        if not sources:
+            raise Usage("a mirror needs at least one source")
+        for name in sources:
+            if name == to or sources.count(name) > 1:
+                raise Conflict(f"{name} cannot be mirrored into itself, nor twice", advice="Name other logs.")
+        self._sources = [self._source(name) for name in sources]
+        self._began = False
+
+    def catch_up(self, progress: Callable[[int], None] = lambda _count: None) -> Mirrored:
+        """Copy all that is new, in the order of its ULIDs. What was copied before a refusal stays.
+
+        Of several sources, what is only seconds old waits for the next call: something older may still be on its way.
+        """
+        done = Mirrored()
+        if not self._began:
+            done = Mirrored(skipped=sum(source.skip() for source in self._sources))
+            self._began = True
+        several = len(self._sources) > 1
+        until_ms = self.target.log.now_ms() - MERGE_AFTER_MS if several else None
+        for batch, refusal in _batches([source.copies(until_ms) for source in self._sources]):
+            outcomes = self.target.append(batch)
+            for copy, outcome in zip(batch, outcomes, strict=False):
+                if isinstance(outcome, RopewalkError):
+                    raise outcome
+                if outcome.replayed:
+                    done += Mirrored(skipped=1)
+                else:
+                    done += Mirrored(1, 0, int(copy.withheld), copy.attachments_left)
+            progress(done.mirrored)
+            if refusal is not None:
+                raise refusal
+        return done + Mirrored(waiting=sum(source.waiting() for source in self._sources) if several else 0)
+
+    def _source(self, name: str) -> Source:
+        layout, topic = _parse(name)
+        if layout is None:
+            from ropewalk.node.mirrorchannel import ChannelSource  # the ledger is loaded where there is one
+
+            return ChannelSource(topic, self.target)
+        return LogSource(name, layout, topic, self.target)
+
+
+def mirror(
+    log: Repository, sources: Sequence[str], to: str, *, progress: Callable[[int], None] = lambda _count: None
+) -> Mirrored:
+    """Copy into one log what it lacks of others; doing it again copies only what is new.
+
+    >>> import tempfile
+    >>> from ropewalk.node.open import init_repository
+    >>> with tempfile.TemporaryDirectory() as folder, init_repository(folder) as log:
+    ...     receipt = log.append("prod", {"type": "deploy.finished", "payload": {}})
+    ...     [mirror(log, ["ns:prod"], "topic:deploys").mirrored for _ in range(2)]
+    [1, 0]
+    """
+    return Mirror(log, sources, to).catch_up(progress)
+
+
+def keep_mirroring(copying: Mirror, stop: threading.Event | None = None) -> Iterator[Mirrored]:
+    """Mirror for ever, or until `stop` is set: first all there is, then what comes. Says what each round brought."""
+    stop = stop or threading.Event()
+    while True:
+        brought = copying.catch_up()
+        if brought.mirrored or brought.skipped:
+            yield brought
+        if stop.wait(0 if brought.mirrored else FOLLOW_PAUSE_S):
+            return
+
+
+def _parse(name: str) -> tuple[Layout | None, str]:
+    """The layout and topic of a name, None and the channel for one of the ledger; names themselves are checked."""
+    kind, colon, topic = name.partition(":")
+    if not colon or kind not in (*KINDS, "channel"):
+        raise Usage(f"{name!r} names no log; write ns:NAME, topic:NAME or channel:NAME", name=name)
+    if kind == "channel":
+        return None, topic
+    KINDS[kind].check(topic)
+    return KINDS[kind], topic
+
+
+def _places(line: IndexedLine) -> Iterator[IndexedSlot]:
+    for start in range(0, line.count, CHUNK):
+        yield from line.span(start, min(start + CHUNK, line.count))
+
+
+def _batches(sources: Sequence[Iterator[Copy]]) -> Iterator[tuple[list[Copy], RopewalkError | None]]:
+    """Copies of all sources in the order of their ULIDs, so many at a time; a refusal comes with what was before it."""
+    merged = heapq.merge(*sources, key=lambda copy: copy.sealed.ulid)
+    batch: list[Copy] = []
+    size = 0
+    while True:
+        try:
+            copy = next(merged, None)
+        except RopewalkError as error:
+            yield batch, error
+            return
+        if copy is None:
+            break
+        batch.append(copy)
+        size += len(copy.sealed.raw) + sum(map(len, copy.draft.attachments.values()))
+        if len(batch) >= BATCH_EVENTS or size >= BATCH_BYTES:
+            yield batch, None
+            batch, size = [], 0
+    if batch:
+        yield batch, None

@@ -1,0 +1,359 @@
+"""Mirrors within git: the same bytes in another log, whatever happens on the way."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from ropewalk.errors import (
+    Conflict,
+    ContentDiffers,
+    HistoryRewritten,
+    InvalidEnvelope,
+    InvalidName,
+    NotFound,
+    OutOfOrder,
+    Usage,
+)
+from ropewalk.gitlog.envelope import Draft, Sealed, seal_foreign
+from ropewalk.gitlog.layout import MESSAGES, SHIPLOG, Layout
+from ropewalk.gitlog.log import Plan, Setting, grow
+from ropewalk.gitlog.mirror import Mirrored
+from ropewalk.gitlog.objects import Signature
+from ropewalk.kernel.digest import content_id
+from ropewalk.kernel.ulid import Ulid, parse
+from ropewalk.node import Repository, open_repository
+from ropewalk.node.mirror import BATCH_EVENTS, MERGE_AFTER_MS, Mirror, keep_mirroring, mirror
+from ropewalk.node.privacy import policy_file
+from ropewalk.node.verify import verify_repository
+
+GIT = pytest.mark.skipif(shutil.which("git") is None, reason="needs git; the CI lane has it")
+
+
+def fill(log: Repository, topic: str, count: int, layout: Layout = SHIPLOG, **members: object) -> None:
+    drafts = [Draft({"type": "t", "payload": {"n": n}, **members}) for n in range(count)]
+    assert not [each for each in log.append_all(topic, drafts, layout=layout) if isinstance(each, Exception)]
+
+
+def standing(log: Repository, topic: str, layout: Layout = SHIPLOG) -> list[tuple[str, str, str, bytes]]:
+    """Everything two mirrored events share: ULID, content id, blob, bytes."""
+    line = log.lines.line(layout, topic)
+    blobs = [place.blob for place in line.span(0, line.count)]
+    return [
+        (event.ulid, event.content_id, blob, event.raw)
+        for event, blob in zip(log.events(topic, layout=layout), blobs, strict=True)
+    ]
+
+
+def put_foreign(log: Repository, layout: Layout, topic: str, sealed: Sealed) -> None:
+    """Write what other software might: whatever bytes, under whatever name."""
+    tip = log.lines.tip(layout, topic, log.store.head(layout.head_ref(topic)))
+    made = Plan(tip, tip)
+    who = Signature("Else", "else@example.test", 1_700_000_000)
+    grow(
+        layout,
+        topic,
+        made,
+        Draft({}),
+        sealed,
+        Setting(1_700_000_000_000, bytes(10), who, lambda *_: None),
+        None,
+    )
+    with log.store.put(made.objects):
+        log.store.move_head(layout.head_ref(topic), tip.commit, made.tip.commit or "")
+
+
+@GIT
+def test_a_mirror_holds_the_same_blobs_and_git_finds_nothing_wrong(log, place):
+    fill(log, "prod", 5)
+    assert log.mirror(["ns:prod"], "topic:deploys/all") == Mirrored(mirrored=5)
+    assert standing(log, "deploys/all", MESSAGES) == standing(log, "prod")
+    assert log.mirror(["topic:deploys/all"], "topic:other") == Mirrored(mirrored=5)
+    fsck = subprocess.run(
+        ["git", "-C", place.git_dir, "fsck", "--strict"], capture_output=True, text=True, check=False
+    )
+    assert (fsck.returncode, fsck.stdout) == (0, "")
+    assert verify_repository(place.git_dir, deep=True).ok
+
+
+def test_a_topic_is_mirrored_into_the_namespace_its_envelopes_name(log, place):
+    fill(log, "bus/governance", 4, MESSAGES, ns="governance")
+    assert log.mirror(["topic:bus/governance"], "ns:governance").mirrored == 4
+    assert standing(log, "governance") == standing(log, "bus/governance", MESSAGES)
+    assert verify_repository(place.git_dir).ok
+
+
+def test_a_second_run_does_nothing_and_a_third_brings_what_is_new(log):
+    fill(log, "prod", 3)
+    log.mirror(["ns:prod"], "topic:t")
+    head = log.store.head(MESSAGES.head_ref("t"))
+    assert log.mirror(["ns:prod"], "topic:t") == Mirrored(skipped=3)
+    assert log.store.head(MESSAGES.head_ref("t")) == head
+    fill(log, "prod", 2)
+    assert log.mirror(["ns:prod"], "topic:t") == Mirrored(mirrored=2, skipped=3)
+    assert standing(log, "t", MESSAGES) == standing(log, "prod")
+
+
+def test_two_clones_that_mirror_alike_get_the_same_commits(log, place, tmp_path):
+    fill(log, "prod", 3)
+    fill(log, "bus", 3, MESSAGES, ns="back")
+    log.close()
+    shutil.copytree(place.git_dir, tmp_path / "clone.git")
+    heads = []
+    for at, when in ((place.git_dir, 1_800_000_000_000), (tmp_path / "clone.git", 1_900_000_000_000)):
+        with open_repository(at, now_ms=itertools.repeat(when).__next__) as clone:
+            clone.mirror(["ns:prod"], "topic:t")
+            clone.mirror(["topic:bus"], "ns:back")
+            heads.append(
+                (clone.store.head(MESSAGES.head_ref("t")), clone.store.head(SHIPLOG.head_ref("back")))
+            )
+    assert heads[0] == heads[1]
+
+
+def test_an_event_goes_round_and_comes_back_as_itself(log):
+    fill(log, "prod", 3)
+    log.mirror(["ns:prod"], "topic:t")
+    assert log.mirror(["topic:t"], "ns:prod") == Mirrored(skipped=3)
+
+
+def test_several_sources_are_merged_by_their_ulids(log, clock):
+    for _ in range(3):
+        for ns in ("web", "billing"):
+            fill(log, ns, 2)
+            clock.ms += 1
+    clock.ms += MERGE_AFTER_MS
+    assert log.mirror(["ns:web", "ns:billing"], "topic:all").mirrored == 12
+    ulids = [event.ulid for event in log.events("all", layout=MESSAGES)]
+    assert ulids == sorted(ulids)
+    assert log.mirror(["ns:billing", "ns:web"], "topic:all") == Mirrored(skipped=12)
+    assert log.mirror(["ns:billing"], "topic:all") == Mirrored(skipped=6)
+
+
+def test_of_several_sources_the_last_seconds_wait_so_that_nothing_overtakes_what_is_on_its_way(log, clock):
+    fill(log, "web", 1)
+    clock.ms += MERGE_AFTER_MS
+    fill(log, "web", 1)
+    copying = Mirror(log, ["ns:web", "ns:billing"], "topic:all")
+    clock.ms -= 1
+    fill(log, "billing", 1)  # made before the last of web, and written after it
+    clock.ms += 1
+    assert copying.catch_up() == Mirrored(mirrored=1, waiting=2)
+    clock.ms += MERGE_AFTER_MS
+    assert copying.catch_up() == Mirrored(mirrored=2)
+    assert [event.envelope["ns"] for event in log.events("all", layout=MESSAGES)] == ["web", "billing", "web"]
+
+
+def test_a_source_that_comes_too_late_is_refused_by_name_and_nothing_is_lost(log, clock):
+    fill(log, "old", 2)
+    clock.ms += 1
+    fill(log, "new", 2)
+    log.mirror(["ns:new"], "topic:all")
+    before = standing(log, "all", MESSAGES)
+    first = next(log.events("old")).ulid
+    with pytest.raises(OutOfOrder, match=rf"event {first} of ns:old: .*not above the head of all") as refused:
+        log.mirror(["ns:old"], "topic:all")
+    assert "together" in refused.value.advice_now
+    assert standing(log, "all", MESSAGES) == before
+    assert len(standing(log, "old")) == 2
+
+
+def test_an_event_the_target_lacks_is_never_passed_over(log):
+    fill(log, "prod", 3)
+    last = [*log.events("prod")][-1]
+    log.append("t", json.loads(last.raw), layout=MESSAGES)
+    with pytest.raises(OutOfOrder, match="of ns:prod"):
+        log.mirror(["ns:prod"], "topic:t")
+
+
+def test_another_event_under_the_same_ulid_is_refused(log):
+    fill(log, "prod", 1)
+    (event,) = log.events("prod")
+    log.append("t", {"ulid": event.ulid, "ns": "prod", "type": "other", "payload": {}}, layout=MESSAGES)
+    with pytest.raises(ContentDiffers, match=f"event {event.ulid} of ns:prod"):
+        log.mirror(["ns:prod"], "topic:t")
+
+
+def test_a_namespace_takes_only_envelopes_that_name_it_and_keeps_what_came_before(log):
+    fill(log, "bus", 2, MESSAGES, ns="prod")
+    fill(log, "bus", 1, MESSAGES, ns="else")
+    fill(log, "bus", 1, MESSAGES, ns="prod")
+    for _ in range(2):
+        with pytest.raises(
+            InvalidEnvelope, match="of topic:bus: the envelope says ns 'else', the log is 'prod'"
+        ):
+            log.mirror(["topic:bus"], "ns:prod")
+        assert len(standing(log, "prod")) == 2
+
+
+def test_what_the_stricter_layout_does_not_allow_is_refused_by_name(log):
+    log.append("bus", {"ns": "prod", "type": "", "payload": {}}, layout=MESSAGES)
+    with pytest.raises(InvalidEnvelope, match="of topic:bus"):
+        log.mirror(["topic:bus"], "ns:prod")
+
+
+def test_attachments_go_from_topic_to_topic_and_stay_behind_a_namespace(log, place):
+    refs = {"log": content_id(b"output")}
+    log.append(
+        "bus",
+        {"ns": "prod", "type": "t", "payload": {}, "refs": refs},
+        attachments={"log": b"output"},
+        layout=MESSAGES,
+    )
+    assert log.mirror(["topic:bus"], "topic:copy") == Mirrored(mirrored=1)
+    trees = []
+    for topic in ("bus", "copy"):
+        raw = log.store.get(str(log.store.head(MESSAGES.head_ref(topic))))[1]
+        trees.append(raw.split(b"\n")[0])
+    assert trees[0] == trees[1]
+    assert log.mirror(["topic:bus"], "ns:prod") == Mirrored(mirrored=1, attachments_left=1)
+    assert standing(log, "prod") == standing(log, "bus", MESSAGES)
+    assert verify_repository(place.git_dir).ok
+
+
+def test_what_was_allowed_to_look_like_a_secret_is_mirrored_as_it_is(log):
+    log.allow_secrets = True
+    log.append("prod", {"type": "t", "payload": {"key": "AKIA" + "QRSTUVWX23456Z7A"}})
+    log.allow_secrets = False
+    log.mirror(["ns:prod"], "topic:t")
+    assert standing(log, "t", MESSAGES) == standing(log, "prod")
+
+
+def test_privacy_rules_made_later_do_not_change_what_was_recorded(log, place):
+    log.append("prod", {"type": "t", "payload": {"email": "a@example.test"}})
+    policy_file(place).write_text('{"privacy":{"rules":[{"select":"email","action":"redact"}]}}')
+    log.append("later", {"type": "t", "payload": {"email": "a@example.test"}})
+    assert next(log.events("later")).payload == {}
+    log.mirror(["ns:prod"], "topic:t")
+    assert standing(log, "t", MESSAGES) == standing(log, "prod")
+
+
+def test_foreign_numbers_are_mirrored_byte_for_byte(log):
+    ulid = parse("01HF4Y9Q1SM8Q7K9DK2R4V5CXD")
+    put_foreign(
+        log, SHIPLOG, "prod", seal_foreign(SHIPLOG, "prod", {"type": "t", "payload": {"n": 2.0**60}}, ulid)
+    )
+    log.mirror(["ns:prod"], "topic:t")
+    assert standing(log, "t", MESSAGES) == standing(log, "prod")
+    assert b"1152921504606847000" in standing(log, "t", MESSAGES)[0][3]
+
+
+def test_bytes_that_are_not_canonical_are_refused_and_what_stands_before_them_stays(log):
+    fill(log, "prod", 1)
+    ulid = Ulid("7" + str(next(log.events("prod")).ulid)[1:])
+    raw = b'{"ns": "prod", "type": "t", "payload": {}, "ulid": "%s"}' % ulid.encode()
+    put_foreign(log, SHIPLOG, "prod", Sealed(ulid, raw, content_id(raw)))
+    with pytest.raises(InvalidEnvelope, match=rf"event {ulid} of ns:prod: its bytes are not canonical"):
+        log.mirror(["ns:prod"], "topic:t")
+    assert standing(log, "t", MESSAGES) == standing(log, "prod")[:1]
+
+
+def test_a_ulid_from_the_far_future_gets_a_trailer_all_the_same(log, place):
+    log.append(
+        "bus",
+        {"ulid": "7ZZZZZZZZZ0000000000000000", "ns": "prod", "type": "t", "payload": {}},
+        layout=MESSAGES,
+    )
+    assert log.mirror(["topic:bus"], "ns:prod").mirrored == 1
+    assert verify_repository(place.git_dir).ok
+
+
+def test_a_source_that_was_rewritten_is_not_followed(log):
+    fill(log, "prod", 3)
+    log.mirror(["ns:prod"], "topic:t")
+    ref = SHIPLOG.head_ref("prod")
+    parent = log.lines.line(SHIPLOG, "prod").span(1, 2)[0].commit
+    log.store.move_head(ref, log.store.head(ref), parent)
+    with pytest.raises(HistoryRewritten):
+        log.mirror(["ns:prod"], "topic:t")
+
+
+@pytest.mark.parametrize(
+    ("sources", "to", "error"),
+    [
+        (["ns:prod"], "ns:prod", Conflict),
+        (["ns:prod", "ns:prod"], "topic:t", Conflict),
+        (["prod"], "topic:t", Usage),
+        (["shiplog:prod"], "topic:t", Usage),
+        (["ns:prod"], "channel:audit", Usage),
+        ([], "topic:t", Usage),
+        (["ns:prod"], "topic:a..b", InvalidName),
+        (["ns:Prod"], "topic:t", InvalidName),
+        (["ns:nowhere"], "topic:t", NotFound),
+    ],
+)
+def test_what_names_no_log_is_refused_and_makes_none(log, sources, to, error):
+    fill(log, "prod", 1)
+    with pytest.raises(error):
+        log.mirror(sources, to)
+    assert log.topics(MESSAGES) == []
+
+
+def test_two_mirrors_at_once_bring_every_event_once(log, place):
+    fill(log, "prod", 300)
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with open_repository(place.git_dir) as mine:
+                mirror(mine, ["ns:prod"], "topic:t")
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not failures
+    assert standing(log, "t", MESSAGES) == standing(log, "prod")
+
+
+def test_a_mirror_that_is_kept_up_brings_what_comes(log):
+    fill(log, "prod", 2)
+    stop = threading.Event()
+    rounds = keep_mirroring(Mirror(log, ["ns:prod"], "topic:t"), stop)
+    assert next(rounds) == Mirrored(mirrored=2)
+    fill(log, "prod", 1)
+    assert next(rounds) == Mirrored(mirrored=1)
+    stop.set()
+    assert list(rounds) == []
+    assert standing(log, "t", MESSAGES) == standing(log, "prod")
+
+
+# Mirrors, and is killed: after its first batch is on disk, or with a batch on disk and the head not moved.
+KILLED = """
+import os, signal, sys
+from ropewalk.node import open_repository
+from ropewalk.node.mirror import mirror
+
+die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+with open_repository(sys.argv[1]) as log:
+    if sys.argv[2] == "before the head moves":
+        log.store.move_head = die
+    mirror(log, ["ns:prod"], "topic:t", progress=die)
+"""
+
+
+@GIT
+@pytest.mark.parametrize("moment", ["before the head moves", "between batches"])
+def test_a_mirror_that_is_killed_goes_on_where_it_stopped(log, place, moment):
+    fill(log, "prod", BATCH_EVENTS + 10)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(place.git_dir), moment], env=os.environ.copy(), check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    there = BATCH_EVENTS if moment == "between batches" else 0
+    assert log.mirror(["ns:prod"], "topic:t") == Mirrored(BATCH_EVENTS + 10 - there, there)
+    assert standing(log, "t", MESSAGES) == standing(log, "prod")
+    fsck = subprocess.run(["git", "-C", place.git_dir, "fsck"], capture_output=True, check=False)
+    assert fsck.returncode == 0
+    assert verify_repository(Path(place.git_dir)).ok
