@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import time
+from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,16 @@ from hypothesis import strategies as st
 from tests.unit.ledger.making import NODE, NOON_NS, P256, chain_of_blocks, observed, opened
 
 import ropewalk
-from ropewalk.bridge.mirror import ulid_of
+from ropewalk.bridge.mirror import document_of, ulid_of
 from ropewalk.errors import HistoryRewritten, Invalid, NotFound, OutOfOrder, Unverified
 from ropewalk.gitlog.envelope import Event
 from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
 from ropewalk.gitlog.mirror import Mirrored
+from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.ulid import time_ms
-from ropewalk.ledger.block import Block, Header, seal
-from ropewalk.ledger.envelope import Envelope, payload_hash
+from ropewalk.ledger.block import Block, Header, parse_record, seal
+from ropewalk.ledger.envelope import Envelope, parse_stored, payload_hash
 from ropewalk.ledger.policy import parse_policy
 from ropewalk.ledger.ports import Limits
 from ropewalk.node.ledger import open_channel
@@ -274,6 +277,23 @@ def test_a_channel_that_is_not_there_is_named_and_makes_no_log(folder):
         mirror(folder, "ns:audit", "channel:nowhere")
     with ropewalk.open(folder) as log:
         assert log.topics() == []
+
+
+VECTORS = json.loads((Path(__file__).parents[3] / "vectors/bridge/mirror.json").read_bytes())["cases"]
+
+
+@pytest.mark.parametrize("case", VECTORS, ids=[case["name"] for case in VECTORS])
+def test_everybody_makes_the_same_event_of_an_envelope(case):
+    given = case["input"]
+    header = parse_record(given["block"].encode()).header
+    envelope = parse_stored(b64decode(given["envelope"]))
+    if "error" in case:
+        with pytest.raises(Invalid):
+            document_of(header, given["index"], envelope, given["ns"])
+        return
+    document = document_of(header, given["index"], envelope, given["ns"])
+    assert document == case["expect"]["document"]
+    assert content_id(jcs.encode(document)) == case["expect"]["content_id"]
 
 
 HEADER = Header("audit", 0, bytes(32), bytes(32), NOON_NS, bytes(32), 1)
