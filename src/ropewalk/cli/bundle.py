@@ -13,7 +13,6 @@ from ropewalk.cli.places import here, signing_key
 
 if TYPE_CHECKING:
     from ropewalk.cli.verify import Asked
-    from ropewalk.ledger.bundleanchors import Anchor
     from ropewalk.node.anchoring import Anchoring
     from ropewalk.node.ledger import Channel
 
@@ -122,7 +121,7 @@ def inspect(file: str) -> None:
         f"range_root    {manifest.range_root}",
         f"payload_refs  {len(manifest.payload_refs)}",
         f"files         {len(manifest.files)}, {manifest.size} bytes unpacked",
-        *(f"anchor        {_said_of(anchor)}" for anchor in manifest.anchors),
+        *(f"anchor        {anchor.explain()}" for anchor in manifest.anchors),
     ]
     if not session().json:
         say("not verified: use `ropewalk bundle verify`")
@@ -290,18 +289,6 @@ def _read_anchors(reading: Channel, names: tuple[str, ...]) -> Anchoring:
         except Unverified as error:
             raise tell(error, name) from error
     return anchoring
-
-
-def _said_of(anchor: Anchor) -> str:
-    """What an anchor says of itself."""
-    from ropewalk.errors import RopewalkError
-    from ropewalk.kernel.note import claimed_head
-
-    try:
-        head, lines = claimed_head(anchor.note)
-    except RopewalkError as error:
-        return f"unreadable: {error.detail}"
-    return f"{head.origin} at {head.size}, signed by {', '.join(line.name for line in lines)}"
 
 
 def _chunk_path(target: Path, first: int, final: int) -> Path:

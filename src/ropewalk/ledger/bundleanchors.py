@@ -60,6 +60,18 @@ class Anchor:
         left, right = ([each.hex() for each in side] for side in (self.proof.left, self.proof.right))
         return {"note": self.note.decode(), "left": left, "right": right}
 
+    def explain(self) -> str:
+        """What it says of itself, in one line; nothing is verified.
+
+        >>> Anchor(b"a note", RangeProof((), ())).explain()
+        'unreadable: note: the last line does not end'
+        """
+        try:
+            head, lines = claimed_head(self.note)
+        except RopewalkError as error:
+            return f"unreadable: {_shown(error.detail)}"
+        return f"{_shown(head.origin)} at {head.size}, signed by {_names(line.name for line in lines)}"
+
 
 @dataclass(frozen=True, slots=True)
 class HeadSigner:
@@ -150,7 +162,7 @@ def head_of(note: bytes, channel: str) -> SignedHead:
     head, _ = claimed_head(note)
     if not head.origin.endswith(f"/{channel}"):
         raise InvalidNote(
-            f'a head of "{head.origin[:80]}"; those of channel {channel} are of "<host>/{channel}"',
+            f'a head of "{_shown(head.origin)}"; those of channel {channel} are of "<host>/{channel}"',
             origin=head.origin,
         )
     return head
@@ -173,20 +185,17 @@ def judge_anchor(
     try:
         head = check_anchor(anchor, channel, start, leaves)
     except RopewalkError as error:
-        return AnchorFinding("failed", error.detail)
+        return AnchorFinding("failed", _shown(error.detail))
     said = (head.origin, head.size, head.root.hex())
-    where = f"blocks {start}–{start + len(leaves) - 1} under {head.origin[:80]} at {head.size}"
+    where = f"blocks {start}–{start + len(leaves) - 1} under {_shown(head.origin)} at {head.size}"
     try:
         signers, named = _signers(anchor.note, head, trust)
     except RopewalkError as error:
         return AnchorFinding("failed", f"{where}: {error.detail}", *said)
     known = [signer for signer in signers if signer.kind != "unknown"]
     if not known:
-        names = ", ".join(f'"{signer.name[:80]}"' for signer in signers[:3])
-        more = f" and {len(signers) - 3} more" if len(signers) > 3 else ""
-        return AnchorFinding(
-            "not_checked", f"{where}, signed by nobody trusted: {names}{more}", *said, signers
-        )
+        names = _names(signer.name for signer in signers)
+        return AnchorFinding("not_checked", f"{where}, signed by nobody trusted: {names}", *said, signers)
     if trust.witnesses and not named:
         why = f"{where}, signed by the channel's own key and by none of the witnesses that are trusted"
         return AnchorFinding("not_checked", why, *said, signers)
@@ -243,13 +252,24 @@ def _signers(note: bytes, head: SignedHead, trust: Trust) -> tuple[tuple[HeadSig
     return tuple(signers), any(by_line[who] in trust.witnesses for who in believed)
 
 
+def _names(names: Iterable[str]) -> str:
+    first, *rest = [f'"{_shown(name)}"' for name in names]
+    more = f" and {len(rest) - 2} more" if len(rest) > 2 else ""
+    return ", ".join([first, *rest[:2]]) + more
+
+
+def _shown(text: str) -> str:
+    """A stranger's text for a line on a terminal: not too long, and without characters that would steer it."""
+    return "".join(each if each.isprintable() else "?" for each in text[:200])
+
+
 def _describe(signer: HeadSigner) -> str:
     if signer.time_s is None:
-        return f"signed by {signer.name}"
+        return f"signed by {_shown(signer.name)}"
     if signer.time_s >= _YEAR_10000_S:
-        return f"seen by {signer.name} in second {signer.time_s}"
+        return f"seen by {_shown(signer.name)} in second {signer.time_s}"
     moment = datetime.fromtimestamp(signer.time_s, UTC)
-    return f"seen by {signer.name} on {moment.strftime('%Y-%m-%d %H:%M:%S')} UTC"
+    return f"seen by {_shown(signer.name)} on {moment.strftime('%Y-%m-%d %H:%M:%S')} UTC"
 
 
 def _hashes(value: Any) -> tuple[bytes, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import Conflict, Damaged, RangeExceeded, RopewalkError
 from ropewalk.kernel.keys import Signature, SigningKey
@@ -19,9 +19,11 @@ from ropewalk.ledger.bundleform import ManifestReader
 from ropewalk.ledger.bundlemanifest import BUNDLE_BLOCKS_MAX, Manifest
 from ropewalk.ledger.tar import END
 from ropewalk.ledger.trust import Trust
-from ropewalk.node.anchoring import Anchoring
 from ropewalk.node.ledger import Channel
 from ropewalk.stores.bundles import Limits, Spool, is_packed, read_packed, write_packed
+
+if TYPE_CHECKING:
+    from ropewalk.node.anchoring import Anchoring
 
 __all__ = [
     "BundleVerdict",

@@ -233,6 +233,17 @@ def test_a_time_beyond_the_calendar_is_only_a_number(channel, tmp_path):
     )
 
 
+def test_a_stranger_s_name_steers_no_terminal(channel, tmp_path):
+    steering = Signer("\x9b31m\u202ex.example", ADA, SignatureType.COSIGNATURE)
+    path = anchored(channel, tmp_path / "x.tar.zst", 0, 2, seen(head(channel, key=ADA), steering))
+    lie(path, lambda anchors: [*anchors, {**anchors[0], "note": "\x7f\n\x9b\n\n— x AAAAAAA=\n"}])
+    manifest, _ = inspect_bundle(path)
+    said = [step(path).detail, *(each.explain() for each in manifest.anchors)]
+    said += [each["detail"] for each in step(path).fields["anchors"]]
+    assert all(each.isprintable() for each in said)
+    assert "x.example" in manifest.anchors[0].explain()
+
+
 # --- what does not hold ---
 
 
