@@ -54,6 +54,7 @@ FILE_ADVICE = {
     errno.EDQUOT: "Make room there, and run it again.",
     errno.EMFILE: "Too many files are open; raise the limit with `ulimit -n`.",
 }
+NAME_SHOWN_MAX = 200  # characters; whoever gave more will know them again
 T = TypeVar("T")
 E = TypeVar("E", bound=RopewalkError)
 
@@ -263,12 +264,22 @@ def tell(error: E, where: str) -> E:
 def refusal_of(error: OSError, name: str | None = None) -> RopewalkError:
     """What the file system said, as an error of ours: a wrong name is one thing, a disk that fails another."""
     name = name or (os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else None)
+    if name is None and isinstance(error, FileNotFoundError):
+        from ropewalk.stores.place import absolute
+
+        try:
+            absolute(Path())
+        except NotFound as gone:
+            return gone
+    if name is not None and len(name) > NAME_SHOWN_MAX:
+        name = name[:NAME_SHOWN_MAX] + "…"
     if name is not None and isinstance(error, FileNotFoundError):
         return NotFound(f"no file {name}", name=name)
     if name is not None and isinstance(error, IsADirectoryError):
         return NotFound(f"{name} is a directory, not a file", name=name)
     detail = error.strerror or str(error)
-    if name is not None and (isinstance(error, NotADirectoryError) or error.errno == errno.ELOOP):
+    impossible = (errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR)
+    if name is not None and error.errno in impossible:  # nothing can be there, now or later
         return NotFound(f"{name}: {detail}", name=name)
     known = {"name": name} if name is not None else {}
     advice = FILE_ADVICE.get(error.errno or 0)

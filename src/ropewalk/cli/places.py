@@ -31,7 +31,7 @@ def here() -> Place:
     """The repository of this command: `--repo`, `$ROPEWALK_REPO`, else the one around the current directory."""
     from ropewalk.stores.place import find_place
 
-    return find_place(named_repository() or Path.cwd())
+    return find_place(named_repository() or Path())
 
 
 def named_writer() -> tuple[str, str]:

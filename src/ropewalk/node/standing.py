@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Standing", "backwards", "look_up"]
 
 CHUNK = 64
+NAME_SHOWN_MAX = 100  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ def _locate(log: Repository, name: str) -> tuple[Layout, str, Place]:
     for layout, topic in known:
         with contextlib.suppress(NotFound, Invalid):
             return layout, topic, find_place(log, log.lines.line(layout, topic), to)
-    raise NotFound(f"{name} names no event, namespace or ref of this repository", name=name)
+    shown = name if len(name) <= NAME_SHOWN_MAX else name[:NAME_SHOWN_MAX] + "…"
+    raise NotFound(f"{shown} names no event, namespace or ref of this repository", name=shown)
 
 
 def _commit(log: Repository, oid: Oid) -> Commit:

@@ -16,6 +16,8 @@ from ropewalk.errors import Unavailable
 
 __all__ = ["Disk", "unavailable"]
 
+ACCESS_ADVICE = "Check who may read and write there, or use another clone."
+
 
 class Disk:
     """The few calls that change a file system. Each one does what its name says, at once, or raises `OSError`."""
@@ -102,14 +104,8 @@ def unavailable(error: OSError, doing: str) -> Unavailable:
         errno.ENOSPC: ("the disk is full", "Free some space, then try again; nothing was changed."),
         errno.EDQUOT: ("the disk quota is used up", "Free some space, then try again; nothing was changed."),
         errno.EROFS: ("the file system is read-only", "Mount it for writing, or write to another clone."),
-        errno.EACCES: (
-            "permission denied",
-            "Ask for write access to the repository, or write to another clone.",
-        ),
-        errno.EPERM: (
-            "permission denied",
-            "Ask for write access to the repository, or write to another clone.",
-        ),
+        errno.EACCES: ("permission denied", ACCESS_ADVICE),
+        errno.EPERM: ("permission denied", ACCESS_ADVICE),
     }
     reason, advice = known.get(
         error.errno or 0, (error.strerror or str(error), "Nothing was changed; try again.")

@@ -114,7 +114,11 @@ class GitStore:
     def resolve(self, prefix: str) -> str:
         """The full id of the one object whose id begins with these hex digits (at least four)."""
         if not re.fullmatch(r"[0-9a-f]{4,40}", prefix):
-            raise Invalid(f"{prefix!r} is no object id nor the beginning of one", oid=prefix)
+            raise Invalid(
+                f"{prefix[:60]!r} is no object id nor the beginning of one",
+                oid=prefix[:60],
+                advice="A commit is named by its hex digits: all 40, or at least the first 4.",
+            )
         if len(prefix) == 40:
             return prefix
         found: set[str] = set()

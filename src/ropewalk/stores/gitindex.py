@@ -23,7 +23,8 @@ import lmdb
 from ropewalk.errors import BrokenLink, HistoryRewritten, Unavailable
 from ropewalk.kernel import ulid
 from ropewalk.kernel.digest import ContentId
-from ropewalk.stores.gitindexfiles import borrow, give_back, private_folder, write_stamp
+from ropewalk.stores.gitindexfiles import borrow, give_back, write_stamp
+from ropewalk.stores.privatefolder import make_private_folder
 
 __all__ = ["Extent", "GitIndex", "IndexedSlot"]
 
@@ -77,7 +78,7 @@ class GitIndex:
     @classmethod
     def private(cls) -> GitIndex:
         """An index for this process only, for a repository beside which there is no room for one."""
-        return cls(private_folder())
+        return cls(make_private_folder())
 
     def close(self) -> None:
         """Give the files back; the last one to do so closes them."""

@@ -5,20 +5,20 @@ Nothing in it is worth keeping at any price: whatever cannot be opened is thrown
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import lmdb
 
-__all__ = ["EnvironmentName", "borrow", "give_back", "private_folder", "write_stamp"]
+from ropewalk.stores.privatefolder import make_private_folder
+
+__all__ = ["EnvironmentName", "borrow", "give_back", "write_stamp"]
 
 FORMAT = b"1"
 MAP_BYTES = 64 << 30  # address space, not disk; about 100 bytes an event are used
@@ -128,19 +128,7 @@ def _open_or_rebuild(folder: Path) -> Any:
         return _open_environment(folder)
     except (lmdb.Error, OSError):
         # A repository we may not write to is still readable: index it for this process only.
-        return _open_environment(private_folder())
-
-
-def private_folder() -> Path:
-    """A folder for this process only, gone when it ends."""
-    folder = Path(tempfile.mkdtemp(prefix="ropewalk-index-"))
-    atexit.register(_remove, folder, os.getpid())
-    return folder
-
-
-def _remove(folder: Path, process: int) -> None:
-    if os.getpid() == process:  # a forked child ends too
-        shutil.rmtree(folder, ignore_errors=True)
+        return _open_environment(make_private_folder())
 
 
 def _open_environment(folder: Path) -> Any:

@@ -12,7 +12,6 @@ import errno
 import mmap
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from typing import Any, Final
 import lmdb
 
 from ropewalk.errors import Unavailable
+from ropewalk.stores.privatefolder import drop_private_folder, make_private_folder
 
 __all__ = ["Environment", "borrow_index", "open_index"]
 
@@ -57,12 +57,12 @@ class Environment:
             self.users -= 1
             if self.users:
                 return
-            place = self.env.path()
+            place = Path(self.env.path())
             self.env.close()
             if not self.private:
                 del _open[self.folder]
         if self.private:
-            shutil.rmtree(place, ignore_errors=True)
+            drop_private_folder(place)
 
 
 # LMDB allows one environment per file and process: handles of one process share it.
@@ -107,9 +107,10 @@ def borrow_index(folder: Path) -> Iterator[Any]:
         if folder not in _of_a_parent and os.access(folder / _DATA, os.W_OK):
             env = _open_sound(folder, readonly=True)
         else:
-            private = stack.enter_context(tempfile.TemporaryDirectory(prefix="ropewalk-index-"))
-            _copy_moment(folder / _DATA, Path(private) / _DATA)
-            env = _open_sound(Path(private), readonly=True)
+            private = make_private_folder()
+            stack.callback(drop_private_folder, private)
+            _copy_moment(folder / _DATA, private / _DATA)
+            env = _open_sound(private, readonly=True)
         stack.callback(env.close)
         yield env
 
@@ -142,13 +143,13 @@ def _open_here(folder: Path) -> Any:
 
 def _open_private(folder: Path) -> Any:
     """A copy of the index, or an empty one where it cannot be had; the log fills it up."""
-    private = Path(tempfile.mkdtemp(prefix="ropewalk-index-"))
+    private = make_private_folder()
     try:
         with contextlib.suppress(OSError, lmdb.Error):
             _copy_moment(folder / _DATA, private / _DATA)
         return _open_here(private)
     except BaseException:
-        shutil.rmtree(private, ignore_errors=True)
+        drop_private_folder(private)
         raise
 
 

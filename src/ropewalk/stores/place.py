@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ropewalk.errors import NotFound, Unavailable
 
-__all__ = ["Place", "find_place", "make_place"]
+__all__ = ["Place", "absolute", "find_place", "make_place"]
 
 FOLDER_MODE = 0o700
 
@@ -33,9 +33,20 @@ class Place:
         return self.home / "keys"
 
 
+def absolute(path: Path) -> Path:
+    """The path from the root. Where it starts from the current directory and that was removed, this is said."""
+    try:
+        return path.absolute()
+    except FileNotFoundError as error:
+        raise NotFound(
+            "the current directory is gone: somebody removed it",
+            advice="Change to a directory that is there, and run it again.",
+        ) from error
+
+
 def find_place(start: Path) -> Place:
     """The repository at `start`, or the nearest one around it."""
-    start = start.absolute()
+    start = absolute(start)
     if not start.exists():  # a slip of the pen must not end in whatever repository lies around it
         raise NotFound(
             f"no git repository at {start}: nothing is there",
@@ -55,7 +66,7 @@ def find_place(start: Path) -> Place:
 
 def make_place(path: Path) -> tuple[Place, list[str]]:
     """Make a bare repository at `path`, or add to the one that is there; also say what was done."""
-    found = _git_dir_at(path.absolute())
+    found = _git_dir_at(absolute(path))
     if found is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise Unavailable(
             f"{path} is there and is no git repository",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -343,3 +345,19 @@ def test_the_advice_about_a_torn_ref_restores_it(clones, tmp_path):
         subprocess.run(["sh", "-ec", script], cwd=repository, check=True, capture_output=True)
         assert git(repository, "rev-parse", HEAD) == good
         assert len(events(ours)) == 5
+
+
+def test_a_head_nobody_lets_us_read_ends_with_seven_and_asks_for_nothing_else(clones, tmp_path):
+    hidden = tmp_path / "ours.git/refs/gatos/shiplog/hidden/head"
+    hidden.parent.mkdir()
+    hidden.write_text("d" * 40 + "\n")
+    hidden.chmod(0)
+    as_a_user = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all"]
+    prefix = as_a_user if os.geteuid() == 0 else []
+    if subprocess.run([*prefix, "cat", hidden], capture_output=True, check=False).returncode == 0:
+        pytest.skip("this root cannot be made a user")
+    command = [*prefix, Path(sys.executable).with_name("ropewalk"), "--repo", tmp_path / "ours.git"]
+    listed = subprocess.run([*command, "heads", "ls"], capture_output=True, text=True, check=False)
+    assert listed.returncode == 7
+    assert HEAD in listed.stdout
+    assert "Check who may read and write there" in listed.stderr

@@ -6,7 +6,10 @@ import errno
 import json
 import os
 import stat
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -183,3 +186,62 @@ def test_a_bundle_of_blocks_that_are_not_there_is_refused_before_anything_is_wri
         assert answer.code == 8
         assert "1 block" in answer.err
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("heads", "ls"),
+        ("init", "x.git"),
+        ("--repo", "x.git", "heads", "ls"),
+        ("verify",),
+        ("ledger", "ls"),
+        ("ledger", "replay", "--channel", "audit", "--reducer", "mine:fold"),
+        ("gossip", "heads"),
+    ],
+)
+def test_a_current_directory_that_was_removed_is_told_of(tmp_path, arguments):
+    script = 'mkdir gone && cd gone && rmdir ../gone && exec "$@" --json'
+    command = [Path(sys.executable).with_name("ropewalk"), *arguments]
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    problem = json.loads(done.stdout)
+    assert problem["detail"] == "the current directory is gone: somebody removed it"
+    assert "Change to a directory" in problem["advice"]
+
+
+def test_programs_are_told_of_a_current_directory_that_was_removed(tmp_path):
+    script = """
+import os, ropewalk
+os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")
+for act in (ropewalk.open, lambda: ropewalk.open("x"), lambda: ropewalk.init("x")):
+    try:
+        act()
+    except ropewalk.RopewalkError as error:
+        print(error.code, error.detail)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["NotFound the current directory is gone: somebody removed it"] * 3
+
+
+def test_names_far_too_long_are_answered_shortly_and_with_fitting_advice(tmp_path, ropewalk):
+    long = "ab" * 2_000
+    assert ropewalk("init", "log.git").code == 0
+    for code, arguments in (
+        (8, ("shiplog", "checkpoint", "set", "--group", "g", "--ns", "a", "--commit", long)),
+        (8, ("heads", "diff", "--ns", "a", "--old", long)),
+        (3, ("shiplog", "show", long)),
+        (3, ("verify", long)),
+        (3, ("hash", long)),
+        (3, ("pointer", "open", long)),
+    ):
+        answer = ropewalk("--repo", "log.git", *arguments, "--json")
+        assert answer.code == code, arguments[:3]
+        assert len(answer.json["detail"]) < 300, arguments[:3]
+        assert "try again" not in answer.json["advice"], arguments[:3]
+        assert "payload" not in answer.json["advice"], arguments[:3]

@@ -60,7 +60,8 @@ print([path for path in Path(tempfile.gettempdir()).glob("ropewalk-index-*")])
 GIT_INDEX = """
 import os, sys
 from ropewalk.stores import gitindexfiles
-folder = gitindexfiles.private_folder()
+from ropewalk.stores.privatefolder import make_private_folder
+folder = make_private_folder()
 with gitindexfiles._open_guard:  # as another thread would, at the moment of the fork
     child = os.fork()
     if child == 0:

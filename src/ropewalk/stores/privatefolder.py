@@ -1,0 +1,110 @@
+"""Folders for this process only: removed when it ends, or by the next process if it was killed.
+
+Beside each folder lies a file its owner holds locked. The kernel lets go of the lock when the owner is gone, however it
+went, and in whatever container it ran; a process number would say less, for another may have it by now.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from itertools import islice
+from pathlib import Path
+
+__all__ = ["drop_private_folder", "make_private_folder"]
+
+PREFIX, OWNER = "ropewalk-index-", ".owner"
+NAMES_MAX = 10_000  # of the temporary directory that are looked at
+SWEPT_MAX = 8  # folders removed at a time; each use sweeps some more
+
+_held: dict[Path, tuple[int, int]] = {}  # folder → the process that made it, and its lock
+
+
+def make_private_folder() -> Path:
+    """A new folder of this process; folders of processes that were killed are swept first."""
+    with contextlib.suppress(OSError):
+        _sweep(Path(tempfile.gettempdir()))
+    while True:
+        descriptor, name = tempfile.mkstemp(prefix=PREFIX, suffix=OWNER)
+        # Somebody who sweeps may have been faster: then the file is gone, and another is made.
+        if _lock(descriptor, wait=True) and _is_at(descriptor, Path(name)):
+            break
+        os.close(descriptor)
+    folder = Path(name.removesuffix(OWNER))
+    folder.mkdir(mode=0o700)
+    _held[folder] = (os.getpid(), descriptor)
+    return folder
+
+
+def drop_private_folder(folder: Path) -> None:
+    """Remove a folder this process made. A child after `fork` leaves its parent's alone."""
+    process, descriptor = _held.get(folder, (0, 0))
+    if process != os.getpid():
+        return
+    del _held[folder]
+    _remove(folder)
+    os.close(descriptor)
+
+
+@atexit.register
+def _remove_all() -> None:
+    for folder in list(_held):
+        drop_private_folder(folder)
+
+
+def _sweep(place: Path) -> None:
+    """Remove the folders nobody holds any more; only our own account's, and only so many."""
+    swept = 0
+    with os.scandir(place) as names:
+        for entry in islice(names, NAMES_MAX):
+            if not (entry.name.startswith(PREFIX) and entry.name.endswith(OWNER)):
+                continue
+            with contextlib.suppress(OSError):
+                swept += _sweep_one(Path(entry.path))
+            if swept >= SWEPT_MAX:
+                return
+
+
+def _sweep_one(owner: Path) -> bool:
+    folder = owner.with_name(owner.name.removesuffix(OWNER))
+    if folder in _held:
+        return False
+    descriptor = os.open(owner, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        made = os.fstat(descriptor)
+        if made.st_uid != os.getuid() or not stat.S_ISREG(made.st_mode):
+            return False
+        if not _lock(descriptor, wait=False) or not _is_at(descriptor, owner):
+            return False
+        _remove(folder)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _remove(folder: Path) -> None:
+    """The folder first: as long as its file is there, somebody can finish this."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if not folder.exists():
+        folder.with_name(folder.name + OWNER).unlink(missing_ok=True)
+
+
+def _lock(descriptor: int, *, wait: bool) -> bool:
+    """Whether the lock is ours. Where files cannot be locked, an owner goes without, and nobody sweeps."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return wait
+    return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
