@@ -122,7 +122,7 @@ def generate() -> dict[str, object]:
     why = (
         "A ledger envelope at its place becomes one event of a git log, the same for everybody. `block` is the block "
         "record as stored, `envelope` the base64 of the envelope's canonical bytes. The ULID is, from the top: 48 bits "
-        "of milliseconds of the block's timestamp, 40 of height, 16 of index, 24 of BLAKE3(channel). `withheld` stands in "
-        "place of a payload that must not travel in a git history. No privacy rules apply here."
+        "of milliseconds of the block's timestamp, 40 of height, 16 of index, 24 of BLAKE3(channel). `withheld` stands "
+        "in place of a payload that must not travel in a git history. No privacy rules apply here."
     )
     return {"bridge/mirror.json": {"name": "mirrors of ledger envelopes", "why": why, "cases": cases}}

@@ -121,7 +121,8 @@ class LogSource:
 class Mirror:
     """Some sources, and the log they are copied into; `catch_up` brings what is new, as often as it is called."""
 
-    def __init__(self, log: Repository, sources: Sequence[str], to: str) -> None:
+    def __init__(self, log: Repository, sources: str | Sequence[str], to: str) -> None:
+        sources = [sources] if isinstance(sources, str) else sources
         layout, topic = _parse(to)
         if layout is None:
             raise Usage(
@@ -171,7 +172,11 @@ class Mirror:
 
 
 def mirror(
-    log: Repository, sources: Sequence[str], to: str, *, progress: Callable[[int], None] = lambda _count: None
+    log: Repository,
+    sources: str | Sequence[str],
+    to: str,
+    *,
+    progress: Callable[[int], None] = lambda _count: None,
 ) -> Mirrored:
     """Copy into one log what it lacks of others; doing it again copies only what is new.
 
@@ -179,7 +184,7 @@ def mirror(
     >>> from ropewalk.node.open import init_repository
     >>> with tempfile.TemporaryDirectory() as folder, init_repository(folder) as log:
     ...     receipt = log.append("prod", {"type": "deploy.finished", "payload": {}})
-    ...     [mirror(log, ["ns:prod"], "topic:deploys").mirrored for _ in range(2)]
+    ...     [mirror(log, "ns:prod", "topic:deploys").mirrored for _ in range(2)]
     [1, 0]
     """
     return Mirror(log, sources, to).catch_up(progress)

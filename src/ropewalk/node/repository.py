@@ -101,8 +101,8 @@ class Repository:
         self.note_pack()
         return outcomes
 
-    def mirror(self, sources: Sequence[str], to: str) -> Mirrored:
-        """Copy what other logs of this repository hold and one lacks: `log.mirror(["ns:prod"], "topic:deploys")`.
+    def mirror(self, sources: str | Sequence[str], to: str) -> Mirrored:
+        """Copy into one log what it lacks of another, or of several: `log.mirror("ns:prod", "topic:deploys")`.
 
         Logs are named as on the command line: `ns:NS`, `topic:T`, and as a source also `channel:C`, of the ledger.
         """

@@ -87,7 +87,7 @@ def test_a_mirror_holds_the_same_blobs_and_git_finds_nothing_wrong(log, place):
 
 def test_a_topic_is_mirrored_into_the_namespace_its_envelopes_name(log, place):
     fill(log, "bus/governance", 4, MESSAGES, ns="governance")
-    assert log.mirror(["topic:bus/governance"], "ns:governance").mirrored == 4
+    assert log.mirror("topic:bus/governance", "ns:governance").mirrored == 4
     assert standing(log, "governance") == standing(log, "bus/governance", MESSAGES)
     assert verify_repository(place.git_dir).ok
 
