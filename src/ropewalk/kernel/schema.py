@@ -10,16 +10,15 @@ one place of the kernel that may.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.resources import files
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import orjson
 
 from ropewalk.errors import InvalidEnvelope, NotFound
 from ropewalk.kernel.jsonscan import shown
+from ropewalk.kernel.schemafault import find_fault
 
 if TYPE_CHECKING:  # a heavy import: the first validation pays for it, not the first import of the kernel
     from jsonschema_rs import Registry, ValidationError, Validator
@@ -27,33 +26,6 @@ if TYPE_CHECKING:  # a heavy import: the first validation pays for it, not the f
 __all__ = ["names", "schema_id", "schema_ids", "text", "validate"]
 
 _SUFFIX: Final = ".schema.json"
-_COMPARED_MAX: Final = 1_000  # members and items of a document whose faults are all looked at; see `_errors`
-
-# What a person should hear of first when one place breaks several keywords.
-_RANK: Final = {
-    name: rank
-    for rank, name in enumerate(
-        ("type", "required", "additionalProperties", "const", "enum", "pattern", "format")
-    )
-}
-_TYPES: Final = {
-    "array": "an array",
-    "boolean": "true or false",
-    "integer": "an integer",
-    "null": "null",
-    "number": "a number",
-    "object": "an object",
-    "string": "a string",
-}
-_FORMATS: Final = {"date-time": "an RFC 3339 date-time, as 2024-11-01T12:00:00Z", "uri": "a URI"}
-_LIMITS: Final = {
-    "minLength": "a length of at least {}",
-    "maxLength": "a length of at most {}",
-    "minItems": "a length of at least {}",
-    "maxItems": "a length of at most {}",
-    "minimum": "at least {}",
-    "maximum": "at most {}",
-}
 
 
 def validate(name: str, value: object) -> None:
@@ -67,14 +39,13 @@ def validate(name: str, value: object) -> None:
     """
     validator = _validator(name)
     try:
-        if validator.is_valid(value):
+        if validator.is_valid(value):  # almost always; nothing else is worth a call
             return
-        errors = _errors(validator, value)
+        fault = find_fault(validator, value, _title)
     except ValueError as error:  # not JSON at all: a set, bytes, a key that is no string
         raise InvalidEnvelope(f"{error} ({name})", where="", schema=schema_id(name)) from None
-    first = _first(complaint for error in errors for complaint in _complaints(error))
-    detail = f"{shown(first.where)[1:-1]}: {first.detail}" if first.where else first.detail
-    raise InvalidEnvelope(f"{detail} ({name})", where=first.where, schema=schema_id(name))
+    assert fault is not None
+    raise InvalidEnvelope(f"{fault} ({name})", where=fault.where, schema=schema_id(name))
 
 
 @cache
@@ -156,132 +127,13 @@ def _fetch_nothing(uri: str) -> NoReturn:
     raise LookupError(f"{uri} is not shipped, and nothing is ever fetched")
 
 
-# --- saying what is wrong ---
-
-
-def _errors(validator: Validator, value: object) -> list[ValidationError]:
-    """What is wrong: everything in a document of common size, the first thing met in a large one.
-
-    Each error costs some 30 µs to describe, so a stranger's megabyte with a fault in every item must not be told all.
-    """
-    from jsonschema_rs import ValidationError
-
-    if _is_small(value):
-        return list(validator.iter_errors(value))
-    try:
-        validator.validate(value)
-    except ValidationError as error:
-        return [error]
-    return []
-
-
-def _is_small(value: object) -> bool:
-    count, waiting = 0, [value]
-    while waiting and count <= _COMPARED_MAX:
-        one = waiting.pop()
-        if isinstance(one, dict | list):
-            count += len(one)
-            waiting += islice(one.values() if isinstance(one, dict) else one, _COMPARED_MAX)
-    return count <= _COMPARED_MAX
-
-
-class _Complaint(NamedTuple):
-    """One thing that is wrong, and what it is chosen by when there are several: its place, then its keyword."""
-
-    place: tuple[tuple[int, int, str], ...]
-    rank: int
-    detail: str
-    where: str
-
-
-def _first(complaints: Iterable[_Complaint]) -> _Complaint:
-    """The same one every time: outer places before inner ones; of one place and keyword, in the schema's order."""
-    return min(complaints, key=lambda each: (each.place, each.rank))
-
-
-def _complaints(error: ValidationError) -> Iterator[_Complaint]:
-    from jsonschema_rs import ValidationErrorKind as Kind
-
-    match error.kind:
-        case Kind.AdditionalProperties(unexpected):
-            for member in sorted(unexpected):
-                yield _complaint(error, f"{shown(member)} has no place here", member)
-        case Kind.FalseSchema():
-            yield _complaint(error, f"has no place here{_because(error, up=2)}")
-        case Kind.Required(member):
-            yield _complaint(error, f"{shown(member)} is missing{_because(error)}")
-        case Kind.PropertyNames(inner):
-            wanted = _title(inner) or inner.message
-            yield _complaint(error, f"key {shown(inner.instance)}, expected {wanted}")
-        case Kind.AnyOf(branches) | Kind.OneOfNotValid(branches):
-            yield _of_branches(error, branches)
-        case _:
-            yield _complaint(error, f"found {_found(error.instance)}, expected {_wanted(error)}")
-
-
-def _complaint(error: ValidationError, detail: str, *below: str) -> _Complaint:
-    way = [*error.instance_path, *below]
-    place = tuple((part, 0, "") if isinstance(part, int) else (0, 1, part) for part in way)
-    where = "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in way)
-    return _Complaint(place, _RANK.get(error.kind.name, len(_RANK)), detail, where)
-
-
-def _of_branches(error: ValidationError, branches: list[list[ValidationError]]) -> _Complaint:
-    """What the schema says the choice is, or the complaint of the branch that comes closest."""
-    if title := _title(error):
-        return _complaint(error, f"found {_found(error.instance)}, expected {title}")
-
-    def distance(branch: list[ValidationError]) -> tuple[bool, int]:
-        other_type = any(
-            each.kind.name == "type" and each.instance_path == error.instance_path for each in branch
-        )
-        return other_type, len(branch)
-
-    return _first(each for one in min(branches, key=distance) for each in _complaints(one))
-
-
-def _wanted(error: ValidationError) -> str:
-    keyword, limit = error.kind.name, error.kind.value
-    if keyword == "const":
-        return shown(limit)
-    if keyword == "enum":
-        return "one of " + _either(limit)
-    if title := _title(error):
-        return title
-    if keyword == "type":
-        return " or ".join(_TYPES[each] for each in limit)
-    if keyword in _LIMITS:
-        return _LIMITS[keyword].format(limit)
-    return _FORMATS.get(str(limit)) or f"{keyword} {shown(limit)}"
-
-
-def _either(options: list[Any]) -> str:
-    *most, last = map(shown, options)
-    return f"{', '.join(most)} or {last}" if most else last
-
-
-def _found(value: object) -> str:
-    if value is None or isinstance(value, bool):
-        return orjson.dumps(value).decode()
-    if isinstance(value, dict):
-        return "an object" if value else "an empty object"
-    if isinstance(value, list):
-        return "an array" if value else "an empty array"
-    return shown(value)
-
-
-def _because(error: ValidationError, up: int = 1) -> str:
-    title = _title(error, up)
-    return f": {title}" if title else ""
-
-
-def _title(error: ValidationError, up: int = 1) -> str:
+def _title(error: ValidationError, up: int) -> str:
     """What the schema says of the place in its own words; the title of a whole document does not count."""
     part = _subschema(error, up)
     return "" if "$id" in part else str(part.get("title", ""))
 
 
-def _subschema(error: ValidationError, up: int = 1) -> dict[str, Any]:
+def _subschema(error: ValidationError, up: int) -> dict[str, Any]:
     """The part of a shipped schema that is `up` steps above the keyword which failed."""
     uri, _, pointer = (error.absolute_keyword_location or "").partition("#")
     part: Any = _document(_names_by_id()[uri]) if uri in _names_by_id() else {}

@@ -6,61 +6,39 @@ A rule has `id`, `name`, `version`, `kind`, `decision` (what breaking or meeting
 `when` (`domains`, `classes`, `types`; patterns may hold `*`). The severest decision wins: deny, audit, allow.
 The hash covers the rules in a fixed order, the evaluator and its capabilities, not the name people give the file.
 `capability_matrix.versions`, where it is given, narrows what the version gate lets in, and opts into previews.
-
-    kind             more members        speaks when
-    signers          allowed             the author is not among them
-    domains          allowed             the domain is not among them
-    signed_fields    fields | "present"  one of them (or any field) is present but not signed
-    correlation                          there is no correlation id
-    evidence         formats             there is no evidence in one of these formats
-    evidence_checked                     there is evidence that was not fully checked
-    proofs           types               it carries an integrity proof of such a type
-    policy_tag                           it does not name this policy
-    confidentiality  level, requires     it has this level; denied if it lacks `detached`, `key_ref` or `enclave_ref`
+What the rules are, `policyrules` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast
 
-from ropewalk.errors import Invalid
 from ropewalk.kernel import jcs
+from ropewalk.kernel.declaredschema import DeclaredSchema
 from ropewalk.kernel.digest import Tag, tagged
-from ropewalk.kernel.keys import PublicKey
-from ropewalk.ledger.envelope import FIELDS, Envelope
+from ropewalk.ledger.envelope import Envelope
+from ropewalk.ledger.policyrules import (
+    ASK,
+    OUTCOMES,
+    Outcome,
+    Reason,
+    Rule,
+    applies,
+    ask_level,
+    ask_schema,
+    check_rule,
+    no_policy,
+    schema_of,
+)
 from ropewalk.ledger.versions import parse_range
 
 __all__ = ["EVALUATOR", "STRICT", "Decision", "Outcome", "Policy", "Reason", "parse_policy"]
 
-Outcome = Literal["allow", "audit", "deny"]
 EVALUATOR: Final = "ropewalk/1"
-_SEVERITY: Final = {"allow": 0, "audit": 1, "deny": 2}
-_KINDS: Final[dict[str, dict[str, type]]] = {
-    "signers": {"allowed": list},
-    "domains": {"allowed": list},
-    "signed_fields": {},
-    "correlation": {},
-    "evidence": {"formats": list},
-    "evidence_checked": {},
-    "proofs": {"types": list},
-    "policy_tag": {},
-    "confidentiality": {"level": str, "requires": list},
-}
-_LEVELS: Final = ("public", "internal", "confidential", "restricted")
-_NEEDS: Final = ("detached", "key_ref", "enclave_ref")
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """What one rule said about one envelope."""
-
-    rule: str
-    decision: Outcome
-    detail: str
+_KINDS_MAX: Final = 1024  # domains times classes times types; a flood of new ones only costs time
+_KIND_CHARS_MAX: Final = 512  # nor may long ones fill the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +71,7 @@ class Policy:
     """
 
     name: str
-    rules: tuple[dict[str, Any], ...]
+    rules: tuple[Rule, ...]
     evaluator_version: str
     capability_matrix: dict[str, Any]
 
@@ -130,38 +108,67 @@ class Policy:
 
         `evidence_checked` says whether evidence, if there is any, was verified as far as rule 5 asks.
         """
+        rules = self._rules_for(envelope)
         reasons = [
-            reason
-            for rule in self.rules
-            if _applies(rule, envelope)
-            and (reason := self._ask(rule, envelope, evidence_checked)) is not None
+            reason for rule in rules if (reason := self._ask(rule, envelope, evidence_checked)) is not None
         ]
         if envelope.level == "restricted" and not any(
-            rule["kind"] == "confidentiality" and rule["level"] == "restricted" and _applies(rule, envelope)
-            for rule in self.rules
+            rule["kind"] == "confidentiality" and rule["level"] == "restricted" for rule in rules
         ):
             reasons.append(
                 Reason("(none)", "deny", "no rule of this policy decides about restricted envelopes")
             )
-        outcome = max((r.decision for r in reasons), key=_SEVERITY.__getitem__, default="allow")
+        outcome = max((r.decision for r in reasons), key=OUTCOMES.__getitem__, default="allow")
         return Decision(cast(Outcome, outcome), tuple(reasons))
 
     def decide_level(self, envelope: Envelope) -> Decision:
         """Only what the rules about confidentiality say; rule 6 of S4 §7 asks this."""
-        rules = tuple(rule for rule in self.rules if rule["kind"] == "confidentiality")
-        return Policy(self.name, rules, self.evaluator_version, {}).decide(envelope)
+        return self._about_levels.decide(envelope)
 
-    def _ask(self, rule: dict[str, Any], envelope: Envelope, evidence_checked: bool) -> Reason | None:
-        if rule["kind"] == "policy_tag":
+    @cached_property
+    def _about_levels(self) -> Policy:
+        rules = tuple(rule for rule in self.rules if rule["kind"] == "confidentiality")
+        return Policy(self.name, rules, self.evaluator_version, {})
+
+    @cached_property
+    def _schemas(self) -> dict[str, DeclaredSchema]:
+        """What payloads are held against, compiled, by the ids of the rules."""
+        return {rule["id"]: schema_of(rule) for rule in self.rules if rule["kind"] == "schema"}
+
+    @cached_property
+    def _applying(self) -> dict[tuple[str, str, str], tuple[Rule, ...]]:
+        return {}
+
+    def _rules_for(self, envelope: Envelope) -> tuple[Rule, ...]:
+        """The rules meant for such an envelope: patterns are matched once for each kind of event, not for each."""
+        kind = envelope.domain, envelope.event_class, envelope.event_type
+        found = self._applying.get(kind)
+        if found is None:
+            found = tuple(rule for rule in self.rules if applies(rule, *kind))
+            if len(self._applying) >= _KINDS_MAX:
+                self._applying.clear()
+            if sum(map(len, kind)) <= _KIND_CHARS_MAX:
+                self._applying[kind] = found
+        return found
+
+    def _ask(self, rule: Rule, envelope: Envelope, evidence_checked: bool) -> Reason | None:
+        kind = rule["kind"]
+        if kind == "confidentiality":
+            return ask_level(rule, envelope)
+        if kind == "schema":
+            return ask_schema(rule, self._schemas[rule["id"]], envelope)
+        detail: str | None = None
+        if kind == "policy_tag":
             tag = envelope.value.get("policy_tag") or {}
             detail = None if tag.get("policy_hash") == self.hash.hex() else "it does not name this policy"
-        elif rule["kind"] == "evidence_checked":
+        elif kind == "evidence_checked":
             has = "attestation_evidence" in envelope.value
             detail = "its evidence was not fully checked" if has and not evidence_checked else None
-        elif rule["kind"] == "confidentiality":
-            return _ask_level(rule, envelope)
+        elif kind == "schema_declared":
+            if not any(each["kind"] == "schema" for each in self._rules_for(envelope)):
+                detail = f'no schema is declared for "{envelope.event_type}"'
         else:
-            detail = _ASK[rule["kind"]](rule, envelope)
+            detail = ASK[kind](rule, envelope)
         return None if detail is None else Reason(rule["id"], rule["decision"], detail)
 
 
@@ -174,152 +181,30 @@ def parse_policy(raw: bytes) -> Policy:
     """
     value = jcs.parse(raw)
     if not isinstance(value, dict) or value.get("version") != 1:
-        raise _wrong("an object with version 1 is expected")
+        raise no_policy("an object with version 1 is expected")
     rules = value.get("rules")
     if not isinstance(rules, list):
-        raise _wrong('"rules" is missing')
+        raise no_policy('"rules" is missing')
     unknown = value.keys() - {"version", "name", "evaluator_version", "capability_matrix", "rules"}
     if unknown:
-        raise _wrong(f'unknown member "{min(unknown)}"')
+        raise no_policy(f'unknown member "{min(unknown)}"')
     name, evaluator = value.get("name", "policy"), value.get("evaluator_version", EVALUATOR)
     matrix = value.get("capability_matrix", {})
     if not isinstance(name, str) or not isinstance(evaluator, str) or not isinstance(matrix, dict):
-        raise _wrong("name and evaluator_version are texts, capability_matrix is an object")
+        raise no_policy("name and evaluator_version are texts, capability_matrix is an object")
     ranges = matrix.get("versions", [])
     if not isinstance(ranges, list) or not all(isinstance(text, str) for text in ranges):
-        raise _wrong("versions in capability_matrix are ranges like 1.0.x")
+        raise no_policy("versions in capability_matrix are ranges like 1.0.x")
     for text in ranges:
         parse_range(str(text))
     for rule in rules:
-        _check_rule(rule)
-    if len({cast(dict[str, Any], rule)["id"] for rule in rules}) != len(rules):
-        raise _wrong("two rules share an id")
-    return Policy(name, tuple(cast("list[dict[str, Any]]", rules)), evaluator, matrix)
+        check_rule(rule)
+    if len({cast(Rule, rule)["id"] for rule in rules}) != len(rules):
+        raise no_policy("two rules share an id")
+    return Policy(name, tuple(cast("list[Rule]", rules)), evaluator, matrix)
 
 
-def _check_rule(rule: Any) -> None:
-    if not isinstance(rule, dict):
-        raise _wrong("a rule is an object")
-    known = {"id": str, "name": str, "version": int, "kind": str, "decision": str}
-    for member, kind in known.items():
-        if not isinstance(rule.get(member), kind):
-            raise _wrong(f'rule {rule.get("id", "?")!r}: "{member}" is missing or of another type')
-    here = f'rule "{rule["id"]}"'
-    if rule["kind"] not in _KINDS:
-        raise _wrong(f'{here}: kind "{rule["kind"]}" is not known; one of {", ".join(_KINDS)}')
-    if rule["decision"] not in _SEVERITY:
-        raise _wrong(f"{here}: decision is allow, audit or deny")
-    extra = _KINDS[rule["kind"]]
-    for member, kind in extra.items():
-        if not isinstance(rule.get(member), kind):
-            raise _wrong(f'{here}: "{member}" is missing or of another type')
-    allowed = {
-        *known,
-        *extra,
-        "when",
-        "description",
-        *(["fields"] if rule["kind"] == "signed_fields" else []),
-    }
-    if rule.keys() - allowed:
-        raise _wrong(f'{here}: unknown member "{min(rule.keys() - allowed)}"')
-    if rule["kind"] == "signers":
-        for identity in rule["allowed"]:
-            PublicKey.from_json(identity)
-    if rule["kind"] == "signed_fields" and rule.get("fields") != "present":
-        fields = rule.get("fields")
-        if not isinstance(fields, list) or not all(name in FIELDS for name in fields):
-            raise _wrong(f'{here}: fields is a list of envelope fields, or "present"')
-    if rule["kind"] == "confidentiality" and (
-        rule["level"] not in _LEVELS or any(need not in _NEEDS for need in rule["requires"])
-    ):
-        raise _wrong(f"{here}: level or requires is not known")
-    when = rule.get("when", {})
-    if not isinstance(when, dict) or when.keys() - {"domains", "classes", "types"}:
-        raise _wrong(f'{here}: "when" has domains, classes, types')
-    for texts in (
-        *when.values(),
-        *(rule[m] for m in extra if extra[m] is list and rule["kind"] != "signers"),
-    ):
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise _wrong(f"{here}: patterns are lists of texts")
-
-
-def _wrong(what: str) -> Invalid:
-    return Invalid(f"policy: {what}", advice="`ropewalk ledger policy show` prints one that works.")
-
-
-def _applies(rule: dict[str, Any], envelope: Envelope) -> bool:
-    when = rule.get("when")
-    if not when:
-        return True
-    return (
-        _matches(when.get("domains"), envelope.domain)
-        and _matches(when.get("classes"), envelope.event_class)
-        and _matches(when.get("types"), envelope.event_type)
-    )
-
-
-def _matches(patterns: Iterable[str] | None, text: str) -> bool:
-    return patterns is None or any(fnmatchcase(text, pattern) for pattern in patterns)
-
-
-def _ask_signers(rule: dict[str, Any], envelope: Envelope) -> str | None:
-    key = envelope.public_key
-    if any(PublicKey.from_json(identity) == key for identity in rule["allowed"]):
-        return None
-    return f"{key.alg} key {key.raw.hex()[:16]}… is not an allowed signer"
-
-
-def _ask_domains(rule: dict[str, Any], envelope: Envelope) -> str | None:
-    return (
-        None if _matches(rule["allowed"], envelope.domain) else f'domain "{envelope.domain}" is not allowed'
-    )
-
-
-def _ask_signed(rule: dict[str, Any], envelope: Envelope) -> str | None:
-    unsigned = envelope.unsigned_fields
-    if rule.get("fields") != "present":
-        unsigned = tuple(name for name in unsigned if name in rule["fields"])
-    return f"not signed: {', '.join(unsigned)}" if unsigned else None
-
-
-def _ask_correlation(_rule: dict[str, Any], envelope: Envelope) -> str | None:
-    return None if envelope.correlation_id else "it has no correlation id"
-
-
-def _ask_evidence(rule: dict[str, Any], envelope: Envelope) -> str | None:
-    found = (envelope.value.get("attestation_evidence") or {}).get("format")
-    if found in rule["formats"]:
-        return None
-    return f"evidence is {found or 'missing'}; one of {', '.join(rule['formats'])} is demanded"
-
-
-def _ask_proofs(rule: dict[str, Any], envelope: Envelope) -> str | None:
-    found = (envelope.value.get("integrity_proof") or {}).get("type")
-    return f"integrity proof of type {found}" if found in rule["types"] else None
-
-
-def _ask_level(rule: dict[str, Any], envelope: Envelope) -> Reason | None:
-    if envelope.level != rule["level"]:
-        return None
-    tag = envelope.value.get("confidentiality_tag") or {}
-    for need in rule["requires"]:
-        if (need == "detached" and not envelope.is_detached) or (need != "detached" and need not in tag):
-            return Reason(rule["id"], "deny", f"{rule['level']} without {need}")
-    return Reason(rule["id"], rule["decision"], f"level {rule['level']}")
-
-
-_ASK: Final = {
-    "signers": _ask_signers,
-    "domains": _ask_domains,
-    "signed_fields": _ask_signed,
-    "correlation": _ask_correlation,
-    "evidence": _ask_evidence,
-    "proofs": _ask_proofs,
-}
-
-
-def _rule(id_: str, name: str, kind: str, decision: str, **members: Any) -> dict[str, Any]:
+def _rule(id_: str, name: str, kind: str, decision: str, **members: Any) -> Rule:
     return {"id": id_, "name": name, "version": 1, "kind": kind, "decision": decision, **members}
 
 
