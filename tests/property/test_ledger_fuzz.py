@@ -29,6 +29,10 @@ JSON = st.recursive(
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 BLOCKS = chain_of_blocks(3)
 PROOF = Proof(observed(1), 0, (bytes(32),), BLOCKS[0].record, BLOCKS[0].height, observed(1).hex_id).to_bytes()
+SCHEMA_POLICY = (
+    b'{"rules":[{"decision":"deny","id":"a","kind":"schema","name":"n","schema":{"$defs":{"b":{"type":"integer"}},'
+    b'"properties":{"c":{"$ref":"#/$defs/b"}}},"version":1}],"version":1}'
+)
 
 PARSERS: list[tuple[Callable[[bytes], object], bytes]] = [
     (parse, command("c").raw),
@@ -39,6 +43,7 @@ PARSERS: list[tuple[Callable[[bytes], object], bytes]] = [
     (parse_range, b'{"version":1}'),
     (parse_consistency, b'{"version":1}'),
     (parse_policy, STRICT.to_bytes()),
+    (parse_policy, SCHEMA_POLICY),
     (parse_trust, Trust((NODE.public,), ()).to_bytes()),
 ]
 NAMES = [parser.__name__ for parser, _ in PARSERS]

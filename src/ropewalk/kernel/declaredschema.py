@@ -28,6 +28,9 @@ __all__ = ["DIALECT", "FORMATS", "PARTS_MAX", "DeclaredSchema", "declare"]
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 PARTS_MAX: Final = 10_000  # schemas in a schema, each counted as often as it is referred to
 DEPTH_MAX: Final = 128  # as deep as JSON may be; the validator calls itself once a step
+_VALUE_BYTES: Final = (
+    256  # of `enum` and `const` that count as one part more: every fault holds a copy of them
+)
 _REPEATS: Final = 3  # how often `unevaluated…` makes the validator look at what applies in the same place
 
 _ONE: Final = frozenset((
@@ -116,6 +119,7 @@ class _Part:
     below: list[str] = field(default_factory=list)
     refers: str | None = None
     repeats: bool = False
+    weight: int = 1
 
 
 def _read(value: jcs.Json, way: tuple[str | int, ...], parts: dict[str, _Part]) -> None:
@@ -139,6 +143,9 @@ def _read(value: jcs.Json, way: tuple[str | int, ...], parts: dict[str, _Part]) 
             _read(inner, below, parts)
             if keyword not in _KEPT:
                 (part.here if keyword in _HERE else part.below).append(pointer(below))
+    part.weight += sum(
+        len(jcs.encode(value[name])) // _VALUE_BYTES for name in ("const", "enum") if name in value
+    )
     part.repeats = not value.keys().isdisjoint(("unevaluatedItems", "unevaluatedProperties"))
 
 
@@ -187,7 +194,8 @@ def _weigh(
         if len(above) >= DEPTH_MAX:
             raise _wrong(at, f"deeper than {DEPTH_MAX} with its references")
         above.append(at)
-        part, weight, depth = parts[at], 1, 0
+        part = parts[at]
+        weight, depth = part.weight, 0
         for inner in (*part.here, *part.below):
             one, steps = _weigh(inner, parts, known, above)
             weight += one * (_REPEATS if part.repeats and inner in part.here else 1)

@@ -169,6 +169,7 @@ def test_long_ways_of_references_end_before_the_stack_does():
 def test_too_many_parts_are_refused():
     assert "more than" in refusal({"anyOf": [{"const": n} for n in range(PARTS_MAX)]})
     assert told({"enum": list(range(PARTS_MAX))}, -1) is not None
+    assert "more than" in refusal({"const": ["x" * 300] * PARTS_MAX})
 
 
 # --- what is found ---
@@ -240,6 +241,9 @@ def test_a_large_payload_under_a_large_choice_is_refused_without_a_place():
     assert told(schema, [1] * 100) == "found an array, expected a string"
     assert told(schema, [1] * 100_000) == "does not fit, and is too large to say where"
     assert told(schema, ["x" * 1_000_000]) == "does not fit, and is too large to say where"
+    choice = {"items": {"enum": [f"code-{number}" for number in range(5_000)]}}
+    assert declare(jcs.encode(choice)).parts > 100  # every fault would hold a copy of them
+    assert told(choice, ["x"] * 100_000) == "does not fit, and is too large to say where"
     assert told({"items": {"type": "string"}}, [1] * 100_000) == "/0: found 1, expected a string"
 
 
