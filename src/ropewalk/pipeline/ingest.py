@@ -200,7 +200,7 @@ class Ingest:
             each for each in noted.column("topic").unique().to_pylist() if not self._standing.knows(each)
         ]
         if strange:
-            self._standing.add(noted_in(recorded, strange))  # what is odd in there was told of then
+            self._standing.learn(noted_in(recorded, strange))
         odd = self._standing.add(noted)
         bad = condemn(lambda: self._read(*recorded, *staged), Ledgers(find_place(self.source)), odd, at)
         if bad and self.mode == "strict":

@@ -1,4 +1,4 @@
-"""Eight-byte marks of very many things in sorted runs: whether one comes twice, in few bytes and little time."""
+"""Marks of very many things in sorted runs: whether one comes twice or is there, in few bytes and little time."""
 
 from __future__ import annotations
 
@@ -27,18 +27,34 @@ class Runs:
         import numpy as np
 
         added = np.sort(marks)
-        twice = bool((added[1:] == added[:-1]).any()) or any(_meet(run, added) for run in self._runs)
+        twice = bool((added[1:] == added[:-1]).any()) or any(_meet(run, added).any() for run in self._runs)
         self._runs.append(added)
         while len(self._runs) > 1 and self._runs[-2].size <= 2 * self._runs[-1].size:
             self._runs[-2:] = [np.sort(np.concatenate(self._runs[-2:]), kind="stable")]
         return twice
 
+    def holds(self, marks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """For each mark, whether it was added.
 
-def _meet(known: np.ndarray[Any, Any], added: np.ndarray[Any, Any]) -> bool:
-    """Whether two sorted runs have a mark in common."""
+        >>> import numpy as np
+        >>> runs = Runs()
+        >>> runs.add(np.array([3, 1])), runs.holds(np.array([1, 2])).tolist()
+        (False, [True, False])
+        """
+        import numpy as np
+
+        found = np.zeros(marks.size, dtype=bool)
+        for run in self._runs:
+            found |= _meet(run, marks)
+        return found
+
+
+def _meet(known: np.ndarray[Any, Any], asked: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """For each mark, whether it is in a sorted run."""
     import numpy as np
 
     if not known.size:
-        return False
-    places = np.minimum(np.searchsorted(known, added), known.size - 1)
-    return bool((known[places] == added).any())
+        return np.zeros(asked.size, dtype=bool)
+    places = np.minimum(np.searchsorted(known, asked), known.size - 1)
+    found: np.ndarray[Any, Any] = known[places] == asked
+    return found

@@ -158,7 +158,7 @@ def _looked_across(
     """The fold with what only shows between blocks marked in it, as ingest marks it."""
     if manifests[-1].mode == "off":
         return fold, Step(ACROSS, "not_checked", "the tables were made without looking")
-    noted = fold.select("topic", "notes").where("notes is not null").toArrow()
+    noted = fold.select("topic", "notes", "position", "leaf_index").where("notes is not null").toArrow()
     bad = condemn(lambda: fold, Ledgers(find_place(Path(source))), Standing().add(noted), Offset())
     if not bad:
         return fold, Step(
