@@ -68,11 +68,6 @@ class Divergence:
     )
 
     @property
-    def rewritten(self) -> bool:
-        """Whether the line now there lacks anything the old one has."""
-        return bool(self.displaced)
-
-    @property
     def lost(self) -> list[LineEntry]:
         """The displaced entries whose events the new line does not carry."""
         return [each for each in self.displaced if each.again is None]

@@ -189,11 +189,11 @@ class Lines:
         `keep` holds the displaced entries by a ref, so that git does not clear them away.
         """
         ref = layout.head_ref(topic)
-        try:
+        # Comparing costs as much as was displaced, where reading would first walk the whole log in vain.
+        found = self.compare(layout, topic) if self.seen.get(ref) is not None else None
+        if found is None or not found.displaced:
             head = self.line(layout, topic).head
             return Accepted(ref, self.seen.get(ref), head, None)
-        except HistoryRewritten:
-            found = self.compare(layout, topic)
         # A ref over a history with holes would make git itself stumble.
         whole = not found.gone and found.cut is None
         kept = self._keep(layout, topic, found.old) if keep and whole and found.displaced else None

@@ -197,7 +197,9 @@ def test_verify_goes_on_past_a_torn_ref_and_ends_with_5(log, tmp_path):
     assert answer.code == 5
     verdicts = {step["name"]: step["status"] for step in answer.json["steps"]}
     assert (verdicts["shiplog/a:chain"], verdicts["shiplog/b:chain"]) == ("failed", "passed")
-    assert log("heads", "ls").code == 0
+    listed = log("heads", "ls")
+    assert listed.code == 5
+    assert "refs/gatos/shiplog/b/head" in listed.text
     doctor = log("doctor", "--json")
     assert doctor.code == 7
     assert any("refs/gatos/shiplog/a/head" in check["detail"] for check in doctor.json["checks"])
