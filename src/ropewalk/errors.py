@@ -327,7 +327,10 @@ class HistoryRewritten(Unverified):
     """A head no longer contains the one that was seen before."""
 
     code = "HistoryRewritten"
-    advice = "Find out who rewrote it: `ropewalk heads diff` shows what is displaced, `heads accept` takes the new history."
+    advice = (
+        "Find out who rewrote it: `ropewalk heads diff` shows what is displaced, "
+        "`heads accept` takes the new history."
+    )
 
 
 class Denied(RopewalkError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.gitlog import opened, short
-from ropewalk.cli.manners import Command, counting, emit, emit_line, session
+from ropewalk.cli.manners import Command, counting, emit
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.mirror import Mirrored
@@ -49,19 +49,15 @@ def mirror(sources: tuple[str, ...], to: str, follow: bool) -> None:
     from ropewalk.node.mirror import Mirror, keep_mirroring
 
     with opened() as log:
+        copying = Mirror(log, sources, to)
         if not follow:
-            copying = Mirror(log, sources, to)
             with counting(f"mirroring into {to}", "events") as progress:
                 done = copying.catch_up(progress)
             emit(_answer(copying, done), lambda: _text(copying, done))
             return
-        copying = Mirror(log, sources, to)
         for done in keep_mirroring(copying):
-            if session().json:
-                emit_line(_answer(copying, done))
-            else:
-                click.echo(_text(copying, done))
-                sys.stdout.flush()
+            emit(_answer(copying, done), _text(copying, done))
+            sys.stdout.flush()  # a reader at the other end of a pipe waits for it
 
 
 def _answer(copying: Mirror, done: Mirrored) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from ropewalk.gitlog.envelope import Draft, Event, read_envelope
 from ropewalk.gitlog.layout import MESSAGES, Layout
 from ropewalk.gitlog.log import Repo, Slot, describe, get_object
 from ropewalk.gitlog.objects import FOLDER, Commit, Oid, parse_commit, parse_tree
+from ropewalk.gitlog.reading import attachments_of
 from ropewalk.kernel.digest import ContentId
 from ropewalk.kernel.ulid import Ulid
 
@@ -63,9 +64,7 @@ class Divergence:
     parted: Oid | None  # None: they share nothing, or nobody can tell (see `cut`)
     displaced: tuple[LineEntry, ...]
     added: tuple[LineEntry, ...]  # nothing where nobody can tell
-    cut: Oid | None = (
-        None  # a commit that is gone, and with it the knowledge of what is below and where they part
-    )
+    cut: Oid | None = None  # a commit that is gone: what is below it and where they part, nobody can tell
 
     @property
     def lost(self) -> list[LineEntry]:
@@ -168,6 +167,7 @@ def origin_of(event: Event) -> ContentId:
 def draft_of(repo: Repo, layout: Layout, event: Event) -> Draft:
     """A displaced event as it is recorded again: everything but its ULID and its place, and the name of what it was."""
     commit = _commit(repo, event.commit)
+    files = attachments_of(repo, commit) if layout is MESSAGES else {}
     refs = event.envelope.get("refs")
     document: dict[str, Any] = {name: value for name, value in event.envelope.items() if name != "ulid"}
     document["refs"] = {**(refs if isinstance(refs, dict) else {}), DISPLACED: origin_of(event)}
@@ -175,7 +175,7 @@ def draft_of(repo: Repo, layout: Layout, event: Event) -> Draft:
         document,
         parse_message(commit.message).trailer if layout.has_trailer else None,
         author=commit.author,
-        attachments=_attachments(repo, commit) if layout is MESSAGES else {},
+        attachments={name: get_object(repo, oid, "blob") for name, oid in files.items()},
     )
 
 
@@ -219,19 +219,6 @@ def _files(repo: Repo, tree: Oid, depth: int = 0) -> Iterator[tuple[str, bytes]]
             yield from _files(repo, entry.oid, depth + 1)
         else:
             yield entry.name, get_object(repo, entry.oid, "blob")
-
-
-def _attachments(repo: Repo, commit: Commit) -> dict[str, bytes]:
-    """What lies under `message/attachments/` of a commit."""
-    at = commit.tree
-    for name in ("message", "attachments"):
-        entries = parse_tree(get_object(repo, at, "tree"))
-        below = next((each.oid for each in entries if each.name == name and each.mode == FOLDER), None)
-        if below is None:
-            return {}
-        at = below
-    entries = parse_tree(get_object(repo, at, "tree"))
-    return {each.name: get_object(repo, each.oid, "blob") for each in entries if each.mode != FOLDER}
 
 
 def _commit(repo: Repo, oid: Oid) -> Commit:

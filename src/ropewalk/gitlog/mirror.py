@@ -26,7 +26,8 @@ from ropewalk.gitlog.log import (
     grow,
     settled,
 )
-from ropewalk.gitlog.objects import Oid, parse_commit, parse_tree
+from ropewalk.gitlog.objects import parse_commit
+from ropewalk.gitlog.reading import attachments_of
 from ropewalk.kernel import ulid
 from ropewalk.kernel.ulid import Ulid
 
@@ -81,7 +82,7 @@ def copy_of(repo: Repo, event: Event, origin: str, source: Layout, target: Layou
                 "mirrored.",
             )
         commit = parse_commit(get_object(repo, event.commit, "commit"))
-        files = _attachments(repo, commit.tree) if source is MESSAGES else {}
+        files = attachments_of(repo, commit) if source is MESSAGES else {}
         carried = (
             {name: get_object(repo, oid, "blob") for name, oid in files.items()} if target is MESSAGES else {}
         )
@@ -166,14 +167,3 @@ def _plan(
             break
         made.outcomes.append(receipt)
     return made
-
-
-def _attachments(repo: Repo, tree: Oid) -> dict[str, Oid]:
-    """The attachments beside an envelope, by name."""
-    at = tree
-    for name in ("message", "attachments"):
-        inner = next((e for e in parse_tree(get_object(repo, at, "tree")) if e.name == name), None)
-        if inner is None:
-            return {}
-        at = inner.oid
-    return {entry.name: entry.oid for entry in parse_tree(get_object(repo, at, "tree"))}

@@ -14,7 +14,7 @@ from ropewalk.errors import DigestMismatch, NotFound, RangeExceeded
 from ropewalk.gitlog.envelope import Event, read_envelope
 from ropewalk.gitlog.layout import Layout
 from ropewalk.gitlog.log import Repo, get_object
-from ropewalk.gitlog.objects import Oid
+from ropewalk.gitlog.objects import FOLDER, Commit, Oid, parse_tree
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import ContentId, content_id
 from ropewalk.kernel.ulid import Ulid, parse
@@ -25,6 +25,7 @@ __all__ = [
     "Line",
     "Page",
     "Place",
+    "attachments_of",
     "events",
     "height_after",
     "messages_answer",
@@ -91,6 +92,18 @@ def events(repo: Repo, line: Line, start: int, stop: int) -> Iterator[Event]:
         for place in line.span(start, min(start + CHUNK, stop)):
             yield _event(repo, line, place)
         start += CHUNK
+
+
+def attachments_of(repo: Repo, commit: Commit) -> dict[str, Oid]:
+    """The files beside the envelope of a message, by name (S1 §2); in other layouts it has no neighbours."""
+    at = commit.tree
+    for name in ("message", "attachments"):
+        entries = parse_tree(get_object(repo, at, "tree"))
+        below = next((each.oid for each in entries if each.name == name and each.mode == FOLDER), None)
+        if below is None:
+            return {}
+        at = below
+    return {each.name: each.oid for each in parse_tree(get_object(repo, at, "tree")) if each.mode != FOLDER}
 
 
 def take_turns(pages: Mapping[str, Sequence[Event]]) -> Iterator[Event]:

@@ -28,9 +28,7 @@ __all__ = ["DIALECT", "FORMATS", "PARTS_MAX", "DeclaredSchema", "declare"]
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 PARTS_MAX: Final = 10_000  # schemas in a schema, each counted as often as it is referred to
 DEPTH_MAX: Final = 128  # as deep as JSON may be; the validator calls itself once a step
-_VALUE_BYTES: Final = (
-    256  # of `enum` and `const` that count as one part more: every fault holds a copy of them
-)
+_VALUE_BYTES: Final = 256  # of `enum` and `const` count as one part more: every fault holds a copy of them
 _REPEATS: Final = 3  # how often `unevaluated…` makes the validator look at what applies in the same place
 
 _ONE: Final = frozenset((

@@ -97,7 +97,7 @@ def find_fault(
     errors = _errors(validator, value, parts)
     if not errors:
         return SchemaFault("", "does not fit, and is too large to say where")
-    return _first(each for error in errors for each in _complaints(error, title))
+    return _first(each for error in errors for each in _complaints(error, title)).fault
 
 
 def tell_fault(error: ValidationError) -> SchemaFault:
@@ -110,7 +110,7 @@ def tell_fault(error: ValidationError) -> SchemaFault:
     ...     tell_fault(error).where
     '/type'
     """
-    return _first(_complaints(error, _untitled))
+    return _first(_complaints(error, _untitled)).fault
 
 
 def pointer(way: Iterable[str | int]) -> str:
@@ -163,9 +163,9 @@ class _Complaint(NamedTuple):
     fault: SchemaFault
 
 
-def _first(complaints: Iterable[_Complaint]) -> SchemaFault:
+def _first(complaints: Iterable[_Complaint]) -> _Complaint:
     """The same one every time: outer places before inner ones; of one place and keyword, in the schema's order."""
-    return min(complaints, key=lambda each: (each.place, each.rank)).fault
+    return min(complaints, key=lambda each: (each.place, each.rank))
 
 
 def _complaints(error: ValidationError, title: Title) -> Iterator[_Complaint]:
@@ -181,8 +181,8 @@ def _complaints(error: ValidationError, title: Title) -> Iterator[_Complaint]:
             yield _complaint(error, f"{shown(member)} is missing{_because(error, title)}")
         case Kind.PropertyNames(inner):
             wanted = title(inner, 1)
-            detail = f", expected {wanted}" if wanted else f": {_first(_complaints(inner, title)).detail}"
-            yield _complaint(error, f"key {shown(inner.instance)}{detail}")
+            why = f", expected {wanted}" if wanted else f": {_first(_complaints(inner, title)).fault.detail}"
+            yield _complaint(error, f"key {shown(inner.instance)}{why}")
         case Kind.AnyOf(branches) | Kind.OneOfNotValid(branches):
             yield _of_branches(error, branches, title)
         case Kind.OneOfMultipleValid():
@@ -210,8 +210,7 @@ def _of_branches(error: ValidationError, branches: list[list[ValidationError]], 
         )
         return other_type, len(branch)
 
-    closest = [each for one in min(branches, key=distance) for each in _complaints(one, title)]
-    return min(closest, key=lambda each: (each.place, each.rank))
+    return _first(each for one in min(branches, key=distance) for each in _complaints(one, title))
 
 
 def _wanted(error: ValidationError, title: Title) -> str:

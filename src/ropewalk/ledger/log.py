@@ -52,10 +52,7 @@ from ropewalk.ledger.ticket import Forming, Receipt, Ticket
 
 __all__ = ["Blocks", "Head", "Index", "Limits", "Log", "Receipt", "Ticket", "check_time", "check_wire"]
 
-BATCH_MAX: Final = (
-    256  # so that envelopes of a long list are not all held in parsed form before the first is placed
-)
-
+BATCH_MAX: Final = 256  # envelopes of a long list that are held in parsed form before the first is placed
 DOORS: Final = 2  # how many are let go at a time; more would only wait for one another
 
 
@@ -107,23 +104,18 @@ class Log:
 
     def submit_many(self, raws: Iterable[bytes]) -> list[Receipt | RopewalkError]:
         """Submit in order from one thread, sharing blocks and syncs; refusals stand in their places."""
-        return self.write_placed(self.place_many(raws))
-
-    def place_many(self, raws: Iterable[bytes]) -> list[Ticket]:
-        """Judge in order and place in a block; whoever does this calls `write_placed`, maybe in another thread."""
         self._check_open()
         arrivals = [(check_wire(raw), Ticket()) for raw in raws]
         try:
             for first in range(0, len(arrivals), BATCH_MAX):
                 with self._judging:
                     self._judge(arrivals[first : first + BATCH_MAX])
-        except BaseException:
-            self.write_placed([])  # what was placed before is written all the same
-            raise
-        return [ticket for _, ticket in arrivals]
+        finally:  # where judging broke off, what was placed before is written all the same
+            self._write_placed()
+        return [ticket.outcome for _, ticket in arrivals]
 
-    def write_placed(self, tickets: Sequence[Ticket]) -> list[Receipt | RopewalkError]:
-        """See to it that all that was placed until now becomes durable; the outcomes of these tickets."""
+    def _write_placed(self) -> None:
+        """See to it that all that was placed until now becomes durable."""
         last = Ticket(awaited=True)
         with self._mutex:
             placed = self._forming or self._sealing
@@ -134,7 +126,6 @@ class Log:
             self._serve(last)
         else:
             self._call_judge(last)  # somebody may have come while this thread judged
-        return [ticket.outcome for ticket in tickets]
 
     def insert(self, block: Block) -> None:
         """Take a block sealed elsewhere by this channel's key, verified and linked. A fork is kept and refused."""

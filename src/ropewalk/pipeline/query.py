@@ -56,9 +56,7 @@ class Query:
     end: str | None
     mode: Mode
     columns: tuple[str, ...]
-    rows_per_range: int | None = (
-        None  # None: as many ranges as there are hands, unless they would be small or huge
-    )
+    rows_per_range: int | None = None  # None: a range for each hand, unless they would be small or huge
     rows_per_batch: int | None = None
     bounds: Bounds = field(default_factory=Bounds)
     only: frozenset[str] | None = None  # topics a filter has left over

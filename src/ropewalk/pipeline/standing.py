@@ -32,7 +32,7 @@ NOTED = ("events", "events_rejected")  # the tables whose rows carry notes
 SAYS = list(INTENT + CLAIM)
 SETTLED = list(
     INTENT + CLAIM + ROOT + ANSWERS + FOLLOWS
-)  # what needs no tables, as far as `_is_plain` says so
+)  # all that `_is_plain` can answer without the tables
 NOTE_TYPE = [("what", "u1"), ("key", f"S{KEY}"), ("number", ">u4")]  # `ROW_NOTE`, as numpy reads it
 
 
