@@ -5,6 +5,7 @@ block, proof        how it is sealed, and shown to be there     log, ticket     
 verify, steps       how all of it is checked again              trust            what a verifier believes before
 
 `create_channel`, `open_log`, `open_channel` and `verify_channel` are the ways in; `build` makes what goes through them.
+`ServedLog` is the way in for coroutines.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
     from ropewalk.ledger.trust import Trust
     from ropewalk.node.ledger import create_channel, open_channel, open_log
     from ropewalk.node.ledgercare import verify_stored as verify_channel
+    from ropewalk.node.served import ServedLog
 
 __all__ = [
     "Envelope",
     "Proof",
+    "ServedLog",
     "Trust",
     "build",
     "create_channel",
@@ -34,6 +37,7 @@ __all__ = [
 _LAZY = {
     "Envelope": ("ropewalk.ledger.envelope", "Envelope"),
     "Proof": ("ropewalk.ledger.proof", "Proof"),
+    "ServedLog": ("ropewalk.node.served", "ServedLog"),
     "Trust": ("ropewalk.ledger.trust", "Trust"),
     "build": ("ropewalk.ledger.envelope", "build"),
     "create_channel": ("ropewalk.node.ledger", "create_channel"),
