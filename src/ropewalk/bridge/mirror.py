@@ -12,18 +12,20 @@ so ULIDs rise strictly along a channel, and nothing has to be known of the envel
 
 A git history is pushed and fetched, and cannot forget. What must not travel that way stays in the ledger: payloads of
 confidential and restricted envelopes, detached ones (they can be erased where they lie), those that hold what looks
-like a secret, and those the privacy rules of the repository would change. Then the event says so in `withheld`, and not
-even the payload's hash is shown: a short payload can be guessed from it. The envelope's id still binds everything.
+like a secret, and those the privacy rules of the repository would change. So does what is nested as deep as JSON may
+be: the event around it would be deeper still, and one such envelope must not stop a mirror for ever. Then the event
+says so in `withheld`, and not even the payload's hash is shown: a short payload can be guessed from it. The envelope's
+id still binds everything.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-from ropewalk.errors import Denied, Invalid
+from ropewalk.errors import Denied, Invalid, InvalidJson
 from ropewalk.gitlog.privacy import Policy, apply_policy
 from ropewalk.gitlog.secrets import scan_json
-from ropewalk.kernel import ulid
+from ropewalk.kernel import jcs, ulid
 from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.ulid import Ulid
 from ropewalk.ledger.block import Header
@@ -35,7 +37,7 @@ HEIGHT_BITS: Final = 40
 INDEX_BITS: Final = 16
 MARK_BITS: Final = 24
 
-Withheld = Literal["confidential", "detached", "private", "restricted", "secret"]
+Withheld = Literal["confidential", "deep", "detached", "private", "restricted", "secret"]
 """Why an event does not show the payload of its envelope."""
 
 
@@ -81,6 +83,8 @@ def withheld(envelope: Envelope, policy: Policy | None = None) -> Withheld | Non
         return envelope.level
     if envelope.is_detached:
         return "detached"
+    if _is_deep(envelope):
+        return "deep"
     if scan_json(envelope.payload):
         return "secret"
     return "private" if policy is not None and _is_private(policy, envelope.payload) else None
@@ -123,6 +127,17 @@ def document_of(
         "payload": payload,
         "refs": {"block": f"blake3:{header.hash.hex()}", "envelope": f"blake3:{envelope.hex_id}"},
     }
+
+
+def _is_deep(envelope: Envelope) -> bool:
+    """Whether a payload that fits its envelope does not fit the event, which holds it one step further in."""
+    if envelope.raw.count(b"[") + envelope.raw.count(b"{") < jcs.DEPTH_MAX:  # of nearly all, this is enough
+        return False
+    try:
+        jcs.encode_foreign({"payload": {"payload": envelope.payload}})
+    except InvalidJson:
+        return True
+    return False
 
 
 def _is_private(policy: Policy, payload: object) -> bool:

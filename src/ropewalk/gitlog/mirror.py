@@ -44,6 +44,10 @@ class Copy:
     attachments_left: int = 0  # files the other layout has no place for
     withheld: bool = False  # it says that there is a payload, and does not show it
 
+    @property
+    def ulid(self) -> Ulid:
+        return self.sealed.ulid
+
 
 @dataclass(frozen=True, slots=True)
 class Mirrored:
@@ -134,6 +138,10 @@ def named(origin: str, event: Ulid) -> Iterator[None]:
         if isinstance(error, OutOfOrder):
             advice = (
                 "Mirror it into a log of its own, or all sources together, in one command, into a new log."
+            )
+        elif error.fields.get("where") == "/ns":
+            advice = (
+                "A namespace takes only events that name it; mirror into the one they name, or into a topic."
             )
         raise type(error)(
             f"event {event} of {origin}: {error.detail}",

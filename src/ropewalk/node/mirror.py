@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ropewalk.errors import Conflict, RopewalkError, Usage
 from ropewalk.gitlog.layout import MESSAGES, SHIPLOG, Layout
@@ -24,7 +24,7 @@ from ropewalk.node.lines import IndexedLine
 from ropewalk.node.repository import FOLLOW_PAUSE_S, Repository
 from ropewalk.stores.gitindex import IndexedSlot
 
-__all__ = ["Mirror", "Target", "keep_mirroring", "mirror"]
+__all__ = ["Mirror", "Refused", "Target", "keep_mirroring", "mirror"]
 
 BATCH_EVENTS = 1_000  # copies that share a pack and a move of the head
 BATCH_BYTES = 8 << 20
@@ -51,6 +51,13 @@ class Target:
         ref = self.layout.head_ref(self.topic)
         return ref, self.log.store.head(ref)
 
+    def newest(self) -> tuple[Ulid, str] | None:
+        """The event at its head, and the commit."""
+        line = self.line()
+        return next(
+            ((place.ulid, place.commit) for place in line.span(max(0, line.count - 1), line.count)), None
+        )
+
     def append(self, copies: Sequence[Copy]) -> list[Receipt | RopewalkError]:
         """Put copies on top; what is a receipt is durable, and a refusal is the last outcome."""
         log, layout, topic = self.log, self.layout, self.topic
@@ -67,14 +74,24 @@ class Target:
         return None if slot is None else Found(Oid(slot.commit), slot.content_id)
 
 
+class Refused(NamedTuple):
+    """An event that cannot be copied, in its place among those that can."""
+
+    ulid: Ulid
+    error: RopewalkError
+
+
 class Source(Protocol):
     """A log that is copied from, and how far it was."""
 
-    def skip(self) -> int:
-        """Pass over what the target holds already; how much that was, where it is known."""
+    def stands(self) -> bool:
+        """Whether the last event that was taken is still there, in its place."""
 
-    def copies(self, until_ms: int | None) -> Iterator[Copy]:
-        """What came since, in order; up to a time, where there is one."""
+    def skip(self) -> int:
+        """Begin anew, and pass over what the target holds already; how much that was, where it is known."""
+
+    def copies(self, until_ms: int | None) -> Iterator[Copy | Refused]:
+        """What came since, in order; up to a time, where there is one, or up to the first that is refused."""
 
     def waiting(self) -> int:
         """How many events there are beyond what was copied."""
@@ -86,28 +103,40 @@ class LogSource:
     def __init__(self, name: str, layout: Layout, topic: str, target: Target) -> None:
         self._name, self._layout, self._topic, self._target = name, layout, topic, target
         self._height = 0
+        self._last: str | None = None  # the commit below that height
+
+    def stands(self) -> bool:
+        """Whether the last event that was taken is still there: a history that was accepted may be another one."""
+        line = self._line()
+        below = line.span(self._height - 1, self._height) if 0 < self._height <= line.count else ()
+        return [place.commit for place in below] == ([] if self._last is None else [self._last])
 
     def skip(self) -> int:
         """Compare the two indexes from the beginning, so that nothing is passed over that the target lacks."""
         goal, line = self._target.line(), self._line()
+        self._height, self._last = 0, None
         held = _places(goal)
         for place in _places(line):
             found = next((each for each in held if each.ulid >= place.ulid), None)
             if found is None or (found.ulid, found.content_id) != (place.ulid, place.content_id):
                 break  # new, or to be refused: copying it tells
-            self._height = place.height + 1
+            self._height, self._last = place.height + 1, place.commit
         return self._height
 
-    def copies(self, until_ms: int | None) -> Iterator[Copy]:
+    def copies(self, until_ms: int | None) -> Iterator[Copy | Refused]:
         """Every event from where the last call ended."""
         log, line = self._target.log, self._line()
         for event in events(log.store, line, self._height, line.count):
             if until_ms is not None and time_ms(event.ulid) > until_ms:
                 return
-            made = copy_of(
-                log.store, event, self._name, self._layout, self._target.layout, self._target.topic
-            )
-            self._height = event.height + 1
+            try:
+                made = copy_of(
+                    log.store, event, self._name, self._layout, self._target.layout, self._target.topic
+                )
+            except RopewalkError as error:
+                yield Refused(event.ulid, error)
+                return
+            self._height, self._last = event.height + 1, event.commit
             yield made
 
     def waiting(self) -> int:
@@ -136,14 +165,23 @@ class Mirror:
                 raise Conflict(f"{name} cannot be mirrored into itself, nor twice", advice="Name other logs.")
         self._sources = [self._source(name) for name in sources]
         self._began = False
+        self._stood: tuple[Ulid, str] | None = None  # an event of the target, and its commit
 
     def catch_up(self, progress: Callable[[int], None] = lambda _count: None) -> Mirrored:
         """Copy all that is new, in the order of its ULIDs. What was copied before a refusal stays.
 
         Of several sources, what is only seconds old waits for the next call: something older may still be on its way.
         """
+        try:
+            return self._catch_up(progress)
+        except BaseException:
+            self._began = False  # what was taken may not have arrived: the target tells
+            raise
+
+    def _catch_up(self, progress: Callable[[int], None]) -> Mirrored:
         done = Mirrored()
-        if not self._began:
+        if not self._began or not self._stands():
+            self._stood = self.target.newest()
             done = Mirrored(skipped=sum(source.skip() for source in self._sources))
             self._began = True
         several = len(self._sources) > 1
@@ -153,6 +191,7 @@ class Mirror:
             for copy, outcome in zip(batch, outcomes, strict=False):
                 if isinstance(outcome, RopewalkError):
                     raise outcome
+                self._stood = (outcome.ulid, outcome.commit)
                 if outcome.replayed:
                     done += Mirrored(skipped=1)
                 else:
@@ -161,6 +200,15 @@ class Mirror:
             if refusal is not None:
                 raise refusal
         return done + Mirrored(waiting=sum(source.waiting() for source in self._sources) if several else 0)
+
+    def _stands(self) -> bool:
+        """Whether all is as the last round left it: a log that was rewritten and accepted may lack what was copied."""
+        if self._stood is not None:
+            ulid, commit = self._stood
+            found = self.target.line().find(ulid)
+            if found is None or found.commit != commit:
+                return False
+        return all(source.stands() for source in self._sources)
 
     def _source(self, name: str) -> Source:
         layout, topic = _parse(name)
@@ -217,21 +265,26 @@ def _places(line: IndexedLine) -> Iterator[IndexedSlot]:
         yield from line.span(start, min(start + CHUNK, line.count))
 
 
-def _batches(sources: Sequence[Iterator[Copy]]) -> Iterator[tuple[list[Copy], RopewalkError | None]]:
+def _batches(
+    sources: Sequence[Iterator[Copy | Refused]],
+) -> Iterator[tuple[list[Copy], RopewalkError | None]]:
     """Copies of all sources in the order of their ULIDs, so many at a time; a refusal comes with what was before it."""
-    merged = heapq.merge(*sources, key=lambda copy: copy.sealed.ulid)
+    merged = heapq.merge(*sources, key=lambda each: each.ulid)
     batch: list[Copy] = []
     size = 0
     while True:
         try:
-            copy = next(merged, None)
+            each = next(merged, None)
         except RopewalkError as error:
             yield batch, error
             return
-        if copy is None:
+        if each is None:
             break
-        batch.append(copy)
-        size += len(copy.sealed.raw) + sum(map(len, copy.draft.attachments.values()))
+        if isinstance(each, Refused):
+            yield batch, each.error
+            return
+        batch.append(each)
+        size += len(each.sealed.raw) + sum(map(len, each.draft.attachments.values()))
         if len(batch) >= BATCH_EVENTS or size >= BATCH_BYTES:
             yield batch, None
             batch, size = [], 0

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ropewalk.bridge.mirror import channel_mark, document_of, mark_of, ulid_of
-from ropewalk.errors import HistoryRewritten, NotFound, Unverified
+from ropewalk.errors import HistoryRewritten, NotFound, RopewalkError, Unverified
 from ropewalk.gitlog.envelope import Draft, Event, seal_foreign
 from ropewalk.gitlog.mirror import Copy, named
 from ropewalk.gitlog.objects import Signature
@@ -15,7 +15,7 @@ from ropewalk.ledger.block import GENESIS, Header
 from ropewalk.ledger.envelope import Envelope
 from ropewalk.ledger.verify import EMPTY, Fault, Span, check_block, join
 from ropewalk.node.ledger import Channel
-from ropewalk.node.mirror import Target
+from ropewalk.node.mirror import Refused, Target
 from ropewalk.stores.segments import Record
 
 __all__ = ["ChannelSource"]
@@ -35,9 +35,14 @@ class ChannelSource:
         self._span: Span = EMPTY
         self._at: Record | None = None  # the last block that was read
 
+    def stands(self) -> bool:
+        """Always: each block names the one below it, and is compared with what was read."""
+        return True
+
     def skip(self) -> int:
         """Count the events of this channel in the target, and find the newest, looking from its head down."""
         line = self._target.line()
+        self._last, self._span, self._at = None, EMPTY, None
         mark, count = channel_mark(self._name), 0
         for stop in range(line.count, 0, -CHUNK):
             for place in reversed(line.span(max(0, stop - CHUNK), stop)):
@@ -50,7 +55,7 @@ class ChannelSource:
                     self._last = event if _said(event, "channel") == self._name else None
         return count if self._last is not None else 0
 
-    def copies(self, until_ms: int | None) -> Iterator[Copy]:
+    def copies(self, until_ms: int | None) -> Iterator[Copy | Refused]:
         """Every envelope from where the last call ended, once its block has passed every check."""
         for record in self._records():
             found: list[tuple[Header, int, Envelope]] = []
@@ -68,7 +73,12 @@ class ChannelSource:
             self._at = record
             done = self._seen_before(found) if self._last is not None else 0
             for header, index, envelope in found[done:]:
-                yield self._copy(header, index, envelope)
+                try:
+                    made = self._copy(header, index, envelope)
+                except RopewalkError as error:
+                    yield Refused(ulid_of(header, index), error)
+                    return
+                yield made
             self._last = None
 
     def waiting(self) -> int:

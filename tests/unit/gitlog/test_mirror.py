@@ -22,6 +22,7 @@ from ropewalk.errors import (
     InvalidName,
     NotFound,
     OutOfOrder,
+    Unavailable,
     Usage,
 )
 from ropewalk.gitlog.envelope import Draft, Sealed, seal_foreign
@@ -357,3 +358,58 @@ def test_a_mirror_that_is_killed_goes_on_where_it_stopped(log, place, moment):
     fsck = subprocess.run(["git", "-C", place.git_dir, "fsck"], capture_output=True, check=False)
     assert fsck.returncode == 0
     assert verify_repository(Path(place.git_dir)).ok
+
+
+def test_what_was_taken_and_did_not_arrive_is_taken_again(log, monkeypatch):
+    fill(log, "prod", 3)
+    copying = Mirror(log, "ns:prod", "topic:t")
+    with monkeypatch.context() as broken:
+        broken.setattr(log.store, "move_head", _disk_full)
+        with pytest.raises(Unavailable):
+            copying.catch_up()
+    assert copying.catch_up() == Mirrored(mirrored=3)
+    assert copying.catch_up() == Mirrored()
+
+
+def test_a_source_that_is_another_since_it_was_accepted_is_compared_anew(log, clock):
+    fill(log, "prod", 2)
+    kept = log.store.head(SHIPLOG.head_ref("prod"))
+    fill(log, "prod", 3)
+    copying = Mirror(log, "ns:prod", "topic:t")
+    assert copying.catch_up() == Mirrored(mirrored=5)
+    log.store.move_head(SHIPLOG.head_ref("prod"), log.store.head(SHIPLOG.head_ref("prod")), kept)
+    log.lines.accept(SHIPLOG, "prod", "Ada")
+    clock.ms += 1  # in the same millisecond, the same events would be made again
+    fill(log, "prod", 4)
+    assert copying.catch_up() == Mirrored(mirrored=4, skipped=2)
+    assert standing(log, "t", MESSAGES)[5:] == standing(log, "prod")[2:]
+
+
+def test_what_the_target_lost_since_is_brought_again(log):
+    fill(log, "prod", 2)
+    copying, ref = Mirror(log, "ns:prod", "topic:t"), MESSAGES.head_ref("t")
+    copying.catch_up()
+    early = log.store.head(ref)
+    fill(log, "prod", 3)
+    copying.catch_up()
+    log.store.move_head(ref, log.store.head(ref), early)
+    with pytest.raises(HistoryRewritten):
+        copying.catch_up()
+    log.lines.accept(MESSAGES, "t", "Ada")
+    assert copying.catch_up() == Mirrored(mirrored=3, skipped=2)
+    assert standing(log, "t", MESSAGES) == standing(log, "prod")
+
+
+def test_a_refusal_of_one_source_waits_for_what_is_older_in_another(log, clock):
+    fill(log, "a", 2, MESSAGES, ns="a")
+    clock.ms += 1
+    fill(log, "b", 1)
+    clock.ms += MERGE_AFTER_MS
+    with pytest.raises(InvalidEnvelope, match="of ns:b") as refused:
+        log.mirror(["ns:b", "topic:a"], "ns:a")
+    assert "into a topic" in refused.value.advice_now
+    assert len(standing(log, "a")) == 2
+
+
+def _disk_full(*_: object) -> None:
+    raise Unavailable("no space left on device")

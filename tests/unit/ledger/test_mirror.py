@@ -18,7 +18,7 @@ from tests.unit.ledger.making import NODE, NOON_NS, P256, chain_of_blocks, obser
 
 import ropewalk
 from ropewalk.bridge.mirror import document_of, ulid_of
-from ropewalk.errors import HistoryRewritten, Invalid, NotFound, OutOfOrder, Unverified
+from ropewalk.errors import HistoryRewritten, Invalid, NotFound, OutOfOrder, Unavailable, Unverified
 from ropewalk.gitlog.envelope import Event
 from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
 from ropewalk.gitlog.mirror import Mirrored
@@ -313,3 +313,29 @@ def test_ulids_rise_along_a_channel_and_tell_the_time_of_the_block(one, two):
 def test_a_height_no_ulid_has_room_for_is_refused():
     with pytest.raises(Invalid, match="no room"):
         ulid_of(replace(HEADER, height=2**40), 0)
+
+
+def test_a_payload_too_deep_for_an_event_is_withheld_and_stops_nobody(folder):
+    deep: Any = 0
+    for _ in range(126):
+        deep = [deep]
+    add(folder, observed(1, payload={"d": deep}), observed(2, payload={"d": deep[0]}))
+    assert mirror(folder) == Mirrored(mirrored=2, withheld=1)
+    first, second = (event.envelope["payload"] for event in events(folder))
+    assert (first["withheld"], second["payload"]) == ("deep", {"d": deep[0]})
+
+
+def test_a_channel_whose_copies_did_not_arrive_is_read_again(folder, monkeypatch):
+    add(folder, observed(1), observed(2), observed(3))
+    with ropewalk.open(folder) as log:
+        copying = Mirror(log, "channel:audit", "ns:audit")
+        with monkeypatch.context() as broken:
+            broken.setattr(type(log.store), "move_head", _disk_full)
+            with pytest.raises(Unavailable):
+                copying.catch_up()
+        assert copying.catch_up() == Mirrored(mirrored=3)
+        assert copying.catch_up() == Mirrored()
+
+
+def _disk_full(*_: object) -> None:
+    raise Unavailable("no space left on device")
