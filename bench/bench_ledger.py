@@ -140,6 +140,7 @@ def _submitting(quick: bool) -> list[Result]:
         (Contestant("bare strict parse + hash + verify", lambda: bare_ingest(raws)), 0.7),
         (Contestant("SQLite WAL FULL, row by row", lambda: sqlite_inserts(few)), 3.0),
     )
+    # Many short rounds: a neighbour's noise lasts longer than one of them.
     rows = [
         compare(
             "submit 1 KiB envelopes",
@@ -148,7 +149,7 @@ def _submitting(quick: bool) -> list[Result]:
             target=target if counts else None,
             rounds=3 if quick else 11,
             unit="envelopes",
-        )  # many short rounds: a neighbour's noise lasts longer than one of them
+        )
         for peer, target in peers
         for way, counts in ways
     ]

@@ -54,9 +54,8 @@ class Redis:
         self.link.sendall(raw)
         left = self.count
         while left:
-            left -= self.link.recv(1 << 16).count(
-                b"$"
-            )  # each entry's id is a bulk string, and nothing else is
+            # Each entry's id is a bulk string, and nothing else is.
+            left -= self.link.recv(1 << 16).count(b"$")
         return self.count
 
 

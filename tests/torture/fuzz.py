@@ -23,13 +23,8 @@ from typing import Any
 
 RUNS = 50_000
 RUNS_QUICK = 1_000
-SLOW = {
-    "git_index",
-    "git_pack",
-    "segment",
-    "packed_bundle",
-    "bundle",
-}  # they go through files or many signatures
+# They go through files or many signatures.
+SLOW = {"git_index", "git_pack", "segment", "packed_bundle", "bundle"}
 SECONDS_MAX = 900
 FINDINGS_MAX = 20
 LOCK = Path(__file__).with_name("fuzz.lock")

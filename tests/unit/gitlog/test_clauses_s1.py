@@ -52,9 +52,8 @@ def test_topics_have_orders_of_their_own_and_a_reader_joins_them_by_refs(log, cl
     late = log.append("orders", EVENT, layout=MESSAGES)
     clock.ms -= 60_000
     early = log.append("bills", {**EVENT, "refs": {"order": late.content_id}}, layout=MESSAGES)
-    assert (
-        early.ulid < late.ulid
-    )  # what is caused carries the smaller ULID: nothing is promised across topics
+    # What is caused carries the smaller ULID: nothing is promised across topics.
+    assert early.ulid < late.ulid
     (bill,) = log.read("bills", layout=MESSAGES).events
     orders = {event.content_id: event for event in log.read("orders", layout=MESSAGES).events}
     assert orders[bill.envelope["refs"]["order"]].commit == late.commit

@@ -117,9 +117,8 @@ def test_v06_syncs_past_clock_16383_with_parents_first():
     ground(one, 16_300)
     ground(two, 16_300)
     one.append_many(range(400))
-    assert (
-        sorted(one.iterate(), key=lambda m: m.key)[0].message.clock > 16_383
-    )  # raw keys lead to the wrong end
+    first = min(one.iterate(), key=lambda m: m.key)
+    assert first.message.clock > 16_383, "raw keys lead to the wrong end"
     assert pull_from(two, one).received == 400
     assert two.root() == one.root()
     assert two.pending() == []

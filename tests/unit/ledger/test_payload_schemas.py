@@ -187,9 +187,8 @@ def test_a_sealed_payload_that_does_not_fit_is_found_by_who_has_the_policy():
     rules = policy()
     lines = sealed(rules, {"n": 0}, {"n": -1}).lines()
     assert check_block(lines, 0).fault is None
-    assert (
-        check_block(lines, 0, policy=policy(rule(schema={}))).fault is None
-    )  # another one says nothing about it
+    other = policy(rule(schema={}))
+    assert check_block(lines, 0, policy=other).fault is None, "it says nothing of blocks made under another"
     fault = check_block(lines, 0, policy=rules).fault
     assert fault is not None and fault.index == 1 and "payload /n: found -1" in fault.detail
 

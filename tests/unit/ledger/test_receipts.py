@@ -89,9 +89,8 @@ def test_receipts_that_lead_elsewhere_are_refused():
         {"header": BLOCKS[2].header},
         {"path": (bytes(32),) * 3},
         {"path": ()},
-        {
-            "size": 9
-        },  # 8 has the same shape: a path proves the place, and the size only as far as it shapes the path
+        # Not 8, which has the same shape: a path proves the place, and the size only as far as it shapes the path.
+        {"size": 9},
         {"root": bytes(32)},
     ):
         wrong, _ = receipt(**change)

@@ -39,7 +39,6 @@ def test_an_address_without_a_host_and_a_port_is_told_its_form(scheme, profile, 
 
 @pytest.mark.parametrize(("scheme", "profile"), [("ws", "v0.13"), ("tcp", "v0.6")])
 def test_a_host_nobody_knows_is_not_waited_for(scheme, profile):
-    error = refusal(
-        f"{scheme}://[fe80::1%no-such-interface]:80", profile
-    )  # is looked up on this machine alone
+    only_looked_up_here = f"{scheme}://[fe80::1%no-such-interface]:80"
+    error = refusal(only_looked_up_here, profile)
     assert isinstance(error, Unavailable) and error.advice_now == "Check the name of the host."
