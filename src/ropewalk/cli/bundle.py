@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.manners import MARKS, Group, emit, parse_input, progress, say, session, tell, write_output
+from ropewalk.cli.manners import (
+    MARKS,
+    Group,
+    emit,
+    parse_input,
+    printable,
+    progress,
+    say,
+    session,
+    tell,
+    write_output,
+)
 from ropewalk.cli.places import here, signing_key
 
 if TYPE_CHECKING:
@@ -113,9 +124,9 @@ def inspect(file: str) -> None:
 
     manifest, signature = inspect_bundle(Path(file))
     lines = [
-        f"channel       {manifest.channel}",
+        f"channel       {printable(manifest.channel)}",
         f"heights       {manifest.start_height}–{manifest.end_height}",
-        f"created_at    {manifest.created_at}",
+        f"created_at    {printable(manifest.created_at)}",
         f"signer        {manifest.signer.did()}",
         f"policy_hash   {manifest.policy_hash or '–'}",
         f"range_root    {manifest.range_root}",
@@ -197,7 +208,8 @@ def verify(
             [
                 f"{'ok' if answer.ok else 'FAILED'}  {file}  {counts}",
                 *(
-                    f"  {MARKS[step.status]} {step.name}: {step.status}{f' – {step.detail}' if step.detail else ''}"
+                    f"  {MARKS[step.status]} {step.name}: {step.status}"
+                    f"{f' – {printable(step.detail)}' if step.detail else ''}"
                     for step in answer.steps
                 ),
             ]

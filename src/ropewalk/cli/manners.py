@@ -206,7 +206,7 @@ def fail(error: RopewalkError, *, as_json: bool) -> int:
         except OSError:
             drop_output(sys.stdout)
     try:
-        say(f"{click.style('error', fg='red', bold=True)}  {error.code}: {_printable(error.detail)}")
+        say(f"{click.style('error', fg='red', bold=True)}  {error.code}: {printable(error.detail)}")
         if error.advice_now:
             say(f"       {error.advice_now}")
     except OSError:
@@ -220,8 +220,8 @@ def drop_output(stream: IO[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _printable(text: str) -> str:
-    """The text with escapes for what would steer a terminal: what an error quotes is often a stranger's."""
+def printable(text: str) -> str:
+    """The text with escapes for what would steer a terminal: what errors and reports quote is often a stranger's."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ropewalk.cli.manners import MARKS, Command, emit, session
+from ropewalk.cli.manners import MARKS, Command, emit, printable, session
 from ropewalk.errors import Invalid, NotFound
 
 __all__ = ["KINDS", "Asked", "verify"]
@@ -113,7 +113,9 @@ def summed_up(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def plain(report: dict[str, Any]) -> str:
     """A report for people: one line a step, the verdict last."""
-    lines = [f"{MARKS[step['status']]} {step['name']:<28} {step['detail']}" for step in report["steps"]]
+    lines = [
+        f"{MARKS[step['status']]} {step['name']:<28} {printable(step['detail'])}" for step in report["steps"]
+    ]
     unchecked = sum(step.get("unchecked", step["status"] == "not_checked") for step in report["steps"])
     verdict = "ok" if report["ok"] else "FAILED"
     left = f"{unchecked} steps not checked" if unchecked else "nothing unchecked"

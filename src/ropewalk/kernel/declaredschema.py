@@ -11,6 +11,7 @@ is compiled, and refused if its answer could hang on anything but its own text, 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -31,6 +32,7 @@ DEPTH_MAX: Final = 128  # as deep as JSON may be; the validator calls itself onc
 _VALUE_BYTES: Final = 256  # of `enum` and `const` count as one part more: every fault holds a copy of them
 _REPEATS: Final = 3  # how often `unevaluated…` makes the validator look at what applies in the same place
 
+_FRAGMENT: Final = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@/?-]*")  # RFC 3986, without what is written with %
 _ONE: Final = frozenset((
     "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then", "unevaluatedItems",
     "unevaluatedProperties",
@@ -174,6 +176,10 @@ def _check_plain(keyword: str, item: jcs.Json, at: str) -> None:
     # With %, one place could be written in two ways, and the validator might read another than we did.
     if keyword == "$ref" and not (isinstance(item, str) and item.startswith("#") and "%" not in item):
         raise _wrong(at, f"reference {shown(item)} leaves the schema; it must begin with # and have no %")
+    if keyword == "$ref" and not _FRAGMENT.fullmatch(str(item)[1:]):
+        raise _wrong(
+            at, f"reference {shown(item)} has a character that no URI has; give the schema another name"
+        )
 
 
 def _check_references(parts: dict[str, _Part]) -> None:

@@ -216,7 +216,7 @@ def _of_branches(error: ValidationError, branches: list[list[ValidationError]], 
 def _wanted(error: ValidationError, title: Title) -> str:
     keyword, limit = error.kind.name, error.kind.value
     if keyword == "const":
-        return shown(limit)
+        return _json(limit)
     if keyword == "enum":
         return "one of " + _either(limit)
     if wanted := title(error, 1):
@@ -229,11 +229,18 @@ def _wanted(error: ValidationError, title: Title) -> str:
 
 
 def _either(options: list[Any]) -> str:
-    most = [shown(each) for each in options[:_OPTIONS_MAX]]
+    most = [_json(each) for each in options[:_OPTIONS_MAX]]
     last = (
         f"{len(options) - len(most)} others" if len(options) > len(most) else most.pop() if most else "none"
     )
     return f"{', '.join(most)} or {last}" if most else last
+
+
+def _json(value: object) -> str:
+    """A value of a schema as its document has it, at most a line."""
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return shown(value)
+    return shown(orjson.dumps(value).decode()).removeprefix('"').removesuffix('"')
 
 
 def _found(value: object) -> str:

@@ -218,7 +218,7 @@ def anchors_step(findings: Sequence[AnchorFinding]) -> Step:
     detail = first.detail + (f" (and {same} more)" if same else "")
     mute = sum(1 for each in findings if each.status == "not_checked")
     if first.status == "passed" and mute:
-        detail += f"; {mute} more signed by nobody trusted"
+        detail += f"; {mute} more signed by nobody who counts"
     return Step("anchors", first.status, detail, {"anchors": [each.to_json() for each in findings]})
 
 

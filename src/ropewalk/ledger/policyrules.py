@@ -171,7 +171,7 @@ def _ask_signers(rule: Rule, envelope: Envelope) -> str | None:
     key = envelope.public_key
     if any(PublicKey.from_json(identity) == key for identity in rule["allowed"]):
         return None
-    return f"{key.alg} key {key.raw.hex()[:16]}… is not an allowed signer"
+    return f"{key.did()} ({key.alg} {key.raw.hex()[:16]}…) is not an allowed signer"
 
 
 def _ask_domains(rule: Rule, envelope: Envelope) -> str | None:

@@ -17,7 +17,7 @@ from ropewalk.kernel import jcs, merkle, note
 from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Report, Step
-from ropewalk.ledger.block import BlockRecord, check_signature, parse_record
+from ropewalk.ledger.block import BlockRecord, check_channel_name, check_signature, parse_record
 from ropewalk.ledger.envelope import Envelope, parse_stored
 from ropewalk.ledger.evidencecheck import EvidenceTally
 from ropewalk.ledger.rules import Context, rule_1_canonical_hash, rule_2_signature_scope
@@ -174,14 +174,18 @@ class RangeStatement:
 
 
 def parse_range(raw: bytes) -> RangeStatement:
-    """A range statement from its file; form only."""
+    """A range statement from its file; form only, and numbers that no tree could have are no form."""
     names = {"version", "kind", "channel", "start", "size", "block_hashes", "left", "right", "root"}
     value = _members(raw, names, "a range statement")
+    start, size = _natural(value, "start"), _natural(value, "size")
+    block_hashes = _hashes(value["block_hashes"], limit=None)
+    if not block_hashes or start + len(block_hashes) > size:
+        raise InvalidProof(f"proof: {len(block_hashes)} blocks from {start} on are no range of {size}")
     return RangeStatement(
-        str(value["channel"]),
-        _natural(value, "start"),
-        _natural(value, "size"),
-        _hashes(value["block_hashes"], limit=None),
+        _channel(value),
+        start,
+        size,
+        block_hashes,
         merkle.RangeProof(_hashes(value["left"]), _hashes(value["right"])),
         _hashes([value["root"]])[0],
     )
@@ -228,13 +232,16 @@ class Consistency:
 
 
 def parse_consistency(raw: bytes) -> Consistency:
-    """A consistency proof from its file; form only."""
+    """A consistency proof from its file; form only, as with ranges."""
     names = {"version", "kind", "channel", "old", "new", "old_root", "new_root", "path"}
     value = _members(raw, names, "a consistency proof")
+    old, new = _natural(value, "old"), _natural(value, "new")
+    if old > new:
+        raise InvalidProof(f"proof: {new} blocks do not extend {old}")
     return Consistency(
-        str(value["channel"]),
-        _natural(value, "old"),
-        _natural(value, "new"),
+        _channel(value),
+        old,
+        new,
         _hashes([value["old_root"]])[0],
         _hashes([value["new_root"]])[0],
         _hashes(value["path"], limit=2 * PATH_MAX),
@@ -296,6 +303,13 @@ def _members(raw: bytes, names: set[str], what: str) -> dict[str, Any]:
     if value["version"] != 1 or value["version"] is True:
         raise InvalidProof(f"proof: version {value['version']!r:.20} is not known; 1 is")
     return cast(dict[str, Any], value)
+
+
+def _channel(value: dict[str, Any]) -> str:
+    try:
+        return check_channel_name(str(value["channel"]))
+    except RopewalkError as error:
+        raise InvalidProof(f"proof: {error.detail}") from error
 
 
 def _natural(value: dict[str, Any], name: str) -> int:

@@ -1,6 +1,6 @@
 """A page about a verified bundle that a person can read: one file, no scripts, nothing fetched.
 
-Values in, HTML out. Whatever stands in a bundle may be hostile, so every text passes through `escape`.
+Values in, HTML out. Whatever stands in a bundle may be hostile, so every text passes through `_safe`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def draw_path(exhibit: Exhibit) -> str:
 
     def box(x: int, y: int, text: str, kind: str) -> None:
         parts.append(f'<rect class="{kind}" x="{x - _BOX // 2}" y="{y}" width="{_BOX}" height="34" rx="5"/>')
-        parts.append(f'<text x="{x}" y="{y + 21}" text-anchor="middle">{escape(text)}</text>')
+        parts.append(f'<text x="{x}" y="{y + 21}" text-anchor="middle">{_safe(text)}</text>')
 
     def level_y(level: int) -> int:
         return (levels - level) * _STEP + 6
@@ -125,10 +125,10 @@ def draw_path(exhibit: Exhibit) -> str:
         if exhibit.holds
         else f"but the header says {exhibit.root[:14]}…"
     )
-    parts.append(f'<text x="{middle}" y="{height - 6}" text-anchor="middle">{escape(said)}</text>')
+    parts.append(f'<text x="{middle}" y="{height - 6}" text-anchor="middle">{_safe(said)}</text>')
     label = f"Path of envelope {exhibit.index} of block {exhibit.height}: {levels} steps to the root"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(label)}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{_safe(label)}" '
         f'width="{width}" height="{height}" viewBox="0 0 {width} {height}">{"".join(parts)}</svg>'
     )
 
@@ -152,18 +152,18 @@ def render_report(
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
-        f"<title>Bundle report: {escape(source)}</title><style>{_STYLE}</style></head><body><main>",
-        f"<h1>Bundle <code>{escape(source)}</code></h1>",
+        f"<title>Bundle report: {_safe(source)}</title><style>{_STYLE}</style></head><body><main>",
+        f"<h1>Bundle <code>{_safe(source)}</code></h1>",
         _verdict(report),
         "<h2>The steps</h2>",
         "<table><thead><tr><th>Step</th><th>Verdict</th><th>What was found</th></tr></thead><tbody>",
     ]
     for number, step in enumerate(report.steps, start=1):
         parts.append(
-            f"<tr><td>{number}. <code>{escape(step.name)}</code><br>"
-            f'<span class="soft">{escape(_MEANINGS.get(step.name, ""))}</span></td>'
+            f"<tr><td>{number}. <code>{_safe(step.name)}</code><br>"
+            f'<span class="soft">{_safe(_MEANINGS.get(step.name, ""))}</span></td>'
             f'<td class="{step.status}">{_SIGNS[step.status]} {_WORDS[step.status]}</td>'
-            f"<td>{escape(step.detail)}</td></tr>"
+            f"<td>{_safe(step.detail)}</td></tr>"
         )
     parts.append("</tbody></table>")
     if manifest is not None:
@@ -171,7 +171,7 @@ def render_report(
     if anchors:
         parts.append(_anchors(anchors))
     parts.append("<h2>What was trusted</h2><ul>")
-    parts += [f"<li>{escape(line)}</li>" for line in trust.explain()]
+    parts += [f"<li>{_safe(line)}</li>" for line in trust.explain()]
     parts.append("</ul>")
     if exhibits:
         parts.append(
@@ -186,6 +186,11 @@ def render_report(
     return "".join(parts)
 
 
+def _safe(text: str) -> str:
+    """A text for the page: no markup, and no character that would turn round or hide what stands beside it."""
+    return escape("".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text))
+
+
 def _verdict(report: Report) -> str:
     kind = "passed" if report.ok else "failed"
     counts = f"{report.counts.get('envelopes', 0)} envelopes in {report.counts.get('blocks', 0)} blocks"
@@ -198,7 +203,7 @@ def _verdict(report: Report) -> str:
         text = f"✓ Verified: {counts}. Not checked: {names}."
     else:
         text = f"✓ Verified: {counts}."
-    return f'<p class="verdict {kind}" role="status">{escape(text)}</p>'
+    return f'<p class="verdict {kind}" role="status">{_safe(text)}</p>'
 
 
 def _contents(manifest: Manifest, report: Report) -> str:
@@ -215,18 +220,18 @@ def _contents(manifest: Manifest, report: Report) -> str:
         ("Unpacked size", f"{manifest.size} bytes in {len(manifest.files)} files"),
     ]
     cells = "".join(
-        f"<tr><th>{escape(name)}</th><td><code>{escape(text)}</code></td></tr>" for name, text in rows
+        f"<tr><th>{_safe(name)}</th><td><code>{_safe(text)}</code></td></tr>" for name, text in rows
     )
     return f"<h2>What the bundle says it is</h2><table><tbody>{cells}</tbody></table>"
 
 
 def _anchors(anchors: Sequence[AnchorFinding]) -> str:
     rows = "".join(
-        f"<tr><td>{escape(each.origin or 'unreadable')}<br>"
-        f'<span class="soft">size {each.size}, root <code>{escape(each.root)}</code></span></td>'
-        f"<td>{'<br>'.join(escape(_signer(signer)) for signer in each.signers)}</td>"
+        f"<tr><td>{_safe(each.origin or 'unreadable')}<br>"
+        f'<span class="soft">size {each.size}, root <code>{_safe(each.root)}</code></span></td>'
+        f"<td>{'<br>'.join(_safe(_signer(signer)) for signer in each.signers)}</td>"
         f'<td class="{each.status}">{_SIGNS[each.status]} {_WORDS[each.status]}</td>'
-        f"<td>{escape(each.detail)}</td></tr>"
+        f"<td>{_safe(each.detail)}</td></tr>"
         for each in anchors
     )
     return (
@@ -249,7 +254,7 @@ def _figure(exhibit: Exhibit) -> str:
         f"Block {exhibit.height}, envelope {exhibit.index} of {exhibit.count}"
         f"{f' ({kind})' if kind else ''}: {state}."
     )
-    return f"<figure><figcaption>{escape(caption)}</figcaption>{draw_path(exhibit)}</figure>"
+    return f"<figure><figcaption>{_safe(caption)}</figcaption>{draw_path(exhibit)}</figure>"
 
 
 def _time(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.unit.ledger.bundling import pack, signed, tar_of, unpack
 
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.note import SignatureType, Signer, cosign_head
@@ -173,3 +174,18 @@ def test_anchors_that_do_not_fit_are_refused_by_name_before_anything_is_written(
     assert old.code == 0
     verify = ("bundle", "verify", "x.tar.zst", "--trust", "trust.json", "--witness")
     assert ropewalk(*verify, "garbage").code == 8
+
+
+def test_what_a_bundle_says_of_itself_steers_neither_terminal_nor_page(ropewalk, channel, tmp_path):
+    path = tmp_path / "x.tar.zst"
+    assert ropewalk("bundle", "export", "--repo", channel, "--channel", "audit", "-o", "x.tar.zst").code == 0
+    steering = "\x07\u202etiduA"
+    pack(path, tar_of(signed(unpack(path), channel=steering, created_at=steering)))
+    shown = ropewalk("bundle", "inspect", "x.tar.zst")
+    assert shown.code == 0 and r"channel       \x07\u202etiduA" in shown.text
+    wrong = ropewalk("bundle", "verify", "x.tar.zst", "--trust", "trust.json", "--report", "r.html")
+    assert wrong.code == 5
+    page = (tmp_path / "r.html").read_text()
+    assert "tiduA" in page
+    for text in (shown.text, wrong.text, page):
+        assert all(each.isprintable() or each == "\n" for each in text)

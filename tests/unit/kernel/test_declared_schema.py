@@ -109,6 +109,15 @@ def test_references_that_lead_to_no_schema_are_refused(reference):
     assert "leads to no schema" in refusal({"enum": [{}], "items": {"$ref": reference}, "$defs": {"a": {}}})
 
 
+@pytest.mark.parametrize("name", ["é", "two words", "a#b", 'a"b', "a\nb", "a[0]", "a|b"])
+def test_references_in_characters_that_no_uri_has_are_refused_as_such(name):
+    schema = {"properties": {"a": {"$ref": f"#/$defs/{name}"}}, "$defs": {name: {}}}
+    found = refusal(schema)
+    assert (
+        found.startswith("schema /properties/a: reference") and "no URI has" in found and found.isprintable()
+    )
+
+
 def test_the_name_of_a_schema_is_not_looked_up_either():
     named = {"$id": DIALECT, "$ref": "#/$defs/a", "$defs": {"a": {"type": "integer"}}}
     assert told(named, 1) is None
@@ -181,6 +190,9 @@ def test_too_many_parts_are_refused():
         ({"properties": {"a": {"items": {"minimum": 1}}}}, {"a": [1, 0]}, "/a/1: found 0, expected at least 1"),
         ({"enum": ["a", "b"]}, 0, 'found 0, expected one of "a" or "b"'),
         ({"enum": []}, 0, "found 0, expected one of none"),
+        ({"enum": [None, True, {"a": None}]}, 0, 'found 0, expected one of null, true or {"a":null}'),
+        ({"const": False}, 0, "found 0, expected false"),
+        ({"const": ["x" * 99]}, 0, f'found 0, expected ["{"x" * 56}…'),
         ({"enum": list(range(100))}, -1, f"found -1, expected one of {', '.join(map(str, range(12)))} or 88 others"),
         ({"exclusiveMinimum": 0}, 0, "found 0, expected more than 0"),
         ({"exclusiveMaximum": 5}, 5, "found 5, expected less than 5"),

@@ -12,6 +12,7 @@ from tests.unit.ledger.attesting import attested, dsse
 from tests.unit.ledger.calling import make
 from tests.unit.ledger.making import ADA, NODE, observed, opened
 
+from ropewalk.cli.verify import plain
 from ropewalk.errors import Conflict, Invalid
 from ropewalk.kernel import note, schema
 from ropewalk.kernel.report import Report
@@ -99,6 +100,40 @@ def test_every_step_about_ranges_and_consistency_says_what_was_compared(channel:
     assert "2 blocks of ea.core" in told["consistency"] and "bundle of blocks 0–3" in told["signed_head"]
     assert not replace(proof, old_root=bytes(32)).report().ok
     assert said(channel.prove_consistency(0, 0).report())["signed_head"].endswith("about 0 blocks")
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "code"),
+    [
+        ("range", {}, 0),
+        ("range", {"root": "00" * 32}, 5),
+        ("range", {"left": []}, 5),
+        ("range", {"start": 4}, 8),
+        ("range", {"size": 0}, 8),
+        ("range", {"block_hashes": []}, 8),
+        ("range", {"channel": None}, 8),
+        ("range", {"channel": "\x1b[31mea"}, 8),
+        ("consistency", {}, 0),
+        ("consistency", {"path": []}, 5),
+        ("consistency", {"old": 5}, 8),
+        ("consistency", {"channel": {"a": 1}}, 8),
+    ],
+)
+def test_a_file_that_no_tree_could_have_made_is_no_proof_and_one_that_leads_elsewhere_fails(
+    channel: Channel, ropewalk, tmp_path: Path, kind: str, change: dict[str, Any], code: int
+):
+    made = channel.prove_range(1, 3) if kind == "range" else channel.prove_consistency(2, 4)
+    (tmp_path / "proof.json").write_text(json.dumps({**json.loads(made.to_bytes()), **change}))
+    answer = ropewalk("verify", "proof.json", "--json")
+    assert answer.code == code, answer.out + answer.err
+    assert (code == 8) == (answer.json.get("code") == "InvalidProof")
+
+
+def test_what_a_stranger_wrote_into_a_report_steers_no_terminal():
+    told = plain(
+        {"steps": [{"name": "x", "status": "failed", "detail": "a\x07\u202eb\nc"}], "ok": False, "entries": 1}
+    )
+    assert told.splitlines()[0].endswith(r"a\x07\u202eb\nc")
 
 
 def test_every_step_about_a_fork_says_what_was_compared(channel: Channel):

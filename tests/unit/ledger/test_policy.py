@@ -23,7 +23,11 @@ def test_only_allowed_signers_pass():
     only_ada = policy({"kind": "signers", "decision": "deny", "allowed": [ADA.public.to_json()]})
     assert only_ada.decide(observed()).outcome == "allow"
     decision = only_ada.decide(observed(key=P256))
-    assert decision.outcome == "deny" and "not an allowed signer" in decision.explain()
+    assert (
+        decision.outcome == "deny"
+        and f"{P256.public.did()} (p256 {P256.public.raw.hex()[:16]}…) is not an allowed signer"
+        in decision.explain()
+    )
 
 
 def test_domains_are_patterns_and_the_severest_rule_wins():
