@@ -103,6 +103,7 @@ def rescue(ns: str | None, topic: str | None, old: str | None, allow_secret: boo
                 code = code or each.outcome.exit_code
                 answer["problems"].append({**was, **each.outcome.to_problem()})
                 if not session().json:
+                    say(f"{each.stood.ulid or '-'}  {short(each.stood.commit)} is not recorded again:")
                     fail(each.outcome, as_json=False)
                 continue
             new = each.outcome

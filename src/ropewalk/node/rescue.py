@@ -38,8 +38,10 @@ def rescue(
     """
     ref = layout.head_ref(topic)
     with log.store.turn(f"{ref} rescue"):  # a queue of its own: two at once would record everything twice
-        log.lines.line(layout, topic, must_exist=False)  # a rewritten history is accepted first, by a person
-        for head in [old] if old is not None else log.lines.kept(layout, topic):
+        heads = [old] if old is not None else log.lines.kept(layout, topic)
+        # A rewritten history is accepted first, by a person; a log nobody knows is a wrong name.
+        log.lines.line(layout, topic, must_exist=not heads)
+        for head in heads:
             lost = log.lines.compare(layout, topic, head).lost
             for start in range(0, len(lost), BATCH):
                 yield from _record(log, layout, topic, lost[start : start + BATCH])
@@ -55,10 +57,12 @@ def _record(log: Repository, layout: Layout, topic: str, entries: Sequence[LineE
 
 def _draft(log: Repository, layout: Layout, topic: str, stood: LineEntry) -> Draft | RopewalkError:
     if stood.problem is not None:
+        named = stood.commit in stood.problem
         return BrokenLink(
-            f"commit {stood.commit}: {stood.problem}",
+            stood.problem if named else f"commit {stood.commit}: {stood.problem}",
             entry=stood.commit,
-            advice="Fetch it from a clone that still has it, then rescue again.",
+            advice="If something is missing, fetch it from a clone that still has it, then rescue again; an entry of "
+            "another log is not rescued into this one.",
         )
     draft = draft_of(log.store, layout, event_at(log.store, layout, topic, stood.commit))
     return replace(draft, committer=log.author(log.now_ms()))

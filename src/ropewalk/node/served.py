@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
-from ropewalk.errors import Unavailable
+from ropewalk.errors import Unavailable, Usage
 from ropewalk.ledger.log import Log, check_wire
 from ropewalk.ledger.ticket import Receipt
 
@@ -30,6 +30,7 @@ class ServedLog:
         self._arrivals: list[Arrival] = []
         self._idle = asyncio.Event()  # nobody waits for an answer
         self._idle.set()
+        self._loop: asyncio.AbstractEventLoop | None = None  # that of the first who submits
 
     async def submit(self, raw: bytes) -> Receipt:
         """Judge one envelope, place it in a block, and return its receipt once the block is durable.
@@ -37,6 +38,11 @@ class ServedLog:
         Whoever stops waiting learns nothing; the envelope may stand all the same.
         """
         loop = asyncio.get_running_loop()
+        self._loop = self._loop or loop
+        if loop is not self._loop:  # its answers would come from another thread, or never
+            raise Usage(
+                "this channel is served to another event loop", advice="Make a ServedLog for each loop."
+            )
         receipt: asyncio.Future[Receipt] = loop.create_future()
         self._arrivals.append((check_wire(raw), receipt))
         if self._idle.is_set():
@@ -57,6 +63,8 @@ class ServedLog:
         outcomes: Sequence[Receipt | BaseException]
         try:
             outcomes = self._log.submit_many([raw for raw, _ in batch])
+        except StopIteration as error:  # no future takes it
+            outcomes = [RuntimeError(f"submitting raised {error!r}")] * len(batch)
         except BaseException as error:
             outcomes = [error] * len(batch)
         with contextlib.suppress(RuntimeError):  # the loop was torn down: nobody waits any more
@@ -91,7 +99,8 @@ class ServedLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            while not self._idle.is_set():  # somebody may come again before this one is woken
-                await self._idle.wait()
+            if self._loop is asyncio.get_running_loop():
+                while not self._idle.is_set():  # somebody may come again before this one is woken
+                    await self._idle.wait()
         finally:
             self._thread.shutdown()

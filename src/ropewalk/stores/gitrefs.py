@@ -419,9 +419,11 @@ def _remove_empty_directories(path: Path) -> None:
 
 def _mend(path: Path, name: str) -> str:
     """What to do about a ref that holds something else. `git update-ref` alone refuses: it wants to read it first."""
+    place = shlex.quote(str(path.parents[name.count("/")]))  # whoever reads this may stand elsewhere
+    command = f"rm {shlex.quote(str(path))} && git --git-dir {place} update-ref {shlex.quote(name)} COMMIT"
     return (
-        f"Put it back with `rm {shlex.quote(str(path))} && git update-ref {shlex.quote(name)} COMMIT`, where COMMIT is "
-        "the head seen last (`ropewalk heads ls --json`) or the one of another clone."
+        f"Put it back with `{command}`, where COMMIT is the head seen last (`ropewalk heads ls --json`) or the one of "
+        "another clone."
     )
 
 

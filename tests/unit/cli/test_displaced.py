@@ -342,7 +342,7 @@ def test_the_advice_about_a_torn_ref_restores_it(clones, tmp_path):
         assert refused.code != 0
         (command,) = [part for part in refused.json["advice"].split("`") if part.startswith("rm ")]
         script = command.replace("COMMIT", (repository / "ropewalk/seen" / HEAD).read_text().strip())
-        subprocess.run(["sh", "-ec", script], cwd=repository, check=True, capture_output=True)
+        subprocess.run(["sh", "-ec", script], cwd=tmp_path, check=True, capture_output=True)
         assert git(repository, "rev-parse", HEAD) == good
         assert len(events(ours)) == 5
 
@@ -361,3 +361,25 @@ def test_a_head_nobody_lets_us_read_ends_with_seven_and_asks_for_nothing_else(cl
     assert listed.returncode == 7
     assert HEAD in listed.stdout
     assert "Check who may read and write there" in listed.stderr
+
+
+def test_a_name_nobody_knows_is_not_taken_for_a_log_with_nothing_to_rescue(clones):
+    ours, _ = clones
+    assert ours("heads", "rescue", "--ns", "opps").code == 3
+
+
+def test_what_a_rescue_refuses_is_named_and_harms_no_other(clones, tmp_path):
+    ours, _ = clones
+    secret = {"type": "ours", "payload": {"key": "ghp_" + "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0zA1bC3"}}
+    line = json.dumps(secret).encode()
+    allowed = ("shiplog", "append", "--ns", "ops", "--allow-secret", "--file", "-", "--json")
+    refused = ours(*allowed, stdin=line).json["ulid"]
+    append(ours, "ours", 6)
+    force_fetch(tmp_path)
+    assert ours("heads", "accept", "--ns", "ops").code == 0
+    done = ours("heads", "rescue", "--ns", "ops")
+    assert done.code == 6
+    assert f"{refused}  " in done.err
+    assert [each["payload"].get("n") for each in events(ours)] == [1, 2, 3, 4, 3, 4, 5, 6]
+    assert ours("heads", "rescue", "--ns", "ops", "--allow-secret").code == 0
+    assert ours("heads", "rescue", "--ns", "ops").code == 0

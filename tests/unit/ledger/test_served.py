@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.ledger.making import command, observed, opened
 
-from ropewalk.errors import DigestMismatch, InvalidEnvelope, InvalidJson, Replayed, Unavailable
+from ropewalk.errors import DigestMismatch, InvalidEnvelope, InvalidJson, Replayed, Unavailable, Usage
 from ropewalk.kernel import jcs
 from ropewalk.ledger.ticket import Receipt
 from ropewalk.node.ledger import verify_blocks
@@ -171,3 +171,33 @@ def test_an_end_that_is_cancelled_leaves_nobody_waiting(tmp_path):
         ledger.log.submit_many = late
         first, second = asyncio.run(main(ledger.log))
     assert isinstance(first, Receipt) and isinstance(second, Receipt | Unavailable)
+
+
+def test_another_event_loop_is_refused_and_not_left_waiting(tmp_path):
+    async def leave(served: ServedLog) -> None:
+        waiting = asyncio.create_task(served.submit(observed(1).raw))
+        await asyncio.sleep(0)
+        waiting.cancel()
+
+    async def again(served: ServedLog) -> None:
+        async with served:
+            with pytest.raises(Usage, match="another event loop"):
+                await served.submit(observed(2).raw)
+
+    with opened(tmp_path) as ledger:
+        served = ServedLog(ledger.log)
+        asyncio.run(leave(served))
+        asyncio.run(again(served))
+
+
+def test_an_error_no_future_takes_leaves_nobody_waiting(tmp_path, monkeypatch):
+    async def main(log) -> Receipt:
+        async with ServedLog(log) as served:
+            with monkeypatch.context() as patch:
+                patch.setattr(log, "submit_many", lambda raws: next(iter(())))
+                with pytest.raises(RuntimeError, match="StopIteration"):
+                    await served.submit(observed(1).raw)
+            return await served.submit(observed(2).raw)
+
+    with opened(tmp_path) as ledger:
+        assert not asyncio.run(main(ledger.log)).replayed
