@@ -188,6 +188,9 @@ def _origins(repo: Repo, layout: Layout, topic: str, entries: Iterable[LineEntry
             found[event.content_id] = found[origin_of(event)] = each.commit
         except Unavailable:
             raise
+        except BrokenLink:  # what is missing, as in a partial clone, was still recorded; fetching brings it
+            if each.content_id is not None:
+                found[each.content_id] = each.commit
         except RopewalkError:
             continue  # who reads or accepts the new line is told; here it merely carries nothing
     return found

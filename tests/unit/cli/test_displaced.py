@@ -75,6 +75,19 @@ def remove_objects(repository: Path, *oids: str) -> None:
         (repository / "objects" / oid[:2] / oid[2:]).unlink()
 
 
+def make_anew(repository: Path) -> None:
+    """Make every commit anew, as a change of somebody's name in all of history does."""
+    at = ""
+    for commit in git(repository, "rev-list", "--reverse", HEAD).splitlines():
+        message = git(repository, "show", "-s", "--format=%B", commit)
+        if at:
+            message = message.replace(git(repository, "rev-parse", f"{commit}~1"), at)
+        parent = ("-p", at) if at else ()
+        who = ("-c", "user.name=New Name", "-c", "user.email=new@example.test")
+        at = git(repository, *who, "commit-tree", f"{commit}^{{tree}}", *parent, "-m", message)
+    git(repository, "update-ref", HEAD, at)
+
+
 def test_diff_shows_where_two_clones_part_and_what_each_has_alone(clones, tmp_path):
     ours, theirs = clones
     mine, others = events(ours), events(theirs)
@@ -173,17 +186,7 @@ def test_displaced_events_can_be_appended_as_lines(clones, tmp_path):
 def test_events_under_other_commits_are_displaced_and_not_lost(clones, tmp_path):
     ours, _ = clones
     before = events(ours)
-    # Every commit is made anew, as a change of somebody's name in all of history does.
-    at = ""
-    for commit in git(tmp_path / "ours.git", "rev-list", "--reverse", HEAD).splitlines():
-        message = git(tmp_path / "ours.git", "show", "-s", "--format=%B", commit)
-        if at:
-            old = git(tmp_path / "ours.git", "rev-parse", f"{commit}~1")
-            message = message.replace(old, at)
-        parent = ("-p", at) if at else ()
-        who = ("-c", "user.name=New Name", "-c", "user.email=new@example.test")
-        at = git(tmp_path / "ours.git", *who, "commit-tree", f"{commit}^{{tree}}", *parent, "-m", message)
-    git(tmp_path / "ours.git", "update-ref", HEAD, at)
+    make_anew(tmp_path / "ours.git")
     found = difference(ours)
     assert found["counts"] == {"displaced": 5, "lost": 0, "gone": 0, "added": 5}
     assert found["parted"] is None
@@ -191,6 +194,18 @@ def test_events_under_other_commits_are_displaced_and_not_lost(clones, tmp_path)
     assert ours("heads", "accept", "--ns", "ops").code == 0
     assert ours("heads", "rescue", "--ns", "ops", "--json").json["rescued"] == []
     assert events(ours) == before
+
+
+def test_an_event_both_lines_name_is_not_lost_where_its_body_is_missing(clones, tmp_path):
+    ours, _ = clones
+    repository = tmp_path / "ours.git"
+    make_anew(repository)
+    last = difference(ours)["displaced"][-1]
+    blob = git(repository, "rev-parse", f"{last['commit']}:gatos/shiplog/ops/{last['ulid']}.json")
+    remove_objects(repository, blob)
+    assert difference(ours)["counts"] == {"displaced": 5, "lost": 0, "gone": 1, "added": 5}
+    assert ours("heads", "accept", "--ns", "ops").code == 0
+    assert ours("heads", "rescue", "--ns", "ops", "--old", last["commit"]).code == 0
 
 
 def test_a_ref_that_is_gone_displaces_the_whole_log(clones, tmp_path):
