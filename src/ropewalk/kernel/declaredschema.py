@@ -6,6 +6,8 @@ is compiled, and refused if its answer could hang on anything but its own text, 
 - every keyword is known. A misspelt one would be skipped without a word; what only describes may begin with `x-`
 - references begin with `#` and lead to a schema in the same document; nothing is ever fetched
 - no schema leads back to itself, and written out in full it has at most `PARTS_MAX` parts
+- what it judges has, times those parts, a size of at most `COST_MAX`: a choice of a thousand looks at every item a
+  thousand times
 - formats are asserted, unknown ones refused; patterns are matched in linear time, so they know no look-around
 """
 
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from ropewalk.errors import Invalid
 from ropewalk.kernel import jcs
 from ropewalk.kernel.jsonscan import shown
-from ropewalk.kernel.schemafault import SchemaFault, find_fault, pointer, tell_fault
+from ropewalk.kernel.schemafault import SchemaFault, find_fault, pointer, size_of, tell_fault
 
 if TYPE_CHECKING:  # a heavy import, for those who declare schemas
     from jsonschema_rs import Validator
@@ -28,6 +30,7 @@ __all__ = ["DIALECT", "FORMATS", "PARTS_MAX", "DeclaredSchema", "declare"]
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 PARTS_MAX: Final = 10_000  # schemas in a schema, each counted as often as it is referred to
+COST_MAX: Final = 50_000_000  # parts times size: some ten seconds, where every part looks at everything
 DEPTH_MAX: Final = 128  # as deep as JSON may be; the validator calls itself once a step
 _VALUE_BYTES: Final = 256  # of `enum` and `const` count as one part more: every fault holds a copy of them
 _REPEATS: Final = 3  # how often `unevaluated…` makes the validator look at what applies in the same place
@@ -64,8 +67,11 @@ class DeclaredSchema:
     validator: Validator = field(repr=False, compare=False)
     parts: int
 
-    def fault(self, value: jcs.Json) -> SchemaFault | None:
-        """The first thing in the value that does not fit, or None."""
+    def fault(self, value: jcs.Json, size_max: int | None = None) -> SchemaFault | None:
+        """The first thing in the value that does not fit, or None. Its size is counted if `size_max` leaves a doubt."""
+        enough = COST_MAX // self.parts
+        if (size_max is None or size_max > enough) and size_of(value, enough) > enough:
+            return SchemaFault("", "it is too large to be held against a schema of so many parts")
         return find_fault(self.validator, value, parts=self.parts)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from ropewalk.kernel.jsonscan import shown
 if TYPE_CHECKING:  # a heavy import: the first validation pays for it, not the first import of the kernel
     from jsonschema_rs import ValidationError, Validator
 
-__all__ = ["SchemaFault", "Title", "find_fault", "pointer", "tell_fault"]
+__all__ = ["SchemaFault", "Title", "find_fault", "pointer", "size_of", "tell_fault"]
 
 # How much of a document and of its schema may be looked at to tell what is wrong; see `_errors`.
 _COMPARED_MAX: Final = 1_000  # size of a document whose faults are compared
@@ -130,7 +130,7 @@ def _errors(validator: Validator, value: object, parts: int) -> list[ValidationE
     """
     from jsonschema_rs import ValidationError
 
-    size = _size(value, _TOLD_COST_MAX // max(parts, 1))
+    size = size_of(value, _TOLD_COST_MAX // max(parts, 1))
     if size <= _COMPARED_MAX and size * parts <= _COMPARED_COST_MAX:
         return list(islice(validator.iter_errors(value), _COMPARED_MAX))
     if size * parts > _TOLD_COST_MAX:
@@ -142,8 +142,12 @@ def _errors(validator: Validator, value: object, parts: int) -> list[ValidationE
     return []
 
 
-def _size(value: object, enough: int) -> int:
-    """How many members, items and, by sixteens, characters there are; counted until it is more than enough."""
+def size_of(value: object, enough: int) -> int:
+    """How many members, items and, by sixteens, characters there are; counted until it is more than enough.
+
+    >>> size_of({"a": [1, 2], "b": "x" * 32}, 100)
+    6
+    """
     count, waiting = 0, [value]
     while waiting and count <= enough:
         one = waiting.pop()

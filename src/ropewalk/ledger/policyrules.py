@@ -224,7 +224,7 @@ def ask_schema(rule: Rule, schema: DeclaredSchema, envelope: Envelope) -> Reason
     if envelope.is_detached:
         decision: Outcome = rule.get("detached") or rule["decision"]
         return Reason(rule["id"], decision, "the payload is detached and was not held against the schema")
-    fault = schema.fault(envelope.payload)
+    fault = schema.fault(envelope.payload, len(envelope.raw) // 2)  # no item takes less than two bytes
     if fault is None:
         return None
     return Reason(rule["id"], rule["decision"], f"payload{'' if fault.where else ':'} {fault}")

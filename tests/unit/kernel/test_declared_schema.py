@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ropewalk.errors import Invalid
 from ropewalk.kernel import jcs
-from ropewalk.kernel.declaredschema import DIALECT, FORMATS, PARTS_MAX, declare
+from ropewalk.kernel.declaredschema import COST_MAX, DIALECT, FORMATS, PARTS_MAX, declare
 
 
 def refusal(schema: Any) -> str:
@@ -257,6 +257,17 @@ def test_a_large_payload_under_a_large_choice_is_refused_without_a_place():
     assert declare(jcs.encode(choice)).parts > 100  # every fault would hold a copy of them
     assert told(choice, ["x"] * 100_000) == "does not fit, and is too large to say where"
     assert told({"items": {"type": "string"}}, [1] * 100_000) == "/0: found 1, expected a string"
+
+
+def test_a_payload_that_a_schema_would_look_at_for_minutes_is_refused_before_it_is_looked_at():
+    choice = declare(jcs.encode({"items": {"oneOf": [{"const": number} for number in range(2_000)]}}))
+    most = COST_MAX // choice.parts
+    payloads: list[jcs.Json] = [[7] * (most + 1), [{"a": 7}] * (most // 2 + 1), ["x" * 16 * most]]
+    for payload in payloads:
+        assert "too large" in str(choice.fault(payload)) and "too large" in str(choice.fault(payload, 10**9))
+    assert choice.fault([7] * 100) is None and choice.fault([7] * 100, 10**9) is None
+    small = declare(b'{"items":{"type":"integer"}}')
+    assert small.fault([7] * (most + 1)) is None
 
 
 def test_a_compiled_schema_travels_as_its_text_and_is_compiled_once():
