@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-from ropewalk.errors import Denied, Invalid, InvalidJson
-from ropewalk.gitlog.privacy import Policy, apply_policy
+from ropewalk.errors import Invalid, InvalidJson
+from ropewalk.gitlog.privacy import Policy, is_private
 from ropewalk.gitlog.secrets import scan_json
 from ropewalk.kernel import jcs, ulid
 from ropewalk.kernel.digest import blake3
@@ -87,7 +87,7 @@ def withheld(envelope: Envelope, policy: Policy | None = None) -> Withheld | Non
         return "deep"
     if scan_json(envelope.payload):
         return "secret"
-    return "private" if policy is not None and _is_private(policy, envelope.payload) else None
+    return "private" if policy is not None and is_private(policy, envelope.payload) else None
 
 
 def document_of(
@@ -138,13 +138,3 @@ def _is_deep(envelope: Envelope) -> bool:
     except InvalidJson:
         return True
     return False
-
-
-def _is_private(policy: Policy, payload: object) -> bool:
-    """Whether a rule would redact something of a payload, or put it behind a pointer."""
-    if not isinstance(payload, dict):
-        return False
-    try:
-        return bool(apply_policy(policy, payload, None).redacted)
-    except Denied:
-        return True

@@ -18,7 +18,16 @@ from ropewalk.gitlog.pointer import entropy_bits, is_pointer
 from ropewalk.kernel import jcs, schema
 from ropewalk.kernel.digest import ContentId, content_id
 
-__all__ = ["Policy", "PrivacyClass", "PrivacyOutcome", "Rule", "Sealer", "apply_policy", "parse_policy"]
+__all__ = [
+    "Policy",
+    "PrivacyClass",
+    "PrivacyOutcome",
+    "Rule",
+    "Sealer",
+    "apply_policy",
+    "covers",
+    "parse_policy",
+]
 
 SCHEMA = "policy/governance_policy"
 RULES_MAX = 1_000
@@ -121,6 +130,20 @@ def apply_policy(policy: Policy, payload: Mapping[str, Any], sealer: Sealer | No
                 above[name] = dict(sealer(plaintext, rule, rule.privacy_class.is_low_entropy(plaintext)))
                 pointerized.append(where)
     return PrivacyOutcome(made, tuple(sorted(redacted)), tuple(sorted(pointerized)))
+
+
+def is_private(policy: Policy, value: object) -> bool:
+    """Whether a rule would change a value, whatever it is: remove something of it, or put it behind a pointer.
+
+    >>> policy = parse_policy(b'{"privacy":{"rules":[{"select":"**.email","action":"redact"}]}}')
+    >>> is_private(policy, [{"email": "ada@example.test"}]), is_private(policy, {"name": "Ada"})
+    (True, False)
+    """
+    return any(
+        rule.action == "redact" or not is_pointer(_at(value, path))
+        for rule in policy.rules
+        for path in _select(value, rule.parts)
+    )
 
 
 def _rule(at: int, fields: Mapping[str, Any], classes: Mapping[str, PrivacyClass]) -> Rule:

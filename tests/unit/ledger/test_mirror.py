@@ -193,6 +193,14 @@ def test_what_the_privacy_rules_of_the_repository_cover_is_withheld(folder, acti
     assert [event.payload.get("withheld") for event in events(folder)] == ["private", None]
 
 
+def test_a_list_is_private_where_a_rule_covers_something_in_it(folder):
+    rules = {"privacy": {"rules": [{"select": "**.password", "action": "redact"}]}}
+    policy_file(find_place(folder)).write_text(json.dumps(rules))
+    add(folder, observed(1, payload=[{"password": "x"}]), observed(2, payload=["password"]))
+    assert mirror(folder) == Mirrored(mirrored=2, withheld=1)
+    assert [event.payload.get("withheld") for event in events(folder)] == ["private", None]
+
+
 def broken(how: str) -> list[Block]:
     """Three blocks, of which the last is wrong."""
     blocks = chain_of_blocks(3, 2, "audit")
