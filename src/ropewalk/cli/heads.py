@@ -76,7 +76,7 @@ def accept(ns: str | None, topic: str | None, forget: bool) -> None:
     layout, name = named_log(ns, topic)
     with opened() as log:
         done = log.lines.accept(layout, name, f"{login()[0]} {log.store.identity}", keep=not forget)
-        found = done.displaced
+        found = done.divergence
         counts = {"displaced": 0, "lost": 0, "gone": 0}
         if found is not None:
             counts = {"displaced": len(found.displaced), "lost": len(found.lost), "gone": len(found.gone)}
@@ -85,15 +85,18 @@ def accept(ns: str | None, topic: str | None, forget: bool) -> None:
         if found is None:
             moved = f"ok  {done.ref}: nothing to accept, {short(done.head or '-')} contains all that was seen"
         emit({**answer, **counts, "kept": done.kept}, moved)
-        if done.kept is not None and found is not None and found.lost:
+        if found is None or forget:
+            return
+        if done.kept is None:
+            say(
+                f"{len(found.gone)} of {len(found.displaced)} displaced entries are not there any more, so the line "
+                f"cannot be kept: `ropewalk heads rescue --old {short(done.old or '-')}` records again what is left, "
+                "until git clears it away"
+            )
+        elif found.lost:
             say(
                 f"{len(found.lost)} displaced events are kept as {done.kept}; "
                 "`ropewalk heads rescue` records them again"
-            )
-        elif found is not None and found.displaced and not forget and done.kept is None:
-            say(
-                f"{len(found.gone)} of {len(found.displaced)} displaced entries are not there any more, so they cannot "
-                f"be kept from git: `ropewalk heads rescue --old {short(done.old or '-')}` records again what is left"
             )
 
 

@@ -403,13 +403,13 @@ def _certificate(raw: bytes) -> str:
     "witnesses",
     multiple=True,
     metavar="VKEYS",
-    help="A file with keys whose signature on a head counts; may be repeated.",
+    help="A file with keys, one a line, whose signature on a head counts; may be repeated.",
 )
 def trust(channel: str, output: str, roots: tuple[str, ...], witnesses: tuple[str, ...]) -> None:
     """Write the trust file of a channel: what a verifier must believe, and why it matters.
 
-    It names keys in hex, reports name them as did:key; what is said beside it shows both. A did:key may be written into
-    the file too.
+    The file holds keys in hex, reports name them as did:key; what is said on stderr shows both. The file may hold
+    did:keys as well.
 
     Whose evidence the channel believes (`ledger evidence set`) goes into it too.
     """

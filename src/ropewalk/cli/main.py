@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "Events of a namespace in git: append, read, follow, run.",
     ),
     "messages": ("ropewalk.cli.messages", "messages", "Messages of a topic in git: publish, read."),
-    "mirror": ("ropewalk.cli.mirror", "mirror", "Copy the events of one log into another, as they come."),
+    "mirror": ("ropewalk.cli.mirror", "mirror", "Copy what is new in one log into another."),
     "consumer": ("ropewalk.cli.consumer", "consumer", "Where consumer groups stand, and how far behind."),
     "heads": ("ropewalk.cli.heads", "heads", "Heads seen, compared, accepted and signed."),
     "pointer": (

@@ -60,12 +60,12 @@ class IndexedLine:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What accepting came to. Where there was nothing to accept, nothing was displaced and nothing was written down."""
+    """What accepting came to. Where there was nothing to accept, nothing parted and nothing was written down."""
 
     ref: str
     old: str | None
     head: str | None
-    displaced: Divergence | None
+    divergence: Divergence | None
     kept: str | None = None  # the ref that keeps the displaced entries
 
 
@@ -196,7 +196,7 @@ class Lines:
             return Accepted(ref, self.seen.get(ref), head, None)
         # A ref over a history with holes would make git itself stumble.
         whole = not found.gone and found.cut is None
-        kept = self._keep(layout, topic, found.old) if keep and whole and found.displaced else None
+        kept = self._keep(layout, topic, found.displaced[-1].commit) if keep and whole else None
         if found.new is not None:
             # The new history must at least be readable down to its root.
             self.index.forget(ref)
@@ -212,9 +212,7 @@ class Lines:
         names = (ref.removeprefix(prefix) for ref in self._store.head_names(prefix))
         return [name for name in names if OBJECT_ID.fullmatch(name)]
 
-    def _keep(self, layout: Layout, topic: str, commit: str | None) -> str | None:
-        if commit is None:
-            return None
+    def _keep(self, layout: Layout, topic: str, commit: str) -> str:
         ref = displaced_ref(layout, topic, commit)
         if self._store.head(ref) is None:
             self._store.move_head(ref, None, commit)

@@ -59,3 +59,14 @@ def ropewalk(tmp_path: Path) -> Ropewalk:
         return Answer(done.returncode, done.stdout, done.stderr.decode())
 
     return run
+
+
+@pytest.fixture
+def log(ropewalk: Ropewalk, tmp_path: Path) -> Ropewalk:
+    """The command in a repository of its own, which need not be named."""
+    assert ropewalk("init", "log.git").code == 0
+
+    def run(*arguments: str, **more: Any) -> Answer:
+        return ropewalk(*arguments, env={"ROPEWALK_REPO": str(tmp_path / "log.git")}, **more)
+
+    return run

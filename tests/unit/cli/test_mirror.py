@@ -11,19 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.cli.conftest import Ropewalk
 
 EVENT = b'{"type": "deploy.finished", "payload": {"service": "web"}}'
-
-
-@pytest.fixture
-def log(ropewalk: Ropewalk, tmp_path: Path) -> Any:
-    assert ropewalk("init", "log.git").code == 0
-
-    def run(*arguments: str, **kwargs: Any) -> Any:
-        return ropewalk(*arguments, env={"ROPEWALK_REPO": str(tmp_path / "log.git")}, **kwargs)
-
-    return run
 
 
 def append(log: Any, ns: str = "prod") -> dict[str, Any]:

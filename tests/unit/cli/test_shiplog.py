@@ -13,22 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.cli.conftest import Ropewalk
 
 import ropewalk
 
 ULID = r"[0-7][0-9A-HJKMNP-TV-Z]{25}"
 EVENT = b'{"type": "proposal.created", "payload": {"id": 7}}'
-
-
-@pytest.fixture
-def log(ropewalk: Ropewalk, tmp_path: Path) -> Any:
-    assert ropewalk("init", "log.git").code == 0
-
-    def run(*arguments: str, **kwargs: Any) -> Any:
-        return ropewalk(*arguments, env={"ROPEWALK_REPO": str(tmp_path / "log.git")}, **kwargs)
-
-    return run
 
 
 def append(log: Any, ns: str = "governance", raw: bytes = EVENT, *more: str) -> Any:
