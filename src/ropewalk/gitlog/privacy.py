@@ -25,7 +25,7 @@ __all__ = [
     "Rule",
     "Sealer",
     "apply_policy",
-    "covers",
+    "is_private",
     "parse_policy",
 ]
 
