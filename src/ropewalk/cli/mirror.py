@@ -82,7 +82,7 @@ def _text(copying: Mirror, done: Mirrored) -> str:
             f"    {done.waiting} of the last seconds wait: another source may still bring something older"
         )
     if done.withheld:
-        lines.append(f"    {done.withheld} without their payload: confidential, detached or private")
+        lines.append(f"    {done.withheld} without their payload; each says why in `withheld`")
     if done.attachments_left:
         lines.append(f"    {done.attachments_left} attachments left behind: a namespace holds envelopes only")
     return "\n".join(lines)
