@@ -82,6 +82,8 @@ def export(
     from ropewalk.node.bundle import chunk_ranges, export_bundle
     from ropewalk.node.ledger import open_channel
 
+    if output == "-":
+        raise click.UsageError("a bundle is written to a file: name one with -o")
     target = Path(output)
     made = []
     with open_channel(here().home, channel) as reading:

@@ -15,6 +15,7 @@ from ropewalk.cli.manners import (
     emit,
     emit_line,
     parse_input,
+    printable,
     progress,
     say,
     session,
@@ -235,9 +236,8 @@ def read(channel: str, start: int, end: int | None) -> None:
                 else:
                     for index, raw in enumerate(block.envelopes):
                         one = parse_stored(raw)
-                        write(
-                            f"{height}/{index}  {one.timestamp}  {one.event_class}  {one.event_type}  {one.hex_id}\n"
-                        )
+                        kind = f"{one.event_class}  {printable(one.event_type)}"  # it may be any text
+                        write(f"{height}/{index}  {one.timestamp}  {kind}  {one.hex_id}\n")
                 first = False
         except RopewalkError as error:
             if not isinstance(error, NotFound) or not first or start == 0:
@@ -324,7 +324,10 @@ def _lines(answers: dict[str, Report]) -> list[str]:
     for name, one in answers.items():
         counts = ", ".join(f"{count} {noun}" for noun, count in one.counts.items())
         out.append(f"{'ok' if one.ok else 'FAILED'}  {name}  {counts}")
-        out += [f"  {MARKS[step.status]} {step.name}: {step.detail or step.status}" for step in one.steps]
+        out += [
+            f"  {MARKS[step.status]} {step.name}: {printable(step.detail) or step.status}"
+            for step in one.steps
+        ]
     return out
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.manners import MARKS, Group, emit, parse_input, read_input, write_output
+from ropewalk.cli.manners import MARKS, Group, emit, parse_input, printable, read_input, write_output
 from ropewalk.cli.places import here
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def check(file: str, channel: str | None, trust: str | None, at: str | None, non
     status, detail = EvidenceTally(believed).judge(one, parse_timestamp(at or now_text()), _nonce(nonce))
     emit(
         {"envelope_id": one.hex_id, "status": status, "detail": detail, "at": at or now_text()},
-        f"{MARKS[status]} {detail or status}",
+        f"{MARKS[status]} {printable(detail) or status}",
     )
     if status == "failed" or (nonce is not None and status != "passed"):
         raise click.exceptions.Exit(VERIFICATION_FAILED)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.manners import Group, emit, parse_input
+from ropewalk.cli.manners import Group, emit, parse_input, printable
 from ropewalk.cli.places import here
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def check(envelope: str, file: str | None, channel: str | None) -> None:
     lines += [
         f"  rule {f.rule} {f.name}: {f.status}{f'  {f.detail}' if f.detail else ''}" for f in verdict.findings
     ]
-    emit(answer, "\n".join(lines))
+    emit(answer, "\n".join(map(printable, lines)))
     if verdict.decision.outcome == "deny":
         raise click.exceptions.Exit(DENIED)
     verdict.require()

@@ -189,3 +189,8 @@ def test_what_a_bundle_says_of_itself_steers_neither_terminal_nor_page(ropewalk,
     assert "tiduA" in page
     for text in (shown.text, wrong.text, page):
         assert all(each.isprintable() or each == "\n" for each in text)
+
+
+def test_a_bundle_is_not_written_to_a_file_called_dash(ropewalk, channel, tmp_path):
+    answer = ropewalk("bundle", "export", "--repo", channel, "--channel", "audit", "-o", "-")
+    assert answer.code == 2 and not (tmp_path / "-").exists()

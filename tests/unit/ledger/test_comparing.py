@@ -136,6 +136,19 @@ def test_what_a_stranger_wrote_into_a_report_steers_no_terminal():
     assert told.splitlines()[0].endswith(r"a\x07\u202eb\nc")
 
 
+def test_the_type_of_an_envelope_forges_no_line_of_what_is_printed(ropewalk, tmp_path: Path):
+    forged = "x\n0/1  2024-11-01T12:00:00Z  Alert  fire\u202e\x07"
+    (tmp_path / "x.json").write_bytes(observed(event_type=forged).raw)
+    assert ropewalk("ledger", "create", "--channel", "audit").code == 0
+    assert ropewalk("ledger", "append", "--channel", "audit", "--file", "x.json").code == 0
+    (line,) = ropewalk("ledger", "read", "--channel", "audit").out.splitlines()
+    assert line.startswith("0/0  ") and r"x\n0/1" in line and line.isprintable()
+    rule = {"id": "r", "name": "n", "version": 1, "kind": "schema_declared", "decision": "deny"}
+    (tmp_path / "p.json").write_text(json.dumps({"version": 1, "rules": [rule]}))
+    said = ropewalk("ledger", "policy", "check", "--file", "x.json", "--policy", "p.json")
+    assert said.code == 6 and said.out.count("\n") == 9 and r"\u202e\x07" in said.out
+
+
 def test_every_step_about_a_fork_says_what_was_compared(channel: Channel):
     first, second = (block.record for block in channel.blocks(0, 1))
     for trust in (None, TRUST, Trust((), ())):
