@@ -95,6 +95,9 @@ def case(
 def generate() -> dict[str, object]:
     three = [observed({"n": n}) for n in range(3)]
     tag = {"level": "confidential", "key_ref": "kms:one"}
+    deep: jcs.Json = 0
+    for _ in range(jcs.DEPTH_MAX - 1):  # the envelope around it is the last that JSON has room for
+        deep = [deep]
     too_high = case("a height that no ULID has room for", three, 0, height=2**40 - 1)
     block = too_high["input"]["block"].replace(str(2**40 - 1), str(2**40))
     cases = [
@@ -116,6 +119,7 @@ def generate() -> dict[str, object]:
             withheld="restricted",
         ),
         case("detached", [observed({"n": 1}, detached={"locator": "file:///x"})], 0, withheld="detached"),
+        case("nested so deep that an event around it is too deep", [observed(deep)], 0, withheld="deep"),
         case("what looks like a secret", [observed({"key": LOOKS_SECRET})], 0, withheld="secret"),
         {"name": too_high["name"], "input": {**too_high["input"], "block": block}, "error": "Invalid"},
     ]
