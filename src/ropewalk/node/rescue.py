@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Rescued", "rescue"]
 
-BATCH = 1_000  # events that share one pack
+BATCH_EVENTS = 1_000  # events that share one pack
+BATCH_BYTES = 8 << 20  # of their attachments, which are held until they are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +43,29 @@ def rescue(
         # A rewritten history is accepted first, by a person; a log nobody knows is a wrong name.
         log.lines.line(layout, topic, must_exist=not heads)
         for head in heads:
-            lost = log.lines.compare(layout, topic, head).lost
-            for start in range(0, len(lost), BATCH):
-                yield from _record(log, layout, topic, lost[start : start + BATCH])
+            yield from _record(log, layout, topic, log.lines.compare(layout, topic, head).lost)
 
 
 def _record(log: Repository, layout: Layout, topic: str, entries: Sequence[LineEntry]) -> Iterator[Rescued]:
-    drafts = [_draft(log, layout, topic, each) for each in entries]
-    fit = [draft for draft in drafts if isinstance(draft, Draft)]
-    written = iter(log.append_all(topic, fit, layout=layout) if fit else ())
-    for each, draft in zip(entries, drafts, strict=True):
-        yield Rescued(each, next(written) if isinstance(draft, Draft) else draft)
+    batch: list[tuple[LineEntry, Draft | RopewalkError]] = []
+    size = 0
+    for each in entries:
+        draft = _draft(log, layout, topic, each)
+        batch.append((each, draft))
+        size += sum(map(len, draft.attachments.values())) if isinstance(draft, Draft) else 0
+        if len(batch) >= BATCH_EVENTS or size >= BATCH_BYTES:
+            yield from _written(log, layout, topic, batch)
+            batch, size = [], 0
+    yield from _written(log, layout, topic, batch)
+
+
+def _written(
+    log: Repository, layout: Layout, topic: str, batch: Sequence[tuple[LineEntry, Draft | RopewalkError]]
+) -> Iterator[Rescued]:
+    fit = [draft for _, draft in batch if isinstance(draft, Draft)]
+    outcomes = iter(log.append_all(topic, fit, layout=layout) if fit else ())
+    for each, draft in batch:
+        yield Rescued(each, next(outcomes) if isinstance(draft, Draft) else draft)
 
 
 def _draft(log: Repository, layout: Layout, topic: str, stood: LineEntry) -> Draft | RopewalkError:
