@@ -1,7 +1,9 @@
-"""What the ledger commands share: ids from the command line, the time, and a channel made on first use."""
+"""What the ledger commands share: ids from the command line, the time, and channels: found, or made on first use."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -9,9 +11,9 @@ from ropewalk.cli.manners import say
 from ropewalk.cli.places import NODE_KEY, here, signing_key
 
 if TYPE_CHECKING:
-    from ropewalk.node.ledger import OpenLog
+    from ropewalk.node.ledger import Channel, OpenLog
 
-__all__ = ["check_first_line", "envelope_id", "now_text", "open_for_append"]
+__all__ = ["channel_of", "check_first_line", "envelope_id", "now_text", "open_for_append"]
 
 WRITER_WAIT_S = 30.0  # two commands that append at once stand in line this long
 
@@ -28,6 +30,20 @@ def envelope_id(text: str) -> bytes:
             advice="`ledger read` prints them.",
         )
     return raw
+
+
+@contextmanager
+def channel_of(envelope: bytes, channel: str | None) -> Iterator[Channel]:
+    """The channel that holds an envelope: the one that is named, or else the first that does."""
+    from ropewalk.errors import NotFound
+    from ropewalk.node.ledger import channels, open_channel
+
+    for each in [channel] if channel is not None else channels(here().home):
+        with open_channel(here().home, each) as reading:
+            if reading.index.position(envelope) is not None:
+                yield reading
+                return
+    raise NotFound(f"no envelope {envelope.hex()} in {channel or 'any channel'}", id=envelope.hex())
 
 
 def now_text() -> str:

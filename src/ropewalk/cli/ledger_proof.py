@@ -26,32 +26,25 @@ __all__ = ["consistency", "prove", "verify_proof_file", "verify_receipt_file"]
 @click.option("--channel", metavar="C", help="The channel; default: look in all.")
 def prove(envelope_id: str, output: str, channel: str | None) -> None:
     """Write the proof that an envelope stands in its block. `ropewalk verify F` checks it, offline."""
+    from ropewalk.cli.ledger_channel import channel_of
     from ropewalk.cli.ledger_channel import envelope_id as parse_id
-    from ropewalk.errors import NotFound
-    from ropewalk.node.ledger import channels, open_channel
 
     name = parse_id(envelope_id)
-    for each in [channel] if channel is not None else channels(here().home):
-        with open_channel(here().home, each) as reading:
-            try:
-                proof = reading.prove(name)
-            except NotFound:
-                continue
-        write_output(output, proof.to_bytes() + (b"\n" if output == "-" else b""))
-        if output == "-":
-            return
-        emit(
-            {
-                "envelope_id": envelope_id,
-                "channel": each,
-                "height": proof.height,
-                "index": proof.index,
-                "path": output,
-            },
-            f"ok  {each} {proof.height}/{proof.index}  {len(proof.path)} hashes  {output}",
-        )
+    with channel_of(name, channel) as reading:
+        proof, found_in = reading.prove(name), reading.settings.channel
+    write_output(output, proof.to_bytes() + (b"\n" if output == "-" else b""))
+    if output == "-":
         return
-    raise NotFound(f"no envelope {envelope_id} in {channel or 'any channel'}", id=envelope_id)
+    emit(
+        {
+            "envelope_id": envelope_id,
+            "channel": found_in,
+            "height": proof.height,
+            "index": proof.index,
+            "path": output,
+        },
+        f"ok  {found_in} {proof.height}/{proof.index}  {len(proof.path)} hashes  {output}",
+    )
 
 
 @click.command(

@@ -41,27 +41,21 @@ host_option = click.option(
 @host_option
 def receipt(envelope_id: str, output: str, channel: str | None, form: str, host: str) -> None:
     """Write a receipt: the envelope's block stands in the log, under a root the channel's key signs now."""
+    from ropewalk.cli.ledger_channel import channel_of
     from ropewalk.cli.ledger_channel import envelope_id as parse_id
-    from ropewalk.errors import NotFound
-    from ropewalk.node.ledger import channels, open_channel
     from ropewalk.node.publish import make_cose_receipt, make_tlog_proof
 
     name = parse_id(envelope_id)
     make = make_cose_receipt if form == "cose" else make_tlog_proof
-    for each in [channel] if channel is not None else channels(here().home):
-        with open_channel(here().home, each) as reading:
-            if reading.index.position(name) is None:
-                continue
-            raw = make(reading, name, signing_key(reading.settings.key), host)
-        write_output(output, raw)
-        if output == "-":
-            return
-        emit(
-            {"envelope_id": envelope_id, "channel": each, "form": form, "bytes": len(raw), "path": output},
-            f"ok  {each}  {form}  {len(raw)} bytes  {output}",
-        )
+    with channel_of(name, channel) as reading:
+        raw, found_in = make(reading, name, signing_key(reading.settings.key), host), reading.settings.channel
+    write_output(output, raw)
+    if output == "-":
         return
-    raise NotFound(f"no envelope {envelope_id} in {channel or 'any channel'}", id=envelope_id)
+    emit(
+        {"envelope_id": envelope_id, "channel": found_in, "form": form, "bytes": len(raw), "path": output},
+        f"ok  {found_in}  {form}  {len(raw)} bytes  {output}",
+    )
 
 
 @click.command(
