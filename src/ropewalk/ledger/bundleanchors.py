@@ -42,6 +42,7 @@ ANCHORS_MAX: Final = 16
 ANCHOR_NOTE_MAX: Final = 1 << 17  # bytes: sixteen cosignatures of the largest kind
 _PATH_MAX: Final = 64
 _YEAR_10000_S: Final = 253_402_300_800
+_RANKS: Final[dict[Status, int]] = {"failed": 0, "passed": 1, "not_checked": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,17 +190,17 @@ def judge_anchor(
     said = (head.origin, head.size, head.root.hex())
     where = f"blocks {start}–{start + len(leaves) - 1} under {_shown(head.origin)} at {head.size}"
     try:
-        signers, named = _signers(anchor.note, head, trust)
+        signers = _signers(anchor.note, head, trust)
     except RopewalkError as error:
         return AnchorFinding("failed", f"{where}: {error.detail}", *said)
     known = [signer for signer in signers if signer.kind != "unknown"]
     if not known:
         names = _names(signer.name for signer in signers)
         return AnchorFinding("not_checked", f"{where}, signed by nobody trusted: {names}", *said, signers)
-    if trust.witnesses and not named:
-        why = f"{where}, signed by the channel's own key and by none of the witnesses that are trusted"
-        return AnchorFinding("not_checked", why, *said, signers)
     outside = [_describe(signer) for signer in known if signer.kind == "witness"]
+    if trust.witnesses and not outside:
+        why = f"{where}, signed by the channel's own key and by no witness that is trusted"
+        return AnchorFinding("not_checked", why, *said, signers)
     by = ", ".join(outside) if outside else "signed by the channel's own key alone"
     return AnchorFinding("passed", f"{where}, {by}", *said, signers)
 
@@ -222,18 +223,15 @@ def anchors_step(findings: Sequence[AnchorFinding]) -> Step:
     return Step("anchors", first.status, detail, {"anchors": [each.to_json() for each in findings]})
 
 
-_RANKS: Final[dict[Status, int]] = {"failed": 0, "passed": 1, "not_checked": 2}
-
-
-def _signers(note: bytes, head: SignedHead, trust: Trust) -> tuple[tuple[HeadSigner, ...], bool]:
-    """Who signed, and whether a witness of the trust file is among them. A trusted signature that is wrong raises."""
+def _signers(note: bytes, head: SignedHead, trust: Trust) -> tuple[HeadSigner, ...]:
+    """Who signed. A trusted signature that is wrong raises; the channel's key is no witness under another name."""
     known = list(trust.witnesses)
     if is_key_name(head.origin):  # else it cannot be the name of the log's key
         known += [Verifier(head.origin, key) for key in trust.block_signers if key.alg == "ed25519"]
     by_line = {(each.name, each.key_id): each for each in known}
     _, lines = claimed_head(note)
-    believed = [(line.name, line.key_id) for line in lines if (line.name, line.key_id) in by_line]
     # Opening verifies every line of a known key; without one there is nothing to open.
+    believed = any((line.name, line.key_id) in by_line for line in lines)
     verified = open_note(note, known).verified if believed else ()
     signers = [
         HeadSigner(
@@ -249,7 +247,7 @@ def _signers(note: bytes, head: SignedHead, trust: Trust) -> tuple[tuple[HeadSig
         for line in lines
         if (line.name, line.key_id) not in by_line
     ]
-    return tuple(signers), any(by_line[who] in trust.witnesses for who in believed)
+    return tuple(signers)
 
 
 def _names(names: Iterable[str]) -> str:
