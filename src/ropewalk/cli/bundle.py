@@ -13,7 +13,6 @@ from ropewalk.cli.manners import (
     Group,
     emit,
     parse_input,
-    printable,
     progress,
     say,
     session,
@@ -21,6 +20,7 @@ from ropewalk.cli.manners import (
     write_output,
 )
 from ropewalk.cli.places import here, signing_key
+from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
     from ropewalk.cli.verify import Asked

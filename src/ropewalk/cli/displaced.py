@@ -9,6 +9,7 @@ import click
 from ropewalk.cli.gitlog import opened, receipt_line, short
 from ropewalk.cli.manners import Command, answer_line, emit, emit_line, fail, say, session
 from ropewalk.errors import RopewalkError, Unavailable, Usage
+from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -218,5 +219,4 @@ def _row_lines(mark: str, rows: list[dict[str, Any]], count: int) -> list[str]:
 
 def _printed_type(row: dict[str, Any]) -> str:
     """A type as a terminal may see it: it is a stranger's text."""
-    text = "".join(each if each.isprintable() else "?" for each in row["type"] or "-")
-    return text if len(text) <= TYPE_CHARACTERS_MAX else text[: TYPE_CHARACTERS_MAX - 1] + "…"
+    return printable(row["type"] or "-", TYPE_CHARACTERS_MAX)

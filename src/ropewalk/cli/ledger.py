@@ -15,13 +15,13 @@ from ropewalk.cli.manners import (
     emit,
     emit_line,
     parse_input,
-    printable,
     progress,
     say,
     session,
     write_output,
 )
 from ropewalk.cli.places import NODE_KEY, here, signing_key
+from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
     from ropewalk.kernel.report import Report

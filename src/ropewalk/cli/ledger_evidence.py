@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.manners import MARKS, Group, emit, parse_input, printable, read_input, write_output
+from ropewalk.cli.manners import MARKS, Group, emit, parse_input, read_input, write_output
 from ropewalk.cli.places import here
+from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
     from ropewalk.kernel.keys import PublicKey

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.manners import Group, emit, parse_input, printable
+from ropewalk.cli.manners import Group, emit, parse_input
 from ropewalk.cli.places import here
+from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
     from ropewalk.ledger.policy import Policy

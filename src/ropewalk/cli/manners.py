@@ -19,6 +19,7 @@ from typing import IO, Any, TypeVar
 import click
 
 from ropewalk.errors import Invalid, NotFound, RopewalkError, Unavailable
+from ropewalk.kernel.plaintext import printable
 
 __all__ = [
     "MARKS",
@@ -218,11 +219,6 @@ def drop_output(stream: IO[str]) -> None:
     """Nobody takes what this stream says: nothing is left to say, and Python must not say it at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def printable(text: str) -> str:
-    """The text with escapes for what would steer a terminal: what errors and reports quote is often a stranger's."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def read_input(name: str, *, limit: int = INPUT_BYTES_MAX) -> bytes:

@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
-from ropewalk.cli.manners import MARKS, Command, emit, printable, session
+from ropewalk.cli.manners import MARKS, Command, emit, session
 from ropewalk.errors import Invalid, NotFound
+from ropewalk.kernel.plaintext import printable
 
 __all__ = ["KINDS", "Asked", "verify"]
 

@@ -14,6 +14,7 @@ from typing import Final
 import orjson
 
 from ropewalk.errors import InvalidJson
+from ropewalk.kernel.plaintext import printable
 
 __all__ = ["DEPTH_MAX", "INTEGER_MAX", "first_fault", "shown"]
 
@@ -56,8 +57,7 @@ def shown(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 128:
         return f"an integer of {value.bit_length()} bits"
     if isinstance(value, str):
-        printable = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in value[:_SHOWN_MAX])
-        text = f'"{printable}"' if len(value) <= _SHOWN_MAX else f'"{printable}'
+        text = f'"{printable(value)}"' if len(value) <= _SHOWN_MAX else f'"{printable(value[:_SHOWN_MAX])}'
     else:
         text = repr(value)
     return text if len(text) <= _SHOWN_MAX else text[: _SHOWN_MAX - 1] + "…"

@@ -20,6 +20,7 @@ from ropewalk.kernel import merkle
 from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.note import SignedHead, claimed_head, open_note
 from ropewalk.kernel.notekey import Verifier, is_key_name
+from ropewalk.kernel.plaintext import printable
 from ropewalk.kernel.proofs import RangeProof
 from ropewalk.kernel.report import Status, Step
 from ropewalk.ledger.trust import Trust
@@ -41,6 +42,7 @@ __all__ = [
 ANCHORS_MAX: Final = 16
 ANCHOR_NOTE_MAX: Final = 1 << 17  # bytes: sixteen cosignatures of the largest kind
 _PATH_MAX: Final = 64
+_SHOWN_MAX: Final = 200  # characters of what a stranger wrote
 _YEAR_10000_S: Final = 253_402_300_800
 _RANKS: Final[dict[Status, int]] = {"failed": 0, "passed": 1, "not_checked": 2}
 
@@ -70,8 +72,8 @@ class Anchor:
         try:
             head, lines = claimed_head(self.note)
         except RopewalkError as error:
-            return f"unreadable: {_shown(error.detail)}"
-        return f"{_shown(head.origin)} at {head.size}, signed by {_names(line.name for line in lines)}"
+            return f"unreadable: {printable(error.detail, _SHOWN_MAX)}"
+        return f"{printable(head.origin, _SHOWN_MAX)} at {head.size}, signed by {_names(line.name for line in lines)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ def head_of(note: bytes, channel: str) -> SignedHead:
     head, _ = claimed_head(note)
     if not head.origin.endswith(f"/{channel}"):
         raise InvalidNote(
-            f'a head of "{_shown(head.origin)}"; those of channel {channel} are of "<host>/{channel}"',
+            f'a head of "{printable(head.origin, _SHOWN_MAX)}"; those of channel {channel} are of "<host>/{channel}"',
             origin=head.origin,
         )
     return head
@@ -186,9 +188,11 @@ def judge_anchor(
     try:
         head = check_anchor(anchor, channel, start, leaves)
     except RopewalkError as error:
-        return AnchorFinding("failed", _shown(error.detail))
+        return AnchorFinding("failed", printable(error.detail, _SHOWN_MAX))
     said = (head.origin, head.size, head.root.hex())
-    where = f"blocks {start}–{start + len(leaves) - 1} under {_shown(head.origin)} at {head.size}"
+    where = (
+        f"blocks {start}–{start + len(leaves) - 1} under {printable(head.origin, _SHOWN_MAX)} at {head.size}"
+    )
     try:
         signers = _signers(anchor.note, head, trust)
     except RopewalkError as error:
@@ -251,23 +255,18 @@ def _signers(note: bytes, head: SignedHead, trust: Trust) -> tuple[HeadSigner, .
 
 
 def _names(names: Iterable[str]) -> str:
-    first, *rest = [f'"{_shown(name)}"' for name in names]
+    first, *rest = [f'"{printable(name, _SHOWN_MAX)}"' for name in names]
     more = f" and {len(rest) - 2} more" if len(rest) > 2 else ""
     return ", ".join([first, *rest[:2]]) + more
 
 
-def _shown(text: str) -> str:
-    """A stranger's text for a line on a terminal: not too long, and without characters that would steer it."""
-    return "".join(each if each.isprintable() else "?" for each in text[:200])
-
-
 def _describe(signer: HeadSigner) -> str:
     if signer.time_s is None:
-        return f"signed by {_shown(signer.name)}"
+        return f"signed by {printable(signer.name, _SHOWN_MAX)}"
     if signer.time_s >= _YEAR_10000_S:
-        return f"seen by {_shown(signer.name)} in second {signer.time_s}"
+        return f"seen by {printable(signer.name, _SHOWN_MAX)} in second {signer.time_s}"
     moment = datetime.fromtimestamp(signer.time_s, UTC)
-    return f"seen by {_shown(signer.name)} on {moment.strftime('%Y-%m-%d %H:%M:%S')} UTC"
+    return f"seen by {printable(signer.name, _SHOWN_MAX)} on {moment.strftime('%Y-%m-%d %H:%M:%S')} UTC"
 
 
 def _hashes(value: Any) -> tuple[bytes, ...]:

@@ -15,6 +15,7 @@ from ropewalk.gitlog.log import get_object
 from ropewalk.gitlog.notes import read_note
 from ropewalk.gitlog.objects import Commit, Oid, parse_commit
 from ropewalk.gitlog.reading import Place, events
+from ropewalk.kernel.plaintext import printable
 from ropewalk.kernel.ulid import is_ulid
 from ropewalk.node.consumers import find_place
 
@@ -78,7 +79,7 @@ def _locate(log: Repository, name: str) -> tuple[Layout, str, Place]:
     for layout, topic in known:
         with contextlib.suppress(NotFound, Invalid):
             return layout, topic, find_place(log, log.lines.line(layout, topic), to)
-    shown = name if len(name) <= NAME_SHOWN_MAX else name[:NAME_SHOWN_MAX] + "…"
+    shown = printable(name, NAME_SHOWN_MAX)
     raise NotFound(f"{shown} names no event, namespace or ref of this repository", name=shown)
 
 
