@@ -169,6 +169,11 @@ def inspect(file: str) -> None:
     "--deep", is_flag=True, help="Also judge every envelope by itself: signature, version, evidence."
 )
 @click.option(
+    "--policy",
+    metavar="F",
+    help="The policy the blocks were made under: judge every envelope by it too (deep).",
+)
+@click.option(
     "--max-bytes", type=click.IntRange(1), metavar="N", help="Refuse what unpacks to more; default: 64 GiB."
 )
 def verify(
@@ -177,6 +182,7 @@ def verify(
     witnesses: tuple[str, ...],
     report: str | None,
     deep: bool,
+    policy: str | None,
     max_bytes: int | None,
 ) -> None:
     """Check a bundle offline: signature, envelope hashes, Merkle paths, block signatures, policy, anchors.
@@ -185,6 +191,7 @@ def verify(
     """
     from dataclasses import replace
 
+    from ropewalk.ledger.policy import parse_policy
     from ropewalk.ledger.report import render_report
     from ropewalk.ledger.trust import parse_trust, parse_witnesses
     from ropewalk.node.bundle import verify_bundle
@@ -194,7 +201,8 @@ def verify(
     named = [key for name in witnesses for key in parse_input(name, parse_witnesses)]
     believed = replace(believed, witnesses=(*believed.witnesses, *named))
     limits = Limits() if max_bytes is None else Limits(bytes_max=max_bytes)
-    verdict = verify_bundle(Path(file), believed, deep=deep, limits=limits)
+    rules = parse_input(policy, parse_policy) if policy is not None else None
+    verdict = verify_bundle(Path(file), believed, deep=deep, policy=rules, limits=limits)
     answer = verdict.report
     if report is not None:
         source, anchors = Path(file).name, verdict.anchors

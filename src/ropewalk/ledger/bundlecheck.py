@@ -31,6 +31,7 @@ from ropewalk.ledger.bundleheaders import HeaderCheck
 from ropewalk.ledger.bundlemanifest import Manifest, parse_manifest
 from ropewalk.ledger.bundlepaths import Exhibit, PathCheck
 from ropewalk.ledger.evidencecheck import EvidenceTally
+from ropewalk.ledger.policy import Policy
 from ropewalk.ledger.tar import Member, TarReader
 from ropewalk.ledger.trust import Trust
 
@@ -42,8 +43,9 @@ CUT_SHORT: Final[tuple[Status, str]] = ("not_checked", "the bundle could not be 
 class BundleVerifier:
     """Feed it the bytes of an archive, then ask for the report. Hostile archives raise; wrong ones are reported."""
 
-    def __init__(self, trust: Trust, *, deep: bool = False) -> None:
-        self._trust, self._deep = trust, deep
+    def __init__(self, trust: Trust, *, deep: bool = False, policy: Policy | None = None) -> None:
+        """`policy` is the text behind the hash that the trust file pins; with it, envelopes are judged by it too."""
+        self._trust, self._deep, self._policy = trust, deep, policy
         self._evidence = EvidenceTally(trust) if deep or trust.judges_evidence else None
         self._tar = TarReader()
         self._findings = Findings()
@@ -201,7 +203,12 @@ class BundleVerifier:
         self.manifest = manifest
         self._headers = HeaderCheck(manifest, self._trust, self._findings)
         self._paths = PathCheck(
-            manifest, self._headers, self._findings, deep=self._deep, evidence=self._evidence
+            manifest,
+            self._headers,
+            self._findings,
+            deep=self._deep,
+            evidence=self._evidence,
+            policy=self._policy,
         )
         self._expected = list(member_names(manifest.heights))
         self._files = dict.fromkeys(self._expected, ("", 0))
@@ -295,5 +302,6 @@ class BundleVerifier:
 
     def _rules_step(self) -> tuple[Status, str]:
         unjudged = self._paths.unjudged if self._paths is not None else 0
+        by = ", also by the policy" if self._policy is not None else ""
         rest = f", {unjudged} findings not checked" if unjudged else ""
-        return "passed", f"{self.envelopes} envelopes{rest}"
+        return "passed", f"{self.envelopes} envelopes{by}{rest}"

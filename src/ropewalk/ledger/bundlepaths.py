@@ -22,6 +22,7 @@ from ropewalk.ledger.bundleheaders import HeaderCheck
 from ropewalk.ledger.bundlemanifest import Manifest
 from ropewalk.ledger.envelope import envelope_id, parse_stored
 from ropewalk.ledger.evidencecheck import EvidenceTally
+from ropewalk.ledger.policy import Policy
 from ropewalk.ledger.rules import Context, judge
 
 __all__ = ["Exhibit", "PathCheck"]
@@ -68,12 +69,15 @@ class PathCheck:
         *,
         deep: bool,
         evidence: EvidenceTally | None,
+        policy: Policy | None = None,
     ) -> None:
         self._manifest, self._headers, self._findings = manifest, headers, findings
         self._deep, self._evidence = deep, evidence
         self._context = Context()
-        if manifest.policy_hash is not None:  # its text is not here, so what it allowed stays unchecked
-            self._context = Context(policy_hash=bytes.fromhex(manifest.policy_hash), sealed=True)
+        if manifest.policy_hash is not None:  # what it allowed stays unchecked where its text is not here
+            named = bytes.fromhex(manifest.policy_hash)
+            text = policy if policy is not None and policy.hash == named else None
+            self._context = Context(policy=text, policy_hash=named, sealed=True)
         self._blocks: dict[int, _Seen] = {}
         self._refs = 0
         self._proved = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from ropewalk.ledger.bundleanchors import Anchor, AnchorFinding
 from ropewalk.ledger.bundlecheck import BundleVerifier, Exhibit
 from ropewalk.ledger.bundleform import ManifestReader
 from ropewalk.ledger.bundlemanifest import BUNDLE_BLOCKS_MAX, Manifest
+from ropewalk.ledger.policy import Policy
 from ropewalk.ledger.tar import END
 from ropewalk.ledger.trust import Trust
 from ropewalk.node.ledger import Channel
@@ -140,10 +141,25 @@ def export_blocks(
 
 
 def verify_bundle(
-    path: Path, trust: Trust, *, deep: bool = False, limits: Limits | None = None
+    path: Path,
+    trust: Trust,
+    *,
+    deep: bool = False,
+    policy: Policy | None = None,
+    limits: Limits | None = None,
 ) -> BundleVerdict:
-    """The steps of S4 §12 over a file, as a stream. `Invalid` if it is no bundle."""
-    verifier = BundleVerifier(trust, deep=deep)
+    """The steps of S4 §12 over a file, as a stream. `Invalid` if it is no bundle.
+
+    With the text of a policy the blocks must have been made under it, and every envelope is judged by it.
+    """
+    if policy is not None:
+        if trust.policy_hash is not None and trust.policy_hash != policy.hash:
+            raise Conflict(
+                f"the trust file pins policy {trust.policy_hash.hex()}, and this one is {policy.hash.hex()}",
+                advice="Give the policy the channel was made with (`ropewalk ledger policy hash` names one).",
+            )
+        trust, deep = replace(trust, policy_hash=policy.hash), True
+    verifier = BundleVerifier(trust, deep=deep, policy=policy)
     try:
         for piece in read_packed(path, limits):
             verifier.feed(piece)

@@ -468,6 +468,32 @@ def test_what_a_policy_let_pass_is_not_checked_without_its_text(tmp_path):
     assert report.ok and "not checked" in report.steps[5].detail
 
 
+def test_with_the_text_of_the_policy_every_envelope_is_judged_by_it(tmp_path):
+    rule = {
+        "id": "form", "name": "form", "version": 1, "kind": "schema", "decision": "deny",
+        "schema": {"required": ["n"], "properties": {"n": {"maximum": 7}}},
+    }  # fmt: skip
+    policy = replace(STRICT, rules=(rule,))
+    sealed = [
+        seal(
+            NODE, channel="ea.core", height=0, prev_block_hash=GENESIS, policy_hash=policy.hash,
+            envelopes=[observed(number, payload={"n": number}).raw], timestamp_ns=NOON_NS,
+        )
+        for number in (7, 8)
+    ]  # fmt: skip
+    good, bad = tmp_path / "good.tar.zst", tmp_path / "bad.tar.zst"
+    for path, block in zip((good, bad), sealed, strict=True):
+        export_blocks([block], NODE, path)
+        assert verdict(path, deep=True).ok  # the text is not here
+    assert verdict(good, policy=policy).ok
+    found = verdict(bad, policy=policy)
+    assert failed(found) == {"envelope_rules"}
+    assert "/n: found 8, expected at most 7" in next(s.detail for s in found.steps if s.status == "failed")
+    assert failed(verdict(good, policy=STRICT)) == {"policy_hash"}
+    with pytest.raises(Conflict, match="pins policy"):
+        verdict(good, replace(TRUST, policy_hash=policy.hash), policy=STRICT)
+
+
 # --- hostile containers ---
 
 
