@@ -17,6 +17,7 @@ import click
 from ropewalk.cli.manners import answer_line, fail, parse_input, refusal_of, session, tell
 from ropewalk.cli.places import here, login, named_writer, sealing_key
 from ropewalk.errors import Invalid, RopewalkError
+from ropewalk.kernel.plaintext import printable_json
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.envelope import Draft, Event
@@ -74,7 +75,7 @@ def event_line(event: Event) -> str:
     """An event as S0 §11 prints it."""
     envelope = {name: event.envelope[name] for name in ENVELOPE_ORDER if name in event.envelope}
     text = json.dumps(envelope, ensure_ascii=False, separators=(",", ":"))
-    return f"{event.ulid}  {short(event.content_id)}  {short(event.commit)}  {text}"
+    return f"{event.ulid}  {short(event.content_id)}  {short(event.commit)}  {printable_json(text)}"
 
 
 def receipt_line(receipt: Receipt) -> str:

@@ -9,6 +9,7 @@ import click
 
 from ropewalk.cli.manners import Group, emit, parse_input, progress, read_input, write_output
 from ropewalk.cli.places import NODE_KEY, here, signing_key
+from ropewalk.kernel.plaintext import printable_json
 
 if TYPE_CHECKING:
     from ropewalk.gossip.log import Log
@@ -177,19 +178,10 @@ def get(id: str, topic: str | None, output: str | None) -> None:
         if output != "-":
             emit({"id": found.id, "output": output}, f"ok  {found.id}  {len(found.raw)} bytes")
         return
-    emit(shown, lambda: "\n".join(map(_escaped, json.dumps(shown, ensure_ascii=False, indent=2).split("\n"))))
-
-
-def _escaped(text: str) -> str:
-    """JSON text with escapes for what would steer a terminal: a payload is often a stranger's."""
-    return "".join(each if each.isprintable() else _json_escape(each) for each in text)
-
-
-def _json_escape(char: str) -> str:
-    import json
-
-    escaped = json.dumps(char)[1:-1]
-    return escaped if escaped != char else f"\\u{ord(char):04x}"  # json leaves DEL as it is
+    emit(
+        shown,
+        lambda: "\n".join(map(printable_json, json.dumps(shown, ensure_ascii=False, indent=2).split("\n"))),
+    )
 
 
 def _whole(log: Log, signed: SignedMessage) -> dict[str, Any]:
@@ -262,7 +254,7 @@ def _line(signed: SignedMessage) -> str:
     from ropewalk.gossip.dagjson import to_json
 
     text = json.dumps(to_json(signed.message.payload), ensure_ascii=False, separators=(",", ":"))
-    shown = _escaped(text if len(text) <= LINE_CHARS else text[: LINE_CHARS - 1] + "…")
+    shown = printable_json(text if len(text) <= LINE_CHARS else text[: LINE_CHARS - 1] + "…")
     return f"{signed.id}  {signed.message.clock}  {signed.signature.public_key[-8:]}  {shown}"
 
 

@@ -19,6 +19,7 @@ from ropewalk.cli.pipeline_running import (
     spark_session,
     warehouse_option,
 )
+from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
     from ropewalk.pipeline.warehouse import Manifest, Warehouse
@@ -229,9 +230,9 @@ def _keep_verdicts(store: Warehouse, rows: list[dict[str, Any]]) -> None:
 
 
 def _report_text(report: Any) -> str:
-    lines = [f"{MARKS[step.status]} {step.name:<24} {step.detail}" for step in report.steps]
+    lines = [f"{MARKS[step.status]} {step.name:<24} {printable(step.detail)}" for step in report.steps]
     lines += [
-        f"✗ {log.log.engine} {log.log.topic}: first bad entry {log.entry}: {log.detail}"
+        printable(f"✗ {log.log.engine} {log.log.topic}: first bad entry {log.entry}: {log.detail}")
         for log in report.logs
         if log.detail is not None
     ]

@@ -23,6 +23,7 @@ from ropewalk.cli.pipeline_running import (
 )
 from ropewalk.cli.places import NODE_KEY
 from ropewalk.cli.replay import snapshot_option, to_option
+from ropewalk.kernel.plaintext import printable
 
 __all__ = ["compact", "export", "health", "replay", "report"]
 
@@ -319,11 +320,11 @@ def _health_line(each: Any) -> str:
         else f"evidence {each.attestation_age_seconds:.0f} s old"
     )
     mark = "STALE" if each.stale else "ok   "
-    where = f"{each.channel} {each.domain} {each.protocol_version}"
+    where = printable(f"{each.channel} {each.domain} {each.protocol_version}")
     chain = {True: ", chain valid", False: ", chain INVALID", None: ", chain unknown"}[
         each.attestation_chain_valid
     ]
-    why = f"\n         {each.evidence_detail}" if each.evidence_detail else ""
+    why = f"\n         {printable(each.evidence_detail)}" if each.evidence_detail else ""
     return f"{mark}  {where}: {age}{chain if each.attested else ''}, {each.policy_hash_mismatch} policy mismatches{why}"
 
 

@@ -11,6 +11,7 @@ import click
 
 from ropewalk.cli.gitlog import event_json, event_line, opened, short, since_ms
 from ropewalk.cli.manners import Command, emit
+from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.envelope import Event
@@ -35,9 +36,9 @@ def show(name: str) -> None:
         def plain() -> str:
             lines = [event_line(found.event), f"ns      {found.event.topic}, height {found.event.height}"]
             lines.append(f"author  {found.author}, {found.time}")
-            for key, value in (found.trailer or {}).items():
-                lines.append(f"{key:<16}{_words(value)}")
-            return "\n".join(lines + (["", found.note.rstrip("\n")] if found.note else []))
+            lines += [f"{key:<16}{_words(value)}" for key, value in (found.trailer or {}).items()]
+            note = ["", *found.note.rstrip("\n").split("\n")] if found.note else []
+            return "\n".join(map(printable, lines + note))
 
         emit(answer, plain)
 
@@ -60,8 +61,10 @@ def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: i
 
         def plain() -> str:
             return "\n".join(
-                f"{row['time']}  {row['ns']:<16} {row['type']:<24} {row['status'] or '-':<11} "
-                f"{row['service'] or '-':<12} {short(row['commit'])}  {row['ulid']}"
+                printable(
+                    f"{row['time']}  {row['ns']:<16} {row['type']:<24} {row['status'] or '-':<11} "
+                    f"{row['service'] or '-':<12} {short(row['commit'])}  {row['ulid']}"
+                )
                 for row in rows
             )
 
@@ -85,8 +88,10 @@ def current(namespaces: tuple[str, ...], env: str | None) -> None:
 
         def plain() -> str:
             return "\n".join(
-                f"{row['env']:<12} {row['service']:<16} {row['artifact'] or '-':<32} since {row['time']}  "
-                f"{row['who'] or '-'}  {short(row['commit'])}"
+                printable(
+                    f"{row['env']:<12} {row['service']:<16} {row['artifact'] or '-':<32} since {row['time']}  "
+                    f"{row['who'] or '-'}  {short(row['commit'])}"
+                )
                 for row in rows
             )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["printable"]
+import json
+
+__all__ = ["printable", "printable_json"]
 
 
 def printable(text: str, limit: int | None = None) -> str:
@@ -15,3 +17,17 @@ def printable(text: str, limit: int | None = None) -> str:
     if limit is None or (len(text) <= limit and len(safe) <= limit):
         return safe
     return safe[: limit - 1] + "…"
+
+
+def printable_json(text: str) -> str:
+    """A line of JSON with JSON's own escapes for the same characters: it still means what it meant.
+
+    >>> print(printable_json('{"a":"\x9b31m"}'))
+    {"a":"\\u009b31m"}
+    """
+    return "".join(each if each.isprintable() else _json_escape(each) for each in text)
+
+
+def _json_escape(char: str) -> str:
+    escaped = json.dumps(char)[1:-1]
+    return escaped if escaped != char else f"\\u{ord(char):04x}"  # json leaves DEL as it is

@@ -229,6 +229,22 @@ def test_read_and_tail_carry_envelopes_and_marks(log):
     assert log("shiplog", "read", "--ns", "nope", "--json").json["code"] == "NotFound"
 
 
+def test_what_a_stranger_wrote_forges_no_line_and_steers_no_terminal(log, tmp_path):
+    steering = "x\n2026-01-01T00:00:00Z  forged \x1b[31m \x9b31m \u202e"
+    trailer = tmp_path / "trailer.json"
+    trailer.write_text(json.dumps({"what": {"service": steering}, "why": {"reason": steering}}))
+    event = json.dumps({"type": steering, "payload": {"text": steering}}).encode()
+    made = log(
+        "shiplog", "append", "--ns", "a", "--file", "-", "--trailer", str(trailer), "--json", stdin=event
+    )
+    for command in (("read", "--ns", "a"), ("tail", "--ns", "a"), ("ls",), ("current",)):
+        said = log("shiplog", *command)
+        assert said.code == 0 and len(said.text.splitlines()) == 1, command
+        assert said.text.rstrip("\n").isprintable(), command
+    shown = log("shiplog", "show", made.json["ulid"]).text
+    assert all(line.isprintable() and not line.startswith("2026-01-01") for line in shown.split("\n"))
+
+
 def test_follow_prints_what_comes(log, tmp_path):
     import os
     import sys
