@@ -2,13 +2,15 @@
 
     root        leaves in, one hash out, nothing kept
     Frontier    grows leaf by leaf, keeps at most one hash per bit of its size
-    Tree        keeps every complete node in packed levels, so any proof is a walk of log n lookups
+    Nodes       a tree whose complete nodes can be asked for, so any proof is a walk of log n lookups
+    Tree        keeps them all in packed levels
 
 Shape, hashing and the verifiers are in `proofs`; all their names can be had from here.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from ropewalk.errors import InvalidProof, RangeExceeded
@@ -34,6 +36,7 @@ __all__ = [
     "SIZE_MAX",
     "Frontier",
     "Hasher",
+    "Nodes",
     "RangeProof",
     "Tree",
     "consistency_proof",
@@ -159,7 +162,122 @@ class Frontier:
         return edge
 
 
-class Tree:
+class Nodes(ABC):
+    """A tree by its complete nodes, wherever they are kept: enough to prove things about any size it has had.
+
+    Level k has the roots of all full runs of 2^k leaves. Nothing of that ever changes, so it may come from anywhere
+    and be checked afterwards, against a root that somebody signed.
+
+    >>> tree: Nodes = Tree(LEDGER.leaf(bytes([i])) for i in range(7))
+    >>> verify_consistency(3, 7, tree.consistency(3), tree.root(3), tree.root())
+    """
+
+    __slots__ = ("hasher",)
+    hasher: Hasher
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many leaves the tree has."""
+
+    @abstractmethod
+    def node(self, height: int, place: int) -> bytes:
+        """The root of the leaves from `place` × 2^height on, 2^height of them."""
+
+    def root(self, size: int | None = None) -> bytes:
+        """The root now, or when the tree had `size` leaves.
+
+        >>> Tree([LEDGER.leaf(b"a")]).root(0) == LEDGER.empty
+        True
+        """
+        size = self._size_or_now(size)
+        return self._edge(size.bit_length(), size) if size else self.hasher.empty
+
+    def inclusion(self, index: int, size: int | None = None) -> tuple[bytes, ...]:
+        """The path that proves the leaf at `index` under the root of `size` leaves, bottom up.
+
+        >>> Tree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")]).inclusion(0) == (LEDGER.leaf(b"b"),)
+        True
+        """
+        size = self._size_or_now(size)
+        if not 0 <= index < size:
+            raise RangeExceeded(f"leaf {index} is outside a tree of {size}", index=index, size=size)
+        return tuple(self._path(0, index, size))
+
+    def consistency(self, old: int, new: int | None = None) -> tuple[bytes, ...]:
+        """The path that proves the tree of `new` leaves extends the tree of `old`.
+
+        >>> tree = Tree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")])
+        >>> tree.consistency(1) == (LEDGER.leaf(b"b"),)
+        True
+        """
+        new = self._size_or_now(new)
+        if not 0 <= old <= new:
+            raise RangeExceeded(f"a tree of {new} does not extend one of {old}", old=old, new=new)
+        if old in (0, new):
+            return ()
+        # The last complete subtree of the old tree is a node of both; from there it is an ordinary path.
+        height = (old & -old).bit_length() - 1
+        place = (old >> height) - 1
+        seed = [self.node(height, place)] if place else []
+        return (*seed, *self._path(height, place, new))
+
+    def range(self, start: int, end: int, size: int | None = None) -> RangeProof:
+        """What proves the leaves from `start` up to, not with, `end` under the root of `size` leaves.
+
+        >>> tree = Tree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")])
+        >>> tree.range(0, 2)
+        RangeProof(left=(), right=())
+        """
+        size = self._size_or_now(size)
+        if not 0 <= start < end <= size:
+            raise RangeExceeded(
+                f"leaves {start} to {end} are no range of a tree of {size}", start=start, end=end
+            )
+        left = [self.node(height, (start >> height) - 1) for height in range(64) if start >> height & 1]
+        right, last, height = [], size - 1, 0
+        while last >> height:
+            sibling = (end - 1 >> height) + 1
+            if sibling & 1 and sibling <= last >> height:
+                right.append(self._subtree(height, sibling, size))
+            height += 1
+        return RangeProof(tuple(left), tuple(right))
+
+    def _size_or_now(self, size: int | None) -> int:
+        if size is None:
+            return self.size
+        if not 0 <= size <= self.size:
+            raise RangeExceeded(f"the tree has {self.size} leaves, not yet {size}", size=size)
+        return size
+
+    def _path(self, height: int, place: int, size: int) -> list[bytes]:
+        """Siblings from one node up to the root of `size` leaves; a missing sibling is a node that rises."""
+        path, node, last = [], self.node, size - 1 >> height
+        while last:
+            sibling = place ^ 1
+            if sibling < last:
+                path.append(node(height, sibling))
+            elif sibling == last:  # the right edge: perhaps not complete at this size
+                path.append(self._subtree(height, sibling, size))
+            height, place, last = height + 1, place >> 1, last >> 1
+        return path
+
+    def _subtree(self, height: int, place: int, size: int) -> bytes:
+        if place + 1 << height <= size:
+            return self.node(height, place)
+        return self._edge(height, size)
+
+    def _edge(self, height: int, size: int) -> bytes:
+        """The hash of what stands to the right of the last full run of 2^height leaves."""
+        top = b""
+        for low in range(height):
+            if size >> low & 1:
+                node = self.node(low, (size >> low) - 1)
+                top = self.hasher.node(node, top) if top else node
+        return top
+
+
+class Tree(Nodes):
     """A tree that keeps its nodes, 32 bytes each in one bytearray per level, and proves things about any earlier size.
 
     Only complete nodes are kept, so nothing ever changes: level k holds the roots of all full runs of 2^k leaves.
@@ -170,7 +288,7 @@ class Tree:
     >>> verify_consistency(3, 7, tree.consistency(3), tree.root(3), tree.root())
     """
 
-    __slots__ = ("_levels", "hasher")
+    __slots__ = ("_levels",)
 
     def __init__(self, leaves: Iterable[bytes] = (), hasher: Hasher = LEDGER) -> None:
         self.hasher = hasher
@@ -221,7 +339,7 @@ class Tree:
         """
         if not 0 <= index < self.size:
             raise RangeExceeded(f"leaf {index} is outside a tree of {self.size}", index=index, size=self.size)
-        return self._node(0, index)
+        return self.node(0, index)
 
     def nodes(self, height: int, start: int, end: int) -> bytes:
         """Complete nodes `start` to `end` of one level, packed; what a tile holds.
@@ -235,101 +353,14 @@ class Tree:
             raise RangeExceeded(f"nodes {start} to {end} of level {height} are not complete", height=height)
         return bytes(level[start * HASH_BYTES : end * HASH_BYTES])
 
-    def root(self, size: int | None = None) -> bytes:
-        """The root now, or when the tree had `size` leaves.
+    def node(self, height: int, place: int) -> bytes:
+        """One complete node.
 
-        >>> Tree([LEDGER.leaf(b"a")]).root(0) == LEDGER.empty
+        >>> Tree([LEDGER.leaf(b"a")]).node(0, 0) == LEDGER.leaf(b"a")
         True
         """
-        size = self._size_or_now(size)
-        return self._edge(size.bit_length(), size) if size else self.hasher.empty
-
-    def inclusion(self, index: int, size: int | None = None) -> tuple[bytes, ...]:
-        """The path that proves the leaf at `index` under the root of `size` leaves, bottom up.
-
-        >>> Tree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")]).inclusion(0) == (LEDGER.leaf(b"b"),)
-        True
-        """
-        size = self._size_or_now(size)
-        if not 0 <= index < size:
-            raise RangeExceeded(f"leaf {index} is outside a tree of {size}", index=index, size=size)
-        return tuple(self._path(0, index, size))
-
-    def consistency(self, old: int, new: int | None = None) -> tuple[bytes, ...]:
-        """The path that proves the tree of `new` leaves extends the tree of `old`.
-
-        >>> tree = Tree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")])
-        >>> tree.consistency(1) == (LEDGER.leaf(b"b"),)
-        True
-        """
-        new = self._size_or_now(new)
-        if not 0 <= old <= new:
-            raise RangeExceeded(f"a tree of {new} does not extend one of {old}", old=old, new=new)
-        if old in (0, new):
-            return ()
-        # The last complete subtree of the old tree is a node of both; from there it is an ordinary path.
-        height = (old & -old).bit_length() - 1
-        place = (old >> height) - 1
-        seed = [self._node(height, place)] if place else []
-        return (*seed, *self._path(height, place, new))
-
-    def range(self, start: int, end: int, size: int | None = None) -> RangeProof:
-        """What proves the leaves from `start` up to, not with, `end` under the root of `size` leaves.
-
-        >>> tree = Tree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")])
-        >>> tree.range(0, 2)
-        RangeProof(left=(), right=())
-        """
-        size = self._size_or_now(size)
-        if not 0 <= start < end <= size:
-            raise RangeExceeded(
-                f"leaves {start} to {end} are no range of a tree of {size}", start=start, end=end
-            )
-        left = [self._node(height, (start >> height) - 1) for height in range(64) if start >> height & 1]
-        right, last, height = [], size - 1, 0
-        while last >> height:
-            sibling = (end - 1 >> height) + 1
-            if sibling & 1 and sibling <= last >> height:
-                right.append(self._subtree(height, sibling, size))
-            height += 1
-        return RangeProof(tuple(left), tuple(right))
-
-    def _size_or_now(self, size: int | None) -> int:
-        if size is None:
-            return self.size
-        if not 0 <= size <= self.size:
-            raise RangeExceeded(f"the tree has {self.size} leaves, not yet {size}", size=size)
-        return size
-
-    def _node(self, height: int, place: int) -> bytes:
-        return bytes(self._levels[height][place * HASH_BYTES : (place + 1) * HASH_BYTES])
-
-    def _path(self, height: int, place: int, size: int) -> list[bytes]:
-        """Siblings from one node up to the root of `size` leaves; a missing sibling is a node that rises."""
-        path, levels, last = [], self._levels, size - 1 >> height
-        while last:
-            sibling = place ^ 1
-            if sibling < last:
-                at = sibling * HASH_BYTES
-                path.append(bytes(levels[height][at : at + HASH_BYTES]))
-            elif sibling == last:  # the right edge: perhaps not complete at this size
-                path.append(self._subtree(height, sibling, size))
-            height, place, last = height + 1, place >> 1, last >> 1
-        return path
-
-    def _subtree(self, height: int, place: int, size: int) -> bytes:
-        if place + 1 << height <= size:
-            return self._node(height, place)
-        return self._edge(height, size)
-
-    def _edge(self, height: int, size: int) -> bytes:
-        """The hash of what stands to the right of the last full run of 2^height leaves."""
-        top = b""
-        for low in range(height):
-            if size >> low & 1:
-                node = self._node(low, (size >> low) - 1)
-                top = self.hasher.node(node, top) if top else node
-        return top
+        at = place * HASH_BYTES
+        return bytes(self._levels[height][at : at + HASH_BYTES])
 
 
 def inclusion_proof(leaves: Iterable[bytes], index: int, hasher: Hasher = LEDGER) -> tuple[bytes, ...]:

@@ -28,6 +28,7 @@ __all__ = [
     "Verifier",
     "claimed_head",
     "cosign_head",
+    "keep_signatures",
     "open_head",
     "open_note",
     "sign_head",
@@ -94,8 +95,9 @@ def sign_note(text: str, *signers: Signer) -> bytes:
     _check_text(text)
     if not signers:
         raise InvalidNote("a note without a signature is only text")
-    lines = [_line(signer.verifier, signer.sign(text)) for signer in signers]
-    return _readable(f"{text}\n{''.join(lines)}".encode())
+    return _join_note(
+        text, [NoteSignature(each.name, each.verifier.key_id, each.sign(text)) for each in signers]
+    )
 
 
 def open_note(raw: bytes, verifiers: Iterable[Verifier]) -> Note:
@@ -192,7 +194,7 @@ def sign_head(head: SignedHead, *signers: Signer) -> bytes:
 
 
 def cosign_head(raw: bytes, signer: Signer, now_s: int) -> bytes:
-    """The same signed head with a witness's line added.
+    """The same signed head with a witness's line added, in place of any it had from this witness before.
 
     A cosignature says: at this time, this was the largest head of the log that I had seen, and all the heads I saw
     were consistent. Making sure of that is for the caller.
@@ -204,9 +206,27 @@ def cosign_head(raw: bytes, signer: Signer, now_s: int) -> bytes:
     >>> open_head(raw, log.verifier, [witness.verifier])[1].signed_by(witness.verifier).time_s
     1700000000
     """
-    text, _ = _split_note(raw)
+    text, signatures = _split_note(raw)
     SignedHead.from_text(text)
-    return _readable(raw + _line(signer.verifier, signer.cosign(text, now_s)).encode())
+    who = (signer.name, signer.verifier.key_id)
+    # Readers keep the first line of a key: behind an older one, the new time would never be seen.
+    others = [each for each in signatures if (each.name, each.key_id) != who]
+    return _join_note(text, [*others, NoteSignature(*who, signer.cosign(text, now_s))])
+
+
+def keep_signatures(raw: bytes, verifiers: Iterable[Verifier]) -> bytes:
+    """The same note with the lines of these keys alone: what somebody keeps who believes nobody else.
+
+    >>> from ropewalk.kernel.keys import SigningKey
+    >>> log = Signer("example.com/log", SigningKey.generate("ed25519", bytes(32)))
+    >>> witness = Signer("w.example", SigningKey.generate("ed25519", b"w" * 32), SignatureType.COSIGNATURE)
+    >>> raw = sign_head(SignedHead("example.com/log", 0, bytes(32)), log)
+    >>> keep_signatures(cosign_head(raw, witness, 1700000000), [log.verifier]) == raw
+    True
+    """
+    known = {(each.name, each.key_id) for each in verifiers}
+    text, signatures = _split_note(raw)
+    return _join_note(text, [each for each in signatures if (each.name, each.key_id) in known])
 
 
 def open_head(
@@ -249,11 +269,9 @@ def claimed_head(raw: bytes) -> tuple[SignedHead, tuple[NoteSignature, ...]]:
     return SignedHead.from_text(text), tuple(lines)
 
 
-def _line(verifier: Verifier, signature: bytes) -> str:
-    return f"{_DASH}{verifier.name} {base64_encode(verifier.key_id + signature)}\n"
-
-
-def _readable(raw: bytes) -> bytes:
+def _join_note(text: str, signatures: Iterable[NoteSignature]) -> bytes:
+    lines = [f"{_DASH}{each.name} {base64_encode(each.key_id + each.raw)}\n" for each in signatures]
+    raw = f"{text}\n{''.join(lines)}".encode()
     _split_note(raw)  # never hand out what a reader would refuse, such as a line too many
     return raw
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from ropewalk.errors import Invalid, InvalidNote, RopewalkError, TooLarge
 from ropewalk.kernel import merkle
@@ -23,6 +22,7 @@ from ropewalk.kernel.notekey import Verifier, is_key_name
 from ropewalk.kernel.plaintext import printable
 from ropewalk.kernel.proofs import RangeProof
 from ropewalk.kernel.report import Status, Step
+from ropewalk.ledger.headsigners import SHOWN_MAX, HeadSigner, quoted_names
 from ropewalk.ledger.trust import Trust
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "ANCHOR_NOTE_MAX",
     "Anchor",
     "AnchorFinding",
-    "HeadSigner",
     "anchors_step",
     "check_anchor",
     "head_of",
@@ -42,8 +41,6 @@ __all__ = [
 ANCHORS_MAX: Final = 16
 ANCHOR_NOTE_MAX: Final = 1 << 17  # bytes: sixteen cosignatures of the largest kind
 _PATH_MAX: Final = 64
-_SHOWN_MAX: Final = 200  # characters of what a stranger wrote
-_YEAR_10000_S: Final = 253_402_300_800
 _RANKS: Final[dict[Status, int]] = {"failed": 0, "passed": 1, "not_checked": 2}
 
 
@@ -72,22 +69,9 @@ class Anchor:
         try:
             head, lines = claimed_head(self.note)
         except RopewalkError as error:
-            return f"unreadable: {printable(error.detail, _SHOWN_MAX)}"
-        return f"{printable(head.origin, _SHOWN_MAX)} at {head.size}, signed by {_names(line.name for line in lines)}"
-
-
-@dataclass(frozen=True, slots=True)
-class HeadSigner:
-    """A signature line of a head: whose it is, as far as we know, and since when a witness had seen it."""
-
-    name: str
-    key_id: str
-    kind: Literal["channel", "witness", "unknown"]
-    time_s: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """As reports print it."""
-        return {"name": self.name, "key_id": self.key_id, "kind": self.kind, "time_s": self.time_s}
+            return f"unreadable: {printable(error.detail, SHOWN_MAX)}"
+        names = quoted_names(line.name for line in lines)
+        return f"{printable(head.origin, SHOWN_MAX)} at {head.size}, signed by {names}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +149,7 @@ def head_of(note: bytes, channel: str) -> SignedHead:
     head, _ = claimed_head(note)
     if not head.origin.endswith(f"/{channel}"):
         raise InvalidNote(
-            f'a head of "{printable(head.origin, _SHOWN_MAX)}"; those of channel {channel} are of "<host>/{channel}"',
+            f'a head of "{printable(head.origin, SHOWN_MAX)}"; those of channel {channel} are of "<host>/{channel}"',
             origin=head.origin,
         )
     return head
@@ -188,10 +172,10 @@ def judge_anchor(
     try:
         head = check_anchor(anchor, channel, start, leaves)
     except RopewalkError as error:
-        return AnchorFinding("failed", printable(error.detail, _SHOWN_MAX))
+        return AnchorFinding("failed", printable(error.detail, SHOWN_MAX))
     said = (head.origin, head.size, head.root.hex())
     where = (
-        f"blocks {start}–{start + len(leaves) - 1} under {printable(head.origin, _SHOWN_MAX)} at {head.size}"
+        f"blocks {start}–{start + len(leaves) - 1} under {printable(head.origin, SHOWN_MAX)} at {head.size}"
     )
     try:
         signers = _signers(anchor.note, head, trust)
@@ -199,9 +183,9 @@ def judge_anchor(
         return AnchorFinding("failed", f"{where}: {error.detail}", *said)
     known = [signer for signer in signers if signer.kind != "unknown"]
     if not known:
-        names = _names(signer.name for signer in signers)
+        names = quoted_names(signer.name for signer in signers)
         return AnchorFinding("not_checked", f"{where}, signed by nobody trusted: {names}", *said, signers)
-    outside = [_describe(signer) for signer in known if signer.kind == "witness"]
+    outside = [signer.explain() for signer in known if signer.kind == "witness"]
     if trust.witnesses and not outside:
         why = f"{where}, signed by the channel's own key and by no witness that is trusted"
         return AnchorFinding("not_checked", why, *said, signers)
@@ -252,21 +236,6 @@ def _signers(note: bytes, head: SignedHead, trust: Trust) -> tuple[HeadSigner, .
         if (line.name, line.key_id) not in by_line
     ]
     return tuple(signers)
-
-
-def _names(names: Iterable[str]) -> str:
-    first, *rest = [f'"{printable(name, _SHOWN_MAX)}"' for name in names]
-    more = f" and {len(rest) - 2} more" if len(rest) > 2 else ""
-    return ", ".join([first, *rest[:2]]) + more
-
-
-def _describe(signer: HeadSigner) -> str:
-    if signer.time_s is None:
-        return f"signed by {printable(signer.name, _SHOWN_MAX)}"
-    if signer.time_s >= _YEAR_10000_S:
-        return f"seen by {printable(signer.name, _SHOWN_MAX)} in second {signer.time_s}"
-    moment = datetime.fromtimestamp(signer.time_s, UTC)
-    return f"seen by {printable(signer.name, _SHOWN_MAX)} on {moment.strftime('%Y-%m-%d %H:%M:%S')} UTC"
 
 
 def _hashes(value: Any) -> tuple[bytes, ...]:

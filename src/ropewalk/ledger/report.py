@@ -12,9 +12,10 @@ from html import escape
 
 from ropewalk.kernel import merkle
 from ropewalk.kernel.report import Report
-from ropewalk.ledger.bundleanchors import AnchorFinding, HeadSigner
+from ropewalk.ledger.bundleanchors import AnchorFinding
 from ropewalk.ledger.bundlecheck import Exhibit
 from ropewalk.ledger.bundlemanifest import Manifest
+from ropewalk.ledger.headsigners import HeadSigner
 from ropewalk.ledger.trust import Trust
 
 __all__ = ["Rise", "climb", "draw_path", "render_report"]

@@ -13,14 +13,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ropewalk.errors import InvalidProof, RopewalkError, TooLarge
+from ropewalk.errors import Damaged, InvalidProof, RopewalkError, TooLarge
 from ropewalk.kernel import merkle
 from ropewalk.kernel.multiformats import base64_decode, base64_encode
 
 __all__ = [
+    "ENTRY_BYTES_MAX",
+    "TILE_HEIGHT",
     "TILE_WIDTH",
     "Tile",
     "TlogProof",
+    "decode_entries",
     "encode_entries",
     "hash_tile",
     "parse_tlog_proof",
@@ -105,6 +108,22 @@ def encode_entries(entries: Sequence[bytes]) -> bytes:
                 limit=ENTRY_BYTES_MAX,
             )
     return b"".join(len(entry).to_bytes(2, "big") + entry for entry in entries)
+
+
+def decode_entries(raw: bytes) -> list[bytes]:
+    """The entries in the bytes of a tile; an entry that is cut off is refused.
+
+    >>> decode_entries(encode_entries([b"ab", b""]))
+    [b'ab', b'']
+    """
+    entries, at = [], 0
+    while at < len(raw):
+        end = at + 2 + int.from_bytes(raw[at : at + 2], "big")
+        if end > len(raw) or at + 2 > len(raw):
+            raise Damaged(f"entry {len(entries)} of the tile is cut off", reason="entry")
+        entries.append(raw[at + 2 : end])
+        at = end
+    return entries
 
 
 @dataclass(frozen=True, slots=True)
