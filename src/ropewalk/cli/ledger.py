@@ -76,6 +76,7 @@ channel_option = click.option("--channel", required=True, metavar="C", help="The
             "receipt",
             "Write a receipt that other tools check (COSE, C2SP).",
         ),
+        "head": ("ropewalk.cli.ledger_head", "head", "Print where the channel ends."),
         "tiles": ("ropewalk.cli.publish", "tiles", "Publish the header tree as a C2SP tiled log."),
     },
     epilog="Examples:\n  ropewalk ledger create --channel audit\n"
@@ -249,40 +250,6 @@ def read(channel: str, start: int, end: int | None) -> None:
         if as_json:
             write("]}\n")
         sys.stdout.flush()
-
-
-@ledger.command("head", epilog="Examples:\n  ropewalk ledger head --channel audit\n")
-@channel_option
-@click.option("--note", is_flag=True, help="Print the signed head over the headers as a C2SP note instead.")
-@click.option(
-    "--host", default="ropewalk.invalid", show_default=True, metavar="H", help="First part of its origin."
-)
-def head(channel: str, note: bool, host: str) -> None:
-    """Print where the channel ends."""
-    from ropewalk.ledger.proof import head_signer, signed_head
-    from ropewalk.node.ledger import open_channel
-
-    with open_channel(here().home, channel) as reading:
-        found = reading.head()
-        if note:
-            size, root = reading.header_head()
-            key = signing_key(reading.settings.key)
-            text = signed_head(host, channel, size, root, key).decode()
-            vkey = head_signer(host, channel, key).verifier.to_text()
-            emit({"note": text, "vkey": vkey}, text.rstrip("\n"))
-            return
-    empty = found.height == 0
-    emit(
-        {
-            "channel": channel,
-            "height": None if empty else found.height - 1,
-            "block_hash": None if empty else found.block_hash.hex(),
-            "envelopes": found.envelopes,
-        },
-        f"{channel}  empty"
-        if empty
-        else f"{channel}  height={found.height - 1} envelopes={found.envelopes} block={found.block_hash.hex()}",
-    )
 
 
 @ledger.command("verify", epilog="Examples:\n  ropewalk ledger verify --channel audit --deep --json\n")

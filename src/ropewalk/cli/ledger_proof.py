@@ -90,8 +90,10 @@ def verify_receipt_file(asked: Asked) -> dict[str, Any]:
 
 def verify_proof_file(asked: Asked) -> dict[str, Any]:
     """The report on a proof: of an envelope, of a range of blocks, of one head under another, of a fork."""
+    from ropewalk.cli.verifyhead import head_trust
     from ropewalk.kernel import jcs
     from ropewalk.ledger.fork import parse_fork, verify_fork
+    from ropewalk.ledger.headfork import parse_head_fork, verify_head_fork
     from ropewalk.ledger.proof import Proof, parse_consistency, parse_proof, parse_range, verify_proof
     from ropewalk.ledger.trust import parse_trust
 
@@ -103,6 +105,8 @@ def verify_proof_file(asked: Asked) -> dict[str, Any]:
             return parse_range(raw).report().to_json()
         if kind == "consistency":
             return parse_consistency(raw).report().to_json()
+        if kind == "head_fork":
+            return verify_head_fork(parse_head_fork(raw), head_trust(asked)).to_json()
         found = parse_fork(raw) if kind == "fork" else parse_proof(raw)
     believed = parse_input(asked.trust, parse_trust) if asked.trust is not None else None
     report = verify_proof(found, believed) if isinstance(found, Proof) else verify_fork(found, believed)

@@ -24,6 +24,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "hash": ("ropewalk.cli.canon", "hash_", "Print the content id of a JSON file."),
     "ledger": ("ropewalk.cli.ledger", "ledger", "Channels of signed envelopes in sealed blocks."),
     "bundle": ("ropewalk.cli.bundle", "bundle", "Ranges of a ledger that verify anywhere, offline."),
+    "witness": (
+        "ropewalk.cli.witness",
+        "witness",
+        "Watch other people's logs, and cosign heads that extend those seen before.",
+    ),
     "shiplog": (
         "ropewalk.cli.shiplog",
         "shiplog",
@@ -38,7 +43,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "pointer",
         "Seal private bytes behind pointers, open and erase them.",
     ),
-    "verify": ("ropewalk.cli.verify", "verify", "Verify a repository, a proof or a bundle, offline."),
+    "verify": (
+        "ropewalk.cli.verify",
+        "verify",
+        "Verify a repository, a proof, a bundle or a checkpoint, offline.",
+    ),
     "gossip": ("ropewalk.cli.gossip", "gossip", "A signed log between peers, synced by comparing trees."),
     "pipeline": ("ropewalk.cli.pipeline", "pipeline", "Tables from logs, on Spark, every row proven."),
     "doctor": ("ropewalk.cli.doctor", "doctor", "Check the installation and the repository."),

@@ -1,7 +1,8 @@
-"""`ropewalk verify`: check a repository, a proof, a receipt or a bundle, offline, step by step."""
+"""`ropewalk verify`: check a repository, a proof, a receipt, a bundle or a checkpoint, offline, step by step."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -19,6 +20,9 @@ __all__ = ["KINDS", "Asked", "verify"]
 VERIFICATION_FAILED = 5
 
 COSE_SIGN1 = b"\xd2"  # CBOR's tag 18, with which every receipt begins
+# A checkpoint has its log in the first line and its size in the second; any note has a dash after its last empty line.
+CHECKPOINT = re.compile(rb"[^\n]+\n[0-9]+\n|.*?\n\n\xe2\x80\x94 ", re.DOTALL)
+START_BYTES = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,19 @@ class Asked:
     deep: bool = False
     trust: str | None = None
     envelope: str | None = None
+    vkeys: tuple[str, ...] = ()
+    origin: str | None = None
+    witnesses: tuple[str, ...] = ()
+    threshold: int | None = None
+    old: str | None = None
+    tiles: str | None = None
+    channel: str | None = None
+
+    @property
+    def about_heads(self) -> bool:
+        """Whether something was asked that only a checkpoint answers."""
+        said = (self.vkeys, self.origin, self.witnesses, self.threshold, self.old, self.tiles, self.channel)
+        return any(each not in (None, ()) for each in said)
 
 
 # kind → (module, function). The function takes what was asked and returns the report as JSON.
@@ -38,6 +55,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "proof": ("ropewalk.cli.ledger_proof", "verify_proof_file"),
     "bundle": ("ropewalk.cli.bundle", "verify_bundle_file"),
     "receipt": ("ropewalk.cli.ledger_proof", "verify_receipt_file"),
+    "checkpoint": ("ropewalk.cli.verifyhead", "verify_head_file"),
 }
 
 
@@ -46,18 +64,46 @@ KINDS: dict[str, tuple[str, str]] = {
     cls=Command,
     epilog="Examples:\n  ropewalk verify\n  ropewalk verify my.git --ns governance --deep\n"
     "  ropewalk verify proof.json --trust trust.json\n"
-    "  ropewalk verify receipt.cose --envelope envelope.json --trust trust.json\n",
+    "  ropewalk verify receipt.cose --envelope envelope.json --trust trust.json\n"
+    "  ropewalk verify public/ --deep --vkey log.example.org/audit+1a2b3c4d+AQID…\n"
+    "  ropewalk verify seen.note --trust trust.json --threshold 2 --old last-year.note --tiles public/\n",
 )
 @click.argument("path", required=False, metavar="[PATH]")
 @click.option("--ns", help="Only this namespace or topic.")
-@click.option("--deep", is_flag=True, help="Also every byte of every pack.")
+@click.option("--deep", is_flag=True, help="Also every byte of every pack, or every tile of a published log.")
 @click.option("--trust", metavar="F", help="Keys to trust: a trust file, or lines of note keys.")
 @click.option("--steps", is_flag=True, help="A line for every step, also of logs in which all is well.")
 @click.option("--envelope", metavar="F", help="With a receipt: the envelope it was given for.")
-def verify(
-    path: str | None, ns: str | None, deep: bool, trust: str | None, steps: bool, envelope: str | None
-) -> None:
-    """Verify PATH (a repository, a proof, a receipt, a bundle; default: the repository) from its bytes alone.
+@click.option(
+    "--vkey", "vkeys", multiple=True, metavar="KEY", help="With a checkpoint: its log's verifier key, itself."
+)
+@click.option(
+    "--origin", metavar="TEXT", help="With a checkpoint: its log's origin, if not the name of the key."
+)
+@click.option(
+    "--witness",
+    "witnesses",
+    multiple=True,
+    metavar="VKEYS",
+    help="With a checkpoint: a file with keys of witnesses, one a line; may be repeated.",
+)
+@click.option(
+    "--threshold",
+    type=click.IntRange(0),
+    metavar="N",
+    help="With a checkpoint: fail unless so many of the witnesses named have signed.",
+)
+@click.option("--old", metavar="F", help="With a checkpoint: an older one, which it must extend.")
+@click.option(
+    "--tiles", metavar="DIR", help="With a checkpoint: the published folder; default: the one it lies in."
+)
+@click.option(
+    "--channel", metavar="C", help="With a checkpoint: hold it against this channel, not against tiles."
+)
+def verify(path: str | None, steps: bool, **options: Any) -> None:
+    """Verify PATH (a repository, a proof, a receipt, a bundle, a checkpoint; default: the repository) offline.
+
+    A checkpoint is a signed head as C2SP writes it, or the folder it is published in, with its tiles.
 
     Nothing is fetched and nothing is written. Every step is named as passed, failed or not checked; of several logs,
     those in which all is well have one line each.
@@ -66,11 +112,14 @@ def verify(
     kind = "repository" if target is None else kind_of(target)
     if kind not in KINDS:
         raise Invalid(f"{target}: a {kind} cannot be verified by this installation", kind=kind)
-    if envelope is not None and kind != "receipt":
+    asked = Asked(target, **options)
+    if asked.envelope is not None and kind != "receipt":
         raise click.UsageError(f"--envelope goes with a receipt; {target or 'the repository'} is none")
+    if asked.about_heads and kind not in ("checkpoint", "proof"):
+        raise click.UsageError(f"{target or 'the repository'} is no checkpoint: drop what goes with one")
     module, name = KINDS[kind]
     check: Callable[[Asked], dict[str, Any]] = getattr(import_module(module), name)
-    report = check(Asked(target, ns, deep, trust, envelope))
+    report = check(asked)
     emit(report, lambda: plain(report if steps else {**report, "steps": summed_up(report["steps"])}))
     if not report["ok"]:
         raise click.exceptions.Exit(VERIFICATION_FAILED)
@@ -79,10 +128,11 @@ def verify(
 def kind_of(path: Path) -> str:
     """What a path is, by looking at its first bytes."""
     if path.is_dir():
-        return "repository"
+        published = (path / "checkpoint").is_file() and (path / "tile").is_dir()
+        return "checkpoint" if published else "repository"
     try:
         with path.open("rb") as stream:
-            start = stream.read(64)
+            start = stream.read(START_BYTES)
     except OSError as error:
         raise NotFound(f"{path}: {error.strerror}", path=str(path)) from error
     if start.startswith(b"\x28\xb5\x2f\xfd"):
@@ -91,7 +141,11 @@ def kind_of(path: Path) -> str:
         return "proof"
     if start.startswith(COSE_SIGN1):
         return "receipt"
-    raise Invalid(f"{path} is no repository, no proof, no receipt and no bundle", path=str(path))
+    if CHECKPOINT.match(start):
+        return "checkpoint"
+    raise Invalid(
+        f"{path} is no repository, no proof, no receipt, no bundle and no checkpoint", path=str(path)
+    )
 
 
 def summed_up(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from ropewalk.kernel.notekey import Verifier, is_key_name
 from ropewalk.kernel.plaintext import printable
 from ropewalk.kernel.proofs import RangeProof
 from ropewalk.kernel.report import Status, Step
-from ropewalk.ledger.headsigners import SHOWN_MAX, HeadSigner, quoted_names
+from ropewalk.ledger.headsigners import SHOWN_MAX, HeadSigner, list_names
 from ropewalk.ledger.trust import Trust
 
 __all__ = [
@@ -70,7 +70,7 @@ class Anchor:
             head, lines = claimed_head(self.note)
         except RopewalkError as error:
             return f"unreadable: {printable(error.detail, SHOWN_MAX)}"
-        names = quoted_names(line.name for line in lines)
+        names = list_names(line.name for line in lines)
         return f"{printable(head.origin, SHOWN_MAX)} at {head.size}, signed by {names}"
 
 
@@ -183,7 +183,7 @@ def judge_anchor(
         return AnchorFinding("failed", f"{where}: {error.detail}", *said)
     known = [signer for signer in signers if signer.kind != "unknown"]
     if not known:
-        names = quoted_names(signer.name for signer in signers)
+        names = list_names(signer.name for signer in signers)
         return AnchorFinding("not_checked", f"{where}, signed by nobody trusted: {names}", *said, signers)
     outside = [signer.explain() for signer in known if signer.kind == "witness"]
     if trust.witnesses and not outside:

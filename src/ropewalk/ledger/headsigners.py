@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from ropewalk.kernel.plaintext import printable
 
-__all__ = ["SHOWN_MAX", "HeadSigner", "quoted_names"]
+__all__ = ["SHOWN_MAX", "HeadSigner", "list_names"]
 
 SHOWN_MAX: Final = 200  # characters of what a stranger wrote
 _YEAR_10000_S: Final = 253_402_300_800
@@ -44,10 +44,10 @@ class HeadSigner:
         )
 
 
-def quoted_names(names: Iterable[str]) -> str:
+def list_names(names: Iterable[str]) -> str:
     """The first few of some names, and how many more there are.
 
-    >>> quoted_names(["a", "b", "c", "d"])
+    >>> list_names(["a", "b", "c", "d"])
     '"a", "b", "c" and 1 more'
     """
     first, *rest = [f'"{printable(name, SHOWN_MAX)}"' for name in names]

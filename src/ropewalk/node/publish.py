@@ -19,6 +19,8 @@ from ropewalk.stores.durable import unavailable
 
 __all__ = ["Published", "make_cose_receipt", "make_tlog_proof", "publish_tiles"]
 
+CHECKPOINT = "checkpoint"
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
@@ -99,11 +101,17 @@ def publish_tiles(channel: Channel, key: SigningKey, host: str, folder: Path) ->
             _write(path, raw)
             written += 1
         head = signed_head(host, channel.settings.channel, tree.size, tree.root(), key)
-        _write(folder / "checkpoint", head)
+        if not _has_head(folder / CHECKPOINT, head):
+            _write(folder / CHECKPOINT, head)
     except OSError as error:
         raise unavailable(error, f"tiles of {channel.settings.channel}") from error
     vkey = head_signer(host, channel.settings.channel, key).verifier.to_text()
     return Published(folder, tree.size, tree.root(), written, kept, vkey)
+
+
+def _has_head(path: Path, head: bytes) -> bool:
+    """Whether this very head is there, perhaps with lines that witnesses have added: those are kept."""
+    return path.is_file() and path.read_bytes().startswith(head)
 
 
 def _write(path: Path, raw: bytes) -> None:
