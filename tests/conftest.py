@@ -5,7 +5,9 @@ What takes longest starts first, so that neither waits at the end.
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,8 @@ LONGEST_FIRST = ("pipeline", "launched", "interop", "docs", "fault")
 
 
 def pytest_configure() -> None:
+    # Every JVM that a test starts, in whatever home, finds the classes that an earlier one has archived.
+    os.environ.setdefault("ROPEWALK_CACHE", f"{tempfile.gettempdir()}/ropewalk-test-cache-{os.getuid()}")
     # A shell starts what it puts in the background with Ctrl-C ignored, and every process we start would inherit that:
     # those that are to be interrupted would go on for ever.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.pipeline.warehouse import Warehouse
-from tests.launched.test_commands import command, environment, run
+from tests.launched.test_commands import command, run
 from tests.pipeline.killing import check_recorded, ending, executors_of, grow, kill_one
 from tests.pipeline.test_ingest import keys_in_log, keys_of
 from tests.pipeline.world import World
@@ -42,23 +42,30 @@ needs_jdk = pytest.mark.skipif(shutil.which("java") is None, reason="needs a ful
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
+    """A server of its own process, which starts and compiles as lightly as our own JVMs do."""
     import pyspark
 
-    from ropewalk.pipeline.launch import OPENED
+    from ropewalk.cli.pipeline_running import cache_folder
+    from ropewalk.pipeline.java import archive_flags, find_java
+    from ropewalk.pipeline.launch import OPENED, QUICK
 
     home = Path(pyspark.__file__).parent
+    java = find_java(os.environ)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     process = subprocess.Popen(
         [
-            "java",
+            str(java.path),
+            *archive_flags(java, home / "jars", cache_folder()),
             "-Xmx1g",
+            *QUICK,
             "-XX:+IgnoreUnrecognizedVMOptions",
             *(f"--add-opens={name}=ALL-UNNAMED" for name in OPENED),
             "-Dio.netty.tryReflectionSetAccessible=true",
             "-Dspark.master=local[2]",
             "-Dspark.ui.enabled=false",
+            "-Dspark.sql.shuffle.partitions=2",
             "-Dspark.driver.host=127.0.0.1",
             f"-Dspark.connect.grpc.binding.port={port}",
             f"-Djava.io.tmpdir={tmp_path}",
@@ -96,7 +103,6 @@ def test_executors_that_are_killed_are_replaced_and_the_tables_are_whole(world: 
     def follow() -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             command("ingest", *arguments, "--master", "local-cluster[2,1,1024]", "--follow"),
-            env=environment(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -139,7 +145,7 @@ def test_packages_reach_executors_that_have_none(world: World, tmp_path: Path):
             *("--master", "local-cluster[1,1,1024]"),
         ),
         env={
-            **environment(),
+            **os.environ,
             "PYSPARK_PYTHON": str(bare / "bin" / "python"),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         },
@@ -160,7 +166,7 @@ def test_a_machine_without_java_runs_on_the_wheel_s(world: World, tmp_path: Path
         found = shutil.which(tool)
         if found:
             (empty / tool).symlink_to(found)
-    given = {name: value for name, value in environment().items() if name != "JAVA_HOME"}
+    given = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     done = subprocess.run(
         [sys.executable, "-c", NO_JAVA, str(world.path)],
         env={**given, "PATH": str(empty)},

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -31,17 +30,11 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-c", "from ropewalk.cli import main; main()", "pipeline", *arguments]
 
 
-def environment() -> dict[str, str]:
-    cache = Path(tempfile.gettempdir()) / f"ropewalk-test-cache-{os.getuid()}"
-    return {**os.environ, "ROPEWALK_CACHE": str(cache)}
-
-
 def run(*arguments: str) -> tuple[int, dict[str, Any]]:
     done = subprocess.run(
         command(*arguments, "--json"),
         capture_output=True,
         text=True,
-        env=environment(),
         timeout=500,
         check=False,
     )
@@ -105,7 +98,6 @@ def test_a_driver_killed_at_any_moment_leaves_tables_that_the_next_run_completes
         world.ledger("ea.core", 6)
         process = subprocess.Popen(
             command(*arguments, "--batch-rows", "20"),
-            env=environment(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.launched.test_commands import environment
-
 pytestmark = [pytest.mark.timeout(900)]
 
 
@@ -20,7 +18,6 @@ def run(*arguments: str) -> dict[str, Any]:
         [sys.executable, "-c", "from ropewalk.cli import main; main()", *arguments, "--json"],
         capture_output=True,
         text=True,
-        env=environment(),
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,10 @@ from tests.pipeline.world import World, usual
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
+    from ropewalk.cli.pipeline_running import cache_folder
     from ropewalk.pipeline.launch import Setting, launch, stop
 
-    cache = Path(tempfile.gettempdir()) / f"ropewalk-test-cache-{os.getuid()}"
-    session = launch(Setting("local[2]", cache=cache), os.environ)
+    session = launch(Setting("local[2]", cache=cache_folder()), os.environ)
     yield session
     stop(session)
 

@@ -16,6 +16,7 @@ from typing import Any
 from ropewalk.errors import InvalidEnvelope, RopewalkError, Unverified
 from ropewalk.gitlog.envelope import Sealed
 from ropewalk.gitlog.layout import ENVELOPE_SCHEMA_ID, TRAILER_SCHEMA_ID
+from ropewalk.gitlog.objects import Oid, Signature
 from ropewalk.kernel import jcs, schema
 from ropewalk.kernel.digest import ContentId, parse_content_id
 from ropewalk.kernel.ulid import Ulid, parse
@@ -24,7 +25,7 @@ __all__ = [
     "Headers",
     "check_trailer",
     "default_trailer",
-    "format_message",
+    "event_commit",
     "make_trailer",
     "parse_compat_trailer",
     "parse_message",
@@ -49,13 +50,36 @@ class Headers:
     trailer: dict[str, Any] | None = None
 
 
-def format_message(topic: str, sealed: Sealed, trailer: bytes | None) -> bytes:
-    """The commit message of an event; the trailer in canonical bytes, None in layouts that have none."""
-    message = f"Event-Id: ulid:{sealed.ulid}\nContent-Id: {sealed.content_id}\n"
+def event_commit(
+    topic: str,
+    sealed: Sealed,
+    tree: Oid,
+    parent: Oid | None,
+    author: Signature,
+    committer: Signature,
+    trailer: bytes | None,
+) -> bytes:
+    """The commit of an event; the trailer in canonical bytes, None in layouts that have none."""
+    frame = _frame(topic, author, committer, trailer is not None)
+    above = b"parent %s\n" % parent.encode() if parent is not None else b""
+    name, content = sealed.ulid.encode(), sealed.content_id.encode()
     if trailer is None:
-        return message.encode()
-    message += f"Namespace: {topic}\nEnvelope-Schema: {ENVELOPE_SCHEMA_ID}\nTrailer-Schema: {TRAILER_SCHEMA_ID}\n---\n"
-    return b"%s%s\n" % (message.encode(), trailer)
+        return frame % (tree.encode(), above, name, content)
+    return frame % (tree.encode(), above, name, content, trailer)
+
+
+@lru_cache(maxsize=64)
+def _frame(topic: str, author: Signature, committer: Signature, has_trailer: bool) -> bytes:
+    """A commit with a gap wherever the events of a batch differ: they have the rest in common."""
+    gap = "%s"
+    message = f"Event-Id: ulid:{gap}\nContent-Id: {gap}\n"
+    if has_trailer:
+        message += (
+            f"Namespace: {topic}\nEnvelope-Schema: {ENVELOPE_SCHEMA_ID}\nTrailer-Schema: {TRAILER_SCHEMA_ID}\n"
+            f"---\n{gap}\n"
+        )
+    people = b"author %s\ncommitter %s\n" % (author.encode(), committer.encode())
+    return b"tree %%s\n%%s%s\n%s" % (people.replace(b"%", b"%%"), message.encode())
 
 
 def parse_message(raw: bytes) -> Headers:

@@ -25,7 +25,7 @@ from ropewalk.gitlog.commit import (
     Headers,
     check_trailer,
     default_trailer,
-    format_message,
+    event_commit,
     make_trailer,
     parse_message,
 )
@@ -41,7 +41,6 @@ from ropewalk.gitlog.objects import (
     parse_commit,
     parse_tree,
     plant,
-    write_commit,
 )
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import ContentId
@@ -103,8 +102,7 @@ class Found:
     content_id: ContentId
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     """What the writer gets back; `replayed` if the very same event stood there already."""
 
     topic: str
@@ -284,13 +282,7 @@ def grow(
     if draft.attachments:
         tree, objects = attach(layout, sealed, objects[0], draft.attachments)
     author = draft.author or setting.author
-    commit = write_commit(
-        tree,
-        (tip.commit,) if tip.commit else (),
-        author,
-        draft.committer or author,
-        format_message(topic, sealed, trailer),
-    )
+    commit = event_commit(topic, sealed, tree, tip.commit, author, draft.committer or author, trailer)
     oid = object_id("commit", commit)
     made.objects += objects
     made.objects.append((oid, "commit", commit))

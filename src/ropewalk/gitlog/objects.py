@@ -33,7 +33,6 @@ __all__ = [
     "parse_commit",
     "parse_tree",
     "plant",
-    "write_commit",
 ]
 
 Oid = NewType("Oid", str)
@@ -59,8 +58,7 @@ class TreeEntry(NamedTuple):
     oid: Oid
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """Who and when, as git writes it.
 
     >>> Signature("Ada", "ada@example.test", 1700000000).encode()
@@ -124,46 +122,33 @@ def plant(path: tuple[str, ...], raw: bytes) -> tuple[Oid, list[GitObject]]:
     ['blob', 'tree', 'tree']
     """
     digest = _sha1(b"blob %d\x00%s" % (len(raw), raw))
-    objects: list[GitObject] = [(digest.hex(), "blob", raw)]
-    *folders, file = path
-    tree = b"%s %s\x00%s" % (FILE, file.encode(), digest)
+    name = digest.hex()
+    objects: list[GitObject] = [(name, "blob", raw)]
+    tree = b"%s %s\x00%s" % (FILE, path[-1].encode(), digest)
     digest = _sha1(b"tree %d\x00%s" % (len(tree), tree))
-    objects.append((digest.hex(), "tree", tree))
-    for name in reversed(folders):
-        beginning, begun = _folder(name)
+    name = digest.hex()
+    objects.append((name, "tree", tree))
+    for beginning, begun in _folders(path[:-1]):
         tree = beginning + digest
         named = begun.copy()
         named.update(digest)
         digest = named.digest()
-        objects.append((digest.hex(), "tree", tree))
-    return Oid(digest.hex()), objects
+        name = digest.hex()
+        objects.append((name, "tree", tree))
+    return Oid(name), objects
 
 
 def encode_commit(commit: Commit) -> bytes:
     """The bytes of a commit."""
-    extra = [b"%s %s\n" % (name.encode(), value.replace(b"\n", b"\n ")) for name, value in commit.extra]
-    return write_commit(
-        commit.tree, commit.parents, commit.author, commit.committer, commit.message, b"".join(extra)
-    )
-
-
-def write_commit(
-    tree: Oid,
-    parents: Iterable[Oid],
-    author: Signature,
-    committer: Signature,
-    message: bytes,
-    extra: bytes = b"",
-) -> bytes:
-    """The bytes of a commit of these parts; `extra` are whole lines."""
-    who = author.encode()
     return b"tree %s\n%sauthor %s\ncommitter %s\n%s\n%s" % (
-        tree.encode(),
-        b"".join([b"parent %s\n" % parent.encode() for parent in parents]),
-        who,
-        who if committer is author else committer.encode(),
-        extra,
-        message,
+        commit.tree.encode(),
+        b"".join([b"parent %s\n" % parent.encode() for parent in commit.parents]),
+        commit.author.encode(),
+        commit.committer.encode(),
+        b"".join(
+            [b"%s %s\n" % (name.encode(), value.replace(b"\n", b"\n ")) for name, value in commit.extra]
+        ),
+        commit.message,
     )
 
 
@@ -219,12 +204,15 @@ def _sha1(raw: bytes) -> bytes:
 
 
 @lru_cache(maxsize=256)  # the folders above an event are those of the event before
-def _folder(name: str) -> tuple[bytes, Hash]:
-    """A tree that holds one folder, up to that folder's id: its bytes, and its name begun."""
-    beginning = b"%s %s\x00" % (FOLDER, name.encode())
-    begun = _EMPTY.copy()
-    begun.update(b"tree %d\x00%s" % (len(beginning) + 20, beginning))
-    return beginning, begun
+def _folders(path: tuple[str, ...]) -> list[tuple[bytes, Hash]]:
+    """Trees that hold one folder each, the innermost first, up to that folder's id: their bytes, their names begun."""
+    trees = []
+    for name in reversed(path):
+        beginning = b"%s %s\x00" % (FOLDER, name.encode())
+        begun = _EMPTY.copy()
+        begun.update(b"tree %d\x00%s" % (len(beginning) + 20, beginning))
+        trees.append((beginning, begun))
+    return trees
 
 
 @lru_cache(maxsize=64)  # a batch is signed by one person at one moment

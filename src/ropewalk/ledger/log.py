@@ -1,21 +1,23 @@
 """Ingest: envelopes in, sealed blocks out, a receipt when the block is on disk.
 
-Group commit without a thread of its own: the submitters share two duties. One of them judges what has arrived, many
-envelopes at a time; one writes what was judged, with one sync for all of it; the others sleep until they have a receipt
-or are called to a duty. While one half is on its way to the disk the other half is judged. Nobody waits for company
-unless `linger_s` asks for it: under load the blocks grow by themselves.
+Group commit without a thread of its own: one of those who wait leads. It judges what has arrived, many envelopes at a
+time, writes it with one sync for all, and hands out the receipts; the others sleep until they have theirs or are called
+to lead. What arrives meanwhile goes into the next round: under load the blocks grow by themselves, and nobody waits for
+company unless `linger_s` asks for it.
 
-No duty is left undone: whoever has done one looks again before it sleeps, and calls a sleeper before it goes.
+No round is left undone: whoever has led looks again before it sleeps, and calls a sleeper before it goes.
 
 Who has a receipt often has more to say. So the sleepers with receipts are let go first, a few at a time, each waking
-the next, and only then are the arrivals judged: batches are larger, and threads do not queue for the interpreter.
+the next, and only then is the next round led: rounds are larger, and threads do not queue for the interpreter.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -48,7 +50,7 @@ from ropewalk.ledger.rules import (
     judge_in_place,
     one_hand,
 )
-from ropewalk.ledger.ticket import Forming, Receipt, Ticket
+from ropewalk.ledger.ticket import Forming, Receipt, Sleeper, Ticket
 
 __all__ = ["Blocks", "Head", "Index", "Limits", "Log", "Receipt", "Ticket", "check_time", "check_wire"]
 
@@ -80,10 +82,9 @@ class Log:
         self._key, self._blocks, self._index, self._now_ns = key, blocks, index, now_ns
         self._keep_evidence = keep_evidence
         self._spread = spread
-        self._judging, self._writing = threading.Lock(), threading.Lock()  # the duties; nobody waits for one
-        self._mutex = threading.Lock()  # over all that follows but the arrivals
-        self._full = threading.Condition(self._mutex)
         self._arrivals: deque[tuple[bytes, Ticket]] = deque()
+        self._company = threading.Condition()  # told of arrivals, where somebody may linger for them
+        self._leading = threading.Lock()  # over all that follows; nobody waits for it
         self._forming: list[Forming] = []
         self._sealing: list[Forming] = []
         self.history = OpenHistory(index)
@@ -96,70 +97,72 @@ class Log:
 
     def submit(self, raw: bytes) -> Receipt:
         """Judge one envelope, place it in a block, and return its receipt once the block is durable."""
-        self._check_open()
-        ticket = Ticket(awaited=True)
-        self._arrivals.append((check_wire(raw), ticket))
-        self._serve(ticket)
+        ticket = Ticket()
+        self._take(((check_wire(raw), ticket),))
+        self._serve(ticket, Sleeper())
         return ticket.result()
 
     def submit_many(self, raws: Iterable[bytes]) -> list[Receipt | RopewalkError]:
         """Submit in order from one thread, sharing blocks and syncs; refusals stand in their places."""
-        self._check_open()
         arrivals = [(check_wire(raw), Ticket()) for raw in raws]
+        self._take(arrivals)
+        sleeper = Sleeper()
         try:
-            for first in range(0, len(arrivals), BATCH_MAX):
-                with self._judging:
-                    self._judge(arrivals[first : first + BATCH_MAX])
-        finally:  # where judging broke off, what was placed before is written all the same
-            self._write_placed()
+            for _, ticket in arrivals:
+                if not ticket.settled:
+                    self._serve(ticket, sleeper)
+        except BaseException as error:  # nobody waits for the rest; what was placed is written all the same
+            for _, ticket in arrivals:
+                if not ticket.placed and not ticket.settled:
+                    ticket.settle(self._refusal(error))
+            for _, ticket in arrivals:
+                if not ticket.settled:
+                    self._serve(ticket, sleeper)
+            raise
         return [ticket.outcome for _, ticket in arrivals]
 
-    def _write_placed(self) -> None:
-        """See to it that all that was placed until now becomes durable."""
-        last = Ticket(awaited=True)
-        with self._mutex:
-            placed = self._forming or self._sealing
-            if placed:
-                # Its outcome will mean that all before it have theirs.
-                placed[-1].tickets[-1].twins.append(last)
-        if placed:
-            self._serve(last)
-        else:
-            self._call_judge(last)  # somebody may have come while this thread judged
+    def _take(self, arrivals: Sequence[tuple[bytes, Ticket]]) -> None:
+        self._check_open()
+        self._arrivals.extend(arrivals)
+        if self.limits.linger_s:
+            with self._company:
+                self._company.notify()
 
     def insert(self, block: Block) -> None:
         """Take a block sealed elsewhere by this channel's key, verified and linked. A fork is kept and refused."""
-        record = block.record
-        check_signature(record, (self._key.public,))
+        check_signature(block.record, (self._key.public,))
         check_contents(block)
-        with self._mutex:
-            if self._arrivals or self._judging.locked() or self._writing.locked() or self._forming:
-                raise Conflict(f"channel {self.channel} is being appended to")
-            if record.header.channel != self.channel:
-                raise Conflict(f"block of channel {record.header.channel}, not {self.channel}")
-            if record.height < self.head.height:
-                ours = parse_record(self._index.lines_of(record.height, None)[0])
-                fork = find_fork(ours, record)
-                if fork is None:
-                    return
-                if self._keep_evidence is not None:
-                    self._keep_evidence(
-                        f"fork-{record.height}-{record.hash.hex()[:16]}.json", fork.to_bytes()
-                    )
-                raise fork.error()
-            below = (
-                parse_record(self._index.lines_of(self.head.height - 1, None)[0])
-                if self.head.height
-                else None
-            )
-            check_link(below.header if below else None, record.header)
-            envelopes = self._judge_sealed(block)
-            place = self._blocks.append(block.height, block.lines())
-            self._blocks.sync()
-            self._take_in(envelopes, block, place)
+        if self._arrivals or not self._leading.acquire(blocking=False):
+            raise Conflict(f"channel {self.channel} is being appended to")
+        try:
+            self._insert(block)
+        finally:
+            self._leading.release()
+            self._call_leader()
+
+    def _insert(self, block: Block) -> None:
+        record = block.record
+        if record.header.channel != self.channel:
+            raise Conflict(f"block of channel {record.header.channel}, not {self.channel}")
+        if record.height < self.head.height:
+            ours = parse_record(self._index.lines_of(record.height, None)[0])
+            fork = find_fork(ours, record)
+            if fork is None:
+                return
+            if self._keep_evidence is not None:
+                self._keep_evidence(f"fork-{record.height}-{record.hash.hex()[:16]}.json", fork.to_bytes())
+            raise fork.error()
+        below = (
+            parse_record(self._index.lines_of(self.head.height - 1, None)[0]) if self.head.height else None
+        )
+        check_link(below.header if below else None, record.header)
+        envelopes = self._judge_sealed(block)
+        place = self._blocks.append(block.height, block.lines())
+        self._blocks.sync()
+        self._take_in(envelopes, block, place)
 
     def _judge_sealed(self, block: Block) -> list[Envelope]:
-        """The envelopes of a block sealed elsewhere, each judged as if it came to the door. Holds the mutex."""
+        """The envelopes of a block sealed elsewhere, each judged as if it came to the door."""
         policy_hash = self.policy.hash if self.policy is not None else None
         if block.header.policy_hash != policy_hash:
             raise Unverified(
@@ -189,10 +192,13 @@ class Log:
         judged: list[tuple[Envelope, dict[int, Finding], Decision | None, Ticket]] = []
         try:
             context = self._look_at_the_gate()
+            now_ns = self._now_ns()
             for raw, ticket in arrivals:
+                if ticket.settled:  # its caller has gone
+                    continue
                 try:
                     envelope = parse_wire(raw)
-                    check_time(envelope, self._now_ns(), self.limits)
+                    check_time(envelope, now_ns, self.limits)
                     read.append((envelope, ticket))
                 except RopewalkError as error:
                     ticket.settle(error)
@@ -202,12 +208,11 @@ class Log:
                     judged.append((envelope, *judge_alone(envelope, context, signature), ticket))
                 except RopewalkError as error:
                     ticket.settle(error)
-            with self._mutex:
-                for each in judged:
-                    try:
-                        self._place(*each)
-                    except RopewalkError as error:
-                        each[3].settle(error)
+            for each in judged:
+                try:
+                    self._place(*each)
+                except RopewalkError as error:
+                    each[3].settle(error)
         except BaseException as error:
             refusal = self._refusal(error)
             for _, ticket in arrivals:
@@ -232,7 +237,7 @@ class Log:
     def _place(
         self, envelope: Envelope, alone: dict[int, Finding], decision: Decision | None, ticket: Ticket
     ) -> None:
-        """Judge what depends on the channel and put the envelope into the forming block. Holds the mutex."""
+        """Judge what depends on the channel and put the envelope into the forming block."""
         twin = self.history.on_its_way(envelope.id)
         if twin is not None:
             twin.twins.append(ticket)
@@ -248,7 +253,6 @@ class Log:
             last = self._forming or self._sealing
             forming = Forming(last[-1].height + 1 if last else self.head.height)
             self._forming.append(forming)
-            self._full.notify()
         place = Position(forming.height, len(forming.envelopes))
         forming.envelopes.append(envelope)
         forming.tickets.append(ticket)
@@ -266,29 +270,23 @@ class Log:
             and forming.size + len(envelope.raw) <= self.limits.block_bytes
         )
 
-    def _serve(self, ticket: Ticket) -> None:
-        """Do what falls to this thread until its ticket is settled."""
+    def _serve(self, ticket: Ticket, sleeper: Sleeper) -> None:
+        """Lead or sleep until the ticket is settled."""
+        ticket.sleeper = sleeper
         try:
             while not ticket.settled:
-                if self._forming and self._writing.acquire(blocking=False):
+                if not self._leaving and self._leading.acquire(blocking=False):
                     try:
-                        self._call_judge(ticket)
-                        self._write_forming()
+                        self._lead()
                     finally:
-                        self._writing.release()
-                elif self._arrivals and not self._leaving and self._judging.acquire(blocking=False):
-                    try:
-                        self._judge_arrivals(ticket)
-                    finally:
-                        self._judging.release()
+                        self._leading.release()
                 else:
-                    ticket.wait()
+                    sleeper.wait()
         finally:
             # Also if this thread was interrupted: nobody is to be called here any more.
-            ticket.awaited = False
+            ticket.sleeper = None
             self._let_go()
-            self._call_judge(ticket)
-            self._call_writer(ticket)
+            self._call_leader()
 
     def _let_go(self) -> None:
         """Wake the next of those who have their outcome; it will wake the one after it."""
@@ -297,41 +295,32 @@ class Log:
                 ticket = self._leaving.popleft()
             except IndexError:  # another thread took the last one
                 return
-            if ticket.awaited:
-                ticket.wake()
+            if ticket.call():
                 return
 
-    def _judge_arrivals(self, own: Ticket) -> None:
-        """Judge what has arrived, a part at a time, until nothing is left or this thread may go."""
-        while self._arrivals and not own.settled:
-            batch = [self._arrivals.popleft() for _ in range(min(BATCH_MAX, len(self._arrivals)))]
-            self._judge(batch)
-            if self._arrivals:
-                self._call_writer(own)
+    def _call_leader(self) -> None:
+        """Wake a sleeper if there is something to do, nobody is at it, and all who may go have gone."""
+        if not self._leaving and not self._leading.locked():
+            any(ticket.call() for ticket in self._waiting())
 
-    def _call_judge(self, own: Ticket) -> None:
-        """Wake a sleeper if something waits to be judged, nobody is at it, and all who may go have gone."""
-        if self._arrivals and not self._leaving and not self._judging.locked():
-            for number in range(len(self._arrivals)):  # by number: it may grow and shrink meanwhile
-                try:
-                    ticket = self._arrivals[number][1]
-                except IndexError:
-                    return
-                if ticket.call(own):
-                    return
+    def _waiting(self) -> Iterator[Ticket]:
+        """All who are on their way, the first first. Others may come and go meanwhile."""
+        for forming in self._forming:
+            yield from forming.waiting()
+        with contextlib.suppress(IndexError):
+            for number in itertools.count():
+                yield self._arrivals[number][1]
 
-    def _call_writer(self, own: Ticket) -> None:
-        """Wake a sleeper if something waits to be written and nobody is at it."""
-        if self._forming and not self._writing.locked():
-            with self._mutex:
-                any(ticket.call(own) for one in self._forming for ticket in one.waiting())
-
-    def _write_forming(self) -> None:
-        """Seal and write what was placed, give out the receipts, then let the next in line write."""
-        with self._mutex:
-            if self.limits.linger_s:
-                self._full.wait_for(lambda: len(self._forming) > 1, self.limits.linger_s)
-            self._sealing, self._forming = self._forming, []
+    def _lead(self) -> None:
+        """One round: judge what has arrived, as much as fills a block, then seal, write and give out the receipts."""
+        if self.limits.linger_s:
+            with self._company:
+                self._company.wait_for(self._fill, self.limits.linger_s)
+        more = self._fill() and bool(self._arrivals)
+        # With more to come, the last block is not full yet and can wait for it.
+        self._sealing, self._forming = (
+            (self._forming[:-1], self._forming[-1:]) if more else (self._forming, [])
+        )
         written: list[tuple[Forming, Block, Any]] = []
         error: RopewalkError | None = None
         try:
@@ -341,8 +330,14 @@ class Log:
             if error is not caught:
                 raise
         finally:
-            with self._mutex:
-                self._publish(written, error)
+            self._publish(written, error)
+
+    def _fill(self) -> bool:
+        """Judge what has arrived, a part at a time; whether it filled a block and began another."""
+        while self._arrivals and len(self._forming) < 2:
+            batch = [self._arrivals.popleft() for _ in range(min(BATCH_MAX, len(self._arrivals)))]
+            self._judge(batch)
+        return len(self._forming) > 1
 
     def _write(self, written: list[tuple[Forming, Block, Any]]) -> RopewalkError | None:
         """Seal, append and sync; what could be appended before an error is still made durable."""
@@ -371,7 +366,7 @@ class Log:
         return error
 
     def _publish(self, written: list[tuple[Forming, Block, Any]], error: RopewalkError | None) -> None:
-        """Index, move the head, settle tickets; nobody is left waiting. Holds the mutex."""
+        """Index, move the head, settle tickets; nobody is left waiting."""
         known = 0
         try:
             for forming, block, place in written:

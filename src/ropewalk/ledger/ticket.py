@@ -11,7 +11,7 @@ from typing import Any
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.envelope import Envelope
 
-__all__ = ["Forming", "Receipt", "Ticket"]
+__all__ = ["Forming", "Receipt", "Sleeper", "Ticket"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +35,42 @@ class Receipt:
         }
 
 
-class Ticket:
-    """An envelope on its way. `awaited`: a thread sleeps on it, or will; `placed`: it stands in a forming block."""
+class Sleeper:
+    """Where one thread sleeps until it is woken."""
 
-    __slots__ = ("_call", "_latch", "_outcome", "awaited", "placed", "twins")
+    __slots__ = ("_call", "_latch")
 
-    def __init__(self, awaited: bool = False) -> None:
-        self.awaited = awaited
-        self.placed = False
-        self.twins: list[Ticket] = []
-        self._outcome: Receipt | RopewalkError | None = None
+    def __init__(self) -> None:
         # Who takes it out may release the latch; of two threads only one can.
         self._call = [True]
         self._latch = threading.Lock()  # a bare lock: an Event would cost ten times as much per envelope
         self._latch.acquire()
+
+    def wake(self) -> None:
+        """Let the thread look again, now or as soon as it would sleep."""
+        try:
+            self._call.pop()
+        except IndexError:  # called already
+            return
+        self._latch.release()
+
+    def wait(self) -> None:
+        """Sleep until woken; there may be nothing new."""
+        self._latch.acquire()
+        # Before it looks at anything, so that whatever changes after that wakes again.
+        self._call.append(True)
+
+
+class Ticket:
+    """An envelope on its way. `sleeper`: whose thread waits for it; `placed`: it stands in a forming block."""
+
+    __slots__ = ("_outcome", "placed", "sleeper", "twins")
+
+    def __init__(self) -> None:
+        self.sleeper: Sleeper | None = None
+        self.placed = False
+        self.twins: list[Ticket] = []
+        self._outcome: Receipt | RopewalkError | None = None
 
     def settle(self, outcome: Receipt | RopewalkError, leaving: deque[Ticket] | None = None) -> None:
         """Give the outcome to whoever waits, also to those who sent the same bytes meanwhile.
@@ -56,35 +78,21 @@ class Ticket:
         Sleepers are woken, or put in line with those who are `leaving`.
         """
         self._outcome = outcome
-        if self.awaited:
-            if leaving is None:
-                self.wake()
-            else:
-                leaving.append(self)
+        if leaving is None:
+            self.call()
+        elif self.sleeper is not None:
+            leaving.append(self)
         for twin in self.twins:
             again = replace(outcome, replayed=True) if isinstance(outcome, Receipt) else outcome
             twin.settle(again, leaving)
 
-    def wake(self) -> None:
-        """Let its thread look again, now or as soon as it would sleep."""
-        try:
-            self._call.pop()
-        except IndexError:  # called already
-            return
-        self._latch.release()
-
-    def call(self, own: Ticket) -> bool:
-        """Wake its thread, if there is one and it is another than that of `own`; whether that was done."""
-        if not self.awaited or self is own:
+    def call(self) -> bool:
+        """Wake who waits for it; whether there was somebody."""
+        sleeper = self.sleeper
+        if sleeper is None:
             return False
-        self.wake()
+        sleeper.wake()
         return True
-
-    def wait(self) -> None:
-        """Sleep until woken; there may be nothing new."""
-        self._latch.acquire()
-        # Before it looks at anything, so that whatever changes after that wakes again.
-        self._call.append(True)
 
     @property
     def settled(self) -> bool:

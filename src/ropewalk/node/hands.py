@@ -14,7 +14,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 COUNT = min(4, os.cpu_count() or 1)
-SHARE_MIN = 4  # fewer are not worth waking another hand for
+PIECE = 4  # what a hand takes at a time: a hand that is held up holds up no more than this
 
 
 class Hands:
@@ -31,16 +31,22 @@ class Hands:
 
     def __call__(self, act: Callable[[Sequence[T]], list[U]], items: Sequence[T]) -> list[U]:
         """What `act` makes of all items, in their order."""
-        share = -(-len(items) // self._count)
         alone = os.getpid() != self._process  # a forked child does not inherit threads
-        if self._others is None or share < SHARE_MIN or alone:
+        if self._others is None or len(items) < 2 * PIECE or alone:
             return act(items)
-        shares = [items[first : first + share] for first in range(0, len(items), share)]
-        others = [self._others.submit(act, each) for each in shares[1:]]
-        made = act(shares[0])
+        made: dict[int, list[U]] = {}
+        firsts = iter(range(0, len(items), PIECE))
+
+        def work() -> None:
+            for first in firsts:
+                made[first] = act(items[first : first + PIECE])
+
+        others = [self._others.submit(work) for _ in range(self._count - 1)]
+        work()
         for other in others:
-            made += other.result()
-        return made
+            if not other.cancel():  # one that has not begun is not waited for
+                other.result()
+        return [each for first in sorted(made) for each in made[first]]
 
     def close(self) -> None:
         """Let the other hands go."""

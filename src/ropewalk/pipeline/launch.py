@@ -52,6 +52,7 @@ OPENED = (
     "java.base/sun.security.action",
     "java.base/sun.util.calendar",
 )
+QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # compile once and lightly, with no threads beside ours
 QUIET = """\
 status = fatal
 rootLogger.level = {level}
@@ -76,7 +77,7 @@ class Setting:
     remote: str | None = None
     cache: Path | None = None
     memory_mb: int = 1024
-    quick: bool = True  # compile once and lightly: right for commands, wrong for drivers that run for hours
+    quick: bool = True  # right for commands, wrong for drivers that run for hours
     log_level: str = "off"
     options: Mapping[str, str] = field(default_factory=dict)
 
@@ -187,7 +188,9 @@ def _options(setting: Setting) -> dict[str, str]:
     if local:
         given |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if setting.master.startswith("local-cluster"):
-        given["spark.executor.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_log_file(setting)}"
+        given["spark.executor.extraJavaOptions"] = " ".join(
+            [f"-Dlog4j2.configurationFile={_log_file(setting)}", *(QUICK if setting.quick else ())]
+        )
     return given | dict(setting.options)
 
 
@@ -297,7 +300,7 @@ def _flags(java: Java, setting: Setting, folder: Path) -> list[str]:
     if java.major >= 23:
         flags.append("--sun-misc-unsafe-memory-access=allow")
     if setting.quick:
-        flags += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        flags += QUICK
     return flags
 
 

@@ -48,12 +48,22 @@ def build_pack(objects: Iterable[tuple[str, Kind, bytes]]) -> tuple[str, bytes, 
     >>> pack[:4], index[:4]
     (b'PACK', b'\\xfftOc')
     """
-    unique = {each[0]: each for each in objects}  # a pack names each object once
-    parts = [_packed(kind, raw) for _, kind, raw in unique.values()]
+    listed = list(objects)
+    oids = [oid for oid, _, _ in listed]
+    if len(set(oids)) < len(oids):  # a pack names each object once
+        listed = list({each[0]: each for each in listed}.values())
+        oids = [oid for oid, _, _ in listed]
+    parts = [
+        # Two objects in three are trees of forty bytes: calling anything for them costs more than the bytes.
+        _stored_tree_head(len(raw)) + raw + adler32(raw).to_bytes(4, "big")
+        if kind == "tree" and len(raw) <= STORED_MAX
+        else _packed(kind, raw)
+        for _, kind, raw in listed
+    ]
     offsets = accumulate(map(len, parts), initial=PACK_HEADER.size)
     body = b"".join((PACK_HEADER.pack(b"PACK", 2, len(parts)), *parts))
     checksum = hashlib.sha1(body, usedforsecurity=False).digest()
-    entries = zip(map(bytes.fromhex, unique), map(crc32, parts), offsets, strict=False)
+    entries = zip(map(bytes.fromhex, oids), map(crc32, parts), offsets, strict=False)
     return checksum.hex(), body + checksum, build_index(entries, checksum)
 
 
@@ -63,12 +73,10 @@ def entry_kind(first_byte: int) -> int:
 
 
 def _packed(kind: Kind, raw: bytes) -> bytes:
-    """An object as it stands in a pack."""
-    size = len(raw)
-    if kind == "tree" and size <= STORED_MAX:
-        return _stored_tree_head(size) + raw + adler32(raw).to_bytes(4, "big")
+    """An object as it stands in a pack, deflated."""
     # `git gc` keeps commits as differences from one another, so what it makes of them does not depend on us.
-    return _entry_header(KIND_NUMBERS[kind], size) + (deflate_quickly if kind == "commit" else deflate)(raw)
+    packer = deflate_quickly if kind == "commit" else deflate
+    return _entry_header(KIND_NUMBERS[kind], len(raw)) + packer(raw)
 
 
 @lru_cache(maxsize=4_096)
