@@ -9,8 +9,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ropewalk.gitlog.commit import default_trailer, make_trailer
-from ropewalk.gitlog.envelope import Draft
+from ropewalk.gitlog.commit import default_trailer, event_commit, make_trailer
+from ropewalk.gitlog.envelope import Draft, Sealed
 from ropewalk.gitlog.layout import MESSAGES, NAMESPACE, SHIPLOG
 from ropewalk.gitlog.objects import (
     FILE,
@@ -27,6 +27,8 @@ from ropewalk.gitlog.objects import (
     plant,
 )
 from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import content_id
+from ropewalk.kernel.ulid import Ulid
 from ropewalk.node import open_repository
 from ropewalk.node.verify import verify_gitlogs
 from ropewalk.stores.gitrollup import roll_up
@@ -132,6 +134,30 @@ def test_two_programs_on_one_repository_agree_with_a_plain_list(steps, layout):
 def test_the_default_trailer_written_from_parts_is_the_one_made_whole(topic, now_ms, seq, parent, anchor):
     whole = make_trailer(None, topic=topic, now_ms=now_ms, seq=seq, parent=parent, previous_anchor=anchor)
     assert default_trailer(topic, now_ms, seq, parent, anchor) == jcs.encode(whole)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    people | st.just(Signature("100 %s %%", "a%d@b", 0)),
+    people,
+    st.none() | oids,
+    st.none() | st.binary(max_size=60),
+)
+def test_the_commit_of_an_event_written_into_a_frame_is_the_one_encoded_whole(
+    author, committer, parent, trailer
+):
+    ulid, content, tree = Ulid("01HF4Y9Q1SM8Q7K9DK2R4V5CXD"), content_id(b"{}"), Oid("1" * 40)
+    message = f"Event-Id: ulid:{ulid}\nContent-Id: {content}\n".encode()
+    if trailer is not None:
+        schemas = "https://gatos.dev/schemas/v1/shiplog/"
+        message += (
+            f"Namespace: prod\nEnvelope-Schema: {schemas}event_envelope.schema.json\n"
+            f"Trailer-Schema: {schemas}deployment_trailer.schema.json\n---\n"
+        ).encode()
+        message += trailer + b"\n"
+    whole = encode_commit(Commit(tree, () if parent is None else (parent,), author, committer, message))
+    sealed = Sealed(ulid, b"{}", content)
+    assert event_commit("prod", sealed, tree, parent, author, committer, trailer) == whole
 
 
 @settings(deadline=None, max_examples=100)
