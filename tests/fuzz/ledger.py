@@ -20,6 +20,7 @@ from ropewalk.ledger import (
     envelope,
     evidence,
     fork,
+    headfork,
     policy,
     proof,
     receipts,
@@ -27,8 +28,11 @@ from ropewalk.ledger import (
     tiles,
     trust,
     versions,
+    witness,
 )
 from ropewalk.ledger.block import Fork
+from ropewalk.ledger.headcheck import HeadTrust
+from ropewalk.ledger.headfork import HeadFork
 from ropewalk.ledger.marks import derive
 from ropewalk.ledger.replay import SNAPSHOT_TYPE, Snapshot, parse_snapshot, snapshot_envelope
 from ropewalk.ledger.rules import Context, judge
@@ -37,6 +41,7 @@ from ropewalk.stores import ledgerrows, segments
 from ropewalk.stores.bundles import read_packed
 from ropewalk.stores.segmentwriter import Writer
 from tests.fuzz.offering import Parser, work_folder
+from tests.unit.ledger.heading import LOG, SmallLog
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, chain_of_blocks, command, observed
 
 __all__ = ["PARSERS"]
@@ -110,6 +115,26 @@ def _fork(raw: bytes) -> None:
     found = fork.parse_fork(raw)
     assert fork.parse_fork(found.to_bytes()) == found
     fork.verify_fork(found)
+
+
+def _head_fork(raw: bytes) -> None:
+    found = headfork.parse_head_fork(raw)
+    assert headfork.parse_head_fork(found.to_bytes()) == found
+    headfork.verify_head_fork(found, HeadTrust(keys=(LOG.verifier,)))
+
+
+def _witness_request(raw: bytes) -> None:
+    found = witness.parse_request(raw)
+    assert found.old is None or witness.parse_request(found.to_bytes()) == found
+    witness.take_head(witness.watch_log(None, LOG.verifier), found, 0)
+
+
+def _watched_log(raw: bytes) -> None:
+    assert witness.parse_watched(raw).to_bytes() == raw
+
+
+def _tile_entries(raw: bytes) -> None:
+    assert tiles.encode_entries(tiles.decode_entries(raw)) == raw
 
 
 def _index_entry(raw: bytes) -> None:
@@ -344,6 +369,28 @@ def _catalogue() -> tuple[Parser, ...]:
             (b'[{"version":"1.0.x","stage":"deprecated","sunset":"2025-01-01T00:00:00Z"}]',),
         ),
         ("fork", _fork, (Fork(blocks[1].record, blocks[1].record).to_bytes(),)),
+        (
+            "head_fork",
+            _head_fork,
+            (
+                HeadFork(SmallLog(3).head(), SmallLog(3, 1).head(), SmallLog(3, 1).tree.root()).to_bytes(),
+                HeadFork(SmallLog(2).head(), SmallLog(3, 1).head()).to_bytes(),
+            ),
+        ),
+        (
+            "witness_request",
+            _witness_request,
+            (SmallLog(3).head(), witness.WitnessRequest(SmallLog(3).head(), 0).to_bytes()),
+        ),
+        (
+            "watched_log",
+            _watched_log,
+            (
+                witness.Watched(LOG.name, (LOG.verifier,)).to_bytes(),
+                witness.Watched(LOG.name, (LOG.verifier,), SmallLog(3).head(), 1_700_000_000).to_bytes(),
+            ),
+        ),
+        ("tile_entries", _tile_entries, (tiles.encode_entries([b"one", b"", b"three"]),)),
         ("index_entry", _index_entry, (ledgerrows.pack_entry(_entry_sample(blocks[0])),)),
         ("index_state", _index_state, (ledgerrows.pack_state(replace(ledgerrows.EMPTY, height=1)),)),
         ("nitro_document", _nitro, (_nitro_sample(),)),

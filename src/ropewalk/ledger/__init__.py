@@ -3,9 +3,11 @@
 envelope, binding   what is said, and evidence about it         rules, policy    whether it may be said here
 block, proof        how it is sealed, and shown to be there     log, ticket      how it gets in
 verify, steps       how all of it is checked again              trust            what a verifier believes before
+headcheck           heads that somebody published               witness          who cosigns those that only grow
 
 `create_channel`, `open_log`, `open_channel` and `verify_channel` are the ways in; `build` makes what goes through them.
-`ServedLog` is the way in for coroutines.
+`ServedLog` is the way in for coroutines. `verify_head` checks a published checkpoint, `make_witness` and `open_witness`
+see to it that a log has one history.
 """
 
 from __future__ import annotations
@@ -15,35 +17,45 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ropewalk.ledger.envelope import Envelope, build
+    from ropewalk.ledger.headcheck import HeadTrust, verify_head
     from ropewalk.ledger.proof import Proof
     from ropewalk.ledger.trust import Trust
     from ropewalk.node.ledger import create_channel, open_channel, open_log
     from ropewalk.node.ledgercare import verify_stored as verify_channel
     from ropewalk.node.served import ServedLog
+    from ropewalk.node.witness import make_witness, open_witness
 
 __all__ = [
     "Envelope",
+    "HeadTrust",
     "Proof",
     "ServedLog",
     "Trust",
     "build",
     "create_channel",
+    "make_witness",
     "open_channel",
     "open_log",
+    "open_witness",
     "verify_channel",
+    "verify_head",
 ]
 
 # The engine does no I/O; its front door hands on to the composition behind it, on first use only (PEP 562).
 _LAZY = {
     "Envelope": ("ropewalk.ledger.envelope", "Envelope"),
+    "HeadTrust": ("ropewalk.ledger.headcheck", "HeadTrust"),
     "Proof": ("ropewalk.ledger.proof", "Proof"),
     "ServedLog": ("ropewalk.node.served", "ServedLog"),
     "Trust": ("ropewalk.ledger.trust", "Trust"),
     "build": ("ropewalk.ledger.envelope", "build"),
     "create_channel": ("ropewalk.node.ledger", "create_channel"),
+    "make_witness": ("ropewalk.node.witness", "make_witness"),
     "open_channel": ("ropewalk.node.ledger", "open_channel"),
     "open_log": ("ropewalk.node.ledger", "open_log"),
+    "open_witness": ("ropewalk.node.witness", "open_witness"),
     "verify_channel": ("ropewalk.node.ledgercare", "verify_stored"),
+    "verify_head": ("ropewalk.ledger.headcheck", "verify_head"),
 }
 
 

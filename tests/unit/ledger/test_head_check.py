@@ -13,7 +13,7 @@ from tests.unit.ledger.making import NODE
 from ropewalk.errors import Damaged, InvalidNote, NotFound, RangeExceeded
 from ropewalk.kernel import merkle
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.kernel.note import SignatureType, SignedHead, Signer, cosign_head, sign_head
+from ropewalk.kernel.note import SignatureType, SignedHead, Signer, Verifier, cosign_head, sign_head
 from ropewalk.ledger.headcheck import HeadTrust, TreeSource, verify_head
 from ropewalk.ledger.tiles import Tile, hash_tile
 from ropewalk.ledger.tiletree import TileTree, check_tiles
@@ -299,3 +299,32 @@ def test_an_empty_folder_is_no_proof(tmp_path):
     folder = SmallLog(4).publish(tmp_path / "public")
     shutil.rmtree(folder / "tile")
     assert not look(SmallLog(4).head(), source=tile_source(folder, 4)).ok
+
+
+# Two heads of Go's checksum database, years apart, as it published them.
+GO_KEY = "sum.golang.org+033de0ae+Ac4zctda0e5eza+HJyk9SxEdh+s3Ux18htTTAD8OuAn8"
+GO_OLD = """go.sum database tree
+15081221
+BoMMe1wd25Tco0mYGROkyqxHZWx+hcSCtMV315Lu6Lg=
+
+\N{EM DASH} sum.golang.org Az3grilD7vQqTrv66jRgKM84Y80KTprrSt4bKmiOPxgmS5ZVBTeCl6dUvjYnN13R+C8j0jGY1WnUADGMkok3U0m2Zgo=
+"""
+GO_NEW = """go.sum database tree
+63096908
+8lHrQPRYe4KT4WQ9/Qk8/taKnD6IRHbFgfN7vQE2Y54=
+
+\N{EM DASH} sum.golang.org Az3gri/oVBN1jAhNZ/iS+W31psFAWRT20/GyrhpU6taFwulQGetBkH5S7wpGXdS935jiIGiUUAXBVHzT/P6fYhqAmAk=
+"""
+
+
+def test_heads_of_a_public_log_verify():
+    trust = HeadTrust(keys=(Verifier.from_text(GO_KEY),), origin="go.sum database tree")
+    report = look(GO_NEW.encode(), trust, old=GO_OLD.encode())
+    assert statuses(report) == {
+        "checkpoint": "passed",
+        "log_signature": "passed",
+        "witnesses": "not_checked",
+        "old_signature": "passed",
+        "consistency": "not_checked",
+    }
+    assert not look(GO_NEW.replace("63096908", "63096909").encode(), trust).ok

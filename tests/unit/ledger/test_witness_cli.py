@@ -1,0 +1,216 @@
+"""Checkpoints and witnesses from the command line: publish, watch, cosign, verify, and carry it along in a bundle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.unit.ledger.calling import make
+from tests.unit.ledger.heading import SmallLog
+
+HOST = ("--host", "log.example")
+STRANGER = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"
+
+
+@pytest.fixture
+def channel(ropewalk):
+    """Four blocks, published."""
+    grow(ropewalk, 4)
+    return publish(ropewalk)
+
+
+@pytest.fixture
+def watch(ropewalk, channel):
+    """A witness of that log, which has seen nothing yet."""
+    assert ropewalk("key", "new", "watcher").code == 0
+    done = ropewalk("witness", "init", "watch", "--name", "witness.example", "--key", "watcher")
+    assert done.code == 0
+    Path("witness.vkey").write_text(done.out)
+    assert ropewalk("witness", "add", "watch", channel).code == 0
+    return "watch"
+
+
+def grow(ropewalk, count):
+    for _ in range(count):
+        make(ropewalk)
+        assert ropewalk("ledger", "append", "--channel", "audit", "--file", "one.json").code == 0
+        Path("body.json").write_text(json.dumps({"n": json.loads(Path("body.json").read_text())["n"] + 1}))
+
+
+def publish(ropewalk):
+    done = ropewalk("ledger", "tiles", "--channel", "audit", *HOST, "-o", "public", "--json")
+    assert done.code == 0
+    return done.json["vkey"]
+
+
+def statuses(answer):
+    return {step["name"]: step["status"] for step in answer.json["steps"]}
+
+
+def test_a_published_folder_is_verified_by_its_key(ropewalk, channel):
+    done = ropewalk("verify", "public", "--vkey", channel, "--deep", "--json")
+    assert done.code == 0
+    assert statuses(done) == {
+        "checkpoint": "passed",
+        "log_signature": "passed",
+        "witnesses": "not_checked",
+        "tree": "passed",
+        "consistency": "not_checked",
+    }
+    assert (done.json["steps"][0]["origin"], done.json["steps"][0]["size"]) == ("log.example/audit", 4)
+    assert done.json["entries"] == 4
+    assert "nothing unchecked" not in ropewalk("verify", "public", "--vkey", channel).out
+
+
+def test_a_checkpoint_is_verified_by_a_trust_file_a_list_of_keys_or_nothing(ropewalk, channel):
+    assert ropewalk("ledger", "trust", "--channel", "audit", "-o", "trust.json").code == 0
+    Path("keys").write_text(f"# the log\n{channel}\n")
+    for trust in ("trust.json", "keys"):
+        done = ropewalk("verify", "public/checkpoint", "--trust", trust, "--json")
+        assert (done.code, statuses(done)["log_signature"]) == (0, "passed")
+    done = ropewalk("verify", "public/checkpoint", "--json")
+    assert (done.code, statuses(done)["log_signature"]) == (0, "not_checked")
+
+
+def test_older_checkpoints_are_compared_from_tiles_or_from_the_channel(ropewalk, channel):
+    Path("old.note").write_bytes(Path("public/checkpoint").read_bytes())
+    grow(ropewalk, 2)
+    publish(ropewalk)
+    for where in ([], ["--tiles", "public"], ["--channel", "audit"]):
+        done = ropewalk(
+            "verify", "public/checkpoint", "--old", "old.note", "--vkey", channel, *where, "--json"
+        )
+        assert (done.code, statuses(done)["consistency"]) == (0, "passed")
+    Path("new.note").write_bytes(Path("public/checkpoint").read_bytes())
+    done = ropewalk("verify", "new.note", "--old", "old.note", "--vkey", channel, "--json")
+    assert (done.code, statuses(done)["consistency"]) == (0, "not_checked")
+    back = ropewalk("verify", "old.note", "--old", "new.note", "--vkey", channel, "--json")
+    assert (back.code, statuses(back)["consistency"]) == (5, "failed")
+
+
+def test_what_is_wrong_with_a_checkpoint_ends_with_5_and_no_checkpoint_with_8(ropewalk, channel):
+    Path("forged.note").write_bytes(Path("public/checkpoint").read_bytes().replace(b"\n4\n", b"\n5\n"))
+    assert ropewalk("verify", "forged.note", "--vkey", channel).code == 5
+    Path("torn.note").write_bytes(Path("public/checkpoint").read_bytes()[:-30])
+    done = ropewalk("verify", "torn.note", "--vkey", channel)
+    assert (done.code, "torn.note" in done.err) == (8, True)
+    Path("text").write_text("something else\n")
+    done = ropewalk("verify", "text")
+    assert (done.code, "no checkpoint" in done.err) == (8, True)
+    bent = f"{channel[:-44]}{'A' * 43}="
+    assert ropewalk("verify", "public", "--vkey", bent).code == 8
+    Path("public/tile/0/000.p/4").unlink()
+    done = ropewalk("verify", "public", "--vkey", channel)
+    assert (done.code, "no file public/tile/0/000.p/4" in done.out) == (5, True)
+
+
+def test_options_of_checkpoints_go_with_nothing_else(ropewalk, channel):
+    assert ropewalk("verify", "repo.git", "--threshold", "1").code == 2
+    assert ropewalk("verify", "public", "--tiles", "public", "--channel", "audit").code == 2
+    assert ropewalk("verify", "public", "--envelope", "one.json").code == 2
+    assert ropewalk("ledger", "head", "--channel", "audit", "--old", "1").code == 2
+    assert ropewalk("ledger", "head", "--channel", "audit", "--note", "--old", "9").code == 8
+
+
+def test_publish_witness_trust_and_bundle(ropewalk, channel, watch):
+    done = ropewalk("witness", "cosign", watch, "public", "-o", "seen.note", "--json")
+    assert (done.code, done.json["size"], done.json["before"]) == (0, 4, 0)
+    trusted = ropewalk(
+        "ledger", "trust", "--channel", "audit", "--witness", "witness.vkey", "-o", "trust.json"
+    )
+    assert trusted.code == 0
+    done = ropewalk("verify", "seen.note", "--trust", "trust.json", "--threshold", "1", "--json")
+    assert (done.code, statuses(done)["witnesses"]) == (0, "passed")
+    done = ropewalk("verify", "public", "--trust", "trust.json", "--threshold", "1", "--json")
+    assert (done.code, statuses(done)["witnesses"]) == (5, "failed")
+    exported = ropewalk("bundle", "export", "--channel", "audit", "--anchor", "seen.note", "-o", "a.tar.zst")
+    assert exported.code == 0
+    done = ropewalk("bundle", "verify", "a.tar.zst", "--trust", "trust.json", "--json")
+    assert (done.code, statuses(done)["anchors"]) == (0, "passed")
+    ropewalk("ledger", "trust", "--channel", "audit", "-o", "plain.json")
+    done = ropewalk("bundle", "verify", "a.tar.zst", "--trust", "plain.json", "--witness", "witness.vkey")
+    assert "seen by witness.example on" in done.out
+
+
+def test_the_checkpoint_is_cosigned_in_place_and_publishing_again_keeps_the_line(ropewalk, channel, watch):
+    assert ropewalk("witness", "cosign", watch, "public", "-o", "public/checkpoint").code == 0
+    cosigned = Path("public/checkpoint").read_bytes()
+    assert b"witness.example" in cosigned
+    publish(ropewalk)
+    assert Path("public/checkpoint").read_bytes() == cosigned
+    grow(ropewalk, 1)
+    publish(ropewalk)
+    assert b"witness.example" not in Path("public/checkpoint").read_bytes()
+    assert ropewalk("witness", "cosign", watch, "public", "-o", "public/checkpoint").code == 0
+    done = ropewalk("verify", "public", "--witness", "witness.vkey", "--threshold", "1", "--json")
+    assert (done.code, statuses(done)["witnesses"]) == (0, "passed")
+
+
+def test_a_request_brings_its_own_proof(ropewalk, channel, watch):
+    ropewalk("witness", "cosign", watch, "public")
+    grow(ropewalk, 2)
+    made = ropewalk("ledger", "head", "--channel", "audit", "--note", *HOST, "--old", "4")
+    assert made.out.startswith("old 4\n")
+    Path("request").write_text(made.out)
+    done = ropewalk("witness", "cosign", watch, "request", "--json")
+    assert (done.code, done.json["size"], done.json["before"]) == (0, 6, 4)
+    assert "\N{EM DASH} witness.example " in done.json["note"]
+    again = ropewalk("witness", "cosign", watch, "request")
+    assert (again.code, "has cosigned 6" in again.err) == (4, True)
+    listed = ropewalk("ledger", "head", "--channel", "audit", "--note", *HOST, "--old", "4", "--json")
+    assert listed.json["request"].endswith(listed.json["note"])
+
+
+def test_heads_that_are_smaller_unknown_or_unproven_are_refused(ropewalk, channel, watch):
+    Path("old.note").write_bytes(Path("public/checkpoint").read_bytes())
+    grow(ropewalk, 1)
+    publish(ropewalk)
+    assert ropewalk("witness", "cosign", watch, "public").code == 0
+    assert ropewalk("witness", "cosign", watch, "old.note").code == 4
+    grow(ropewalk, 1)
+    Path("new.note").write_text(ropewalk("ledger", "head", "--channel", "audit", "--note", *HOST).out)
+    done = ropewalk("witness", "cosign", watch, "new.note")
+    assert (done.code, "--tiles" in done.err) == (8, True)
+    Path("strange.note").write_bytes(SmallLog(4).head())
+    assert ropewalk("witness", "cosign", watch, "strange.note").code == 3
+    done = ropewalk("witness", "cosign", watch, "body.json")
+    assert (done.code, "body.json" in done.err) == (8, True)
+    assert ropewalk("witness", "cosign", watch, "nothing.note").code == 3
+    assert ropewalk("witness", "cosign", "nowhere", "new.note").code == 3
+
+
+def test_a_fork_ends_with_5_and_its_evidence_is_verified(ropewalk, channel, watch, tmp_path, monkeypatch):
+    assert ropewalk("witness", "cosign", watch, "public").code == 0
+    # The operator begins again with the same key, and publishes another history under the same name.
+    key = (tmp_path / "repo.git/ropewalk/keys/node.json").read_bytes()
+    assert ropewalk("init", "again.git").code == 0
+    monkeypatch.setenv("ROPEWALK_REPO", str(tmp_path / "again.git"))
+    node = tmp_path / "again.git/ropewalk/keys/node.json"
+    node.unlink(missing_ok=True)
+    node.write_bytes(key)
+    grow(ropewalk, 5)
+    done = ropewalk("ledger", "tiles", "--channel", "audit", *HOST, "-o", "other", "--json")
+    assert done.json["vkey"] == channel
+    done = ropewalk("witness", "cosign", watch, "other", "-o", "other.note")
+    assert (done.code, "two histories" in done.err, Path("other.note").exists()) == (5, True, False)
+    shown = ropewalk("witness", "show", watch, "--json").json
+    assert [log["size"] for log in shown["logs"]] == [4]
+    (fork,) = shown["forks"]
+    assert fork["proven"] is True
+    assert "FORK" in ropewalk("witness", "show", watch).out
+    done = ropewalk("verify", fork["path"], "--vkey", channel, "--json")
+    assert (done.code, set(statuses(done).values())) == (0, {"passed"})
+    assert ropewalk("ledger", "trust", "--channel", "audit", "-o", "trust.json").code == 0
+    assert ropewalk("verify", fork["path"], "--trust", "trust.json").code == 0
+    assert ropewalk("verify", fork["path"], "--vkey", STRANGER).code == 5
+
+
+def test_what_a_witness_is_told_wrongly_is_said(ropewalk, channel, watch):
+    assert ropewalk("witness", "init", watch, "--name", "again", "--key", "watcher").code == 4
+    assert ropewalk("witness", "init", "two", "--name", "two words", "--key", "watcher").code == 8
+    assert ropewalk("witness", "init", "two", "--name", "two", "--key", "nobody").code == 3
+    assert ropewalk("witness", "add", watch, "no key").code == 8
+    assert ropewalk("witness", "add", watch, Path("witness.vkey").read_text().strip()).code == 8
+    Path("watch/witness.json").write_text("{}")
+    assert ropewalk("witness", "show", watch).code == 5
