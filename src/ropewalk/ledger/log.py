@@ -36,7 +36,7 @@ from ropewalk.ledger.block import (
 from ropewalk.ledger.envelope import Envelope, parse_stored, parse_wire
 from ropewalk.ledger.history import OpenHistory
 from ropewalk.ledger.marks import marks_of
-from ropewalk.ledger.policy import Decision, Policy
+from ropewalk.ledger.policy import Policy
 from ropewalk.ledger.ports import Blocks, Head, Index, Limits
 from ropewalk.ledger.rules import (
     SUPPORTED_MINORS,
@@ -46,8 +46,6 @@ from ropewalk.ledger.rules import (
     Spread,
     check_signatures,
     judge,
-    judge_alone,
-    judge_in_place,
     one_hand,
 )
 from ropewalk.ledger.ticket import Forming, Receipt, Sleeper, Ticket
@@ -189,7 +187,6 @@ class Log:
     def _judge(self, arrivals: Sequence[tuple[bytes, Ticket]]) -> None:
         """Judge envelopes that came together; each is placed, or its ticket is settled at once."""
         read: list[tuple[Envelope, Ticket]] = []
-        judged: list[tuple[Envelope, dict[int, Finding], Decision | None, Ticket]] = []
         try:
             context = self._look_at_the_gate()
             now_ns = self._now_ns()
@@ -205,14 +202,9 @@ class Log:
             signatures = self._spread(check_signatures, [envelope for envelope, _ in read])
             for (envelope, ticket), signature in zip(read, signatures, strict=True):
                 try:
-                    judged.append((envelope, *judge_alone(envelope, context, signature), ticket))
+                    self._place(envelope, signature, context, ticket)
                 except RopewalkError as error:
                     ticket.settle(error)
-            for each in judged:
-                try:
-                    self._place(*each)
-                except RopewalkError as error:
-                    each[3].settle(error)
         except BaseException as error:
             refusal = self._refusal(error)
             for _, ticket in arrivals:
@@ -234,10 +226,8 @@ class Log:
             self._context = replace(self._context, supported_minors=minors)
         return self._context
 
-    def _place(
-        self, envelope: Envelope, alone: dict[int, Finding], decision: Decision | None, ticket: Ticket
-    ) -> None:
-        """Judge what depends on the channel and put the envelope into the forming block."""
+    def _place(self, envelope: Envelope, signature: Finding, context: Context, ticket: Ticket) -> None:
+        """Put an envelope into the forming block, if it is new and keeps the rules."""
         twin = self.history.on_its_way(envelope.id)
         if twin is not None:
             twin.twins.append(ticket)
@@ -247,7 +237,7 @@ class Log:
         if stands is not None:
             ticket.settle(Receipt(envelope.id, *stands, self._index.block_hash(stands[0]), replayed=True))
             return
-        judge_in_place(envelope, self._context, alone, decision).require()
+        judge(envelope, context, signature).require()
         forming = self._forming[-1] if self._forming else None
         if forming is None or not self._fits(forming, envelope):
             last = self._forming or self._sealing
@@ -392,8 +382,11 @@ class Log:
                 for ticket in forming.tickets:
                     ticket.settle(error, self._leaving)
         else:
-            for forming in self._sealing:
-                self.history.drop(forming.envelopes)
+            if self._forming:
+                for forming in self._sealing:
+                    self.history.drop(forming.envelopes)
+            else:
+                self.history.clear()
             self._sealing = []
         for _ in range(DOORS):
             self._let_go()

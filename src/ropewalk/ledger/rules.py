@@ -26,7 +26,6 @@ from ropewalk.ledger.findings import (
     Verdict,
 )
 from ropewalk.ledger.marks import CLAIMING
-from ropewalk.ledger.policy import Decision
 
 __all__ = [
     "NAMES",
@@ -40,8 +39,6 @@ __all__ = [
     "Verdict",
     "check_signatures",
     "judge",
-    "judge_alone",
-    "judge_in_place",
     "one_hand",
     "rule_1_canonical_hash",
     "rule_2_signature_scope",
@@ -56,29 +53,24 @@ __all__ = [
 CHAIN_MAX: Final = 4096  # ancestors one envelope may name; each is looked up
 
 
-def judge(envelope: Envelope, context: Context) -> Verdict:
-    """All eight rules and the policy over one envelope."""
-    alone, decision = judge_alone(envelope, context)
-    return judge_in_place(envelope, context, alone, decision)
-
-
-def judge_alone(
-    envelope: Envelope, context: Context, signature: Finding | None = None
-) -> tuple[dict[int, Finding], Decision | None]:
-    """The rules that need no channel, and the policy. `signature` is what rule 2 found, where it was asked before."""
-    findings = {
-        1: rule_1_canonical_hash(envelope, context),
-        2: signature or rule_2_signature_scope(envelope, context),
-        4: rule_4_version_gate(envelope, context),
-        5: rule_5_attestation_binding(envelope, context),
-        6: rule_6_confidentiality(envelope, context),
-    }
+def judge(envelope: Envelope, context: Context, signature: Finding | None = None) -> Verdict:
+    """All eight rules and the policy over one envelope. `signature` is what rule 2 found, where it was asked before."""
+    findings = (
+        rule_1_canonical_hash(envelope, context),
+        signature or rule_2_signature_scope(envelope, context),
+        rule_3_causality(envelope, context),
+        rule_4_version_gate(envelope, context),
+        rule_5_attestation_binding(envelope, context),
+        rule_6_confidentiality(envelope, context),
+        rule_7_integrity_proof(envelope, context),
+        rule_8_replay_protection(envelope, context),
+    )
     if context.policy is None:
-        return findings, None
+        return Verdict(envelope, findings)
     # Bound is not checked: without somebody to ask, evidence is only what its author says. A sealed block was asked
     # about when it was made, with what was configured then.
-    checked = context.sealed or (context.evidence is not None and findings[5].status == "passed")
-    return findings, context.policy.decide(envelope, checked)
+    checked = context.sealed or (context.evidence is not None and findings[4].status == "passed")
+    return Verdict(envelope, findings, context.policy.decide(envelope, checked))
 
 
 Spread = Callable[[Callable[[Sequence[Envelope]], list[Finding]], Sequence[Envelope]], list[Finding]]
@@ -99,26 +91,6 @@ def check_signatures(envelopes: Sequence[Envelope]) -> list[Finding]:
     alone is worth sharing out. Threads that took turns with all the rest would only pull it from core to core.
     """
     return [rule_2_signature_scope(envelope) for envelope in envelopes]
-
-
-def judge_in_place(
-    envelope: Envelope, context: Context, alone: dict[int, Finding], decision: Decision | None
-) -> Verdict:
-    """The rules about the channel, joined with those that came before."""
-    return Verdict(
-        envelope,
-        (
-            alone[1],
-            alone[2],
-            rule_3_causality(envelope, context),
-            alone[4],
-            alone[5],
-            alone[6],
-            rule_7_integrity_proof(envelope, context),
-            rule_8_replay_protection(envelope, context),
-        ),
-        decision,
-    )
 
 
 def rule_1_canonical_hash(envelope: Envelope, _context: Context) -> Finding:

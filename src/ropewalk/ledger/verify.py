@@ -23,8 +23,7 @@ from ropewalk.ledger.rules import (
     Position,
     Spread,
     check_signatures,
-    judge_alone,
-    judge_in_place,
+    judge,
     one_hand,
 )
 from ropewalk.ledger.trust import Trust
@@ -199,8 +198,7 @@ def _close(
     context = Context(seen, known, policy_hash=header.policy_hash, sealed=True)
     signatures = spread(check_signatures, piece.envelopes)
     for index, (envelope, signature) in enumerate(zip(piece.envelopes, signatures, strict=True), piece.first):
-        alone, decision = judge_alone(envelope, context, signature)
-        verdict = judge_in_place(envelope, context, alone, decision)
+        verdict = judge(envelope, context, signature)
         if not verdict.all_passed:
             try:
                 verdict.require()
