@@ -129,7 +129,14 @@ def check_consistency(old: SignedHead, new: SignedHead, tree: merkle.Nodes) -> t
     got = tree.root(new.size)
     if got != new.root:
         raise ProofRefused(f"the tree leads to {short(got)}, not to the root {short(new.root)} of the head")
-    before = tree.root(old.size)
+    before, path = tree.root(old.size), tree.consistency(old.size, new.size)
+    try:
+        # Nodes may come from anywhere: what they say of the past counts only if it leads to the head.
+        merkle.verify_consistency(old.size, new.size, path, before, new.root, merkle.SHA256)
+    except ProofRefused as error:
+        raise ProofRefused(
+            "the tree contradicts itself: some of its hashes are not those of the log"
+        ) from error
     if before != old.root:
         raise Forked(
             f"two histories: {old.size} had the root {short(old.root)}, and under the head of {new.size} "
@@ -137,8 +144,6 @@ def check_consistency(old: SignedHead, new: SignedHead, tree: merkle.Nodes) -> t
             ours=old.root.hex(),
             theirs=before.hex(),
         )
-    path = tree.consistency(old.size, new.size)
-    merkle.verify_consistency(old.size, new.size, path, old.root, new.root, merkle.SHA256)
     return path
 
 

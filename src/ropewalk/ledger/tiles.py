@@ -116,7 +116,8 @@ def decode_entries(raw: bytes) -> list[bytes]:
     >>> decode_entries(encode_entries([b"ab", b""]))
     [b'ab', b'']
     """
-    entries, at = [], 0
+    entries: list[bytes] = []
+    at = 0
     while at < len(raw):
         end = at + 2 + int.from_bytes(raw[at : at + 2], "big")
         if end > len(raw) or at + 2 > len(raw):

@@ -62,9 +62,9 @@ class WitnessRequest:
 def parse_request(raw: bytes) -> WitnessRequest:
     """A checkpoint, or the body of an `add-checkpoint`; form only.
 
-    >>> parse_request(b"old 07\\n\\n")
+    >>> parse_request(b"old 7\\n\\n")
     Traceback (most recent call last):
-    ropewalk.errors.InvalidNote: signed head: origin, size and root take three lines
+    ropewalk.errors.InvalidNote: note: the last line does not end
     """
     if len(raw) > REQUEST_BYTES_MAX:
         raise TooLarge(f"checkpoint of {len(raw)} bytes", size=len(raw), limit=REQUEST_BYTES_MAX)
@@ -182,6 +182,10 @@ def take_head(
     """
     new = _open(log, request.note)
     note, old = keep_signatures(request.note, log.keys), log.head
+    if log.note is not None:  # before any other refusal: evidence must not be lost to a wrong clock
+        fork = _find_fork(log.note, note, request, tree)
+        if fork is not None:
+            return fork
     if now_s < log.time_s:
         raise Unavailable(
             f"the clock says {now_s}, and this witness has signed at {log.time_s} already",
@@ -194,10 +198,6 @@ def take_head(
             size=old.size,
             advice=f"Make the proof from {old.size}: `ropewalk ledger head --note --old {old.size}`.",
         )
-    if log.note is not None:
-        fork = _find_fork(log.note, note, request, tree)
-        if fork is not None:
-            return fork
     if new.size < old.size:
         raise Conflict(
             f"a head of {new.size}, after this witness has cosigned one of {old.size}",
@@ -247,7 +247,7 @@ def _find_fork(
         except RopewalkError:
             return None  # about a smaller head nothing more can be said; a larger one is looked at again
         return None
-    if request.old is None:
+    if request.old != first.size or first is not ours:
         return None
     try:
         merkle.verify_consistency(

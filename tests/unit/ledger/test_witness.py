@@ -170,6 +170,12 @@ def test_a_proof_may_prove_a_fork_by_itself_or_leave_it_open():
     assert steps["two_histories"] == "not_checked"
 
 
+def test_neither_a_wrong_clock_nor_a_wrong_size_hides_a_fork():
+    before, other = seen(SmallLog(4), 4), SmallLog(4, 2)
+    assert isinstance(take_head(before, parse_request(other.head()), NOW_S - 9), HeadFork)
+    assert isinstance(take_head(before, asked(other, 3), NOW_S), HeadFork)
+
+
 def test_a_wrong_proof_is_no_fork():
     log = SmallLog(7)
     bent = replace(asked(log, 5), path=(bytes(32), *asked(log, 5).path[1:]))
@@ -299,6 +305,23 @@ def test_missing_and_damaged_tiles_stop_it_and_say_which(folder, tmp_path):
         with pytest.raises(error):
             cosign(folder, log.head(), NOW_S + 1, tiles)
     assert [each.head.size for each in open_witness(folder).logs()] == [4]
+    assert open_witness(folder).forks() == []
+
+
+@pytest.mark.parametrize("old", [200, 128, 256, 290])
+def test_tiles_that_contradict_one_another_accuse_nobody(folder, tmp_path, old):
+    log = SmallLog(300)
+    cosign(folder, log.head(old))
+    tiles = log.publish(tmp_path / "public")
+    tile = tiles / "tile/0/000"
+    tile.write_bytes(
+        bytes(32) + tile.read_bytes()[32:]
+    )  # the tile above it, and so the root, stay as they are
+    if old >= 256:  # a full tile is known by the hash above it
+        assert cosign(folder, log.head(), NOW_S + 1, tiles).before == old
+    else:
+        with pytest.raises(ProofRefused, match="contradicts itself"):
+            cosign(folder, log.head(), NOW_S + 1, tiles)
     assert open_witness(folder).forks() == []
 
 
