@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -34,18 +35,17 @@ class Answer:
 Ropewalk = Callable[..., Answer]
 
 
-@pytest.fixture
-def ropewalk(tmp_path: Path) -> Ropewalk:
-    """Run the installed command in a fresh folder; `stdin` is bytes, `env` adds to a bare environment."""
+def living_in(folder: Path) -> Ropewalk:
+    """Run the installed command in a folder; `stdin` is bytes, `env` adds to a bare environment."""
     command = Path(sys.executable).with_name("ropewalk")
 
     def run(
-        *arguments: str, stdin: bytes = b"", cwd: Path = tmp_path, env: dict[str, str] | None = None
+        *arguments: str, stdin: bytes = b"", cwd: Path = folder, env: dict[str, str] | None = None
     ) -> Answer:
         bare = {
             "PATH": os.environ["PATH"],
-            "HOME": str(tmp_path / "home"),
-            "ROPEWALK_CONFIG": str(tmp_path / "config"),
+            "HOME": str(folder / "home"),
+            "ROPEWALK_CONFIG": str(folder / "config"),
             "LANG": "C.UTF-8",
         }
         done = subprocess.run(
@@ -61,10 +61,29 @@ def ropewalk(tmp_path: Path) -> Ropewalk:
     return run
 
 
+def move_in(made: Path, folder: Path) -> None:
+    """Put into a folder what was made once in another: commands take most of the time of these tests."""
+    shutil.copytree(made, folder, symlinks=True, dirs_exist_ok=True)
+
+
 @pytest.fixture
-def log(ropewalk: Ropewalk, tmp_path: Path) -> Ropewalk:
+def ropewalk(tmp_path: Path) -> Ropewalk:
+    """The command in a fresh folder."""
+    return living_in(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def new_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a new repository, made once."""
+    folder = tmp_path_factory.mktemp("new_log")
+    assert living_in(folder)("init", "log.git").code == 0
+    return folder
+
+
+@pytest.fixture
+def log(ropewalk: Ropewalk, new_log: Path, tmp_path: Path) -> Ropewalk:
     """The command in a repository of its own, which need not be named."""
-    assert ropewalk("init", "log.git").code == 0
+    move_in(new_log, tmp_path)
 
     def run(*arguments: str, **more: Any) -> Answer:
         return ropewalk(*arguments, env={"ROPEWALK_REPO": str(tmp_path / "log.git")}, **more)

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.unit.cli.conftest import living_in, move_in
 from tests.unit.ledger.bundling import pack, signed, tar_of, unpack
 
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.note import SignatureType, Signer, cosign_head
 
 
-@pytest.fixture
-def channel(ropewalk, tmp_path):
-    """A repository with a channel of three blocks, and its trust file."""
+@pytest.fixture(scope="module")
+def three_blocks(tmp_path_factory):
+    """A folder with a repository with a channel of three blocks, and its trust file."""
+    folder = tmp_path_factory.mktemp("three_blocks")
+    ropewalk = living_in(folder)
     assert ropewalk("init", "r.git").code == 0
     assert ropewalk("key", "new", "ada").code == 0
-    (tmp_path / "body.json").write_text('{"disk":"full"}')
     for number in range(3):
-        (tmp_path / "body.json").write_text(json.dumps({"n": number}))
+        (folder / "body.json").write_text(json.dumps({"n": number}))
         made = ropewalk(
             "ledger", "envelope", "--repo", "r.git", "--channel", "audit", "--domain", "ops", "--class",
             "Observation", "--type", "disk.full", "--payload", "body.json", "--key", "ada",
@@ -29,6 +31,13 @@ def channel(ropewalk, tmp_path):
         )
         assert done.code == 0, done.err
     assert ropewalk("ledger", "trust", "--repo", "r.git", "--channel", "audit", "-o", "trust.json").code == 0
+    return folder
+
+
+@pytest.fixture
+def channel(three_blocks, tmp_path):
+    """The repository, in a folder of its own."""
+    move_in(three_blocks, tmp_path)
     return "r.git"
 
 

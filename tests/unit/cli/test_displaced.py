@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.cli.conftest import Answer, Ropewalk
+from tests.unit.cli.conftest import Answer, living_in, move_in
 
 HEAD = "refs/gatos/shiplog/ops/head"
 Clone = Callable[..., Answer]
@@ -23,20 +23,33 @@ def git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.fixture
-def clones(ropewalk: Ropewalk, tmp_path: Path) -> tuple[Clone, Clone]:
-    """Two clones with two events in common, three more in `ours`, two more in `theirs`."""
+def both(folder: Path) -> tuple[Clone, Clone]:
+    ropewalk = living_in(folder)
 
     def at(name: str) -> Clone:
-        return lambda *arguments, **more: ropewalk("--repo", str(tmp_path / name), *arguments, **more)
+        return lambda *arguments, **more: ropewalk("--repo", str(folder / name), *arguments, **more)
 
-    ours, theirs = at("ours.git"), at("theirs.git")
-    assert ropewalk("init", "ours.git").code == 0
+    return at("ours.git"), at("theirs.git")
+
+
+@pytest.fixture(scope="module")
+def parted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of two clones with two events in common, three more in `ours`, two more in `theirs`."""
+    folder = tmp_path_factory.mktemp("parted")
+    ours, theirs = both(folder)
+    assert living_in(folder)("init", "ours.git").code == 0
     append(ours, "common", 1, 2)
-    git(tmp_path, "clone", "-q", "--mirror", "ours.git", "theirs.git")
+    git(folder, "clone", "-q", "--mirror", "ours.git", "theirs.git")
     append(ours, "ours", 3, 4, 5)
     append(theirs, "theirs", 3, 4)
-    return ours, theirs
+    return folder
+
+
+@pytest.fixture
+def clones(parted: Path, tmp_path: Path) -> tuple[Clone, Clone]:
+    """Both clones, in a folder of their own."""
+    move_in(parted, tmp_path)
+    return both(tmp_path)
 
 
 def append(clone: Clone, kind: str, *numbers: int) -> list[dict[str, Any]]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.cli.conftest import living_in, move_in
 
 
-@pytest.fixture
-def place(ropewalk, tmp_path):
-    """A repository with a log of each engine."""
-    (tmp_path / "event.json").write_text('{"type":"vote.cast","payload":{"n":1}}')
+@pytest.fixture(scope="module")
+def every_engine(tmp_path_factory):
+    """A folder with a repository with a log of each engine."""
+    folder = tmp_path_factory.mktemp("every_engine")
+    ropewalk = living_in(folder)
+    (folder / "event.json").write_text('{"type":"vote.cast","payload":{"n":1}}')
     ropewalk("init", "log.git")
     ropewalk("key", "new", "ada")
     repo = ("--repo", "log.git")
@@ -17,6 +20,13 @@ def place(ropewalk, tmp_path):
     made = ("--domain", "ops", "--class", "Observation", "--type", "vote.cast", "--payload", "event.json")
     envelope = ropewalk(*repo, "ledger", "envelope", "--channel", "audit", *made, "--key", "ada").out
     ropewalk(*repo, "ledger", "append", "--channel", "audit", "--file", "-", stdin=envelope)
+    return folder
+
+
+@pytest.fixture
+def place(every_engine, tmp_path):
+    """The repository, in a folder of its own."""
+    move_in(every_engine, tmp_path)
     return tmp_path
 
 
