@@ -109,13 +109,12 @@ class Log:
             for _, ticket in arrivals:
                 if not ticket.settled:
                     self._serve(ticket, sleeper)
-        except BaseException as error:  # nobody waits for the rest; what was placed is written all the same
+        except BaseException as error:
             for _, ticket in arrivals:
-                if not ticket.placed and not ticket.settled:
+                if (
+                    not ticket.placed and not ticket.settled
+                ):  # nobody waits for it, so nobody is to judge it later
                     ticket.settle(self._refusal(error))
-            for _, ticket in arrivals:
-                if not ticket.settled:
-                    self._serve(ticket, sleeper)
             raise
         return [ticket.outcome for _, ticket in arrivals]
 
@@ -302,15 +301,21 @@ class Log:
                 yield self._arrivals[number][1]
 
     def _lead(self) -> None:
-        """One round: judge what has arrived, as much as fills a block, then seal, write and give out the receipts."""
-        if self.limits.linger_s:
-            with self._company:
-                self._company.wait_for(self._fill, self.limits.linger_s)
-        more = self._fill() and bool(self._arrivals)
-        # With more to come, the last block is not full yet and can wait for it.
-        self._sealing, self._forming = (
-            (self._forming[:-1], self._forming[-1:]) if more else (self._forming, [])
-        )
+        """One round: judge what has arrived, as much as fills a block, and write it."""
+        more = False
+        try:
+            if self.limits.linger_s:
+                with self._company:
+                    self._company.wait_for(self._fill, self.limits.linger_s)
+            more = self._fill() and bool(self._arrivals)
+        finally:  # where judging broke off, what was placed before is written all the same
+            # With more to come, the last block is not full yet and can wait for it.
+            full = len(self._forming) - more
+            self._sealing, self._forming = self._forming[:full], self._forming[full:]
+            self._write_sealing()
+
+    def _write_sealing(self) -> None:
+        """Write what is to be sealed and give out the receipts, or tell everybody why there is none."""
         written: list[tuple[Forming, Block, Any]] = []
         error: RopewalkError | None = None
         try:

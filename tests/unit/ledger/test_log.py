@@ -7,7 +7,7 @@ import threading
 from base64 import b64encode
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, ClassVar
 
 import lmdb
 import pytest
@@ -407,6 +407,39 @@ def test_threads_that_mix_both_ways_in_do_not_wait_for_ever(tmp_path):
         assert [f.result(timeout=30) for f in bulks] == [40] * 4
         assert all(isinstance(f.result(timeout=30), Receipt) for f in singles)
         assert ledger.log.head.envelopes == 260
+
+
+def test_a_long_list_is_written_as_it_is_judged_in_full_blocks(tmp_path):
+    class Watching(Files):
+        held: ClassVar[list[int]] = []
+
+        def sync(self, fd):
+            if log is not None:
+                self.held.append(len(log._arrivals))
+            super().sync(fd)
+
+    log = None
+    with opened(tmp_path, files=Watching(), limits=Limits(block_envelopes=100)) as ledger:
+        log = ledger.log
+        outcomes = log.submit_many(observed(i).raw for i in range(750))
+        assert [(r.height, r.index) for r in outcomes] == [(i // 100, i % 100) for i in range(750)]
+    assert Watching.held[0] > 0  # some were durable before the last were looked at
+
+
+def test_where_judging_a_list_breaks_off_what_was_placed_stands_and_the_rest_is_not_taken_later(
+    tmp_path, monkeypatch
+):
+    with opened(tmp_path) as ledger:
+        log = ledger.log
+        monkeypatch.setattr("ropewalk.ledger.log.BATCH_MAX", 10)
+        gate = iter([frozenset({"1.0"})])  # open for the first ten only
+        monkeypatch.setattr(log, "_minors", lambda: next(gate))
+        with pytest.raises(StopIteration):
+            log.submit_many(observed(i).raw for i in range(30))
+        assert log.head.envelopes == 10
+        monkeypatch.undo()
+        assert log.submit(observed(99).raw).height == 1
+        assert log.head.envelopes == 11
 
 
 def test_a_chain_that_differs_from_its_ancestors_is_refused(tmp_path):
