@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.cli.conftest import Ropewalk, ropewalk  # noqa: F401 - a fixture
+from tests.unit.cli.conftest import Ropewalk, living_in, move_in, ropewalk  # noqa: F401 - a fixture
 
 from ropewalk.cli import gossip_net
 from ropewalk.gossip.log import Log
@@ -69,10 +69,17 @@ class Processes:
             process.stdout.close()
 
 
-@pytest.fixture
-def beside(tmp_path: Path, ropewalk: Ropewalk) -> Iterator[Processes]:  # noqa: F811
+@pytest.fixture(scope="module")
+def two_repositories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two_repositories")
     for name in ("one.git", "two.git"):
-        assert ropewalk("init", name).code == 0
+        assert living_in(folder)("init", name).code == 0
+    return folder
+
+
+@pytest.fixture
+def beside(tmp_path: Path, two_repositories: Path) -> Iterator[Processes]:
+    move_in(two_repositories, tmp_path)
     found = Processes(tmp_path)
     yield found
     found.close()

@@ -12,24 +12,35 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.unit.cli.conftest import living_in, move_in
 
 from ropewalk.cli.manners import refusal_of, tell
 from ropewalk.errors import NotFound, Unavailable
 
 
-@pytest.fixture
-def ledger(ropewalk, tmp_path):
-    """A repository with one envelope in the channel `audit`; answers with its id."""
+@pytest.fixture(scope="module")
+def one_envelope(tmp_path_factory):
+    """A folder with a repository with one envelope in the channel `audit`, and the envelope's id."""
+    folder = tmp_path_factory.mktemp("one_envelope")
+    ropewalk = living_in(folder)
     ropewalk("init", "log.git")
     ropewalk("key", "new", "ada")
-    (tmp_path / "body.json").write_text('{"n":1}')
+    (folder / "body.json").write_text('{"n":1}')
     repo = ("--repo", "log.git")
     made = ("--domain", "ops", "--class", "Observation", "--type", "disk.full", "--payload", "body.json")
     envelope = ropewalk(*repo, "ledger", "envelope", "--channel", "audit", *made, "--key", "ada")
     answer = ropewalk(
         *repo, "ledger", "append", "--channel", "audit", "--file", "-", "--json", stdin=envelope.out
     )
-    return answer.json["envelope_id"]
+    return folder, answer.json["envelope_id"]
+
+
+@pytest.fixture
+def ledger(one_envelope, tmp_path):
+    """The repository, in a folder of its own; answers with the envelope's id."""
+    folder, envelope_id = one_envelope
+    move_in(folder, tmp_path)
+    return envelope_id
 
 
 def test_of_two_files_the_wrong_one_is_named(ropewalk, ledger, tmp_path):
@@ -216,8 +227,9 @@ def test_a_current_directory_that_was_removed_is_told_of(tmp_path, arguments):
 def test_programs_are_told_of_a_current_directory_that_was_removed(tmp_path):
     script = """
 import os, ropewalk
+acts = (ropewalk.open, lambda: ropewalk.open("x"), lambda: ropewalk.init("x"))  # loaded: Python 3.13.0 cannot from nowhere
 os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")
-for act in (ropewalk.open, lambda: ropewalk.open("x"), lambda: ropewalk.init("x")):
+for act in acts:
     try:
         act()
     except ropewalk.RopewalkError as error:
