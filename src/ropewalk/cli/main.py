@@ -48,6 +48,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "verify",
         "Verify a repository, a proof, a bundle or a checkpoint, offline.",
     ),
+    "stream": ("ropewalk.cli.stream", "stream", "What changes in a repository, told as it happens."),
     "gossip": ("ropewalk.cli.gossip", "gossip", "A signed log between peers, synced by comparing trees."),
     "pipeline": ("ropewalk.cli.pipeline", "pipeline", "Tables from logs, on Spark, every row proven."),
     "doctor": ("ropewalk.cli.doctor", "doctor", "Check the installation and the repository."),

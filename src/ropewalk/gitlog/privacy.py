@@ -26,6 +26,7 @@ __all__ = [
     "Sealer",
     "apply_policy",
     "is_private",
+    "keep_private",
     "parse_policy",
 ]
 
@@ -144,6 +145,26 @@ def is_private(policy: Policy, value: object) -> bool:
         for rule in policy.rules
         for path in _select(value, rule.parts)
     )
+
+
+def keep_private(policy: Policy, payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The payload as strangers may read it: what the rules call private is left out, pointers stay.
+
+    What we record went through the rules before; this is for what was there before them, or came from elsewhere.
+
+    >>> policy = parse_policy(b'{"privacy":{"rules":[{"select":"**.email","action":"pointerize"}]}}')
+    >>> keep_private(policy, {"user": {"email": "ada@example.test", "name": "Ada"}})
+    {'user': {'name': 'Ada'}}
+    """
+    if not is_private(policy, payload):
+        return payload
+    made: dict[str, Any] = deepcopy(dict(payload))
+    for rule in policy.rules:
+        for path in sorted(set(_select(made, rule.parts)), key=_order, reverse=True):
+            above = _at(made, path[:-1])
+            if above is not None and (rule.action == "redact" or not is_pointer(above[path[-1]])):
+                del above[path[-1]]
+    return made
 
 
 def _rule(at: int, fields: Mapping[str, Any], classes: Mapping[str, PrivacyClass]) -> Rule:

@@ -1,9 +1,44 @@
 """Streams (S2): what changes in a repository, told to whoever subscribed, as it happens.
 
-frames       what travels, both ways             patterns     which refs and topics a name stands for
-window       the frames kept for catching up     access       who may see what
+frames       what travels, both ways                  patterns     which refs and topics a name stands for
+window       the frames kept for catching up          access       who may see what
 connection   one subscriber, as the server has it     subscriber   one subscription, as the client has it
 
-Nothing here does I/O: text comes in, text goes out, and time is an argument. `node.streams` serves it, and
-`node.following` is the client that programs use.
+Nothing here does I/O: text comes in, text goes out, and time is an argument. `follow` and `Following` are the client
+for programs, `serve` the server; both live in `node`.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ropewalk.stream.connection import Limits
+from ropewalk.stream.frames import BusEvent, ErrorFrame, RefUpdate
+from ropewalk.stream.subscriber import Lost
+from ropewalk.stream.window import Bounds
+
+if TYPE_CHECKING:
+    from ropewalk.node.following import Following, follow
+    from ropewalk.node.streams import RepositoryStream as serve
+
+__all__ = ["Bounds", "BusEvent", "ErrorFrame", "Following", "Limits", "Lost", "RefUpdate", "follow", "serve"]
+
+_LAZY = {
+    "Following": ("ropewalk.node.following", "Following"),
+    "follow": ("ropewalk.node.following", "follow"),
+    "serve": ("ropewalk.node.streams", "RepositoryStream"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # The engine does no I/O; its front door hands on to the composition behind it, on first use only (PEP 562).
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    module, attribute = _LAZY[name]
+    return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

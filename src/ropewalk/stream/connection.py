@@ -41,6 +41,7 @@ CONTROL_MAX: Final = 256  # errors and pongs nobody takes
 DENIED_MAX: Final = 1_000  # names we remember having refused
 NAMES_MAX: Final = 4_096  # names whose verdict is remembered
 PINGS_MAX: Final = 8
+TAKE_CHARS_MAX: Final = 256 << 10  # what may lie between the window and a socket that does not drain
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +158,8 @@ class Connection:
     def take(self, now_ms: int, limit: int = 64) -> list[str]:
         """What to send now, in order: at most so many frames, and what we have to say of ourselves.
 
-        Nothing: wait for the window to grow, for the client to speak, or until `due_ms`. If `closing` is set
-        afterwards, close the socket that way once these are sent.
+        Nothing: wait until `has_more`, until the client speaks, or until `due_ms`. If `closing` is set afterwards,
+        close the socket that way once these are sent.
         """
         if self.closing is None:
             self._beat(now_ms)
@@ -169,9 +170,15 @@ class Connection:
         return texts
 
     @property
-    def behind(self) -> int:
-        """How many frames of the window it has not looked at."""
-        return 0 if self.closing is not None else self.window.seq - self.cursor
+    def has_more(self) -> bool:
+        """Whether a frame it wants is there, sent as soon as there is credit for it."""
+        if self.closing is not None:
+            return False
+        while self.cursor < self.window.seq:
+            if self._wants(self.window[self.cursor + 1]):
+                return True
+            self.cursor += 1
+        return False
 
     @property
     def due_ms(self) -> int:
@@ -191,14 +198,10 @@ class Connection:
             self.cursor = kept.seq
 
     def _frames(self, texts: list[str], now_ms: int, limit: int) -> None:
-        window, newest = self.window, self.window.seq
-        while self.cursor < newest:
-            kept = window[self.cursor + 1]
-            if not self._wants(kept):
-                self.cursor = kept.seq
-                continue
-            if not self.credit or not limit:
-                return
+        size = 0
+        while self.has_more and self.credit and limit and size < TAKE_CHARS_MAX:
+            kept = self.window[self.cursor + 1]
+            size += len(kept.text)
             limit -= 1
             self.credit -= 1
             self.cursor = self.sent_seq = kept.seq

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from ropewalk.errors import Invalid, TooLarge
 from ropewalk.kernel import jcs, schema
+from ropewalk.stream.patterns import Kind
 
 __all__ = [
     "CLIENT_FRAME_BYTES_MAX",
@@ -86,6 +87,7 @@ class Ack:
 class RefUpdate:
     """A ref moved, appeared (`old` is None) or went away (`new` is None)."""
 
+    subject: ClassVar[Kind] = "ref"
     ref: str
     old: str | None
     new: str | None
@@ -105,6 +107,7 @@ class RefUpdate:
 class BusEvent:
     """A message of a topic. `about` holds what the frame says beside it: ulid, type, content_id, commit."""
 
+    subject: ClassVar[Kind] = "topic"
     topic: str
     payload: Mapping[str, Any]
     seq: int = 0

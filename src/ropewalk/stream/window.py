@@ -94,8 +94,7 @@ class Window:
         return self._keep(relayed(frame, self.seq + 1), now_ms)
 
     def _keep(self, frame: RefUpdate | BusEvent, now_ms: int) -> Kept:
-        kind: Kind = "ref" if isinstance(frame, RefUpdate) else "topic"
-        kept = Kept(frame.seq, kind, frame.name, encode(frame), now_ms, frame.seq_origin)
+        kept = Kept(frame.seq, frame.subject, frame.name, encode(frame), now_ms, frame.seq_origin)
         self.prune(now_ms, room=len(kept.text))
         self.seq = kept.seq
         self._kept.append(kept)

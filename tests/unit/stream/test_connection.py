@@ -26,8 +26,8 @@ def opened(window: Window, **options: Any) -> Connection:
     return connection
 
 
-def said(connection: Connection, now_ms: int = 0, limit: int = 10_000) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in connection.take(now_ms, limit)]
+def said(connection: Connection, now_ms: int = 0) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in connection.take(now_ms, 10_000)]
 
 
 def kinds(frames: list[dict[str, Any]]) -> list[str]:
@@ -70,7 +70,7 @@ def test_nothing_comes_before_something_is_asked_for(window):
     connection = opened(window)
     move(window)
     assert said(connection) == []
-    assert connection.behind == 0
+    assert not connection.has_more
 
 
 def test_a_ref_and_a_topic_come_as_they_happen(window):
@@ -388,7 +388,7 @@ def test_a_pong_says_that_all_before_the_ping_was_taken():
     subscribe(connection, "refs/gatos/**")
     flood(window, 2_500)
     got = seqs(said(connection))
-    while connection.behind:
+    while connection.has_more:
         connection.receive(encode(Pong()), 0)
         got += seqs(said(connection))
     assert got == list(range(1, 2_501))

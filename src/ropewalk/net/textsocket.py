@@ -1,0 +1,185 @@
+"""WebSockets that carry texts: one path, a check of who asks, and everything else answered as HTTP should be."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from http import HTTPStatus
+from socket import gaierror
+
+import websockets.asyncio.client as client
+import websockets.asyncio.server as server
+from websockets.asyncio.connection import Connection
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.http11 import Request, Response
+
+from ropewalk.errors import Denied, NotFound, Unavailable, Usage
+
+__all__ = ["TextListening", "TextSocket", "connect_text", "serve_text"]
+
+RECEIVED_WAITING_MAX = 16  # messages received and not yet read, before the sender is held up
+GOODBYE_S = 2.0
+_journal = logging.getLogger("ropewalk.net")
+_journal.addHandler(logging.NullHandler())
+
+
+class TextSocket:
+    """One WebSocket. A message is a text, or bytes if the other side sent a binary one."""
+
+    def __init__(self, socket: Connection, name: str) -> None:
+        self._socket = socket
+        self.name = name
+
+    async def receive(self) -> str | bytes | None:
+        """The next message, None once the connection is closed."""
+        try:
+            return await self._socket.recv()
+        except ConnectionClosed:
+            return None
+
+    async def send(self, texts: Iterable[str]) -> bool:
+        """Send messages in order; False if the connection is closed. Waits while the other side reads nothing."""
+        try:
+            for text in texts:
+                await self._socket.send(text)
+        except ConnectionClosed:
+            return False
+        return True
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """Say goodbye, and wait a moment for the answer."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._socket.close(code, reason), GOODBYE_S * 2)
+
+    def abort(self) -> None:
+        """Drop the connection without a word."""
+        self._socket.transport.abort()
+
+    @property
+    def ended(self) -> str:
+        """How the other side closed the connection, in words."""
+        code, reason = self._socket.close_code, self._socket.close_reason
+        return f"{code} {reason}".strip() if code is not None else "open"
+
+    @property
+    def close_code(self) -> int | None:
+        """The code of the close; None while it is open."""
+        return self._socket.close_code
+
+
+class TextListening:
+    """A port that takes WebSockets at one path."""
+
+    def __init__(self, found: server.Server) -> None:
+        self._server = found
+        self.port: int = next(iter(found.sockets)).getsockname()[1]
+
+    async def close(self) -> None:
+        """Take no more; whoever is connected is told that we go away."""
+        self._server.close(code=1001, reason="the server is stopping")
+        await self._server.wait_closed()
+
+
+async def serve_text(
+    accept: Callable[[TextSocket], Awaitable[None]],
+    host: str,
+    port: int,
+    *,
+    path: str,
+    message_bytes_max: int,
+    connections_max: int,
+    token: str | None = None,
+    origins: Sequence[str] = (),
+) -> TextListening:
+    """Listen; `accept` owns each socket until it returns.
+
+    A browser says which page asks (Origin); pages that are not listed are refused, or any web page could read what
+    only this machine may. With a token, everybody has to show it.
+    """
+
+    def judge(connection: server.ServerConnection, request: Request) -> Response | None:
+        if request.path.partition("?")[0] != path:
+            return connection.respond(HTTPStatus.NOT_FOUND, f"The stream is at {path}\n")
+        origin = request.headers.get("Origin")
+        if origin is not None and origin not in origins:
+            return connection.respond(HTTPStatus.FORBIDDEN, "Pages of this origin may not connect\n")
+        if token is not None and not _shows(request, token):
+            refusal = connection.respond(HTTPStatus.UNAUTHORIZED, "Authorization: Bearer TOKEN is needed\n")
+            refusal.headers["WWW-Authenticate"] = "Bearer"
+            return refusal
+        if len(connection.server.connections) >= connections_max:
+            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "Too many are connected\n")
+        return None
+
+    async def handle(socket: server.ServerConnection) -> None:
+        peer = socket.remote_address
+        await accept(TextSocket(socket, f"{peer[0]}:{peer[1]}" if peer else "?"))
+
+    try:
+        found = await server.serve(
+            handle,
+            host,
+            port,
+            process_request=judge,
+            compression=None,
+            open_timeout=10,
+            close_timeout=GOODBYE_S,
+            ping_interval=None,  # the frames have pings of their own
+            max_size=message_bytes_max,
+            max_queue=RECEIVED_WAITING_MAX,
+            server_header=None,
+            logger=_journal,
+        )
+    except OSError as error:
+        raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    return TextListening(found)
+
+
+def _shows(request: Request, token: str) -> bool:
+    shown = request.headers.get_all("Authorization")
+    return len(shown) == 1 and hmac.compare_digest(shown[0].encode(), f"Bearer {token}".encode())
+
+
+async def connect_text(
+    url: str, *, timeout_s: float, message_bytes_max: int, token: str | None = None
+) -> TextSocket:
+    """Connect; an error says whether nobody is there, we may not, or the address is wrong."""
+    try:
+        socket = await client.connect(
+            url,
+            additional_headers={"Authorization": f"Bearer {token}"} if token is not None else None,
+            compression=None,
+            open_timeout=timeout_s,
+            close_timeout=GOODBYE_S,
+            ping_interval=None,
+            max_size=message_bytes_max,
+            max_queue=RECEIVED_WAITING_MAX,
+            proxy=None,
+            logger=_journal,
+        )
+    except (InvalidURI, ValueError) as error:  # ValueError: a port that is no number, or no port
+        raise Usage(f"{url} is no WebSocket address", advice="Write ws://HOST:PORT.") from error
+    except TimeoutError as error:
+        raise Unavailable(f"{url} does not answer within {timeout_s:g} s") from error
+    except InvalidStatus as error:
+        raise _refused(url, error.response.status_code) from error
+    except InvalidHandshake as error:
+        raise Unavailable(f"{url} is no WebSocket: {error}") from error
+    except gaierror as error:
+        raise Unavailable(f"{url}: {error.strerror}", advice="Check the name of the host.") from error
+    except (OSError, EOFError) as error:
+        raise Unavailable(f"{url}: {getattr(error, 'strerror', None) or error}") from error
+    return TextSocket(socket, url)
+
+
+def _refused(url: str, status: int) -> Denied | NotFound | Unavailable:
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return Denied(
+            f"{url} wants a token that it knows", advice="Give the token of the server with --token-file."
+        )
+    if status == HTTPStatus.NOT_FOUND:
+        return NotFound(f"nothing is streamed at {url}", name=url, advice="Check the path of the address.")
+    return Unavailable(f"{url} answers {status}, not as a WebSocket")

@@ -1,0 +1,110 @@
+"""A repository as a stream: refs that move and messages that are published, by this process or any other, as frames.
+
+One watcher looks every so often, however many are connected. Of a topic every message comes, in order, also when its
+head jumped over many of them between two looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from types import TracebackType
+from typing import Any
+
+from ropewalk.errors import SPELLINGS, RopewalkError
+from ropewalk.node.frames import in_thread
+from ropewalk.node.repository import Repository
+from ropewalk.node.streamserver import Clock, StreamServer
+from ropewalk.node.streamsource import StreamSource
+from ropewalk.stream.frames import ErrorFrame
+from ropewalk.stream.window import BOUNDS, Bounds, Window
+
+__all__ = ["RepositoryStream"]
+
+LOOK_S = 0.2  # how often we look for what other processes have done
+RETRY_S = 2.0  # how often a topic that cannot be read is tried again
+
+_journal = logging.getLogger("ropewalk.stream")
+
+
+class RepositoryStream:
+    """Serves what changes in one repository. Use it as a context; options are those of `StreamServer`."""
+
+    def __init__(
+        self, log: Repository, *, bounds: Bounds = BOUNDS, look_s: float = LOOK_S, **options: Any
+    ) -> None:
+        clock = Clock()
+        self.window = Window(log.new_ulid(), clock.now_us(), bounds)
+        self.server = StreamServer(self.window, clock=clock, **options)
+        self._log = log
+        self._look_s = look_s
+        self._look_now = asyncio.Event()
+        self._watcher: asyncio.Task[None] | None = None
+        self._troubles: dict[str, str] = {}  # by topic: what its readers were told
+
+    @property
+    def url(self) -> str:
+        """Where clients connect to."""
+        return self.server.url
+
+    async def __aenter__(self) -> RepositoryStream:
+        self._loop = asyncio.get_running_loop()
+        source = await in_thread(StreamSource, self._log)
+        self.server.access = await in_thread(source.access)
+        await self.server.__aenter__()
+        self._watcher = asyncio.create_task(self._watch(source))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._watcher is not None
+        self._watcher.cancel()
+        await asyncio.gather(self._watcher, return_exceptions=True)
+        await self.server.__aexit__(kind, error, trace)
+
+    def look(self) -> None:
+        """Look now, for something was appended. Any thread may say so; if nobody does, it is seen a little later."""
+        self._loop.call_soon_threadsafe(self._look_now.set)
+
+    async def _watch(self, source: StreamSource) -> None:
+        retry_at = 0.0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._look_s):
+                    await self._look_now.wait()
+            self._look_now.clear()
+            again = self._loop.time() >= retry_at
+            if again:
+                retry_at = self._loop.time() + RETRY_S
+            try:
+                await self._look(source, again)
+            except (RopewalkError, OSError) as error:  # a folder nobody can read, a full disk: next time
+                _journal.warning("looking at %s: %s", self._log.store.place.git_dir, error)
+
+    async def _look(self, source: StreamSource, again: bool) -> None:
+        access = await in_thread(source.access)
+        if access != self.server.access:
+            self.server.set_access(access)
+        await self.server.publish(await in_thread(source.look))
+        for topic in sorted(source.behind):
+            if again or topic not in self._troubles:
+                await self._pass_on(source, topic)
+
+    async def _pass_on(self, source: StreamSource, topic: str) -> None:
+        """Publish what is new in a topic, a chunk at a time. Trouble with it is told to its readers, once."""
+        if not self.server.access.sees("topic", topic):
+            self.server.withhold("topic", topic)
+            return source.pass_over(topic)
+        try:
+            while frames := await in_thread(source.take, topic):
+                await self.server.publish(frames)
+            self._troubles.pop(topic, None)
+        except RopewalkError as error:
+            if self._troubles.get(topic) != error.detail:
+                self._troubles[topic] = error.detail
+                _journal.warning("%s: %s: %s", topic, error.code, error.detail)
+                code = SPELLINGS[error.code].stream
+                self.server.warn(ErrorFrame(code, error.detail, topic=topic))
+        return None

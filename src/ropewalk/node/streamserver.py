@@ -1,0 +1,245 @@
+"""A window served to subscribers over WebSockets; a repository fills it, or an upstream.
+
+One task a connection writes, and one reads. What is published is kept once, in the window; the tasks take from there
+what their client has credit for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+
+from ropewalk.net.textsocket import TextListening, TextSocket, serve_text
+from ropewalk.stream.access import EVERYBODY, Access
+from ropewalk.stream.connection import LIMITS, Connection, Limits
+from ropewalk.stream.frames import CLIENT_FRAME_BYTES_MAX, Data, ErrorFrame
+from ropewalk.stream.patterns import Kind
+from ropewalk.stream.window import Window
+
+__all__ = ["CONNECTIONS_MAX", "STREAM_PATH", "Clock", "StreamServer"]
+
+STREAM_PATH = "/api/v1/stream"  # S2 §1
+CONNECTIONS_MAX = 4_096
+PATIENCE_S = 2.0  # how long a burst waits for one reader to catch up
+SLICE_S = 0.1  # counted at a time: if it was this process that stood still, no reader is to blame
+STUCK_S = (
+    40.0  # how long a socket may take none of what it was given: a ping's period, and the time to answer
+)
+
+_journal = logging.getLogger("ropewalk.stream")
+_journal.addHandler(logging.NullHandler())
+
+
+class Clock:
+    """Milliseconds of the day that never jump: the wall clock's at the start, the steady clock's since."""
+
+    def __init__(self) -> None:
+        self._start_ns = time.time_ns() - time.monotonic_ns()
+
+    def now_ms(self) -> int:
+        """The time."""
+        return (self._start_ns + time.monotonic_ns()) // 1_000_000
+
+    def now_us(self) -> int:
+        """The time, finer. A stream's numbers begin here: no earlier run can have come so far."""
+        return (self._start_ns + time.monotonic_ns()) // 1_000
+
+
+class _Link:
+    """One client: its socket, its connection, and a way to wake whoever writes."""
+
+    def __init__(self, socket: TextSocket, connection: Connection) -> None:
+        self.socket = socket
+        self.connection = connection
+        self.wake = asyncio.Event()
+        self.patience_s = PATIENCE_S
+
+
+class StreamServer:
+    """Takes subscribers of one window. Use it as a context."""
+
+    def __init__(
+        self,
+        window: Window,
+        *,
+        clock: Clock,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        limits: Limits = LIMITS,
+        access: Access = EVERYBODY,
+        token: str | None = None,
+        origins: Sequence[str] = (),
+        connections_max: int = CONNECTIONS_MAX,
+        connection: Callable[[], Connection] | None = None,
+    ) -> None:
+        self.window = window
+        self.host = host
+        self.port = port
+        self.access = access
+        self._clock = clock
+        self._limits = limits
+        self._token = token
+        self._origins = origins
+        self._connections_max = connections_max
+        self._connection = connection or self._open
+        self._links: set[_Link] = set()
+        self._listening: TextListening | None = None
+        self._taken = asyncio.Event()
+        self._fresh_frames = 0  # published since the readers were given time
+        self._fresh_chars = 0
+
+    @property
+    def url(self) -> str:
+        """Where clients connect to."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"ws://{host}:{self.port}{STREAM_PATH}"
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Those who are connected."""
+        return [link.connection for link in self._links]
+
+    async def __aenter__(self) -> StreamServer:
+        self._listening = await serve_text(
+            self._accept,
+            self.host,
+            self.port,
+            path=STREAM_PATH,
+            message_bytes_max=CLIENT_FRAME_BYTES_MAX,
+            connections_max=self._connections_max,
+            token=self._token,
+            origins=self._origins,
+        )
+        self.port = self._listening.port
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._listening is not None
+        await self._listening.close()
+
+    # What is published
+
+    async def publish(self, frames: Iterable[Data]) -> None:
+        """Give frames to everybody who asked for such, or withhold them; then let the readers take them.
+
+        However many there are, nobody is dropped for being slower than we are: after every quarter of the window
+        the readers get time. One that does not catch up within `PATIENCE_S` holds nobody up any longer.
+        """
+        for frame in frames:
+            self._put(frame)
+            if self._room_is_short():
+                await self._settle()
+        self.wake()
+
+    def warn(self, error: ErrorFrame) -> None:
+        """Tell the readers of a topic that something is wrong with it."""
+        for link in self._links:
+            link.connection.warn(error)
+            link.wake.set()
+
+    def withhold(self, kind: Kind, name: str) -> None:
+        """Something happened that may not be seen; whoever asked for such learns that, once."""
+        for link in self._links:
+            link.connection.withhold(kind, name)
+            link.wake.set()
+
+    def set_access(self, access: Access) -> None:
+        """Other rules hold from now on."""
+        self.access = access
+        for link in self._links:
+            link.connection.set_access(access)
+
+    def wake(self) -> None:
+        """The window has grown; whoever wants of it is woken."""
+        for link in self._links:
+            if link.connection.has_more or link.connection.closing is not None:
+                link.wake.set()
+
+    def _put(self, frame: Data) -> None:
+        if self.access.sees(frame.subject, frame.name):
+            kept = self.window.publish(frame, self._clock.now_ms())
+            self._fresh_frames += 1
+            self._fresh_chars += len(kept.text)
+        else:
+            self.withhold(frame.subject, frame.name)
+
+    def _room_is_short(self) -> bool:
+        """Whether so much was published that readers must take some of it before there is more."""
+        bounds = self.window.bounds
+        return self._fresh_frames * 4 >= bounds.frames_max or self._fresh_chars * 4 >= bounds.bytes_max
+
+    async def _settle(self) -> None:
+        """Wait until the readers have caught up, as long as each of them has patience left."""
+        loop = asyncio.get_running_loop()
+        self.wake()
+        while True:
+            behind = {link for link in self._links if link.connection.has_more}
+            for link in self._links - behind:
+                link.patience_s = PATIENCE_S
+            wait_s = max((link.patience_s for link in behind), default=0.0)
+            if wait_s <= 0:
+                break
+            start = loop.time()
+            self._taken.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(SLICE_S, wait_s)):
+                    await self._taken.wait()
+            waited_s = min(SLICE_S, loop.time() - start)
+            for link in behind:
+                link.patience_s -= waited_s
+        self._fresh_frames = self._fresh_chars = 0
+
+    # Who is connected
+
+    def _open(self) -> Connection:
+        return Connection(self.window, now_ms=self._clock.now_ms(), limits=self._limits, access=self.access)
+
+    async def _accept(self, socket: TextSocket) -> None:
+        link = _Link(socket, self._connection())
+        self._links.add(link)
+        _journal.info("%s: connected, %d now", socket.name, len(self._links))
+        reading = asyncio.create_task(self._read(link))
+        try:
+            await self._write(link, reading)
+        finally:
+            reading.cancel()
+            link.connection.leave()
+            self._links.discard(link)
+            self._taken.set()
+            await asyncio.gather(reading, return_exceptions=True)
+            _journal.info("%s: left (%s), %d now", socket.name, socket.ended, len(self._links))
+
+    async def _read(self, link: _Link) -> None:
+        while (message := await link.socket.receive()) is not None:
+            link.connection.receive(message, self._clock.now_ms())
+            link.wake.set()
+
+    async def _write(self, link: _Link, reading: asyncio.Task[None]) -> None:
+        connection = link.connection
+        reading.add_done_callback(lambda _: link.wake.set())
+        while not reading.done():
+            link.wake.clear()
+            texts = connection.take(self._clock.now_ms())
+            if texts:
+                try:
+                    async with asyncio.timeout(STUCK_S):
+                        if not await link.socket.send(texts):
+                            return None
+                except TimeoutError:
+                    _journal.info("%s: takes nothing; dropped", link.socket.name)
+                    return link.socket.abort()
+                self._taken.set()
+                await asyncio.sleep(0)  # a socket that takes everything must not keep the others waiting
+            if connection.closing is not None:
+                return await link.socket.close(connection.closing.code, connection.closing.reason)
+            if not (texts and connection.has_more):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout((connection.due_ms - self._clock.now_ms()) / 1000):
+                        await link.wake.wait()
+        return None

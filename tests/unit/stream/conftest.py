@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ropewalk
+from ropewalk.gitlog.layout import MESSAGES
+from ropewalk.node.repository import Repository
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Repository]:
+    with ropewalk.init(tmp_path / "log.git") as opened:
+        yield opened
+
+
+def publish(log: Repository, topic: str, *payloads: dict[str, Any]) -> None:
+    from ropewalk.gitlog.envelope import Draft
+
+    drafts = [Draft({"type": "test.made", "payload": payload}) for payload in payloads]
+    for outcome in log.append_all(topic, drafts, layout=MESSAGES):
+        assert not isinstance(outcome, Exception), outcome
+
+
+async def until(holds: Callable[[], bool], limit_s: float = 60) -> None:
+    end = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < end, "did not come together"
+        await asyncio.sleep(0.01)

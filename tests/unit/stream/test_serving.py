@@ -1,0 +1,587 @@
+"""Streams on real sockets of this machine: what happens in a repository reaches who asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import websockets.asyncio.client as client
+from tests.unit.stream.conftest import publish, until
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+import ropewalk
+from ropewalk.errors import Denied, Invalid, InvalidName, NotFound, Unavailable
+from ropewalk.gitlog.layout import MESSAGES
+from ropewalk.kernel import schema
+from ropewalk.node.following import Following, follow
+from ropewalk.node.repository import Repository
+from ropewalk.node.streams import RepositoryStream
+from ropewalk.stream.connection import Limits
+from ropewalk.stream.frames import BusEvent, ErrorFrame, RefUpdate
+from ropewalk.stream.subscriber import Lost
+from ropewalk.stream.window import Bounds
+
+LIMIT_S = 60
+
+
+def running(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(120):
+            await test()
+
+    asyncio.run(bounded())
+
+
+async def told(socket: client.ClientConnection) -> dict[str, Any]:
+    """The next frame; whatever it is, it fits the schema."""
+    async with asyncio.timeout(LIMIT_S):
+        frame: dict[str, Any] = json.loads(await socket.recv())
+    schema.validate("api/stream_frame", frame)
+    return frame
+
+
+async def told_of(socket: client.ClientConnection, kind: str) -> dict[str, Any]:
+    while (frame := await told(socket))["kind"] != kind:
+        if frame["kind"] == "ping":
+            await socket.send('{"kind":"pong"}')
+    return frame
+
+
+async def closed(socket: client.ClientConnection) -> tuple[int | None, str | None]:
+    async with asyncio.timeout(LIMIT_S):
+        await socket.wait_closed()
+    return socket.close_code, socket.close_reason
+
+
+def test_a_message_and_its_ref_reach_a_plain_websocket_client(log):
+    async def run() -> None:
+        async with RepositoryStream(log) as stream, client.connect(stream.url) as socket:
+            ack = await told(socket)
+            assert ack["kind"] == "ack"
+            await socket.send('{"op":"sub","refs":["refs/gatos/messages/**"],"topics":["gatos.jobs.*"]}')
+            await socket.send('{"kind":"ping"}')
+            assert await told(socket) == {"kind": "pong"}  # so the sub was taken
+            publish(log, "jobs/pending", {"id": 7})
+            stream.look()
+            update, event = await told(socket), await told(socket)
+            (stored,) = log.read("jobs/pending", layout=MESSAGES).events
+            assert (update["kind"], update["ref"]) == ("ref.update", "refs/gatos/messages/jobs/pending/head")
+            assert (update["old"], update["new"]) == (None, stored.commit)
+            assert (event["kind"], event["topic"], event["payload"]) == (
+                "bus.event",
+                "jobs/pending",
+                {"id": 7},
+            )
+            assert (event["ulid"], event["type"], event["commit"], event["content_id"]) == (
+                stored.ulid,
+                "test.made",
+                stored.commit,
+                stored.content_id,
+            )
+            assert ack["seq"] < update["seq"] < event["seq"]
+
+    running(run)
+
+
+def test_every_message_comes_in_order_though_the_head_jumps(log):
+    async def run() -> None:
+        async with (
+            RepositoryStream(log, look_s=0.01) as stream,
+            Following(stream.url, topics=["jobs"]) as frames,
+        ):
+            for batch in range(8):
+                publish(log, "jobs", *({"n": batch * 400 + each} for each in range(400)))
+            got = [frame async for frame in _first(frames, 3_200)]
+            assert [frame.payload["n"] for frame in got] == list(range(3_200))
+            seqs = [frame.seq for frame in got]
+            assert seqs == sorted(set(seqs))
+
+    running(run)
+
+
+async def _first(frames: Following, count: int) -> Any:
+    for _ in range(count):
+        async with asyncio.timeout(LIMIT_S):
+            item = await anext(frames)
+        assert isinstance(item, RefUpdate | BusEvent), item
+        yield item
+
+
+def test_what_another_process_appends_is_seen_and_what_was_there_before_is_not(log, tmp_path):
+    publish(log, "jobs", {"n": "old"})
+
+    async def run() -> None:
+        async with RepositoryStream(log) as stream, Following(stream.url, topics=["**"]) as frames:
+            with ropewalk.open(tmp_path / "log.git") as other:
+                publish(other, "jobs", {"n": 1}, {"n": 2})
+                publish(other, "fresh/topic", {"n": 3})
+            got = [frame async for frame in _first(frames, 3)]
+            assert {(frame.topic, frame.payload["n"]) for frame in got} == {
+                ("jobs", 1),
+                ("jobs", 2),
+                ("fresh/topic", 3),
+            }
+
+    running(run)
+
+
+def test_refs_of_every_kind_below_refs_gatos_are_told_also_packed_and_removed(log):
+    async def run() -> None:
+        async with RepositoryStream(log) as stream, Following(stream.url, refs=["refs/gatos/**"]) as frames:
+            receipt = log.append("deploy", {"type": "t", "payload": {}})
+            (head,) = [frame async for frame in _first(frames, 1)]
+            assert (head.ref, head.old, head.new) == (
+                "refs/gatos/shiplog/deploy/head",
+                None,
+                receipt.commit,
+            )
+            log.store.move_head("refs/gatos/state/public/ui", None, receipt.commit)
+            (state,) = [frame async for frame in _first(frames, 1)]
+            assert state.ref == "refs/gatos/state/public/ui"
+            await asyncio.to_thread(_git, log, "pack-refs", "--all")
+            log.store.drop_head("refs/gatos/state/public/ui", receipt.commit)
+            (gone,) = [frame async for frame in _first(frames, 1)]
+            assert (gone.ref, gone.old, gone.new) == ("refs/gatos/state/public/ui", receipt.commit, None)
+
+    running(run)
+
+
+def _git(log: Repository, *arguments: str) -> None:
+    import subprocess
+
+    subprocess.run(["git", "--git-dir", str(log.store.place.git_dir), *arguments], check=True)
+
+
+def test_a_client_comes_back_and_misses_nothing(log):
+    async def run() -> None:
+        async with RepositoryStream(log) as stream, Following(stream.url, topics=["jobs"]) as frames:
+            publish(log, "jobs", {"n": 1})
+            assert [frame.payload["n"] async for frame in _first(frames, 1)] == [1]
+            for n in range(2, 6):
+                for connection in stream.server.connections:
+                    connection.close(1001, "on purpose")
+                stream.server.wake()
+                publish(log, "jobs", {"n": n})
+                assert [frame.payload["n"] async for frame in _first(frames, 1)] == [n]
+
+    running(run)
+
+
+def test_a_new_run_of_the_server_is_told_apart_and_live_frames_follow(log):
+    async def run() -> None:
+        async with RepositoryStream(log) as first:
+            frames = Following(first.url, topics=["jobs"])
+            await frames.__aenter__()
+            publish(log, "jobs", {"n": 1})
+            assert [frame.payload["n"] async for frame in _first(frames, 1)] == [1]
+            port = first.server.port
+        publish(log, "jobs", {"n": "while nobody listened"})
+        async with RepositoryStream(log, port=port) as second:
+            async with asyncio.timeout(LIMIT_S):
+                lost = await anext(frames)
+            assert isinstance(lost, Lost)
+            assert lost.reason == "restarted"
+            assert frames.subscriber.stream == second.window.stream
+            publish(log, "jobs", {"n": 2})
+            assert [frame.payload["n"] async for frame in _first(frames, 1)] == [2]
+            await frames.__aexit__(None, None, None)
+
+    running(run)
+
+
+def test_a_plain_program_follows_without_asyncio(log):
+    started, stop = threading.Event(), threading.Event()
+    urls: list[str] = []
+
+    def serve() -> None:
+        async def run() -> None:
+            async with RepositoryStream(log) as stream:
+                urls.append(stream.url)
+                started.set()
+                await asyncio.to_thread(stop.wait)
+
+        asyncio.run(run())
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        assert started.wait(LIMIT_S)
+        with follow(urls[0], topics=["jobs"]) as frames:
+            publish(log, "jobs", *({"n": n} for n in range(1_500)))  # more than there is credit for at first
+            assert [next(frames).payload["n"] for _ in range(1_500)] == list(range(1_500))
+            assert frames.seq is not None
+    finally:
+        stop.set()
+        thread.join()
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("hello", "expected"),
+        ("[]", "object"),
+        ('{"op":"subscribe"}', "/op"),
+        ('{"op":"sub","op":"sub"}', "duplicate key"),
+        ('{"op":"sub","refs":["heads/x"]}', "begin with refs/"),
+        ('{"op":"sub","topics":["a..b"]}', "a part is empty"),
+        ('{"op":"sub","sinceSeq":-1}', "/sinceSeq"),
+        (json.dumps({"op": "sub", "refs": [f"refs/gatos/{n}" for n in range(21)]}), "21 ref patterns"),
+        (json.dumps({"op": "sub", "topics": [f"t{n}" for n in range(21)]}), "21 topic patterns"),
+        (b'{"op":"sub"}', "binary"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_bad_input_is_answered_with_a_reason_and_1008(log, message, reason):
+    async def run() -> None:
+        async with RepositoryStream(log) as stream, client.connect(stream.url) as socket:
+            await told(socket)
+            await socket.send(message)
+            error = await told(socket)
+            assert (error["kind"], error["code"]) == ("error", "INVALID_SUB")
+            assert reason in error["message"]
+            assert (await closed(socket))[0] == 1008
+
+    running(run)
+
+
+def test_a_huge_frame_closes_with_1009_and_harms_nobody(log):
+    async def run() -> None:
+        async with RepositoryStream(log) as stream, Following(stream.url, topics=["jobs"]) as frames:
+            async with client.connect(stream.url, max_size=None) as socket:
+                await told(socket)
+                await socket.send('{"op":"sub","topics":["' + "x" * (1 << 20) + '"]}')
+                assert (await closed(socket))[0] == 1009
+            publish(log, "jobs", {"n": 1})
+            assert [frame.payload["n"] async for frame in _first(frames, 1)] == [1]
+
+    running(run)
+
+
+def test_a_number_that_is_gone_or_never_was_is_expired_and_live_frames_come(log):
+    async def run() -> None:
+        async with RepositoryStream(log, bounds=Bounds(frames_max=5)) as stream:
+            publish(log, "jobs", *({"n": n} for n in range(20)))
+            await until(lambda: stream.window.seq == stream.window.base + 21)
+            for since in (stream.window.base + 3, stream.window.seq + 1_000, 3):
+                async with client.connect(stream.url) as socket:
+                    await told(socket)
+                    await socket.send(json.dumps({"op": "sub", "topics": ["jobs"], "sinceSeq": since}))
+                    error = await told(socket)
+                    assert (error["code"], error["missingSeq"]) == ("REPLAY_EXPIRED", since + 1)
+                    publish(log, "jobs", {"n": since})
+                    assert (await told(socket))["payload"] == {"n": since}
+
+    running(run)
+
+
+def test_other_paths_are_not_found(log):
+    async def run() -> None:
+        async with RepositoryStream(log) as stream:
+            for path in ("/", "/api/v1/streams", "/api/v1/stream/x"):
+                with pytest.raises(InvalidStatus) as refused:
+                    await client.connect(f"ws://127.0.0.1:{stream.server.port}{path}")
+                assert refused.value.response.status_code == 404
+            async with client.connect(stream.url + "?x=1"):
+                pass
+            with pytest.raises(NotFound):
+                async with Following(f"ws://127.0.0.1:{stream.server.port}/elsewhere", topics=["jobs"]):
+                    pass
+
+    running(run)
+
+
+def test_a_web_page_of_somebody_else_may_not_connect(log):
+    async def run() -> None:
+        async with RepositoryStream(log, origins=["https://ops.example"]) as stream:
+            for origin in ("https://evil.example", "null", "http://127.0.0.1"):
+                with pytest.raises(InvalidStatus) as refused:
+                    await client.connect(stream.url, origin=origin)
+                assert refused.value.response.status_code == 403
+            async with client.connect(stream.url, origin="https://ops.example") as socket:
+                assert (await told(socket))["kind"] == "ack"
+
+    running(run)
+
+
+def test_a_token_is_asked_of_everybody(log):
+    async def run() -> None:
+        async with RepositoryStream(log, token="right") as stream:
+            for token in (None, "wrong", ""):
+                with pytest.raises(Denied):
+                    async with Following(stream.url, topics=["jobs"], token=token):
+                        pass
+            async with Following(stream.url, topics=["jobs"], token="right") as frames:
+                publish(log, "jobs", {"n": 1})
+                assert [frame.payload["n"] async for frame in _first(frames, 1)] == [1]
+
+    running(run)
+
+
+def test_more_connections_than_allowed_are_turned_away(log):
+    async def run() -> None:
+        async with (
+            RepositoryStream(log, connections_max=2) as stream,
+            client.connect(stream.url) as one,
+            client.connect(stream.url) as two,
+        ):
+            await told(one)
+            await told(two)
+            with pytest.raises(InvalidStatus) as refused:
+                await client.connect(stream.url)
+            assert refused.value.response.status_code == 503
+
+    running(run)
+
+
+def test_a_client_says_what_is_wrong_with_what_it_was_given(log):
+    async def run() -> None:
+        with pytest.raises(InvalidName):
+            Following("ws://127.0.0.1:1", topics=["a..b"])
+        with pytest.raises(Invalid, match="nothing to follow"):
+            Following("ws://127.0.0.1:1")
+        with pytest.raises(Unavailable):
+            async with Following("ws://127.0.0.1:1", topics=["jobs"]):
+                pass
+        many = [f"t{n}" for n in range(21)]
+        async with RepositoryStream(log) as stream, Following(stream.url, topics=many) as frames:
+            with pytest.raises(Invalid, match="21 topic patterns"):
+                await anext(frames)
+
+    running(run)
+
+
+# What may be seen
+
+
+def policy(log: Repository, document: dict[str, Any]) -> None:
+    (log.store.place.home / "policy.json").write_text(json.dumps(document), encoding="utf-8")
+
+
+def errors(items: list[Any]) -> list[ErrorFrame]:
+    return [item for item in items if isinstance(item, ErrorFrame)]
+
+
+def test_what_the_policy_forbids_is_not_sent_and_the_reader_is_told_once(log):
+    policy(
+        log,
+        {
+            "stream": {
+                "topics": {"deny": ["payroll.**"]},
+                "refs": {"deny": ["refs/gatos/messages/payroll/**"]},
+            }
+        },
+    )
+
+    async def run() -> None:
+        async with (
+            RepositoryStream(log, look_s=0.01) as stream,
+            Following(stream.url, topics=["**"], refs=["refs/gatos/**"]) as frames,
+        ):
+            for n in range(3):
+                publish(log, "payroll/march", {"salary": n})
+                publish(log, "jobs", {"n": n})
+            items = []
+            while [type(item) for item in items].count(BusEvent) < 3 or len(errors(items)) < 2:
+                async with asyncio.timeout(LIMIT_S):
+                    items.append(await anext(frames))
+            publish(log, "jobs", {"n": 3})
+            while not isinstance(items[-1], BusEvent) or items[-1].payload["n"] < 3:
+                items.append(await anext(frames))
+            assert sorted((error.code, error.ref or error.topic) for error in errors(items)) == [
+                ("POLICY_DENIED", "**"),
+                ("POLICY_DENIED", "refs/gatos/**"),
+            ]
+            assert "payroll" not in repr(items)
+
+    running(run)
+
+
+def test_a_forbidden_name_is_refused_at_once_and_the_rest_goes_on(log):
+    policy(log, {"stream": {"topics": {"allow": ["jobs.**", "jobs"]}}})
+
+    async def run() -> None:
+        async with (
+            RepositoryStream(log) as stream,
+            Following(stream.url, topics=["payroll", "jobs"]) as frames,
+        ):
+            async with asyncio.timeout(LIMIT_S):
+                error = await anext(frames)
+            assert isinstance(error, ErrorFrame)
+            assert (error.code, error.topic) == ("POLICY_DENIED", "payroll")
+            publish(log, "payroll", {"salary": 1})
+            publish(log, "jobs", {"n": 1})
+            assert [frame.payload async for frame in _first(frames, 1)] == [{"n": 1}]
+
+    running(run)
+
+
+def test_private_members_recorded_before_the_rule_are_not_shown(log):
+    publish(log, "orders", {"id": 0})
+
+    async def run() -> None:
+        async with RepositoryStream(log) as stream, Following(stream.url, topics=["orders"]) as frames:
+            # Other software writes here too, and knows of no rule.
+            with ropewalk.open(log.store.place.git_dir) as other:
+                other.privacy.policy = lambda: None
+                policy(log, {"privacy": {"rules": [{"select": "**.email", "action": "pointerize"}]}})
+                publish(other, "orders", {"id": 1, "customer": {"email": "ada@example.test", "name": "Ada"}})
+            got = [frame.payload async for frame in _first(frames, 1)]
+            assert got == [{"id": 1, "customer": {"name": "Ada"}}]
+
+    running(run)
+
+
+@pytest.mark.parametrize("text", ["{", '{"stream": {"topics": {"deny": ["a..b"]}}}', '{"streams": {}}'])
+def test_rules_nobody_can_read_let_nothing_through(log, text):
+    (log.store.place.home / "policy.json").write_text(text, encoding="utf-8")
+
+    async def run() -> None:
+        async with RepositoryStream(log) as stream, Following(stream.url, refs=["refs/gatos/**"]) as frames:
+            log.store.move_head("refs/gatos/state/x", None, "0" * 39 + "1")
+            async with asyncio.timeout(LIMIT_S):
+                item = await anext(frames)
+            assert isinstance(item, ErrorFrame)
+            assert item.code == "POLICY_DENIED"
+
+    running(run)
+
+
+def test_a_rewritten_topic_is_told_to_its_readers_and_goes_on_once_accepted(log):
+    publish(log, "jobs", {"n": 0})
+    old = log.store.head("refs/gatos/messages/jobs/head")
+    assert old is not None
+
+    async def run() -> None:
+        async with RepositoryStream(log) as stream, Following(stream.url, topics=["jobs"]) as frames:
+            publish(log, "jobs", {"n": 1})
+            assert [frame.payload["n"] async for frame in _first(frames, 1)] == [1]
+            now = log.store.head("refs/gatos/messages/jobs/head")
+            log.store.move_head("refs/gatos/messages/jobs/head", now, old)
+            async with asyncio.timeout(LIMIT_S):
+                error = await anext(frames)
+            assert isinstance(error, ErrorFrame)
+            assert (error.code, error.topic) == ("HISTORY_REWRITTEN", "jobs")
+            with ropewalk.open(log.store.place.git_dir) as other:
+                await asyncio.to_thread(other.lines.accept, MESSAGES, "jobs", "test")
+                await asyncio.to_thread(publish, other, "jobs", {"n": 2})
+            items = []
+            while not items or not isinstance(items[-1], BusEvent):
+                async with asyncio.timeout(LIMIT_S):
+                    items.append(await anext(frames))
+            assert items[-1].payload == {"n": 2}
+
+    running(run)
+
+
+# Heartbeat and slow readers
+
+
+def test_pings_come_and_silence_ends_the_connection(log):
+    async def run() -> None:
+        limits = Limits(ping_ms=50, pong_ms=200)
+        async with RepositoryStream(log, limits=limits) as stream, client.connect(stream.url) as socket:
+            await told(socket)
+            for _ in range(3):
+                assert (await told(socket))["kind"] == "ping"
+                await socket.send('{"kind":"pong"}')
+            assert await closed(socket) == (1008, "pong timeout")
+
+    running(run)
+
+
+def test_a_client_of_ours_answers_pings_while_its_owner_does_something_else(log):
+    async def run() -> None:
+        limits = Limits(ping_ms=20, pong_ms=20_000)
+        async with RepositoryStream(log, limits=limits) as stream, Following(stream.url, topics=["jobs"]):
+            (connection,) = stream.server.connections
+            await until(lambda: connection._ping_due > stream.server._clock.now_ms())
+            answered = 0
+            last = None
+            while answered < 10:  # nobody asks for the next frame all the while
+                await until(lambda last=last: connection._heard_ms != last)
+                last = connection._heard_ms
+                answered += 1
+            assert connection.closing is None
+
+    running(run)
+
+
+def test_a_reader_that_takes_nothing_holds_nobody_up_and_is_told_what_it_missed(log):
+    async def run() -> None:
+        async with (
+            RepositoryStream(log, bounds=Bounds(frames_max=200), limits=Limits(outstanding_max=50)) as stream,
+            Following(stream.url, topics=["jobs"]) as brisk,
+            client.connect(stream.url) as slow,
+        ):
+            await told(slow)
+            await slow.send('{"op":"sub","topics":["jobs"]}')
+            await slow.send('{"op":"credit","credit":0}')  # it speaks for itself, and wants no more
+            await slow.send('{"kind":"ping"}')
+            assert await told(slow) == {"kind": "pong"}
+            publish(log, "jobs", *({"n": n} for n in range(1_000)))
+            got = [frame.payload["n"] async for frame in _first(brisk, 1_000)]
+            assert got == list(range(1_000))
+            seen = []
+            with pytest.raises(ConnectionClosed):
+                while True:
+                    seen.append(await told(slow))
+            events = [frame for frame in seen if frame["kind"] == "bus.event"]
+            assert [frame["payload"]["n"] for frame in events] == list(range(50))
+            assert events[-1]["credit"] == 0
+            assert (seen[-1]["code"], seen[-1]["missingSeq"]) == ("SLOW_READER", events[-1]["seq"] + 1)
+            assert (await closed(slow))[0] == 1008
+
+    running(run)
+
+
+def test_a_socket_nobody_reads_holds_a_bounded_amount(log):
+    async def run() -> None:
+        async with (
+            RepositoryStream(log, bounds=Bounds(bytes_max=4 << 20)) as stream,
+            client.connect(stream.url, max_queue=1) as deaf,
+            Following(stream.url, topics=["jobs"]) as brisk,
+        ):
+            await told(deaf)
+            await deaf.send('{"op":"sub","topics":["jobs"]}')
+            await until(lambda: any(each._subscriptions for each in stream.server.connections))
+            text = "x" * 200_000
+            for n in range(100):  # 20 MB, of which it takes none
+                publish(log, "jobs", {"n": n, "text": text})
+            assert [frame.payload["n"] async for frame in _first(brisk, 100)] == list(range(100))
+            assert (
+                sum(
+                    len(stream.window[seq].text) for seq in range(stream.window.oldest, stream.window.seq + 1)
+                )
+                <= 4 << 20
+            )
+            await until(lambda: any(each.closing is not None for each in stream.server.connections))
+            deaf.transport.abort()
+
+    running(run)
+
+
+def test_hundreds_of_connections_get_every_frame(log):
+    async def run() -> None:
+        async with RepositoryStream(log) as stream:
+            followers = [Following(stream.url, topics=["jobs"]) for _ in range(300)]
+            for start in range(0, 300, 50):
+                await asyncio.gather(*(each.__aenter__() for each in followers[start : start + 50]))
+            await until(lambda: sum(bool(each._subscriptions) for each in stream.server.connections) == 300)
+            publish(log, "jobs", *({"n": n} for n in range(20)))
+
+            async def read(frames: Following) -> list[int]:
+                return [frame.payload["n"] async for frame in _first(frames, 20)]
+
+            assert await asyncio.gather(*map(read, followers)) == [list(range(20))] * 300
+            await asyncio.gather(*(each.__aexit__(None, None, None) for each in followers))
+            await until(lambda: not stream.server.connections)
+            assert not stream.window.readers
+
+    running(run)
