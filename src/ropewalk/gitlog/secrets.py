@@ -46,7 +46,7 @@ class Finding:
 class _Pattern:
     kind: str
     hints: tuple[str, ...]  # every match holds one of these, so that most texts are dismissed at once
-    form: re.Pattern[str]
+    form: str  # compiled when a text holds a hint: most programs never meet one
     holds: Callable[[re.Match[str]], bool] = lambda _: True
 
 
@@ -108,7 +108,7 @@ def _matches(text: str, allow: Collection[str]) -> Iterator[tuple[str, int]]:
     for pattern in PATTERNS:
         if pattern.kind in allow or not any(hint in text for hint in pattern.hints):
             continue
-        for match in pattern.form.finditer(text):
+        for match in re.finditer(pattern.form, text):
             if pattern.holds(match) and not _is_marked(text, match):
                 yield pattern.kind, match.start()
 
@@ -206,7 +206,7 @@ def _is_password(match: re.Match[str]) -> bool:
 
 
 PATTERNS = tuple(
-    _Pattern(kind, tuple(hints.split(" | ")), re.compile(form), holds)
+    _Pattern(kind, tuple(hints.split(" | ")), form, holds)
     for kind, hints, form, holds in (
         (
             "private-key",

@@ -1,7 +1,7 @@
 """A git repository as a store: objects in packs we write ourselves, heads moved by compare-and-swap.
 
 Objects are read by us and not by libgit2, which spins for ever on truncated loose objects and crashes on damaged
-packs; everything is hashed again before anybody sees it. libgit2 reads the configuration.
+packs; everything is hashed again before anybody sees it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import re
 import socket
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
-import pygit2
-
-from ropewalk.errors import DigestMismatch, Invalid, NotFound, RopewalkError, Unavailable
+from ropewalk.errors import DigestMismatch, Invalid, NotFound, RopewalkError
 from ropewalk.stores.durable import Disk, unavailable
 from ropewalk.stores.gitrefs import FOREIGN_LOCK_WAIT_S, GitRefs
+from ropewalk.stores.gitsettings import GitSettings
 from ropewalk.stores.packread import PackFolder
 from ropewalk.stores.packs import KIND_NUMBERS, Kind, build_pack
 from ropewalk.stores.place import Place
@@ -43,16 +43,16 @@ class GitStore:
     ) -> None:
         self.place = place
         self.disk = disk or Disk()
-        self._config = _read_config(place.git_dir / "config")
-        _refuse_foreign_formats(place.git_dir, self._config)
+        self._settings = GitSettings(place.git_dir)
+        self._settings.refuse_foreign_formats()
         self._objects = _object_folders(place.git_dir / "objects")
-        self._identity: str | None = None
+        self._writer = (("", ""), ("ropewalk", "ropewalk@localhost"))
         self._packs = [PackFolder(folder / "pack") for folder in self._objects]
         self.refs = GitRefs(
             place.git_dir,
             place.home / "locks",
             self.disk,
-            log_updates=_log_updates(self._config),
+            log_updates=lambda: self._settings.log_updates,
             signature=lambda: f"{self.identity} {int(time.time())} +0000",
             lock_wait_s=lock_wait_s,
         )
@@ -67,25 +67,18 @@ class GitStore:
         """Where packs are read from: our own folder, and those of repositories objects are borrowed from."""
         return [folder / "pack" for folder in self._objects]
 
-    @property
+    @cached_property
     def identity(self) -> str:
-        """Who writes here, `Name <mail>`, as git's configuration says; a neutral name where it says nothing."""
-        if self._identity is None:
-            self.identify()
-        assert self._identity is not None
-        return self._identity
+        """Who writes here, `Name <mail>`: who said so, else what git's configuration says, else a neutral name."""
+        given, nobody = self._writer
+        name = _clean(given[0] or self._settings.user("user.name")) or nobody[0]
+        mail = _clean(given[1] or self._settings.user("user.email")) or nobody[1]
+        return f"{name} <{mail}>"
 
-    def identify(
-        self,
-        name: str = "",
-        mail: str = "",
-        *,
-        nobody: tuple[str, str] = ("ropewalk", "ropewalk@localhost"),
-    ) -> None:
-        """Say who writes here: what is given, else what git's configuration says, else `nobody`."""
-        name = _clean(name or self._setting("user.name")) or nobody[0]
-        mail = _clean(mail or self._setting("user.email")) or nobody[1]
-        self._identity = f"{name} <{mail}>"
+    def identify(self, name: str, mail: str, *, nobody: tuple[str, str]) -> None:
+        """Say who writes here, where it is known, and who it is where nobody says."""
+        self._writer = ((name, mail), nobody)
+        self.__dict__.pop("identity", None)
 
     def head(self, ref: str) -> str | None:
         """Where a ref points, None if it does not exist."""
@@ -206,12 +199,6 @@ class GitStore:
             # It may have been rolled into a pack, or written, since we looked: look again.
         raise NotFound(f"object {oid} is not in the repository", oid=oid)
 
-    def _setting(self, key: str) -> str:
-        for config in (self._config, *_user_configs()):
-            with contextlib.suppress(KeyError):
-                return str(config[key])
-        return ""
-
 
 def in_flight_mark() -> bytes:
     """What our `.keep` files say: who holds the pack, so that a sweeper can tell the dead from the living."""
@@ -266,58 +253,6 @@ def _object_folders(first: Path) -> list[Path]:
         frontier = [folder for folder in found if folder.is_dir() and folder not in folders]
         folders += frontier
     return folders
-
-
-def _read_config(path: Path) -> pygit2.Config:
-    try:
-        return pygit2.Config(str(path))
-    except (pygit2.GitError, OSError) as error:
-        raise Unavailable(f"git's configuration {path} cannot be read: {error}", path=str(path)) from error
-
-
-def _user_configs() -> Iterable[pygit2.Config]:
-    for finder in (
-        pygit2.Config.get_global_config,
-        pygit2.Config.get_xdg_config,
-        pygit2.Config.get_system_config,
-    ):
-        with contextlib.suppress(pygit2.GitError, OSError):
-            yield finder()
-
-
-def _refuse_foreign_formats(git_dir: Path, config: pygit2.Config) -> None:
-    def setting(key: str) -> str:
-        with contextlib.suppress(KeyError):
-            return str(config[key]).lower()
-        return ""
-
-    if setting("extensions.objectformat") not in ("", "sha1"):
-        raise Invalid(
-            f"{git_dir} keeps {setting('extensions.objectformat').upper()} objects; "
-            "the specifications name commits by 40 hex digits, which only SHA-1 repositories have",
-            path=str(git_dir),
-            advice="Use a repository made with `ropewalk init` or `git init --object-format=sha1`.",
-        )
-    if setting("extensions.refstorage") not in ("", "files") or (git_dir / "reftable").is_dir():
-        raise Invalid(
-            f"{git_dir} keeps its refs as a reftable; ropewalk moves refs by git's lock files",
-            path=str(git_dir),
-            advice="Convert it with `git refs migrate --ref-format=files`.",
-        )
-
-
-def _log_updates(config: pygit2.Config) -> str:
-    """`core.logAllRefUpdates`: unset means yes where there is a work tree."""
-
-    def setting(key: str) -> str:
-        with contextlib.suppress(KeyError):
-            return str(config[key]).lower()
-        return ""
-
-    said = setting("core.logallrefupdates")
-    if said in ("always", "true", "false"):
-        return said
-    return "false" if setting("core.bare") == "true" else "true"
 
 
 def _clean(text: str) -> str:

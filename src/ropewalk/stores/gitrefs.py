@@ -43,7 +43,7 @@ class GitRefs:
         locks: Path,
         disk: Disk,
         *,
-        log_updates: str = "false",
+        log_updates: Callable[[], str] = lambda: "false",
         signature: Callable[[], str] = lambda: "ropewalk <ropewalk@localhost> 0 +0000",
         lock_wait_s: float = FOREIGN_LOCK_WAIT_S,
     ) -> None:
@@ -312,9 +312,8 @@ class GitRefs:
 
     def _write_reflog(self, name: str, old: str | None, new: str, message: str) -> None:
         path = self._git_dir / "logs" / name
-        wanted = self._log_updates == "always" or (
-            self._log_updates == "true" and name.startswith(LOGGED_BY_DEFAULT)
-        )
+        said = self._log_updates()
+        wanted = said == "always" or (said == "true" and name.startswith(LOGGED_BY_DEFAULT))
         if not wanted and not path.is_file():
             return
         _remove_empty_directories(path)

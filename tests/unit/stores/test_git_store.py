@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 import time
 import zlib
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import ropewalk
 from ropewalk.errors import (
     BrokenLink,
     Conflict,
@@ -423,3 +425,37 @@ def test_git_never_takes_a_pack_being_written_for_a_pack(place):
     assert roll_up(store.pack_folder, place.home / "locks", store.disk, at_most=1)
     assert any(name.startswith(".ropewalk-") for name in names)
     assert not [name for name in names if not name.startswith("pack-") and name.endswith((".pack", ".idx"))]
+
+
+READING = """
+import sys, ropewalk
+with ropewalk.open(sys.argv[1]) as log:
+    print([event.payload["n"] for event in log.events("prod")], "pygit2" in sys.modules)
+"""
+
+
+def test_reading_does_not_load_libgit2_which_would_take_a_third_of_a_commands_time(tmp_path):
+    with ropewalk.init(tmp_path / "log.git") as log:
+        log.append("prod", {"type": "t", "payload": {"n": 1}})
+    words = [sys.executable, "-c", READING, str(tmp_path / "log.git")]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "[1] False\n"
+
+
+@pytest.mark.parametrize("hidden", ["[include]\n\tpath = more\n", "[Extensions]\n\tobjectFormat = sha256\n"])
+def test_a_foreign_format_is_seen_however_the_configuration_says_it(tmp_path, hidden):
+    ropewalk.init(tmp_path / "log.git").close()
+    (tmp_path / "log.git" / "more").write_text("[extensions]\n\tobjectformat = sha256\n")
+    with (tmp_path / "log.git" / "config").open("a") as config:
+        config.write(hidden)
+    with pytest.raises(Invalid, match="SHA256 objects"):
+        ropewalk.open(tmp_path / "log.git")
+
+
+def test_a_configuration_nobody_can_read_stops_writing_not_reading(tmp_path):
+    with ropewalk.init(tmp_path / "log.git") as log:
+        log.append("prod", {"type": "t", "payload": {}})
+    (tmp_path / "log.git" / "config").write_text("[core\n")
+    with ropewalk.open(tmp_path / "log.git") as log:
+        assert len(log.read("prod").events) == 1
+        with pytest.raises(Unavailable, match="configuration"):
+            log.append("prod", {"type": "t", "payload": {}})
