@@ -203,15 +203,20 @@ class Connection:
             kept = self.window[self.cursor + 1]
             size += len(kept.text)
             limit -= 1
-            self.credit -= 1
-            self.cursor = self.sent_seq = kept.seq
-            self.sent += 1
-            if self.credit * 10 > self.limits.outstanding_max:
-                texts.append(kept.text)
-                continue
-            texts.append(f'{kept.text[:-1]},"credit":{self.credit}}}')
-            if not self.credit:
-                texts.append(self._ping(now_ms))
+            self.cursor = kept.seq
+            self._give(kept.seq, kept.text, texts, now_ms)
+
+    def _give(self, seq: int, text: str, texts: list[str], now_ms: int) -> None:
+        """Send one frame, for which there is credit."""
+        self.credit -= 1
+        self.sent_seq = seq
+        self.sent += 1
+        if self.credit * 10 > self.limits.outstanding_max:
+            return texts.append(text)
+        texts.append(f'{text[:-1]},"credit":{self.credit}}}')
+        if not self.credit:
+            texts.append(self._ping(now_ms))
+        return None
 
     def _wants(self, kept: Kept) -> bool:
         floor = self._floor(kept.kind, kept.name)
