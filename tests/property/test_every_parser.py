@@ -65,7 +65,7 @@ def test_no_parser_of_the_product_is_left_out() -> None:
     """Whatever is public, named as a parser and takes bytes or a text is called somewhere in `tests/fuzz`."""
     called = "".join(path.read_text() for path in FUZZ.glob("*.py"))
     missing = []
-    for package in ("kernel", "gitlog", "gossip", "ledger", "net", "stores"):
+    for package in ("kernel", "gitlog", "gossip", "ledger", "stream", "net", "stores"):
         root = import_module(f"ropewalk.{package}")
         for found in pkgutil.walk_packages(root.__path__, f"{root.__name__}."):
             module = import_module(found.name)

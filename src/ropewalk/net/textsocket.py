@@ -15,6 +15,7 @@ import websockets.asyncio.server as server
 from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 from websockets.http11 import Request, Response
+from websockets.protocol import State
 
 from ropewalk.errors import Denied, NotFound, Unavailable, Usage
 
@@ -41,11 +42,19 @@ class TextSocket:
             return None
 
     async def send(self, texts: Iterable[str]) -> bool:
-        """Send messages in order; False if the connection is closed. Waits while the other side reads nothing."""
+        """Send messages in order; False if the connection is closed. Waits while the other side reads nothing.
+
+        They are written at once: for small messages the calls to the kernel would cost more than all the rest.
+        """
+        protocol = self._socket.protocol
+        if protocol.state is not State.OPEN:
+            return False
+        for text in texts:
+            protocol.send_text(text.encode())
+        self._socket.transport.write(b"".join(protocol.data_to_send()))
         try:
-            for text in texts:
-                await self._socket.send(text)
-        except ConnectionClosed:
+            await self._socket.drain()
+        except OSError:
             return False
         return True
 
