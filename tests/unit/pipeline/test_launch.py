@@ -67,5 +67,8 @@ def test_packages_are_packed_once_with_their_compiled_parts(tmp_path: Path):
     assert "orjson/__init__.py" in names
     assert any(name.startswith("lmdb/") and name.endswith(".so") for name in names)
     assert not any(name.startswith(("pyspark/", "ropewalk/")) for name in names)
+    compiled = [name for name in names if name.endswith(".pyc")]  # executors need not do it again
+    assert compiled and all(sys.implementation.cache_tag in name for name in compiled)
+    assert not any("/tests/" in name or "/include/" in name for name in names)
     written = archive.stat().st_mtime_ns
     assert pack_packages(tmp_path) == archive and archive.stat().st_mtime_ns == written
