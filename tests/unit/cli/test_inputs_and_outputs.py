@@ -227,7 +227,7 @@ def test_a_current_directory_that_was_removed_is_told_of(tmp_path, arguments):
 def test_programs_are_told_of_a_current_directory_that_was_removed(tmp_path):
     script = """
 import os, ropewalk
-acts = (ropewalk.open, lambda: ropewalk.open("x"), lambda: ropewalk.init("x"))  # loaded: Python 3.13.0 cannot from nowhere
+acts = (ropewalk.open, lambda: ropewalk.open("x"), lambda: ropewalk.init("x"))  # 3.13.0 cannot load from nowhere
 os.mkdir("gone"); os.chdir("gone"); os.rmdir("../gone")
 for act in acts:
     try:
