@@ -7,7 +7,7 @@ import contextlib
 import socket
 
 from ropewalk.errors import Unavailable, Usage
-from ropewalk.net.pipe import Accept
+from ropewalk.net.pipe import Accept, reason
 
 __all__ = ["TcpListening", "TcpPipe", "connect_tcp", "serve_tcp"]
 
@@ -28,14 +28,14 @@ class TcpPipe:
         try:
             return await self._reader.read(CHUNK_BYTES)
         except OSError as error:
-            raise Unavailable(f"{self.name}: {error.strerror or error}") from error
+            raise Unavailable(f"{self.name}: {reason(error)}") from error
 
     async def send(self, data: bytes) -> None:
         try:
             self._writer.write(data)
             await self._writer.drain()
         except OSError as error:
-            raise Unavailable(f"{self.name}: {error.strerror or error}") from error
+            raise Unavailable(f"{self.name}: {reason(error)}") from error
 
     async def close(self) -> None:
         self._writer.close()
@@ -55,7 +55,7 @@ async def connect_tcp(host: str, port: int, *, timeout_s: float) -> TcpPipe:
             f"tcp://{host}:{port}: {error.strerror}", advice="Check the name of the host."
         ) from error
     except OSError as error:
-        raise Unavailable(f"tcp://{host}:{port}: {error.strerror or error}") from error
+        raise Unavailable(f"tcp://{host}:{port}: {reason(error)}") from error
     except UnicodeError as error:
         raise Usage(f"{host[:80]!r} is no name of a host", advice="Write tcp://HOST:PORT.") from error
     return TcpPipe(reader, writer)
@@ -96,5 +96,5 @@ async def serve_tcp(accept: Accept, host: str, port: int) -> TcpListening:
     try:
         server = await asyncio.start_server(handle, host, port, limit=CHUNK_BYTES)
     except OSError as error:
-        raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        raise Unavailable(f"cannot listen on {host}:{port}: {reason(error)}") from error
     return TcpListening(server, tasks)

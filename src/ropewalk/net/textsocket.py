@@ -18,6 +18,7 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 
 from ropewalk.errors import Denied, NotFound, Unavailable, Usage
+from ropewalk.net.pipe import reason
 
 __all__ = ["TextListening", "TextSocket", "connect_text", "serve_text"]
 
@@ -143,7 +144,7 @@ async def serve_text(
             logger=_journal,
         )
     except OSError as error:
-        raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        raise Unavailable(f"cannot listen on {host}:{port}: {reason(error)}") from error
     return TextListening(found)
 
 
@@ -180,7 +181,7 @@ async def connect_text(
     except gaierror as error:
         raise Unavailable(f"{url}: {error.strerror}", advice="Check the name of the host.") from error
     except (OSError, EOFError) as error:
-        raise Unavailable(f"{url}: {getattr(error, 'strerror', None) or error}") from error
+        raise Unavailable(f"{url}: {reason(error)}") from error
     return TextSocket(socket, url)
 
 

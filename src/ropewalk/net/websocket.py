@@ -13,7 +13,7 @@ from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 
 from ropewalk.errors import Invalid, TooLarge, Unavailable, Usage
-from ropewalk.net.pipe import Accept
+from ropewalk.net.pipe import Accept, reason
 
 __all__ = ["WebSocketListening", "WebSocketPipe", "connect_websocket", "serve_websocket"]
 
@@ -84,7 +84,7 @@ async def connect_websocket(url: str, *, timeout_s: float) -> WebSocketPipe:
     except gaierror as error:
         raise Unavailable(f"{url}: {error.strerror}", advice="Check the name of the host.") from error
     except (OSError, EOFError) as error:
-        raise Unavailable(f"{url}: {getattr(error, 'strerror', None) or error}") from error
+        raise Unavailable(f"{url}: {reason(error)}") from error
     return WebSocketPipe(socket, url)
 
 
@@ -123,5 +123,5 @@ async def serve_websocket(accept: Accept, host: str, port: int) -> WebSocketList
             logger=_journal,
         )
     except OSError as error:
-        raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        raise Unavailable(f"cannot listen on {host}:{port}: {reason(error)}") from error
     return WebSocketListening(found)
