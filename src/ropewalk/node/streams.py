@@ -36,8 +36,10 @@ class RepositoryStream:
     ) -> None:
         clock = Clock()
         self.window = Window(log.new_ulid(), clock.now_us(), bounds)
-        self.server = StreamServer(self.window, clock=clock, **options)
+        self.server = StreamServer(self.window, clock=clock, look=self._look_at_rules, **options)
         self._log = log
+        self._source: StreamSource | None = None
+        self._rules = asyncio.Lock()
         self._look_s = look_s
         self._look_now = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
@@ -50,8 +52,8 @@ class RepositoryStream:
 
     async def __aenter__(self) -> RepositoryStream:
         self._loop = asyncio.get_running_loop()
-        source = await in_thread(StreamSource, self._log)
-        self.server.access = await in_thread(source.access)
+        self._source = source = await in_thread(StreamSource, self._log)
+        await self._look_at_rules()
         await self.server.__aenter__()
         self._watcher = asyncio.create_task(self._watch(source))
         return self
@@ -83,10 +85,15 @@ class RepositoryStream:
             except (RopewalkError, OSError) as error:  # a folder nobody can read, a full disk: next time
                 _journal.warning("looking at %s: %s", self._log.store.place.git_dir, error)
 
-    async def _look(self, source: StreamSource, again: bool) -> None:
-        access = await in_thread(source.access)
+    async def _look_at_rules(self) -> None:
+        assert self._source is not None
+        async with self._rules:
+            access = await in_thread(self._source.access)
         if access != self.server.access:
             self.server.set_access(access)
+
+    async def _look(self, source: StreamSource, again: bool) -> None:
+        await self._look_at_rules()
         await self.server.publish(await in_thread(source.look))
         for topic in sorted(source.behind):
             if again or topic not in self._troubles:

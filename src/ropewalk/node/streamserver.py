@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 
 from ropewalk.net.textsocket import TextListening, TextSocket, serve_text
@@ -60,7 +60,11 @@ class _Link:
 
 
 class StreamServer:
-    """Takes subscribers of one window. Use it as a context."""
+    """Takes subscribers of one window. Use it as a context.
+
+    `look` is awaited before somebody is let in, so that rules which were just changed hold for them. `connection` makes
+    the connection of somebody who came.
+    """
 
     def __init__(
         self,
@@ -75,6 +79,7 @@ class StreamServer:
         origins: Sequence[str] = (),
         connections_max: int = CONNECTIONS_MAX,
         connection: Callable[[], Connection] | None = None,
+        look: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.window = window
         self.host = host
@@ -86,6 +91,7 @@ class StreamServer:
         self._origins = origins
         self._connections_max = connections_max
         self._connection = connection or self._open
+        self._look = look
         self._links: set[_Link] = set()
         self._listening: TextListening | None = None
         self._taken = asyncio.Event()
@@ -201,6 +207,8 @@ class StreamServer:
         return Connection(self.window, now_ms=self._clock.now_ms(), limits=self._limits, access=self.access)
 
     async def _accept(self, socket: TextSocket) -> None:
+        if self._look is not None:
+            await self._look()
         link = _Link(socket, self._connection())
         self._links.add(link)
         _journal.info("%s: connected, %d now", socket.name, len(self._links))
