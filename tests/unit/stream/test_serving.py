@@ -500,8 +500,8 @@ def test_a_client_of_ours_answers_pings_while_its_owner_does_something_else(log)
     async def run() -> None:
         limits = Limits(ping_ms=20, pong_ms=20_000)
         async with RepositoryStream(log, limits=limits) as stream, Following(stream.url, topics=["jobs"]):
+            await until(lambda: len(stream.server.connections) == 1)
             (connection,) = stream.server.connections
-            await until(lambda: connection._ping_due > stream.server._clock.now_ms())
             answered = 0
             last = None
             while answered < 10:  # nobody asks for the next frame all the while
