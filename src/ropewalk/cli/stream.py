@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ropewalk.node.repository import Repository
     from ropewalk.stream.subscriber import Item
 
-__all__ = ["stream"]
+__all__ = ["stream", "stream_journal", "stream_token"]
 
 REPLAY_FRAMES = 1_000  # written out so that --help loads no engine; a test compares
 REPLAY_MINUTES = 10.0
@@ -27,8 +27,10 @@ TOKEN_BYTES_MAX = 4_096
 @click.group(
     "stream",
     cls=Group,
+    lazy={"proxy": ("ropewalk.cli.stream_proxy", "proxy", "Serve a stream again, to clients of your own.")},
     epilog="Examples:\n  ropewalk stream serve --port 8090\n"
-    "  ropewalk stream sub ws://127.0.0.1:8090 --topic 'jobs.*' --ref 'refs/gatos/shiplog/**'\n",
+    "  ropewalk stream sub ws://127.0.0.1:8090 --topic 'jobs.*' --ref 'refs/gatos/shiplog/**'\n"
+    "  ropewalk stream proxy ws://127.0.0.1:8090 --port 8091\n",
 )
 def stream() -> None:
     """Refs that move and messages that are published, pushed to whoever subscribed."""
@@ -83,10 +85,10 @@ def serve(
     """
     from ropewalk.stream.window import Bounds
 
-    token = _token(token_file)
+    token = stream_token(token_file)
     if token is None and host not in ("127.0.0.1", "::1", "localhost"):
         say(f"anybody who reaches {host} can read the stream; --token-file asks for a token")
-    _talk()
+    stream_journal()
     with opened() as log:
         options: dict[str, Any] = {
             "host": host,
@@ -175,12 +177,12 @@ def sub(
     lost.
     """
     session().json = session().json or jsonl
-    _talk()
+    stream_journal()
     options: dict[str, Any] = {
         "refs": refs,
         "topics": topics,
         "since_seq": since_seq,
-        "token": _token(token_file),
+        "token": stream_token(token_file),
         "patience_s": patience,
     }
     asyncio.run(_sub(url, options, limit))
@@ -237,7 +239,8 @@ def _document(text: str) -> dict[str, Any]:
     return found
 
 
-def _token(file: str | None) -> str | None:
+def stream_token(file: str | None) -> str | None:
+    """The token in a file, if one was named."""
     return None if file is None else parse_input(file, _parse_token, limit=TOKEN_BYTES_MAX)
 
 
@@ -248,7 +251,7 @@ def _parse_token(raw: bytes) -> str:
     return token
 
 
-def _talk() -> None:
+def stream_journal() -> None:
     """Say on stderr who comes, who goes and why."""
     import logging
 

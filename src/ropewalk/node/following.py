@@ -23,7 +23,7 @@ from ropewalk.stream.frames import BusEvent, ErrorFrame, RefUpdate
 from ropewalk.stream.patterns import parse_pattern
 from ropewalk.stream.subscriber import Item, Subscriber
 
-__all__ = ["Following", "Follows", "follow"]
+__all__ = ["Following", "Follows", "follow", "with_path"]
 
 CONNECT_S = 10.0
 SILENT_S = 45.0  # a server pings every thirty seconds: after this long it is not there any more
@@ -59,7 +59,7 @@ class Following:
             parse_pattern("topic", name)
         if not refs and not topics:
             raise Invalid("nothing to follow", advice="Name at least one ref or topic.")
-        self.url = _with_path(url)
+        self.url = with_path(url)
         self.subscriber = Subscriber(refs=tuple(refs), topics=tuple(topics), since_seq=since_seq)
         self._token = token
         self._patience_s = patience_s
@@ -265,6 +265,7 @@ def follow(url: str, **options: Any) -> Iterator[Follows]:
         frames.close()
 
 
-def _with_path(url: str) -> str:
+def with_path(url: str) -> str:
+    """The address of a stream, where only a host was given."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=STREAM_PATH)) if parts.path in ("", "/") else url

@@ -84,7 +84,8 @@ class Subscriber:
                 self.seq = frame.seq
                 return [frame]
             case Ping():
-                self._out.append(encode(Pong(self._consumed or None)))
+                # Nought is said, too: a pong that says nothing would count as having consumed everything.
+                self._out.append(encode(Pong(self._consumed)))
                 self._consumed = 0
             case ErrorFrame(code="REPLAY_EXPIRED") as error:
                 self._stands = self._stands if error.seq is None else error.seq

@@ -84,7 +84,7 @@ def test_a_pong_carries_what_was_consumed_since():
     subscriber.receive(encode(Ping(0)))
     subscriber.consumed(3)
     subscriber.receive(encode(Ping(0)))
-    assert said(subscriber) == [{"kind": "pong"}, {"kind": "pong", "credit": 3}]
+    assert said(subscriber) == [{"kind": "pong", "credit": 0}, {"kind": "pong", "credit": 3}]
 
 
 def test_other_errors_are_handed_on():

@@ -1,0 +1,139 @@
+"""`ropewalk stream proxy` (S2, federation): a stream served again, nearer to its readers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from typing import Any
+
+import click
+
+from ropewalk.cli.gitlog import opened
+from ropewalk.cli.manners import Command, emit_line, say
+from ropewalk.cli.places import named_repository
+from ropewalk.cli.stream import stream_journal, stream_token
+
+__all__ = ["proxy"]
+
+REPLAY_FRAMES = 10_000  # written out so that --help loads no engine; a test compares
+REPLAY_MINUTES = 15.0
+
+
+@click.command(
+    "proxy",
+    cls=Command,
+    epilog="Examples:\n  ropewalk stream proxy ws://origin.example:8090 --port 8091\n"
+    "  ropewalk stream proxy ws://origin.example:8090 --port 8091 --topic 'jobs.**' --ref 'refs/gatos/state/**'\n"
+    "  ropewalk --repo log.git stream proxy ws://origin.example:8090 --port 8091 --upstream-token-file token.txt\n",
+)
+@click.argument("upstream_url")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, metavar="HOST", help="The address to listen on."
+)
+@click.option("--port", required=True, type=click.IntRange(0, 65535), metavar="P", help="0 takes a free one.")
+@click.option("--ref", "refs", multiple=True, metavar="PATTERN", help="Refs to carry; may be given 20 times.")
+@click.option(
+    "--topic", "topics", multiple=True, metavar="PATTERN", help="Topics to carry; may be given 20 times."
+)
+@click.option("--token-file", metavar="F", help="Ask everybody for the token in this file.")
+@click.option("--upstream-token-file", metavar="F", help="The token the upstream asks for.")
+@click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    metavar="URL",
+    help="Web pages of this origin may connect; may be given again. Others may not.",
+)
+@click.option(
+    "--replay-limit",
+    type=click.IntRange(1, 1_000_000),
+    default=REPLAY_FRAMES,
+    show_default=True,
+    metavar="N",
+    help="How many frames are kept for those who come back.",
+)
+@click.option(
+    "--replay-minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    default=REPLAY_MINUTES,
+    show_default=True,
+    metavar="M",
+    help="For how long they are kept at most.",
+)
+def proxy(
+    upstream_url: str,
+    host: str,
+    port: int,
+    refs: tuple[str, ...],
+    topics: tuple[str, ...],
+    token_file: str | None,
+    upstream_token_file: str | None,
+    origins: tuple[str, ...],
+    replay_limit: int,
+    replay_minutes: float,
+) -> None:
+    """Serve the stream at UPSTREAM_URL to clients of your own: one connection there, any number here.
+
+    Without --ref and --topic everything is carried. With them, these are; what clients ask for besides is asked of the
+    upstream when they do. Prints one JSON line when it listens, which it does once the upstream has answered. If a
+    repository is named with --repo, what could not be given to a client is recorded there.
+    """
+    from ropewalk.stream.window import PROXY_BOUNDS, Bounds
+
+    token = stream_token(token_file)
+    if token is None and host not in ("127.0.0.1", "::1", "localhost"):
+        say(f"anybody who reaches {host} can read the stream; --token-file asks for a token")
+    stream_journal()
+    options: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "refs": refs,
+        "topics": topics,
+        "token": token,
+        "upstream_token": stream_token(upstream_token_file),
+        "origins": origins,
+        "bounds": Bounds(replay_limit, int(replay_minutes * 60_000), PROXY_BOUNDS.bytes_max),
+    }
+    with contextlib.ExitStack() as stack:
+        if named_repository() is not None:
+            options["log"] = stack.enter_context(opened())
+        asyncio.run(_proxy(upstream_url, options))
+
+
+async def _proxy(upstream_url: str, options: dict[str, Any]) -> None:
+    from ropewalk.node.streamproxy import StreamProxy
+
+    signals: list[signal.Signals] = []
+    serving = asyncio.create_task(_serve(StreamProxy(upstream_url, **options), options["host"]))
+
+    def heard(number: signal.Signals) -> None:
+        signals.append(number)
+        serving.cancel()
+
+    # Also where a shell starts us in the background, with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, heard, number)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        if not signals:
+            raise
+    if signal.SIGINT in signals:
+        raise KeyboardInterrupt
+
+
+async def _serve(served: Any, host: str) -> None:
+    async with served:
+        emit_line(
+            {
+                "url": served.url,
+                "host": host,
+                "port": served.server.port,
+                "stream": served.proxy.window.stream,
+                "seq": served.proxy.window.seq,
+                "upstream": served.upstream_url,
+                "via": list(served.proxy.via),
+            }
+        )
+        await served.wait()
