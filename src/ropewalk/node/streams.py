@@ -23,6 +23,7 @@ from ropewalk.stream.window import BOUNDS, Bounds, Window
 __all__ = ["RepositoryStream"]
 
 LOOK_S = 0.2  # how often we look for what other processes have done
+PAUSE_S_MAX = 2.0  # between two looks, where looking takes so long that a tenth of the time would go into it
 RETRY_S = 2.0  # how often a topic that cannot be read is tried again
 
 _journal = logging.getLogger("ropewalk.stream")
@@ -43,6 +44,7 @@ class RepositoryStream:
         self._look_s = look_s
         self._look_now = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
+        self._cost_s = 0.0  # how long the last look took; of many thousand refs it is longer
         self._troubles: dict[str, str] = {}  # by topic: what its readers were told
 
     @property
@@ -72,9 +74,10 @@ class RepositoryStream:
 
     async def _watch(self, source: StreamSource) -> None:
         retry_at = 0.0
+        fault = ""  # what was said last
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._look_s):
+                async with asyncio.timeout(max(self._look_s, min(PAUSE_S_MAX, 9 * self._cost_s))):
                     await self._look_now.wait()
             self._look_now.clear()
             again = self._loop.time() >= retry_at
@@ -82,8 +85,11 @@ class RepositoryStream:
                 retry_at = self._loop.time() + RETRY_S
             try:
                 await self._look(source, again)
+                fault = ""
             except (RopewalkError, OSError) as error:  # a folder nobody can read, a full disk: next time
-                _journal.warning("looking at %s: %s", self._log.store.place.git_dir, error)
+                if str(error) != fault:
+                    _journal.warning("looking at %s: %s", self._log.store.place.git_dir, error)
+                fault = str(error)
 
     async def _look_at_rules(self) -> None:
         assert self._source is not None
@@ -94,7 +100,10 @@ class RepositoryStream:
 
     async def _look(self, source: StreamSource, again: bool) -> None:
         await self._look_at_rules()
-        await self.server.publish(await in_thread(source.look))
+        start = self._loop.time()
+        moved = await in_thread(source.look)
+        self._cost_s = self._loop.time() - start
+        await self.server.publish(moved)
         for topic in sorted(source.behind):
             if again or topic not in self._troubles:
                 await self._pass_on(source, topic)

@@ -24,6 +24,7 @@ __all__ = ["CONNECTIONS_MAX", "STREAM_PATH", "Clock", "StreamServer"]
 
 STREAM_PATH = "/api/v1/stream"  # S2 §1
 CONNECTIONS_MAX = 4_096
+NAMES_MAX = 4_096  # names whose verdict is remembered
 PATIENCE_S = 2.0  # how long a burst waits for one reader to catch up
 SLICE_S = 0.1  # counted at a time: if it was this process that stood still, no reader is to blame
 STUCK_S = (
@@ -95,6 +96,7 @@ class StreamServer:
         self._links: set[_Link] = set()
         self._listening: TextListening | None = None
         self._taken = asyncio.Event()
+        self._seen: dict[tuple[Kind, str], bool] = {}
         self._fresh_frames = 0  # published since the readers were given time
         self._fresh_chars = 0
 
@@ -147,33 +149,42 @@ class StreamServer:
         """Tell the readers of a topic that something is wrong with it."""
         for link in self._links:
             link.connection.warn(error)
-            link.wake.set()
+        self.wake()
 
     def withhold(self, kind: Kind, name: str) -> None:
         """Something happened that may not be seen; whoever asked for such learns that, once."""
         for link in self._links:
             link.connection.withhold(kind, name)
-            link.wake.set()
+        self.wake()
 
     def set_access(self, access: Access) -> None:
         """Other rules hold from now on."""
         self.access = access
+        self._seen.clear()
         for link in self._links:
             link.connection.set_access(access)
 
     def wake(self) -> None:
-        """The window has grown; whoever wants of it is woken."""
+        """Wake whoever has something to send."""
         for link in self._links:
-            if link.connection.has_more or link.connection.closing is not None:
+            if link.connection.has_word or link.connection.has_more:
                 link.wake.set()
 
     def _put(self, frame: Data) -> None:
-        if self.access.sees(frame.subject, frame.name):
+        if self._sees(frame.subject, frame.name):
             kept = self.window.publish(frame, self._clock.now_ms())
             self._fresh_frames += 1
             self._fresh_chars += len(kept.text)
         else:
             self.withhold(frame.subject, frame.name)
+
+    def _sees(self, kind: Kind, name: str) -> bool:
+        known = self._seen.get((kind, name))
+        if known is None:
+            if len(self._seen) >= NAMES_MAX:
+                self._seen.clear()
+            known = self._seen[kind, name] = self.access.sees(kind, name)
+        return known
 
     def _room_is_short(self) -> bool:
         """Whether so much was published that readers must take some of it before there is more."""

@@ -145,7 +145,7 @@ class Connection:
     def withhold(self, kind: Kind, name: str) -> None:
         """Something happened that may not be seen. Who asked for it by a pattern learns once that there is such."""
         for key, subscription in self._subscriptions.items():
-            if key[0] == kind and subscription.pattern.matches(name):
+            if key[0] == kind and key not in self._told and subscription.pattern.matches(name):
                 self._deny(subscription.pattern, f"some of what {subscription.pattern.text} matches")
 
     def warn(self, error: ErrorFrame) -> None:
@@ -168,6 +168,11 @@ class Connection:
         if self.closing is None:
             self._frames(texts, now_ms, limit)
         return texts
+
+    @property
+    def has_word(self) -> bool:
+        """Whether there is something to send that needs no credit, or the end of it."""
+        return bool(self._control) or self.closing is not None
 
     @property
     def has_more(self) -> bool:
