@@ -56,7 +56,15 @@ def test_public_functions_and_classes_are_documented():
 
 
 @pytest.mark.parametrize(
-    "name", ["ropewalk", "ropewalk.gossip", "ropewalk.ledger", "ropewalk.node", "ropewalk.pipeline"]
+    "name",
+    [
+        "ropewalk",
+        "ropewalk.gossip",
+        "ropewalk.ledger",
+        "ropewalk.node",
+        "ropewalk.pipeline",
+        "ropewalk.stream",
+    ],
 )
 def test_what_is_loaded_on_first_use_can_be_found_by_looking(name):
     module = import_module(name)

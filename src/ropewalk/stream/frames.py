@@ -75,11 +75,14 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """The first frame of a connection: which stream this is, and the newest frame it has."""
+    """The first frame of a connection: which stream this is, and the newest frame it has.
 
-    stream: str
-    seq: int
-    credit: int
+    The text of S2 shows an `ack` that says nothing. Then there is no place to come back to, and no talk of credit.
+    """
+
+    stream: str | None
+    seq: int | None
+    credit: int | None
     ts: str
 
 
@@ -255,11 +258,10 @@ def parse_server(data: str | bytes) -> ServerFrame | None:
                 read.number_or_none("credit"),
             )
         case "ack":
-            # The text of S2 shows an ack that says nothing; then there is no place to come back to.
             return Ack(
-                read.text_or_none("stream") or "",
-                read.number_or_none("seq") or 0,
-                read.number_or_none("credit") or 0,
+                read.text_or_none("stream"),
+                read.number_or_none("seq"),
+                read.number_or_none("credit"),
                 read.text_or_none("ts") or "",
             )
         case "ping":

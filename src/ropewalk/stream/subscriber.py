@@ -62,7 +62,7 @@ class Subscriber:
         self.stream: str | None = None
         self.duplicates = 0
         self._stands = 0  # where the stream stood at this connection's ack
-        self._step = CREDIT_STEP
+        self._step: int | None = CREDIT_STEP
         self._consumed = 0
         self._out: list[str] = []
 
@@ -85,7 +85,7 @@ class Subscriber:
                 return [frame]
             case Ping():
                 # Nought is said, too: a pong that says nothing would count as having consumed everything.
-                self._out.append(encode(Pong(self._consumed)))
+                self._out.append(encode(Pong(self._consumed if self._step is not None else None)))
                 self._consumed = 0
             case ErrorFrame(code="REPLAY_EXPIRED") as error:
                 self._stands = self._stands if error.seq is None else error.seq
@@ -98,6 +98,8 @@ class Subscriber:
 
     def consumed(self, count: int) -> None:
         """The owner is done with so many frames; now and then the server is told."""
+        if self._step is None:
+            return
         self._consumed += count
         if self._consumed >= self._step:
             self._out.append(encode(Credit(self._consumed)))
@@ -110,8 +112,9 @@ class Subscriber:
 
     def _begin(self, ack: Ack) -> list[Item]:
         lost: list[Item] = []
-        self._stands = ack.seq
-        self._step = max(1, min(CREDIT_STEP, ack.credit // 4))
+        self._stands = ack.seq if ack.seq is not None else self.seq or 0
+        # A server that does not speak of credit knows no such frame; it counts our pongs.
+        self._step = max(1, min(CREDIT_STEP, ack.credit // 4)) if ack.credit is not None else None
         if self.stream is not None and ack.stream != self.stream:
             lost.append(self._lose("restarted", f"the server began anew; it was {self.stream}"))
         self.stream = ack.stream

@@ -111,7 +111,7 @@ def test_what_is_no_frame_of_a_server_is_refused(data):
 
 
 def test_a_client_takes_an_ack_that_says_nothing():
-    assert parse_server('{"kind":"ack"}') == Ack("", 0, 0, "")
+    assert parse_server('{"kind":"ack"}') == Ack(None, None, None, "")
 
 
 def test_numbers_a_client_may_not_append_still_travel():

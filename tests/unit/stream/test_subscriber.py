@@ -87,6 +87,20 @@ def test_a_pong_carries_what_was_consumed_since():
     assert said(subscriber) == [{"kind": "pong", "credit": 0}, {"kind": "pong", "credit": 3}]
 
 
+def test_a_server_that_knows_only_the_frames_of_s2_is_spoken_to_in_them():
+    subscriber = Subscriber(topics=("jobs",))
+    assert subscriber.receive('{"kind":"ack"}') == []
+    assert said(subscriber) == [{"op": "sub", "refs": [], "topics": ["jobs"]}]
+    for seq in range(1, 600):
+        assert len(subscriber.receive(event(seq))) == 1
+        subscriber.consumed(1)
+    subscriber.receive('{"kind":"ping"}')
+    assert said(subscriber) == [{"kind": "pong"}]
+    subscriber.connected()
+    assert subscriber.receive('{"kind":"ack"}') == []
+    assert said(subscriber) == [{"op": "sub", "refs": [], "topics": ["jobs"], "sinceSeq": 599}]
+
+
 def test_other_errors_are_handed_on():
     error = ErrorFrame("POLICY_DENIED", "no", topic="jobs")
     assert begun().receive(encode(error)) == [error]
