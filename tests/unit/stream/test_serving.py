@@ -111,6 +111,36 @@ async def _first(frames: Following, count: int) -> Any:
         yield item
 
 
+def test_a_client_that_knows_only_the_frames_of_s2_gets_everything_by_answering_pings(log):
+    async def run() -> None:
+        async with RepositoryStream(log) as stream, client.connect(stream.url) as socket:
+            await socket.send('{"op":"sub","topics":["gatos.jobs"]}')
+            await socket.send('{"kind":"ping"}')
+            assert (await told_of(socket, "pong"))["kind"] == "pong"
+            publish(log, "jobs", *({"n": n} for n in range(2_500)))
+            got = [await told_of(socket, "bus.event") for _ in range(2_500)]
+            assert [frame["payload"]["n"] for frame in got] == list(range(2_500))
+
+    running(run)
+
+
+def test_what_git_pushes_comes_message_by_message(log, tmp_path):
+    publish(log, "jobs", {"n": 0})
+    clone = tmp_path / "clone.git"
+    _git(log, "clone", "--mirror", "--quiet", str(log.store.place.git_dir), str(clone))
+    with ropewalk.open(clone) as elsewhere:
+        publish(elsewhere, "jobs", *({"n": n} for n in range(1, 41)))
+
+    async def run() -> None:
+        async with RepositoryStream(log) as stream, Following(stream.url, topics=["jobs"]) as frames:
+            push = ["push", "--quiet", str(log.store.place.git_dir), "refs/gatos/messages/jobs/head"]
+            with ropewalk.open(clone) as elsewhere:
+                await asyncio.to_thread(_git, elsewhere, *push)
+            assert [frame.payload["n"] async for frame in _first(frames, 40)] == list(range(1, 41))
+
+    running(run)
+
+
 def test_what_another_process_appends_is_seen_and_what_was_there_before_is_not(log, tmp_path):
     publish(log, "jobs", {"n": "old"})
 
@@ -293,6 +323,19 @@ def test_other_paths_are_not_found(log):
             with pytest.raises(NotFound):
                 async with Following(f"ws://127.0.0.1:{stream.server.port}/elsewhere", topics=["jobs"]):
                     pass
+
+    running(run)
+
+
+def test_plain_http_is_answered_as_http(log):
+    async def run() -> None:
+        async with RepositoryStream(log) as stream:
+            for path, status in (("/", b"404"), ("/api/v1/stream", b"426")):
+                reader, writer = await asyncio.open_connection("127.0.0.1", stream.server.port)
+                writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                assert (await reader.readline()).split()[1] == status
+                writer.close()
+                await writer.wait_closed()
 
     running(run)
 
