@@ -17,6 +17,7 @@ from tests.unit.stream.conftest import publish
 
 import ropewalk as product
 from ropewalk.cli import stream as command
+from ropewalk.errors import Unavailable
 from ropewalk.node.following import follow
 from ropewalk.node.repository import Repository
 from ropewalk.stream.frames import BusEvent
@@ -135,6 +136,17 @@ def test_a_server_killed_and_begun_anew_is_noticed_and_followed_again(beside, lo
         last = next(frames)
         assert isinstance(last, BusEvent)
         assert last.payload == {"n": 3}
+
+
+def test_a_server_that_stays_away_is_waited_for_as_long_as_was_said(beside):
+    server, said = beside.serve()
+    reader = beside.start("sub", said["url"], "--topic", "jobs", "--patience", "0.3")
+    connected(server)
+    with follow(said["url"], topics=["jobs"], patience_s=0.3) as frames:
+        server.kill()
+        with pytest.raises(Unavailable):
+            next(frames)
+    assert reader.wait(60) == 7
 
 
 def test_a_reader_killed_leaves_the_others_in_peace(beside, log):
