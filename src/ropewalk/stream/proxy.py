@@ -187,8 +187,11 @@ class Proxy:
 
     @property
     def reading(self) -> bool:
-        """Whether the link is to be read: not while a whole credit of frames waits for the first client to take it."""
-        return len(self._owed) < self._granted
+        """Whether the link is to be read: not while a whole credit of frames waits for the first client to take it.
+
+        If clients themselves wait for an answer of the upstream, it is read for that.
+        """
+        return len(self._owed) < self._granted or bool(self._asked)
 
     def connected(self) -> None:
         """A new link begins."""
@@ -240,7 +243,7 @@ class Proxy:
             raise Invalid("the upstream did not begin with ack", reason="ack")
         said = document.get("via")
         behind = [str(name) for name in said] if isinstance(said, list) else []
-        via = (str(document.get("stream", "")), *behind)
+        via = (str(document.get("stream") or "?"), *behind)
         if self.window.stream in via:
             raise Usage(
                 f"a loop: {' → '.join(via)} leads back here",

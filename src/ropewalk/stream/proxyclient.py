@@ -70,6 +70,11 @@ class CatchUp:
         """Whether there is room for more."""
         return not self.ended and len(self.ready) < QUEUE_MAX
 
+    @property
+    def next(self) -> int | None:
+        """The number of the first frame the client has not been sent yet; None if it was sent all."""
+        return min([*(number for number, _ in self.ready), *self._wanted.values()], default=None)
+
     def receive(self, data: str | bytes, now_ms: int) -> list[ErrorFrame]:
         """Take one frame of the upstream. What is returned is for the journal."""
         for item in self.subscriber.receive(data):
@@ -108,7 +113,7 @@ class CatchUp:
     def fail(self, reason: str, now_ms: int) -> None:
         """They cannot be had: say which, and go on with what the window has."""
         self.ended = True
-        missing = min([*(number for number, _ in self.ready), *self._wanted.values()])
+        missing = self.next or self.client.cursor + 1
         self.ready.clear()
         self.client.give_up(missing, reason, now_ms)
 
@@ -170,8 +175,8 @@ class ProxyConnection(Connection):
 
     @property
     def has_more(self) -> bool:
-        if self._control:  # the proxy had something to tell
-            return True
+        if self._waiting:  # first it learns from where on it misses nothing
+            return False
         if self._catching is not None:
             return self.closing is None and (bool(self._catching.ready) or self._catching.ended)
         more = super().has_more
@@ -192,9 +197,7 @@ class ProxyConnection(Connection):
         """The upstream knows of a pattern now. Whoever waited for it learns what it can count on."""
         if any(carried.pattern.covers(each) for each in self._waiting):
             self._waiting = [each for each in self._waiting if not carried.pattern.covers(each)]
-            self._expire(
-                self.cursor + 1, f"this proxy carries {carried.pattern.text} from here on, not before"
-            )
+            self._begin_late(f"this proxy carries {carried.pattern.text} from here on, not before")
 
     def deny_of(self, carried: Carried) -> None:
         """The upstream does not show all of a pattern; whoever is subscribed to some of it learns that, once."""
@@ -252,9 +255,7 @@ class ProxyConnection(Connection):
         elif carried.floor is None:
             self._waiting.append(pattern)
         elif (subscription.floor if since is None else since) < carried.floor:
-            self._expire(
-                self.cursor + 1, f"this proxy carries {carried.pattern.text} only since {carried.floor}"
-            )
+            self._begin_late(f"this proxy carries {carried.pattern.text} only since {carried.floor}")
         if carried is not None and carried.denied is not None:
             self.deny_of(carried)
 
@@ -271,6 +272,16 @@ class ProxyConnection(Connection):
         else:
             self._say(ErrorFrame("PROXY_FULL", message, topic=pattern.text))
 
+    def _begin_late(self, reason: str) -> None:
+        """Frames it wants were never here: say so, and go on with what comes from now on."""
+        missing = self.cursor + 1
+        if self._catching is not None:
+            missing = self._catching.next or missing
+            self._catching.ended = True
+            self._catching = None
+        self.cursor = self.window.seq
+        self._expire(missing, reason)
+
     def _expire(self, missing_seq: int, reason: str) -> None:
         oldest = self.window.oldest
         self._say(ErrorFrame("REPLAY_EXPIRED", f"{reason}. {ADVICE}", missing_seq, oldest, self.cursor))
@@ -283,7 +294,7 @@ class ProxyConnection(Connection):
         return super()._wants(kept)
 
     def _frames(self, texts: list[str], now_ms: int, limit: int) -> None:
-        catching = self._catching
+        catching = None if self._waiting else self._catching
         while catching is not None and catching.ready and self.credit and limit:
             seq, text = catching.taken()
             self._give(seq, text, texts, now_ms)
