@@ -98,7 +98,7 @@ class StreamServer:
         self._taken = asyncio.Event()
         self._seen: dict[tuple[Kind, str], bool] = {}
         self._fresh_frames = 0  # published since the readers were given time
-        self._fresh_chars = 0
+        self._fresh_bytes = 0
 
     @property
     def url(self) -> str:
@@ -174,7 +174,7 @@ class StreamServer:
         if self._sees(frame.subject, frame.name):
             kept = self.window.publish(frame, self._clock.now_ms())
             self._fresh_frames += 1
-            self._fresh_chars += len(kept.text)
+            self._fresh_bytes += kept.size
         else:
             self.withhold(frame.subject, frame.name)
 
@@ -189,7 +189,7 @@ class StreamServer:
     def _room_is_short(self) -> bool:
         """Whether so much was published that readers must take some of it before there is more."""
         bounds = self.window.bounds
-        return self._fresh_frames * 4 >= bounds.frames_max or self._fresh_chars * 4 >= bounds.bytes_max
+        return self._fresh_frames * 4 >= bounds.frames_max or self._fresh_bytes * 4 >= bounds.bytes_max
 
     async def _settle(self) -> None:
         """Wait until the readers have caught up, as long as each of them has patience left."""
@@ -210,7 +210,7 @@ class StreamServer:
             waited_s = min(SLICE_S, loop.time() - start)
             for link in behind:
                 link.patience_s -= waited_s
-        self._fresh_frames = self._fresh_chars = 0
+        self._fresh_frames = self._fresh_bytes = 0
 
     # Who is connected
 

@@ -41,7 +41,7 @@ CONTROL_MAX: Final = 256  # errors and pongs nobody takes
 DENIED_MAX: Final = 1_000  # names we remember having refused
 NAMES_MAX: Final = 4_096  # names whose verdict is remembered
 PINGS_MAX: Final = 8
-TAKE_CHARS_MAX: Final = 256 << 10  # what may lie between the window and a socket that does not drain
+TAKE_BYTES_MAX: Final = 256 << 10  # what may lie between the window and a socket that does not drain
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +204,9 @@ class Connection:
 
     def _frames(self, texts: list[str], now_ms: int, limit: int) -> None:
         size = 0
-        while self.has_more and self.credit and limit and size < TAKE_CHARS_MAX:
+        while self.has_more and self.credit and limit and size < TAKE_BYTES_MAX:
             kept = self.window[self.cursor + 1]
-            size += len(kept.text)
+            size += kept.size
             limit -= 1
             self.cursor = kept.seq
             self._give(kept.seq, kept.text, texts, now_ms)

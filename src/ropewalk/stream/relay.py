@@ -64,11 +64,7 @@ class RelayWindow(Window):
         """Frames are missing at this point: say so here, in order, to everybody who comes past it, now or later."""
         seq = self.seq + 1
         text = encode(ErrorFrame("REPLAY_EXPIRED", message, missing_seq=seq, seq=seq))
-        self.prune(now_ms, room=len(text))
-        kept = Kept(seq, "ref", GAP, text, now_ms)
-        self.seq = seq
-        self._kept.append(kept)
-        self._bytes += len(text)
+        kept = self._hold(Kept(seq, "ref", GAP, text, now_ms))
         self._places.append(Place(None, "ref", GAP))
         return kept
 

@@ -40,6 +40,11 @@ class Kept:
     at_ms: int
     seq_origin: int | None = None
 
+    @property
+    def size(self) -> int:
+        """The bytes it takes in memory; of a text in some scripts these are four times its letters."""
+        return self.text.__sizeof__()
+
 
 class Reader(Protocol):
     """Somebody who takes frames in order; `cursor` is the last one they are done with."""
@@ -94,15 +99,17 @@ class Window:
         return self._keep(relayed(frame, self.seq + 1), now_ms)
 
     def _keep(self, frame: RefUpdate | BusEvent, now_ms: int) -> Kept:
-        kept = Kept(frame.seq, frame.subject, frame.name, encode(frame), now_ms, frame.seq_origin)
-        self.prune(now_ms, room=len(kept.text))
+        return self._hold(Kept(frame.seq, frame.subject, frame.name, encode(frame), now_ms, frame.seq_origin))
+
+    def _hold(self, kept: Kept) -> Kept:
+        self.prune(kept.at_ms, room=kept.size)
         self.seq = kept.seq
         self._kept.append(kept)
-        self._bytes += len(kept.text)
+        self._bytes += kept.size
         return kept
 
     def prune(self, now_ms: int, *, room: int = 0) -> None:
-        """Drop what is too old, and what must make room for one more frame of that many characters."""
+        """Drop what is too old, and what must make room for one more frame of that size."""
         bounds, coming = self.bounds, 1 if room else 0
         while self._kept and (
             len(self._kept) + coming > bounds.frames_max
@@ -114,4 +121,4 @@ class Window:
                 if reader.cursor < gone.seq:
                     reader.lose(gone)
             self._kept.popleft()
-            self._bytes -= len(gone.text)
+            self._bytes -= gone.size

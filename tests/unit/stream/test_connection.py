@@ -6,13 +6,28 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from ropewalk.kernel import schema
 from ropewalk.stream.access import NOBODY, parse_access
 from ropewalk.stream.connection import Connection
 from ropewalk.stream.frames import BusEvent, Credit, ErrorFrame, Ping, Pong, RefUpdate, Sub, Unsub, encode
 from ropewalk.stream.window import Bounds, Window
 
 BASE = 5_000
+NEARLY = [
+    '{"op":"sub","refs":["refs/gatos/**"]}',
+    '{"op":"sub","refs":["refs/gatos/x"],"topics":["a.b","**"],"sinceSeq":0}',
+    '{"op":"sub","sinceSeq":5002}',
+    '{"op":"sub","sinceSeq":9007199254740991}',
+    '{"op":"unsub","refs":["refs/gatos/**"]}',
+    '{"op":"credit","credit":9007199254740991}',
+    '{"op":"credit","credit":0}',
+    '{"kind":"pong","credit":3}',
+    '{"kind":"ping"}',
+    '{"op":"sub","topics":["' + "é" * 200 + '"]}',
+]
 
 
 @pytest.fixture
@@ -467,3 +482,18 @@ def test_trouble_with_a_topic_is_told_to_its_readers(window):
         connection.warn(ErrorFrame("HISTORY_REWRITTEN", "jobs/pending", topic="jobs/pending"))
     assert [frame["code"] for frame in said(reader)] == ["HISTORY_REWRITTEN"]
     assert said(other) == []
+
+
+@given(st.lists(st.text(max_size=40) | st.binary(max_size=20) | st.sampled_from(NEARLY), max_size=12))
+@settings(deadline=None, max_examples=200)
+def test_whatever_a_client_says_the_answers_are_frames_and_the_end_has_a_reason(messages):
+    window = Window("01HF", BASE)
+    connection = Connection(window, now_ms=0, access=parse_access({"topics": {"deny": ["a.**"]}}))
+    for message in messages:
+        move(window)
+        connection.receive(message, 0)
+        for frame in said(connection):
+            schema.validate("api/stream_frame", frame)
+        if connection.closing is not None:
+            assert connection.closing.code == 1008
+            assert 0 < len(connection.closing.reason.encode()) <= 123

@@ -599,9 +599,7 @@ def test_a_socket_nobody_reads_holds_a_bounded_amount(log):
                 publish(log, "jobs", {"n": n, "text": text})
             assert [frame.payload["n"] async for frame in _first(brisk, 100)] == list(range(100))
             assert (
-                sum(
-                    len(stream.window[seq].text) for seq in range(stream.window.oldest, stream.window.seq + 1)
-                )
+                sum(stream.window[seq].size for seq in range(stream.window.oldest, stream.window.seq + 1))
                 <= 4 << 20
             )
             await until(lambda: any(each.closing is not None for each in stream.server.connections))

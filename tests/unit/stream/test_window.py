@@ -40,9 +40,17 @@ def test_bytes_count_where_they_are_less():
     window = Window("01HF", 0, Bounds(bytes_max=10_000))
     for _ in range(50):
         window.publish(BusEvent("t", {"text": "x" * 900}), 0)
-    assert 9 <= len(window) <= 10
+    assert 8 <= len(window) <= 10
     window.publish(BusEvent("t", {"text": "x" * 50_000}), 0)
     assert len(window) == 1  # one is kept, however large: somebody is about to take it
+
+
+def test_bytes_are_those_in_memory_whatever_the_script():
+    window = Window("01HF", 0, Bounds(bytes_max=100_000))
+    for _ in range(50):
+        window.publish(BusEvent("t", {"text": "𒀀" * 900}), 0)
+    held = sum(window[seq].text.__sizeof__() for seq in range(window.oldest, window.seq + 1))
+    assert 90_000 < held <= 100_000
 
 
 def test_a_relayed_frame_carries_both_numbers():
