@@ -102,13 +102,13 @@ class CatchUp:
         self.subscriber.consumed(1)
         return self.ready.popleft()
 
-    def extend(self, upstream: int | None, number: int, now_ms: int) -> None:
+    def extend(self, upstream: int | None, number: int) -> None:
         """Meanwhile the window dropped one more, newer than all before: it is fetched as well."""
-        if upstream is None:
-            return self.fail("nobody can send it again", now_ms)
-        self._wanted[upstream] = number
-        self._last = upstream
-        return None
+        if upstream is None:  # nobody can send it again, which is told when the others have come
+            self._wanted[-number] = number
+        else:
+            self._wanted[upstream] = number
+            self._last = upstream
 
     def fail(self, reason: str, now_ms: int) -> None:
         """They cannot be had: say which, and go on with what the window has."""
@@ -189,7 +189,7 @@ class ProxyConnection(Connection):
         if catching is None or catching.ended or not self._wants(kept):
             return super().lose(kept)
         self.cursor = kept.seq
-        return catching.extend(self.window.place(kept.seq).upstream, kept.seq, kept.at_ms)
+        return catching.extend(self.window.place(kept.seq).upstream, kept.seq)
 
     # What the proxy has to tell
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -523,6 +525,31 @@ def test_what_the_window_drops_while_a_client_catches_up_is_fetched_as_well():
     assert numbers(said(client)) == [(at, at) for at in range(2, 9)]
 
 
+def test_a_notice_the_window_drops_while_a_client_catches_up_is_told_all_the_same():
+    hop = Hop(bounds=Bounds(frames_max=2))
+    hop.move(*"abcde")
+    client = hop.client("refs/**", since=1)
+    client.receive('{"op":"sub","topics":["**"]}', 0)
+    hop.proxy.missed(7, "somebody else", 0)
+    hop.move(*"fgh")
+    hop.fetch(hop.proxy.catch_ups[0])
+    (error,) = [frame for frame in said(client) if frame["kind"] == "error"]
+    assert error["missingSeq"] == 50_002
+    hop.move("i")
+    assert [number for number, _ in numbers(said(client))] == [hop.proxy.window.seq - PROXY_BASE]
+
+
+def test_a_proxy_keeps_ten_thousand_frames_or_fifteen_minutes():
+    window = Proxy("proxy-1").window
+    for at in range(10_050):
+        window.relay(RefUpdate("refs/gatos/x", None, "8b1c", at + 1, TS), 0)
+    assert len(window) == 10_000
+    window.relay(RefUpdate("refs/gatos/x", None, "8b1c", 10_051, TS), 899_999)
+    assert len(window) == 10_000
+    window.prune(900_000)
+    assert len(window) == 1
+
+
 def test_a_client_that_goes_away_ends_its_catch_up():
     hop = Hop(bounds=Bounds(frames_max=2))
     hop.move(*"abcde")
@@ -555,11 +582,12 @@ def test_a_restart_of_the_origin_is_told_in_its_place_also_to_who_comes_later():
     assert errors(said(hop.client("refs/**", since=3))) == []
 
 
-def test_frames_from_before_a_restart_that_were_dropped_are_not_asked_of_the_new_run():
+@pytest.mark.parametrize("later", ["", "efgh"])
+def test_frames_from_before_a_restart_that_were_dropped_are_not_asked_of_the_new_run(later):
     hop = Hop(bounds=Bounds(frames_max=3))
     hop.move(*"abcd")
     hop.restart()
-    hop.move(*"efgh")
+    hop.move(*later)
     assert errors(said(hop.client("refs/**", since=1))) == ["REPLAY_EXPIRED"]
     assert hop.proxy.catch_ups == []
 
@@ -624,3 +652,18 @@ def test_an_upstream_that_does_not_begin_with_ack_is_refused(text):
 def encode_ack(stream: str, via: list[str] | None = None) -> str:
     ack: dict[str, Any] = {"kind": "ack", "stream": stream, "seq": ORIGIN_BASE + 100, "credit": 1000}
     return json.dumps(ack if via is None else {**ack, "via": via})
+
+
+# What the guide shows (federation §3)
+
+
+def test_the_guide_draws_the_proxy_credit_a_hit_and_a_miss():
+    guide = (Path(__file__).parents[3] / "docs" / "guide" / "live-stream.md").read_text(encoding="utf-8")
+    (diagram,) = [
+        part for part in guide.split("```") if part.startswith("mermaid") and "Federated Stream" in part
+    ]
+    people = re.findall(r"participant (\w+)", diagram)
+    assert people == ["Client", "Proxy", "Stream"]
+    assert re.search(r"Client->>Proxy: credit\n\s+Proxy->>Stream: credit", diagram)
+    assert re.findall(r"\balt (.+)", diagram) == ["Replay hit", "Replay expired"]
+    assert diagram.count("\n    end\n") == 2
