@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ropewalk.errors import Conflict, InvalidEnvelope, RopewalkError, Unavailable, Unverified
+from ropewalk.errors import Conflict, InvalidEnvelope, RopewalkError, Unavailable, Unverified, Usage
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Status
 from ropewalk.ledger.block import (
@@ -82,12 +82,13 @@ class Log:
         self._spread = spread
         self._arrivals: deque[tuple[bytes, Ticket]] = deque()
         self._company = threading.Condition()  # told of arrivals, where somebody may linger for them
-        self._leading = threading.Lock()  # over all that follows; nobody waits for it
+        self._leading = threading.Lock()  # over all that follows; nobody waits for it, but to end
+        self._leader: int | None = None  # whose thread that is
         self._forming: list[Forming] = []
         self._sealing: list[Forming] = []
         self.history = OpenHistory(index)
         self._leaving: deque[Ticket] = deque()  # settled; their threads still sleep
-        self._ended = False
+        self._ended: str | None = None  # why nothing more is taken
         self._minors = supported_minors if callable(supported_minors) else lambda: supported_minors
         self._context = Context(self.history, policy, self._minors(), evidence=evidence)
 
@@ -97,26 +98,28 @@ class Log:
         """Judge one envelope, place it in a block, and return its receipt once the block is durable."""
         ticket = Ticket()
         self._take(((check_wire(raw), ticket),))
-        self._serve(ticket, Sleeper())
+        self._see_through((ticket,))
         return ticket.result()
 
     def submit_many(self, raws: Iterable[bytes]) -> list[Receipt | RopewalkError]:
         """Submit in order from one thread, sharing blocks and syncs; refusals stand in their places."""
         arrivals = [(check_wire(raw), Ticket()) for raw in raws]
         self._take(arrivals)
+        tickets = [ticket for _, ticket in arrivals]
+        self._see_through(tickets)
+        return [ticket.outcome for ticket in tickets]
+
+    def _see_through(self, tickets: Sequence[Ticket]) -> None:
+        """Lead or sleep until all are settled. Whoever is interrupted leaves nothing to be judged later."""
         sleeper = Sleeper()
         try:
-            for _, ticket in arrivals:
+            for ticket in tickets:
                 if not ticket.settled:
                     self._serve(ticket, sleeper)
-        except BaseException as error:
-            for _, ticket in arrivals:
-                if (
-                    not ticket.placed and not ticket.settled
-                ):  # nobody waits for it, so nobody is to judge it later
-                    ticket.settle(self._refusal(error))
+        except BaseException:
+            for ticket in tickets:
+                ticket.gone = True
             raise
-        return [ticket.outcome for _, ticket in arrivals]
 
     def _take(self, arrivals: Sequence[tuple[bytes, Ticket]]) -> None:
         self._check_open()
@@ -129,9 +132,12 @@ class Log:
         """Take a block sealed elsewhere by this channel's key, verified and linked. A fork is kept and refused."""
         check_signature(block.record, (self._key.public,))
         check_contents(block)
-        if self._arrivals or not self._leading.acquire(blocking=False):
+        if not self._leading.acquire(blocking=False):
             raise Conflict(f"channel {self.channel} is being appended to")
         try:
+            self._check_open()
+            if self._forming or any(not (ticket.gone or ticket.settled) for ticket in self._waiting()):
+                raise Conflict(f"channel {self.channel} is being appended to")
             self._insert(block)
         finally:
             self._leading.release()
@@ -178,8 +184,18 @@ class Log:
         return envelopes
 
     def end(self) -> None:
-        """Take nothing more: what it writes to is about to be closed."""
-        self._ended = True
+        """Take nothing more: what it writes to is about to be closed. A round under way is finished before."""
+        self._ended = "was closed"
+        if self._leader != threading.get_ident():  # else closed from within a round, as a signal handler may
+            with self._leading:
+                pass
+            self._let_go()
+            self._call_leader()
+
+    def forsake(self) -> None:
+        """End it in a forked child: whoever led or slept here is a thread of the parent's, and never comes."""
+        self._ended = "was closed"
+        self._leading, self._leader = threading.Lock(), None
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -187,10 +203,11 @@ class Log:
         """Judge envelopes that came together; each is placed, or its ticket is settled at once."""
         read: list[tuple[Envelope, Ticket]] = []
         try:
+            self._check_open()
             context = self._look_at_the_gate()
             now_ns = self._now_ns()
             for raw, ticket in arrivals:
-                if ticket.settled:  # its caller has gone
+                if ticket.gone:
                     continue
                 try:
                     envelope = parse_wire(raw)
@@ -204,13 +221,14 @@ class Log:
                     self._place(envelope, signature, context, ticket)
                 except RopewalkError as error:
                     ticket.settle(error)
-        except BaseException as error:
-            refusal = self._refusal(error)
-            for _, ticket in arrivals:
-                if not ticket.settled and not ticket.placed:
-                    ticket.settle(refusal)
-            if error is not refusal:
-                raise
+        except RopewalkError as error:
+            self._refuse(arrivals, error)
+
+    def _refuse(self, arrivals: Sequence[tuple[bytes, Ticket]], error: BaseException) -> None:
+        refusal = self._refusal(error)
+        for _, ticket in arrivals:
+            if not ticket.settled and not ticket.placed:
+                ticket.settle(refusal)
 
     def _refusal(self, error: BaseException) -> RopewalkError:
         """What those hear who wait, whatever went wrong."""
@@ -228,7 +246,7 @@ class Log:
     def _place(self, envelope: Envelope, signature: Finding, context: Context, ticket: Ticket) -> None:
         """Put an envelope into the forming block, if it is new and keeps the rules."""
         twin = self.history.on_its_way(envelope.id)
-        if twin is not None:
+        if twin is not None and not twin.settled:
             twin.twins.append(ticket)
             ticket.placed = True
             return
@@ -236,22 +254,27 @@ class Log:
         if stands is not None:
             ticket.settle(Receipt(envelope.id, *stands, self._index.block_hash(stands[0]), replayed=True))
             return
-        judge(envelope, context, signature).require()
+        try:
+            judge(envelope, context, signature).require()
+        except RopewalkError:
+            raise
+        except Exception as error:
+            # A mistake of ours, or of who judges evidence, costs this envelope alone.
+            raise self._refusal(error) from error
         forming = self._forming[-1] if self._forming else None
-        if forming is None or not self._fits(forming, envelope):
-            last = self._forming or self._sealing
-            forming = Forming(last[-1].height + 1 if last else self.head.height)
+        begun = forming is not None and self._fits(forming, envelope)
+        if forming is None or not begun:
+            forming = Forming(forming.height + 1 if forming is not None else self.head.height)
+        # In this order a thread that is interrupted leaves no empty block, and no ticket that nobody settles.
+        self.history.add(envelope, Position(forming.height, len(forming.envelopes)), ticket)
+        forming.add(envelope, ticket)
+        if not begun:
             self._forming.append(forming)
-        place = Position(forming.height, len(forming.envelopes))
-        forming.envelopes.append(envelope)
-        forming.tickets.append(ticket)
         ticket.placed = True
-        forming.size += len(envelope.raw)
-        self.history.add(envelope, place, ticket)
 
     def _check_open(self) -> None:
-        if self._ended:
-            raise Unavailable(f"channel {self.channel} was closed", advice="Open the channel again.")
+        if self._ended is not None:
+            raise Unavailable(f"channel {self.channel} {self._ended}", advice="Open the channel again.")
 
     def _fits(self, forming: Forming, envelope: Envelope) -> bool:
         return (
@@ -266,9 +289,16 @@ class Log:
             while not ticket.settled:
                 if not self._leaving and self._leading.acquire(blocking=False):
                     try:
+                        self._leader = threading.get_ident()
                         self._lead()
                     finally:
+                        self._leader = None
                         self._leading.release()
+                elif self._leader == threading.get_ident():
+                    raise Usage(
+                        f"channel {self.channel}: submitted from within its own round, which would wait for itself",
+                        advice="Submit from another thread, or when the round is over.",
+                    )
                 else:
                     sleeper.wait()
         finally:
@@ -321,21 +351,40 @@ class Log:
         try:
             error = self._write(written)
         except BaseException as caught:
-            written, error = [], self._refusal(caught)
+            error = self._refusal(caught)
             if error is not caught:
+                written = self._synced(written)
                 raise
+            written = []
         finally:
             self._publish(written, error)
+
+    def _synced(self, written: list[tuple[Forming, Block, Any]]) -> list[tuple[Forming, Block, Any]]:
+        """What was appended before an interruption, made durable: the next block must stand on it. Else nothing."""
+        try:
+            self._blocks.sync()
+        except BaseException:
+            return []
+        return written
 
     def _fill(self) -> bool:
         """Judge what has arrived, a part at a time; whether it filled a block and began another."""
         while self._arrivals and len(self._forming) < 2:
-            batch = [self._arrivals.popleft() for _ in range(min(BATCH_MAX, len(self._arrivals)))]
-            self._judge(batch)
+            batch: list[tuple[bytes, Ticket]] = []
+            try:
+                for _ in range(min(BATCH_MAX, len(self._arrivals))):
+                    batch.append(self._arrivals[0])  # here or there at any moment, never nowhere
+                    self._arrivals.popleft()
+                self._judge(batch)
+            except BaseException as error:
+                self._refuse(batch, error)
+                raise
         return len(self._forming) > 1
 
     def _write(self, written: list[tuple[Forming, Block, Any]]) -> RopewalkError | None:
         """Seal, append and sync; what could be appended before an error is still made durable."""
+        if self._sealing:
+            self._check_open()
         below, earliest = self.head.block_hash, self.head.timestamp_ns
         error: RopewalkError | None = None
         for forming in self._sealing:
@@ -362,11 +411,14 @@ class Log:
 
     def _publish(self, written: list[tuple[Forming, Block, Any]], error: RopewalkError | None) -> None:
         """Index, move the head, settle tickets; nobody is left waiting."""
-        known = 0
         try:
-            for forming, block, place in written:
-                self._take_in(forming.envelopes, block, place)
-                known += 1
+            try:
+                for forming, block, place in written:
+                    self._take_in(forming.envelopes, block, place)
+            except BaseException:  # it stands on disk, and whoever opens the channel again finds it
+                self._ended = "stopped before a block that it wrote was known here"
+                raise
+            for forming, block, _ in written:
                 for index, ticket in enumerate(forming.tickets):
                     receipt = Receipt(forming.envelopes[index].id, block.height, index, block.hash)
                     ticket.settle(receipt, self._leaving)
@@ -374,17 +426,17 @@ class Log:
             error = self._refusal(caught)
             raise
         finally:
-            self._clear_away(known, error)
+            self._clear_away(error)
 
-    def _clear_away(self, known: int, error: RopewalkError | None) -> None:
-        """Forget what was on its way: the first blocks stand, the others fall if there was an error."""
+    def _clear_away(self, error: RopewalkError | None) -> None:
+        """Forget what was on its way; if there was an error, all that has no receipt by now falls."""
         if error is not None:
             # What was placed meanwhile was judged as if the blocks below it stood: it falls with them.
-            fallen = self._sealing[known:] + self._forming
+            fallen = [ticket for forming in self._sealing + self._forming for ticket in forming.waiting()]
             self._sealing = self._forming = []
             self.history.clear()
-            for forming in fallen:
-                for ticket in forming.tickets:
+            for ticket in fallen:
+                if not ticket.settled:
                     ticket.settle(error, self._leaving)
         else:
             if self._forming:

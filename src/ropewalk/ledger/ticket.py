@@ -6,12 +6,14 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.envelope import Envelope
 
 __all__ = ["Forming", "Receipt", "Sleeper", "Ticket"]
+
+LOOK_AGAIN_S: Final = 1.0  # a call may be lost with a thread that is interrupted while it calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +58,22 @@ class Sleeper:
 
     def wait(self) -> None:
         """Sleep until woken; there may be nothing new."""
-        self._latch.acquire()
-        # Before it looks at anything, so that whatever changes after that wakes again.
-        self._call.append(True)
+        if self._latch.acquire(timeout=LOOK_AGAIN_S):
+            # Before it looks at anything, so that whatever changes after that wakes again.
+            self._call.append(True)
 
 
 class Ticket:
-    """An envelope on its way. `sleeper`: whose thread waits for it; `placed`: it stands in a forming block."""
+    """An envelope on its way. `sleeper`: whose thread waits for it; `placed`: it stands in a forming block.
 
-    __slots__ = ("_outcome", "placed", "sleeper", "twins")
+    `gone`: its caller was interrupted, and it is not to be placed any more.
+    """
+
+    __slots__ = ("_outcome", "gone", "placed", "sleeper", "twins")
 
     def __init__(self) -> None:
         self.sleeper: Sleeper | None = None
-        self.placed = False
+        self.placed = self.gone = False
         self.twins: list[Ticket] = []
         self._outcome: Receipt | RopewalkError | None = None
 
@@ -122,6 +127,12 @@ class Forming:
         self.envelopes: list[Envelope] = []
         self.tickets: list[Ticket] = []
         self.size = 0
+
+    def add(self, envelope: Envelope, ticket: Ticket) -> None:
+        """Place an envelope at the end."""
+        self.size += len(envelope.raw)
+        self.envelopes.append(envelope)
+        self.tickets.append(ticket)
 
     def waiting(self) -> Iterator[Ticket]:
         """Tickets of the placed envelopes, each with those that wait for the same outcome."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TypeVar
 
@@ -41,7 +42,10 @@ class Hands:
             for first in firsts:
                 made[first] = act(items[first : first + PIECE])
 
-        others = [self._others.submit(work) for _ in range(self._count - 1)]
+        others: list[Future[None]] = []
+        with contextlib.suppress(RuntimeError):  # let go, or the interpreter is ending: this hand does it all
+            while len(others) < self._count - 1:
+                others.append(self._others.submit(work))
         work()
         for other in others:
             if not other.cancel():  # one that has not begun is not waited for

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -314,6 +315,7 @@ class OpenLog:
             evidence=evidence,
             spread=self._hands,
         )
+        _open_logs.add(self)
 
     def _keep_evidence(self, name: str, raw: bytes) -> None:
         folder = self.channel.folder / "evidence"
@@ -337,6 +339,18 @@ class OpenLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+# Whoever leads or sleeps in a log while its process forks is not in the child: there, nobody waits for them.
+_open_logs: weakref.WeakSet[OpenLog] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_open_logs):
+        each.log.forsake()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def channel_evidence(

@@ -103,12 +103,15 @@ class Writer(Segments):
                 self._begin_segment(height)
             place = Place(self._segment, self._end, len(body))
             self._write(record_head(height, body) + body)
+            self._last, self._end, self.height = place, place.end, height + 1
         except OSError as error:
-            self._back_out(error)
+            self._back_out(error.strerror or str(error))
             raise Unavailable(
                 f"channel {self.folder.name}, block {height}: {error.strerror}", height=height
             ) from error
-        self._last, self._end, self.height = place, place.end, height + 1
+        except BaseException as error:  # interrupted: what comes next must not stand behind half a block
+            self._back_out(repr(error))
+            raise
         return place
 
     def sync(self) -> None:
@@ -197,7 +200,7 @@ class Writer(Segments):
         while view:
             view = view[self._files.write(fd, view) :]
 
-    def _back_out(self, error: OSError) -> None:
+    def _back_out(self, why: str) -> None:
         """Leave the file as it was before a write that did not succeed, or stop writing."""
         try:
             self._files.truncate(self._fd, self._end)
@@ -205,7 +208,7 @@ class Writer(Segments):
                 self._write(segment_head(self._segment))
                 self._end = ALIGN
         except OSError:
-            self._broken = f"write: {error.strerror}"
+            self._broken = f"write: {why}"
 
 
 # A child of the writer's process shares its lock: it must neither write nor hold the lock when the writer has gone.
