@@ -223,6 +223,30 @@ def test_a_token_in_a_file_opens_the_door(beside, log, ropewalk, tmp_path):  # n
     assert (answer.code, answer.json["payload"]) == (0, {"n": 1})
 
 
+def test_who_may_see_nothing_of_what_was_asked_for_is_told_and_not_kept_waiting(beside, log, ropewalk):  # noqa: F811
+    policy = {"stream": {"topics": {"deny": ["payroll.**"]}, "refs": {"deny": ["refs/gatos/audit/**"]}}}
+    (log.store.place.home / "policy.json").write_text(json.dumps(policy), encoding="utf-8")
+    _, said = beside.serve()
+    asking = (
+        "stream",
+        "sub",
+        said["url"],
+        "--topic",
+        "payroll.march",
+        "--ref",
+        "refs/gatos/audit/**",
+        "--json",
+    )
+    answer = ropewalk(*asking)
+    assert answer.code == 6
+    first, problem = (json.loads(line) for line in answer.text.splitlines())
+    assert (first["code"], problem["code"]) == ("POLICY_DENIED", "PolicyDenied")
+    publish(log, "jobs", {"n": 1})
+    answer = ropewalk(*asking, "--topic", "jobs", "--since-seq", "0", "--limit", "1")
+    assert answer.code == 0
+    assert json.loads(answer.text.splitlines()[-1])["payload"] == {"n": 1}
+
+
 def test_the_window_is_as_large_as_asked_for(beside, log, ropewalk):  # noqa: F811
     _, said = beside.serve("--port", "0", "--replay-limit", "3")
     with follow(said["url"], topics=["jobs"]) as frames:

@@ -10,7 +10,7 @@ import click
 
 from ropewalk.cli.gitlog import opened, short
 from ropewalk.cli.manners import Group, emit, emit_line, parse_input, say, session
-from ropewalk.errors import Invalid
+from ropewalk.errors import Denied, Invalid
 from ropewalk.kernel.plaintext import printable, printable_json
 
 if TYPE_CHECKING:
@@ -190,11 +190,16 @@ def sub(
 
 async def _sub(url: str, options: dict[str, Any], limit: int | None) -> None:
     from ropewalk.node.following import Following
-    from ropewalk.stream.frames import BusEvent, RefUpdate
+    from ropewalk.stream.frames import BusEvent, ErrorFrame, RefUpdate
 
     left = limit
+    names = {*(("ref", name) for name in options["refs"]), *(("topic", name) for name in options["topics"])}
     async with Following(url, **options) as frames:
         async for item in frames:
+            if isinstance(item, ErrorFrame) and item.dropped:
+                names -= {("ref", item.ref), ("topic", item.topic)}
+                if not names:
+                    raise Denied(f"{url}: {item.message}", advice="Ask whoever runs the server.")
             _show(item)
             if left is not None and isinstance(item, BusEvent | RefUpdate):
                 left -= 1

@@ -337,11 +337,11 @@ class Connection:
 
     def _denied(self, pattern: Pattern) -> bool:
         if self._access.denies(pattern):
-            self._deny(pattern, pattern.text)
+            self._deny(pattern, pattern.text, dropped=True)
             return True
         return False
 
-    def _deny(self, pattern: Pattern, what: str) -> None:
+    def _deny(self, pattern: Pattern, what: str, *, dropped: bool | None = None) -> None:
         key = (pattern.kind, pattern.text)
         if key in self._told:
             return None
@@ -350,9 +350,9 @@ class Connection:
         self._told.add(key)
         message = f"{what} may not be seen here"
         if pattern.kind == "ref":
-            self._say(ErrorFrame("POLICY_DENIED", message, ref=pattern.text))
+            self._say(ErrorFrame("POLICY_DENIED", message, ref=pattern.text, dropped=dropped))
         else:
-            self._say(ErrorFrame("POLICY_DENIED", message, topic=pattern.text))
+            self._say(ErrorFrame("POLICY_DENIED", message, topic=pattern.text, dropped=dropped))
         return None
 
     def _say(self, frame: Ack | ErrorFrame | Pong) -> None:

@@ -133,7 +133,8 @@ class BusEvent:
 
 @dataclass(frozen=True, slots=True)
 class ErrorFrame:
-    """Something was refused or lost. `ref` or `topic` is the name it is about, as the client wrote it.
+    """Something was refused or lost. `ref` or `topic` is the name it is about, as the client wrote it; `dropped` says
+    that nothing will come of that name, not only less.
 
     Of frames that are lost, `missing_seq` is the first, `oldest_seq` the oldest still there; what comes after `seq`
     will be sent.
@@ -146,6 +147,7 @@ class ErrorFrame:
     seq: int | None = None
     ref: str | None = None
     topic: str | None = None
+    dropped: bool | None = None
 
 
 ClientFrame: TypeAlias = Sub | Unsub | Credit | Ping | Pong
@@ -277,6 +279,7 @@ def parse_server(data: str | bytes) -> ServerFrame | None:
                 read.number_or_none("seq"),
                 read.text_or_none("ref"),
                 read.text_or_none("topic"),
+                True if found.get("dropped") is True else None,
             )
         case _:
             return None

@@ -302,6 +302,7 @@ def test_a_name_that_may_not_be_seen_is_refused_once_and_nothing_else_suffers(wi
         ("POLICY_DENIED", "refs/gatos/audit/x"),
         ("POLICY_DENIED", "payroll.*"),
     ]
+    assert all(error["dropped"] for error in errors)
     for ref in ("refs/gatos/audit/x", "refs/gatos/open/x"):
         move(window, ref)
     post(window, "payroll/march")
@@ -323,6 +324,7 @@ def test_who_asks_for_much_learns_once_that_some_of_it_is_withheld(window):
     (error,) = said(connection)
     assert (error["code"], error["ref"]) == ("POLICY_DENIED", "refs/gatos/**")
     assert "secret-name" not in error["message"]
+    assert "dropped" not in error
 
 
 def test_rules_that_became_stricter_also_hold_for_frames_of_before(window):

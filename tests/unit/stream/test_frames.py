@@ -45,6 +45,7 @@ SERVER = [
     Ping(0),
     Pong(),
     ErrorFrame("POLICY_DENIED", "no", ref="refs/gatos/x"),
+    ErrorFrame("POLICY_DENIED", "no", topic="payroll", dropped=True),
     ErrorFrame("REPLAY_EXPIRED", "gone", 1, 5, 9),
 ]
 
