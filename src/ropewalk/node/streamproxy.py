@@ -91,6 +91,7 @@ class StreamProxy:
         self._log = log
         self._changes: set[asyncio.Event] = set()
         self._linked = asyncio.Event()
+        self._waking = False
         self._fetching: dict[CatchUp, asyncio.Task[None]] = {}
         self._fetches = asyncio.Semaphore(FETCHES_MAX)
         self._tasks: list[asyncio.Task[None]] = []
@@ -191,8 +192,7 @@ class StreamProxy:
                         _journal.warning("%s: %s: %s", self.upstream_url, error.code, error.message)
                     if side is self.proxy:
                         self._linked.set()
-                    self._change()
-                    self.server.wake()
+                    self._wake_soon()
         except TimeoutError:
             _journal.info("%s says nothing", self.upstream_url)
         finally:
@@ -264,6 +264,17 @@ class StreamProxy:
                             _journal.warning("the miss is not on the record: %s", error)
                 await changed.wait()
                 changed.clear()
+
+    def _wake_soon(self) -> None:
+        """Once for all that was read at a time: with many clients, waking is the larger part of the work."""
+        if not self._waking:
+            self._waking = True
+            asyncio.get_running_loop().call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._waking = False
+        self._change()
+        self.server.wake()
 
     def _change(self) -> None:
         for event in self._changes:

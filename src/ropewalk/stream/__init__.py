@@ -3,9 +3,11 @@
 frames       what travels, both ways                  patterns     which refs and topics a name stands for
 window       the frames kept for catching up          access       who may see what
 connection   one subscriber, as the server has it     subscriber   one subscription, as the client has it
+proxy        a stream served again                    proxyclient  one subscriber of a proxy
+relay        the window of a proxy                    carried      what a proxy is subscribed to
 
 Nothing here does I/O: text comes in, text goes out, and time is an argument. `follow` and `Following` are the client
-for programs, `serve` the server; both live in `node`.
+for programs, `serve` the server, `StreamProxy` a proxy; they live in `node`.
 """
 
 from __future__ import annotations
@@ -19,12 +21,25 @@ from ropewalk.stream.window import Bounds
 
 if TYPE_CHECKING:
     from ropewalk.node.following import Following, follow
+    from ropewalk.node.streamproxy import StreamProxy
     from ropewalk.node.streams import RepositoryStream as serve
 
-__all__ = ["Bounds", "BusEvent", "ErrorFrame", "Following", "Limits", "Lost", "RefUpdate", "follow", "serve"]
+__all__ = [
+    "Bounds",
+    "BusEvent",
+    "ErrorFrame",
+    "Following",
+    "Limits",
+    "Lost",
+    "RefUpdate",
+    "StreamProxy",
+    "follow",
+    "serve",
+]
 
 _LAZY = {
     "Following": ("ropewalk.node.following", "Following"),
+    "StreamProxy": ("ropewalk.node.streamproxy", "StreamProxy"),
     "follow": ("ropewalk.node.following", "follow"),
     "serve": ("ropewalk.node.streams", "RepositoryStream"),
 }

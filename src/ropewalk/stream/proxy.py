@@ -44,6 +44,7 @@ __all__ = ["EVERYTHING", "HOPS_MAX", "MISS_TOPIC", "Miss", "Proxy"]
 
 EVERYTHING: Final = (("refs/**",), ("**",))
 HOPS_MAX: Final = 8  # proxies between an origin and us
+NAME_CHARS_MAX: Final = 128  # of a stream; we pass it on to everybody
 MISSES_MAX: Final = 60  # that are told of in a minute; a client in error must not fill everybody's window
 MISS_TOPIC: Final = "stream.replay.miss"
 
@@ -244,6 +245,10 @@ class Proxy:
         said = document.get("via")
         behind = [str(name) for name in said] if isinstance(said, list) else []
         via = (str(document.get("stream") or "?"), *behind)
+        if max(map(len, via)) > NAME_CHARS_MAX:
+            raise Invalid(
+                f"the upstream names a stream with more than {NAME_CHARS_MAX} characters", reason="ack"
+            )
         if self.window.stream in via:
             raise Usage(
                 f"a loop: {' → '.join(via)} leads back here",
@@ -257,7 +262,8 @@ class Proxy:
         if self._subscriber.stream is None and self._anybody():
             self.window.tell_gap(f"the upstream was not reached before this moment. {ADVICE}", now_ms)
         credit = document.get("credit")
-        self._granted = credit if isinstance(credit, int) and credit > 0 else LIMITS.outstanding_max
+        most = self._limits.outstanding_max  # whatever a stranger grants itself
+        self._granted = min(credit, most) if isinstance(credit, int) and credit > 0 else most
         self.via = via
         return True
 

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ropewalk.errors import Invalid, RangeExceeded, Usage
+from ropewalk.errors import Invalid, RangeExceeded, RopewalkError, Usage
 from ropewalk.kernel import schema
 from ropewalk.stream.access import parse_access
 from ropewalk.stream.connection import Connection, Limits
@@ -647,6 +649,77 @@ def test_a_chain_that_is_too_long_is_refused():
 def test_an_upstream_that_does_not_begin_with_ack_is_refused(text):
     with pytest.raises(Invalid):
         Proxy("proxy-1").receive(text, 0)
+
+
+@pytest.mark.parametrize(
+    "ack",
+    [
+        {"kind": "ack", "stream": "s" * 129},
+        {"kind": "ack", "stream": "s", "via": ["v" * 129]},
+        {"kind": "ack", "stream": ["s"], "seq": 1},
+        {"kind": "ack", "stream": "s", "seq": "1"},
+    ],
+    ids=str,
+)
+def test_an_ack_that_no_sound_server_sends_is_refused(ack):
+    with pytest.raises(Invalid):
+        Proxy("proxy-1").receive(json.dumps(ack), 0)
+
+
+def test_an_upstream_that_grants_itself_much_is_read_no_further_than_ours_would_be():
+    proxy = Proxy("proxy-1", limits=SMALL)
+    subscribe(proxy.connect(0), "refs/**")
+    proxy.receive(json.dumps({"kind": "ack", "stream": "s", "seq": 0, "credit": 10**9}), 0)
+    for at in range(10):
+        assert proxy.reading
+        proxy.receive(encode(RefUpdate("refs/gatos/x", None, "8b1c", at + 1, TS)), 0)
+    assert not proxy.reading
+
+
+def test_an_upstream_that_knows_only_the_frames_s2_shows_is_followed():
+    proxy = Proxy("proxy-1", PROXY_BASE)
+    proxy.receive('{"kind":"ack"}', 0)
+    assert json.loads(proxy.outgoing()[0]) == {"op": "sub", "refs": ["refs/**"], "topics": ["**"]}
+    client = proxy.connect(0)
+    subscribe(client, "refs/**")
+    proxy.receive(encode(RefUpdate("refs/gatos/x", None, "8b1c", 5, TS)), 0)
+    assert [frame["seq_origin"] for frame in said(client) if "ref" in frame] == [5]
+
+
+members: Any = st.dictionaries(
+    st.sampled_from(
+        ["kind", "stream", "seq", "ref", "old", "new", "ts", "topic", "payload", "credit", "code", "via"]
+    ),
+    st.one_of(
+        st.sampled_from(
+            ["ack", "ref.update", "bus.event", "ping", "pong", "error", "REPLAY_EXPIRED", "POLICY_DENIED"]
+        ),
+        st.none(),
+        st.integers(-5, 10**17),
+        st.text(max_size=8),
+        st.lists(st.text(max_size=3), max_size=2),
+        st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+    ),
+)
+
+
+@given(
+    st.lists(st.one_of(members.map(json.dumps), st.text(max_size=30), st.binary(max_size=10)), max_size=12)
+)
+@settings(deadline=None, max_examples=200)
+def test_whatever_an_upstream_says_is_taken_or_refused_and_clients_get_sound_frames(texts):
+    proxy = Proxy("proxy-1", PROXY_BASE)
+    proxy.receive(encode_ack("origin-1"), 0)
+    client = proxy.connect(0)
+    client.receive('{"op":"sub","refs":["refs/**"],"topics":["**"]}', 0)
+    for text in texts:
+        try:
+            proxy.receive(text, 0)
+        except RopewalkError:
+            proxy.connected()
+            proxy.receive(encode_ack("origin-1"), 0)
+    for sent in client.take(0, 1_000):
+        assert json.loads(sent)["kind"] in {"ack", "ref.update", "bus.event", "error", "ping"}
 
 
 def encode_ack(stream: str, via: list[str] | None = None) -> str:
