@@ -118,6 +118,25 @@ def test_an_index_that_is_interrupted_stops_the_channel_and_says_so(tmp_path, mo
         assert ledger.log.submit(observed(0).raw).replayed
 
 
+def test_nothing_is_built_on_blocks_that_an_interrupted_leader_did_not_make_known(tmp_path, monkeypatch):
+    with opened(tmp_path, limits=Limits(block_envelopes=2)) as ledger, ThreadPoolExecutor(1) as pool:
+        log = ledger.log
+        monkeypatch.setattr(log_module, "BATCH_MAX", 3)
+
+        def publish(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(log, "_publish", publish)
+        with pytest.raises(KeyboardInterrupt):
+            log.submit_many(observed(i).raw for i in range(5))  # a block is written, another one has begun
+        monkeypatch.undo()
+        with pytest.raises(Unavailable, match="stopped before a block"):
+            pool.submit(log.submit, observed(9).raw).result(WAIT_S)
+    assert verify_blocks(tmp_path, "ea.core", deep=True).ok
+    with opened(tmp_path) as ledger:
+        assert ledger.log.submit(observed(0).raw).replayed
+
+
 def test_forgetting_that_is_interrupted_keeps_nobody_asleep(tmp_path, monkeypatch):
     with opened(tmp_path, limits=Limits(block_envelopes=2)) as ledger:
         log = ledger.log

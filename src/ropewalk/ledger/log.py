@@ -53,6 +53,7 @@ from ropewalk.ledger.ticket import Forming, Receipt, Sleeper, Ticket
 __all__ = ["Blocks", "Head", "Index", "Limits", "Log", "Receipt", "Ticket", "check_time", "check_wire"]
 
 BATCH_MAX: Final = 256  # envelopes of a long list that are held in parsed form before the first is placed
+STOPPED: Final = "stopped before a block that it wrote was known here"
 DOORS: Final = 2  # how many are let go at a time; more would only wait for one another
 
 
@@ -88,6 +89,7 @@ class Log:
         self._sealing: list[Forming] = []
         self.history = OpenHistory(index)
         self._leaving: deque[Ticket] = deque()  # settled; their threads still sleep
+        self._unknown = False  # whether blocks may have been written that the index and the head do not have
         self._ended: str | None = None  # why nothing more is taken
         self._minors = supported_minors if callable(supported_minors) else lambda: supported_minors
         self._context = Context(self.history, policy, self._minors(), evidence=evidence)
@@ -289,10 +291,8 @@ class Log:
             while not ticket.settled:
                 if not self._leaving and self._leading.acquire(blocking=False):
                     try:
-                        self._leader = threading.get_ident()
                         self._lead()
                     finally:
-                        self._leader = None
                         self._leading.release()
                 elif self._leader == threading.get_ident():
                     raise Usage(
@@ -334,6 +334,11 @@ class Log:
         """One round: judge what has arrived, as much as fills a block, and write it."""
         more = False
         try:
+            self._leader = threading.get_ident()
+            if self._unknown:  # whoever led before was interrupted: nothing may be built on what is not known
+                self._ended = STOPPED
+                self._clear_away(Unavailable(f"channel {self.channel} {STOPPED}"))
+                self._unknown = False
             if self.limits.linger_s:
                 with self._company:
                     self._company.wait_for(self._fill, self.limits.linger_s)
@@ -342,12 +347,16 @@ class Log:
             # With more to come, the last block is not full yet and can wait for it.
             full = len(self._forming) - more
             self._sealing, self._forming = self._forming[:full], self._forming[full:]
-            self._write_sealing()
+            try:
+                self._write_sealing()
+            finally:
+                self._leader = None
 
     def _write_sealing(self) -> None:
         """Write what is to be sealed and give out the receipts, or tell everybody why there is none."""
         written: list[tuple[Forming, Block, Any]] = []
         error: RopewalkError | None = None
+        self._unknown = True
         try:
             error = self._write(written)
         except BaseException as caught:
@@ -415,8 +424,9 @@ class Log:
             try:
                 for forming, block, place in written:
                     self._take_in(forming.envelopes, block, place)
+                self._unknown = False
             except BaseException:  # it stands on disk, and whoever opens the channel again finds it
-                self._ended = "stopped before a block that it wrote was known here"
+                self._ended = STOPPED
                 raise
             for forming, block, _ in written:
                 for index, ticket in enumerate(forming.tickets):
