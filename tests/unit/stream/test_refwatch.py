@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ropewalk.errors import Unavailable
 from ropewalk.node import refwatch
 from ropewalk.node.refwatch import RefWatch
 from ropewalk.node.repository import Repository
@@ -132,3 +133,81 @@ def test_a_lock_of_somebody_is_no_ref(watched):
     folder.mkdir(parents=True)
     (folder / "x.lock").write_text(oid(1) + "\n", encoding="ascii")
     assert watch.look() == []
+
+
+def test_a_look_that_fails_half_way_forgets_no_move(watched, monkeypatch):
+    log, watch, ager = watched
+    for name in ("a/x", "b/y", "c/z"):
+        log.store.move_head(PREFIX + name, None, oid(1))
+    ager.age()
+    watch.look()
+    real = os.scandir
+
+    def too_many(path: str) -> object:
+        if path.endswith("gatos/b"):
+            raise OSError(24, "Too many open files")
+        return real(path)
+
+    for name in ("a/x", "b/y", "c/z"):
+        log.store.move_head(PREFIX + name, oid(1), oid(2))
+    ager.age()
+    with monkeypatch.context() as patch:
+        patch.setattr(refwatch.os, "scandir", too_many)
+        assert {update.ref for update in watch.look()} == {f"{PREFIX}a/x", f"{PREFIX}c/z"}
+    assert [(update.ref, update.old, update.new) for update in watch.look()] == [
+        (f"{PREFIX}b/y", oid(1), oid(2))
+    ]
+
+
+def test_a_ref_that_could_not_be_read_for_a_moment_is_read_at_the_next_look(watched, monkeypatch):
+    log, watch, ager = watched
+    log.store.move_head(f"{PREFIX}a/x", None, oid(1))
+    ager.age()
+
+    def unavailable(name: str) -> str:
+        raise Unavailable(f"reading {name}: Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log.store.refs, "read", unavailable)
+        assert watch.look() == []
+    assert [update.new for update in watch.look()] == [oid(1)]  # though nothing changed on disk since
+
+
+def test_packed_refs_that_cannot_be_read_hold_up_no_loose_ref(watched):
+    log, watch, _ = watched
+    packed = log.store.place.git_dir / "packed-refs"
+    packed.write_text("no ref at all\n", encoding="ascii")
+    _loose(log, "a/x", 1)
+    assert [update.ref for update in watch.look()] == [f"{PREFIX}a/x"]
+    packed.write_text(f"{oid(2)} {PREFIX}b/y\n", encoding="ascii")
+    assert [update.ref for update in watch.look()] == [f"{PREFIX}b/y"]
+
+
+def test_a_name_that_is_no_text_is_passed_over_and_the_others_come(watched):
+    log, watch, _ = watched
+    for name in (b"aa", b"b\xff", b"cc"):
+        path = os.fsencode(log.store.place.git_dir / PREFIX / "odd") + b"/" + name
+        Path(os.fsdecode(path)).parent.mkdir(parents=True, exist_ok=True)
+        Path(os.fsdecode(path)).write_text(oid(1) + "\n", encoding="ascii")
+    assert [update.ref for update in watch.look()] == [f"{PREFIX}odd/aa", f"{PREFIX}odd/cc"]
+    assert watch.look() == []
+
+
+def test_folders_nested_a_thousand_deep_are_looked_at(watched):
+    log, watch, _ = watched
+    folders = [f"{log.store.place.git_dir}/{PREFIX}{'d/' * depth}" for depth in range(1_200)]
+    for folder in folders:
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - pathlib itself cannot go so deep
+    deep = Path(folders[-1]) / "x"
+    deep.write_text(oid(1) + "\n", encoding="ascii")
+    assert [update.new for update in watch.look()] == [oid(1)]
+    deep.unlink()
+    for folder in reversed(folders):
+        os.rmdir(folder)  # noqa: PTH106
+    assert [update.old for update in watch.look()] == [oid(1)]
+
+
+def _loose(log: Repository, name: str, n: int) -> None:
+    path = log.store.place.git_dir / PREFIX / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(oid(n) + "\n", encoding="ascii")
