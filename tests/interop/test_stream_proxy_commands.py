@@ -128,6 +128,40 @@ def test_a_miss_is_recorded_in_the_repository_that_was_named(beside, log):  # no
     assert told[1].payload["ref"] in log.store.head_names(MISSES)
 
 
+def test_kill_after_kill_of_either_nothing_is_lost_in_silence(beside, log):  # noqa: F811
+    server, origin = beside.serve()
+    proxy, said = proxied(beside, origin["url"])
+    counted = itertools.count()
+
+    def more() -> list[int]:
+        batch = [next(counted) for _ in range(40)]
+        publish(log, "jobs", *({"n": n} for n in batch))
+        return batch
+
+    with follow(said["url"], topics=["jobs"]) as frames:
+        for victim in ("origin", "proxy", "origin", "proxy"):
+            sure = more()
+            assert [next(frames).payload["n"] for _ in sure] == sure
+            underway = more()  # and killed in the middle of it
+            if victim == "origin":
+                server.kill()
+                server.wait()
+                server, _ = beside.serve("--port", str(origin["port"]))
+            else:
+                proxy.kill()
+                proxy.wait()
+                proxy, _ = proxied(beside, origin["url"], said["port"])
+            got = list(itertools.takewhile(lambda item: not isinstance(item, Lost), frames))
+            assert [frame.payload["n"] for frame in got] == underway[: len(got)]
+            last = more()
+            after = []
+            while not after or after[-1] != last[-1]:
+                after.append(next(frames).payload["n"])
+            # An origin that is slow to look may tell of some of those under way only now.
+            assert after == list(range(after[0], last[-1] + 1))
+            assert after[0] <= last[0]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_proxy_also_one_that_still_waits(beside, number):  # noqa: F811
     proxy = beside.start("proxy", "ws://127.0.0.1:1", "--port", "0")
