@@ -111,7 +111,7 @@ def cosign(folder: str, file: str, tiles: str | None, output: str) -> None:
     if request.old is not None and tiles is None:
         published = None  # it brings its own proof
     try:
-        done = found.cosign(request, signing_key(found.key), int(time.time()), published)
+        done = found.cosign(request, signing_key(found.key), lambda: int(time.time()), published)
     except SigInvalid as error:
         raise tell(error, "stdin" if path == "-" else path) from error
     answer: dict[str, Any] = done.to_json()

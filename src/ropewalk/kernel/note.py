@@ -215,7 +215,9 @@ def cosign_head(raw: bytes, signer: Signer, now_s: int) -> bytes:
 
 
 def keep_signatures(raw: bytes, verifiers: Iterable[Verifier]) -> bytes:
-    """The same note with the lines of these keys alone: what somebody keeps who believes nobody else.
+    """The same note with the lines of these keys alone, one each: what somebody keeps who believes nobody else.
+
+    Always the same bytes for the same keys, however often and in whatever order the lines stand.
 
     >>> from ropewalk.kernel.keys import SigningKey
     >>> log = Signer("example.com/log", SigningKey.generate("ed25519", bytes(32)))
@@ -224,9 +226,10 @@ def keep_signatures(raw: bytes, verifiers: Iterable[Verifier]) -> bytes:
     >>> keep_signatures(cosign_head(raw, witness, 1700000000), [log.verifier]) == raw
     True
     """
-    known = {(each.name, each.key_id) for each in verifiers}
     text, signatures = _split_note(raw)
-    return _join_note(text, [each for each in signatures if (each.name, each.key_id) in known])
+    first = {(each.name, each.key_id): each for each in reversed(signatures)}
+    known = dict.fromkeys((each.name, each.key_id) for each in verifiers)
+    return _join_note(text, [first[who] for who in known if who in first])
 
 
 def open_head(

@@ -25,7 +25,9 @@ __all__ = [
     "TlogProof",
     "decode_entries",
     "encode_entries",
+    "entry_tiles",
     "hash_tile",
+    "hash_tiles",
     "parse_tlog_proof",
     "tile_path",
     "tiles_of",
@@ -77,15 +79,34 @@ def tiles_of(size: int) -> Iterator[Tile]:
     >>> [tile_path(tile) for tile in tiles_of(257)][-3:]
     ['tile/0/000', 'tile/0/001.p/1', 'tile/1/000.p/1']
     """
-    level: int | None = None
-    count = size
-    while count:
-        for number in range(-(-count // TILE_WIDTH)):
-            yield Tile(level, number, min(TILE_WIDTH, count - number * TILE_WIDTH))
-        if level is None:
-            level = 0
-        else:
-            level, count = level + 1, count >> TILE_HEIGHT
+    yield from entry_tiles(size)
+    yield from hash_tiles(size)
+
+
+def entry_tiles(size: int) -> Iterator[Tile]:
+    """The tiles with the entries of a log of that size.
+
+    >>> [tile_path(tile) for tile in entry_tiles(257)]
+    ['tile/entries/000', 'tile/entries/001.p/1']
+    """
+    return _tiles_of_level(None, size)
+
+
+def hash_tiles(size: int) -> Iterator[Tile]:
+    """The tiles with the hashes of a tree of that size, from the leaves up.
+
+    >>> [tile_path(tile) for tile in hash_tiles(257)]
+    ['tile/0/000', 'tile/0/001.p/1', 'tile/1/000.p/1']
+    """
+    level = 0
+    while count := size >> level * TILE_HEIGHT:
+        yield from _tiles_of_level(level, count)
+        level += 1
+
+
+def _tiles_of_level(level: int | None, count: int) -> Iterator[Tile]:
+    for number in range(-(-count // TILE_WIDTH)):
+        yield Tile(level, number, min(TILE_WIDTH, count - number * TILE_WIDTH))
 
 
 def hash_tile(tree: merkle.Tree, tile: Tile) -> bytes:

@@ -161,7 +161,13 @@ def watch_log(log: Watched | None, key: Verifier, origin: str | None = None) -> 
     if log is None:
         name = key.name if origin is None else origin
         return Watched(SignedHead(name, 0, merkle.SHA256.empty).origin, (key,))
-    return log if key in log.keys else replace(log, keys=(*log.keys, key))
+    if key in log.keys:
+        return log
+    if any((each.name, each.key_id) == (key.name, key.key_id) for each in log.keys):
+        raise InvalidKey(
+            f'"{key.name}" has another key with the id {key.key_id.hex()} already', name=key.name
+        )
+    return replace(log, keys=(*log.keys, key))
 
 
 def take_head(

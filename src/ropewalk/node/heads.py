@@ -7,7 +7,14 @@ from pathlib import Path
 from ropewalk.errors import Damaged, NotFound
 from ropewalk.kernel.note import SignedHead
 from ropewalk.ledger.headcheck import TreeSource
-from ropewalk.ledger.tiles import ENTRY_BYTES_MAX, TILE_WIDTH, Tile, tile_path
+from ropewalk.ledger.tiles import (
+    ENTRY_BYTES_MAX,
+    TILE_WIDTH,
+    Tile,
+    decode_entries,
+    encode_entries,
+    tile_path,
+)
 from ropewalk.ledger.tiletree import ReadTile, TileTree, check_tiles
 from ropewalk.node.ledger import Channel
 from ropewalk.node.publish import CHECKPOINT, header_tree
@@ -51,7 +58,7 @@ def _reader(folder: Path) -> ReadTile:
         except OSError as error:
             raise unavailable(error, "tiles") from error
         if tile.level is None:
-            return raw
+            return raw if width == tile.width else _first_entries(raw, width, tile.width)
         if len(raw) != width * HASH_BYTES:
             raise Damaged(
                 f"{path} has {len(raw)} bytes; {width} hashes take {width * HASH_BYTES}",
@@ -63,6 +70,11 @@ def _reader(folder: Path) -> ReadTile:
     return read
 
 
+def _first_entries(raw: bytes, width: int, wanted: int) -> bytes:
+    entries = decode_entries(raw)
+    return encode_entries(entries[:wanted]) if len(entries) == width else raw
+
+
 def _find(folder: Path, tile: Tile) -> tuple[Path, int]:
     """The file of a tile, or of a wider one: a log may drop a partial tile once the full one is there."""
     exact, full = folder / tile_path(tile), folder / tile_path(Tile(tile.level, tile.number, TILE_WIDTH))
@@ -71,6 +83,8 @@ def _find(folder: Path, tile: Tile) -> tuple[Path, int]:
     if full.is_file():
         return full, TILE_WIDTH
     partial = full.with_name(f"{full.name}.p")
-    wider = [int(path.name) for path in partial.glob("*") if path.name.isdecimal() and path.is_file()]
-    width = min((each for each in wider if tile.width < each < TILE_WIDTH), default=None)
-    return (exact, tile.width) if width is None else (partial / str(width), width)
+    for width in range(tile.width + 1, TILE_WIDTH):
+        if (partial / str(width)).is_file():
+            return partial / str(width), width
+    # Not opened to see: what is no file, such as a pipe, might never end.
+    raise NotFound(f"no file {exact}", name=str(exact))

@@ -11,11 +11,12 @@ less than it has seen, and asks for nothing but the same checkpoint again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ropewalk.errors import Conflict, Damaged, InvalidKey, NotFound, RopewalkError
+from ropewalk.errors import Conflict, Damaged, Invalid, InvalidKey, NotFound, RopewalkError
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.keys import SigningKey
@@ -78,9 +79,15 @@ class Witness:
         return log
 
     def cosign(
-        self, request: WitnessRequest, secret: SigningKey, now_s: int, tiles: Path | None = None
+        self,
+        request: WitnessRequest,
+        secret: SigningKey,
+        now_s: int | Callable[[], int],
+        tiles: Path | None = None,
     ) -> Cosigned:
         """Check a head against the largest one seen, keep it, and only then sign it.
+
+        A clock is asked when it is our turn: the time from before might be behind whoever came first.
 
         `NotFound` if the log is not watched, `Conflict` if the head is smaller, `Forked` if it disagrees with the one
         that was seen, `ProofRefused` if nothing shows that it agrees; the last two keep both heads.
@@ -97,16 +104,17 @@ class Witness:
                     f'the log "{printable(head.origin, 200)}" is not watched here',
                     advice="Watch it with `ropewalk witness add DIR VKEY`.",
                 )
+            time_s = now_s if isinstance(now_s, int) else now_s()
             size = max(head.size, seen.head.size)
             tree: merkle.Nodes | None = tile_tree(tiles, size) if tiles is not None else None
-            taken = take_head(seen, request, now_s, tree)
+            taken = take_head(seen, request, time_s, tree)
             if isinstance(taken, HeadFork):
                 raw = taken.to_bytes()
                 self.state.replace(f"fork-{sha256(raw).hex()[:32]}.json", raw)
                 raise taken.error()
             self.state.replace(name, taken.to_bytes())
             # Inside the lock: a later head may not be kept before this one is signed.
-            return Cosigned(cosign_head(request.note, signer, now_s), taken, seen.head.size)
+            return Cosigned(cosign_head(request.note, signer, time_s), taken, seen.head.size)
 
     def logs(self) -> list[Watched]:
         """Every log that is watched, by origin."""
@@ -115,8 +123,14 @@ class Witness:
 
     def forks(self) -> list[tuple[Path, HeadFork]]:
         """The evidence that was kept."""
-        names = self.state.names("fork-")
-        return [(self.state.folder / name, parse_head_fork(self.state.read(name))) for name in names]
+        found = []
+        for name in self.state.names("fork-"):
+            path = self.state.folder / name
+            try:
+                found.append((path, parse_head_fork(self.state.read(name))))
+            except Invalid as error:
+                raise Damaged(f"{path} is not what was written: {error.detail}", reason="state") from error
+        return found
 
     def _read(self, name: str) -> Watched | None:
         try:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ropewalk.errors import Damaged, NotFound, Unavailable
+from ropewalk.errors import Damaged, NotFound, TooLarge, Unavailable
 from ropewalk.stores.durable import Disk, unavailable
 
 __all__ = ["StateFolder"]
@@ -62,13 +62,16 @@ class StateFolder:
 
     def replace(self, name: str, raw: bytes) -> None:
         """Put the bytes in place of what a file held. On disk when this returns; on failure the old ones are."""
+        if len(raw) > FILE_BYTES_MAX:  # it could never be read again
+            raise TooLarge(f"{self.folder / name}: {len(raw)} bytes", size=len(raw), limit=FILE_BYTES_MAX)
         with self._telling():
             self._disk.replace(self.folder / name, raw, mode=0o600)
 
     def names(self, prefix: str) -> list[str]:
-        """The files whose names begin so, sorted; the lock is none of them."""
+        """The files whose names begin so, sorted; not the lock, nor what a killed process left of a file."""
         with self._telling():
-            return sorted(path.name for path in self.folder.glob(f"{prefix}*") if path.name != LOCK)
+            found = [path.name for path in self.folder.glob(f"{prefix}*")]
+        return sorted(name for name in found if name != LOCK and not name.startswith("."))
 
     def _wait(self, descriptor: int, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
@@ -15,7 +16,7 @@ from ropewalk.kernel import merkle
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.note import SignatureType, SignedHead, Signer, Verifier, cosign_head, sign_head
 from ropewalk.ledger.headcheck import HeadTrust, TreeSource, verify_head
-from ropewalk.ledger.tiles import Tile, hash_tile
+from ropewalk.ledger.tiles import Tile, hash_tile, tile_path
 from ropewalk.ledger.tiletree import TileTree, check_tiles
 from ropewalk.ledger.trust import Trust
 from ropewalk.node.heads import tile_source, tile_tree
@@ -198,6 +199,8 @@ def test_a_log_that_dropped_its_partial_tiles_still_proves_older_heads(tmp_path)
         ("tile/0/001.p/44", lambda file: file.write_bytes(file.read_bytes()[:-1]), "44 hashes take 1408"),
         ("tile/0/001.p/44", lambda file: file.write_bytes(file.read_bytes() + b"x"), "44 hashes take 1408"),
         ("tile/0/001.p/44", lambda file: file.write_bytes(bytes(44 * 32)), "not to the root"),
+        ("tile/0/001.p/44", lambda file: (file.unlink(), os.mkfifo(file)), "no file"),  # would never end
+        ("tile/0/001.p/44", lambda file: (file.unlink(), file.mkdir()), "no file"),
         ("tile/1/000.p/1", lambda file: file.write_bytes(bytes(32)), "not to the root"),
     ],
 )
@@ -217,6 +220,8 @@ def test_a_tile_that_is_missing_or_damaged_fails_the_tree(tmp_path, path, act, s
         ("tile/entries/000", lambda raw: raw[:-1], "cut off"),
         ("tile/entries/000", lambda raw: raw[:5] + b"9" + raw[6:], "entry 1 is not the one"),
         ("tile/entries/001.p/44", lambda raw: raw[5:], "43 entries, not 44"),
+        ("tile/entries/001.p/44", lambda raw: raw + b"\0\1x", "45 entries, not 44"),
+        ("tile/entries/000", lambda raw: raw + b"\0\1x", "257 entries, not 256"),
     ],
 )
 def test_only_a_deep_look_sees_damage_beside_the_edge_and_names_it(tmp_path, path, act, says):
@@ -227,6 +232,35 @@ def test_only_a_deep_look_sees_damage_beside_the_edge_and_names_it(tmp_path, pat
     report = look(log.head(), source=tile_source(folder, 300, deep=True))
     assert statuses(report)["tree"] == "failed"
     assert says in detail(report, "tree")
+
+
+def test_a_deep_look_at_an_older_head_finds_its_entries_in_wider_tiles(tmp_path):
+    log = SmallLog(5)
+    folder = SmallLog(9).publish(tmp_path / "public")
+    (folder / "tile/0/000.p/\u0667").touch()  # seven in other digits: no name of a tile
+    assert look(log.head(), source=tile_source(folder, 5, deep=True)).ok
+    entries = folder / "tile/entries/000.p/9"
+    entries.write_bytes(entries.read_bytes().replace(b"\0\0014", b"\0\001x"))
+    report = look(log.head(), source=tile_source(folder, 5, deep=True))
+    assert "entry 4 is not the one" in detail(report, "tree")
+
+
+def test_a_log_that_claims_more_than_there_is_costs_no_time(tmp_path):
+    size, asked = 2**62, []
+
+    def read(tile):
+        asked.append(tile)
+        return bytes(tile.width * 32)
+
+    root = TileTree(size, read).root()
+    for tile in asked:  # all that the root is made of, and nothing else
+        path = tmp_path / tile_path(tile)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(tile.width * 32))
+    raw = sign_head(SignedHead(ORIGIN, size, root), LOG)
+    assert look(raw, source=tile_source(tmp_path, size)).ok
+    report = look(raw, source=tile_source(tmp_path, size, deep=True))
+    assert "no file" in detail(report, "tree")
 
 
 def test_damage_in_the_tiles_is_told_from_tiles_that_are_missing(tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -24,7 +26,9 @@ from ropewalk.errors import (
     Unavailable,
 )
 from ropewalk.kernel import merkle
+from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.note import SignedHead, Signer, cosign_head, open_head, sign_head
+from ropewalk.kernel.notekey import Verifier
 from ropewalk.ledger.headcheck import HeadTrust
 from ropewalk.ledger.headfork import HeadFork, parse_head_fork, verify_head_fork
 from ropewalk.ledger.witness import (
@@ -391,3 +395,72 @@ def test_heads_of_random_growth_stay_consistent(folder, tmp_path):
             merkle.root((merkle.SHA256.leaf(each) for each in log.entries[:size]), merkle.SHA256)
             == done.log.head.root
         )
+
+
+def test_one_size_with_two_roots_is_proven_for_an_empty_log_too():
+    empty = sign_head(SignedHead(ORIGIN, 0, merkle.SHA256.empty), LOG)
+    log = take_head(EMPTY, parse_request(empty), NOW_S)
+    fork = take_head(log, parse_request(sign_head(SignedHead(ORIGIN, 0, bytes(32)), LOG)), NOW_S)
+    assert isinstance(fork, HeadFork)
+    assert fork.is_proven
+    report = verify_head_fork(parse_head_fork(fork.to_bytes()), TRUST)
+    assert {step.status for step in report.steps} == {"passed"}
+
+
+def test_evidence_is_kept_once_however_often_the_log_signed_and_in_whatever_order(folder):
+    second = Signer(ORIGIN, SigningKey.generate("ed25519", b"second" + bytes(26)))
+    open_witness(folder).add(second.verifier)
+    cosign(folder, SmallLog(5).head())
+    text = SignedHead(ORIGIN, 9, SmallLog(9, 3).tree.root())
+    note, lines = sign_head(text, LOG, second).split(b"\n\n")
+    one, other = lines.splitlines(keepends=True)
+    garbage = tuple(bytes(32) for _ in SmallLog(9).tree.consistency(5, 9))
+    for order in ([one, other], [other, one], [one, other, one], [other] * 40 + [one] * 40):
+        request = WitnessRequest(note + b"\n\n" + b"".join(order), 5, garbage)
+        with pytest.raises(ProofRefused):
+            open_witness(folder).cosign(request, SECRET, NOW_S)
+    assert len(open_witness(folder).forks()) == 1
+
+
+def test_two_keys_of_a_log_do_not_share_an_id(monkeypatch):
+    twin = Signer(ORIGIN, SigningKey.generate("ed25519", b"twin" + bytes(28))).verifier
+    monkeypatch.setattr(Verifier, "key_id", property(lambda _: b"same"))  # as four bytes may be made to be
+    with pytest.raises(InvalidKey, match="another key with the id"):
+        watch_log(EMPTY, twin)
+
+
+def test_a_witness_that_was_killed_while_it_was_made_can_be_made_again(tmp_path):
+    (tmp_path / "lock").touch()
+    (tmp_path / ".witness.json.77.88").write_bytes(b'{"ver')
+    made = make_witness(tmp_path, WITNESS.name, "watcher", SECRET)
+    assert open_witness(tmp_path).vkey == made.vkey
+
+
+def test_the_clock_is_read_when_it_is_our_turn(folder):
+    clock = iter(range(NOW_S, NOW_S + 100))
+    witness, note = open_witness(folder, wait_s=60), parse_request(SmallLog(4).head())
+    waiting = threading.Barrier(2)
+
+    def late() -> bytes:
+        waiting.wait(60)
+        return witness.cosign(note, SECRET, lambda: next(clock)).note
+
+    with ThreadPoolExecutor(1) as pool:
+        with witness.state.locked(0):
+            done = pool.submit(late)
+            waiting.wait(60)
+            assert next(clock) == NOW_S  # while the other one waits, or before it does
+        assert time_of(done.result(60)) == NOW_S + 1
+
+
+def test_evidence_that_is_damaged_is_named(folder):
+    (folder / "fork-0.json").write_bytes(b"{}")
+    with pytest.raises(Damaged, match=r"fork-0\.json is not what was written"):
+        open_witness(folder).forks()
+
+
+def test_what_could_not_be_read_again_is_not_written(folder):
+    before = sorted(folder.iterdir())
+    with pytest.raises(TooLarge):
+        open_witness(folder).add(Verifier("x" * (1 << 20), LOG.verifier.key))
+    assert sorted(folder.iterdir()) == before
