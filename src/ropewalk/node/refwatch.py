@@ -91,7 +91,7 @@ class RefWatch:
         except (FileNotFoundError, NotADirectoryError):  # git removes empty folders
             entries = []
         except OSError as error:  # the other folders are looked at all the same
-            self._say(folder, error.strerror)
+            self._say(folder, str(error.strerror))
             known.mark = None
             return self._folders.setdefault(folder, known)
         for entry in entries:
@@ -129,7 +129,8 @@ class RefWatch:
         try:
             new = self._store.head(name)
         except RopewalkError as error:  # torn, or a symbolic ref, or we have too many files open
-            return self._say(name, error.detail)
+            self._say(name, error.detail)
+            return None
         self._unread.discard(name)
         if new == old:
             self._troubles.pop(name, None)
@@ -139,7 +140,8 @@ class RefWatch:
         else:
             self.heads[name] = new
         if not _is_text(name):
-            return self._say(name, "its name is not UTF-8, which frames are; its moves are not told")
+            self._say(name, "its name is not UTF-8, which frames are; its moves are not told")
+            return None
         self._troubles.pop(name, None)
         return RefUpdate(name, old, new)
 

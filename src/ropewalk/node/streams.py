@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from ropewalk.errors import SPELLINGS, RopewalkError
+from ropewalk.gitlog.privacy import Rule
 from ropewalk.node.frames import in_thread
 from ropewalk.node.repository import Repository
 from ropewalk.node.streamserver import Clock, StreamServer
@@ -41,6 +42,7 @@ class RepositoryStream:
         self._log = log
         self._source: StreamSource | None = None
         self._rules = asyncio.Lock()
+        self._private: frozenset[Rule] = frozenset()  # the rules for messages that what is kept was held to
         self._look_s = look_s
         self._look_now = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
@@ -86,23 +88,31 @@ class RepositoryStream:
             try:
                 await self._look(source, again)
                 fault = ""
-            except (RopewalkError, OSError) as error:  # a folder nobody can read, a full disk: next time
-                if str(error) != fault:
-                    _journal.warning("looking at %s: %s", self._log.store.place.git_dir, error)
-                fault = str(error)
+            except (
+                Exception
+            ) as error:  # whatever it is: a watcher that ends would be silence nobody can tell from peace
+                if repr(error) != fault:
+                    _journal.warning("looking at %s: %s", self._log.store.place.git_dir, error or repr(error))
+                fault = repr(error)
 
     async def _look_at_rules(self) -> None:
         assert self._source is not None
         async with self._rules:
-            access = await in_thread(self._source.access)
-        if access != self.server.access:
-            self.server.set_access(access)
+            await in_thread(self._source.look_at_rules)
+            self._apply_rules(self._source)
+
+    def _apply_rules(self, source: StreamSource) -> None:
+        if source.private - self._private:  # frames are kept as they were shown, with what is private now
+            self.server.forget()
+        self._private = source.private
+        if source.access != self.server.access:
+            self.server.set_access(source.access)
 
     async def _look(self, source: StreamSource, again: bool) -> None:
-        await self._look_at_rules()
         start = self._loop.time()
         moved = await in_thread(source.look)
         self._cost_s = self._loop.time() - start
+        await self._look_at_rules()  # after: what was appended under a rule is shown under that rule
         await self.server.publish(moved)
         for topic in sorted(source.behind):
             if again or topic not in self._troubles:
@@ -114,8 +124,8 @@ class RepositoryStream:
             self.server.withhold("topic", topic)
             return source.pass_over(topic)
         try:
-            while frames := await in_thread(source.take, topic):
-                await self.server.publish(frames)
+            while await self._pass_on_some(source, topic):
+                pass
             self._troubles.pop(topic, None)
         except RopewalkError as error:
             if self._troubles.get(topic) != error.detail:
@@ -124,3 +134,10 @@ class RepositoryStream:
                 code = SPELLINGS[error.code].stream
                 self.server.warn(ErrorFrame(code, error.detail, topic=topic))
         return None
+
+    async def _pass_on_some(self, source: StreamSource, topic: str) -> bool:
+        async with self._rules:  # or rules could change between reading a message and keeping its frame
+            frames = await in_thread(source.take, topic)
+            self._apply_rules(source)
+            await self.server.publish(frames)
+        return bool(frames)

@@ -164,6 +164,11 @@ class StreamServer:
         for link in self._links:
             link.connection.set_access(access)
 
+    def forget(self) -> None:
+        """Keep nothing of what was published. Who had not taken all of it is closed, and learns what is lost."""
+        self.window.forget()
+        self.wake()
+
     def wake(self) -> None:
         """Wake whoever has something to send."""
         for link in self._links:

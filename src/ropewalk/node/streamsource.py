@@ -11,7 +11,7 @@ from ropewalk.gitlog.envelope import Event
 from ropewalk.gitlog.layout import MESSAGES
 from ropewalk.gitlog.log import describe
 from ropewalk.gitlog.objects import Oid
-from ropewalk.gitlog.privacy import Policy, keep_private, parse_policy
+from ropewalk.gitlog.privacy import Policy, Rule, keep_private, parse_policy
 from ropewalk.gitlog.reading import events
 from ropewalk.kernel import jcs
 from ropewalk.kernel.ulid import Ulid
@@ -48,11 +48,11 @@ class StreamSource:
         self._passed: dict[str, _Passed] = {}
         self.behind: set[str] = set()  # topics that have messages not yet handed out
         self._policy: Policy | None = None
-        self._access = EVERYBODY
+        self.access: Access = EVERYBODY  # who may see what
         self._policy_mark: object = None
 
-    def access(self) -> Access:
-        """Who may see what, as the policy of the repository says now. Rules nobody can read let nothing through."""
+    def look_at_rules(self) -> None:
+        """Read the policy of the repository, if it changed. Rules nobody can read let nothing through."""
         path = policy_file(self._log.store.place)
         try:
             found = path.stat()
@@ -60,18 +60,23 @@ class StreamSource:
             if mark != self._policy_mark:
                 raw = path.read_bytes()
                 self._policy_mark = mark
-                self._access = NOBODY
+                self.access = NOBODY
                 self._policy = parse_policy(raw)
                 document: Any = jcs.parse(raw)
-                self._access = parse_access(document.get("stream", {}))
+                self.access = parse_access(document.get("stream", {}))
         except FileNotFoundError:
-            self._policy_mark, self._policy, self._access = None, None, EVERYBODY
+            self._policy_mark, self._policy, self.access = None, None, EVERYBODY
         except OSError as error:
-            self._policy_mark, self._access = None, NOBODY
-            _journal.warning("%s: %s; nothing is shown", path, error.strerror)
+            if self.access is not NOBODY:  # once, not five times a second
+                _journal.warning("%s: %s; nothing is shown", path, error.strerror)
+            self._policy_mark, self.access = None, NOBODY
         except RopewalkError as error:
             _journal.warning("%s: %s; nothing is shown", path, error.detail)
-        return self._access
+
+    @property
+    def private(self) -> frozenset[Rule]:
+        """The rules for what is not shown of a message."""
+        return frozenset(self._policy.rules if self._policy is not None else ())
 
     def look(self) -> list[RefUpdate]:
         """Which refs moved since the last look. Topics among them are `behind` until their messages are taken."""
@@ -86,13 +91,14 @@ class StreamSource:
     def take(self, topic: str) -> list[BusEvent]:
         """The next messages of a topic, none if all were handed out. What cannot be read is an error, in its place."""
         line = self._log.lines.line(MESSAGES, topic)
+        self.look_at_rules()  # only now: what was appended under a rule is shown under that rule
         start = self._start(line)
         frames: list[BusEvent] = []
         try:
             for event in events(self._log.store, line, start, min(start + CHUNK, line.count)):
                 frames.append(self._frame(event))
                 self._passed[topic] = _Passed(event.commit, event.ulid)
-        except RopewalkError:
+        except Exception:  # what was read before is told; the rest is tried again
             if not frames:
                 raise
         if not frames:

@@ -116,9 +116,17 @@ class Window:
             or self._bytes + room > bounds.bytes_max
             or self._kept[0].at_ms <= now_ms - bounds.age_ms_max
         ):
-            gone = self._kept[0]
-            for reader in list(self.readers):  # one that is too slow leaves
-                if reader.cursor < gone.seq:
-                    reader.lose(gone)
-            self._kept.popleft()
-            self._bytes -= gone.size
+            self._drop()
+
+    def forget(self) -> None:
+        """Keep none of the frames; numbers go on."""
+        while self._kept:
+            self._drop()
+
+    def _drop(self) -> None:
+        gone = self._kept[0]
+        for reader in list(self.readers):  # one that is too slow leaves
+            if reader.cursor < gone.seq:
+                reader.lose(gone)
+        self._kept.popleft()
+        self._bytes -= gone.size

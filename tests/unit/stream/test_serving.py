@@ -20,6 +20,7 @@ from ropewalk.kernel import schema
 from ropewalk.node.following import Following, follow
 from ropewalk.node.repository import Repository
 from ropewalk.node.streams import RepositoryStream
+from ropewalk.node.streamsource import StreamSource
 from ropewalk.stream.connection import Limits
 from ropewalk.stream.frames import BusEvent, ErrorFrame, RefUpdate
 from ropewalk.stream.subscriber import Lost
@@ -624,5 +625,74 @@ def test_hundreds_of_connections_get_every_frame(log):
             await asyncio.gather(*(each.__aexit__(None, None, None) for each in followers))
             await until(lambda: not stream.server.connections)
             assert not stream.window.readers
+
+    running(run)
+
+
+# What goes wrong behind the stream
+
+
+def test_members_that_become_private_are_shown_to_nobody_who_comes_back(log):
+    policy = log.store.place.home / "policy.json"
+
+    async def run() -> None:
+        async with RepositoryStream(log) as stream:
+            async with Following(stream.url, topics=["jobs"]) as frames:
+                publish(log, "jobs", {"n": 1, "password": "hush"})
+                (first,) = [frame async for frame in _first(frames, 1)]
+                assert first.payload["password"] == "hush"
+                policy.write_text('{"privacy":{"rules":[{"select":"**.password","action":"redact"}]}}')
+                publish(log, "jobs", {"n": 2, "password": "hush"})
+                (second,) = [frame async for frame in _first(frames, 1)]  # it had taken all, so it goes on
+                assert second.payload == {"n": 2}
+            async with client.connect(stream.url) as socket:
+                await socket.send('{"op":"sub","topics":["jobs"],"sinceSeq":0}')
+                assert (await told_of(socket, "error"))["code"] == "REPLAY_EXPIRED"
+            async with Following(stream.url, topics=["jobs"], since_seq=second.seq - 1) as frames:
+                assert [frame.payload async for frame in _first(frames, 1)] == [{"n": 2}]
+
+    running(run)
+
+
+def test_a_fault_nobody_thought_of_does_not_end_the_watch(log, monkeypatch):
+    faults = [MemoryError("none left"), KeyError("what"), OSError(24, "Too many open files")]
+    real = StreamSource.look
+
+    def look(source: StreamSource) -> list[RefUpdate]:
+        if faults:
+            raise faults.pop()
+        return real(source)
+
+    async def run() -> None:
+        async with (
+            RepositoryStream(log, look_s=0.01) as stream,
+            Following(stream.url, topics=["**"]) as frames,
+        ):
+            monkeypatch.setattr(StreamSource, "look", look)
+            publish(log, "jobs", {"n": 1})
+            assert [frame.payload["n"] async for frame in _first(frames, 1)] == [1]
+            assert not faults
+
+    running(run)
+
+
+def test_messages_read_before_a_fault_are_told_once_and_the_rest_when_it_is_over(log, monkeypatch):
+    faults = [OSError(24, "Too many open files"), OSError(5, "Input/output error")]
+    real = StreamSource._frame
+
+    def frame(source: StreamSource, event: Any) -> BusEvent:
+        if faults and event.payload["n"] == 7:
+            raise faults.pop()
+        return real(source, event)
+
+    async def run() -> None:
+        monkeypatch.setattr(StreamSource, "_frame", frame)
+        async with (
+            RepositoryStream(log, look_s=0.01) as stream,
+            Following(stream.url, topics=["**"]) as frames,
+        ):
+            publish(log, "jobs", *({"n": n} for n in range(20)))
+            assert [frame.payload["n"] async for frame in _first(frames, 20)] == list(range(20))
+            assert not faults
 
     running(run)
