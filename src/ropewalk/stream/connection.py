@@ -32,7 +32,7 @@ from ropewalk.stream.frames import (
 from ropewalk.stream.patterns import Kind, Pattern, parse_pattern
 from ropewalk.stream.window import Kept, Window
 
-__all__ = ["GOING_AWAY", "POLICY", "Close", "Connection", "Limits"]
+__all__ = ["GOING_AWAY", "POLICY", "Close", "Connection", "Limits", "keys"]
 
 GOING_AWAY: Final = 1001
 POLICY: Final = 1008
@@ -285,7 +285,7 @@ class Connection:
             case Sub() as sub:
                 self._subscribe(sub, now_ms)
             case Unsub() as unsub:
-                for key in _keys(unsub):
+                for key in keys(unsub):
                     parse_pattern(*key)
                     self._subscriptions.pop(key, None)
                 self._floors.clear()
@@ -297,7 +297,7 @@ class Connection:
                 self._answered(pong, now_ms)
 
     def _subscribe(self, sub: Sub, now_ms: int) -> None:
-        wanted = {key: parse_pattern(*key) for key in _keys(sub)}
+        wanted = {key: parse_pattern(*key) for key in keys(sub)}
         self._check_count("ref", wanted, self.limits.refs_max)
         self._check_count("topic", wanted, self.limits.topics_max)
         allowed = {key: pattern for key, pattern in wanted.items() if not self._denied(pattern)}
@@ -363,6 +363,11 @@ class Connection:
             self.close(POLICY, "slow reader: answers are not taken")
 
 
-def _keys(frame: Sub | Unsub) -> list[tuple[Kind, str]]:
+def keys(frame: Sub | Unsub) -> list[tuple[Kind, str]]:
+    """The patterns a frame names, each with its kind.
+
+    >>> keys(Sub(("refs/gatos/**",), ("jobs",)))
+    [('ref', 'refs/gatos/**'), ('topic', 'jobs')]
+    """
     refs: list[tuple[Kind, str]] = [("ref", name) for name in frame.refs]
     return [*refs, *(("topic", name) for name in frame.topics)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import replace
+from functools import cache
 from typing import Final, Protocol
 
 from ropewalk.kernel import jcs
 from ropewalk.stream.access import Access
 from ropewalk.stream.carried import Carried
-from ropewalk.stream.connection import Connection, Limits
+from ropewalk.stream.connection import Connection, Limits, keys
 from ropewalk.stream.frames import BusEvent, ErrorFrame, RefUpdate, Sub, encode, relayed
 from ropewalk.stream.patterns import Kind, Pattern, parse_pattern
 from ropewalk.stream.relay import GAP, RelayWindow
@@ -215,6 +216,11 @@ class ProxyConnection(Connection):
 
     # Subscribing
 
+    def _act(self, data: str | bytes, now_ms: int) -> None:
+        super()._act(data, now_ms)
+        if self._waiting:  # not for what it has taken back
+            self._waiting = [each for each in self._waiting if (each.kind, each.text) in self._subscriptions]
+
     def _subscribe(self, sub: Sub, now_ms: int) -> None:
         since = self.window.base if sub.since_seq == 0 else sub.since_seq
         missing = None if since is None else self._missing(since, sub, now_ms)
@@ -222,23 +228,22 @@ class ProxyConnection(Connection):
         if missing:
             self._catching = CatchUp(self, self._host.upstream, missing, sub, now_ms)
             self._host.fetch(self._catching)
-        for kind, text in [*(("ref", each) for each in sub.refs), *(("topic", each) for each in sub.topics)]:
-            self._carry(parse_pattern(kind, text), since if missing is not None else None, now_ms)
+        for key in keys(sub):
+            self._carry(parse_pattern(*key), since if missing is not None else None, now_ms)
 
     def _missing(self, since: int, sub: Sub, now_ms: int) -> dict[int, int] | None:
         """What must be fetched for this; None if the window has it all, or if that is not known."""
         self.window.prune(now_ms)
         if since + 1 >= self.window.oldest or since < self.sent_seq or self._catching is not None:
             return None
-        patterns = [
-            *(parse_pattern("ref", text) for text in sub.refs),
-            *(parse_pattern("topic", text) for text in sub.topics),
-        ]
+        patterns = [parse_pattern(*key) for key in keys(sub)]
+        if len(patterns) > self.limits.refs_max + self.limits.topics_max:
+            return None  # too many: it will be refused
 
+        @cache  # of many frames, few names
         def wanted(kind: Kind, name: str) -> bool:
-            return any(
-                pattern.kind == kind and pattern.matches(name) for pattern in patterns
-            ) and self._access.sees(kind, name)
+            asked = any(pattern.kind == kind and pattern.matches(name) for pattern in patterns)
+            return asked and self._access.sees(kind, name)
 
         return self.window.dropped_since(since, wanted)
 

@@ -212,6 +212,16 @@ def test_a_pattern_whose_link_broke_before_it_was_heard_of_is_asked_for_again():
     assert [frame["ref"] for frame in frames if "ref" in frame] == ["refs/gatos/b/x"]
 
 
+def test_a_client_does_not_wait_for_a_pattern_it_has_taken_back():
+    hop = Hop(refs=("refs/gatos/a/**",))
+    client = hop.proxy.connect(0)
+    subscribe(client, "refs/gatos/a/*", "refs/gatos/b/*")
+    client.receive(encode(Unsub(("refs/gatos/b/*",))), 0)
+    hop.proxy.connected()  # whatever was asked, no answer comes
+    hop.proxy.window.relay(RefUpdate("refs/gatos/a/x", None, "8b1c", 1, TS), 0)
+    assert [frame["ref"] for frame in said(client) if "ref" in frame] == ["refs/gatos/a/x"]
+
+
 def test_a_pattern_that_does_not_fit_upstream_is_refused_and_the_others_are_kept():
     hop = Hop(refs=tuple(f"refs/gatos/{at}" for at in range(19)))
     first = hop.client("refs/gatos/last")
@@ -409,6 +419,15 @@ def test_the_origin_is_asked_by_its_own_number():
     assert json.loads(sub)["sinceSeq"] == ORIGIN_BASE + 6
     hop.fetch(catch_up)
     assert numbers(said(client)) == [(2, 7), (3, 8), (4, 9)]
+
+
+def test_too_many_patterns_are_refused_before_anything_is_looked_up():
+    hop = Hop(bounds=Bounds(frames_max=2))
+    hop.move(*"abcde")
+    client = hop.client(*(f"refs/gatos/{at}" for at in range(41)), since=1)
+    assert errors(said(client)) == ["INVALID_SUB"]
+    assert client.closing.code == 1008
+    assert hop.proxy.catch_ups == []
 
 
 def test_if_nothing_that_was_dropped_is_wanted_nothing_is_asked_and_nothing_is_missed():
