@@ -10,24 +10,26 @@ import asyncio
 import contextlib
 import logging
 import queue
+import random
 import threading
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from ropewalk.errors import Invalid, RopewalkError, Unavailable
+from ropewalk.errors import Invalid, Unavailable, Usage
 from ropewalk.net.textsocket import TextSocket, connect_text
 from ropewalk.node.streamserver import STREAM_PATH
 from ropewalk.stream.frames import BusEvent, ErrorFrame, RefUpdate
 from ropewalk.stream.patterns import parse_pattern
-from ropewalk.stream.subscriber import Item, Subscriber
+from ropewalk.stream.subscriber import Item, Lost, Subscriber
 
 __all__ = ["Following", "Follows", "follow", "with_path"]
 
 CONNECT_S = 10.0
+ACK_S = 10.0  # until a server has said that it is a stream
 SILENT_S = 45.0  # a server pings every thirty seconds: after this long it is not there any more
-PAUSE_S_MAX = 10.0  # between two attempts to reach a server that is gone
+PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 10.0  # between two attempts to reach a server that is gone
 FRAME_BYTES_MAX = 16 << 20
 AHEAD_MAX = 2_000  # items read and not consumed; credit keeps an honest server to half of it
 TOLD_EVERY = 50  # frames a thread consumes before it tells the loop
@@ -53,6 +55,8 @@ class Following:
         token: str | None = None,
         patience_s: float | None = None,
     ) -> None:
+        if isinstance(refs, str) or isinstance(topics, str):  # its letters would be patterns, too
+            raise Invalid("refs and topics are lists of patterns", advice='Write topics=["jobs.*"].')
         for name in refs:  # a slip of the pen is told before anybody is asked
             parse_pattern("ref", name)
         for name in topics:
@@ -63,16 +67,24 @@ class Following:
         self.subscriber = Subscriber(refs=tuple(refs), topics=tuple(topics), since_seq=since_seq)
         self._token = token
         self._patience_s = patience_s
-        self._items: asyncio.Queue[Item | RopewalkError] = asyncio.Queue(AHEAD_MAX)
+        self._items: asyncio.Queue[Item | Exception] = asyncio.Queue(AHEAD_MAX)
         self._to_send = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._taken = False
+        self._seq: int | None = None
+        self._pause_s = PAUSE_S_MIN
+        self._brought = False  # whether this connection has brought anything
+        self._met = False  # whether it was ever a stream that answered
+        self._left = False
         self._refusal: ErrorFrame | None = None
 
     @property
     def seq(self) -> int | None:
-        """The last frame received; to go on from here another time, give it as `since_seq`."""
-        return self.subscriber.seq
+        """The last frame handed out; to go on from here another time, give it as `since_seq`.
+
+        Before the first one, where the stream stood when we came.
+        """
+        return self._seq if self._seq is not None else self.subscriber.start
 
     async def __aenter__(self) -> Following:
         socket = await self._connect()
@@ -83,8 +95,11 @@ class Following:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._task is not None
+        self._left = True
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        if self._items.empty():  # somebody may wait for what will not come
+            self._items.put_nowait(StopAsyncIteration())
 
     def __aiter__(self) -> Following:
         return self
@@ -98,9 +113,14 @@ class Following:
 
     async def take(self) -> Item:
         """The next item. Unlike iterating, it leaves it to the caller to say what is `consumed`."""
+        if self._left:
+            raise StopAsyncIteration
         item = await self._items.get()
-        if isinstance(item, RopewalkError):
+        if isinstance(item, Exception):
+            self._items.put_nowait(item)  # it is the last; whoever asks again gets it again
             raise item
+        if isinstance(item, RefUpdate | BusEvent | Lost):
+            self._seq = item.seq
         return item
 
     def consumed(self, count: int) -> None:
@@ -109,12 +129,23 @@ class Following:
         self._to_send.set()
 
     async def _run(self, socket: TextSocket) -> None:
+        now = asyncio.get_running_loop().time
+        end: float | None = None
+        failure: Unavailable | None = None
         try:
             while True:
+                start, self._brought = now(), False
                 await self._talk(socket)
+                self._met = self._met or self.subscriber.begun
                 _journal.info("%s: the connection ended (%s); trying again", self.url, socket.ended)
-                socket = await self._connect_again()
-        except RopewalkError as error:
+                if self._brought or now() - start > PAUSE_S_MAX:
+                    self._pause_s, end, failure = PAUSE_S_MIN, None, None
+                else:  # a server that lets us in and ends it at once is not back
+                    failure = Unavailable(f"{self.url} ends every connection ({socket.ended})")
+                if end is None and self._patience_s is not None:
+                    end = now() + self._patience_s
+                socket = await self._connect_again(end, failure)
+        except Exception as error:
             await self._items.put(error)
 
     async def _connect(self) -> TextSocket:
@@ -123,36 +154,39 @@ class Following:
             self.url, timeout_s=CONNECT_S, message_bytes_max=FRAME_BYTES_MAX, token=self._token
         )
 
-    async def _connect_again(self) -> TextSocket:
+    async def _connect_again(self, end: float | None, failure: Unavailable | None) -> TextSocket:
         """The server is gone: try until it is back, or until patience ends."""
         if self._refusal is not None:
             raise Invalid(f"{self.url} refuses: {self._refusal.message}", reason=self._refusal.code)
-        loop = asyncio.get_running_loop()
-        end = None if self._patience_s is None else loop.time() + self._patience_s
-        pause_s = 0.05
+        now = asyncio.get_running_loop().time
         while True:
-            await asyncio.sleep(pause_s)
-            pause_s = min(PAUSE_S_MAX, pause_s * 2)
+            if failure is not None and end is not None and now() + self._pause_s > end:
+                raise failure
+            # Not all at the same moment: a server that comes back may have thousands of clients.
+            await asyncio.sleep(self._pause_s * (0.5 + random.random() / 2))  # noqa: S311 - jitter, not a secret
+            self._pause_s = min(PAUSE_S_MAX, self._pause_s * 2)
             try:
                 return await self._connect()
-            except Unavailable:
-                if end is not None and loop.time() + pause_s > end:
-                    raise
+            except Unavailable as error:
+                failure = error
 
     async def _talk(self, socket: TextSocket) -> None:
         """One connection, to its end."""
         sending = asyncio.create_task(self._send(socket))
+        now = asyncio.get_running_loop().time
+        ack_by = now() + ACK_S
         try:
             while True:
-                async with asyncio.timeout(SILENT_S):
+                async with asyncio.timeout_at(now() + SILENT_S if self.subscriber.begun else ack_by):
                     message = await socket.receive()
                 if message is None:
                     return
                 for item in self.subscriber.receive(message):
                     await self._pass_on(item)
                 self._to_send.set()
-        except TimeoutError:
-            pass  # it says nothing, not even ping
+        except TimeoutError:  # it says nothing, not even ping
+            if not self._met and not self.subscriber.begun:
+                raise Unavailable(f"{self.url} is no stream: it does not begin with ack") from None
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
@@ -164,6 +198,7 @@ class Following:
         elif isinstance(item, ErrorFrame) and item.code == "SLOW_READER":
             pass  # the connection ends; the next one catches up, or says what is lost
         else:
+            self._brought = self._brought or isinstance(item, RefUpdate | BusEvent)
             await self._items.put(item)
 
     async def _send(self, socket: TextSocket) -> None:
@@ -176,17 +211,20 @@ class Following:
 
 
 class Follows:
-    """The frames of a stream, as a plain iterator. Made by `follow`."""
+    """The frames of a stream, as a plain iterator, for any number of threads. Made by `follow`."""
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
-        self._items: queue.SimpleQueue[Item | RopewalkError | None] = queue.SimpleQueue()
-        self._connected: queue.SimpleQueue[RopewalkError | None] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[Item | BaseException] = queue.SimpleQueue()
+        self._connected: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._following: Following | None = None
-        self._taken = 0
+        self._room = asyncio.Semaphore(AHEAD_MAX)  # for items nobody has taken
+        self._counting = threading.Lock()
+        self._taken = self._frames = 0  # items, and those of them that cost credit, since we told the loop
+        self._seq: int | None = None
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._run(url, options)), name="ropewalk-stream", daemon=True
+            target=self._main, args=(url, options), name="ropewalk-stream", daemon=True
         )
         self._thread.start()
         error = self._connected.get()
@@ -196,23 +234,29 @@ class Follows:
 
     @property
     def seq(self) -> int | None:
-        """The last frame received; to go on from here another time, give it as `since_seq`."""
-        return self._following.seq if self._following is not None else None
+        """The last frame handed out; to go on from here another time, give it as `since_seq`."""
+        if self._seq is None and self._following is not None:
+            return self._following.subscriber.start
+        return self._seq
 
     def __iter__(self) -> Iterator[Item]:
         return self
 
     def __next__(self) -> Item:
-        if self._taken >= TOLD_EVERY or (self._taken and self._items.empty()):
-            taken, self._taken = self._taken, 0
-            self._call(taken)
+        with self._counting:
+            if self._taken >= TOLD_EVERY or (self._taken and self._items.empty()):
+                self._call(self._taken, self._frames)
+                self._taken = self._frames = 0
         item = self._items.get()
-        if isinstance(item, RopewalkError):
+        if isinstance(item, BaseException):
+            self._items.put(item)  # it is the last; whoever asks again, or waits beside us, gets it, too
             raise item
-        if item is None:
-            raise StopIteration
-        if isinstance(item, RefUpdate | BusEvent):
+        with self._counting:
             self._taken += 1
+            if isinstance(item, RefUpdate | BusEvent):
+                self._frames += 1
+            if isinstance(item, RefUpdate | BusEvent | Lost):
+                self._seq = item.seq
         return item
 
     def close(self) -> None:
@@ -221,34 +265,43 @@ class Follows:
             with contextlib.suppress(RuntimeError):  # it has ended already
                 self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
-        self._items.put(None)
+        self._items.put(StopIteration())
 
-    def _call(self, taken: int) -> None:
+    def _call(self, taken: int, frames: int) -> None:
         assert self._loop is not None
-        assert self._following is not None
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._following.consumed, taken)
+            self._loop.call_soon_threadsafe(self._told, taken, frames)
+
+    def _told(self, taken: int, frames: int) -> None:
+        assert self._following is not None
+        for _ in range(taken):
+            self._room.release()
+        self._following.consumed(frames)
+
+    def _main(self, url: str, options: dict[str, Any]) -> None:
+        try:
+            asyncio.run(self._run(url, options))
+        except BaseException as error:  # whatever it is, somebody waits to hear of it
+            self._connected.put(error)
+            self._items.put(error)
 
     async def _run(self, url: str, options: dict[str, Any]) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        try:
-            async with Following(url, **options) as self._following:
-                self._connected.put(None)
-                passing = asyncio.create_task(self._pass_on(self._following))
-                stopping = asyncio.create_task(self._stop.wait())
-                await asyncio.wait([passing, stopping], return_when=asyncio.FIRST_COMPLETED)
-                for task in (passing, stopping):
-                    task.cancel()
-                await asyncio.gather(passing, stopping, return_exceptions=True)
-        except RopewalkError as error:
-            self._connected.put(error)
+        async with Following(url, **options) as self._following:
+            self._connected.put(None)
+            passing = asyncio.create_task(self._pass_on(self._following))
+            stopping = asyncio.create_task(self._stop.wait())
+            await asyncio.wait([passing, stopping], return_when=asyncio.FIRST_COMPLETED)
+            for task in (passing, stopping):
+                task.cancel()
+            await asyncio.gather(passing, stopping, return_exceptions=True)
 
     async def _pass_on(self, following: Following) -> None:
         try:
             while True:
-                item = await following.take()
-                self._items.put(item)
-        except RopewalkError as error:
+                await self._room.acquire()
+                self._items.put(await following.take())
+        except Exception as error:
             self._items.put(error)
 
 
@@ -267,5 +320,8 @@ def follow(url: str, **options: Any) -> Iterator[Follows]:
 
 def with_path(url: str) -> str:
     """The address of a stream, where only a host was given."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise Usage(f"{url} is no WebSocket address: {error}", advice="Write ws://HOST:PORT.") from error
     return urlunsplit(parts._replace(path=STREAM_PATH)) if parts.path in ("", "/") else url

@@ -59,7 +59,9 @@ class Subscriber:
         self.refs = refs
         self.topics = topics
         self.seq = since_seq  # the last frame handed out, or where the stream stood when we came
+        self.start = since_seq  # where it all began
         self.stream: str | None = None
+        self.begun = False  # whether this connection's ack has come
         self.duplicates = 0
         self._stands = 0  # where the stream stood at this connection's ack
         self._step: int | None = CREDIT_STEP
@@ -68,6 +70,7 @@ class Subscriber:
 
     def connected(self) -> None:
         """A new connection: what was to be sent on the last one is void."""
+        self.begun = False
         self._out.clear()
         self._consumed = 0
 
@@ -112,6 +115,7 @@ class Subscriber:
 
     def _begin(self, ack: Ack) -> list[Item]:
         lost: list[Item] = []
+        self.begun = True
         self._stands = ack.seq if ack.seq is not None else self.seq or 0
         # A server that does not speak of credit knows no such frame; it counts our pongs.
         self._step = max(1, min(CREDIT_STEP, ack.credit // 4)) if ack.credit is not None else None
@@ -119,7 +123,9 @@ class Subscriber:
             lost.append(self._lose("restarted", f"the server began anew; it was {self.stream}"))
         self.stream = ack.stream
         if self.seq is None:
-            self.seq = ack.seq  # from here on nothing is missed, also not what comes before our `sub` arrives
+            self.seq = self.start = (
+                ack.seq
+            )  # from here on nothing is missed, also not what comes before our `sub` arrives
         self._out.append(encode(Sub(self.refs, self.topics, self.seq)))
         return lost
 

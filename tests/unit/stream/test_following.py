@@ -1,0 +1,239 @@
+"""Clients of a stream against servers that lie, and owners who do what owners do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+import pytest
+import websockets.asyncio.server as server
+from tests.unit.stream.conftest import publish, until
+from websockets.exceptions import ConnectionClosed
+
+from ropewalk.errors import Invalid, Unavailable, Usage
+from ropewalk.node import following
+from ropewalk.node.following import Following, Follows, follow
+from ropewalk.node.streams import RepositoryStream
+from ropewalk.stream.frames import BusEvent, encode
+
+LIMIT_S = 60
+ACK = json.dumps({"kind": "ack", "stream": "01HF", "seq": 100, "credit": 1_000, "ts": ""})
+
+
+def event(seq: int, text: str = "") -> str:
+    return encode(BusEvent("jobs", {"n": seq, "text": text}, seq, "2026-01-02T03:04:05.678Z"))
+
+
+Handler = Callable[[server.ServerConnection], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def served(handle: Handler) -> AsyncIterator[str]:
+    """A server that says what the test wants."""
+
+    async def handled(socket: server.ServerConnection) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            await handle(socket)
+
+    async with server.serve(handled, "127.0.0.1", 0, ping_interval=None, compression=None) as found:
+        yield f"ws://127.0.0.1:{next(iter(found.sockets)).getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def served_beside(handle: Handler) -> Iterator[str]:
+    """The same in a thread of its own, for clients that block."""
+    found: list[str] = []
+    ready = threading.Event()
+    ends: list[Callable[[], object]] = []
+
+    async def run() -> None:
+        end = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        ends.append(lambda: loop.call_soon_threadsafe(end.set))
+        async with served(handle) as url:
+            found.append(url)
+            ready.set()
+            await end.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
+    thread.start()
+    assert ready.wait(LIMIT_S)
+    try:
+        yield found[0]
+    finally:
+        ends[0]()
+        thread.join(LIMIT_S)
+
+
+def running(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(LIMIT_S * 2):
+            await test()
+
+    asyncio.run(bounded())
+
+
+def test_a_server_that_ends_every_connection_at_once_is_not_stormed_and_patience_ends():
+    came: list[float] = []
+
+    async def ending(socket: server.ServerConnection) -> None:
+        came.append(asyncio.get_running_loop().time())
+        await socket.send(ACK)
+        await socket.close()
+
+    async def run() -> None:
+        async with served(ending) as url, Following(url, topics=["jobs"], patience_s=1.5) as frames:
+            with pytest.raises(Unavailable, match="ends every connection"):
+                await anext(frames)
+
+    running(run)
+    assert 1 <= len(came) <= 10  # each pause is longer than the last; one every 50 ms would be thirty
+
+
+def test_a_server_that_never_says_ack_is_no_stream(monkeypatch):
+    monkeypatch.setattr(following, "ACK_S", 0.5)
+
+    async def pinging(socket: server.ServerConnection) -> None:
+        while True:
+            await socket.send('{"kind":"ping"}')
+            await asyncio.sleep(0.05)
+
+    async def run() -> None:
+        async with served(pinging) as url, Following(url, topics=["jobs"]) as frames:
+            with pytest.raises(Unavailable, match="does not begin with ack"):
+                await anext(frames)
+
+    running(run)
+
+
+def test_after_an_error_whoever_asks_again_gets_it_again():
+    async def garbling(socket: server.ServerConnection) -> None:
+        await socket.send(ACK)
+        await socket.send('{"kind":"bus.event"}')
+        await socket.wait_closed()
+
+    async def run() -> None:
+        async with served(garbling) as url, Following(url, topics=["jobs"]) as frames:
+            for _ in range(3):
+                with pytest.raises(Invalid, match="without a sound topic"):
+                    await anext(frames)
+
+    running(run)
+    with served_beside(garbling) as url, follow(url, topics=["jobs"]) as plain:
+        for _ in range(3):
+            with pytest.raises(Invalid, match="without a sound topic"):
+                next(plain)
+    with pytest.raises((StopIteration, Invalid)):
+        next(plain)
+
+
+def test_a_server_that_heeds_no_credit_fills_no_memory_of_a_plain_program():
+    sent = [100]
+
+    async def flooding(socket: server.ServerConnection) -> None:
+        await socket.send(ACK)
+        while True:
+            await socket.send(event(sent[0] + 1, "x" * 20_000))
+            sent[0] += 1
+
+    with served_beside(flooding) as url, follow(url, topics=["jobs"]) as frames:
+        before = -1
+        while before != sent[0]:  # until nothing moves any more
+            before = sent[0]
+            threading.Event().wait(1.0)
+        assert frames._items.qsize() <= following.AHEAD_MAX
+        assert sent[0] < 3 * following.AHEAD_MAX
+        got = [next(frames) for _ in range(5_000)]
+    assert [frame.seq for frame in got] == list(range(101, 5_101))
+
+
+def test_the_number_to_go_on_from_is_that_of_the_last_frame_handed_out_not_of_the_last_received(log):
+    async def run() -> None:
+        async with RepositoryStream(log) as stream:
+            async with Following(stream.url, topics=["jobs"]) as frames:
+                publish(log, "jobs", *({"n": n} for n in range(10)))
+                await until(lambda: frames._items.qsize() == 10)
+                assert frames.seq == stream.window.base
+                first = await anext(frames)
+                assert frames.seq == first.seq
+            since = frames.seq
+            with pytest.raises(StopAsyncIteration):
+                await anext(frames)
+
+            def rest() -> list[int]:
+                with follow(stream.url, topics=["jobs"], since_seq=since) as plain:
+                    assert plain.seq == since
+                    second = next(plain)
+                    assert plain.seq == second.seq
+                with follow(stream.url, topics=["jobs"], since_seq=plain.seq) as plain:
+                    return [second.payload["n"], *(next(plain).payload["n"] for _ in range(8))]
+
+            assert await asyncio.to_thread(rest) == list(range(1, 10))
+
+    running(run)
+
+
+def test_threads_may_share_an_iterator_and_all_of_them_end_when_it_is_closed(log):
+    def drain(frames: Follows, got: list[int]) -> None:
+        got.extend(frame.payload["n"] for frame in frames)
+
+    async def run() -> None:
+        async with RepositoryStream(log, look_s=0.01) as stream:
+
+            def share() -> list[list[int]]:
+                with follow(stream.url, topics=["jobs"]) as frames:
+                    got: list[list[int]] = [[] for _ in range(4)]
+                    threads = [threading.Thread(target=drain, args=(frames, each)) for each in got]
+                    for thread in threads:
+                        thread.start()
+                    for batch in range(10):
+                        publish(log, "jobs", *({"n": batch * 400 + n} for n in range(400)))
+                    while sum(map(len, got)) < 4_000:
+                        assert all(thread.is_alive() for thread in threads)
+                        threading.Event().wait(0.01)
+                for thread in threads:
+                    thread.join(LIMIT_S)
+                    assert not thread.is_alive()
+                return got
+
+            got = await asyncio.to_thread(share)
+            assert sorted(n for each in got for n in each) == list(range(4_000))
+
+    running(run)
+
+
+def test_what_is_wrong_with_the_arguments_is_raised_and_nobody_waits():
+    with pytest.raises(TypeError), follow("ws://127.0.0.1:1", topic=["jobs"]):
+        pass
+    with pytest.raises(Usage), follow("ws://[::1", topics=["jobs"]):
+        pass
+    with pytest.raises(Invalid, match="lists of patterns"), follow("ws://127.0.0.1:1", topics="jobs"):
+        pass
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ['{"kind":"ack"}', event(90), event(7), event(7)],
+        [ACK, event(99), event(100), event(3)],
+        [ACK, '{"kind":"weather","seq":7}', '{"kind":"pong"}', '{"kind":"ack","stream":"01HF","seq":1}'],
+    ],
+)
+def test_numbers_that_fall_and_kinds_nobody_knows_are_passed_over(texts):
+    async def lying(socket: server.ServerConnection) -> None:
+        for text in (*texts, event(101)):
+            await socket.send(text)
+        await socket.wait_closed()
+
+    async def run() -> None:
+        async with served(lying) as url, Following(url, topics=["jobs"]) as frames:
+            seqs = []
+            while not seqs or seqs[-1] != 101:
+                item = await anext(frames)
+                seqs.append(item.seq)
+            assert seqs == sorted(set(seqs))
+
+    running(run)
