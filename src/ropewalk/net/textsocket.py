@@ -113,8 +113,7 @@ async def serve_text(
     def judge(connection: server.ServerConnection, request: Request) -> Response | None:
         if request.path.partition("?")[0] != path:
             return connection.respond(HTTPStatus.NOT_FOUND, f"The stream is at {path}\n")
-        origin = request.headers.get("Origin")
-        if origin is not None and origin not in origins:
+        if any(origin not in origins for origin in request.headers.get_all("Origin")):
             return connection.respond(HTTPStatus.FORBIDDEN, "Pages of this origin may not connect\n")
         if token is not None and not _shows(request, token):
             refusal = connection.respond(HTTPStatus.UNAUTHORIZED, "Authorization: Bearer TOKEN is needed\n")
@@ -150,7 +149,12 @@ async def serve_text(
 
 def _shows(request: Request, token: str) -> bool:
     shown = request.headers.get_all("Authorization")
-    return len(shown) == 1 and hmac.compare_digest(shown[0].encode(), f"Bearer {token}".encode())
+    if len(shown) != 1:
+        return False
+    scheme, _, found = shown[0].partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(
+        found.strip().encode("utf-8", "surrogateescape"), token.encode()
+    )
 
 
 async def connect_text(

@@ -250,6 +250,9 @@ class StreamServer:
         while not reading.done():
             link.wake.clear()
             texts = connection.take(self._clock.now_ms())
+            closing = (
+                connection.closing
+            )  # as of now: an end that comes while we send has last words of its own
             if texts:
                 try:
                     async with asyncio.timeout(STUCK_S):
@@ -260,9 +263,9 @@ class StreamServer:
                     return link.socket.abort()
                 self._taken.set()
                 await asyncio.sleep(0)  # a socket that takes everything must not keep the others waiting
-            if connection.closing is not None:
-                return await link.socket.close(connection.closing.code, connection.closing.reason)
-            if not (texts and connection.has_more):
+            if closing is not None:
+                return await link.socket.close(closing.code, closing.reason)
+            if connection.closing is None and not (texts and connection.has_more):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout((connection.due_ms - self._clock.now_ms()) / 1000):
                         await link.wake.wait()

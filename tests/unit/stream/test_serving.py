@@ -282,6 +282,22 @@ def test_bad_input_is_answered_with_a_reason_and_1008(log, message, reason):
     running(run)
 
 
+def test_the_reason_also_reaches_a_client_that_spoke_before_it_listened(log):
+    async def run() -> None:
+        async with RepositoryStream(log) as stream:
+            for _ in range(20):
+                async with client.connect(stream.url) as socket:
+                    await socket.send("null")
+                    assert (await told(socket))["kind"] == "ack"
+                    assert (await told(socket))["code"] == "INVALID_SUB"
+                    assert (await closed(socket))[0] == 1008
+            with pytest.raises(Invalid, match=r"refuses: .* at most 20"):
+                async with Following(stream.url, topics=[f"t{n}" for n in range(21)]) as frames:
+                    await anext(frames)
+
+    running(run)
+
+
 def test_a_huge_frame_closes_with_1009_and_harms_nobody(log):
     async def run() -> None:
         async with RepositoryStream(log) as stream, Following(stream.url, topics=["jobs"]) as frames:
@@ -364,6 +380,27 @@ def test_a_token_is_asked_of_everybody(log):
             async with Following(stream.url, topics=["jobs"], token="right") as frames:
                 publish(log, "jobs", {"n": 1})
                 assert [frame.payload["n"] async for frame in _first(frames, 1)] == [1]
+
+    running(run)
+
+
+def test_who_names_two_origins_is_held_to_both_and_the_scheme_of_a_token_has_no_case(log):
+    async def status(stream: RepositoryStream, *headers: tuple[str, str]) -> int:
+        try:
+            async with client.connect(stream.url, additional_headers=headers):
+                return 101
+        except InvalidStatus as error:
+            return error.response.status_code
+
+    async def run() -> None:
+        ours, theirs = ("Origin", "https://ours.example"), ("Origin", "https://theirs.example")
+        token = ("Authorization", "bearer right")
+        async with RepositoryStream(log, token="right", origins=[ours[1]]) as stream:
+            assert await status(stream, token, ours) == 101
+            assert await status(stream, token, ours, theirs) == 403
+            assert await status(stream, token, token) == 401
+            assert await status(stream, ("Authorization", "Bearer right\xff")) == 401
+            assert await status(stream, ("Authorization", "Basic right")) == 401
 
     running(run)
 
