@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.unit.cli.conftest import Ropewalk, living_in, move_in, ropewalk  # noqa: F401 - a fixture
 from tests.unit.stream.conftest import publish
+from tests.unit.stream.test_following import served_beside
 
 import ropewalk as product
 from ropewalk.cli import stream as command
@@ -260,3 +261,30 @@ def test_the_window_is_as_large_as_asked_for(beside, log, ropewalk):  # noqa: F8
 
 def test_the_numbers_in_the_help_are_those_of_the_engine():
     assert (BOUNDS.frames_max, BOUNDS.age_ms_max) == (command.REPLAY_FRAMES, command.REPLAY_MINUTES * 60_000)
+
+
+def test_a_server_that_lies_cannot_steer_the_terminal(ropewalk):  # noqa: F811
+    steer = "\x1b]0;x\x07\x9b31m"
+
+    async def lying(socket: Any) -> None:
+        await socket.send('{"kind":"ack","stream":"s","seq":1,"credit":1000}')
+        for frame in (
+            {"kind": "error", "code": steer, "message": steer, "topic": steer},
+            {"kind": "ref.update", "ref": steer, "old": steer, "new": steer, "seq": 2, "ts": steer},
+            {
+                "kind": "bus.event",
+                "topic": steer,
+                "payload": {steer: steer},
+                "seq": 3,
+                "ts": steer,
+                "type": steer,
+            },
+        ):
+            await socket.send(json.dumps(frame))
+        await socket.wait_closed()
+
+    with served_beside(lying) as url:
+        answer = ropewalk("stream", "sub", url, "--topic", "jobs", "--ref", "refs/gatos/**", "--limit", "2")
+    assert answer.code == 0
+    assert all(each.isprintable() or each == "\n" for each in answer.text + answer.err)
+    assert len(answer.text.splitlines()) >= 2

@@ -214,14 +214,14 @@ def _show(item: Item) -> None:
     match item:
         case RefUpdate():
             places = f"{short(item.old or 'nothing')} → {short(item.new or 'nothing')}"
-            emit(_document(encode(item)), f"{item.ts}  {printable(item.ref)}  {places}")
+            emit(_document(encode(item)), printable(f"{item.ts}  {item.ref}  {places}"))
         case BusEvent():
             import json
 
             about = item.about or {}
-            names = printable(f"{item.topic}  {about.get('ulid', '-')}  {about.get('type', '-')}")
+            names = printable(f"{item.ts}  {item.topic}  {about.get('ulid', '-')}  {about.get('type', '-')}")
             payload = printable_json(json.dumps(item.payload, ensure_ascii=False, separators=(",", ":")))
-            emit(_document(encode(item)), f"{item.ts}  {names}  {payload}")
+            emit(_document(encode(item)), f"{names}  {payload}")
         case Lost():
             document = {"kind": "lost", "reason": item.reason, "sinceSeq": item.since_seq, "seq": item.seq}
             _tell({**document, "message": item.message}, f"frames were lost: {item.message}")

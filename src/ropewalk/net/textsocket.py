@@ -83,14 +83,21 @@ class TextSocket:
 class TextListening:
     """A port that takes WebSockets at one path."""
 
-    def __init__(self, found: server.Server) -> None:
+    def __init__(self, found: server.Server, sockets: set[TextSocket]) -> None:
         self._server = found
+        self._open = sockets
         self.port: int = next(iter(found.sockets)).getsockname()[1]
 
     async def close(self) -> None:
-        """Take no more; whoever is connected is told that we go away."""
+        """Take no more; whoever is connected is told that we go away, and dropped if they do not listen."""
         self._server.close(code=1001, reason="the server is stopping")
-        await self._server.wait_closed()
+        try:
+            async with asyncio.timeout(GOODBYE_S * 2):
+                await self._server.wait_closed()
+        except TimeoutError:
+            for socket in list(self._open):
+                socket.abort()
+            await self._server.wait_closed()
 
 
 async def serve_text(
@@ -110,6 +117,8 @@ async def serve_text(
     only this machine may. With a token, everybody has to show it.
     """
 
+    sockets: set[TextSocket] = set()
+
     def judge(connection: server.ServerConnection, request: Request) -> Response | None:
         if request.path.partition("?")[0] != path:
             return connection.respond(HTTPStatus.NOT_FOUND, f"The stream is at {path}\n")
@@ -125,7 +134,12 @@ async def serve_text(
 
     async def handle(socket: server.ServerConnection) -> None:
         peer = socket.remote_address
-        await accept(TextSocket(socket, f"{peer[0]}:{peer[1]}" if peer else "?"))
+        taken = TextSocket(socket, f"{peer[0]}:{peer[1]}" if peer else "?")
+        sockets.add(taken)
+        try:
+            await accept(taken)
+        finally:
+            sockets.discard(taken)
 
     try:
         found = await server.serve(
@@ -144,7 +158,7 @@ async def serve_text(
         )
     except OSError as error:
         raise Unavailable(f"cannot listen on {host}:{port}: {reason(error)}") from error
-    return TextListening(found)
+    return TextListening(found, sockets)
 
 
 def _shows(request: Request, token: str) -> bool:

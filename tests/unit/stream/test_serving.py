@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Awaitable, Callable
@@ -17,6 +18,7 @@ import ropewalk
 from ropewalk.errors import Denied, Invalid, InvalidName, NotFound, Unavailable
 from ropewalk.gitlog.layout import MESSAGES
 from ropewalk.kernel import schema
+from ropewalk.node import streamserver
 from ropewalk.node.following import Following, follow
 from ropewalk.node.repository import Repository
 from ropewalk.node.streams import RepositoryStream
@@ -644,6 +646,43 @@ def test_a_socket_nobody_reads_holds_a_bounded_amount(log):
             deaf.transport.abort()
 
     running(run)
+
+
+def test_a_reader_that_never_reads_does_not_keep_the_server_from_stopping(log, monkeypatch):
+    monkeypatch.setattr(streamserver, "STUCK_S", 3_600.0)
+
+    async def run() -> None:
+        async with client_that_never_reads() as connect:
+            async with RepositoryStream(log) as stream:
+                await connect(stream)
+                for n in range(24):  # more than the buffers of two sockets hold
+                    await asyncio.to_thread(publish, log, "jobs", {"n": n, "text": "x" * 900_000})
+                stream.look()
+                await until(lambda: any(each.sent for each in stream.server.connections))
+            assert not stream.server.connections
+
+    running(run)
+
+
+@contextlib.asynccontextmanager
+async def client_that_never_reads() -> Any:
+    sockets: list[asyncio.StreamWriter] = []
+
+    async def connect(stream: RepositoryStream) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stream.server.port, limit=1_024)
+        sockets.append(writer)
+        lines = ["GET /api/v1/stream HTTP/1.1", "Host: x", "Upgrade: websocket", "Connection: Upgrade"]
+        lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "", ""]
+        message = b'{"op":"sub","topics":["**"]}'
+        writer.write("\r\n".join(lines).encode() + bytes((0x81, 0x80 | len(message))) + bytes(4) + message)
+        await until(lambda: any(each._subscriptions for each in stream.server.connections))
+        assert reader is not None
+
+    try:
+        yield connect
+    finally:
+        for each in sockets:
+            each.transport.abort()
 
 
 def test_hundreds_of_connections_get_every_frame(log):
