@@ -126,7 +126,8 @@ class RepositoryStream:
         try:
             while await self._pass_on_some(source, topic):
                 pass
-            self._troubles.pop(topic, None)
+            if self._troubles.pop(topic, None) is not None:
+                self.window.calm(topic)
         except RopewalkError as error:
             if self._troubles.get(topic) != error.detail:
                 self._troubles[topic] = error.detail

@@ -146,7 +146,8 @@ class StreamServer:
         self.wake()
 
     def warn(self, error: ErrorFrame) -> None:
-        """Tell the readers of a topic that something is wrong with it."""
+        """Tell the readers of a topic that something is wrong with it, also those who come before it is over."""
+        self.window.trouble(error)
         for link in self._links:
             link.connection.warn(error)
         self.wake()

@@ -124,7 +124,9 @@ class StreamSource:
         below = line.span(start - 1, start) if start else ()
         self._passed[line.topic] = _Passed(below[0].commit, below[0].ulid) if below else _Passed(None)
         raise HistoryRewritten(
-            f"{line.topic} has another history than before; read it anew", topic=line.topic, ref=line.ref
+            f"{line.topic} has another history than before, without {passed.commit[:7]}; read it anew",
+            topic=line.topic,
+            ref=line.ref,
         )
 
     def _ulid(self, topic: str, commit: str) -> Ulid | None:

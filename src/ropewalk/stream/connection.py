@@ -12,6 +12,7 @@ everything before the ping: that is credit, too.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -307,6 +308,15 @@ class Connection:
             known = self._subscriptions.get(key)
             self._subscriptions[key] = _Subscription(pattern, min(floor, known.floor) if known else floor)
         self._floors.clear()
+        self._recall(allowed.values(), floor)
+
+    def _recall(self, patterns: Collection[Pattern], floor: int) -> None:
+        """Tell of trouble with topics that lasts, or that was over only after the frame they go on from."""
+        for topic, trouble in self.window.troubles.items():
+            missed = trouble.until_seq is None or trouble.until_seq >= floor
+            asked = any(pattern.kind == "topic" and pattern.matches(topic) for pattern in patterns)
+            if missed and asked and self._access.sees("topic", topic):
+                self._say(trouble.error)
 
     def _check_count(self, kind: Kind, wanted: dict[tuple[Kind, str], Pattern], most: int) -> None:
         count = sum(1 for key in {*self._subscriptions, *wanted} if key[0] == kind)

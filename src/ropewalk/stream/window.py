@@ -10,10 +10,12 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from ropewalk.stream.frames import BusEvent, RefUpdate, encode, relayed, timestamp
+from ropewalk.stream.frames import BusEvent, ErrorFrame, RefUpdate, encode, relayed, timestamp
 from ropewalk.stream.patterns import Kind
 
-__all__ = ["PROXY_BOUNDS", "Bounds", "Kept", "Reader", "Window"]
+__all__ = ["PROXY_BOUNDS", "Bounds", "Kept", "Reader", "Trouble", "Window"]
+
+TROUBLES_MAX: Final = 64  # topics; all of them may have to be told at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,14 @@ class Kept:
         return self.text.__sizeof__()
 
 
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What is wrong with a topic, for those who come later. `until_seq` is where the stream stood when it was over."""
+
+    error: ErrorFrame
+    until_seq: int | None = None
+
+
 class Reader(Protocol):
     """Somebody who takes frames in order; `cursor` is the last one they are done with."""
 
@@ -72,6 +82,7 @@ class Window:
         self.seq = base  # of the newest frame
         self.bounds = bounds
         self.readers: set[Reader] = set()
+        self.troubles: dict[str, Trouble] = {}  # by topic
         self._kept: deque[Kept] = deque()
         self._bytes = 0
 
@@ -117,6 +128,20 @@ class Window:
             or self._kept[0].at_ms <= now_ms - bounds.age_ms_max
         ):
             self._drop()
+
+    def trouble(self, error: ErrorFrame) -> None:
+        """Something is wrong with a topic, until `calm`."""
+        assert error.topic is not None
+        self.troubles.pop(error.topic, None)
+        while len(self.troubles) >= TROUBLES_MAX:
+            del self.troubles[next(iter(self.troubles))]
+        self.troubles[error.topic] = Trouble(error)
+
+    def calm(self, topic: str) -> None:
+        """The topic can be read again. That its history is another one is still told to who was away meanwhile."""
+        trouble = self.troubles.pop(topic, None)
+        if trouble is not None and trouble.error.code == "HISTORY_REWRITTEN":
+            self.troubles[topic] = replace(trouble, until_seq=self.seq)
 
     def forget(self) -> None:
         """Keep none of the frames; numbers go on."""

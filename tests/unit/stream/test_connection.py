@@ -486,6 +486,46 @@ def test_trouble_with_a_topic_is_told_to_its_readers(window):
     assert said(other) == []
 
 
+def test_trouble_that_lasts_is_told_to_who_subscribes_later_and_none_that_is_over(window):
+    for code in ("BROKEN_LINK", "HISTORY_REWRITTEN"):
+        window.trouble(ErrorFrame(code, "why", topic="jobs/" + code.lower()))
+    late = opened(window)
+    late.receive('{"op":"sub","topics":["jobs.*"]}', 0)
+    assert [frame["code"] for frame in said(late)] == ["BROKEN_LINK", "HISTORY_REWRITTEN"]
+    other = opened(window, access=parse_access({"topics": {"deny": ["jobs.*"]}}))
+    other.receive('{"op":"sub","topics":["**"]}', 0)
+    assert said(other) == []
+    for topic in list(window.troubles):
+        window.calm(topic)
+    post(window)
+    later = opened(window)
+    later.receive('{"op":"sub","topics":["jobs.*"]}', 0)
+    assert said(later) == []
+
+
+def test_who_was_away_when_a_topic_was_rewritten_learns_of_it_when_they_come_back(window):
+    post(window)
+    window.trouble(ErrorFrame("HISTORY_REWRITTEN", "why", topic="jobs/pending"))
+    window.calm("jobs/pending")
+    post(window)
+    back = opened(window)
+    back.receive(encode(Sub((), ("jobs.*",), BASE + 1)), 0)
+    assert kinds(said(back)) == ["error", "bus.event"]
+    there = opened(window)
+    there.receive(encode(Sub((), ("jobs.*",), BASE + 2)), 0)
+    assert said(there) == []
+
+
+def test_troubles_are_remembered_within_bounds(window):
+    for n in range(1_000):
+        window.trouble(ErrorFrame("BROKEN_LINK", "why", topic=f"jobs/{n}"))
+    late = opened(window)
+    late.receive('{"op":"sub","topics":["jobs.*"]}', 0)
+    told = said(late)
+    assert late.closing is None
+    assert told[-1]["topic"] == "jobs/999"
+
+
 @given(st.lists(st.text(max_size=40) | st.binary(max_size=20) | st.sampled_from(NEARLY), max_size=12))
 @settings(deadline=None, max_examples=200)
 def test_whatever_a_client_says_the_answers_are_frames_and_the_end_has_a_reason(messages):
