@@ -233,7 +233,9 @@ def _environment(folder: Path) -> dict[str, str]:
     own = ROOT / ".venv" / "bin"
     first = own if own.is_dir() else Path(sys.executable).parent
     nowhere = "http://127.0.0.1:9"  # the discard port: whoever goes through a proxy is refused at once
-    kept = {name: os.environ[name] for name in ("JAVA_HOME", "TMPDIR", "ROPEWALK_CACHE") if name in os.environ}
+    kept = {
+        name: os.environ[name] for name in ("JAVA_HOME", "TMPDIR", "ROPEWALK_CACHE") if name in os.environ
+    }
     return {
         **kept,
         "PATH": f"{first}:{os.environ.get('PATH', os.defpath)}",

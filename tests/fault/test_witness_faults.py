@@ -36,7 +36,9 @@ def cosign(folder, note, now_s=NOW_S, tiles=None, **options):
 
 
 def time_of(note):
-    return open_head(note, LOG.verifier, [WITNESS.verifier])[1].signed_by(WITNESS.verifier).time_s
+    signature = open_head(note, LOG.verifier, [WITNESS.verifier])[1].signed_by(WITNESS.verifier)
+    assert signature is not None
+    return signature.time_s
 
 
 def test_while_another_process_works_there_it_waits_and_then_says_so(folder):

@@ -23,7 +23,7 @@ from ropewalk.node.replay import find_reducer, recorded_snapshots, replay_channe
 from ropewalk.pipeline.replay import Replays, replay_channels
 from ropewalk.pipeline.warehouse import Warehouse
 from ropewalk.stores import keyfiles
-from tests.launched.test_commands import command, environment
+from tests.launched.test_commands import command
 from tests.pipeline.tampering import change_payload
 from tests.pipeline.world import NODE, World
 
@@ -139,7 +139,6 @@ def test_a_replay_killed_at_any_moment_is_taken_up_by_the_next(
     home = world.place.home
     with subprocess.Popen(
         arguments,
-        env=environment(),
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -33,6 +33,7 @@ from ropewalk.ledger.headcheck import HeadTrust
 from ropewalk.ledger.headfork import HeadFork, parse_head_fork, verify_head_fork
 from ropewalk.ledger.witness import (
     REQUEST_BYTES_MAX,
+    Watched,
     WitnessRequest,
     parse_request,
     parse_watched,
@@ -57,7 +58,9 @@ def cosign(folder, note, now_s=NOW_S, tiles=None, **options):
 
 
 def time_of(note):
-    return open_head(note, LOG.verifier, [WITNESS.verifier])[1].signed_by(WITNESS.verifier).time_s
+    signature = open_head(note, LOG.verifier, [WITNESS.verifier])[1].signed_by(WITNESS.verifier)
+    assert signature is not None
+    return signature.time_s
 
 
 def asked(log, old, new=None):
@@ -400,6 +403,7 @@ def test_heads_of_random_growth_stay_consistent(folder, tmp_path):
 def test_one_size_with_two_roots_is_proven_for_an_empty_log_too():
     empty = sign_head(SignedHead(ORIGIN, 0, merkle.SHA256.empty), LOG)
     log = take_head(EMPTY, parse_request(empty), NOW_S)
+    assert isinstance(log, Watched)
     fork = take_head(log, parse_request(sign_head(SignedHead(ORIGIN, 0, bytes(32)), LOG)), NOW_S)
     assert isinstance(fork, HeadFork)
     assert fork.is_proven

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import random
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from ropewalk.errors import Unavailable
-from ropewalk.node import refwatch
 from ropewalk.node.refwatch import RefWatch
 from ropewalk.node.repository import Repository
 
@@ -95,8 +95,13 @@ def test_a_folder_that_did_not_change_is_not_listed_again(watched, monkeypatch):
     watch.look()
     listed: list[str] = []
     real = os.scandir
-    monkeypatch.setattr(refwatch.os, "scandir", lambda path: listed.append(str(path)) or real(path))
-    watch._whole_ns = refwatch.time.time_ns()
+
+    def listing(path):
+        listed.append(str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", listing)
+    watch._whole_ns = time.time_ns()
     log.store.move_head(f"{PREFIX}n7/head", oid(8), oid(99))
     assert [update.ref for update in watch.look()] == [f"{PREFIX}n7/head"]
     assert [Path(path).name for path in listed] == ["n7"]
@@ -152,7 +157,7 @@ def test_a_look_that_fails_half_way_forgets_no_move(watched, monkeypatch):
         log.store.move_head(PREFIX + name, oid(1), oid(2))
     ager.age()
     with monkeypatch.context() as patch:
-        patch.setattr(refwatch.os, "scandir", too_many)
+        patch.setattr(os, "scandir", too_many)
         assert {update.ref for update in watch.look()} == {f"{PREFIX}a/x", f"{PREFIX}c/z"}
     assert [(update.ref, update.old, update.new) for update in watch.look()] == [
         (f"{PREFIX}b/y", oid(1), oid(2))
