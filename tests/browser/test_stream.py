@@ -57,6 +57,7 @@ def served(log: Repository, *options: str) -> tuple[subprocess.Popen[str], str]:
 
 def said(page: Page, count: int) -> list[dict[str, Any]]:
     end = time.monotonic() + 60
+    found: list[dict[str, Any]]
     while len(found := json.loads(page.ask("JSON.stringify(said)"))) < count:
         assert time.monotonic() < end, found
     return found

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.unit.cli.conftest import Ropewalk, living_in, move_in, ropewalk  # noqa: F401 - a fixture
 from tests.unit.stream.conftest import publish
+from tests.unit.stream.items import bus_event
 from tests.unit.stream.test_following import served_beside
 
 import ropewalk as product
@@ -125,7 +126,7 @@ def test_a_server_killed_and_begun_anew_is_noticed_and_followed_again(beside, lo
     server, said = beside.serve()
     with follow(said["url"], topics=["jobs"]) as frames:
         publish(log, "jobs", {"n": 1})
-        assert next(frames).payload == {"n": 1}
+        assert bus_event(next(frames)).payload == {"n": 1}
         server.kill()
         server.wait()
         publish(log, "jobs", {"n": 2})
@@ -156,12 +157,12 @@ def test_a_reader_killed_leaves_the_others_in_peace(beside, log):
     connected(server)
     with follow(said["url"], topics=["jobs"]) as frames:
         publish(log, "jobs", {"n": 1})
-        assert next(frames).payload == {"n": 1}
+        assert bus_event(next(frames)).payload == {"n": 1}
         assert next(lines(doomed))["payload"] == {"n": 1}
         doomed.kill()
         doomed.wait()
         publish(log, "jobs", *({"n": n} for n in range(2, 300)))
-        assert [next(frames).payload["n"] for _ in range(2, 300)] == list(range(2, 300))
+        assert [bus_event(next(frames)).payload["n"] for _ in range(2, 300)] == list(range(2, 300))
 
 
 @pytest.mark.parametrize("role", ["serve", "sub"])
@@ -252,7 +253,8 @@ def test_the_window_is_as_large_as_asked_for(beside, log, ropewalk):  # noqa: F8
     _, said = beside.serve("--port", "0", "--replay-limit", "3")
     with follow(said["url"], topics=["jobs"]) as frames:
         publish(log, "jobs", *({"n": n} for n in range(10)))
-        assert [next(frames).payload["n"] for _ in range(10)] == list(range(10))
+        assert [bus_event(next(frames)).payload["n"] for _ in range(10)] == list(range(10))
+        assert frames.seq is not None
         since = frames.seq - 3
     asking = ("stream", "sub", said["url"], "--topic", "jobs", "--limit", "3", "--jsonl")
     answer = ropewalk(*asking, "--since-seq", str(since))

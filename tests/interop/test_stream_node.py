@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 from tests.interop.test_gossip_peers import NODE, package, pytestmark  # noqa: F401 - a fixture, and why it may be skipped
 from tests.unit.stream.conftest import log, publish  # noqa: F401 - a fixture
@@ -14,7 +15,7 @@ COUNT = 2_200  # more than twice what may be outstanding
 
 
 def test_a_javascript_client_gets_every_message_once_and_in_order(log, package):  # noqa: F811
-    async def run() -> tuple[dict, int]:
+    async def run() -> tuple[dict[str, Any], int]:
         async with RepositoryStream(log) as stream:
             assert NODE is not None
             process = await asyncio.create_subprocess_exec(

@@ -11,6 +11,7 @@ import pytest
 from tests.interop.test_stream_commands import Processes, beside, connected, lines, log, repository  # noqa: F401
 from tests.unit.cli.conftest import ropewalk  # noqa: F401 - a fixture
 from tests.unit.stream.conftest import publish
+from tests.unit.stream.items import bus_event
 
 from ropewalk.cli import stream_proxy as command
 from ropewalk.node.following import follow
@@ -51,7 +52,7 @@ def test_an_origin_killed_and_begun_anew_is_told_through_the_proxy_and_followed_
     _, said = proxied(beside, origin["url"])
     with follow(said["url"], topics=["jobs"]) as frames:
         publish(log, "jobs", {"n": 1})
-        assert next(frames).payload["n"] == 1
+        assert bus_event(next(frames)).payload["n"] == 1
         server.kill()
         server.wait()
         publish(log, "jobs", {"n": 2})
@@ -70,7 +71,7 @@ def test_a_proxy_killed_and_begun_anew_is_noticed_and_followed_again(beside, log
     proxy, said = proxied(beside, origin["url"])
     with follow(said["url"], topics=["jobs"]) as frames:
         publish(log, "jobs", {"n": 1})
-        assert next(frames).payload["n"] == 1
+        assert bus_event(next(frames)).payload["n"] == 1
         proxy.kill()
         proxy.wait()
         publish(log, "jobs", {"n": 2})
@@ -91,12 +92,12 @@ def test_after_failover_to_another_proxy_duplicates_are_told_by_the_number_of_th
     assert one["via"] == two["via"]  # the same origin: its numbers may be compared
     publish(log, "jobs", {"n": 1}, {"n": 2}, {"n": 3})
     with follow(one["url"], topics=["jobs"], since_seq=0) as frames:
-        seen = [frame.payload for frame in itertools.islice(frames, 3)]
+        seen = [bus_event(frame).payload for frame in itertools.islice(frames, 3)]
     first.kill()
     first.wait()
     publish(log, "jobs", {"n": 4})
     with follow(two["url"], topics=["jobs"], since_seq=0) as frames:
-        again = [frame.payload for frame in itertools.islice(frames, 4)]
+        again = [bus_event(frame).payload for frame in itertools.islice(frames, 4)]
     new = [payload for payload in again if payload["seq_origin"] > seen[-1]["seq_origin"]]
     assert [payload["n"] for payload in new] == [4]
     assert [payload["seq_origin"] for payload in again[:3]] == [payload["seq_origin"] for payload in seen]
@@ -113,7 +114,7 @@ def test_a_proxy_waits_for_an_origin_that_is_not_there_yet(beside, log):  # noqa
     said = next(lines(proxy))
     with follow(said["url"], topics=["jobs"]) as frames:
         publish(log, "jobs", {"n": 1})
-        assert next(frames).payload["n"] == 1
+        assert bus_event(next(frames)).payload["n"] == 1
 
 
 def test_a_miss_is_recorded_in_the_repository_that_was_named(beside, log):  # noqa: F811
@@ -122,7 +123,7 @@ def test_a_miss_is_recorded_in_the_repository_that_was_named(beside, log):  # no
     with follow(said["url"], topics=["jobs", "stream.replay.*"], since_seq=7) as frames:
         assert isinstance(next(frames), Lost)
         # The proxy tells of it, and so does the origin, once it is recorded in its repository.
-        told = [next(frames), next(frames)]
+        told = [bus_event(next(frames)), bus_event(next(frames))]
     assert [frame.topic for frame in told] == ["stream.replay.miss"] * 2
     assert told[0].payload["missingSeq"] == 8
     assert told[1].payload["ref"] in log.store.head_names(MISSES)
@@ -141,7 +142,7 @@ def test_kill_after_kill_of_either_nothing_is_lost_in_silence(beside, log):  # n
     with follow(said["url"], topics=["jobs"]) as frames:
         for victim in ("origin", "proxy", "origin", "proxy"):
             sure = more()
-            assert [next(frames).payload["n"] for _ in sure] == sure
+            assert [bus_event(next(frames)).payload["n"] for _ in sure] == sure
             underway = more()  # and killed in the middle of it
             if victim == "origin":
                 server.kill()
@@ -152,11 +153,11 @@ def test_kill_after_kill_of_either_nothing_is_lost_in_silence(beside, log):  # n
                 proxy.wait()
                 proxy, _ = proxied(beside, origin["url"], said["port"])
             got = list(itertools.takewhile(lambda item: not isinstance(item, Lost), frames))
-            assert [frame.payload["n"] for frame in got] == underway[: len(got)]
+            assert [bus_event(frame).payload["n"] for frame in got] == underway[: len(got)]
             last = more()
-            after = []
+            after: list[int] = []
             while not after or after[-1] != last[-1]:
-                after.append(next(frames).payload["n"])
+                after.append(bus_event(next(frames)).payload["n"])
             # An origin that is slow to look may tell of some of those under way only now.
             assert after == list(range(after[0], last[-1] + 1))
             assert after[0] <= last[0]

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import pytest
 import websockets.asyncio.server as server
 from tests.unit.stream.conftest import publish, until
+from tests.unit.stream.items import bus_event
 from websockets.exceptions import ConnectionClosed
 
 from ropewalk.errors import Invalid, Unavailable, Usage
@@ -169,7 +170,8 @@ def test_the_number_to_go_on_from_is_that_of_the_last_frame_handed_out_not_of_th
                     second = next(plain)
                     assert plain.seq == second.seq
                 with follow(stream.url, topics=["jobs"], since_seq=plain.seq) as plain:
-                    return [second.payload["n"], *(next(plain).payload["n"] for _ in range(8))]
+                    items = [second, *(next(plain) for _ in range(8))]
+                    return [bus_event(item).payload["n"] for item in items]
 
             assert await asyncio.to_thread(rest) == list(range(1, 10))
 
@@ -178,7 +180,7 @@ def test_the_number_to_go_on_from_is_that_of_the_last_frame_handed_out_not_of_th
 
 def test_threads_may_share_an_iterator_and_all_of_them_end_when_it_is_closed(log):
     def drain(frames: Follows, got: list[int]) -> None:
-        got.extend(frame.payload["n"] for frame in frames)
+        got.extend(bus_event(frame).payload["n"] for frame in frames)
 
     async def run() -> None:
         async with RepositoryStream(log, look_s=0.01) as stream:
@@ -230,9 +232,10 @@ def test_numbers_that_fall_and_kinds_nobody_knows_are_passed_over(texts):
 
     async def run() -> None:
         async with served(lying) as url, Following(url, topics=["jobs"]) as frames:
-            seqs = []
+            seqs: list[int] = []
             while not seqs or seqs[-1] != 101:
                 item = await anext(frames)
+                assert item.seq is not None
                 seqs.append(item.seq)
             assert seqs == sorted(set(seqs))
 

@@ -319,6 +319,7 @@ def test_a_slow_client_is_told_when_the_window_runs_over_and_can_come_back():
         said(fast)
         fast.receive(encode(Credit(1)), 0)
     assert errors(said(slow)) == ["SLOW_READER"]
+    assert slow.closing is not None
     assert slow.closing.code == 1008
     assert len(hop.proxy.window) == 20
 
@@ -340,6 +341,7 @@ def test_an_upstream_closes_a_stalled_link_after_thirty_seconds_and_nothing_is_l
     hop.move(*"abcdefghijklmnopqrstuvwxyz")
     hop.now_ms = 30_000
     hop.upstream.take(30_000)
+    assert hop.upstream.closing is not None
     assert hop.upstream.closing.code == 1001
     got = numbers(said(client))
     assert hop.proxy.reading
@@ -426,6 +428,7 @@ def test_too_many_patterns_are_refused_before_anything_is_looked_up():
     hop.move(*"abcde")
     client = hop.client(*(f"refs/gatos/{at}" for at in range(41)), since=1)
     assert errors(said(client)) == ["INVALID_SUB"]
+    assert client.closing is not None
     assert client.closing.code == 1008
     assert hop.proxy.catch_ups == []
 

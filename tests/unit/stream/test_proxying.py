@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import websockets.asyncio.client as client
 from tests.unit.stream.conftest import publish, until
+from tests.unit.stream.items import bus_event
 from tests.unit.stream.test_serving import closed, running, told, told_of
 
 import ropewalk
@@ -20,7 +21,7 @@ from ropewalk.node.streamaudit import MISSES
 from ropewalk.node.streamproxy import StreamProxy
 from ropewalk.node.streams import RepositoryStream
 from ropewalk.stream.connection import Limits
-from ropewalk.stream.frames import BusEvent
+from ropewalk.stream.frames import BusEvent, RefUpdate
 from ropewalk.stream.proxy import MISS_TOPIC
 from ropewalk.stream.subscriber import Item, Lost
 from ropewalk.stream.window import Bounds
@@ -51,8 +52,9 @@ def test_what_happens_at_the_origin_reaches_two_clients_through_one_link(log):
                 assert ids(first) == [1, 2]
                 update, *events = await take(two, 3)
                 assert ids(events) == [1, 2]
+                assert isinstance(update, RefUpdate)
                 assert update.seq_origin is not None
-                assert events[0].payload["seq_origin"] > update.seq_origin
+                assert bus_event(events[0]).payload["seq_origin"] > update.seq_origin
                 assert [event.seq for event in events] == [event.seq for event in first]
             assert len(origin.server.connections) == 1
 
@@ -121,7 +123,7 @@ def test_a_slow_client_beside_a_fast_one_holds_nobody_up(log):
             await until(lambda: sum(each.subscribed for each in proxy.proxy.clients) == 2)
             await asyncio.to_thread(publish, log, "jobs", *messages(*range(500)))
             assert ids(await take(fast, 500)) == list(range(500))
-            seen = []
+            seen: list[int] = []
             while len(seen) < 50:
                 frame = await told(slow)
                 seen += [frame["payload"]["id"]] if frame["kind"] == "bus.event" else []
@@ -172,6 +174,7 @@ def test_an_origin_that_closes_a_stalled_link_is_asked_again_and_nothing_is_lost
             (link,) = origin.server.connections
             await asyncio.to_thread(publish, log, "jobs", *messages(*range(100)))
             await until(lambda: link.closing is not None)
+            assert link.closing is not None
             assert link.closing.code == 1001
             seen: list[int] = []
             while len(seen) < 100:
@@ -253,7 +256,7 @@ def test_a_miss_that_cannot_be_recorded_does_not_end_the_proxy(log, tmp_path):
             ):
                 lost, told_miss = await take(frames, 2)
                 assert isinstance(lost, Lost)
-                assert told_miss.topic == MISS_TOPIC
+                assert bus_event(told_miss).topic == MISS_TOPIC
                 await until(lambda: not proxy.proxy.misses)
                 await asyncio.to_thread(publish, log, "jobs", {"id": 1})
                 assert ids(await take(frames, 1)) == [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ def event(seq: int) -> str:
     return encode(BusEvent("jobs", {}, seq, TS))
 
 
-def said(subscriber: Subscriber) -> list[dict]:
+def said(subscriber: Subscriber) -> list[dict[str, Any]]:
     return [json.loads(text) for text in subscriber.outgoing()]
 
 
