@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ropewalk.kernel import schema
 from ropewalk.stream.access import NOBODY, parse_access
-from ropewalk.stream.connection import Connection
+from ropewalk.stream.connection import Close, Connection
 from ropewalk.stream.frames import BusEvent, Credit, ErrorFrame, Ping, Pong, RefUpdate, Sub, Unsub, encode
 from ropewalk.stream.window import Bounds, Window
 
@@ -39,6 +39,17 @@ def opened(window: Window, **options: Any) -> Connection:
     connection = Connection(window, now_ms=options.pop("now_ms", 0), **options)
     assert kinds(said(connection)) == ["ack"]
     return connection
+
+
+def ended(connection: Connection) -> Close:
+    """How it ended."""
+    assert connection.closing is not None
+    return connection.closing
+
+
+def asked(kind: str, names: list[str]) -> str:
+    """A subscription to refs, or to topics."""
+    return encode(Sub(refs=tuple(names)) if kind == "refs" else Sub(topics=tuple(names)))
 
 
 def said(connection: Connection, now_ms: int = 0) -> list[dict[str, Any]]:
@@ -136,14 +147,14 @@ def test_twenty_patterns_fit_and_the_twenty_first_ends_the_connection(window, ki
     connection = opened(window)
     names = [f"refs/gatos/n{at}" if kind == "refs" else f"n{at}" for at in range(21)]
     for at in range(0, 20, 10):
-        connection.receive(encode(Sub(**{kind: tuple(names[at : at + 10])})), 0)
-    connection.receive(encode(Sub(**{kind: tuple(names[:20])})), 0)  # the same again are no more
+        connection.receive(asked(kind, names[at : at + 10]), 0)
+    connection.receive(asked(kind, names[:20]), 0)  # the same again are no more
     assert said(connection) == []
-    connection.receive(encode(Sub(**{kind: (names[20],)})), 0)
+    connection.receive(asked(kind, [names[20]]), 0)
     (error,) = said(connection)
     assert error["code"] == "INVALID_SUB"
     assert "21" in error["message"]
-    assert connection.closing.code == 1008
+    assert ended(connection).code == 1008
 
 
 @pytest.mark.parametrize(
@@ -158,8 +169,8 @@ def test_a_protocol_error_closes_with_1008_and_the_last_frame_says_why(window, d
     assert kinds(frames) == ["error"]
     assert frames[0]["code"] == "INVALID_SUB"
     assert frames[0]["message"]
-    assert connection.closing.code == 1008
-    assert len(connection.closing.reason.encode()) <= 123
+    assert ended(connection).code == 1008
+    assert len(ended(connection).reason.encode()) <= 123
     move(window)
     connection.receive('{"op":"sub","refs":["refs/gatos/**"]}', 0)
     assert said(connection) == []
@@ -340,7 +351,7 @@ def test_a_client_that_tries_a_thousand_forbidden_names_is_turned_away(window):
     for at in range(0, 1_020, 20):
         connection.receive(encode(Sub(topics=tuple(f"n{at + each}" for each in range(20)))), 0)
         said(connection)
-    assert connection.closing.code == 1008
+    assert ended(connection).code == 1008
 
 
 # S2 §7
@@ -363,7 +374,7 @@ def test_no_answer_within_ten_seconds_closes_the_connection(window):
     assert said(connection, 39_999) == []
     assert connection.closing is None
     said(connection, 40_000)
-    assert (connection.closing.code, connection.closing.reason) == (1008, "pong timeout")
+    assert (ended(connection).code, ended(connection).reason) == (1008, "pong timeout")
 
 
 def test_other_talk_does_not_stand_for_an_answer(window):
@@ -371,7 +382,7 @@ def test_other_talk_does_not_stand_for_an_answer(window):
     said(connection, 30_000)
     subscribe(connection, "refs/gatos/**", now_ms=35_000)
     said(connection, 40_000)
-    assert connection.closing.reason == "pong timeout"
+    assert ended(connection).reason == "pong timeout"
 
 
 def test_a_ping_of_the_client_is_answered(window):
@@ -439,7 +450,7 @@ def test_a_stalled_connection_is_told_every_five_seconds_and_closed_after_thirty
         assert connection.closing is None
     assert pings == 5
     said(connection, 30_000)
-    assert connection.closing.code == 1001
+    assert ended(connection).code == 1001
 
 
 def test_who_comes_back_from_a_stall_has_time_to_answer_old_pings():
@@ -461,7 +472,7 @@ def test_a_reader_who_misses_a_frame_of_its_own_is_closed_and_told_which(window)
     flood(window, 1_000)
     assert slow.closing is None
     move(window, "refs/gatos/other")
-    assert (slow.closing.code, slow.closing.reason[:11]) == (1008, "slow reader")
+    assert (ended(slow).code, ended(slow).reason[:11]) == (1008, "slow reader")
     (error,) = said(slow)
     assert (error["code"], error["missingSeq"]) == ("SLOW_READER", BASE + 1)
     assert quiet.closing is None
@@ -537,5 +548,5 @@ def test_whatever_a_client_says_the_answers_are_frames_and_the_end_has_a_reason(
         for frame in said(connection):
             schema.validate("api/stream_frame", frame)
         if connection.closing is not None:
-            assert connection.closing.code == 1008
-            assert 0 < len(connection.closing.reason.encode()) <= 123
+            assert ended(connection).code == 1008
+            assert 0 < len(ended(connection).reason.encode()) <= 123

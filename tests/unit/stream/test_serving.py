@@ -7,12 +7,15 @@ import contextlib
 import json
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import websockets.asyncio.client as client
 from tests.unit.stream.conftest import publish, until
+from tests.unit.stream.items import bus_event
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Origin
 
 import ropewalk
 from ropewalk.errors import Denied, Invalid, InvalidName, NotFound, Unavailable
@@ -23,9 +26,9 @@ from ropewalk.node.following import Following, follow
 from ropewalk.node.repository import Repository
 from ropewalk.node.streams import RepositoryStream
 from ropewalk.node.streamsource import StreamSource
-from ropewalk.stream.connection import Limits
+from ropewalk.stream.connection import Connection, Limits
 from ropewalk.stream.frames import BusEvent, ErrorFrame, RefUpdate
-from ropewalk.stream.subscriber import Lost
+from ropewalk.stream.subscriber import Item, Lost
 from ropewalk.stream.window import Bounds
 
 LIMIT_S = 60
@@ -245,7 +248,7 @@ def test_a_plain_program_follows_without_asyncio(log):
         assert started.wait(LIMIT_S)
         with follow(urls[0], topics=["jobs"]) as frames:
             publish(log, "jobs", *({"n": n} for n in range(1_500)))  # more than there is credit for at first
-            assert [next(frames).payload["n"] for _ in range(1_500)] == list(range(1_500))
+            assert [bus_event(next(frames)).payload["n"] for _ in range(1_500)] == list(range(1_500))
             assert frames.seq is not None
     finally:
         stop.set()
@@ -364,9 +367,9 @@ def test_a_web_page_of_somebody_else_may_not_connect(log):
         async with RepositoryStream(log, origins=["https://ops.example"]) as stream:
             for origin in ("https://evil.example", "null", "http://127.0.0.1"):
                 with pytest.raises(InvalidStatus) as refused:
-                    await client.connect(stream.url, origin=origin)
+                    await client.connect(stream.url, origin=Origin(origin))
                 assert refused.value.response.status_code == 403
-            async with client.connect(stream.url, origin="https://ops.example") as socket:
+            async with client.connect(stream.url, origin=Origin("https://ops.example")) as socket:
                 assert (await told(socket))["kind"] == "ack"
 
     running(run)
@@ -470,7 +473,7 @@ def test_what_the_policy_forbids_is_not_sent_and_the_reader_is_told_once(log):
             for n in range(3):
                 publish(log, "payroll/march", {"salary": n})
                 publish(log, "jobs", {"n": n})
-            items = []
+            items: list[Item] = []
             while [type(item) for item in items].count(BusEvent) < 3 or len(errors(items)) < 2:
                 async with asyncio.timeout(LIMIT_S):
                     items.append(await anext(frames))
@@ -505,14 +508,14 @@ def test_a_forbidden_name_is_refused_at_once_and_the_rest_goes_on(log):
     running(run)
 
 
-def test_private_members_recorded_before_the_rule_are_not_shown(log):
+def test_private_members_recorded_before_the_rule_are_not_shown(log, monkeypatch):
     publish(log, "orders", {"id": 0})
 
     async def run() -> None:
         async with RepositoryStream(log) as stream, Following(stream.url, topics=["orders"]) as frames:
             # Other software writes here too, and knows of no rule.
             with ropewalk.open(log.store.place.git_dir) as other:
-                other.privacy.policy = lambda: None
+                monkeypatch.setattr(other.privacy, "policy", lambda: None)
                 policy(log, {"privacy": {"rules": [{"select": "**.email", "action": "pointerize"}]}})
                 publish(other, "orders", {"id": 1, "customer": {"email": "ada@example.test", "name": "Ada"}})
             got = [frame.payload async for frame in _first(frames, 1)]
@@ -554,7 +557,7 @@ def test_a_rewritten_topic_is_told_to_its_readers_and_goes_on_once_accepted(log)
             with ropewalk.open(log.store.place.git_dir) as other:
                 await asyncio.to_thread(other.lines.accept, MESSAGES, "jobs", "test")
                 await asyncio.to_thread(publish, other, "jobs", {"n": 2})
-            items = []
+            items: list[Item] = []
             while not items or not isinstance(items[-1], BusEvent):
                 async with asyncio.timeout(LIMIT_S):
                     items.append(await anext(frames))
@@ -579,18 +582,19 @@ def test_pings_come_and_silence_ends_the_connection(log):
     running(run)
 
 
+def _was_heard_after(connection: Connection, before_ms: int) -> bool:
+    return connection._heard_ms != before_ms
+
+
 def test_a_client_of_ours_answers_pings_while_its_owner_does_something_else(log):
     async def run() -> None:
         limits = Limits(ping_ms=20, pong_ms=20_000)
         async with RepositoryStream(log, limits=limits) as stream, Following(stream.url, topics=["jobs"]):
             await until(lambda: len(stream.server.connections) == 1)
             (connection,) = stream.server.connections
-            answered = 0
-            last = None
-            while answered < 10:  # nobody asks for the next frame all the while
-                await until(lambda last=last: connection._heard_ms != last)
-                last = connection._heard_ms
-                answered += 1
+            for _ in range(10):  # nobody asks for the next frame all the while
+                before = connection._heard_ms
+                await until(partial(_was_heard_after, connection, before))
             assert connection.closing is None
 
     running(run)
@@ -726,6 +730,29 @@ def test_members_that_become_private_are_shown_to_nobody_who_comes_back(log):
                 assert (await told_of(socket, "error"))["code"] == "REPLAY_EXPIRED"
             async with Following(stream.url, topics=["jobs"], since_seq=second.seq - 1) as frames:
                 assert [frame.payload async for frame in _first(frames, 1)] == [{"n": 2}]
+
+    running(run)
+
+
+def test_what_happens_while_somebody_writes_the_rules_comes_once_they_can_be_read(log):
+    policy = log.store.place.home / "policy.json"
+
+    async def run() -> None:
+        async with (
+            RepositoryStream(log, look_s=0.01) as stream,
+            Following(stream.url, topics=["**"], refs=["refs/gatos/**"]) as frames,
+        ):
+            await until(lambda: any(each._subscriptions for each in stream.server.connections))
+            for n in range(5):
+                policy.write_text("", encoding="utf-8")  # as `cat > policy.json` begins
+                await until(lambda: not stream.server.access.sees("topic", "jobs"))
+                elsewhere = log.store.place.home / "aside.json"
+                policy.rename(elsewhere)  # or we could not publish either
+                publish(log, "jobs", {"n": n})
+                elsewhere.rename(policy)
+                policy.write_text('{"stream":{"topics":{"deny":["payroll.**"]}}}', encoding="utf-8")
+                update, event = [frame async for frame in _first(frames, 2)]
+                assert (update.ref, event.payload) == ("refs/gatos/messages/jobs/head", {"n": n})
 
     running(run)
 
