@@ -153,7 +153,7 @@ def inspect(file: str) -> None:
 @bundle.command(
     "verify",
     epilog="Examples:\n  ropewalk bundle verify audit.tar.zst --trust trust.json --report audit.html\n"
-    "  ropewalk bundle verify audit.tar.zst --trust trust.json --witness witness.vkey\n",
+    "  ropewalk bundle verify audit.tar.zst --trust trust.json --witness witness.vkey --threshold 1\n",
 )
 @click.argument("file")
 @click.option("--trust", required=True, metavar="TRUST.json", help="Whom and what to believe.")
@@ -163,6 +163,12 @@ def inspect(file: str) -> None:
     multiple=True,
     metavar="VKEYS",
     help="A file with keys, one a line, whose signature on an anchor counts; may be repeated.",
+)
+@click.option(
+    "--threshold",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Fail unless so many of the witnesses named have signed an anchor.",
 )
 @click.option("--report", metavar="R.html", help="Also write a page that a person can read.")
 @click.option(
@@ -180,6 +186,7 @@ def verify(
     file: str,
     trust: str,
     witnesses: tuple[str, ...],
+    threshold: int | None,
     report: str | None,
     deep: bool,
     policy: str | None,
@@ -202,7 +209,7 @@ def verify(
     believed = replace(believed, witnesses=(*believed.witnesses, *named))
     limits = Limits() if max_bytes is None else Limits(bytes_max=max_bytes)
     rules = parse_input(policy, parse_policy) if policy is not None else None
-    verdict = verify_bundle(Path(file), believed, deep=deep, policy=rules, limits=limits)
+    verdict = verify_bundle(Path(file), believed, deep=deep, policy=rules, threshold=threshold, limits=limits)
     answer = verdict.report
     if report is not None:
         source, anchors = Path(file).name, verdict.anchors

@@ -6,6 +6,7 @@ import click
 
 from ropewalk.cli.manners import Command, emit
 from ropewalk.cli.places import here, signing_key
+from ropewalk.cli.publish import host_option, tell_host
 
 __all__ = ["head"]
 
@@ -19,9 +20,7 @@ __all__ = ["head"]
 )
 @click.option("--channel", required=True, metavar="C", help="The channel.")
 @click.option("--note", is_flag=True, help="Print the signed head over the headers as a C2SP note instead.")
-@click.option(
-    "--host", default="ropewalk.invalid", show_default=True, metavar="H", help="First part of its origin."
-)
+@host_option
 @click.option(
     "--old",
     type=click.IntRange(0),
@@ -51,6 +50,7 @@ def head(channel: str, note: bool, host: str, old: int | None) -> None:
                 path = header_tree(reading).consistency(old, size)
                 text = WitnessRequest(text.encode(), old, path).to_bytes().decode()
                 answer["request"] = text
+            tell_host(host, channel)
             emit(answer, text.rstrip("\n"))
             return
     empty = found.height == 0

@@ -6,18 +6,35 @@ from pathlib import Path
 
 import click
 
-from ropewalk.cli.manners import Command, emit, write_output
+from ropewalk.cli.manners import Command, emit, say, write_output
 from ropewalk.cli.places import here, signing_key
 
-__all__ = ["receipt", "tiles"]
+__all__ = ["host_option", "receipt", "tell_host", "tiles"]
+
+NOBODY = "ropewalk.invalid"
+
+
+def _host(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    if not value.strip():
+        raise click.BadParameter("a log has a host, such as log.example.org")
+    return value
+
 
 host_option = click.option(
     "--host",
-    default="ropewalk.invalid",
+    default=NOBODY,
     show_default=True,
+    callback=_host,
     metavar="H",
     help="First part of the log's origin.",
 )
+
+
+def tell_host(host: str, channel: str) -> None:
+    """Say whom a signature is for where nobody said it: a key that signs for two logs is hard to explain later."""
+    source = click.get_current_context().get_parameter_source("host")
+    if source is click.core.ParameterSource.DEFAULT:
+        say(f"no --host: signed for {host}/{channel}, which is nobody's log; name yours with --host")
 
 
 @click.command(
@@ -49,6 +66,7 @@ def receipt(envelope_id: str, output: str, channel: str | None, form: str, host:
     make = make_cose_receipt if form == "cose" else make_tlog_proof
     with channel_of(name, channel) as reading:
         raw, found_in = make(reading, name, signing_key(reading.settings.key), host), reading.settings.channel
+    tell_host(host, found_in)
     write_output(output, raw)
     if output == "-":
         return
@@ -69,16 +87,24 @@ def receipt(envelope_id: str, output: str, channel: str | None, form: str, host:
 def tiles(channel: str, output: str, host: str) -> None:
     """Write the header tree as a C2SP tiled log: checkpoint, hash tiles, entries. Running it again adds what is new.
 
+    Files that are damaged are written anew. A folder whose checkpoint is of another log, or of a history that this
+    channel does not extend, is left as it is: exit 4, or 5 for a fork.
+
     It also prints the log's verifier key (vkey). Give that to readers another way than the folder: with it any client
     of C2SP logs checks the checkpoint.
     """
+    from ropewalk.ledger.headsigners import list_names
     from ropewalk.node.ledger import open_channel
     from ropewalk.node.publish import publish_tiles
 
     with open_channel(here().home, channel) as reading:
         done = publish_tiles(reading, signing_key(reading.settings.key), host, Path(output))
+    tell_host(host, channel)
+    files = f"{done.written} files written, {done.kept} kept"
+    if done.mended:
+        files += f", {len(done.mended)} damaged and written anew: {list_names(done.mended)}"
     emit(
         {"channel": channel, **done.to_json()},
-        f"ok  {channel}  size={done.size} root={done.root.hex()}  {done.written} files written, {done.kept} kept\n"
+        f"ok  {channel}  size={done.size} root={done.root.hex()}  {files}\n"
         f"check {done.folder / 'checkpoint'} with the vkey {done.vkey}",
     )

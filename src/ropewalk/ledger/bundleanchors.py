@@ -36,6 +36,7 @@ __all__ = [
     "judge_anchor",
     "parse_anchor",
     "pick_anchors",
+    "require_witnesses",
 ]
 
 ANCHORS_MAX: Final = 16
@@ -209,6 +210,28 @@ def anchors_step(findings: Sequence[AnchorFinding]) -> Step:
     if first.status == "passed" and mute:
         detail += f"; {mute} more signed by nobody who counts"
     return Step("anchors", first.status, detail, {"anchors": [each.to_json() for each in findings]})
+
+
+def require_witnesses(step: Step, findings: Sequence[AnchorFinding], trust: Trust, threshold: int) -> Step:
+    """The same step, failed unless so many of the witnesses named have signed, under one head or several.
+
+    >>> require_witnesses(anchors_step([]), [], Trust((), ()), 1).detail
+    'the bundle has no anchors; no witness is named, and 1 must have signed'
+    """
+    # As with heads: the channel's key is no witness under another name, and one key under two names is one witness.
+    named = {(each.name, each.key_id.hex()): each.key for each in trust.witnesses}
+    many = len(set(named.values()) - set(trust.block_signers))
+    seen = {
+        named[signer.name, signer.key_id]
+        for each in findings
+        for signer in each.signers
+        if signer.kind == "witness"
+    }
+    fields = {**step.fields, "threshold": threshold}
+    if step.status == "failed" or len(seen) >= threshold:
+        return Step(step.name, step.status, step.detail, fields)
+    have = f"{len(seen)} of {many} witnesses named have signed" if many else "no witness is named"
+    return Step(step.name, "failed", f"{step.detail}; {have}, and {threshold} must have signed", fields)
 
 
 def _signers(note: bytes, head: SignedHead, trust: Trust) -> tuple[HeadSigner, ...]:

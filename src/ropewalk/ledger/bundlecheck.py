@@ -6,7 +6,7 @@
     block_signatures   every header is sealed by somebody trusted, stands on the one before, and lies under range_root
     policy_hash        the blocks were made under the policy the verifier expects
 
-Three more where there is reason: `anchors` where the bundle has some or the trust file names witnesses; with `deep`
+Three more where there is reason: `anchors` where the bundle has some or witnesses are named or demanded; with `deep`
 `envelope_rules` judges every envelope by itself; `evidence` judges the evidence in them by the roots of the trust file.
 Here are the archive and its manifest; headers are read in `bundleheaders`, envelopes and their paths in `bundlepaths`,
 anchors in `bundleanchors`.
@@ -24,7 +24,7 @@ from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import Signature
 from ropewalk.kernel.report import Report, Status, Step
 from ropewalk.ledger.bundle import HEADERS, MANIFEST, SIGNATURE, member_names
-from ropewalk.ledger.bundleanchors import AnchorFinding, anchors_step, judge_anchor
+from ropewalk.ledger.bundleanchors import AnchorFinding, anchors_step, judge_anchor, require_witnesses
 from ropewalk.ledger.bundlefindings import STEPS, Findings
 from ropewalk.ledger.bundleform import check_member, no_bundle
 from ropewalk.ledger.bundleheaders import HeaderCheck
@@ -43,9 +43,14 @@ CUT_SHORT: Final[tuple[Status, str]] = ("not_checked", "the bundle could not be 
 class BundleVerifier:
     """Feed it the bytes of an archive, then ask for the report. Hostile archives raise; wrong ones are reported."""
 
-    def __init__(self, trust: Trust, *, deep: bool = False, policy: Policy | None = None) -> None:
-        """`policy` is the text behind the hash that the trust file pins; with it, envelopes are judged by it too."""
-        self._trust, self._deep, self._policy = trust, deep, policy
+    def __init__(
+        self, trust: Trust, *, deep: bool = False, policy: Policy | None = None, threshold: int | None = None
+    ) -> None:
+        """`policy` is the text behind the hash that the trust file pins; with it, envelopes are judged by it too.
+
+        `threshold` is how many witnesses must have signed anchors; without it a missing one does not fail.
+        """
+        self._trust, self._deep, self._policy, self._threshold = trust, deep, policy, threshold
         self._evidence = EvidenceTally(trust) if deep or trust.judges_evidence else None
         self._tar = TarReader()
         self._findings = Findings()
@@ -116,7 +121,10 @@ class BundleVerifier:
             self._policy_step,
         )
         steps = [self._findings.step(name, each) for name, each in zip(STEPS, judged, strict=True)]
-        if self._trust.witnesses or (self.manifest is not None and self.manifest.anchors):
+        if self._threshold:
+            step = self._anchors_step()
+            steps.append(require_witnesses(step, self.anchors, self._trust, self._threshold))
+        elif self._trust.witnesses or (self.manifest is not None and self.manifest.anchors):
             steps.append(self._anchors_step())
         if self._deep:
             steps.append(self._findings.step("envelope_rules", self._rules_step))

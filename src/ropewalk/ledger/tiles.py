@@ -4,7 +4,7 @@ checkpoint                    the signed head, written last
 tile/<L>/<N>[.p/<W>]          256 hashes of one level, or the W there are so far
 tile/entries/<N>[.p/<W>]      the headers themselves, each after its length in two bytes
 
-A full tile never changes, so publishing again only adds.
+A full tile never changes, so publishing again only adds, and mends what is no longer what it was.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ropewalk.kernel.multiformats import base64_decode, base64_encode
 
 __all__ = [
     "ENTRY_BYTES_MAX",
+    "TILE_BYTES_MAX",
     "TILE_HEIGHT",
     "TILE_WIDTH",
     "Tile",
@@ -28,6 +29,7 @@ __all__ = [
     "entry_tiles",
     "hash_tile",
     "hash_tiles",
+    "holds_entries",
     "parse_tlog_proof",
     "tile_path",
     "tiles_of",
@@ -36,6 +38,7 @@ __all__ = [
 TILE_WIDTH: Final = 256
 TILE_HEIGHT: Final = 8
 ENTRY_BYTES_MAX: Final = 0xFFFF
+TILE_BYTES_MAX: Final = TILE_WIDTH * (ENTRY_BYTES_MAX + 2)
 _MAGIC: Final = "c2sp.org/tlog-proof@v1"
 _HASHES_MAX: Final = 63
 
@@ -146,6 +149,20 @@ def decode_entries(raw: bytes) -> list[bytes]:
         entries.append(raw[at + 2 : end])
         at = end
     return entries
+
+
+def holds_entries(raw: bytes, leaves: bytes) -> bool:
+    """Whether the bytes of a tile are the entries with these hashes, one after another, and nothing more.
+
+    >>> leaves = merkle.SHA256.leaf(b"ab")
+    >>> holds_entries(encode_entries([b"ab"]), leaves), holds_entries(b"", leaves)
+    (True, False)
+    """
+    try:
+        entries = decode_entries(raw)
+    except Damaged:
+        return False
+    return b"".join(map(merkle.SHA256.leaf, entries)) == leaves
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,11 +146,13 @@ def verify_bundle(
     *,
     deep: bool = False,
     policy: Policy | None = None,
+    threshold: int | None = None,
     limits: Limits | None = None,
 ) -> BundleVerdict:
     """The steps of S4 §12 over a file, as a stream. `Invalid` if it is no bundle.
 
-    With the text of a policy the blocks must have been made under it, and every envelope is judged by it.
+    With the text of a policy the blocks must have been made under it, and every envelope is judged by it. With a
+    threshold so many of the witnesses that are trusted must have signed its anchors.
     """
     if policy is not None:
         if trust.policy_hash is not None and trust.policy_hash != policy.hash:
@@ -159,7 +161,7 @@ def verify_bundle(
                 advice="Give the policy the channel was made with (`ropewalk ledger policy hash` names one).",
             )
         trust, deep = replace(trust, policy_hash=policy.hash), True
-    verifier = BundleVerifier(trust, deep=deep, policy=policy)
+    verifier = BundleVerifier(trust, deep=deep, policy=policy, threshold=threshold)
     try:
         for piece in read_packed(path, limits):
             verifier.feed(piece)

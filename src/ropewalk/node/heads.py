@@ -8,7 +8,7 @@ from ropewalk.errors import Damaged, NotFound
 from ropewalk.kernel.note import SignedHead
 from ropewalk.ledger.headcheck import TreeSource
 from ropewalk.ledger.tiles import (
-    ENTRY_BYTES_MAX,
+    TILE_BYTES_MAX,
     TILE_WIDTH,
     Tile,
     decode_entries,
@@ -23,7 +23,6 @@ from ropewalk.stores.durable import unavailable
 __all__ = ["CHECKPOINT", "channel_source", "tile_source", "tile_tree"]
 
 HASH_BYTES = 32
-TILE_BYTES_MAX = TILE_WIDTH * (ENTRY_BYTES_MAX + 2)
 
 
 def tile_tree(folder: Path, size: int) -> TileTree:

@@ -7,13 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ropewalk.errors import NotFound
+from ropewalk.errors import Conflict, Forked, NotFound, RopewalkError
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.keys import SigningKey
+from ropewalk.kernel.note import NOTE_BYTES_MAX, SignedHead, claimed_head
 from ropewalk.ledger.block import parse_record
 from ropewalk.ledger.proof import head_signer, signed_head
 from ropewalk.ledger.receipts import make_receipt
-from ropewalk.ledger.tiles import TlogProof, encode_entries, hash_tile, tile_path, tiles_of
+from ropewalk.ledger.steps import short
+from ropewalk.ledger.tiles import (
+    TILE_BYTES_MAX,
+    Tile,
+    TlogProof,
+    encode_entries,
+    hash_tile,
+    holds_entries,
+    tile_path,
+    tiles_of,
+)
 from ropewalk.node.ledger import Channel
 from ropewalk.stores.durable import unavailable
 
@@ -24,13 +35,17 @@ CHECKPOINT = "checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What was written: how many headers the head covers, how many files are new, and the key that checks the head."""
+    """What was written: how many headers the head covers, how many files are new, and the key that checks the head.
+
+    `mended` names the files that were there, were not what they should be, and were written anew.
+    """
 
     folder: Path
     size: int
     root: bytes
     written: int
     kept: int
+    mended: tuple[str, ...]
     vkey: str
 
     def to_json(self) -> dict[str, Any]:
@@ -41,6 +56,7 @@ class Published:
             "root": self.root.hex(),
             "written": self.written,
             "kept": self.kept,
+            "mended": list(self.mended),
             "vkey": self.vkey,
         }
 
@@ -81,32 +97,97 @@ def make_tlog_proof(channel: Channel, envelope_id: bytes, key: SigningKey, host:
 
 
 def publish_tiles(channel: Channel, key: SigningKey, host: str, folder: Path) -> Published:
-    """Write checkpoint and tiles. Full tiles that are there stay as they are; the checkpoint comes last."""
-    tree = header_tree(channel)
+    """Write checkpoint and tiles. Tiles that are there and right stay as they are; the checkpoint comes last.
+
+    A head that is published is a promise: where the folder has one that this channel does not extend, nothing is
+    written. `Forked` if it is of another history, `Conflict` if it is of another log, larger, or no head at all.
+    """
+    name, tree = channel.settings.channel, header_tree(channel)
     if not tree.size:
-        raise NotFound(f"channel {channel.settings.channel} has no blocks yet")
-    written = kept = 0
+        raise NotFound(f"channel {name} has no blocks yet")
+    written, kept, mended = 0, 0, []
     try:
+        _check_extends(folder / CHECKPOINT, f"{host}/{name}", tree)
+        head = signed_head(host, name, tree.size, tree.root(), key)
         for tile in tiles_of(tree.size):
-            path = folder / tile_path(tile)
+            where = tile_path(tile)
+            path = folder / where
             if path.exists():
-                kept += 1
-                continue
-            if tile.level is not None:
-                raw = hash_tile(tree, tile)
+                if _is_tile(path, tile, tree):
+                    kept += 1
+                    continue
+                mended.append(where)
             else:
-                last = tile.start + tile.width - 1
-                records = (lines[0] for _, lines in channel.lines(tile.start, last))
-                raw = encode_entries([parse_record(line).header.encode() for line in records])
-            _write(path, raw)
-            written += 1
-        head = signed_head(host, channel.settings.channel, tree.size, tree.root(), key)
+                written += 1
+            _write(path, _tile_bytes(channel, tile, tree))
         if not _has_head(folder / CHECKPOINT, head):
             _write(folder / CHECKPOINT, head)
     except OSError as error:
-        raise unavailable(error, f"tiles of {channel.settings.channel}") from error
-    vkey = head_signer(host, channel.settings.channel, key).verifier.to_text()
-    return Published(folder, tree.size, tree.root(), written, kept, vkey)
+        raise unavailable(error, f"tiles of {name}") from error
+    vkey = head_signer(host, name, key).verifier.to_text()
+    return Published(folder, tree.size, tree.root(), written, kept, tuple(mended), vkey)
+
+
+def _check_extends(path: Path, origin: str, tree: merkle.Tree) -> None:
+    """Raise unless the head that is published there, if there is one, is of this log and the beginning of this tree."""
+    old = _published_head(path)
+    if old is None:
+        return
+    if old.origin != origin:
+        raise Conflict(
+            f'{path} is a head of "{old.origin}", not of "{origin}"',
+            advice="Nothing was written. Give every log a folder of its own with -o, and the --host it began with.",
+            origin=old.origin,
+        )
+    if old.size > tree.size:
+        raise Conflict(
+            f"{path} is a head of {old.size} blocks, and the channel has only {tree.size}",
+            advice="Nothing was written. Bring back the blocks that are missing, from a replica or a bundle.",
+            size=old.size,
+        )
+    root = tree.root(old.size)
+    if root != old.root:
+        raise Forked(
+            f"{path} has published {old.size} blocks with the root {short(old.root)}, and in this channel they "
+            f"have {short(root)}",
+            advice="Nothing was written. Publish from the repository whose history this is: a log has only one.",
+            ours=root.hex(),
+            theirs=old.root.hex(),
+        )
+
+
+def _published_head(path: Path) -> SignedHead | None:
+    if not os.path.lexists(path):
+        return None
+    advice = (
+        "Nothing was written. Put the checkpoint back as it was published, or choose another folder with -o."
+    )
+    if not path.is_file():  # not opened to see: a pipe might never end
+        raise Conflict(f"{path} exists and is no file", advice=advice)
+    with path.open("rb") as stream:
+        raw = stream.read(NOTE_BYTES_MAX + 1)
+    try:
+        return claimed_head(raw)[0]
+    except RopewalkError as error:
+        raise Conflict(f"{path} exists and is no checkpoint: {error.detail}", advice=advice) from error
+
+
+def _is_tile(path: Path, tile: Tile, tree: merkle.Tree) -> bool:
+    """Whether the file holds what it should. Entries are held against the hashes in the tree: no block is read."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        raw = stream.read(TILE_BYTES_MAX + 1)
+    if tile.level is not None:
+        return raw == hash_tile(tree, tile)
+    return holds_entries(raw, tree.nodes(0, tile.start, tile.start + tile.width))
+
+
+def _tile_bytes(channel: Channel, tile: Tile, tree: merkle.Tree) -> bytes:
+    if tile.level is not None:
+        return hash_tile(tree, tile)
+    records = (lines[0] for _, lines in channel.lines(tile.start, tile.start + tile.width - 1))
+    return encode_entries([parse_record(line).header.encode() for line in records])
 
 
 def _has_head(path: Path, head: bytes) -> bool:

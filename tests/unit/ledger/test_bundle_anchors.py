@@ -223,6 +223,57 @@ def test_one_trusted_head_is_enough_and_the_others_are_told_apart(channel, tmp_p
     assert [each["status"] for each in found.fields["anchors"]] == ["passed", "not_checked"]
 
 
+def test_with_a_threshold_too_few_witnesses_fail_and_without_one_nothing_does(channel, tmp_path):
+    plain, own, watched = (tmp_path / f"{name}.tar.zst" for name in ("plain", "own", "watched"))
+    export_bundle(channel, NODE, 0, 4, plain)
+    anchored(channel, own, 0, 4, head(channel))
+    anchored(channel, watched, 0, 4, seen(head(channel)))
+    for path, trust, why in (
+        (
+            plain,
+            WATCHED,
+            "the bundle has no anchors; 0 of 1 witnesses named have signed, and 1 must have signed",
+        ),
+        (plain, TRUST, "no witness is named, and 1 must have signed"),
+        (own, WATCHED, "0 of 1 witnesses named have signed, and 1 must have signed"),
+        (own, TRUST, "no witness is named, and 1 must have signed"),
+        (watched, TRUST, "no witness is named, and 1 must have signed"),
+    ):
+        assert verdict(path, trust).ok and verdict(path, trust, threshold=0).ok
+        report = verdict(path, trust, threshold=1)
+        assert failed(report) == {"anchors"} and not report.ok
+        assert why in step(path, trust, threshold=1).detail
+    found = step(watched, WATCHED, threshold=1)
+    assert (found.status, found.fields["threshold"]) == ("passed", 1)
+    assert step(watched, WATCHED, threshold=2).status == "failed"
+
+
+def test_witnesses_count_once_each_under_one_head_or_several(channel, tmp_path):
+    second = Signer("second.example", SigningKey.generate("ed25519", b"v" * 32), SignatureType.COSIGNATURE)
+    alias = Signer("alias.example", WITNESS.key, SignatureType.COSIGNATURE)
+    operator = Signer("operator.example", NODE, SignatureType.COSIGNATURE)
+    named = tuple(each.verifier for each in (WITNESS, second, alias, operator))
+    trust = replace(TRUST, witnesses=named)
+    several = anchored(
+        channel, tmp_path / "several.tar.zst", 0, 4, seen(head(channel, 6)), seen(head(channel), second)
+    )
+    assert step(several, trust, threshold=2).status == "passed"
+    assert "2 of 2 witnesses named" in step(several, trust, threshold=3).detail
+    note = seen(seen(seen(head(channel)), alias), operator)
+    once = anchored(channel, tmp_path / "once.tar.zst", 0, 4, note)
+    assert step(once, trust, threshold=1).status == "passed"
+    assert "1 of 2 witnesses named" in step(once, trust, threshold=2).detail
+
+
+def test_a_threshold_is_not_met_by_what_could_not_be_read(channel, tmp_path):
+    path = anchored(channel, tmp_path / "x.tar.zst", 0, 4, seen(head(channel)))
+    raw = zstandard.ZstdDecompressor().decompressobj().decompress(path.read_bytes())
+    pack(path, raw[: raw.index(HEADERS.encode() + b"\0") + 700])
+    assert step(path, WATCHED).status == "not_checked"
+    found = step(path, WATCHED, threshold=1)
+    assert (found.status, "1 must have signed" in found.detail) == ("failed", True)
+
+
 def test_a_time_beyond_the_calendar_is_only_a_number(channel, tmp_path):
     note = seen(head(channel), time_s=2**63 - 1)
     path = anchored(channel, tmp_path / "x.tar.zst", 0, 2, note)

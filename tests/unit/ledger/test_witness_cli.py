@@ -133,6 +133,22 @@ def test_publish_witness_trust_and_bundle(ropewalk, channel, watch):
     assert "seen by witness.example on" in done.out
 
 
+def test_a_script_can_demand_that_a_witness_has_seen_a_bundle(ropewalk, channel, watch):
+    assert ropewalk("witness", "cosign", watch, "public", "-o", "seen.note").code == 0
+    ropewalk("ledger", "trust", "--channel", "audit", "-o", "trust.json")
+    ropewalk("bundle", "export", "--channel", "audit", "-o", "plain.tar.zst")
+    ropewalk("bundle", "export", "--channel", "audit", "--anchor", "seen.note", "-o", "seen.tar.zst")
+    named = ("--trust", "trust.json", "--witness", "witness.vkey")
+    for name, asked, code, status in (
+        ("plain", (), 0, "not_checked"),
+        ("plain", ("--threshold", "1"), 5, "failed"),
+        ("seen", ("--threshold", "1"), 0, "passed"),
+        ("seen", ("--threshold", "2"), 5, "failed"),
+    ):
+        done = ropewalk("bundle", "verify", f"{name}.tar.zst", *named, *asked, "--json")
+        assert (done.code, statuses(done)["anchors"]) == (code, status)
+
+
 def test_the_checkpoint_is_cosigned_in_place_and_publishing_again_keeps_the_line(ropewalk, channel, watch):
     assert ropewalk("witness", "cosign", watch, "public", "-o", "public/checkpoint").code == 0
     cosigned = Path("public/checkpoint").read_bytes()
