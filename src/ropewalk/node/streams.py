@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -18,7 +19,8 @@ from ropewalk.node.frames import in_thread
 from ropewalk.node.repository import Repository
 from ropewalk.node.streamserver import Clock, StreamServer
 from ropewalk.node.streamsource import StreamSource
-from ropewalk.stream.frames import ErrorFrame
+from ropewalk.stream.access import NOBODY
+from ropewalk.stream.frames import ErrorFrame, RefUpdate
 from ropewalk.stream.window import BOUNDS, Bounds, Window
 
 __all__ = ["RepositoryStream"]
@@ -42,6 +44,7 @@ class RepositoryStream:
         self._log = log
         self._source: StreamSource | None = None
         self._rules = asyncio.Lock()
+        self._moved: dict[str, RefUpdate] = {}  # and not published: nobody could read the rules
         self._private: frozenset[Rule] = frozenset()  # the rules for messages that what is kept was held to
         self._look_s = look_s
         self._look_now = asyncio.Event()
@@ -105,22 +108,36 @@ class RepositoryStream:
         if source.private - self._private:  # frames are kept as they were shown, with what is private now
             self.server.forget()
         self._private = source.private
-        if source.access != self.server.access:
+        if source.access is not self.server.access:
             self.server.set_access(source.access)
+
+    @property
+    def _is_sealed(self) -> bool:
+        """Whether nobody can read the rules, as while somebody writes them: then what happens waits."""
+        return self.server.access is NOBODY
 
     async def _look(self, source: StreamSource, again: bool) -> None:
         start = self._loop.time()
-        moved = await in_thread(source.look)
+        for update in await in_thread(source.look):
+            before = self._moved.get(update.ref, update)
+            self._moved[update.ref] = replace(update, old=before.old)
         self._cost_s = self._loop.time() - start
         await self._look_at_rules()  # after: what was appended under a rule is shown under that rule
-        await self.server.publish(moved)
+        if self._is_sealed:  # it waits until the rules can be read
+            for ref in self._moved:
+                self.server.withhold("ref", ref)
+            for topic in source.behind:
+                self.server.withhold("topic", topic)
+            return
+        moved, self._moved = self._moved, {}
+        await self.server.publish(moved.values())
         for topic in sorted(source.behind):
             if again or topic not in self._troubles:
                 await self._pass_on(source, topic)
 
     async def _pass_on(self, source: StreamSource, topic: str) -> None:
         """Publish what is new in a topic, a chunk at a time. Trouble with it is told to its readers, once."""
-        if not self.server.access.sees("topic", topic):
+        if not self._is_sealed and not self.server.access.sees("topic", topic):
             self.server.withhold("topic", topic)
             return source.pass_over(topic)
         try:

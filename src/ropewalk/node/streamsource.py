@@ -92,6 +92,8 @@ class StreamSource:
         """The next messages of a topic, none if all were handed out. What cannot be read is an error, in its place."""
         line = self._log.lines.line(MESSAGES, topic)
         self.look_at_rules()  # only now: what was appended under a rule is shown under that rule
+        if self.access is NOBODY:
+            return []
         start = self._start(line)
         frames: list[BusEvent] = []
         try:

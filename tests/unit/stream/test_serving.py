@@ -726,9 +726,9 @@ def test_members_that_become_private_are_shown_to_nobody_who_comes_back(log):
                 (second,) = [frame async for frame in _first(frames, 1)]  # it had taken all, so it goes on
                 assert second.payload == {"n": 2}
             async with client.connect(stream.url) as socket:
-                await socket.send('{"op":"sub","topics":["jobs"],"sinceSeq":0}')
+                await socket.send(json.dumps({"op": "sub", "topics": ["jobs"], "sinceSeq": first.seq - 1}))
                 assert (await told_of(socket, "error"))["code"] == "REPLAY_EXPIRED"
-            async with Following(stream.url, topics=["jobs"], since_seq=second.seq - 1) as frames:
+            async with Following(stream.url, topics=["jobs"], since_seq=0) as frames:
                 assert [frame.payload async for frame in _first(frames, 1)] == [{"n": 2}]
 
     running(run)
@@ -751,8 +751,13 @@ def test_what_happens_while_somebody_writes_the_rules_comes_once_they_can_be_rea
                 publish(log, "jobs", {"n": n})
                 elsewhere.rename(policy)
                 policy.write_text('{"stream":{"topics":{"deny":["payroll.**"]}}}', encoding="utf-8")
-                update, event = [frame async for frame in _first(frames, 2)]
-                assert (update.ref, event.payload) == ("refs/gatos/messages/jobs/head", {"n": n})
+                got: list[Any] = []
+                while len(got) < 2:
+                    async with asyncio.timeout(LIMIT_S):
+                        item = await anext(frames)
+                    if not isinstance(item, ErrorFrame):  # it may be told that something is withheld
+                        got.append(item)
+                assert (got[0].ref, got[1].payload) == ("refs/gatos/messages/jobs/head", {"n": n})
 
     running(run)
 
