@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import select
-import signal
 import struct
 import subprocess
 import termios
@@ -15,43 +14,43 @@ from collections.abc import Iterator, Sequence
 from typing import IO
 
 from ropewalk.cli.manners import say
+from ropewalk.cli.signals import Passing
 
 __all__ = ["run_command"]
 
 CAPTURE_BYTES_MAX = 1 << 20  # kept of the output; the middle of more is left out, the ends tell most
 READ_BYTES = 65_536
+LOOK_S = 0.1  # how often to see whether what was told to end has been killed instead
 NOT_FOUND, NOT_STARTED = 127, 126  # what a shell answers for a command it cannot find, or may not run
 
 
-def run_command(command: Sequence[str], sink: IO[bytes]) -> tuple[int, bytes]:
+def run_command(command: Sequence[str], sink: IO[bytes], passing: Passing) -> tuple[int, bytes]:
     """Run a command with its output passed on as it comes; returns its exit code and what was captured.
 
     It is over when the command itself ends: what it left running in the background may hold the output open for ever.
     """
     try:
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        child = passing.start(command)
     except OSError as error:
         say(f"{command[0]}: {error.strerror}")
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
         return code, os.fsencode(command[0]) + f": {error.strerror}\n".encode()
     assert child.stdout is not None
     kept = _Kept()
-    # The terminal sends Ctrl-C to the child as well; it decides, we record.
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        for chunk in _output(child, child.stdout.fileno()):
+        for chunk in _output(child, child.stdout.fileno(), passing):
             with contextlib.suppress(OSError):
                 sink.write(chunk)
                 sink.flush()
             kept.add(chunk)
         code = child.wait()
     finally:
-        signal.signal(signal.SIGINT, previous)
+        passing.ended()
         child.stdout.close()
     return (128 - code if code < 0 else code), kept.bytes()
 
 
-def _output(child: subprocess.Popen[bytes], pipe: int) -> Iterator[bytes]:
+def _output(child: subprocess.Popen[bytes], pipe: int, passing: Passing) -> Iterator[bytes]:
     """What comes through a pipe until its end, or until the child's end: then all the child has written."""
     ended, tell = os.pipe()
 
@@ -66,6 +65,13 @@ def _output(child: subprocess.Popen[bytes], pipe: int) -> Iterator[bytes]:
             if not chunk:
                 return
             yield chunk
+        # A shell that is told to end leaves what it was running: that was told too, and is waited for.
+        while passing.is_ending:
+            if select.select([pipe], [], [], LOOK_S)[0]:
+                chunk = os.read(pipe, READ_BYTES)
+                if not chunk:
+                    return
+                yield chunk
         # The child wrote nothing after its end: what is its own is in the pipe now, and others may write on for ever.
         (left,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
         while left > 0 and (chunk := os.read(pipe, min(left, READ_BYTES))):

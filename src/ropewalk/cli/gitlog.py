@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.manners import answer_line, fail, parse_input, refusal_of, session, tell
+from ropewalk.cli.manners import answer_line, fail, parse_input, refusal_of, say, session, tell
 from ropewalk.cli.places import here, login, named_writer, sealing_key
 from ropewalk.errors import Invalid, RopewalkError
 from ropewalk.kernel.plaintext import printable_json
@@ -22,6 +22,7 @@ from ropewalk.kernel.plaintext import printable_json
 if TYPE_CHECKING:
     from ropewalk.gitlog.envelope import Draft, Event
     from ropewalk.gitlog.log import Receipt
+    from ropewalk.gitlog.reading import Page
     from ropewalk.node.repository import Repository
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "event_line",
     "opened",
     "receipt_line",
+    "say_more",
     "short",
     "since_ms",
 ]
@@ -82,6 +84,13 @@ def receipt_line(receipt: Receipt) -> str:
     """A receipt as S0 §11 prints it."""
     again = "  (recorded before)" if receipt.replayed else ""
     return f"ok  commit={short(receipt.commit)} content_id={short(receipt.content_id)} ulid={receipt.ulid}{again}"
+
+
+def say_more(page: Page, count: int, how: str | None = None) -> None:
+    """Tell a person that a page is not all of `count` entries, and how to go on; programs see `next_since`."""
+    left = count - page.events[-1].height - 1 if page.events else 0
+    if left > 0 and not session().json:
+        say(f"{left} more; to go on: {how or f'--since {page.next_since}'}")
 
 
 def drafting(trailer: str | None = None, *, replay: bool = False) -> Callable[[bytes], Draft]:

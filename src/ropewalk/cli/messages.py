@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.gitlog import append_lines, drafting, event_line, opened, receipt_line
+from ropewalk.cli.gitlog import append_lines, drafting, event_line, opened, receipt_line, say_more
 from ropewalk.cli.manners import Group, emit, parse_input, read_input, say, session
 from ropewalk.errors import SPELLINGS, NotFound, RopewalkError
 
@@ -82,7 +82,7 @@ def publish(
     help="What to do when --since is not in the topic.",
 )
 def read(topic: str, since: str | None, limit: int, group: str | None, on_missing: str) -> None:
-    """Print messages in order, as `messages.read` of S1 answers.
+    """Print messages in order, as `messages.read` of S1 answers. If there are more, stderr says how to go on.
 
     A group's checkpoint moves behind what was printed, and only if nothing it has not read lies before that.
     """
@@ -115,6 +115,7 @@ def read(topic: str, since: str | None, limit: int, group: str | None, on_missin
                 f"the checkpoint of {group} stays: {unread} messages before these were not read by it. To pass over "
                 f"them: ropewalk consumer reset --group {group} --ns {topic} --to {page.events[-1].ulid}"
             )
+        say_more(page, line.count, "run it again" if moves and since is None and group is not None else None)
 
 
 @contextmanager

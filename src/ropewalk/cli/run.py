@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import socket
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from ropewalk.cli.capture import run_command
 from ropewalk.cli.gitlog import opened, receipt_line
-from ropewalk.cli.manners import Command, emit_line, fail, say, session
+from ropewalk.cli.manners import Command, drop_output, emit_line, fail, say, session
 from ropewalk.cli.places import sealing_key
-from ropewalk.errors import RopewalkError, Usage
+from ropewalk.cli.signals import passing_signals
+from ropewalk.errors import Denied, RopewalkError, Usage
+from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.envelope import Draft
@@ -24,7 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
+Withheld: TypeAlias = tuple[str, str | None]  # why output was not kept, and what to do about it
 RUN_POLICY = "shiplog-run"  # bound into sealed output as the policy version
+SHOWN_MAX = 3  # places that look like secrets; the others are found when these are gone
+WITHHELD_ADVICE = (
+    "Change the secret if it was shown to anybody. To keep such output, seal it: --output seal --key NAME. "
+    "If it holds none: --allow-secret."
+)
 
 
 @click.command(
@@ -66,8 +76,11 @@ def run(
 ) -> None:
     """Run CMD, pass its output on, and record who ran what, when, where, and how it ended.
 
-    Ends with CMD's own exit code, like `time`. The output is attached to the event as a git note. Sealed output stays
-    in this repository's private store; its note is a pointer that `ropewalk pointer open` takes.
+    Ends with CMD's own exit code, like `time`. SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed on to CMD, and how it
+    ended then is recorded; a second one kills it.
+
+    The output is attached to the event as a git note, unless it holds what looks like a secret. Sealed output stays in
+    this repository's private store; its note is a pointer that `ropewalk pointer open` takes.
     """
     from ropewalk.gitlog.layout import check_namespace
 
@@ -81,35 +94,52 @@ def run(
         note = _note(log, key)
         started_ms = log.now_ms()
         _refuse_early(log, ns, _draft(log, argv, given, 0, started_ms, started_ms, attached=True))
-        code, output = run_command(command, sys.stderr.buffer if session().json else sys.stdout.buffer)
-        ended_ms = log.now_ms()
-        # What is sealed may hold a secret: that is what sealing is for.
-        withheld = _withheld(output) if keeping == "keep" and not allow_secret else None
-        attached = bool(output) and withheld is None and keeping != "drop"
-        draft = _draft(log, argv, given, code, started_ms, ended_ms, attached=attached)
+        with passing_signals() as passing:  # to the end of the record: no run goes without one
+            sink = sys.stderr.buffer if session().json else sys.stdout.buffer
+            code, output = run_command(command, sink, passing)
+            ended_ms = log.now_ms()
+            # What is sealed may hold a secret: that is what sealing is for.
+            withheld = _withheld(output) if keeping == "keep" and not allow_secret else None
+            attached = bool(output) and withheld is None and keeping != "drop"
+            draft = _draft(
+                log, argv, given, code, started_ms, ended_ms, attached=attached, signals=passing.heard
+            )
+            try:
+                receipt = log.append(ns, draft.document, trailer=draft.trailer)
+            except RopewalkError as error:
+                say("the command ran, but it was NOT recorded:")
+                raise click.exceptions.Exit(fail(error, as_json=session().json)) from error
+            if attached:
+                withheld = _attach(log, receipt, note, output, ended_ms)
         try:
-            receipt = log.append(ns, draft.document, trailer=draft.trailer)
-        except RopewalkError as error:
-            say("the command ran, but it was NOT recorded:")
-            raise click.exceptions.Exit(fail(error, as_json=session().json)) from error
-        if attached:
-            withheld = _attach(log, receipt, note, output, ended_ms)
-        if session().json:
-            answer = {
-                "ulid": receipt.ulid,
-                "content_id": receipt.content_id,
-                "commit": receipt.commit,
-                "ns": ns,
-            }
-            kept = attached and withheld is None
-            emit_line({**answer, "replayed": False, "exit_code": code, "log_attached": kept})
-        else:
-            say(receipt_line(receipt))
-        if withheld is not None:
-            say("the command was recorded, but its output was NOT kept:")
-            fail(withheld, as_json=False)
-            raise click.exceptions.Exit(withheld.exit_code)
+            _answer(receipt, code, passing.heard, withheld, kept=attached and withheld is None)
+        except OSError:  # a terminal or a reader that has gone changes nothing about the command
+            drop_output(sys.stdout)
+            drop_output(sys.stderr)
     raise click.exceptions.Exit(code)
+
+
+def _answer(
+    receipt: Receipt,
+    code: int,
+    signals: Sequence[signal.Signals],
+    withheld: Withheld | None,
+    *,
+    kept: bool,
+) -> None:
+    if session().json:
+        answer = {"ulid": receipt.ulid, "content_id": receipt.content_id, "commit": receipt.commit}
+        ran = {"replayed": False, "exit_code": code, "log_attached": kept}
+        emit_line({**answer, "ns": receipt.topic, **ran})
+    else:
+        say(receipt_line(receipt))
+    if signals:
+        say(f"the command got {' and '.join(each.name for each in signals)} and ended with {code}")
+    if withheld is not None:
+        why, advice = withheld
+        say(f"the command was recorded, but its output was NOT kept: {why}")
+        if advice:
+            say(f"       {advice}")
 
 
 def _text(argument: str) -> str:
@@ -135,14 +165,17 @@ def _refuse_early(log: Repository, ns: str, draft: Draft) -> None:
         log.lines.tip(SHIPLOG, ns, log.store.head(head))
 
 
-def _withheld(output: bytes) -> RopewalkError | None:
-    """Why the output may not be kept, None if it may."""
+def _withheld(output: bytes) -> Withheld | None:
+    """Why the output may not be kept, and what to do about it; None if it may be kept."""
     from ropewalk.node.vetting import vet_output
 
     try:
         vet_output(output)
-    except RopewalkError as error:
-        return error
+    except Denied as error:
+        found = error.fields["findings"]
+        places = ", ".join(f"a {each['kind']} at {each['where']}" for each in found[:SHOWN_MAX])
+        more = f" and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""
+        return f"it holds what looks like {places}{more}", WITHHELD_ADVICE
     return None
 
 
@@ -155,11 +188,12 @@ def _draft(
     ended_ms: int,
     *,
     attached: bool,
+    signals: Sequence[signal.Signals] = (),
 ) -> Draft:
     from ropewalk.gitlog.envelope import Draft
 
     status = "success" if code == 0 else "failed"
-    ran = {
+    ran: dict[str, Any] = {
         "argv": argv,
         "cmd": shlex.join(argv),
         "exit_code": code,
@@ -167,6 +201,8 @@ def _draft(
         "host": socket.gethostname(),
         "log_attached": attached,
     }
+    if signals:
+        ran["signals"] = [each.name for each in signals]
     document = {"type": f"deployment.{status}", "payload": {"run": ran, **given}}
     return Draft(document, _trailer(log, given, status, started_ms, ended_ms))
 
@@ -178,17 +214,15 @@ def _note(log: Repository, key: str | None) -> Note:
     return sealed_note(log, sealing_key(key), key, RUN_POLICY) if key is not None else lambda output: output
 
 
-def _attach(
-    log: Repository, receipt: Receipt, note: Note, output: bytes, now_ms: int
-) -> RopewalkError | None:
-    """Hang the output on its event; returns why that failed, if it did: the event stands either way."""
+def _attach(log: Repository, receipt: Receipt, note: Note, output: bytes, now_ms: int) -> Withheld | None:
+    """Hang the output on its event; returns why that failed and advice, if it did: the event stands either way."""
     from ropewalk.gitlog.layout import LOG_NOTES
     from ropewalk.gitlog.notes import add_note
 
     try:
         add_note(log.store, LOG_NOTES, receipt.commit, note(output) or b"", log.author(now_ms))
     except RopewalkError as error:
-        return error
+        return f"{error.code}: {printable(error.detail)}", error.advice_now
     return None
 
 

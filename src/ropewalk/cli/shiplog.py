@@ -14,6 +14,7 @@ from ropewalk.cli.gitlog import (
     event_line,
     opened,
     receipt_line,
+    say_more,
 )
 from ropewalk.cli.manners import Group, emit, emit_line, parse_input, session
 
@@ -96,12 +97,18 @@ def append(
 @click.option("--since", metavar="ULID", help="Only events after this one.")
 @click.option("--limit", type=int, default=128, show_default=True, help="How many at most (512 is the most).")
 def read(ns: str, since: str | None, limit: int) -> None:
-    """Print events in order, one a line."""
+    """Print events in order, one a line. If there are more, stderr says how to go on.
+
+    With --json, `next_since` is the ULID to go on from.
+    """
+    from ropewalk.gitlog.layout import SHIPLOG
+
     with opened() as log:
         page = log.read(ns, since, limit)
         answer = {"events": [event_json(event) for event in page.events], "next_since": page.next_since}
         if session().json or page.events:
             emit(answer, lambda: "\n".join(event_line(event) for event in page.events))
+        say_more(page, log.lines.line(SHIPLOG, ns).count)
 
 
 @shiplog.command("tail", epilog="Examples:\n  ropewalk shiplog tail --ns deploy --ns governance --follow\n")
