@@ -118,7 +118,7 @@ def _catch_up() -> dict[str, Any]:
         "newest frames_max of them, and none of age_ms_max or older. Somebody connects at now_ms and asks for all "
         "since a number: they are sent the frames, or, where one of them is gone or the number is ahead, "
         "REPLAY_EXPIRED with missingSeq = sinceSeq+1, the oldest frame kept and the newest, and then only what "
-        "comes. Nought stands for base: the beginning of the stream."
+        "comes. Nought asks for all that is kept, and nothing is gone then."
     )
     cases = [
         _case("everything", 100, [0, 1, 2], 10, 1000, 600_000, 0),
@@ -148,7 +148,7 @@ def _case(
     ]
     newest = base + len(published)
     oldest = kept[0] if kept else newest + 1
-    start = base if since == 0 else since
+    start = oldest - 1 if since == 0 else since
     given = {
         "base": base,
         "published_ms": published,

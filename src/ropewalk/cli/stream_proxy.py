@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from ropewalk.cli.gitlog import opened
-from ropewalk.cli.manners import Command, emit_line, say
-from ropewalk.cli.places import named_repository
+from ropewalk.cli.manners import Command, emit_line, say, session
 from ropewalk.cli.stream import stream_journal, stream_token
 
 __all__ = ["proxy"]
@@ -96,7 +95,8 @@ def proxy(
         "bounds": Bounds(replay_limit, int(replay_minutes * 60_000), PROXY_BOUNDS.bytes_max),
     }
     with contextlib.ExitStack() as stack:
-        if named_repository() is not None:
+        # Not $ROPEWALK_REPO: what strangers ask for in vain is written down only where somebody said so.
+        if session().repo is not None:
             options["log"] = stack.enter_context(opened())
         asyncio.run(_proxy(upstream_url, options))
 

@@ -96,5 +96,8 @@ async def serve_tcp(accept: Accept, host: str, port: int) -> TcpListening:
     try:
         server = await asyncio.start_server(handle, host, port, limit=CHUNK_BYTES)
     except OSError as error:
-        raise Unavailable(f"cannot listen on {host}:{port}: {reason(error)}") from error
+        raise Unavailable(
+            f"cannot listen on {host}:{port}: {reason(error)}",
+            advice="Choose another port or address.",
+        ) from error
     return TcpListening(server, tasks)

@@ -157,7 +157,10 @@ async def serve_text(
             logger=_journal,
         )
     except OSError as error:
-        raise Unavailable(f"cannot listen on {host}:{port}: {reason(error)}") from error
+        raise Unavailable(
+            f"cannot listen on {host}:{port}: {reason(error)}",
+            advice="Choose another port or address.",
+        ) from error
     return TextListening(found, sockets)
 
 
@@ -206,7 +209,8 @@ async def connect_text(
 def _refused(url: str, status: int) -> Denied | NotFound | Unavailable:
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return Denied(
-            f"{url} wants a token that it knows", advice="Give the token of the server with --token-file."
+            f"{url} wants a token that it knows",
+            advice="Give the server's token: --token-file; a proxy's is --upstream-token-file.",
         )
     if status == HTTPStatus.NOT_FOUND:
         return NotFound(f"nothing is streamed at {url}", name=url, advice="Check the path of the address.")

@@ -123,5 +123,8 @@ async def serve_websocket(accept: Accept, host: str, port: int) -> WebSocketList
             logger=_journal,
         )
     except OSError as error:
-        raise Unavailable(f"cannot listen on {host}:{port}: {reason(error)}") from error
+        raise Unavailable(
+            f"cannot listen on {host}:{port}: {reason(error)}",
+            advice="Choose another port or address.",
+        ) from error
     return WebSocketListening(found)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ropewalk.errors import RopewalkError
+from ropewalk.kernel.plaintext import printable
 from ropewalk.stores.git import GitStore
 from ropewalk.stream.frames import RefUpdate
 
@@ -148,7 +149,7 @@ class RefWatch:
     def _say(self, name: str, trouble: str) -> None:
         if self._troubles.get(name) != trouble:
             self._troubles[name] = trouble
-            _journal.warning("%s: %s", name, trouble)
+            _journal.warning("%s: %s", printable(name), printable(trouble))
 
 
 def _is_text(name: str) -> bool:

@@ -327,9 +327,8 @@ class Connection:
         """The frame to go on from: the one asked for, or the newest if what came after it is not there any more."""
         window = self.window
         window.prune(now_ms)
-        # Nought is where every stream begins, whatever its first number.
-        start = window.base if since == 0 else since
         oldest = window.oldest
+        start = oldest - 1 if since == 0 else since  # nought asks for all there is, and misses nothing
         if start > window.seq:
             reason = f"this stream is at {window.seq} and has not seen {start}; it may have begun anew"
         elif start + 1 < oldest:

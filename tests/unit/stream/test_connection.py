@@ -198,12 +198,13 @@ def test_since_seq_where_the_stream_stands_misses_nothing(window):
     assert seqs(said(connection)) == [2]
 
 
-def test_nought_is_the_beginning_of_the_stream(window):
-    for _ in range(3):
+@pytest.mark.parametrize(("moves", "kept"), [(3, (1, 3)), (1_200, (201, 1_200))])
+def test_nought_asks_for_all_that_is_kept(window, moves, kept):
+    for _ in range(moves):
         move(window)
     connection = opened(window)
     connection.receive(encode(Sub(refs=("refs/gatos/**",), since_seq=0)), 0)
-    assert seqs(said(connection)) == [1, 2, 3]
+    assert seqs(said(connection)) == list(range(kept[0], kept[1] + 1))
 
 
 def test_beyond_the_window_replay_expired_then_live(window):
