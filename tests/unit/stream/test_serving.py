@@ -728,7 +728,7 @@ def test_members_that_become_private_are_shown_to_nobody_who_comes_back(log):
             async with client.connect(stream.url) as socket:
                 await socket.send(json.dumps({"op": "sub", "topics": ["jobs"], "sinceSeq": first.seq - 1}))
                 assert (await told_of(socket, "error"))["code"] == "REPLAY_EXPIRED"
-            async with Following(stream.url, topics=["jobs"], since_seq=0) as frames:
+            async with Following(stream.url, topics=["jobs"], since_seq=second.seq - 1) as frames:
                 assert [frame.payload async for frame in _first(frames, 1)] == [{"n": 2}]
 
     running(run)
