@@ -126,7 +126,9 @@ class StreamProxy:
 
     async def wait(self) -> None:
         """Until something ends it that trying again would not mend, such as an upstream that turns out to be us."""
-        await self._tasks[0]
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
 
     async def _end_tasks(self) -> None:
         tasks = [*self._tasks, *self._fetching.values()]

@@ -368,7 +368,7 @@ class GitRefs:
         except OSError as error:
             raise unavailable(error, "reading packed-refs") from error
         refs: dict[str, str] = {}
-        for line in text.splitlines():
+        for line in text.split("\n"):  # `splitlines` also breaks where git does not, as at U+2028
             if line[:1] in ("#", "^", ""):
                 continue
             oid, _, name = line.partition(" ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -459,3 +460,14 @@ def test_a_configuration_nobody_can_read_stops_writing_not_reading(tmp_path):
         assert len(log.read("prod").events) == 1
         with pytest.raises(Unavailable, match="configuration"):
             log.append("prod", {"type": "t", "payload": {}})
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git; the CI lane has it")
+def test_a_packed_ref_whose_name_holds_a_line_separator_hides_no_other(tmp_path):
+    with ropewalk.init(tmp_path / "log.git") as log:
+        commit = log.append("prod", {"type": "t", "payload": {}}).commit
+        odd = "refs/heads/a\u2028b\x85c"
+        log.store.move_head(odd, None, commit)
+        subprocess.run(["git", "pack-refs", "--all"], cwd=tmp_path / "log.git", check=True)
+        assert not (tmp_path / "log.git" / odd).exists()
+        assert log.store.head(odd) == log.store.head("refs/gatos/shiplog/prod/head") == commit
