@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-__all__ = ["Accept", "Listening", "Pipe", "reason"]
+__all__ = ["Accept", "Listening", "Pipe"]
 
 
 class Pipe(Protocol):
@@ -34,13 +33,3 @@ class Listening(Protocol):
 
 
 Accept = Callable[[Pipe], Awaitable[None]]
-
-
-def reason(error: BaseException) -> str:
-    """Why the network refused, as the system says it: asyncio's own words are for programmers.
-
-    >>> reason(ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"))
-    'Connection refused'
-    """
-    number = getattr(error, "errno", None)
-    return os.strerror(number) if number is not None and number > 0 else str(error)

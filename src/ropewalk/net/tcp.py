@@ -7,7 +7,8 @@ import contextlib
 import socket
 
 from ropewalk.errors import Unavailable, Usage
-from ropewalk.net.pipe import Accept, reason
+from ropewalk.net.pipe import Accept
+from ropewalk.net.refusals import listening, reason
 
 __all__ = ["TcpListening", "TcpPipe", "connect_tcp", "serve_tcp"]
 
@@ -93,11 +94,6 @@ async def serve_tcp(accept: Accept, host: str, port: int) -> TcpListening:
         finally:
             await pipe.close()
 
-    try:
+    with listening(host, port):
         server = await asyncio.start_server(handle, host, port, limit=CHUNK_BYTES)
-    except OSError as error:
-        raise Unavailable(
-            f"cannot listen on {host}:{port}: {reason(error)}",
-            advice="Choose another port or address.",
-        ) from error
     return TcpListening(server, tasks)

@@ -8,17 +8,16 @@ import hmac
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from http import HTTPStatus
-from socket import gaierror
 
 import websockets.asyncio.client as client
 import websockets.asyncio.server as server
 from websockets.asyncio.connection import Connection
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 
-from ropewalk.errors import Denied, NotFound, Unavailable, Usage
-from ropewalk.net.pipe import reason
+from ropewalk.errors import Denied, NotFound, Unavailable
+from ropewalk.net.refusals import connecting, listening
 
 __all__ = ["TextListening", "TextSocket", "connect_text", "serve_text"]
 
@@ -141,7 +140,7 @@ async def serve_text(
         finally:
             sockets.discard(taken)
 
-    try:
+    with listening(host, port):
         found = await server.serve(
             handle,
             host,
@@ -156,11 +155,6 @@ async def serve_text(
             server_header=None,
             logger=_journal,
         )
-    except OSError as error:
-        raise Unavailable(
-            f"cannot listen on {host}:{port}: {reason(error)}",
-            advice="Choose another port or address.",
-        ) from error
     return TextListening(found, sockets)
 
 
@@ -178,31 +172,22 @@ async def connect_text(
     url: str, *, timeout_s: float, message_bytes_max: int, token: str | None = None
 ) -> TextSocket:
     """Connect; an error says whether nobody is there, we may not, or the address is wrong."""
-    try:
-        socket = await client.connect(
-            url,
-            additional_headers={"Authorization": f"Bearer {token}"} if token is not None else None,
-            compression=None,
-            open_timeout=timeout_s,
-            close_timeout=GOODBYE_S,
-            ping_interval=None,
-            max_size=message_bytes_max,
-            max_queue=RECEIVED_WAITING_MAX,
-            proxy=None,
-            logger=_journal,
-        )
-    except (InvalidURI, ValueError) as error:  # ValueError: a port that is no number, or no port
-        raise Usage(f"{url} is no WebSocket address", advice="Write ws://HOST:PORT.") from error
-    except TimeoutError as error:
-        raise Unavailable(f"{url} does not answer within {timeout_s:g} s") from error
-    except InvalidStatus as error:
-        raise _refused(url, error.response.status_code) from error
-    except InvalidHandshake as error:
-        raise Unavailable(f"{url} is no WebSocket: {error}") from error
-    except gaierror as error:
-        raise Unavailable(f"{url}: {error.strerror}", advice="Check the name of the host.") from error
-    except (OSError, EOFError) as error:
-        raise Unavailable(f"{url}: {reason(error)}") from error
+    with connecting(url, timeout_s):
+        try:
+            socket = await client.connect(
+                url,
+                additional_headers={"Authorization": f"Bearer {token}"} if token is not None else None,
+                compression=None,
+                open_timeout=timeout_s,
+                close_timeout=GOODBYE_S,
+                ping_interval=None,
+                max_size=message_bytes_max,
+                max_queue=RECEIVED_WAITING_MAX,
+                proxy=None,
+                logger=_journal,
+            )
+        except InvalidStatus as error:
+            raise _refused(url, error.response.status_code) from error
     return TextSocket(socket, url)
 
 

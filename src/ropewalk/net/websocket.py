@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from socket import gaierror
 
 import websockets.asyncio.client as client
 import websockets.asyncio.server as server
 from websockets.asyncio.connection import Connection
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
+from websockets.exceptions import ConnectionClosed
 
-from ropewalk.errors import Invalid, TooLarge, Unavailable, Usage
-from ropewalk.net.pipe import Accept, reason
+from ropewalk.errors import Invalid, TooLarge, Unavailable
+from ropewalk.net.pipe import Accept
+from ropewalk.net.refusals import connecting, listening
 
 __all__ = ["WebSocketListening", "WebSocketPipe", "connect_websocket", "serve_websocket"]
 
@@ -63,7 +63,7 @@ class WebSocketPipe:
 
 async def connect_websocket(url: str, *, timeout_s: float) -> WebSocketPipe:
     """Connect; Unavailable if nobody is there or what is there is no WebSocket."""
-    try:
+    with connecting(url, timeout_s):
         socket = await client.connect(
             url,
             compression=None,
@@ -75,16 +75,6 @@ async def connect_websocket(url: str, *, timeout_s: float) -> WebSocketPipe:
             proxy=None,
             logger=_journal,
         )
-    except (InvalidURI, ValueError) as error:  # ValueError: a port that is no number, or no port
-        raise Usage(f"{url} is no WebSocket address", advice="Write ws://HOST:PORT.") from error
-    except TimeoutError as error:
-        raise Unavailable(f"{url} does not answer within {timeout_s:g} s") from error
-    except InvalidHandshake as error:
-        raise Unavailable(f"{url} is no WebSocket: {error}") from error
-    except gaierror as error:
-        raise Unavailable(f"{url}: {error.strerror}", advice="Check the name of the host.") from error
-    except (OSError, EOFError) as error:
-        raise Unavailable(f"{url}: {reason(error)}") from error
     return WebSocketPipe(socket, url)
 
 
@@ -108,7 +98,7 @@ async def serve_websocket(accept: Accept, host: str, port: int) -> WebSocketList
         pipe = WebSocketPipe(socket, f"ws://{peer[0]}:{peer[1]}" if peer else "ws://?")
         await accept(pipe)
 
-    try:
+    with listening(host, port):
         found = await server.serve(
             handle,
             host,
@@ -122,9 +112,4 @@ async def serve_websocket(accept: Accept, host: str, port: int) -> WebSocketList
             server_header=None,
             logger=_journal,
         )
-    except OSError as error:
-        raise Unavailable(
-            f"cannot listen on {host}:{port}: {reason(error)}",
-            advice="Choose another port or address.",
-        ) from error
     return WebSocketListening(found)

@@ -1,0 +1,52 @@
+"""What a network refuses, in words for the person who must clear it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from socket import gaierror
+
+from websockets.exceptions import InvalidHandshake, InvalidURI
+
+from ropewalk.errors import Unavailable, Usage
+
+__all__ = ["connecting", "listening", "reason"]
+
+
+@contextlib.contextmanager
+def connecting(url: str, timeout_s: float) -> Iterator[None]:
+    """Within, a WebSocket is being opened: Unavailable if nobody is there, Usage if the address is none."""
+    try:
+        yield
+    except (InvalidURI, ValueError) as error:  # ValueError: a port that is no number, or no port
+        raise Usage(f"{url} is no WebSocket address", advice="Write ws://HOST:PORT.") from error
+    except TimeoutError as error:
+        raise Unavailable(f"{url} does not answer within {timeout_s:g} s") from error
+    except InvalidHandshake as error:
+        raise Unavailable(f"{url} is no WebSocket: {error}") from error
+    except gaierror as error:
+        raise Unavailable(f"{url}: {error.strerror}", advice="Check the name of the host.") from error
+    except (OSError, EOFError) as error:
+        raise Unavailable(f"{url}: {reason(error)}") from error
+
+
+@contextlib.contextmanager
+def listening(host: str, port: int) -> Iterator[None]:
+    """Within, a port is being opened: Unavailable if it cannot be had."""
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(
+            f"cannot listen on {host}:{port}: {reason(error)}", advice="Choose another port or address."
+        ) from error
+
+
+def reason(error: BaseException) -> str:
+    """Why the network refused, as the system says it: asyncio's own words are for programmers.
+
+    >>> reason(ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"))
+    'Connection refused'
+    """
+    number = getattr(error, "errno", None)
+    return os.strerror(number) if number is not None and number > 0 else str(error)
