@@ -119,7 +119,7 @@ def test_a_proxy_waits_for_an_origin_that_is_not_there_yet(beside, log):  # noqa
 
 def test_a_miss_is_recorded_in_the_repository_that_was_named(beside, log):  # noqa: F811
     _, origin = beside.serve()
-    _, said = proxied(beside, origin["url"])
+    _, said = proxied(beside, origin["url"], 0, "--repo", "log.git")
     with follow(said["url"], topics=["jobs", "stream.replay.*"], since_seq=7) as frames:
         assert isinstance(next(frames), Lost)
         # The proxy tells of it, and so does the origin, once it is recorded in its repository.
@@ -127,6 +127,17 @@ def test_a_miss_is_recorded_in_the_repository_that_was_named(beside, log):  # no
     assert [frame.topic for frame in told] == ["stream.replay.miss"] * 2
     assert told[0].payload["missingSeq"] == 8
     assert told[1].payload["ref"] in log.store.head_names(MISSES)
+
+
+def test_a_repository_that_only_the_environment_names_is_not_written_to(beside, log):  # noqa: F811
+    _, origin = beside.serve()
+    _, said = proxied(beside, origin["url"])
+    with follow(said["url"], topics=["jobs", "stream.replay.*"], since_seq=7) as frames:
+        assert isinstance(next(frames), Lost)
+        assert bus_event(next(frames)).topic == "stream.replay.miss"
+        publish(log, "jobs", {"n": 1})
+        assert bus_event(next(frames)).payload["n"] == 1  # and no second word of the miss, from the origin
+    assert log.store.head_names(MISSES) == []
 
 
 def test_kill_after_kill_of_either_nothing_is_lost_in_silence(beside, log):  # noqa: F811

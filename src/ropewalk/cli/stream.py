@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -17,11 +18,57 @@ if TYPE_CHECKING:
     from ropewalk.node.repository import Repository
     from ropewalk.stream.subscriber import Item
 
-__all__ = ["stream", "stream_journal", "stream_token"]
+__all__ = ["serving_options", "stream", "stream_journal", "stream_token"]
 
 REPLAY_FRAMES = 1_000  # written out so that --help loads no engine; a test compares
 REPLAY_MINUTES = 10.0
 TOKEN_BYTES_MAX = 4_096
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -> Callable[[F], F]:
+    """The options of a command that serves a stream: where, to whom, and how much is kept for those who come back."""
+    besides = f"; also ${envvar}" if envvar else ""
+    options = (
+        click.option(
+            "--host", default="127.0.0.1", show_default=True, metavar="HOST", help="The address to listen on."
+        ),
+        click.option(
+            "--port", required=True, type=click.IntRange(0, 65535), metavar="P", help="0 takes a free one."
+        ),
+        click.option("--token-file", metavar="F", help="Ask everybody for the token in this file."),
+        click.option(
+            "--origin",
+            "origins",
+            multiple=True,
+            metavar="URL",
+            help="Web pages of this origin may connect; may be given again. Others may not.",
+        ),
+        click.option(
+            "--replay-limit",
+            type=click.IntRange(1, 1_000_000),
+            default=frames,
+            show_default=True,
+            envvar=envvar,
+            metavar="N",
+            help=f"How many frames are kept for those who come back{besides}.",
+        ),
+        click.option(
+            "--replay-minutes",
+            type=click.FloatRange(min=0, min_open=True),
+            default=minutes,
+            show_default=True,
+            metavar="M",
+            help="For how long they are kept at most.",
+        ),
+    )
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 @click.group(
@@ -42,35 +89,7 @@ def stream() -> None:
     "  ropewalk stream serve --host 0.0.0.0 --port 8090 --token-file token.txt\n"
     "  ropewalk stream serve --port 8090 --origin https://ops.example\n",
 )
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, metavar="HOST", help="The address to listen on."
-)
-@click.option("--port", required=True, type=click.IntRange(0, 65535), metavar="P", help="0 takes a free one.")
-@click.option("--token-file", metavar="F", help="Ask everybody for the token in this file.")
-@click.option(
-    "--origin",
-    "origins",
-    multiple=True,
-    metavar="URL",
-    help="Web pages of this origin may connect; may be given again. Others may not.",
-)
-@click.option(
-    "--replay-limit",
-    type=click.IntRange(1, 1_000_000),
-    default=REPLAY_FRAMES,
-    show_default=True,
-    envvar="STREAM_REPLAY_LIMIT",
-    metavar="N",
-    help="How many frames are kept for those who come back; also $STREAM_REPLAY_LIMIT.",
-)
-@click.option(
-    "--replay-minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    default=REPLAY_MINUTES,
-    show_default=True,
-    metavar="M",
-    help="For how long they are kept at most.",
-)
+@serving_options(REPLAY_FRAMES, REPLAY_MINUTES, envvar="STREAM_REPLAY_LIMIT")
 def serve(
     host: str,
     port: int,

@@ -11,7 +11,7 @@ import click
 
 from ropewalk.cli.gitlog import opened
 from ropewalk.cli.manners import Command, emit_line, say, session
-from ropewalk.cli.stream import stream_journal, stream_token
+from ropewalk.cli.stream import serving_options, stream_journal, stream_token
 
 __all__ = ["proxy"]
 
@@ -27,38 +27,11 @@ REPLAY_MINUTES = 15.0
     "  ropewalk --repo log.git stream proxy ws://origin.example:8090 --port 8091 --upstream-token-file token.txt\n",
 )
 @click.argument("upstream_url")
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, metavar="HOST", help="The address to listen on."
-)
-@click.option("--port", required=True, type=click.IntRange(0, 65535), metavar="P", help="0 takes a free one.")
+@serving_options(REPLAY_FRAMES, REPLAY_MINUTES)
+@click.option("--upstream-token-file", metavar="F", help="The token the upstream asks for.")
 @click.option("--ref", "refs", multiple=True, metavar="PATTERN", help="Refs to carry; may be given 20 times.")
 @click.option(
     "--topic", "topics", multiple=True, metavar="PATTERN", help="Topics to carry; may be given 20 times."
-)
-@click.option("--token-file", metavar="F", help="Ask everybody for the token in this file.")
-@click.option("--upstream-token-file", metavar="F", help="The token the upstream asks for.")
-@click.option(
-    "--origin",
-    "origins",
-    multiple=True,
-    metavar="URL",
-    help="Web pages of this origin may connect; may be given again. Others may not.",
-)
-@click.option(
-    "--replay-limit",
-    type=click.IntRange(1, 1_000_000),
-    default=REPLAY_FRAMES,
-    show_default=True,
-    metavar="N",
-    help="How many frames are kept for those who come back.",
-)
-@click.option(
-    "--replay-minutes",
-    type=click.FloatRange(min=0, min_open=True),
-    default=REPLAY_MINUTES,
-    show_default=True,
-    metavar="M",
-    help="For how long they are kept at most.",
 )
 def proxy(
     upstream_url: str,
