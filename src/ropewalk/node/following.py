@@ -193,13 +193,14 @@ class Following:
             await socket.close()
 
     async def _pass_on(self, item: Item) -> None:
-        if isinstance(item, ErrorFrame) and item.code == "INVALID_SUB":
-            self._refusal = item
-        elif isinstance(item, ErrorFrame) and item.code == "SLOW_READER":
-            pass  # the connection ends; the next one catches up, or says what is lost
-        else:
-            self._brought = self._brought or isinstance(item, RefUpdate | BusEvent)
-            await self._items.put(item)
+        match item:
+            case ErrorFrame(code="INVALID_SUB"):
+                self._refusal = item
+            case ErrorFrame(code="SLOW_READER"):
+                return  # the connection ends; the next one catches up, or says what is lost
+            case _:
+                self._brought = self._brought or isinstance(item, RefUpdate | BusEvent)
+                await self._items.put(item)
 
     async def _send(self, socket: TextSocket) -> None:
         while True:

@@ -140,7 +140,7 @@ class StreamProxy:
 
     async def _keep_linked(self) -> None:
         loop = asyncio.get_running_loop()
-        pause_s = PAUSE_S_MIN
+        pause_s, told = PAUSE_S_MIN, ""
         with self._noticing() as changed:
             while True:
                 while not self.proxy.reading:  # nobody takes what is here already
@@ -148,19 +148,22 @@ class StreamProxy:
                     changed.clear()
                 start = loop.time()
                 trouble = await self._link()
-                if isinstance(trouble, Usage) or (trouble is not None and not self._linked.is_set()):
+                waited_for = trouble is None or isinstance(trouble, Unavailable)  # it may come back
+                if isinstance(trouble, Usage) or (
+                    trouble is not None and not waited_for and not self._linked.is_set()
+                ):
                     raise trouble
-                _journal.info("%s: %s", self.upstream_url, trouble.detail if trouble else "the link ended")
+                now = trouble.detail if trouble is not None else "the link ended"
+                if now != told:  # once, however often it is tried
+                    _journal.info("%s: %s", self.upstream_url, now)
+                told = now
                 pause_s = PAUSE_S_MIN if loop.time() - start > STEADY_S else min(PAUSE_S_MAX, pause_s * 2)
                 await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311 - so that not all come at once
 
     async def _link(self) -> RopewalkError | None:
-        """One link, to its end; what was wrong with it, unless the upstream just is not there."""
+        """One link, to its end; what was wrong with it."""
         try:
             socket = await self._connect()
-        except Unavailable as error:
-            _journal.info("%s", error.detail)
-            return None
         except RopewalkError as error:
             return error
         try:

@@ -25,7 +25,13 @@ class GitSettings:
 
     def refuse_foreign_formats(self) -> None:
         """Raise where objects or refs are kept in a way we do not know."""
-        kind = self._extension("objectformat")
+        if self._has_extensions():
+            self._refuse_extensions()
+        if (self._git_dir / "reftable").is_dir():
+            raise self._reftable()
+
+    def _refuse_extensions(self) -> None:
+        kind = self._own("extensions.objectformat")
         if kind not in ("", "sha1"):
             raise Invalid(
                 f"{self._git_dir} keeps {kind.upper()} objects; "
@@ -33,12 +39,15 @@ class GitSettings:
                 path=str(self._git_dir),
                 advice="Use a repository made with `ropewalk init` or `git init --object-format=sha1`.",
             )
-        if self._extension("refstorage") not in ("", "files") or (self._git_dir / "reftable").is_dir():
-            raise Invalid(
-                f"{self._git_dir} keeps its refs as a reftable; ropewalk moves refs by git's lock files",
-                path=str(self._git_dir),
-                advice="Convert it with `git refs migrate --ref-format=files`.",
-            )
+        if self._own("extensions.refstorage") not in ("", "files"):
+            raise self._reftable()
+
+    def _reftable(self) -> Invalid:
+        return Invalid(
+            f"{self._git_dir} keeps its refs as a reftable; ropewalk moves refs by git's lock files",
+            path=str(self._git_dir),
+            advice="Convert it with `git refs migrate --ref-format=files`.",
+        )
 
     @cached_property
     def log_updates(self) -> str:
@@ -55,13 +64,13 @@ class GitSettings:
                 return str(config[key])
         return ""
 
-    def _extension(self, name: str) -> str:
-        # A file that speaks of neither has no extensions, and that is quickly seen.
-        with contextlib.suppress(OSError):
+    def _has_extensions(self) -> bool:
+        """Whether there may be any: a file that speaks neither of them nor of other files has none."""
+        try:
             text = self._path.read_bytes().lower()
-            if b"extensions" not in text and b"include" not in text:
-                return ""
-        return self._own(f"extensions.{name}")
+        except OSError:
+            return True  # libgit2 says what is wrong with it
+        return b"extensions" in text or b"include" in text
 
     def _own(self, key: str) -> str:
         with contextlib.suppress(KeyError):

@@ -33,7 +33,7 @@ from ropewalk.stream.frames import (
 from ropewalk.stream.patterns import Kind, Pattern, parse_pattern
 from ropewalk.stream.window import Kept, Window
 
-__all__ = ["GOING_AWAY", "POLICY", "Close", "Connection", "Limits", "keys"]
+__all__ = ["GOING_AWAY", "POLICY", "Close", "Connection", "Limits", "keys", "pattern_error"]
 
 GOING_AWAY: Final = 1001
 POLICY: Final = 1008
@@ -357,11 +357,7 @@ class Connection:
         if len(self._told) >= DENIED_MAX:
             return self.refuse(f"more than {DENIED_MAX} names that may not be seen")
         self._told.add(key)
-        message = f"{what} may not be seen here"
-        if pattern.kind == "ref":
-            self._say(ErrorFrame("POLICY_DENIED", message, ref=pattern.text, dropped=dropped))
-        else:
-            self._say(ErrorFrame("POLICY_DENIED", message, topic=pattern.text, dropped=dropped))
+        self._say(pattern_error("POLICY_DENIED", f"{what} may not be seen here", pattern, dropped=dropped))
         return None
 
     def _say(self, frame: Ack | ErrorFrame | Pong) -> None:
@@ -370,6 +366,12 @@ class Connection:
         self._control.append(encode(frame))
         if len(self._control) > CONTROL_MAX:
             self.close(POLICY, "slow reader: answers are not taken")
+
+
+def pattern_error(code: str, message: str, pattern: Pattern, *, dropped: bool | None = None) -> ErrorFrame:
+    """An error that concerns what one pattern stands for."""
+    ref, topic = (pattern.text, None) if pattern.kind == "ref" else (None, pattern.text)
+    return ErrorFrame(code, message, ref=ref, topic=topic, dropped=dropped)
 
 
 def keys(frame: Sub | Unsub) -> list[tuple[Kind, str]]:

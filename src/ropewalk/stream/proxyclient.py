@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from ropewalk.kernel import jcs
 from ropewalk.stream.access import Access
 from ropewalk.stream.carried import Carried
-from ropewalk.stream.connection import Connection, Limits, keys
+from ropewalk.stream.connection import Connection, Limits, keys, pattern_error
 from ropewalk.stream.frames import BusEvent, ErrorFrame, RefUpdate, Sub, encode, relayed
 from ropewalk.stream.patterns import Kind, Pattern, parse_pattern
 from ropewalk.stream.relay import GAP, RelayWindow
@@ -272,10 +272,7 @@ class ProxyConnection(Connection):
 
     def _refuse(self, pattern: Pattern) -> None:
         message = f"this proxy is subscribed to as much as its upstream allows; {pattern.text} does not fit"
-        if pattern.kind == "ref":
-            self._say(ErrorFrame("PROXY_FULL", message, ref=pattern.text))
-        else:
-            self._say(ErrorFrame("PROXY_FULL", message, topic=pattern.text))
+        self._say(pattern_error("PROXY_FULL", message, pattern))
 
     def _begin_late(self, reason: str) -> None:
         """Frames it wants were never here: say so, and go on with what comes from now on."""

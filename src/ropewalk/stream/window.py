@@ -40,7 +40,6 @@ class Kept:
     name: str
     text: str
     at_ms: int
-    seq_origin: int | None = None
 
     @property
     def size(self) -> int:
@@ -110,7 +109,7 @@ class Window:
         return self._keep(relayed(frame, self.seq + 1), now_ms)
 
     def _keep(self, frame: RefUpdate | BusEvent, now_ms: int) -> Kept:
-        return self._hold(Kept(frame.seq, frame.subject, frame.name, encode(frame), now_ms, frame.seq_origin))
+        return self._hold(Kept(frame.seq, frame.subject, frame.name, encode(frame), now_ms))
 
     def _hold(self, kept: Kept) -> Kept:
         self.prune(kept.at_ms, room=kept.size)
