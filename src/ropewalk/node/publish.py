@@ -26,7 +26,7 @@ from ropewalk.ledger.tiles import (
     tiles_of,
 )
 from ropewalk.node.ledger import Channel
-from ropewalk.stores.durable import unavailable
+from ropewalk.stores.durable import Disk, unavailable
 
 __all__ = ["Published", "make_cose_receipt", "make_tlog_proof", "publish_tiles"]
 
@@ -196,10 +196,6 @@ def _has_head(path: Path, head: bytes) -> bool:
 
 
 def _write(path: Path, raw: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with beside.open("wb") as stream:
-        stream.write(raw)
-        stream.flush()
-        os.fsync(stream.fileno())
-    beside.replace(path)
+    disk = Disk()
+    disk.make_directories(path.parent)
+    disk.replace(path, raw)
