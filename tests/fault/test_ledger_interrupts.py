@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.unit.ledger.making import NOON_NS, chain_of_blocks, observed, opened
+from tests.waiting import until
 
 from ropewalk.errors import RopewalkError, Unavailable, Usage
 from ropewalk.ledger import log as log_module
@@ -78,6 +79,8 @@ def test_interrupted_in_any_call_to_the_disk_every_receipt_is_true_and_the_chann
 
 
 def test_whoever_leads_and_is_interrupted_leaves_the_others_their_receipts(tmp_path):
+    writing, all_came = threading.Event(), threading.Event()
+
     class Held(Files):
         armed = False
 
@@ -85,8 +88,8 @@ def test_whoever_leads_and_is_interrupted_leaves_the_others_their_receipts(tmp_p
             super().sync(fd)
             if self.armed:
                 self.armed = False
-                while len(log._arrivals) < 6:  # those who come meanwhile are in the next round
-                    threading.Event().wait(0.001)
+                writing.set()
+                all_came.wait(WAIT_S)
                 raise KeyboardInterrupt
 
     files = Held()
@@ -94,7 +97,10 @@ def test_whoever_leads_and_is_interrupted_leaves_the_others_their_receipts(tmp_p
         log = ledger.log
         files.armed = True
         first = pool.submit(log.submit, observed(0).raw)
+        assert writing.wait(WAIT_S)  # those who come from now on are in the next round
         others = [pool.submit(log.submit, observed(1 + i).raw) for i in range(6)]
+        until(lambda: len(log._arrivals) == 6)
+        all_came.set()
         with pytest.raises(KeyboardInterrupt):
             first.result(WAIT_S)
         assert {type(each.result(WAIT_S)) for each in others} == {Receipt}

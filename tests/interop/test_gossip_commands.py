@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.unit.cli.conftest import Ropewalk, living_in, move_in, ropewalk  # noqa: F401 - a fixture
+from tests.waiting import until
 
 from ropewalk.cli import gossip_net
 from ropewalk.gossip.log import Log
@@ -100,13 +101,6 @@ def count(tmp_path: Path, repo: str) -> int:
             return len(log)
     except Exception:
         return 0  # not made yet
-
-
-def until(holds: Callable[[], bool], limit_s: float = 60) -> None:
-    end = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
 
 
 def has_grown(log: Log, start: int) -> bool:

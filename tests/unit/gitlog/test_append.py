@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from ropewalk.errors import (
     ContentDiffers,
@@ -396,8 +397,7 @@ def test_appends_to_several_logs_share_a_pack(log):
         if len(packs) == 1:
             first.set()  # the leader is writing; the others queue up behind it
             everybody.wait(10)
-            while len(log._writer._queue) < 8:
-                threading.Event().wait(0.001)
+            until(lambda: len(log._writer._queue) == 8)
         return real(objects)
 
     log.store.put = put

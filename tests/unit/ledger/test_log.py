@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, P256, command, observed, opened, resigned
+from tests.waiting import until
 
 from ropewalk.errors import (
     BrokenLink,
@@ -306,16 +307,18 @@ def test_nobody_waits_for_ever_when_the_index_fails_in_a_way_nobody_thought_of(t
 def test_nobody_waits_for_ever_at_a_gate_that_cannot_be_read(tmp_path, monkeypatch):
     with opened(tmp_path) as ledger, ThreadPoolExecutor(8) as pool:
         log = ledger.log
-        others = threading.Event()
+        reached, others = threading.Event(), threading.Event()
 
         def gate() -> frozenset[str]:
+            reached.set()
             others.wait(120)
             raise PermissionError(13, "Permission denied")
 
         monkeypatch.setattr(log, "_minors", gate)
-        waiting = [pool.submit(_outcome, ledger, observed(i)) for i in range(8)]
-        while len(log._arrivals) < 7:  # one is at the gate, the others are judged together after it
-            threading.Event().wait(0.001)
+        waiting = [pool.submit(_outcome, ledger, observed(0))]
+        assert reached.wait(120)  # it is judged alone, the others together after it
+        waiting += [pool.submit(_outcome, ledger, observed(1 + i)) for i in range(7)]
+        until(lambda: len(log._arrivals) == 7)
         others.set()
         assert all(isinstance(each.result(), (PermissionError, Unavailable)) for each in waiting)
         monkeypatch.undo()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 
 import pytest
 from tests.unit.gossip.conftest import key, memory_log, raws
+from tests.waiting import soon
 
 from ropewalk.errors import Conflict, Usage
 from ropewalk.gossip import wire
@@ -30,13 +29,6 @@ from ropewalk.node.sync import SyncReport, sync_with
 
 BOTH = pytest.mark.parametrize("profile", ["v0.6", "v0.13"])
 TOPIC = "com.example"
-
-
-async def until(holds: Callable[[], bool], limit_s: float = 60) -> None:
-    end = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < end, "did not come together"
-        await asyncio.sleep(0.01)
 
 
 @BOTH
@@ -103,20 +95,20 @@ def test_what_one_peer_appends_reaches_all_the_others():
                 await peer.__aenter__()
                 await peer.start_push()
                 peers.append(peer)
-            await until(lambda: len(server.peers) == 3)
+            await soon(lambda: len(server.peers) == 3)
             await asyncio.to_thread(logs[0].append, "from the server")
-            await until(lambda: all(len(log) == 1 for log in logs))
+            await soon(lambda: all(len(log) == 1 for log in logs))
             signed = sign(logs[1].profile, key(2), TOPIC, (), "by a client")
             await asyncio.to_thread(logs[1].insert, signed.raw)
             peers[0].push([signed])
-            await until(lambda: all(len(log) == 2 for log in logs))
+            await soon(lambda: all(len(log) == 2 for log in logs))
             # Too many to push one by one: they are announced and pulled.
             await asyncio.to_thread(logs[0].append_many, range(500))
-            await until(lambda: all(len(log) == 502 for log in logs))
+            await soon(lambda: all(len(log) == 502 for log in logs))
             assert len({log.root() for log in logs}) == 1
             for peer in peers:
                 await peer.__aexit__(None, None, None)
-            await until(lambda: not server.peers)
+            await soon(lambda: not server.peers)
 
     asyncio.run(run())
 
@@ -133,7 +125,7 @@ def test_a_pushed_message_without_its_parents_waits_and_the_pull_brings_them():
                 peer._push_open = True  # say nothing of our heads
                 _, frames = await peer._dial(peer._push_protocol, wire.EVENT_BYTES_MAX)
                 await frames.send(wire.encode_event(wire.Insert(last.key, last.raw)))
-                await until(lambda: len(target) == 40)
+                await soon(lambda: len(target) == 40)
 
     asyncio.run(run())
     assert target.pending() == []
@@ -152,7 +144,7 @@ def test_a_pushed_message_that_finds_pending_full_is_pulled_with_its_parents():
                 peer._push_open = True  # say nothing of our heads
                 _, frames = await peer._dial(peer._push_protocol, wire.EVENT_BYTES_MAX)
                 await frames.send(wire.encode_event(wire.Insert(last.key, last.raw)))
-                await until(lambda: len(target) == 40)
+                await soon(lambda: len(target) == 40)
 
     asyncio.run(run())
     assert target.root() == source.root()
@@ -170,9 +162,9 @@ def test_what_another_handle_of_the_store_appends_is_pushed_too(tmp_path):
                 peer = Peer(follower, await connect_websocket(server.url, timeout_s=30), dialer=True)
                 async with peer:
                     await peer.start_push()
-                    await until(lambda: bool(server.peers))
+                    await soon(lambda: bool(server.peers))
                     await asyncio.to_thread(other.append, "elsewhere")
-                    await until(lambda: len(follower) == 1)
+                    await soon(lambda: len(follower) == 1)
 
         asyncio.run(run())
 
@@ -326,7 +318,7 @@ def test_a_peer_that_does_not_read_is_told_our_heads_instead_of_everything(monke
                 for n in range(count):
                     log.append({"n": n, "text": "x" * (1 << 20)})
                     await asyncio.sleep(0.02)
-                await until(lambda: any(peer._behind for peer in server.peers))
+                await soon(lambda: any(peer._behind for peer in server.peers))
                 waiting = [event for peer in server.peers for event in peer._outbox]
                 assert sum(len(event.value) for event in waiting if isinstance(event, wire.Insert)) <= 3 << 20
                 frames = FramePipe(stream, limit=wire.EVENT_BYTES_MAX, rest=dialer.rest)

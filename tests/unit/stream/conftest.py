@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +23,3 @@ def publish(log: Repository, topic: str, *payloads: dict[str, Any]) -> None:
     drafts = [Draft({"type": "test.made", "payload": payload}) for payload in payloads]
     for outcome in log.append_all(topic, drafts, layout=MESSAGES):
         assert not isinstance(outcome, Exception), outcome
-
-
-async def until(holds: Callable[[], bool], limit_s: float = 60) -> None:
-    end = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < end, "did not come together"
-        await asyncio.sleep(0.01)

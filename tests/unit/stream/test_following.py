@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 import websockets.asyncio.server as server
-from tests.unit.stream.conftest import publish, until
+from tests.unit.stream.conftest import publish
 from tests.unit.stream.items import bus_event
+from tests.waiting import soon
 from websockets.exceptions import ConnectionClosed
 
 from ropewalk.errors import Invalid, Unavailable, Usage
@@ -156,7 +157,7 @@ def test_the_number_to_go_on_from_is_that_of_the_last_frame_handed_out_not_of_th
         async with RepositoryStream(log) as stream:
             async with Following(stream.url, topics=["jobs"]) as frames:
                 publish(log, "jobs", *({"n": n} for n in range(10)))
-                await until(lambda: frames._items.qsize() == 10)
+                await soon(lambda: frames._items.qsize() == 10)
                 assert frames.seq == stream.window.base
                 first = await anext(frames)
                 assert frames.seq == first.seq

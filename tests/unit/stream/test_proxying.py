@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import websockets.asyncio.client as client
-from tests.unit.stream.conftest import publish, until
+from tests.unit.stream.conftest import publish
 from tests.unit.stream.items import bus_event
 from tests.unit.stream.test_serving import closed, running, told, told_of
+from tests.waiting import soon
 
 import ropewalk
 from ropewalk.errors import Denied, NotFound, Usage
@@ -74,7 +75,7 @@ def test_a_replay_hit_and_a_fetch_from_the_origin_and_a_miss(log):
                     assert ids([item]) == [number]
                 last = frames.seq
                 assert last is not None
-            await until(lambda: not proxy.server.connections)
+            await soon(lambda: not proxy.server.connections)
 
             async with Following(proxy.url, topics=["jobs"], since_seq=last - 4) as frames:
                 assert ids(await take(frames, 4)) == [26, 27, 28, 29]
@@ -93,8 +94,8 @@ def test_a_replay_hit_and_a_fetch_from_the_origin_and_a_miss(log):
                 assert "Read the refs and topics themselves" in lost.message
                 await asyncio.to_thread(publish, log, "jobs", {"id": 30})
                 assert ids(await take(frames, 1)) == [30]
-            await until(lambda: log.store.head_names(MISSES) != [])
-            await until(lambda: MISS_TOPIC in log.topics(MESSAGES))
+            await soon(lambda: log.store.head_names(MISSES) != [])
+            await soon(lambda: MISS_TOPIC in log.topics(MESSAGES))
         (ref,) = log.store.head_names(MISSES)
         _, raw = log.store.get(log.store.head(ref))
         record: Any = jcs.parse(raw)
@@ -120,7 +121,7 @@ def test_a_slow_client_beside_a_fast_one_holds_nobody_up(log):
             await slow.send(
                 '{"op":"credit","credit":1}'
             )  # from here on it speaks of credit, and gives no more
-            await until(lambda: sum(each.subscribed for each in proxy.proxy.clients) == 2)
+            await soon(lambda: sum(each.subscribed for each in proxy.proxy.clients) == 2)
             await asyncio.to_thread(publish, log, "jobs", *messages(*range(500)))
             assert ids(await take(fast, 500)) == list(range(500))
             seen: list[int] = []
@@ -143,9 +144,9 @@ def test_a_proxy_whose_only_client_stands_still_stops_reading_and_goes_on_when_i
             await told_of(slow, "ack")
             await slow.send('{"op":"sub","topics":["jobs"]}')
             await slow.send('{"op":"credit","credit":1}')
-            await until(lambda: any(each.subscribed for each in proxy.proxy.clients))
+            await soon(lambda: any(each.subscribed for each in proxy.proxy.clients))
             await asyncio.to_thread(publish, log, "jobs", *messages(*range(200)))
-            await until(lambda: not proxy.proxy.reading)
+            await soon(lambda: not proxy.proxy.reading)
             (link,) = origin.server.connections
             assert link.credit == 0
             seen: list[int] = []
@@ -170,10 +171,10 @@ def test_an_origin_that_closes_a_stalled_link_is_asked_again_and_nothing_is_lost
             await told_of(slow, "ack")
             await slow.send('{"op":"sub","topics":["jobs"]}')
             await slow.send('{"op":"credit","credit":1}')
-            await until(lambda: any(each.subscribed for each in proxy.proxy.clients))
+            await soon(lambda: any(each.subscribed for each in proxy.proxy.clients))
             (link,) = origin.server.connections
             await asyncio.to_thread(publish, log, "jobs", *messages(*range(100)))
-            await until(lambda: link.closing is not None)
+            await soon(lambda: link.closing is not None)
             assert link.closing is not None
             assert link.closing.code == 1001
             seen: list[int] = []
@@ -257,7 +258,7 @@ def test_a_miss_that_cannot_be_recorded_does_not_end_the_proxy(log, tmp_path):
                 lost, told_miss = await take(frames, 2)
                 assert isinstance(lost, Lost)
                 assert bus_event(told_miss).topic == MISS_TOPIC
-                await until(lambda: not proxy.proxy.misses)
+                await soon(lambda: not proxy.proxy.misses)
                 await asyncio.to_thread(publish, log, "jobs", {"id": 1})
                 assert ids(await take(frames, 1)) == [1]
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 import websockets.asyncio.client as client
-from tests.unit.stream.conftest import publish, until
+from tests.unit.stream.conftest import publish
 from tests.unit.stream.items import bus_event
+from tests.waiting import soon
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Origin
 
@@ -320,7 +321,7 @@ def test_a_number_that_is_gone_or_never_was_is_expired_and_live_frames_come(log)
     async def run() -> None:
         async with RepositoryStream(log, bounds=Bounds(frames_max=5)) as stream:
             publish(log, "jobs", *({"n": n} for n in range(20)))
-            await until(lambda: stream.window.seq == stream.window.base + 21)
+            await soon(lambda: stream.window.seq == stream.window.base + 21)
             for since in (stream.window.base + 3, stream.window.seq + 1_000, 3):
                 async with client.connect(stream.url) as socket:
                     await told(socket)
@@ -590,11 +591,11 @@ def test_a_client_of_ours_answers_pings_while_its_owner_does_something_else(log)
     async def run() -> None:
         limits = Limits(ping_ms=20, pong_ms=20_000)
         async with RepositoryStream(log, limits=limits) as stream, Following(stream.url, topics=["jobs"]):
-            await until(lambda: len(stream.server.connections) == 1)
+            await soon(lambda: len(stream.server.connections) == 1)
             (connection,) = stream.server.connections
             for _ in range(10):  # nobody asks for the next frame all the while
                 before = connection._heard_ms
-                await until(partial(_was_heard_after, connection, before))
+                await soon(partial(_was_heard_after, connection, before))
             assert connection.closing is None
 
     running(run)
@@ -637,7 +638,7 @@ def test_a_socket_nobody_reads_holds_a_bounded_amount(log):
         ):
             await told(deaf)
             await deaf.send('{"op":"sub","topics":["jobs"]}')
-            await until(lambda: any(each._subscriptions for each in stream.server.connections))
+            await soon(lambda: any(each._subscriptions for each in stream.server.connections))
             text = "x" * 200_000
             for n in range(100):  # 20 MB, of which it takes none
                 publish(log, "jobs", {"n": n, "text": text})
@@ -646,7 +647,7 @@ def test_a_socket_nobody_reads_holds_a_bounded_amount(log):
                 sum(stream.window[seq].size for seq in range(stream.window.oldest, stream.window.seq + 1))
                 <= 4 << 20
             )
-            await until(lambda: any(each.closing is not None for each in stream.server.connections))
+            await soon(lambda: any(each.closing is not None for each in stream.server.connections))
             deaf.transport.abort()
 
     running(run)
@@ -662,7 +663,7 @@ def test_a_reader_that_never_reads_does_not_keep_the_server_from_stopping(log, m
                 for n in range(24):  # more than the buffers of two sockets hold
                     await asyncio.to_thread(publish, log, "jobs", {"n": n, "text": "x" * 900_000})
                 stream.look()
-                await until(lambda: any(each.sent for each in stream.server.connections))
+                await soon(lambda: any(each.sent for each in stream.server.connections))
             assert not stream.server.connections
 
     running(run)
@@ -679,7 +680,7 @@ async def client_that_never_reads() -> Any:
         lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "", ""]
         message = b'{"op":"sub","topics":["**"]}'
         writer.write("\r\n".join(lines).encode() + bytes((0x81, 0x80 | len(message))) + bytes(4) + message)
-        await until(lambda: any(each._subscriptions for each in stream.server.connections))
+        await soon(lambda: any(each._subscriptions for each in stream.server.connections))
         assert reader is not None
 
     try:
@@ -695,7 +696,7 @@ def test_hundreds_of_connections_get_every_frame(log):
             followers = [Following(stream.url, topics=["jobs"]) for _ in range(300)]
             for start in range(0, 300, 50):
                 await asyncio.gather(*(each.__aenter__() for each in followers[start : start + 50]))
-            await until(lambda: sum(bool(each._subscriptions) for each in stream.server.connections) == 300)
+            await soon(lambda: sum(bool(each._subscriptions) for each in stream.server.connections) == 300)
             publish(log, "jobs", *({"n": n} for n in range(20)))
 
             async def read(frames: Following) -> list[int]:
@@ -703,7 +704,7 @@ def test_hundreds_of_connections_get_every_frame(log):
 
             assert await asyncio.gather(*map(read, followers)) == [list(range(20))] * 300
             await asyncio.gather(*(each.__aexit__(None, None, None) for each in followers))
-            await until(lambda: not stream.server.connections)
+            await soon(lambda: not stream.server.connections)
             assert not stream.window.readers
 
     running(run)
@@ -742,10 +743,10 @@ def test_what_happens_while_somebody_writes_the_rules_comes_once_they_can_be_rea
             RepositoryStream(log, look_s=0.01) as stream,
             Following(stream.url, topics=["**"], refs=["refs/gatos/**"]) as frames,
         ):
-            await until(lambda: any(each._subscriptions for each in stream.server.connections))
+            await soon(lambda: any(each._subscriptions for each in stream.server.connections))
             for n in range(5):
                 policy.write_text("", encoding="utf-8")  # as `cat > policy.json` begins
-                await until(lambda: not stream.server.access.sees("topic", "jobs"))
+                await soon(lambda: not stream.server.access.sees("topic", "jobs"))
                 elsewhere = log.store.place.home / "aside.json"
                 policy.rename(elsewhere)  # or we could not publish either
                 publish(log, "jobs", {"n": n})
