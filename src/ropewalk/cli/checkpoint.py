@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.gitlog import opened, short
+from ropewalk.cli.gitlog import meaning, opened, short, telling_group
 from ropewalk.cli.manners import Group, emit
 from ropewalk.errors import NotFound
 
@@ -33,9 +33,10 @@ def checkpoint() -> None:
 @click.option("--reset", is_flag=True, help="Allow going back.")
 def set_(group: str, ns: str, commit: str, reset: bool) -> None:
     """Move a consumer group to a commit."""
+    from ropewalk.gitlog.layout import SHIPLOG
     from ropewalk.node.consumers import set_cursor
 
-    with opened() as log:
+    with opened() as log, meaning(log, SHIPLOG), telling_group(log, group):
         cursor = set_cursor(log, group, ns, log.store.resolve(commit.lower()), reset=reset)
         assert cursor.commit is not None
         emit(_json(cursor), f"ok  {cursor.ref} -> {short(cursor.commit)}")

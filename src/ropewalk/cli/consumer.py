@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.gitlog import opened
+from ropewalk.cli.gitlog import opened, telling_group
 from ropewalk.cli.manners import Group, emit
+from ropewalk.cli.near import meant
+from ropewalk.errors import NotFound
 
 if TYPE_CHECKING:
     from ropewalk.node.repository import Repository
@@ -40,7 +42,14 @@ def ls() -> None:
 def lag(group: str | None, ns: str | None) -> None:
     """How many events each group is behind."""
     with opened() as log:
-        rows = [row for row in _rows(log) if group in (None, row["group"]) and ns in (None, row["ns"])]
+        every = _rows(log)
+        rows = [row for row in every if group in (None, row["group"]) and ns in (None, row["ns"])]
+        if group is not None and not rows:
+            raise NotFound(
+                f"there is no group {group!r}" + (f" in {ns!r}" if ns is not None else ""),
+                advice=meant(group, sorted({row["group"] for row in every} - {group})),
+                group=group,
+            )
         emit(
             {"consumers": rows},
             lambda: (
@@ -64,7 +73,7 @@ def reset(group: str, ns: str, to: str, dry_run: bool) -> None:
     """Move a group anywhere, also back."""
     from ropewalk.node.consumers import reset_cursor
 
-    with opened() as log:
+    with opened() as log, telling_group(log, group):
         change = reset_cursor(log, group, ns, to, dry_run=dry_run)
         said = "would move" if dry_run else "ok "
         emit(

@@ -1,43 +1,39 @@
-"""What the commands over a git log share: how an event is shown, and how times and documents are read."""
+"""What the commands over a git log share: how an event is shown, how times are read, and what a wrong name meant."""
 
 from __future__ import annotations
 
 import json
-import queue
 import re
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from ropewalk.cli.manners import answer_line, fail, parse_input, refusal_of, say, session, tell
+from ropewalk.cli.manners import say, session
 from ropewalk.cli.places import here, login, named_writer, sealing_key
-from ropewalk.errors import Invalid, RopewalkError
-from ropewalk.kernel.plaintext import printable_json
+from ropewalk.errors import Invalid, NotFound
+from ropewalk.kernel.plaintext import printable, printable_json
 
 if TYPE_CHECKING:
-    from ropewalk.gitlog.envelope import Draft, Event
+    from ropewalk.gitlog.envelope import Event
+    from ropewalk.gitlog.layout import Layout
     from ropewalk.gitlog.log import Receipt
     from ropewalk.gitlog.reading import Page
     from ropewalk.node.repository import Repository
 
 __all__ = [
-    "append_lines",
-    "drafting",
+    "describe_new",
     "event_json",
     "event_line",
+    "meaning",
     "opened",
     "receipt_line",
     "say_more",
     "short",
     "since_ms",
+    "telling_group",
 ]
 
-JSONL_BATCH = 1_000  # lines that may share one pack; fewer if the input is slower than the disk
 UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 ENVELOPE_ORDER = ("ulid", "ns", "type", "payload", "refs")  # as S0 §11 prints them
 
@@ -50,6 +46,58 @@ def opened() -> Repository:
     log.store.identify(*named_writer(), nobody=login())
     log.privacy.keys = sealing_key  # a privacy rule may want a value behind a pointer
     return log
+
+
+@contextmanager
+def meaning(log: Repository, layout: Layout) -> Iterator[None]:
+    """Within, a log that is not there is answered with what was probably meant."""
+    try:
+        yield
+    except NotFound as error:
+        name = error.fields.get("topic")
+        if isinstance(name, str) and name not in (known := log.topics(layout)):
+            error.advice_now = _meant(log, layout, name, known) or error.advice_now
+        raise
+
+
+def _meant(log: Repository, layout: Layout, name: str, known: list[str]) -> str | None:
+    from ropewalk.cli.near import meant
+    from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
+
+    if like := meant(name, known):
+        return like
+    if layout is MESSAGES and name in log.topics(SHIPLOG):
+        return f"It is a namespace: ropewalk shiplog read --ns {name}"
+    if layout is SHIPLOG and name in log.topics(MESSAGES):
+        return f"It is a topic of messages: ropewalk messages read --topic {name}"
+    if layout is MESSAGES and "." in name:
+        return f"Parts of a topic are joined by /, as in {name.replace('.', '/')}; only patterns of a stream have dots."
+    return None
+
+
+@contextmanager
+def telling_group(log: Repository, group: str) -> Iterator[None]:
+    """Within, a consumer group that comes into being is told of."""
+    known = _groups(log)
+    yield
+    if group not in known and group in _groups(log):
+        say(describe_new("consumer group", group, known))
+
+
+def _groups(log: Repository) -> set[str]:
+    from ropewalk.gitlog.cursor import split_ref
+    from ropewalk.gitlog.layout import CONSUMERS
+
+    return {split_ref(ref)[0] for ref in log.store.head_names(CONSUMERS)}
+
+
+def describe_new(word: str, name: str, others: Iterable[str]) -> str:
+    """That something of a new name is there now, and which like it were before: it may be a slip of the pen."""
+    from ropewalk.cli.near import near
+
+    like = near(name, sorted(others))
+    besides = f"; {' and '.join(like)} {'was' if len(like) == 1 else 'were'} there before" if like else ""
+    return printable(f"made the {word} {name}{besides}")
 
 
 def short(name: str) -> str:
@@ -93,14 +141,6 @@ def say_more(page: Page, count: int, how: str | None = None) -> None:
         say(f"{left} more; to go on: {how or f'--since {page.next_since}'}")
 
 
-def drafting(trailer: str | None = None, *, replay: bool = False) -> Callable[[bytes], Draft]:
-    """What makes a document to append out of its bytes, with the deployment fields of a file beside it."""
-    from ropewalk.gitlog.envelope import Draft, parse_document
-
-    fields = parse_input(trailer, parse_document) if trailer is not None else None
-    return lambda raw: Draft(parse_document(raw), fields, replay=replay)
-
-
 def since_ms(text: str, now_ms: int) -> int:
     """A moment in the past: `2d`, `3h`, `30m`, or a date.
 
@@ -113,76 +153,3 @@ def since_ms(text: str, now_ms: int) -> int:
         return int(datetime.fromisoformat(text).astimezone().timestamp() * 1_000)
     except ValueError as error:
         raise Invalid(f"{text!r} is no span like 2d or 3h and no date", text=text) from error
-
-
-def append_lines(
-    name: str,
-    make: Callable[[bytes], Draft],
-    write: Callable[[list[Draft]], list[Receipt | RopewalkError]],
-    show: Callable[[Receipt], dict[str, Any]],
-    *,
-    stop_on_error: bool,
-    spell: Callable[[RopewalkError], RopewalkError] = lambda error: error,
-) -> None:
-    """One event a line, one answer a line, in order, each once it is durable. Ends with the first refusal's code."""
-    code = 0
-    # Whoever wants to end at the first refusal wants nothing recorded behind it: then one line is one batch.
-    for batch in _batches(name, 1 if stop_on_error else JSONL_BATCH):
-        outcomes: list[tuple[int, RopewalkError | None]] = []
-        drafts: list[Draft] = []
-        for number, line in batch:
-            try:
-                drafts.append(make(line))
-                outcomes.append((number, None))
-            except RopewalkError as error:
-                outcomes.append((number, error))
-                if stop_on_error:
-                    break
-        written = iter(write(drafts) if drafts else [])
-        for number, refused in outcomes:
-            outcome = next(written) if refused is None else refused
-            if isinstance(outcome, RopewalkError):
-                code = code or outcome.exit_code
-                fail(spell(tell(outcome, f"line {number}")), as_json=session().json)
-                if stop_on_error:
-                    raise click.exceptions.Exit(code)
-            else:
-                answer_line(show(outcome), receipt_line(outcome))
-    if code:
-        raise click.exceptions.Exit(code)
-
-
-def _batches(name: str, at_most: int) -> Iterator[list[tuple[int, bytes]]]:
-    """The lines of an input as they come, numbered: all that are there, up to a bound, without waiting for more."""
-    lines: queue.Queue[tuple[int, bytes] | OSError | None] = queue.Queue(maxsize=4 * JSONL_BATCH)
-
-    def feed() -> None:
-        try:
-            with open(sys.stdin.fileno() if name == "-" else name, "rb", closefd=name != "-") as stream:
-                for number, line in enumerate(stream, 1):
-                    if line.strip():
-                        lines.put((number, line))
-            lines.put(None)
-        except OSError as error:
-            lines.put(error)
-
-    threading.Thread(target=feed, daemon=True).start()
-    while True:
-        batch = [lines.get()]
-        while len(batch) < at_most and isinstance(batch[-1], tuple):
-            try:
-                batch.append(lines.get_nowait())
-            except queue.Empty:
-                if len(batch) == 1:
-                    time.sleep(0.001)  # a pipe that is being filled: a breath makes batches of its lines
-                    if not lines.empty():
-                        continue
-                break
-        ready = [line for line in batch if isinstance(line, tuple)]
-        if ready:
-            yield ready
-        end = batch[-1]
-        if isinstance(end, OSError):
-            raise refusal_of(end, name) from end
-        if end is None:
-            return

@@ -138,6 +138,17 @@ class Group(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *self.lazy]
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # click would suggest none of the names that are imported on first use.
+        if args[0].startswith("-") or self.get_command(ctx, args[0]) is not None or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        from ropewalk.cli.near import meant
+
+        like = meant(args[0], self.list_commands(ctx))
+        raise click.UsageError(f"No such command {args[0]!r}.{f' {like}' if like else ''}", ctx)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.gitlog import append_lines, drafting, event_line, opened, receipt_line, say_more
+from ropewalk.cli.gitlog import event_line, meaning, opened, say_more, telling_group
 from ropewalk.cli.manners import Group, emit, parse_input, read_input, say, session
 from ropewalk.errors import SPELLINGS, NotFound, RopewalkError
-
-if TYPE_CHECKING:
-    from ropewalk.gitlog.log import Receipt
 
 __all__ = ["messages"]
 
@@ -44,27 +40,19 @@ def publish(
     from dataclasses import replace
     from pathlib import Path
 
+    from ropewalk.cli.appending import Writer, append_lines, drafting
     from ropewalk.gitlog.layout import MESSAGES, check_topic
 
     with _spelled(), opened() as log:
         check_topic(topic)
         log.allow_secrets = allow_secret
         if jsonl:
-            append_lines(
-                file,
-                drafting(),
-                lambda drafts: log.append_all(topic, drafts, layout=MESSAGES),
-                _receipt_json,
-                stop_on_error=stop_on_error,
-                spell=_spell,
-            )
+            writer = Writer(log, MESSAGES, topic, "topic")
+            append_lines(file, drafting(), writer, "topic", stop_on_error=stop_on_error, spell=_spell)
             return
         files = {Path(path).name: read_input(path) for path in attach}
         draft = replace(parse_input(file, drafting()), attachments=files)
-        (outcome,) = log.append_all(topic, [draft], layout=MESSAGES)
-        if isinstance(outcome, RopewalkError):
-            raise outcome
-        emit(_receipt_json(outcome), receipt_line(outcome))
+        Writer(log, MESSAGES, topic, "topic").write_one(draft).answer("topic")
 
 
 @messages.command("read", epilog="Examples:\n  ropewalk messages read --topic jobs --limit 100\n")
@@ -91,7 +79,7 @@ def read(topic: str, since: str | None, limit: int, group: str | None, on_missin
     from ropewalk.gitlog.reading import messages_answer
     from ropewalk.node.consumers import open_cursor
 
-    with _spelled(), opened() as log:
+    with _spelled(), opened() as log, meaning(log, MESSAGES):
         cursor = open_cursor(log, group, topic, MESSAGES) if group is not None else None
         start = cursor.ulid if cursor is not None and since is None else since
         page = log.read(topic, start, limit, layout=MESSAGES)
@@ -109,7 +97,8 @@ def read(topic: str, since: str | None, limit: int, group: str | None, on_missin
         if group is not None and moves:
             # Only now, and from where it stood: a checkpoint never runs ahead of what was handed over.
             (place,) = line.span(page.events[-1].height, page.events[-1].height + 1)
-            move_cursor(log.store, MESSAGES, group, topic, place, cursor, backwards=lost)
+            with telling_group(log, group):
+                move_cursor(log.store, MESSAGES, group, topic, place, cursor, backwards=lost)
         elif group is not None and unread > 0:
             say(
                 f"the checkpoint of {group} stays: {unread} messages before these were not read by it. To pass over "
@@ -133,13 +122,3 @@ def _spell(error: RopewalkError) -> RopewalkError:
     if spelling is not None and not (isinstance(error, NotFound) and "topic" not in error.fields):
         vars(error)["code"] = spelling.messages
     return error
-
-
-def _receipt_json(receipt: Receipt) -> dict[str, Any]:
-    return {
-        "ulid": receipt.ulid,
-        "content_id": receipt.content_id,
-        "commit": receipt.commit,
-        "topic": receipt.topic,
-        "replayed": receipt.replayed,
-    }

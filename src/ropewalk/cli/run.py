@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from ropewalk.cli.appending import Recorded, Writer
 from ropewalk.cli.capture import run_command
 from ropewalk.cli.gitlog import opened, receipt_line
 from ropewalk.cli.manners import Command, drop_output, emit_line, fail, say, session
@@ -82,7 +83,7 @@ def run(
     The output is attached to the event as a git note, unless it holds what looks like a secret. Sealed output stays in
     this repository's private store; its note is a pointer that `ropewalk pointer open` takes.
     """
-    from ropewalk.gitlog.layout import check_namespace
+    from ropewalk.gitlog.layout import SHIPLOG, check_namespace
 
     check_namespace(ns)
     if (keeping == "seal") != (key is not None):
@@ -94,6 +95,7 @@ def run(
         note = _note(log, key)
         started_ms = log.now_ms()
         _refuse_early(log, ns, _draft(log, argv, given, 0, started_ms, started_ms, attached=True))
+        writer = Writer(log, SHIPLOG, ns, "namespace")
         with passing_signals() as passing:  # to the end of the record: no run goes without one
             sink = sys.stderr.buffer if session().json else sys.stdout.buffer
             code, output = run_command(command, sink, passing)
@@ -105,14 +107,14 @@ def run(
                 log, argv, given, code, started_ms, ended_ms, attached=attached, signals=passing.heard
             )
             try:
-                receipt = log.append(ns, draft.document, trailer=draft.trailer)
+                recorded = writer.write_one(draft)
             except RopewalkError as error:
                 say("the command ran, but it was NOT recorded:")
                 raise click.exceptions.Exit(fail(error, as_json=session().json)) from error
             if attached:
-                withheld = _attach(log, receipt, note, output, ended_ms)
+                withheld = _attach(log, recorded.receipt, note, output, ended_ms)
         try:
-            _answer(receipt, code, passing.heard, withheld, kept=attached and withheld is None)
+            _answer(recorded, code, passing.heard, withheld, kept=attached and withheld is None)
         except OSError:  # a terminal or a reader that has gone changes nothing about the command
             drop_output(sys.stdout)
             drop_output(sys.stderr)
@@ -120,7 +122,7 @@ def run(
 
 
 def _answer(
-    receipt: Receipt,
+    recorded: Recorded,
     code: int,
     signals: Sequence[signal.Signals],
     withheld: Withheld | None,
@@ -128,11 +130,9 @@ def _answer(
     kept: bool,
 ) -> None:
     if session().json:
-        answer = {"ulid": receipt.ulid, "content_id": receipt.content_id, "commit": receipt.commit}
-        ran = {"replayed": False, "exit_code": code, "log_attached": kept}
-        emit_line({**answer, "ns": receipt.topic, **ran})
+        emit_line({**recorded.to_json("ns"), "exit_code": code, "log_attached": kept})
     else:
-        say(receipt_line(receipt))
+        say(receipt_line(recorded.receipt))
     if signals:
         say(f"the command got {' and '.join(each.name for each in signals)} and ended with {code}")
     if withheld is not None:
@@ -140,6 +140,7 @@ def _answer(
         say(f"the command was recorded, but its output was NOT kept: {why}")
         if advice:
             say(f"       {advice}")
+    recorded.remark()
 
 
 def _text(argument: str) -> str:
@@ -154,6 +155,7 @@ def _refuse_early(log: Repository, ns: str, draft: Draft) -> None:
     from ropewalk.gitlog.layout import SHIPLOG
     from ropewalk.node.vetting import vet_draft
 
+    log.privacy.policy()  # rules nobody can read let nothing in
     seal(SHIPLOG, ns, draft.document, log.new_ulid())
     check_trailer(
         make_trailer(draft.trailer, topic=ns, now_ms=log.now_ms(), seq=0, parent=None, previous_anchor=None)

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ropewalk.cli.gitlog import (
-    append_lines,
-    drafting,
-    event_json,
-    event_line,
-    opened,
-    receipt_line,
-    say_more,
-)
+from ropewalk.cli.gitlog import event_json, event_line, meaning, opened, say_more
 from ropewalk.cli.manners import Group, emit, emit_line, parse_input, session
-
-if TYPE_CHECKING:
-    from ropewalk.gitlog.log import Receipt
 
 __all__ = ["shiplog"]
 
@@ -70,26 +59,19 @@ def append(
     allow_secret: bool,
 ) -> None:
     """Record an event. `ulid` and `ns` may be left out of the document; it is on disk when this answers."""
-    from ropewalk.errors import RopewalkError
-    from ropewalk.gitlog.layout import check_namespace
+    from ropewalk.cli.appending import Writer, append_lines, drafting
+    from ropewalk.gitlog.layout import SHIPLOG, check_namespace
 
     check_namespace(ns)
     with opened() as log:
         log.allow_secrets = allow_secret
         make = drafting(trailer, replay=replay)
         if jsonl:
-            append_lines(
-                file,
-                make,
-                lambda drafts: log.append_all(ns, drafts),
-                _receipt_json,
-                stop_on_error=stop_on_error,
-            )
+            writer = Writer(log, SHIPLOG, ns, "namespace")
+            append_lines(file, make, writer, "ns", stop_on_error=stop_on_error)
             return
-        (outcome,) = log.append_all(ns, [parse_input(file, make)])
-        if isinstance(outcome, RopewalkError):
-            raise outcome
-        emit(_receipt_json(outcome), receipt_line(outcome))
+        draft = parse_input(file, make)
+        Writer(log, SHIPLOG, ns, "namespace").write_one(draft).answer("ns")
 
 
 @shiplog.command("read", epilog="Examples:\n  ropewalk shiplog read --ns governance --limit 2\n")
@@ -103,7 +85,7 @@ def read(ns: str, since: str | None, limit: int) -> None:
     """
     from ropewalk.gitlog.layout import SHIPLOG
 
-    with opened() as log:
+    with opened() as log, meaning(log, SHIPLOG):
         page = log.read(ns, since, limit)
         answer = {"events": [event_json(event) for event in page.events], "next_since": page.next_since}
         if session().json or page.events:
@@ -119,7 +101,9 @@ def read(ns: str, since: str | None, limit: int) -> None:
 @click.option("--follow", is_flag=True, help="Go on with new events as they come.")
 def tail(namespaces: tuple[str, ...], limit_per_ns: int, follow: bool) -> None:
     """Print the newest events of several namespaces, one of each in turn."""
-    with opened() as log:
+    from ropewalk.gitlog.layout import SHIPLOG
+
+    with opened() as log, meaning(log, SHIPLOG):
         found = log.tail(namespaces, limit_per_topic=limit_per_ns)
         marks = {event.topic: str(event.ulid) for event in found}
         if not follow:
@@ -141,13 +125,3 @@ def _print_tail(ns: str, event: Any, marks: dict[str, str]) -> None:
     else:
         click.echo(f"{ns}  {event_line(event)}")
         sys.stdout.flush()
-
-
-def _receipt_json(receipt: Receipt) -> dict[str, Any]:
-    return {
-        "ulid": receipt.ulid,
-        "content_id": receipt.content_id,
-        "commit": receipt.commit,
-        "ns": receipt.topic,
-        "replayed": receipt.replayed,
-    }

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.gitlog import event_json, event_line, opened, short, since_ms
+from ropewalk.cli.gitlog import event_json, event_line, meaning, opened, short, since_ms
 from ropewalk.cli.manners import Command, emit
+from ropewalk.cli.near import meant
+from ropewalk.errors import NotFound
 from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["current", "ls", "show"]
 
+SHOWN_MAX = 10
 STANDING = ("success", "override", "revert", "finalize")  # a deployment with one of these is in force
 
 
@@ -53,11 +56,16 @@ def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: i
     from heapq import merge
     from itertools import islice
 
-    with opened() as log:
+    from ropewalk.gitlog.layout import SHIPLOG
+
+    with opened() as log, meaning(log, SHIPLOG):
         floor = since_ms(since, log.now_ms()) if since else 0
         lines = [_newest_first(log, ns, floor) for ns in namespaces or log.topics()]
         both = merge(*lines, key=lambda row: row["ulid"], reverse=True)
-        rows = list(islice((row for row in both if env in (None, row["env"])), limit))
+        known: set[str] = set()
+        rows = list(islice(_of_env(both, env, known), limit))
+        if not rows and since is None:
+            _check_env(env, known)
 
         def plain() -> str:
             return "\n".join(
@@ -76,15 +84,19 @@ def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: i
 @click.option("--env", help="Only this environment.")
 def current(namespaces: tuple[str, ...], env: str | None) -> None:
     """What is deployed now: for every environment and service, the last entry that took effect."""
-    with opened() as log:
+    from ropewalk.gitlog.layout import SHIPLOG
+
+    with opened() as log, meaning(log, SHIPLOG):
         standing: dict[tuple[str, str, str], dict[str, Any]] = {}
+        known: set[str] = set()
         for ns in namespaces or log.topics():
-            for row in _newest_first(log, ns, 0):
-                if row["service"] and row["status"] in STANDING and env in (None, row["env"]):
+            for row in _of_env(_newest_first(log, ns, 0), env, known):
+                if row["service"] and row["status"] in STANDING:
                     key = (ns, row["env"], row["service"])
                     if key not in standing or _overtaken(standing[key], row):
                         standing[key] = row
         rows = [standing[key] for key in sorted(standing)]
+        _check_env(env, known)
 
         def plain() -> str:
             return "\n".join(
@@ -96,6 +108,24 @@ def current(namespaces: tuple[str, ...], env: str | None) -> None:
             )
 
         emit({"current": rows}, plain if rows else "no deployment was recorded")
+
+
+def _of_env(rows: Iterable[dict[str, Any]], env: str | None, known: set[str]) -> Iterator[dict[str, Any]]:
+    """The rows of one environment, or all; which environments there are is kept in `known`."""
+    for row in rows:
+        known.add(row["env"])
+        if env in (None, row["env"]):
+            yield row
+
+
+def _check_env(env: str | None, known: set[str]) -> None:
+    """Raise if events name environments, and none of them this one: an empty answer would pass for a true one."""
+    if env is not None and known and env not in known:
+        raise NotFound(
+            f"no event names the environment {env!r}",
+            advice=meant(env, sorted(known)) or f"There are: {', '.join(sorted(known)[:SHOWN_MAX])}",
+            env=env,
+        )
 
 
 def _overtaken(row: dict[str, Any], older: dict[str, Any]) -> bool:

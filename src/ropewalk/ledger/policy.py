@@ -180,7 +180,7 @@ def parse_policy(raw: bytes) -> Policy:
     ropewalk.errors.Invalid: policy: "rules" is missing
     """
     value = jcs.parse(raw)
-    if not isinstance(value, dict) or value.get("version") != 1:
+    if not isinstance(value, dict) or value.get("version") != 1 or value["version"] is True:
         raise no_policy("an object with version 1 is expected")
     rules = value.get("rules")
     if not isinstance(rules, list):

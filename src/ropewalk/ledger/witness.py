@@ -126,7 +126,12 @@ def parse_watched(raw: bytes) -> Watched:
     """
     try:
         value: Any = jcs.parse_canonical(raw)
-        if not isinstance(value, dict) or value.keys() != _MEMBERS or value["version"] != 1:
+        if (
+            not isinstance(value, dict)
+            or value.keys() != _MEMBERS
+            or value["version"] != 1
+            or value["version"] is True
+        ):
             raise InvalidNote("members")
         if not isinstance(value["keys"], list) or not value["keys"] or not isinstance(value["origin"], str):
             raise InvalidNote("keys")

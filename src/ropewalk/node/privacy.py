@@ -12,7 +12,7 @@ from typing import Any
 from ropewalk.errors import Denied, NotFound, RopewalkError, Unavailable
 from ropewalk.gitlog.envelope import Draft
 from ropewalk.gitlog.pointer import SealedPointer, seal_pointer
-from ropewalk.gitlog.privacy import Policy, Rule, apply_policy, parse_policy
+from ropewalk.gitlog.privacy import Policy, PrivacyOutcome, Rule, apply_policy, parse_policy
 from ropewalk.kernel.keys import SealingKey
 from ropewalk.stores.keyfiles import read as read_key
 from ropewalk.stores.place import Place
@@ -40,7 +40,10 @@ def location_of(place: Place) -> str:
 
 
 class PrivacyRules:
-    """What the policy of one repository asks for. `keys` gives the sealing key of a name."""
+    """What the policy of one repository asks for. `keys` gives the sealing key of a name.
+
+    `told` hears of every draft that is not recorded as it was given, and what the rules made of it.
+    """
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class PrivacyRules:
         self._identity = identity
         self._now_ms = now_ms
         self.keys = keys
+        self.told: Callable[[Draft, PrivacyOutcome], None] | None = None
         self._policy: tuple[tuple[int, int] | None, Policy | None] = (None, None)
 
     def apply(self, draft: Draft, policy: Policy | None) -> Draft:
@@ -66,6 +70,8 @@ class PrivacyRules:
         applied = apply_policy(policy, payload, self._sealer(policy) if self.keys is not None else None)
         if not applied.redacted and not applied.pointerized:
             return draft
+        if self.told is not None:
+            self.told(draft, applied)
         return replace(draft, document={**draft.document, "payload": applied.payload})
 
     def policy(self) -> Policy | None:

@@ -172,7 +172,12 @@ def open_witness(folder: Path, *, wait_s: float = WAIT_S, disk: Disk | None = No
     try:
         value: Any = jcs.parse(state.read(SETTINGS))
         vkey, key = Verifier.from_text(value["vkey"]), value["key"]
-        if value["version"] != 1 or value["name"] != vkey.name or not isinstance(key, str):
+        if (
+            value["version"] != 1
+            or value["version"] is True
+            or value["name"] != vkey.name
+            or not isinstance(key, str)
+        ):
             raise InvalidKey("name and key do not belong together")
     except NotFound as error:
         raise NotFound(

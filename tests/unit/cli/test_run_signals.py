@@ -247,5 +247,5 @@ def test_read_for_a_group_goes_on_when_it_is_run_again(log: Ropewalk) -> None:
         message = json.dumps({"type": "tick", "payload": {"n": n}}).encode()
         assert log("messages", "publish", "--topic", "ticks", "--file", "-", stdin=message).code == 0
     read = ("messages", "read", "--topic", "ticks", "--group", "workers", "--limit", "2")
-    assert log(*read).err == "1 more; to go on: run it again\n"
+    assert log(*read).err.endswith("1 more; to go on: run it again\n")
     assert (len(log(*read).text.splitlines()), log(*read).err) == (1, "")

@@ -115,7 +115,16 @@ def test_a_rule_nobody_can_read_is_refused(rule):
         policy(rule)
 
 
-@pytest.mark.parametrize("raw", [b"[]", b'{"version":2,"rules":[]}', b'{"version":1,"rules":[],"x":1}', b"{"])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"[]",
+        b'{"version":2,"rules":[]}',
+        b'{"version":true,"rules":[]}',
+        b'{"version":1,"rules":[],"x":1}',
+        b"{",
+    ],
+)
 def test_what_is_no_policy_is_refused(raw):
     with pytest.raises(RopewalkError) as caught:
         parse_policy(raw)
