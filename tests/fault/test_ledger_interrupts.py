@@ -7,22 +7,20 @@ import subprocess
 import sys
 import threading
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tests.unit.ledger.making import NOON_NS, chain_of_blocks, observed, opened
-from tests.waiting import until
+from tests.waiting import LIMIT_S, Crew, until
 
 from ropewalk.errors import RopewalkError, Unavailable, Usage
 from ropewalk.ledger import log as log_module
+from ropewalk.ledger import sealing as sealing_module
 from ropewalk.ledger import ticket as ticket_module
 from ropewalk.ledger.log import Limits, Log
 from ropewalk.ledger.rules import judge
 from ropewalk.ledger.ticket import Receipt, Sleeper
 from ropewalk.node.ledger import open_channel, verify_blocks
 from ropewalk.stores.segmentwriter import Files
-
-WAIT_S = 120.0  # far above what anything here takes; nobody is to wait for ever
 
 
 class Interrupted(Files):
@@ -89,21 +87,21 @@ def test_whoever_leads_and_is_interrupted_leaves_the_others_their_receipts(tmp_p
             if self.armed:
                 self.armed = False
                 writing.set()
-                all_came.wait(WAIT_S)
+                all_came.wait(LIMIT_S)
                 raise KeyboardInterrupt
 
     files = Held()
-    with opened(tmp_path, files=files) as ledger, ThreadPoolExecutor(8) as pool:
+    with opened(tmp_path, files=files) as ledger, Crew(8) as pool:
         log = ledger.log
         files.armed = True
         first = pool.submit(log.submit, observed(0).raw)
-        assert writing.wait(WAIT_S)  # those who come from now on are in the next round
+        assert writing.wait(LIMIT_S)  # those who come from now on are in the next round
         others = [pool.submit(log.submit, observed(1 + i).raw) for i in range(6)]
         until(lambda: len(log._arrivals) == 6)
         all_came.set()
         with pytest.raises(KeyboardInterrupt):
-            first.result(WAIT_S)
-        assert {type(each.result(WAIT_S)) for each in others} == {Receipt}
+            first.result(LIMIT_S)
+        assert {type(each.result(LIMIT_S)) for each in others} == {Receipt}
         assert log.submit(observed(0).raw).replayed  # it was on disk when its thread was interrupted
 
 
@@ -124,20 +122,38 @@ def test_an_index_that_is_interrupted_stops_the_channel_and_says_so(tmp_path, mo
         assert ledger.log.submit(observed(0).raw).replayed
 
 
+def test_nothing_is_built_on_a_block_whose_insertion_was_interrupted(tmp_path, monkeypatch):
+    (block,) = chain_of_blocks(1)
+    with opened(tmp_path) as ledger:
+
+        def add(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(ledger.index, "add", add)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.log.insert(block)
+        monkeypatch.undo()
+        with pytest.raises(Unavailable, match="stopped before a block that it wrote was known"):
+            ledger.log.submit(observed(1).raw)
+    assert verify_blocks(tmp_path, "ea.core", deep=True).ok
+    with opened(tmp_path) as ledger:
+        assert ledger.log.head.height == 1
+
+
 def test_nothing_is_built_on_blocks_that_an_interrupted_leader_did_not_make_known(tmp_path, monkeypatch):
-    with opened(tmp_path, limits=Limits(block_envelopes=2)) as ledger, ThreadPoolExecutor(1) as pool:
+    with opened(tmp_path, limits=Limits(block_envelopes=2)) as ledger, Crew(1) as pool:
         log = ledger.log
         monkeypatch.setattr(log_module, "BATCH_MAX", 3)
 
         def publish(*_: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(log, "_publish", publish)
+        monkeypatch.setattr(log._sealing, "_publish", publish)
         with pytest.raises(KeyboardInterrupt):
             log.submit_many(observed(i).raw for i in range(5))  # a block is written, another one has begun
         monkeypatch.undo()
         with pytest.raises(Unavailable, match="stopped before a block"):
-            pool.submit(log.submit, observed(9).raw).result(WAIT_S)
+            pool.submit(log.submit, observed(9).raw).result(LIMIT_S)
     assert verify_blocks(tmp_path, "ea.core", deep=True).ok
     with opened(tmp_path) as ledger:
         assert ledger.log.submit(observed(0).raw).replayed
@@ -155,8 +171,8 @@ def test_forgetting_that_is_interrupted_keeps_nobody_asleep(tmp_path, monkeypatc
         with pytest.raises(KeyboardInterrupt):
             log.submit_many(observed(i).raw for i in range(5))
         monkeypatch.undo()
-        with ThreadPoolExecutor(1) as pool:
-            assert pool.submit(log.submit, observed(0).raw).result(WAIT_S).replayed
+        with Crew(1) as pool:
+            assert pool.submit(log.submit, observed(0).raw).result(LIMIT_S).replayed
 
 
 def test_a_call_that_got_lost_keeps_nobody_asleep(monkeypatch):
@@ -176,14 +192,14 @@ def test_in_a_forked_child_the_channel_is_closed_whoever_was_writing(tmp_path):
         def sync(self, fd):
             if self.armed:
                 inside.set()
-                go.wait(WAIT_S)
+                go.wait(LIMIT_S)
             super().sync(fd)
 
     files = Slow()
-    with opened(tmp_path, files=files) as ledger, ThreadPoolExecutor(1) as pool:
+    with opened(tmp_path, files=files) as ledger, Crew(1) as pool:
         files.armed = True
         writing = pool.submit(ledger.log.submit, observed(0).raw)
-        assert inside.wait(WAIT_S)
+        assert inside.wait(LIMIT_S)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # that this is dangerous is why it is tested
             child = os.fork()
@@ -199,12 +215,12 @@ def test_in_a_forked_child_the_channel_is_closed_whoever_was_writing(tmp_path):
         done = threading.Thread(target=lambda: codes.append(os.waitpid(child, 0)[1]))
         codes: list[int] = []
         done.start()
-        done.join(WAIT_S)
+        done.join(LIMIT_S)
         if not codes:
             os.kill(child, 9)
         done.join()
         go.set()
-        assert writing.result(WAIT_S).height == 0
+        assert writing.result(LIMIT_S).height == 0
         assert codes == [0]
         assert ledger.log.submit(observed(2).raw).height == 1
 
@@ -224,12 +240,14 @@ def test_closed_while_others_submit_every_receipt_is_true_and_nobody_waits(tmp_p
             busy.release()
         raise AssertionError("nobody closed it")
 
-    with ThreadPoolExecutor(6) as pool:
+    with Crew(6) as pool:
         running = [pool.submit(submit, 100_000 * number) for number in range(6)]
-        for _ in range(12):
-            assert busy.acquire(timeout=WAIT_S)
-        ledger.close()
-        assert {type(each.result(WAIT_S)) for each in running} == {Unavailable}
+        try:
+            for _ in range(12):
+                assert busy.acquire(timeout=LIMIT_S)
+        finally:
+            ledger.close()
+        assert {type(each.result(LIMIT_S)) for each in running} == {Unavailable}
     assert verify_blocks(tmp_path, "ea.core").ok
     with open_channel(tmp_path, "ea.core") as channel:
         hashes = [block.hash for block in channel.blocks()]
@@ -244,7 +262,7 @@ def test_a_judge_that_fails_at_one_envelope_fails_that_one_alone(tmp_path, monke
             raise ValueError("a mistake")
         return judge(envelope, *arguments)
 
-    monkeypatch.setattr(log_module, "judge", failing)
+    monkeypatch.setattr(sealing_module, "judge", failing)
     with opened(tmp_path) as ledger:
         outcomes = ledger.log.submit_many(observed(i).raw for i in range(10))
         assert [type(each) for each in outcomes] == [Receipt] * 5 + [Unavailable] + [Receipt] * 4
@@ -312,7 +330,7 @@ def test_a_thread_that_outlives_the_main_one_still_submits(tmp_path):
         [sys.executable, "-c", ENDING, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=WAIT_S,
+        timeout=LIMIT_S,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         check=False,
     )

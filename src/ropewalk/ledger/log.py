@@ -19,41 +19,23 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from ropewalk.errors import Conflict, InvalidEnvelope, RopewalkError, Unavailable, Unverified, Usage
+from ropewalk.errors import Conflict, InvalidEnvelope, RopewalkError, Usage
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Status
-from ropewalk.ledger.block import (
-    Block,
-    check_contents,
-    check_link,
-    check_signature,
-    find_fork,
-    parse_record,
-    seal,
-)
-from ropewalk.ledger.envelope import Envelope, parse_stored, parse_wire
+from ropewalk.ledger.block import Block, check_contents, check_signature
+from ropewalk.ledger.envelope import Envelope, parse_wire
 from ropewalk.ledger.history import OpenHistory
-from ropewalk.ledger.marks import marks_of
 from ropewalk.ledger.policy import Policy
 from ropewalk.ledger.ports import Blocks, Head, Index, Limits
-from ropewalk.ledger.rules import (
-    SUPPORTED_MINORS,
-    Context,
-    Finding,
-    Position,
-    Spread,
-    check_signatures,
-    judge,
-    one_hand,
-)
-from ropewalk.ledger.ticket import Forming, Receipt, Sleeper, Ticket
+from ropewalk.ledger.rules import SUPPORTED_MINORS, Context, Spread, check_signatures, one_hand
+from ropewalk.ledger.sealing import Sealing
+from ropewalk.ledger.ticket import Receipt, Sleeper, Ticket
 
 __all__ = ["Blocks", "Head", "Index", "Limits", "Log", "Receipt", "Ticket", "check_time", "check_wire"]
 
 BATCH_MAX: Final = 256  # envelopes of a long list that are held in parsed form before the first is placed
-STOPPED: Final = "stopped before a block that it wrote was known here"
 DOORS: Final = 2  # how many are let go at a time; more would only wait for one another
 
 
@@ -76,23 +58,38 @@ class Log:
         evidence: Callable[[Envelope], tuple[Status, str]] | None = None,
         spread: Spread = one_hand,
     ) -> None:
-        self.channel, self.head, self.policy = channel, head, policy
+        self.channel, self.policy = channel, policy
         self.limits = limits or Limits()
-        self._key, self._blocks, self._index, self._now_ns = key, blocks, index, now_ns
-        self._keep_evidence = keep_evidence
-        self._spread = spread
+        self._key, self._now_ns, self._spread = key, now_ns, spread
         self._arrivals: deque[tuple[bytes, Ticket]] = deque()
         self._company = threading.Condition()  # told of arrivals, where somebody may linger for them
         self._leading = threading.Lock()  # over all that follows; nobody waits for it, but to end
         self._leader: int | None = None  # whose thread that is
-        self._forming: list[Forming] = []
-        self._sealing: list[Forming] = []
-        self.history = OpenHistory(index)
         self._leaving: deque[Ticket] = deque()  # settled; their threads still sleep
-        self._unknown = False  # whether blocks may have been written that the index and the head do not have
-        self._ended: str | None = None  # why nothing more is taken
+        self._sealing = Sealing(
+            channel,
+            key,
+            blocks,
+            index,
+            head,
+            now_ns=now_ns,
+            policy=policy,
+            limits=self.limits,
+            leaving=self._leaving,
+            keep_evidence=keep_evidence,
+        )
         self._minors = supported_minors if callable(supported_minors) else lambda: supported_minors
         self._context = Context(self.history, policy, self._minors(), evidence=evidence)
+
+    @property
+    def head(self) -> Head:
+        """Where the channel ends: all that has a receipt stands before."""
+        return self._sealing.head
+
+    @property
+    def history(self) -> OpenHistory:
+        """What stands in the channel, and what is on its way into it."""
+        return self._sealing.history
 
     # --- the way in -------------------------------------------------------------------------------------------------
 
@@ -124,7 +121,7 @@ class Log:
             raise
 
     def _take(self, arrivals: Sequence[tuple[bytes, Ticket]]) -> None:
-        self._check_open()
+        self._sealing.check_open()
         self._arrivals.extend(arrivals)
         if self.limits.linger_s:
             with self._company:
@@ -137,57 +134,18 @@ class Log:
         if not self._leading.acquire(blocking=False):
             raise Conflict(f"channel {self.channel} is being appended to")
         try:
-            self._check_open()
-            if self._forming or any(not (ticket.gone or ticket.settled) for ticket in self._waiting()):
+            self._sealing.check_open()
+            if self._sealing.forming or any(not (each.gone or each.settled) for each in self._waiting()):
                 raise Conflict(f"channel {self.channel} is being appended to")
-            self._insert(block)
+            policy_hash = self.policy.hash if self.policy is not None else None
+            self._sealing.insert(block, replace(self._context, policy_hash=policy_hash, sealed=True))
         finally:
             self._leading.release()
             self._call_leader()
 
-    def _insert(self, block: Block) -> None:
-        record = block.record
-        if record.header.channel != self.channel:
-            raise Conflict(f"block of channel {record.header.channel}, not {self.channel}")
-        if record.height < self.head.height:
-            ours = parse_record(self._index.lines_of(record.height, None)[0])
-            fork = find_fork(ours, record)
-            if fork is None:
-                return
-            if self._keep_evidence is not None:
-                self._keep_evidence(f"fork-{record.height}-{record.hash.hex()[:16]}.json", fork.to_bytes())
-            raise fork.error()
-        below = (
-            parse_record(self._index.lines_of(self.head.height - 1, None)[0]) if self.head.height else None
-        )
-        check_link(below.header if below else None, record.header)
-        envelopes = self._judge_sealed(block)
-        place = self._blocks.append(block.height, block.lines())
-        self._blocks.sync()
-        self._take_in(envelopes, block, place)
-
-    def _judge_sealed(self, block: Block) -> list[Envelope]:
-        """The envelopes of a block sealed elsewhere, each judged as if it came to the door."""
-        policy_hash = self.policy.hash if self.policy is not None else None
-        if block.header.policy_hash != policy_hash:
-            raise Unverified(
-                f"block {block.height}: made under another policy than this channel's", height=block.height
-            )
-        context = replace(self._context, policy_hash=policy_hash, sealed=True)
-        envelopes = []
-        try:
-            for index, raw in enumerate(block.envelopes):
-                envelope = parse_stored(raw)
-                judge(envelope, context).require()
-                self.history.add(envelope, Position(block.height, index), Ticket())
-                envelopes.append(envelope)
-        finally:
-            self.history.clear()
-        return envelopes
-
     def end(self) -> None:
         """Take nothing more: what it writes to is about to be closed. A round under way is finished before."""
-        self._ended = "was closed"
+        self._sealing.ended = "was closed"
         if self._leader != threading.get_ident():  # else closed from within a round, as a signal handler may
             with self._leading:
                 pass
@@ -196,7 +154,7 @@ class Log:
 
     def forsake(self) -> None:
         """End it in a forked child: whoever led or slept here is a thread of the parent's, and never comes."""
-        self._ended = "was closed"
+        self._sealing.ended = "was closed"
         self._leading, self._leader = threading.Lock(), None
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -205,7 +163,7 @@ class Log:
         """Judge envelopes that came together; each is placed, or its ticket is settled at once."""
         read: list[tuple[Envelope, Ticket]] = []
         try:
-            self._check_open()
+            self._sealing.check_open()
             context = self._look_at_the_gate()
             now_ns = self._now_ns()
             for raw, ticket in arrivals:
@@ -220,23 +178,17 @@ class Log:
             signatures = self._spread(check_signatures, [envelope for envelope, _ in read])
             for (envelope, ticket), signature in zip(read, signatures, strict=True):
                 try:
-                    self._place(envelope, signature, context, ticket)
+                    self._sealing.place(envelope, signature, context, ticket)
                 except RopewalkError as error:
                     ticket.settle(error)
         except RopewalkError as error:
             self._refuse(arrivals, error)
 
     def _refuse(self, arrivals: Sequence[tuple[bytes, Ticket]], error: BaseException) -> None:
-        refusal = self._refusal(error)
+        refusal = self._sealing.refusal(error)
         for _, ticket in arrivals:
             if not ticket.settled and not ticket.placed:
                 ticket.settle(refusal)
-
-    def _refusal(self, error: BaseException) -> RopewalkError:
-        """What those hear who wait, whatever went wrong."""
-        return (
-            error if isinstance(error, RopewalkError) else Unavailable(f"channel {self.channel}: {error!r}")
-        )
 
     def _look_at_the_gate(self) -> Context:
         """What to judge against now: versions come and go while a channel stays open."""
@@ -244,45 +196,6 @@ class Log:
         if minors != self._context.supported_minors:
             self._context = replace(self._context, supported_minors=minors)
         return self._context
-
-    def _place(self, envelope: Envelope, signature: Finding, context: Context, ticket: Ticket) -> None:
-        """Put an envelope into the forming block, if it is new and keeps the rules."""
-        twin = self.history.on_its_way(envelope.id)
-        if twin is not None and not twin.settled:
-            twin.twins.append(ticket)
-            ticket.placed = True
-            return
-        stands = self.history.stands(envelope)
-        if stands is not None:
-            ticket.settle(Receipt(envelope.id, *stands, self._index.block_hash(stands[0]), replayed=True))
-            return
-        try:
-            judge(envelope, context, signature).require()
-        except RopewalkError:
-            raise
-        except Exception as error:
-            # A mistake of ours, or of who judges evidence, costs this envelope alone.
-            raise self._refusal(error) from error
-        forming = self._forming[-1] if self._forming else None
-        begun = forming is not None and self._fits(forming, envelope)
-        if forming is None or not begun:
-            forming = Forming(forming.height + 1 if forming is not None else self.head.height)
-        # In this order a thread that is interrupted leaves no empty block, and no ticket that nobody settles.
-        self.history.add(envelope, Position(forming.height, len(forming.envelopes)), ticket)
-        forming.add(envelope, ticket)
-        if not begun:
-            self._forming.append(forming)
-        ticket.placed = True
-
-    def _check_open(self) -> None:
-        if self._ended is not None:
-            raise Unavailable(f"channel {self.channel} {self._ended}", advice="Open the channel again.")
-
-    def _fits(self, forming: Forming, envelope: Envelope) -> bool:
-        return (
-            len(forming.envelopes) < self.limits.block_envelopes
-            and forming.size + len(envelope.raw) <= self.limits.block_bytes
-        )
 
     def _serve(self, ticket: Ticket, sleeper: Sleeper) -> None:
         """Lead or sleep until the ticket is settled."""
@@ -324,8 +237,7 @@ class Log:
 
     def _waiting(self) -> Iterator[Ticket]:
         """All who are on their way, the first first. Others may come and go meanwhile."""
-        for forming in self._forming:
-            yield from forming.waiting()
+        yield from self._sealing.waiting()
         with contextlib.suppress(IndexError):
             for number in itertools.count():
                 yield self._arrivals[number][1]
@@ -335,50 +247,22 @@ class Log:
         more = False
         try:
             self._leader = threading.get_ident()
-            if self._unknown:  # whoever led before was interrupted: nothing may be built on what is not known
-                self._ended = STOPPED
-                self._clear_away(Unavailable(f"channel {self.channel} {STOPPED}"))
-                self._unknown = False
+            self._sealing.mend()
             if self.limits.linger_s:
                 with self._company:
                     self._company.wait_for(self._fill, self.limits.linger_s)
             more = self._fill() and bool(self._arrivals)
         finally:  # where judging broke off, what was placed before is written all the same
-            # With more to come, the last block is not full yet and can wait for it.
-            full = len(self._forming) - more
-            self._sealing, self._forming = self._forming[:full], self._forming[full:]
             try:
-                self._write_sealing()
+                self._sealing.write(more=more)
             finally:
+                for _ in range(DOORS):
+                    self._let_go()
                 self._leader = None
-
-    def _write_sealing(self) -> None:
-        """Write what is to be sealed and give out the receipts, or tell everybody why there is none."""
-        written: list[tuple[Forming, Block, Any]] = []
-        error: RopewalkError | None = None
-        self._unknown = True
-        try:
-            error = self._write(written)
-        except BaseException as caught:
-            error = self._refusal(caught)
-            if error is not caught:
-                written = self._synced(written)
-                raise
-            written = []
-        finally:
-            self._publish(written, error)
-
-    def _synced(self, written: list[tuple[Forming, Block, Any]]) -> list[tuple[Forming, Block, Any]]:
-        """What was appended before an interruption, made durable: the next block must stand on it. Else nothing."""
-        try:
-            self._blocks.sync()
-        except BaseException:
-            return []
-        return written
 
     def _fill(self) -> bool:
         """Judge what has arrived, a part at a time; whether it filled a block and began another."""
-        while self._arrivals and len(self._forming) < 2:
+        while self._arrivals and self._sealing.forming < 2:
             batch: list[tuple[bytes, Ticket]] = []
             try:
                 for _ in range(min(BATCH_MAX, len(self._arrivals))):
@@ -388,84 +272,7 @@ class Log:
             except BaseException as error:
                 self._refuse(batch, error)
                 raise
-        return len(self._forming) > 1
-
-    def _write(self, written: list[tuple[Forming, Block, Any]]) -> RopewalkError | None:
-        """Seal, append and sync; what could be appended before an error is still made durable."""
-        if self._sealing:
-            self._check_open()
-        below, earliest = self.head.block_hash, self.head.timestamp_ns
-        error: RopewalkError | None = None
-        for forming in self._sealing:
-            block = seal(
-                self._key,
-                channel=self.channel,
-                height=forming.height,
-                prev_block_hash=below,
-                envelopes=[envelope.raw for envelope in forming.envelopes],
-                timestamp_ns=max(self._now_ns(), earliest),
-                policy_hash=self.policy.hash if self.policy is not None else None,
-                leaves=[envelope.id for envelope in forming.envelopes],
-            )
-            try:
-                place = self._blocks.append(block.height, block.lines())
-            except RopewalkError as caught:
-                error = caught
-                break
-            written.append((forming, block, place))
-            below, earliest = block.hash, block.header.timestamp_ns
-        if written:
-            self._blocks.sync()
-        return error
-
-    def _publish(self, written: list[tuple[Forming, Block, Any]], error: RopewalkError | None) -> None:
-        """Index, move the head, settle tickets; nobody is left waiting."""
-        try:
-            try:
-                for forming, block, place in written:
-                    self._take_in(forming.envelopes, block, place)
-                self._unknown = False
-            except BaseException:  # it stands on disk, and whoever opens the channel again finds it
-                self._ended = STOPPED
-                raise
-            for forming, block, _ in written:
-                for index, ticket in enumerate(forming.tickets):
-                    receipt = Receipt(forming.envelopes[index].id, block.height, index, block.hash)
-                    ticket.settle(receipt, self._leaving)
-        except BaseException as caught:
-            error = self._refusal(caught)
-            raise
-        finally:
-            self._clear_away(error)
-
-    def _clear_away(self, error: RopewalkError | None) -> None:
-        """Forget what was on its way; if there was an error, all that has no receipt by now falls."""
-        if error is not None:
-            # What was placed meanwhile was judged as if the blocks below it stood: it falls with them.
-            fallen = [ticket for forming in self._sealing + self._forming for ticket in forming.waiting()]
-            self._sealing = self._forming = []
-            self.history.clear()
-            for ticket in fallen:
-                if not ticket.settled:
-                    ticket.settle(error, self._leaving)
-        else:
-            if self._forming:
-                for forming in self._sealing:
-                    self.history.drop(forming.envelopes)
-            else:
-                self.history.clear()
-            self._sealing = []
-        for _ in range(DOORS):
-            self._let_go()
-
-    def _take_in(self, envelopes: Sequence[Envelope], block: Block, place: Any) -> None:
-        self._index.add(place, [len(line) for line in block.lines()], marks_of(block.header, envelopes))
-        self.head = Head(
-            block.height + 1,
-            block.hash,
-            block.header.timestamp_ns,
-            self.head.envelopes + len(block.envelopes),
-        )
+        return self._sealing.forming > 1
 
 
 def check_time(envelope: Envelope, now_ns: int, limits: Limits) -> None:
