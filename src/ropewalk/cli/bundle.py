@@ -122,13 +122,14 @@ def export(
 def inspect(file: str) -> None:
     """Print what a bundle says about itself. Nothing is verified."""
     from ropewalk.kernel import jcs
+    from ropewalk.ledger.steps import describe_moment
     from ropewalk.node.bundle import inspect_bundle
 
     manifest, signature = inspect_bundle(Path(file))
     lines = [
         f"channel       {printable(manifest.channel)}",
         f"heights       {manifest.start_height}–{manifest.end_height}",
-        f"created_at    {printable(manifest.created_at)}",
+        f"created_at    {describe_moment(manifest.created_at) or printable(manifest.created_at)}",
         f"signer        {manifest.signer.did()}",
         f"policy_hash   {manifest.policy_hash or '–'}",
         f"range_root    {manifest.range_root}",
@@ -161,8 +162,8 @@ def inspect(file: str) -> None:
     "--witness",
     "witnesses",
     multiple=True,
-    metavar="VKEYS",
-    help="A file with keys, one a line, whose signature on an anchor counts; may be repeated.",
+    metavar="VKEY|F",
+    help="A key whose signature on an anchor counts, or a file with such keys, one a line; may be repeated.",
 )
 @click.option(
     "--threshold",
@@ -198,14 +199,15 @@ def verify(
     """
     from dataclasses import replace
 
+    from ropewalk.cli.notekeys import note_keys
     from ropewalk.ledger.policy import parse_policy
     from ropewalk.ledger.report import render_report
-    from ropewalk.ledger.trust import parse_trust, parse_witnesses
+    from ropewalk.ledger.trust import parse_trust
     from ropewalk.node.bundle import verify_bundle
     from ropewalk.stores.bundles import Limits
 
     believed = parse_input(trust, parse_trust)
-    named = [key for name in witnesses for key in parse_input(name, parse_witnesses)]
+    named = [key for name in witnesses for key in note_keys(name)]
     believed = replace(believed, witnesses=(*believed.witnesses, *named))
     limits = Limits() if max_bytes is None else Limits(bytes_max=max_bytes)
     rules = parse_input(policy, parse_policy) if policy is not None else None
@@ -277,6 +279,9 @@ def compare(file: str, other: str | None, channel: str | None, output: str | Non
 
 def verify_bundle_file(asked: Asked) -> dict[str, Any]:
     """What `ropewalk verify` says of a bundle. Without a trust file, whose keys these are stays unchecked."""
+    from dataclasses import replace
+
+    from ropewalk.cli.notekeys import note_keys
     from ropewalk.errors import RopewalkError
     from ropewalk.kernel.keys import PublicKey
     from ropewalk.kernel.report import Report, Step
@@ -285,15 +290,20 @@ def verify_bundle_file(asked: Asked) -> dict[str, Any]:
 
     path, deep = asked.path, asked.deep
     assert path is not None
+    named = tuple(key for name in asked.witnesses for key in note_keys(name))
     if asked.trust is not None:
-        report = verify_bundle(path, parse_input(asked.trust, parse_trust), deep=deep).report
+        believed = parse_input(asked.trust, parse_trust)
+        believed = replace(believed, witnesses=(*believed.witnesses, *named))
+        report = verify_bundle(path, believed, deep=deep, threshold=asked.threshold).report
     else:
         try:
             own: tuple[PublicKey, ...] = (inspect_bundle(path)[0].signer,)
         except RopewalkError:
             own = ()  # verifying says better what is wrong
-        found = verify_bundle(path, Trust(own, own), deep=deep).report
-        unsure = {"bundle_signature", "block_signatures", "anchors"}
+        believed = replace(Trust(own, own), witnesses=named)
+        found = verify_bundle(path, believed, deep=deep, threshold=asked.threshold).report
+        # Witnesses that were named are believed whoever the signer is.
+        unsure = {"bundle_signature", "block_signatures", *(() if named else ("anchors",))}
         report = Report(
             tuple(
                 Step(step.name, "not_checked", "holds under its own key; no trust file says whose that is")

@@ -316,8 +316,8 @@ def _certificate(raw: bytes) -> str:
     "--witness",
     "witnesses",
     multiple=True,
-    metavar="VKEYS",
-    help="A file with keys, one a line, whose signature on a head counts; may be repeated.",
+    metavar="VKEY|F",
+    help="A key whose signature on a head counts, or a file with such keys, one a line; may be repeated.",
 )
 def trust(channel: str, output: str, roots: tuple[str, ...], witnesses: tuple[str, ...]) -> None:
     """Write the trust file of a channel: what a verifier must believe, and why it matters.
@@ -329,14 +329,14 @@ def trust(channel: str, output: str, roots: tuple[str, ...], witnesses: tuple[st
     """
     from dataclasses import replace
 
-    from ropewalk.ledger.trust import parse_witnesses
+    from ropewalk.cli.notekeys import note_keys
     from ropewalk.node.evidence import channel_trust
 
     known = channel_trust(here().home, channel)
     made = replace(
         known,
         roots=(*known.roots, *(parse_input(root, _certificate) for root in roots)),
-        witnesses=tuple(key for name in witnesses for key in parse_input(name, parse_witnesses)),
+        witnesses=tuple(key for name in witnesses for key in note_keys(name)),
     )
     write_output(output, made.to_bytes() + (b"\n" if output == "-" else b""))
     if output != "-" and session().json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,6 +19,13 @@ from ropewalk.kernel.plaintext import printable
 __all__ = ["KINDS", "Asked", "verify"]
 
 VERIFICATION_FAILED = 5
+# Steps that say whose word it is. Without them a thing is whole, and anybody may have made it.
+WHOSE = frozenset(
+    (
+        *("log_signature", "first_signature", "second_signature", "signed_head", "signature"),
+        *("bundle_signature", "block_signatures", "block_signer", "signer"),
+    )
+)
 
 COSE_SIGN1 = b"\xd2"  # CBOR's tag 18, with which every receipt begins
 # A checkpoint has its log in the first line and its size in the second; any note has a dash after its last empty line.
@@ -45,8 +53,14 @@ class Asked:
     @property
     def about_heads(self) -> bool:
         """Whether something was asked that only a checkpoint answers."""
-        said = (self.vkeys, self.origin, self.witnesses, self.threshold, self.old, self.tiles, self.channel)
-        return any(each not in (None, ()) for each in said)
+        return any(
+            each not in (None, ()) for each in (self.vkeys, self.origin, self.old, self.tiles, self.channel)
+        )
+
+    @property
+    def about_witnesses(self) -> bool:
+        """Whether something was asked that a checkpoint answers, or a bundle with anchors."""
+        return self.threshold is not None or bool(self.witnesses)
 
 
 # kind → (module, function). The function takes what was asked and returns the report as JSON.
@@ -65,6 +79,7 @@ KINDS: dict[str, tuple[str, str]] = {
     epilog="Examples:\n  ropewalk verify\n  ropewalk verify my.git --ns governance --deep\n"
     "  ropewalk verify proof.json --trust trust.json\n"
     "  ropewalk verify receipt.cose --envelope envelope.json --trust trust.json\n"
+    "  ropewalk verify audit.tar.zst --trust trust.json --witness witness.vkey --threshold 1\n"
     "  ropewalk verify public/ --deep --vkey log.example.org/audit+1a2b3c4d+AQID…\n"
     "  ropewalk verify seen.note --trust trust.json --threshold 2 --old last-year.note --tiles public/\n",
 )
@@ -75,7 +90,11 @@ KINDS: dict[str, tuple[str, str]] = {
 @click.option("--steps", is_flag=True, help="A line for every step, also of logs in which all is well.")
 @click.option("--envelope", metavar="F", help="With a receipt: the envelope it was given for.")
 @click.option(
-    "--vkey", "vkeys", multiple=True, metavar="KEY", help="With a checkpoint: its log's verifier key, itself."
+    "--vkey",
+    "vkeys",
+    multiple=True,
+    metavar="VKEY|F",
+    help="With a checkpoint: its log's verifier key, or a file with it.",
 )
 @click.option(
     "--origin", metavar="TEXT", help="With a checkpoint: its log's origin, if not the name of the key."
@@ -84,14 +103,14 @@ KINDS: dict[str, tuple[str, str]] = {
     "--witness",
     "witnesses",
     multiple=True,
-    metavar="VKEYS",
-    help="With a checkpoint: a file with keys of witnesses, one a line; may be repeated.",
+    metavar="VKEY|F",
+    help="With a checkpoint or a bundle: a witness's key, or a file with keys, one a line; may be repeated.",
 )
 @click.option(
     "--threshold",
     type=click.IntRange(0),
     metavar="N",
-    help="With a checkpoint: fail unless so many of the witnesses named have signed.",
+    help="With a checkpoint or a bundle: fail unless so many of the witnesses named have signed.",
 )
 @click.option("--old", metavar="F", help="With a checkpoint: an older one, which it must extend.")
 @click.option(
@@ -106,7 +125,8 @@ def verify(path: str | None, steps: bool, **options: Any) -> None:
     A checkpoint is a signed head as C2SP writes it, or the folder it is published in, with its tiles.
 
     Nothing is fetched and nothing is written. Every step is named as passed, failed or not checked; of several logs,
-    those in which all is well have one line each.
+    those in which all is well have one line each. The last line is the verdict: ok, FAILED (exit 5), or PARTLY CHECKED,
+    where all holds together but nobody was named whose signature counts; what was not checked is named in it.
     """
     target = Path(path) if path is not None else session().repo
     kind = "repository" if target is None else kind_of(target)
@@ -116,7 +136,13 @@ def verify(path: str | None, steps: bool, **options: Any) -> None:
     if asked.envelope is not None and kind != "receipt":
         raise click.UsageError(f"--envelope goes with a receipt; {target or 'the repository'} is none")
     if asked.about_heads and kind not in ("checkpoint", "proof"):
-        raise click.UsageError(f"{target or 'the repository'} is no checkpoint: drop what goes with one")
+        raise click.UsageError(
+            f"{target or 'the repository'} is no checkpoint: --vkey, --origin, --old, --tiles and --channel go with one"
+        )
+    if asked.about_witnesses and kind not in ("checkpoint", "proof", "bundle"):
+        raise click.UsageError(
+            f"--witness and --threshold go with a checkpoint or a bundle; {target or 'the repository'} is none"
+        )
     module, name = KINDS[kind]
     check: Callable[[Asked], dict[str, Any]] = getattr(import_module(module), name)
     report = check(asked)
@@ -162,7 +188,7 @@ def summed_up(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
         left = [step["name"].rpartition(":")[2] for step in of_log if step["status"] == "not_checked"]
         said = f"{of_log[0]['detail']}; {len(of_log) - len(left)} of {len(of_log)} steps passed"
         detail = said + (f", not checked: {', '.join(left)}" if left else "")
-        shown.append({"name": log, "status": "passed", "detail": detail, "unchecked": len(left)})
+        shown.append({"name": log, "status": "passed", "detail": detail, "unchecked": left})
     return shown
 
 
@@ -171,7 +197,17 @@ def plain(report: dict[str, Any]) -> str:
     lines = [
         f"{MARKS[step['status']]} {step['name']:<28} {printable(step['detail'])}" for step in report["steps"]
     ]
-    unchecked = sum(step.get("unchecked", step["status"] == "not_checked") for step in report["steps"])
-    verdict = "ok" if report["ok"] else "FAILED"
-    left = f"{unchecked} steps not checked" if unchecked else "nothing unchecked"
-    return "\n".join([*lines, f"{verdict}  {report['entries']} entries, {left}"])
+    return "\n".join([*lines, _verdict(report)])
+
+
+def _verdict(report: dict[str, Any]) -> str:
+    """The last line, which may be all that is read: what was not checked stands in it by name."""
+    left: Counter[str] = Counter()
+    for step in report["steps"]:
+        own = [step["name"].rpartition(":")[2]] if step["status"] == "not_checked" else []
+        left.update(step.get("unchecked", own))
+    names = ", ".join(f"{name} ({count} logs)" if count > 1 else name for name, count in left.items())
+    word = "FAILED" if not report["ok"] else "PARTLY CHECKED" if WHOSE & left.keys() else "ok"
+    return f"{word}  {report['entries']} entries, " + (
+        f"not checked: {names}" if left else "nothing unchecked"
+    )

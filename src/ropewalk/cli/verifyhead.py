@@ -49,7 +49,7 @@ def verify_head_file(asked: Asked) -> dict[str, Any]:
 
 def head_trust(asked: Asked) -> HeadTrust:
     """Whom the options say to believe. A key of the log that is named outright stands for those of the trust file."""
-    from ropewalk.kernel.notekey import Verifier
+    from ropewalk.cli.notekeys import note_keys
     from ropewalk.ledger.headcheck import HeadTrust
     from ropewalk.ledger.trust import parse_trust, parse_witnesses
 
@@ -59,10 +59,10 @@ def head_trust(asked: Asked) -> HeadTrust:
         return HeadTrust.of_keys(parse_witnesses(raw))
 
     trust = parse_input(asked.trust, parse) if asked.trust is not None else HeadTrust()
-    named = tuple(key for name in asked.witnesses for key in parse_input(name, parse_witnesses))
+    named = tuple(key for name in asked.witnesses for key in note_keys(name))
     trust = replace(
         trust, witnesses=(*trust.witnesses, *named), threshold=asked.threshold, origin=asked.origin
     )
     if asked.vkeys:
-        trust = replace(trust, keys=tuple(Verifier.from_text(text) for text in asked.vkeys), signers=())
+        trust = replace(trust, keys=tuple(key for name in asked.vkeys for key in note_keys(name)), signers=())
     return trust

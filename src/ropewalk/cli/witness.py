@@ -71,10 +71,10 @@ def init(folder: str, name: str, key: str) -> None:
 @click.option("--origin", metavar="TEXT", help="The log's origin, where that is not the name of its key.")
 def add(folder: str, vkey: str, origin: str | None) -> None:
     """Watch a log, by its verifier key as `ledger tiles` prints it. A second key of one log counts beside the first."""
-    from ropewalk.kernel.notekey import Verifier
+    from ropewalk.cli.notekeys import note_key
     from ropewalk.node.witness import open_witness
 
-    log = open_witness(Path(folder)).add(Verifier.from_text(vkey), origin)
+    log = open_witness(Path(folder)).add(note_key(vkey), origin)
     seen = f"seen at {log.head.size}" if log.note is not None else "nothing seen yet"
     emit(_log_json(log), f"ok  {printable(log.origin)}  {len(log.keys)} keys, {seen}")
 

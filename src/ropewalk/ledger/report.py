@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from html import escape
 
 from ropewalk.kernel import merkle
@@ -16,6 +15,7 @@ from ropewalk.ledger.bundleanchors import AnchorFinding
 from ropewalk.ledger.bundlecheck import Exhibit
 from ropewalk.ledger.bundlemanifest import Manifest
 from ropewalk.ledger.headsigners import HeadSigner
+from ropewalk.ledger.steps import describe_moment
 from ropewalk.ledger.trust import Trust
 
 __all__ = ["Rise", "climb", "draw_path", "render_report"]
@@ -212,7 +212,7 @@ def _contents(manifest: Manifest, report: Report) -> str:
         ("Channel", manifest.channel),
         ("Heights", f"{manifest.start_height} to {manifest.end_height}"),
         ("Envelopes", str(report.counts.get("envelopes", 0))),
-        ("Made", f"{manifest.created_at}{_time(manifest.created_at)}"),
+        ("Made", f"{manifest.created_at}{_bracketed(manifest.created_at)}"),
         ("Signed by", manifest.signer.did()),
         ("Policy", manifest.policy_hash or "none"),
         ("Range root", manifest.range_root),
@@ -244,7 +244,7 @@ def _anchors(anchors: Sequence[AnchorFinding]) -> str:
 
 
 def _signer(signer: HeadSigner) -> str:
-    when = "" if signer.time_s is None else _time(str(signer.time_s * 10**9))
+    when = "" if signer.time_s is None else _bracketed(str(signer.time_s * 10**9))
     return f"{signer.name} {signer.key_id} ({_KINDS[signer.kind]}){when}"
 
 
@@ -258,9 +258,6 @@ def _figure(exhibit: Exhibit) -> str:
     return f"<figure><figcaption>{_safe(caption)}</figcaption>{draw_path(exhibit)}</figure>"
 
 
-def _time(text: str) -> str:
-    """The same as a date, where the text is nanoseconds as in a block header."""
-    if not text.isascii() or not text.isdecimal() or len(text) > 19:
-        return ""
-    moment = datetime.fromtimestamp(int(text) // 10**9, UTC)
-    return f" ({moment.strftime('%Y-%m-%d %H:%M:%S')} UTC)"
+def _bracketed(text: str) -> str:
+    moment = describe_moment(text)
+    return f" ({moment})" if moment is not None else ""

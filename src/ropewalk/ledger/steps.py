@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel.report import Step
 from ropewalk.ledger.block import BlockRecord, check_signature
 from ropewalk.ledger.trust import Trust
 
-__all__ = ["compared", "short", "signer_step"]
+__all__ = ["compared", "describe_moment", "short", "signer_step"]
 
 
 def short(digest: bytes) -> str:
@@ -19,6 +20,17 @@ def short(digest: bytes) -> str:
     '0000000000000000…'
     """
     return f"{digest.hex()[:16]}…"
+
+
+def describe_moment(text: str) -> str | None:
+    """A time as a person reads it, where the text is nanoseconds as in a block header; else None.
+
+    >>> describe_moment("1794839847447472664"), describe_moment("yesterday")
+    ('2026-11-16 14:37:27 UTC', None)
+    """
+    if not text.isascii() or not text.isdecimal() or len(text) > 19:
+        return None
+    return datetime.fromtimestamp(int(text) // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def compared(name: str, what: str, act: Callable[[], None]) -> Step:

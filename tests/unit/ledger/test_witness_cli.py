@@ -60,7 +60,54 @@ def test_a_published_folder_is_verified_by_its_key(ropewalk, channel):
     }
     assert (done.json["steps"][0]["origin"], done.json["steps"][0]["size"]) == ("log.example/audit", 4)
     assert done.json["entries"] == 4
-    assert "nothing unchecked" not in ropewalk("verify", "public", "--vkey", channel).out
+    said = ropewalk("verify", "public", "--vkey", channel).out.splitlines()[-1]
+    assert said == "ok  1 entries, not checked: witnesses, consistency"
+
+
+def test_without_a_key_the_verdict_is_not_ok_and_names_what_was_not_checked(ropewalk, channel):
+    done = ropewalk("verify", "public")
+    said = done.out.splitlines()[-1]
+    assert (done.code, said) == (
+        0,
+        "PARTLY CHECKED  1 entries, not checked: log_signature, witnesses, consistency",
+    )
+
+
+def test_a_key_is_given_itself_or_in_a_file(ropewalk, watch, channel):
+    key = Path("witness.vkey").read_text().strip()
+    Path("log.vkey").write_text(f"{channel}\n")
+    assert ropewalk("witness", "cosign", watch, "public", "-o", "seen.note").code == 0
+    for vkey, witness in ((channel, key), ("log.vkey", "witness.vkey")):
+        more = ("--vkey", vkey, "--witness", witness, "--threshold", "1", "--json")
+        done = ropewalk("verify", "seen.note", *more)
+        assert (done.code, statuses(done)["witnesses"]) == (0, "passed")
+    made = ropewalk("ledger", "trust", "--channel", "audit", "--witness", key, "-o", "trust.json", "--json")
+    assert made.json["trust"]["witnesses"] == [key]
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "reason"),
+    [("wibble", 3, "no file wibble"), ("w+abc", 8, "is no verifier key"), (STRANGER[:-3], 8, "note key")],
+)
+def test_advice_for_a_bad_key_says_what_a_verifier_key_is(ropewalk, channel, given, code, reason):
+    for option in ("--witness", "--vkey"):
+        done = ropewalk("verify", "public", option, given, "--json")
+        assert (done.code, reason in done.json["detail"]) == (code, True), done
+        assert "NAME+ID+KEY" in done.json["advice"] and "key new" not in done.json["advice"]
+
+
+def test_verify_asks_a_bundle_for_witnesses_as_bundle_verify_does(ropewalk, watch, channel):
+    assert ropewalk("witness", "cosign", watch, "public", "-o", "seen.note").code == 0
+    pack = ("bundle", "export", "--channel", "audit", "--from", "0", "--to", "3", "--anchor", "seen.note")
+    assert ropewalk(*pack, "-o", "audit.tar.zst").code == 0
+    assert ropewalk("ledger", "trust", "--channel", "audit", "-o", "trust.json").code == 0
+    asked = ("verify", "audit.tar.zst", "--trust", "trust.json", "--witness", "witness.vkey", "--threshold")
+    assert statuses(ropewalk(*asked, "1", "--json"))["anchors"] == "passed"
+    done = ropewalk(*asked, "2", "--json")
+    assert (done.code, statuses(done)["anchors"]) == (5, "failed")
+    without = ropewalk("verify", "audit.tar.zst", "--threshold", "1", "--json")
+    assert (without.code, statuses(without)["anchors"]) == (5, "failed")
+    assert ropewalk("verify", "audit.tar.zst", "--old", "seen.note").code == 2
 
 
 def test_a_checkpoint_is_verified_by_a_trust_file_a_list_of_keys_or_nothing(ropewalk, channel):
