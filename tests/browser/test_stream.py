@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from ropewalk.node.repository import Repository
 from tests.browser.chromium import Page, browser, find
 from tests.unit.stream.conftest import log, publish  # noqa: F401 - a fixture
+from tests.waiting import ended
 
 pytestmark = [
     pytest.mark.timeout(400),
@@ -44,15 +46,23 @@ def page(tmp_path: Path) -> Iterator[Page]:
         yield found
 
 
-def served(log: Repository, *options: str) -> tuple[subprocess.Popen[str], str]:  # noqa: F811
-    process = subprocess.Popen(
-        [COMMAND, "--repo", log.store.place.git_dir, "stream", "serve", "--port", "0", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert process.stdout is not None
-    return process, json.loads(process.stdout.readline())["url"]
+@contextmanager
+def served(log: Repository, *options: str) -> Iterator[str]:  # noqa: F811
+    command = [
+        str(COMMAND),
+        "--repo",
+        str(log.store.place.git_dir),
+        "stream",
+        "serve",
+        "--port",
+        "0",
+        *options,
+    ]
+    with ended(
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True), 300
+    ) as process:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())["url"]
 
 
 def said(page: Page, count: int) -> list[dict[str, Any]]:
@@ -65,10 +75,8 @@ def said(page: Page, count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("allowed", [True, False], ids=["listed", "not listed"])
 def test_a_page_is_told_what_happens_if_its_origin_is_listed(page, log, allowed):  # noqa: F811
-    process, url = served(
-        log, *(("--origin", "null") if allowed else ())
-    )  # the origin of a page that is a file
-    try:
+    # The origin of a page that is a file is `null`.
+    with served(log, *(("--origin", "null") if allowed else ())) as url:
         page.ask(f"follow({json.dumps(url)})")
         (first,) = said(page, 1)[:1]
         publish(log, "jobs/pending", {"id": 7})
@@ -78,6 +86,3 @@ def test_a_page_is_told_what_happens_if_its_origin_is_listed(page, log, allowed)
             assert (event["topic"], event["payload"]) == ("jobs/pending", {"id": 7})
         else:
             assert first == {"closed": 1006}
-    finally:
-        process.kill()
-        process.communicate()

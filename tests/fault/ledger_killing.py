@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.unit.ledger.making import NODE, observed
+from tests.waiting import ended
 
 from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_blocks
 
@@ -52,28 +53,22 @@ def kill_many(home: Path, kills: int, seed: int, watch: Callable[[Tally], object
 
 
 def _run_and_kill(home: Path, first: int, chance: random.Random) -> list[tuple[int, int, int]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.fault.ledger_submitter", str(home), str(first), "4"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    said: list[tuple[int, int, int]] = []
-    assert process.stdout.readline() == "ready\n"
-    after, delay_s = chance.randrange(0, 40), chance.random() * 0.01
-    for line in process.stdout:
-        said.append(_parsed(line))
-        if len(said) > after:
-            break
-    # From another thread, so that the blow falls at any moment of its work and not only between two lines.
-    timer = threading.Timer(delay_s, process.kill)
-    timer.start()
-    said += [_parsed(line) for line in process.stdout if line.endswith("\n")]
-    process.wait()
-    timer.join()
-    process.stdout.close()
-    return said
+    command = [sys.executable, "-m", "tests.fault.ledger_submitter", str(home), str(first), "4"]
+    with ended(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)) as process:
+        assert process.stdout is not None
+        said: list[tuple[int, int, int]] = []
+        assert process.stdout.readline() == "ready\n"
+        after, delay_s = chance.randrange(0, 40), chance.random() * 0.01
+        for line in process.stdout:
+            said.append(_parsed(line))
+            if len(said) > after:
+                break
+        # From another thread, so that the blow falls at any moment of its work and not only between two lines.
+        timer = threading.Timer(delay_s, process.kill)
+        timer.start()
+        said += [_parsed(line) for line in process.stdout if line.endswith("\n")]
+        timer.join()
+        return said
 
 
 def _parsed(line: str) -> tuple[int, int, int]:

@@ -15,7 +15,7 @@ from ropewalk.node.ledger import open_log
 def main(home: str, first: int, threads: int) -> None:
     """Submit different envelopes from several threads and print `number height index` for each receipt."""
     with open_log(
-        Path(home), "ea.core", NODE, now_ns=time.time_ns, segment_bytes=200_000, wait_s=10
+        Path(home), "ea.core", NODE, now_ns=time.time_ns, segment_bytes=200_000, wait_s=60
     ) as ledger:
         print("ready", flush=True)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from tests.unit.ledger.bundling import TRUST, verdict
 from tests.unit.ledger.making import NODE, chain_of_blocks, observed, opened
+from tests.waiting import ended
 
 from ropewalk.errors import Unavailable
 from ropewalk.node.bundle import export_blocks, export_bundle
@@ -142,14 +142,11 @@ def test_a_killed_export_is_taken_up_again(tmp_path):
         for number in range(24):
             ledger.log.submit(observed(number).raw)
     for lines in (1, 2, 5, 9):
-        process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT
-        )
-        assert process.stdout is not None
-        assert [process.stdout.readline() for _ in range(lines)] == [b"go\n"] * lines
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+        command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path)]
+        with ended(subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)) as process:
+            assert process.stdout is not None
+            assert [process.stdout.readline() for _ in range(lines)] == [b"go\n"] * lines
+            process.kill()
         for path in tmp_path.glob("*.tar.zst"):
             assert verdict(path, TRUST).ok, "a file under its name is whole"
     with open_channel(tmp_path, "ea.core") as channel:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import LIMIT_S, ended
 
 from ropewalk.errors import Unavailable
 from ropewalk.gossip.log import TABLES, Log
@@ -55,23 +56,20 @@ else:
 
 def run_and_kill(mode: str, path: Path, source: Path, after_lines: int) -> set[str]:
     """Start a writer, kill it after some promises, and return what it promised."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", WRITER, mode, str(path), str(source)], stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout is not None
-    promised: set[str] = set()
-    for _ in range(after_lines):
-        line = child.stdout.readline()
-        if not line.endswith("\n"):
-            break
-        promised.update(line.split())
-    os.kill(child.pid, signal.SIGKILL)
-    for line in child.stdout:  # promises made before the signal arrived count as well
-        if line.endswith("\n"):
+    command = [sys.executable, "-c", WRITER, mode, str(path), str(source)]
+    with ended(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as child:
+        assert child.stdout is not None
+        promised: set[str] = set()
+        for _ in range(after_lines):
+            line = child.stdout.readline()
+            if not line.endswith("\n"):
+                break
             promised.update(line.split())
-    child.stdout.close()
-    child.wait()
-    return promised
+        child.kill()
+        for line in child.stdout:  # promises made before the signal arrived count as well
+            if line.endswith("\n"):
+                promised.update(line.split())
+        return promised
 
 
 @pytest.fixture(scope="module")
@@ -148,28 +146,22 @@ def test_a_reader_in_another_process_never_sees_half_a_batch(tmp_path: Path):
     """While one process writes batches of twenty, every count another one reads is a multiple of twenty."""
     with open_log(TOPIC, tmp_path / "source"):
         pass
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, "append", str(tmp_path / "db"), str(tmp_path / "source")],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert writer.stdout is not None
-    writer.stdout.readline()
-    seen = set()
-    with open_log(TOPIC, tmp_path / "db") as log:
-        for _ in range(6):
-            writer.stdout.readline()
-            with log.view() as view:
-                count = view.count("messages")
-                assert count % 20 == 0
-                assert count == view.count("arrivals")
-                assert len(list(view.scan("heads"))) == 1
-                seen.add(count)
-        writer.kill()
-        writer.stdout.close()
-        writer.wait()
-        assert len(seen) > 1
-        assert verify_log(log).ok
+    command = [sys.executable, "-c", WRITER, "append", str(tmp_path / "db"), str(tmp_path / "source")]
+    seen: set[int] = set()
+    with ended(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as writer:
+        assert writer.stdout is not None and writer.stdout.readline() == "\n"
+        with open_log(TOPIC, tmp_path / "db") as log:
+            while len(seen) < 6:  # it may be far ahead of what it says, and stand still until somebody reads
+                assert writer.stdout.readline(), "it has ended"
+                with log.view() as view:
+                    count = view.count("messages")
+                    assert count % 20 == 0
+                    assert count == view.count("arrivals")
+                    assert len(list(view.scan("heads"))) == 1
+                    seen.add(count)
+            writer.kill()
+            writer.wait()
+            assert verify_log(log).ok
 
 
 # LMDB ends a commit by writing one of two small pages at the front of the file, and then says so in memory that the
@@ -200,7 +192,9 @@ def test_a_commit_cut_off_at_its_last_act_is_neither_lost_nor_counted_twice(tmp_
     """Whoever writes next goes on from what is on disk, so no cursor that anybody saw means two messages."""
     code, preload = tmp_path / "kill.c", tmp_path / "kill.so"
     code.write_text(KILL_AFTER_META)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(preload), str(code), "-ldl"], check=True, timeout=60)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", str(preload), str(code), "-ldl"], check=True, timeout=LIMIT_S
+    )
     with open_log(TOPIC, tmp_path / "source"):
         pass
     arguments = [sys.executable, "-c", WRITER, "append", str(tmp_path / "db"), str(tmp_path / "source")]
@@ -209,7 +203,9 @@ def test_a_commit_cut_off_at_its_last_act_is_neither_lost_nor_counted_twice(tmp_
         log.append("first")
         for count in range(1, 7):
             environment = {**os.environ, "LD_PRELOAD": str(preload), "KILL_AFTER": str(count)}
-            killed = subprocess.run(arguments, env=environment, stdout=subprocess.PIPE, text=True, timeout=60)
+            killed = subprocess.run(
+                arguments, env=environment, stdout=subprocess.PIPE, text=True, timeout=LIMIT_S
+            )
             assert killed.returncode == -signal.SIGKILL
             promised = set(killed.stdout.split())
             seen = {cursor: signed.id for cursor, signed in log.arrivals()}
@@ -217,11 +213,10 @@ def test_a_commit_cut_off_at_its_last_act_is_neither_lost_nor_counted_twice(tmp_
             if after == "the open one":
                 log.append({"after": count})
             else:
-                with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as next_one:
+                with ended(subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)) as next_one:
                     assert next_one.stdout is not None
                     for _ in range(3):
                         promised.update(next_one.stdout.readline().split())
-                    next_one.kill()
             now = {cursor: signed.id for cursor, signed in log.arrivals()}
             assert seen.items() <= now.items()
             assert promised <= set(now.values())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import threading
+from functools import partial
 
 import pytest
 from tests.unit.ledger.making import command, observed, opened
+from tests.waiting import together
 
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.log import Limits
@@ -58,12 +60,7 @@ def test_everybody_gets_a_true_answer(tmp_path, seed, share, linger_s):
                 with lock:
                     answers.append((raw, outcome))
 
-        threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(24)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(timeout=50)
-        assert not any(thread.is_alive() for thread in threads), "somebody waits for ever"
+        together(*(partial(work, number) for number in range(24)))
     assert len(answers) == 24 * 25
     with open_channel(tmp_path, "ea.core") as channel:
         stored = {(h, i): raw for h, lines in channel.lines() for i, raw in enumerate(lines[1:])}

@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from tests.unit.ledger.heading import LOG, NOW_S, SECRET, WITNESS, SmallLog
 from tests.unit.stores.test_read_only import AS_A_USER
+from tests.waiting import LIMIT_S, Crew, ended
 
 from ropewalk.errors import Unavailable, Unverified
 from ropewalk.kernel.note import open_head
@@ -45,13 +47,8 @@ def test_while_another_process_works_there_it_waits_and_then_says_so(folder):
     with open_witness(folder).state.locked(0):
         with pytest.raises(Unavailable, match="in use by another process"):
             cosign(folder, SmallLog(4).head(), wait_s=0)
-        late: list[bytes] = []
-        waiting = threading.Thread(
-            target=lambda: late.append(cosign(folder, SmallLog(4).head(), wait_s=60).note)
-        )
-        waiting.start()
-    waiting.join(60)
-    assert time_of(late[0]) == NOW_S
+        waiting = Crew(1).submit(lambda: cosign(folder, SmallLog(4).head(), wait_s=LIMIT_S))
+    assert time_of(waiting.result(LIMIT_S).note) == NOW_S
 
 
 COSIGN = """
@@ -86,14 +83,16 @@ sys.stdout.buffer.write(done.note)
 """
 
 
-def in_process(folder, note, tiles="", calls=0, now_s=NOW_S, before=()):
-    return subprocess.Popen(
-        [*before, sys.executable, "-c", COSIGN, str(folder), str(note), str(tiles), str(calls), str(now_s)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+@contextmanager
+def in_process(folder, note, tiles="", calls=0, now_s=NOW_S, before=()) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", COSIGN, str(folder), str(note), str(tiles), str(calls), str(now_s)]
+    with ended(
+        subprocess.Popen([*before, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    ) as process:
+        yield process
 
 
+@pytest.mark.timeout(600)  # a process for every moment
 def test_killed_at_any_moment_it_never_signs_two_histories(tmp_path):
     honest, other = SmallLog(6), SmallLog(7, 2)
     public, elsewhere = honest.publish(tmp_path / "public"), other.publish(tmp_path / "elsewhere")
@@ -101,8 +100,8 @@ def test_killed_at_any_moment_it_never_signs_two_histories(tmp_path):
     for calls in range(1, 40):
         folder = watching(tmp_path / f"watch{calls}")
         cosign(folder, SmallLog(1).head())
-        process = in_process(folder, public / "checkpoint", public, calls, NOW_S + 1)
-        out, err = process.communicate(timeout=120)
+        with in_process(folder, public / "checkpoint", public, calls, NOW_S + 1) as process:
+            out, err = process.communicate()
         size = open_witness(folder).logs()[0].head.size
         assert size in (1, 6)
         if process.returncode == 0:
@@ -130,11 +129,12 @@ def test_of_many_processes_with_two_histories_only_one_history_is_signed(folder,
     for number, log in enumerate(logs):
         notes.append(tmp_path / f"{number}.note")
         notes[-1].write_bytes(log.head())
-    running = [in_process(folder, notes[number % 2]) for number in range(6)]
-    ended = [(process.communicate(timeout=120), process.returncode) for process in running]
-    signed = {open_head(out, LOG.verifier)[0].root for (out, _), code in ended if code == 0}
+    with ExitStack() as stack:
+        running = [stack.enter_context(in_process(folder, notes[number % 2])) for number in range(6)]
+        answers = [(process.communicate(), process.returncode) for process in running]
+    signed = {open_head(out, LOG.verifier)[0].root for (out, _), code in answers if code == 0}
     assert len(signed) == 1
-    assert {code for _, code in ended} == {0, 1}
+    assert {code for _, code in answers} == {0, 1}
     assert len(open_witness(folder).forks()) == 1
 
 
@@ -188,8 +188,8 @@ def test_a_folder_that_may_not_be_written_signs_nothing(folder, tmp_path):
     for path in (*folder.iterdir(), folder):
         path.chmod(0o500 if path.is_dir() else 0o400)
     try:
-        process = in_process(folder, note, now_s=NOW_S + 1, before=AS_A_USER)
-        out, err = process.communicate(timeout=120)
+        with in_process(folder, note, now_s=NOW_S + 1, before=AS_A_USER) as process:
+            out, err = process.communicate()
         assert (out, process.returncode) == (b"", 1)
         assert b"Unavailable" in err
         assert b"permission denied" in err

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.unit.cli.conftest import Ropewalk, living_in, move_in, ropewalk  # noqa: F401 - a fixture
-from tests.waiting import until
+from tests.waiting import aside, soon, until
 
 from ropewalk.cli import gossip_net
 from ropewalk.gossip.log import Log
@@ -28,7 +27,7 @@ from ropewalk.node.gossip import open_topic, topics
 
 COMMAND = Path(sys.executable).with_name("ropewalk")
 TOPIC = "com.example.chat"
-pytestmark = pytest.mark.timeout(180)  # a dozen processes one after the other, on whatever machine
+pytestmark = pytest.mark.timeout(400)  # a dozen processes one after the other, on whatever machine
 
 
 def key(n: int) -> SigningKey:
@@ -152,16 +151,16 @@ def test_exit_codes_of_sync(beside, ropewalk, tmp_path):  # noqa: F811
         await pipe.send(b"\xff" * 100)
         await silent(pipe)
 
-    async def against(accept: Any, topic: str) -> int:
+    async def against(accept: Any, topic: str, idle_s: str) -> int:
         listening = await serve_tcp(accept, "127.0.0.1", 0)
         url = f"tcp://127.0.0.1:{listening.port}"
-        arguments = ("--repo", "two.git", "gossip", "sync", url, "--topic", topic, "--idle", "0.5")
-        answer = await asyncio.to_thread(ropewalk, *arguments)
+        arguments = ("--repo", "two.git", "gossip", "sync", url, "--topic", topic, "--idle", idle_s)
+        answer = await aside(ropewalk, *arguments)
         await listening.close()
         return int(answer.code)
 
-    assert asyncio.run(against(silent, "com.silent")) == 7
-    assert asyncio.run(against(babbling, "com.babbling")) == 8
+    assert asyncio.run(against(silent, "com.silent", "0.5")) == 7
+    assert asyncio.run(against(babbling, "com.babbling", "60")) == 8
     fill(tmp_path, "one.git", 3, "v0.6")
     _, said = beside.serve("one.git")
     # Under another topic the signatures do not hold: v0.6 does not say its topic on the wire.
@@ -194,15 +193,19 @@ def test_what_another_process_appends_is_pushed_to_connected_peers(beside, ropew
             async with Peer(follower, pipe, dialer=True) as peer:
                 await peer.start_push()
                 await asyncio.sleep(0)
-                made = await asyncio.to_thread(
-                    ropewalk,
-                    *("--repo", "one.git", "gossip", "append", "--topic", TOPIC, "--payload", "-", "--json"),
-                    stdin=b'{"text":"hi"}',
+                words = (
+                    "--repo",
+                    "one.git",
+                    "gossip",
+                    "append",
+                    "--topic",
+                    TOPIC,
+                    "--payload",
+                    "-",
+                    "--json",
                 )
-                end = time.monotonic() + 60
-                while not follower.has(made.json["id"]):
-                    assert time.monotonic() < end
-                    await asyncio.sleep(0.02)
+                made = await aside(partial(ropewalk, *words, stdin=b'{"text":"hi"}'))
+                await soon(partial(follower.has, made.json["id"]))
 
     asyncio.run(run())
 
@@ -228,7 +231,7 @@ def test_kill_9_in_the_middle_of_a_sync_loses_nothing_acknowledged(
         with open_topic(home(tmp_path, lacking), TOPIC, create=False) as watched:
             grown = partial(has_grown, watched, len(watched))
             serving, said = beside.serve(server)
-            syncing = beside.start(syncer, "sync", said["url"], "--topic", TOPIC, "--idle", "20")
+            syncing = beside.start(syncer, "sync", said["url"], "--topic", TOPIC, "--idle", "60")
             killed = syncing if victim == "puller" else serving
             until(grown)
             killed.send_signal(signal.SIGSTOP)

@@ -8,12 +8,14 @@ import json
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import LIMIT_S
 
 from ropewalk.errors import SigInvalid
 from ropewalk.gossip.log import Log
@@ -66,7 +68,14 @@ class NodePeer:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"do": name, **given}) + "\n")
         self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        timer = threading.Timer(
+            LIMIT_S, self._process.kill
+        )  # a peer that never answers ends, and so does who asks
+        timer.start()
+        try:
+            answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        finally:
+            timer.cancel()
         assert answer.get("done") == name, answer
         return answer
 
@@ -83,7 +92,7 @@ class NodePeer:
         assert self._process.stdout is not None
         self._process.stdin.close()
         try:
-            self._process.wait(10)
+            self._process.wait(30)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -130,8 +139,8 @@ def log(tmp_path: Path) -> Iterator[Log]:
         yield found
 
 
-async def until(holds: Callable[[], Awaitable[bool]], limit_s: float = 60) -> None:
-    end = time.monotonic() + limit_s
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    end = time.monotonic() + LIMIT_S
     while not await holds():
         assert time.monotonic() < end, "did not come together"
         await asyncio.sleep(0.1)
@@ -146,6 +155,10 @@ async def connected(log: Log, node: NodePeer) -> AsyncIterator[GossipServer]:
 
 async def same(log: Log, node: NodePeer) -> bool:
     return bool((await asyncio.to_thread(node.status))["root"] == await asyncio.to_thread(root, log))
+
+
+async def wrote(node: NodePeer, count: int) -> bool:
+    return bool((await asyncio.to_thread(node.status))["count"] >= count)
 
 
 def test_ropewalk_pulls_2000_messages_appends_and_pushes_until_both_roots_are_one(big, log):
@@ -210,14 +223,12 @@ def test_both_write_at_once_and_converge(node, log):
     async def meet() -> int:
         async with connected(log, node):
             await asyncio.to_thread(node.do, "write", every_ms=10)
-            end = time.monotonic() + 4
             count = 0
-            while time.monotonic() < end:
+            for count in range(1, 101):
                 await asyncio.to_thread(log.append, {"from": "python", "n": count})
-                count += 1
                 await asyncio.sleep(0.01)
+            await until(lambda: wrote(node, count + 20))
             written = (await asyncio.to_thread(node.do, "rest"))["written"]
-            assert written > 0
             await until(lambda: same(log, node))
             assert len(log) == count + written
             return count

@@ -27,7 +27,7 @@ from ropewalk.stream.subscriber import Lost
 from ropewalk.stream.window import BOUNDS
 
 COMMAND = Path(sys.executable).with_name("ropewalk")
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 
 class Processes:

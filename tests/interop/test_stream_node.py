@@ -21,11 +21,15 @@ def test_a_javascript_client_gets_every_message_once_and_in_order(log, package):
             process = await asyncio.create_subprocess_exec(
                 NODE, "subscriber.mjs", stream.url, str(COUNT), cwd=package, stdout=asyncio.subprocess.PIPE
             )
-            assert process.stdout is not None
-            assert json.loads(await process.stdout.readline()) == {"ready": True}
-            publish(log, "jobs/pending", *({"n": n} for n in range(COUNT)))
-            answer = json.loads(await process.stdout.readline())
-            return answer, await process.wait()
+            try:
+                assert process.stdout is not None
+                assert json.loads(await process.stdout.readline()) == {"ready": True}
+                publish(log, "jobs/pending", *({"n": n} for n in range(COUNT)))
+                answer = json.loads(await process.stdout.readline())
+                return answer, await process.wait()
+            finally:
+                if process.returncode is None:
+                    process.kill()
 
     answer, code = asyncio.run(asyncio.wait_for(run(), 300))
     assert code == 0

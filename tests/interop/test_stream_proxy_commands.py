@@ -20,7 +20,7 @@ from ropewalk.stream.frames import BusEvent
 from ropewalk.stream.subscriber import Lost
 from ropewalk.stream.window import PROXY_BOUNDS
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 MANY = [word for at in range(21) for word in ("--topic", f"t{at}")]
 
 

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from tests.launched.test_commands import command, run
 from tests.pipeline.killing import check_recorded, ending, executors_of, grow, kill_one
 from tests.pipeline.test_ingest import keys_in_log, keys_of
 from tests.pipeline.world import World
+from tests.waiting import ended, until
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 EXECUTORS_KILLED = 3
@@ -54,7 +54,7 @@ def server(tmp_path: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    process = subprocess.Popen(
+    started = subprocess.Popen(
         [
             str(java.path),
             *archive_flags(java, home / "jars", cache_folder()),
@@ -78,16 +78,15 @@ def server(tmp_path: Path) -> Iterator[str]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 180
-    while time.monotonic() < deadline:
+
+    def listens() -> bool:
         assert process.poll() is None, "the server ended"
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                break
-        time.sleep(0.1)
-    yield f"sc://127.0.0.1:{port}"
-    process.kill()
-    process.wait()
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    with ended(started, 550) as process:
+        until(listens, 240)
+        yield f"sc://127.0.0.1:{port}"
 
 
 @needs_jdk
@@ -107,22 +106,20 @@ def test_executors_that_are_killed_are_replaced_and_the_tables_are_whole(world: 
             stderr=subprocess.DEVNULL,
         )
 
-    process = follow()
-    ended = ending(process)
-    killed = 0
+    killed = wanted = 0
     while killed < EXECUTORS_KILLED:
-        if ended.is_set():
-            process = follow()
-            ended = ending(process)
-        killed += kill_one(partial(executors_of, process.pid), chance, chance.uniform(0, 2), ended)
-        grow(world, chance)
-        if warehouse.exists():
-            check_recorded(world, warehouse)
-    wanted = len(keys_in_log(world))
-    while not ended.is_set() and _recorded(warehouse) < wanted:
-        ended.wait(0.1)
-    process.send_signal(signal.SIGINT)
-    ended.wait()
+        with ended(follow(), 500) as process:
+            gone = ending(process)
+            while killed < EXECUTORS_KILLED and not gone.is_set():
+                killed += kill_one(partial(executors_of, process.pid), chance, chance.uniform(0, 2), gone)
+                grow(world, chance)
+                if warehouse.exists():
+                    check_recorded(world, warehouse)
+            wanted = len(keys_in_log(world))
+            while not gone.is_set() and _recorded(warehouse) < wanted:
+                gone.wait(0.1)
+            process.send_signal(signal.SIGINT)
+            gone.wait()
     if _recorded(warehouse) < wanted:  # too many of them died for Spark's patience
         code, said = run("ingest", *arguments, "--master", "local[2]")
         assert code == 0, said

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from ropewalk.stores import keyfiles
 from tests.pipeline.tampering import change_payload
 from tests.pipeline.test_ingest import keys_in_log, keys_of
 from tests.pipeline.world import World
+from tests.waiting import ended
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 KILLS = int(os.environ.get("ROPEWALK_KILLS", "1"))
@@ -102,9 +102,8 @@ def test_a_driver_killed_at_any_moment_leaves_tables_that_the_next_run_completes
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        _wait_for_files(warehouse, kill, process)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        with ended(process, 500):
+            _wait_for_files(warehouse, kill, process)
         now = len(Warehouse(warehouse).manifests())  # raises unless each stands on the one before it
         assert now >= stood
         stood = now

@@ -95,13 +95,19 @@ class Driver:
         )
         assert self.process.stdout is not None
         self.out = self.process.stdout
-        assert self.out.readline() == BEGUN
+        try:
+            assert self.out.readline() == BEGUN
+        except BaseException:
+            self.kill(0)
+            raise
 
     def finish(self) -> float:
         """Let it run to its end; the seconds that took."""
         started = time.monotonic()
-        told = self.out.readline()
-        self._gone()
+        try:
+            told = self.out.readline()
+        finally:
+            self.kill(10)
         assert told == DONE, told
         return time.monotonic() - started
 
@@ -111,12 +117,9 @@ class Driver:
             self.process.wait(after_s)
         at_work = self.process.poll() is None
         self.process.kill()
-        self._gone()
-        return at_work
-
-    def _gone(self) -> None:
         self.out.close()
         self.process.wait()
+        return at_work
 
 
 def grow(world: World, chance: random.Random) -> None:

@@ -20,6 +20,7 @@ from ropewalk.pipeline.warehouse import Warehouse
 from ropewalk.stores.git import GitStore
 from tests.pipeline.tampering import TAMPERINGS, change_payload
 from tests.pipeline.world import BOB, World
+from tests.waiting import LIMIT_S, Crew
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.filterwarnings("ignore")]
 
@@ -164,15 +165,14 @@ def test_follow_takes_in_what_comes_and_late_messages_too(spark: Any, world: Wor
     def run() -> None:
         ingest(spark, world, warehouse, told=told).follow(lambda: stop.is_set() or arrived.is_set())
 
-    thread = threading.Thread(target=run)
-    thread.start()
+    following = Crew(1).submit(run)
     try:
         world.git("prod", 3)
         world.gossip("com.example.chat", 3, key=BOB)
         assert arrived.wait(240)
     finally:
         stop.set()
-        thread.join(60)
+    following.result(LIMIT_S)
     assert keys_of(warehouse, "events") == keys_in_log(world)
     assert ingest(spark, world, warehouse).once().rows == 0
 

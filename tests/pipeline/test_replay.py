@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from ropewalk.stores import keyfiles
 from tests.launched.test_commands import command
 from tests.pipeline.tampering import change_payload
 from tests.pipeline.world import NODE, World
+from tests.waiting import ended, until
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 COUNTS = find_reducer("counts")
@@ -137,18 +137,19 @@ def test_a_replay_killed_at_any_moment_is_taken_up_by_the_next(
         "--reducer", "slow:fold", "--snapshot-every", "1",
     )  # fmt: skip
     home = world.place.home
-    with subprocess.Popen(
+    process = subprocess.Popen(
         arguments,
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-    ) as process:
-        deadline = time.monotonic() + 200
-        while not recorded_snapshots(home, "ea.core") and time.monotonic() < deadline:
+    )
+    with ended(process, 240):
+        try:
+            until(lambda: bool(recorded_snapshots(home, "ea.core")) or process.poll() is not None, 240)
             assert process.poll() is None
-            time.sleep(0.02)
-        os.killpg(process.pid, signal.SIGKILL)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
     stood = max(each.height for each in recorded_snapshots(home, "ea.core"))
     (found,) = replay_channels(
         spark, world.path, "slow:fold", SIGNING, resume=True, snapshot_every=1, channels="ea.core"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import LIMIT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,7 @@ def living_in(folder: Path) -> Ropewalk:
             capture_output=True,
             cwd=cwd,
             env=bare | (env or {}),
+            timeout=LIMIT_S,
             check=False,
         )
         return Answer(done.returncode, done.stdout, done.stderr.decode())

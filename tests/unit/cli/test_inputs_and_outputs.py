@@ -8,11 +8,11 @@ import os
 import stat
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from tests.unit.cli.conftest import living_in, move_in
+from tests.waiting import LIMIT_S, Crew
 
 from ropewalk.cli.manners import refusal_of, tell
 from ropewalk.errors import NotFound, Unavailable
@@ -125,12 +125,9 @@ def test_a_file_system_that_says_no_is_told_with_what_to_do():
 def test_output_goes_into_a_pipe_and_does_not_take_its_place(ropewalk, ledger, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    read: list[bytes] = []
-    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
-    reader.start()
+    read = Crew(1).submit(pipe.read_bytes)
     assert ropewalk("--repo", "log.git", "ledger", "prove", ledger, "-o", "pipe").code == 0
-    reader.join(60)
-    assert json.loads(read[0])["envelope_id"] == ledger
+    assert json.loads(read.result(LIMIT_S))["envelope_id"] == ledger
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 

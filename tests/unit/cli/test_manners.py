@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import ended
 
 from ropewalk import __version__
 from ropewalk.cli.main import COMMANDS
@@ -120,18 +121,17 @@ def test_an_answer_that_finds_no_room_is_told_on_stderr(tmp_path, command):
 
 
 def test_ctrl_c_ends_with_130(tmp_path):
-    waiting = subprocess.Popen(
-        [Path(sys.executable).with_name("ropewalk"), "hash", "-"],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    # The command reads its modules before stdin: wait until it blocks on the pipe.
-    status = Path(f"/proc/{waiting.pid}/wchan")
-    while status.exists() and "pipe" not in status.read_text():
-        if waiting.poll() is not None:
-            break
-    waiting.send_signal(signal.SIGINT)
-    _, err = waiting.communicate(timeout=20)
+    with ended(
+        subprocess.Popen(
+            [Path(sys.executable).with_name("ropewalk"), "hash", "-"],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+    ) as waiting:
+        assert waiting.stdin is not None
+        waiting.stdin.write(bytes(1 << 18))  # more than a pipe holds: from here on it is reading
+        waiting.send_signal(signal.SIGINT)
+        _, err = waiting.communicate()
     assert waiting.returncode == 130
     assert b"interrupted" in err

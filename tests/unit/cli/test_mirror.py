@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import ended
 
 EVENT = b'{"type": "deploy.finished", "payload": {"service": "web"}}'
 
@@ -69,8 +70,8 @@ def test_a_mirror_that_follows_brings_what_comes(log, tmp_path):
         "topic:t",
     ]
     environment = {**os.environ, "ROPEWALK_REPO": str(tmp_path / "log.git")}
-    with subprocess.Popen(
-        [*command, "--follow", "--json"], stdout=subprocess.PIPE, env=environment
+    with ended(
+        subprocess.Popen([*command, "--follow", "--json"], stdout=subprocess.PIPE, env=environment)
     ) as follower:
         assert follower.stdout is not None
         assert json.loads(follower.stdout.readline())["mirrored"] == 1

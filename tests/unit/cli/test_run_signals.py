@@ -78,7 +78,7 @@ def jobs(log: Ropewalk, tmp_path: Path) -> Iterator[Any]:
     yield start
     for job in started:
         if job.process.poll() is None:
-            job.process.kill()
+            os.killpg(job.process.pid, signal.SIGKILL)  # with what it runs
             job.process.wait()
 
 
@@ -166,7 +166,7 @@ def at_a_terminal(folder: Path, script: str) -> Iterator[tuple[int, int]]:
     try:
         yield process, terminal
     finally:
-        os.close(terminal)
+        os.close(terminal)  # which ends it, where it goes on
 
 
 def test_ctrl_c_at_a_terminal_reaches_the_command_once(log: Ropewalk, tmp_path: Path) -> None:

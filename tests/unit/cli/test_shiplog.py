@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import ended
 
 import ropewalk
 
@@ -95,8 +96,13 @@ def test_jsonl_answers_line_by_line_and_goes_on_after_a_refusal(log):
 def test_a_reader_that_goes_away_ends_the_answers_and_not_the_recording(log, tmp_path):
     command = [str(Path(sys.executable).with_name("ropewalk")), "shiplog", "append", "--ns", "governance"]
     environment = {**os.environ, "ROPEWALK_REPO": str(tmp_path / "log.git")}
-    with subprocess.Popen(
-        [*command, "--file", "-", "--jsonl"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    with ended(
+        subprocess.Popen(
+            [*command, "--file", "-", "--jsonl"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(EVENT + b"\n")
@@ -259,7 +265,7 @@ def test_follow_prints_what_comes(log, tmp_path):
         "--follow",
     ]
     environment = {**os.environ, "ROPEWALK_REPO": str(tmp_path / "log.git")}
-    with subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, env=environment) as follower:
+    with ended(subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, env=environment)) as follower:
         assert follower.stdout is not None
         first = json.loads(follower.stdout.readline())
         fresh = append(log).json

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
-from tests.waiting import until
+from tests.waiting import LIMIT_S, Crew, together, until
 
 from ropewalk.errors import (
     ContentDiffers,
@@ -284,13 +285,13 @@ def test_a_writer_interrupted_in_the_queue_holds_up_nobody(log, monkeypatch):
 
     def slow(objects):
         begun.set()
-        go_on.wait(30)
+        go_on.wait(LIMIT_S)
         return real(objects)
 
     monkeypatch.setattr(log.store, "put", slow)
-    leader = threading.Thread(target=lambda: log.append("demo", EVENT), daemon=True)
-    leader.start()
-    assert begun.wait(30)
+    crew = Crew(2)
+    leader = crew.submit(log.append, "demo", EVENT)
+    assert begun.wait(LIMIT_S)
     monkeypatch.setattr(log.store, "put", real)
 
     class Interrupted(threading.Event):
@@ -302,12 +303,9 @@ def test_a_writer_interrupted_in_the_queue_holds_up_nobody(log, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         log.append("demo", EVENT)
     monkeypatch.undo()
-    last = threading.Thread(target=lambda: log.append("demo", EVENT), daemon=True)
-    last.start()
+    last = crew.submit(log.append, "demo", EVENT)
     go_on.set()
-    for thread in (leader, last):
-        thread.join(30)
-        assert not thread.is_alive()
+    assert leader.result(LIMIT_S).commit != last.result(LIMIT_S).commit
     assert len(log.read("demo").events) == 2
 
 
@@ -373,11 +371,7 @@ def test_threads_share_packs_and_every_event_keeps_its_commit(log):
             log.append("demo", {"type": "t", "payload": {"w": number, "n": n}}) for n in range(10)
         )
 
-    threads = [threading.Thread(target=write, args=(n,)) for n in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*(partial(write, n) for n in range(16)))
     events = list(log.events("demo"))
     assert {e.commit for e in events} == {r.commit for r in receipts}
     assert len({e.commit for e in events}) == 160
@@ -396,26 +390,20 @@ def test_appends_to_several_logs_share_a_pack(log):
         packs.append(len(objects))
         if len(packs) == 1:
             first.set()  # the leader is writing; the others queue up behind it
-            everybody.wait(10)
+            everybody.wait(LIMIT_S)
             until(lambda: len(log._writer._queue) == 8)
         return real(objects)
 
     log.store.put = put
     receipts: list[Receipt] = []
-    crew = [threading.Thread(target=lambda: receipts.append(log.append("warm", EVENT)))]
-    crew[0].start()
-    first.wait(10)
 
     def follow(n):
-        everybody.wait(10)
+        assert first.wait(LIMIT_S)
+        everybody.wait(LIMIT_S)
         layout = MESSAGES if n % 2 else SHIPLOG
         receipts.append(log.append(f"topic{n}", {**EVENT, "payload": {"n": n}}, layout=layout))
 
-    crew += [threading.Thread(target=follow, args=(n,)) for n in range(8)]
-    for thread in crew[1:]:
-        thread.start()
-    for thread in crew:
-        thread.join()
+    together(lambda: receipts.append(log.append("warm", EVENT)), *(partial(follow, n) for n in range(8)))
     assert len(receipts) == 9
     assert len(packs) == 2
     for n in range(8):

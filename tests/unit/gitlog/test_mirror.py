@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.waiting import together
 
 from ropewalk.errors import (
     Conflict,
@@ -300,21 +301,12 @@ def test_what_names_no_log_is_refused_and_makes_none(log, sources, to, error):
 
 def test_two_mirrors_at_once_bring_every_event_once(log, place):
     fill(log, "prod", 300)
-    failures: list[BaseException] = []
 
     def run() -> None:
-        try:
-            with open_repository(place.git_dir) as mine:
-                mirror(mine, ["ns:prod"], "topic:t")
-        except BaseException as error:
-            failures.append(error)
+        with open_repository(place.git_dir) as mine:
+            mirror(mine, ["ns:prod"], "topic:t")
 
-    threads = [threading.Thread(target=run) for _ in range(3)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert not failures
+    together(run, run, run)
     assert standing(log, "t", MESSAGES) == standing(log, "prod")
 
 

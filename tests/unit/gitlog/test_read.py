@@ -9,6 +9,7 @@ import threading
 
 import lmdb
 import pytest
+from tests.waiting import LIMIT_S, Crew
 
 from ropewalk.errors import (
     BrokenLink,
@@ -113,14 +114,11 @@ def test_follow_sees_what_another_process_appends(log, place):
     fill(log, 1)
     stop = threading.Event()
     follower = log.follow(["demo"], stop=stop)
-    got: list[Event] = []
-    thread = threading.Thread(target=lambda: got.extend(next(follower) for _ in range(2)), daemon=True)
-    thread.start()
+    got = Crew(1).submit(lambda: [next(follower).height for _ in range(2)])
     with open_repository(place.git_dir) as other:
         fill(other, 2)
-    thread.join(30)
+    assert got.result(LIMIT_S) == [1, 2]
     stop.set()
-    assert [event.height for event in got] == [1, 2]
 
 
 def test_follow_begins_where_the_log_stands_when_it_is_called(log):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.unit.gossip.conftest import ground, key, memory_log, raws
+from tests.waiting import together
 
 from ropewalk.errors import (
     Conflict,
@@ -693,29 +694,20 @@ def test_the_index_of_a_long_log_is_built_in_steps(monkeypatch):
 def test_threads_share_a_log(make_table):
     """Four writers that also read, look back and follow: nothing is lost, and no reader sees an arrival twice."""
     log = Log(make_table(), "com.example", index_ancestors=True)
-    errors: list[BaseException] = []
     followed: list[list[str]] = [[] for _ in range(4)]
 
     def work(number: int) -> None:
         cursor: Cursor | None = None
-        try:
-            for n in range(15):
-                mine = log.append({"by": number, "n": n}, signer=key(number + 1))
-                assert log.has(mine.id)
-                assert mine.message.clock == 1 or log.get_ancestors(mine.id, 1)
-                assert sum(1 for _ in log.iterate()) > n
-                for read, signed in log.arrivals(cursor):
-                    followed[number].append(signed.id)
-                    cursor = read
-        except BaseException as error:
-            errors.append(error)
+        for n in range(15):
+            mine = log.append({"by": number, "n": n}, signer=key(number + 1))
+            assert log.has(mine.id)
+            assert mine.message.clock == 1 or log.get_ancestors(mine.id, 1)
+            assert sum(1 for _ in log.iterate()) > n
+            for read, signed in log.arrivals(cursor):
+                followed[number].append(signed.id)
+                cursor = read
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    together(*(partial(work, number) for number in range(4)))
     order = [signed.id for _, signed in log.arrivals()]
     assert len(order) == 60
     assert all(order[: len(each)] == each for each in followed)

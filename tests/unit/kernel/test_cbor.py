@@ -8,12 +8,12 @@ import json
 import math
 import resource
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import libipld
 import pytest
+from tests.waiting import together
 
 from ropewalk.errors import InvalidCbor, InvalidDigest
 from ropewalk.kernel import cbor, jcs
@@ -253,9 +253,7 @@ def test_depth_is_bounded_whatever_the_recursion_limit(decode):
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(10**6)
     try:
-        thread = threading.Thread(target=read)  # its stack is small: a recursive reader would crash here
-        thread.start()
-        thread.join()
+        together(read)  # the stack of a thread is small: a recursive reader would crash here
     finally:
         sys.setrecursionlimit(limit)
     assert outcome == ["nested deeper than 128"] * 2

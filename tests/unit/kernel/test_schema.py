@@ -13,6 +13,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from tests.waiting import LIMIT_S
 
 from ropewalk.errors import InvalidEnvelope, NotFound
 from ropewalk.kernel import schema
@@ -116,7 +117,7 @@ import ropewalk.kernel.schema
 assert "jsonschema_rs" not in sys.modules, "the validator was loaded"
 assert not [each for each in opened if "schemas/v1" in each], opened
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=LIMIT_S)
 
 
 def test_unknown_names_are_told_with_the_known_ones():
@@ -225,7 +226,7 @@ def test_the_first_fault_does_not_depend_on_the_order_of_members():
     assert len(heard) == 1
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(90)  # the square of these would take hours
 @pytest.mark.parametrize(
     ("name", "value", "where"),
     [

@@ -12,6 +12,7 @@ from typing import Any
 from tests.unit.ledger.attesting import attested, dsse
 from tests.unit.ledger.calling import Answer, make
 from tests.unit.ledger.making import ADA, changed, command, observed
+from tests.waiting import ended
 
 from ropewalk.kernel import jcs
 from ropewalk.ledger.policy import STRICT
@@ -155,23 +156,22 @@ def test_a_receipt_is_verified_with_nothing_but_a_trust_file(ropewalk):
 
 def test_a_coprocess_gets_each_receipt_before_it_sends_the_next_line(ropewalk, tmp_path):
     ropewalk("ledger", "create", "--channel", "audit")
-    process = subprocess.Popen(
-        [
-            *(Path(sys.executable).with_name("ropewalk"), "ledger", "append", "--channel", "audit"),
-            *("--file", "-", "--jsonl", "--json"),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=dict(os.environ),
-    )
-    assert process.stdin is not None and process.stdout is not None
-    for number in range(5):
-        process.stdin.write(observed(number).raw + b"\n")
-        process.stdin.flush()
-        assert json.loads(process.stdout.readline())["height"] == number
-    process.stdin.close()
-    assert process.wait(timeout=30) == 0
-    process.stdout.close()
+    command = (Path(sys.executable).with_name("ropewalk"), "ledger", "append", "--channel", "audit")
+    with ended(
+        subprocess.Popen(
+            [*command, "--file", "-", "--jsonl", "--json"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=dict(os.environ),
+        )
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        for number in range(5):
+            process.stdin.write(observed(number).raw + b"\n")
+            process.stdin.flush()
+            assert json.loads(process.stdout.readline())["height"] == number
+        process.stdin.close()
+        assert process.wait() == 0
 
 
 def test_a_channel_keeps_its_key_and_policy(ropewalk):

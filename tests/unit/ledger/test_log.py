@@ -6,7 +6,7 @@ import shutil
 import threading
 from base64 import b64encode
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, ClassVar
 
 import lmdb
@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, P256, command, observed, opened, resigned
-from tests.waiting import until
+from tests.waiting import LIMIT_S, Crew, together, until
 
 from ropewalk.errors import (
     BrokenLink,
@@ -74,8 +74,8 @@ def test_many_from_one_thread_share_blocks_and_syncs(tmp_path):
 
 def test_concurrent_submissions_all_stand_once_and_share_blocks(tmp_path):
     envelopes = [observed(i) for i in range(256)]
-    with opened(tmp_path) as ledger, ThreadPoolExecutor(32) as pool:
-        receipts = list(pool.map(lambda e: ledger.log.submit(e.raw), envelopes))
+    with opened(tmp_path) as ledger, Crew(32) as pool:
+        receipts = pool.map(lambda e: ledger.log.submit(e.raw), envelopes)
         assert [r.envelope_id for r in receipts] == [e.id for e in envelopes]
         assert len({(r.height, r.index) for r in receipts}) == 256
         assert ledger.log.head.height < 256
@@ -262,9 +262,9 @@ def test_everyone_who_waits_hears_of_a_failed_sync(tmp_path):
             super().sync(fd)
 
     files = NoSync()
-    with opened(tmp_path, files=files) as ledger, ThreadPoolExecutor(16) as pool:
+    with opened(tmp_path, files=files) as ledger, Crew(16) as pool:
         files.failing = True
-        errors = list(pool.map(lambda i: _outcome(ledger, observed(i)), range(64)))
+        errors = pool.map(lambda i: _outcome(ledger, observed(i)), range(64))
         assert all(isinstance(error, Unavailable) for error in errors)
 
 
@@ -279,10 +279,10 @@ def _outcome(ledger, envelope: Envelope) -> Receipt | Exception:
 def test_an_index_that_cannot_be_stored_costs_nobody_a_receipt(tmp_path, monkeypatch):
     monkeypatch.setattr("ropewalk.stores.ledgerindex.FLUSH_ENVELOPES", 10)
     envelopes = [observed(i) for i in range(64)]
-    with opened(tmp_path) as ledger, ThreadPoolExecutor(16) as pool:
+    with opened(tmp_path) as ledger, Crew(16) as pool:
         with monkeypatch.context() as full:
             full.setattr(ledger.index, "_write", _raise(lmdb.DiskError("No space left on device")))
-            outcomes = list(pool.map(lambda each: _outcome(ledger, each), envelopes))
+            outcomes = pool.map(lambda each: _outcome(ledger, each), envelopes)
             assert {type(each) for each in outcomes} == {Receipt}
             assert ledger.log.submit(envelopes[0].raw).replayed
         assert ledger.log.submit(observed(64).raw).height == ledger.log.head.height - 1
@@ -292,9 +292,9 @@ def test_an_index_that_cannot_be_stored_costs_nobody_a_receipt(tmp_path, monkeyp
 
 
 def test_nobody_waits_for_ever_when_the_index_fails_in_a_way_nobody_thought_of(tmp_path, monkeypatch):
-    with opened(tmp_path) as ledger, ThreadPoolExecutor(16) as pool:
+    with opened(tmp_path) as ledger, Crew(16) as pool:
         monkeypatch.setattr(ledger.index, "add", _raise(RuntimeError("a mistake of ours")))
-        outcomes = list(pool.map(lambda i: _outcome(ledger, observed(i)), range(64)))
+        outcomes = pool.map(lambda i: _outcome(ledger, observed(i)), range(64))
         assert not any(isinstance(each, Receipt) for each in outcomes)
         monkeypatch.undo()
     with opened(tmp_path) as ledger:  # what reached the disk stands, and is known to stand
@@ -305,22 +305,22 @@ def test_nobody_waits_for_ever_when_the_index_fails_in_a_way_nobody_thought_of(t
 
 
 def test_nobody_waits_for_ever_at_a_gate_that_cannot_be_read(tmp_path, monkeypatch):
-    with opened(tmp_path) as ledger, ThreadPoolExecutor(8) as pool:
+    with opened(tmp_path) as ledger, Crew(8) as pool:
         log = ledger.log
         reached, others = threading.Event(), threading.Event()
 
         def gate() -> frozenset[str]:
             reached.set()
-            others.wait(120)
+            others.wait(LIMIT_S)
             raise PermissionError(13, "Permission denied")
 
         monkeypatch.setattr(log, "_minors", gate)
         waiting = [pool.submit(_outcome, ledger, observed(0))]
-        assert reached.wait(120)  # it is judged alone, the others together after it
+        assert reached.wait(LIMIT_S)  # it is judged alone, the others together after it
         waiting += [pool.submit(_outcome, ledger, observed(1 + i)) for i in range(7)]
         until(lambda: len(log._arrivals) == 7)
         others.set()
-        assert all(isinstance(each.result(), (PermissionError, Unavailable)) for each in waiting)
+        assert all(isinstance(each.result(LIMIT_S), (PermissionError, Unavailable)) for each in waiting)
         monkeypatch.undo()
         assert log.submit(observed(9).raw).height == 0
 
@@ -397,7 +397,7 @@ def test_a_block_made_elsewhere_by_the_same_key_is_taken_and_a_fork_is_kept_with
 
 
 def test_threads_that_mix_both_ways_in_do_not_wait_for_ever(tmp_path):
-    with opened(tmp_path) as ledger, ThreadPoolExecutor(8) as pool:
+    with opened(tmp_path) as ledger, Crew(8) as pool:
 
         def bulk(start: int) -> int:
             return sum(
@@ -407,8 +407,8 @@ def test_threads_that_mix_both_ways_in_do_not_wait_for_ever(tmp_path):
 
         singles = [pool.submit(ledger.log.submit, observed(10_000 + i).raw) for i in range(100)]
         bulks = [pool.submit(bulk, 1000 * i) for i in range(4)]
-        assert [f.result(timeout=30) for f in bulks] == [40] * 4
-        assert all(isinstance(f.result(timeout=30), Receipt) for f in singles)
+        assert [f.result(LIMIT_S) for f in bulks] == [40] * 4
+        assert all(isinstance(f.result(LIMIT_S), Receipt) for f in singles)
         assert ledger.log.head.envelopes == 260
 
 
@@ -471,11 +471,5 @@ def test_nobody_is_overlooked_while_a_list_is_refused_beside_them(tmp_path):
             for i in range(20):
                 ledger.log.submit(observed(start + i).raw)
 
-        threads = [threading.Thread(target=refused)]
-        threads += [threading.Thread(target=accepted, args=(start * 100,)) for start in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(timeout=120)
-        assert not any(thread.is_alive() for thread in threads)
+        together(refused, *(partial(accepted, start * 100) for start in range(6)))
         assert ledger.log.head.envelopes == 120

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.unit.ledger.making import command, observed, opened
+from tests.waiting import LIMIT_S, aside, soon
 
 from ropewalk.errors import DigestMismatch, InvalidEnvelope, InvalidJson, Replayed, Unavailable, Usage
 from ropewalk.kernel import jcs
@@ -122,12 +123,12 @@ def test_what_was_taken_in_is_written_though_its_callers_and_the_loop_have_gone(
         def sync(self, fd):
             if self.armed:
                 self.writing.set()
-                self.go_on.wait(120)
+                self.go_on.wait(LIMIT_S)
             super().sync(fd)
 
     async def main(served) -> None:
         asyncio.get_running_loop().create_task(served.submit(observed(1).raw))  # nobody will wait for it
-        await asyncio.to_thread(files.writing.wait, 120)
+        await aside(files.writing.wait, LIMIT_S)
 
     files = Slow()
     with opened(tmp_path, files=files) as ledger:
@@ -147,17 +148,16 @@ def test_an_end_that_is_cancelled_leaves_nobody_waiting(tmp_path):
         async def serve() -> None:
             async with served:
                 callers.append(asyncio.create_task(served.submit(observed(1).raw)))
-                await asyncio.to_thread(judging.wait, 120)
+                await aside(judging.wait, LIMIT_S)
                 callers.append(asyncio.create_task(served.submit(observed(2).raw)))
                 await asyncio.sleep(0)
 
         serving = asyncio.create_task(serve())
-        while len(callers) < 2:
-            await asyncio.sleep(0.01)
+        await soon(lambda: len(callers) == 2)
         serving.cancel()
         go_on.set()
         await asyncio.gather(serving, return_exceptions=True)
-        return list(await asyncio.wait_for(asyncio.gather(*callers, return_exceptions=True), 120))
+        return list(await asyncio.wait_for(asyncio.gather(*callers, return_exceptions=True), LIMIT_S))
 
     judging, go_on = threading.Event(), threading.Event()
     with opened(tmp_path) as ledger:
@@ -165,7 +165,7 @@ def test_an_end_that_is_cancelled_leaves_nobody_waiting(tmp_path):
 
         def late(raws: list[bytes]) -> object:
             judging.set()
-            go_on.wait(120)
+            go_on.wait(LIMIT_S)
             return submit_many(raws)
 
         ledger.log.submit_many = late

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 from tests.unit.ledger.heading import LOG, NOW_S, ORIGIN, SECRET, WITNESS, SmallLog
 from tests.unit.ledger.making import NODE
+from tests.waiting import LIMIT_S, Crew
 
 from ropewalk.errors import (
     Conflict,
@@ -442,19 +442,19 @@ def test_a_witness_that_was_killed_while_it_was_made_can_be_made_again(tmp_path)
 
 def test_the_clock_is_read_when_it_is_our_turn(folder):
     clock = iter(range(NOW_S, NOW_S + 100))
-    witness, note = open_witness(folder, wait_s=60), parse_request(SmallLog(4).head())
+    witness, note = open_witness(folder, wait_s=LIMIT_S), parse_request(SmallLog(4).head())
     waiting = threading.Barrier(2)
 
     def late() -> bytes:
-        waiting.wait(60)
+        waiting.wait(LIMIT_S)
         return witness.cosign(note, SECRET, lambda: next(clock)).note
 
-    with ThreadPoolExecutor(1) as pool:
+    with Crew(1) as pool:
         with witness.state.locked(0):
             done = pool.submit(late)
-            waiting.wait(60)
+            waiting.wait(LIMIT_S)
             assert next(clock) == NOW_S  # while the other one waits, or before it does
-        assert time_of(done.result(60)) == NOW_S + 1
+        assert time_of(done.result(LIMIT_S)) == NOW_S + 1
 
 
 def test_evidence_that_is_damaged_is_named(folder):

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from tests.unit.gossip.conftest import key, memory_log
+from tests.waiting import soon
 
 from ropewalk.errors import (
     BrokenLink,
@@ -53,7 +54,7 @@ from ropewalk.node.serving import GossipServer
 from ropewalk.node.sync import SyncReport, sync_with
 
 TOPIC = "com.example"
-IDLE_S = 30.0  # where silence is not the point: a loaded machine may be slow
+IDLE_S = 60.0  # where silence is not the point: a loaded machine may be slow
 SHORT_S = 0.5  # where it is
 Ask = Callable[[Request], Response]
 Reply = Callable[[Stream, FramePipe], Awaitable[None]]
@@ -227,7 +228,7 @@ def test_too_many_values():
 async def _send_length(stream: Stream, frames: FramePipe) -> None:
     await frames.receive()
     await stream.send(b"\xff\xff\xff\xff\x0f" + bytes(1000))
-    await asyncio.sleep(30)
+    await asyncio.sleep(IDLE_S)
 
 
 def test_a_huge_length_is_refused_before_its_bytes():
@@ -237,7 +238,7 @@ def test_a_huge_length_is_refused_before_its_bytes():
 async def _send_garbage(stream: Stream, frames: FramePipe) -> None:
     await frames.receive()
     await stream.send(wire.frame(b"\xff\xfe garbage"))
-    await asyncio.sleep(30)
+    await asyncio.sleep(IDLE_S)
 
 
 def test_garbage_instead_of_an_answer():
@@ -253,11 +254,11 @@ async def _drip(stream: Stream, frames: FramePipe) -> None:
 
 
 def test_a_byte_now_and_then_is_not_progress():
-    cut(Unavailable, 7, lambda: meet_stream(_drip, memory_log(), idle_s=SHORT_S), "no progress")
+    cut(Unavailable, 7, lambda: meet_stream(_drip, memory_log(), idle_s=4 * SHORT_S), "no progress")
 
 
 async def _stay_silent(stream: Stream, frames: FramePipe) -> None:
-    await asyncio.sleep(30)
+    await asyncio.sleep(IDLE_S)
 
 
 def test_a_stream_that_never_answers():
@@ -279,7 +280,7 @@ async def _swamp(stream: Stream, frames: FramePipe) -> None:
     await stream.send(b"\x80\x80\xc0\x07")
     for _ in range(15):
         await stream.send(bytes(1 << 20))
-    await asyncio.sleep(30)
+    await asyncio.sleep(IDLE_S)
 
 
 def test_the_largest_answer_stays_within_its_bound():
@@ -465,7 +466,7 @@ def test_v06_peers_that_babble_or_stall(raw: bytes, error: type[RopewalkError], 
     async def accept(pipe: Pipe) -> None:
         await pipe.receive()
         await pipe.send(raw)
-        await asyncio.sleep(30)
+        await asyncio.sleep(IDLE_S)
 
     idle_s = SHORT_S if error is Unavailable else IDLE_S
     cut(error, code, lambda: meet_tcp(accept, memory_log(profile="v0.6"), idle_s=idle_s))
@@ -534,7 +535,7 @@ def attack(
 )
 def test_a_server_survives(raw: bytes):
     async def act(server: GossipServer) -> None:
-        pipe = await connect_websocket(server.url, timeout_s=30)
+        pipe = await connect_websocket(server.url, timeout_s=IDLE_S)
         try:
             for at in range(0, len(raw), 1 << 19):
                 await pipe.send(raw[at : at + (1 << 19)])
@@ -558,7 +559,7 @@ def test_a_server_survives(raw: bytes):
 )
 def test_a_bad_question_ends_its_session_only(raw: bytes):
     async def act(server: GossipServer) -> None:
-        pipe = await connect_websocket(server.url, timeout_s=30)
+        pipe = await connect_websocket(server.url, timeout_s=IDLE_S)
         async with Muxer(pipe, client=True, accept=lambda _: None) as muxer:
             for sent, good in ((raw, False), (wire.frame(wire.encode_request(GetRoot())), True)):
                 stream = muxer.open()
@@ -585,12 +586,12 @@ def test_pushed_lies_end_the_connection():
 
     async def act(server: GossipServer) -> None:
         for lie in lies:
-            pipe = await connect_websocket(server.url, timeout_s=30)
+            pipe = await connect_websocket(server.url, timeout_s=IDLE_S)
             async with Muxer(pipe, client=True, accept=lambda _: None) as muxer:
                 stream = muxer.open()
                 hello = Dialer(f"/canvas/v1/{TOPIC}/push").data_to_send()
                 await stream.send(hello + wire.frame(wire.encode_event(lie)))
-                await asyncio.wait_for(muxer.ended.wait(), 30)
+                await asyncio.wait_for(muxer.ended.wait(), IDLE_S)
         assert len(server.log) == 50
 
     attack(act)
@@ -598,7 +599,7 @@ def test_pushed_lies_end_the_connection():
 
 def test_a_stream_given_up_before_it_began_does_not_end_the_connection():
     async def act(server: GossipServer) -> None:
-        pipe = await connect_websocket(server.url, timeout_s=30)
+        pipe = await connect_websocket(server.url, timeout_s=IDLE_S)
         async with Muxer(pipe, client=True, accept=lambda _: None) as muxer:
             hello = Dialer(f"/canvas/v1/{TOPIC}/sync").data_to_send()
             given_up = muxer.open()
@@ -608,7 +609,7 @@ def test_a_stream_given_up_before_it_began_does_not_end_the_connection():
             await stream.send(hello + wire.frame(wire.encode_request(GetRoot())))
             answered = b""
             while server.log.root().hash not in answered:
-                answered += await asyncio.wait_for(stream.receive(), 30)
+                answered += await asyncio.wait_for(stream.receive(), IDLE_S)
             assert muxer.error is None
 
     attack(act)
@@ -616,21 +617,20 @@ def test_a_stream_given_up_before_it_began_does_not_end_the_connection():
 
 def test_more_peers_than_allowed_are_turned_away():
     async def act(server: GossipServer) -> None:
-        first = await connect_websocket(server.url, timeout_s=30)
-        second = await connect_websocket(server.url, timeout_s=30)
-        assert await asyncio.wait_for(second.receive(), 30) == b""
+        first = await connect_websocket(server.url, timeout_s=IDLE_S)
+        second = await connect_websocket(server.url, timeout_s=IDLE_S)
+        assert await asyncio.wait_for(second.receive(), IDLE_S) == b""
         await first.close()
         await second.close()
-        while server.peers:
-            await asyncio.sleep(0.01)
+        await soon(lambda: not server.peers)
 
     attack(act, peers_max=1)
 
 
 def test_a_silent_tcp_client_is_dropped_after_the_idle_limit():
     async def act(server: GossipServer) -> None:
-        pipe = await connect_tcp("127.0.0.1", server.port, timeout_s=30)
-        assert await asyncio.wait_for(pipe.receive(), 30) == b""
+        pipe = await connect_tcp("127.0.0.1", server.port, timeout_s=IDLE_S)
+        assert await asyncio.wait_for(pipe.receive(), IDLE_S) == b""
         await pipe.close()
 
     attack(act, "v0.6", idle_s=3)  # short for the silent one, long enough for the honest one after it
@@ -648,7 +648,7 @@ def test_empty_websocket_messages_say_nothing_however_many():
 
 def test_a_peer_with_many_sessions_at_once_gets_all_its_answers():
     async def act(server: GossipServer) -> None:
-        pipe = await connect_websocket(server.url, timeout_s=30)
+        pipe = await connect_websocket(server.url, timeout_s=IDLE_S)
 
         async def session(muxer: Muxer) -> None:
             dialer, stream = Dialer(f"/canvas/v1/{TOPIC}/sync"), muxer.open()

@@ -29,6 +29,7 @@ from ropewalk.node.sync import SyncReport, sync_with
 
 BOTH = pytest.mark.parametrize("profile", ["v0.6", "v0.13"])
 TOPIC = "com.example"
+IDLE_S = 60.0  # nobody is silent here; a loaded machine may be slow
 
 
 @BOTH
@@ -43,10 +44,10 @@ def test_both_ways_ends_with_one_root_and_exact_counts(profile, make_table):
 
     async def run() -> None:
         async with GossipServer(server_log) as server:
-            report = await sync_with(client_log, server.url, idle_s=30)
+            report = await sync_with(client_log, server.url, idle_s=IDLE_S)
             assert (report.received, report.sent, report.refused, report.taken) == (300, 90, 0, True)
             assert report.root == server_log.root() == client_log.root()
-            again = await sync_with(client_log, server.url, idle_s=30)
+            again = await sync_with(client_log, server.url, idle_s=IDLE_S)
             assert (again.received, again.sent) == (0, 0)
 
     asyncio.run(run())
@@ -63,7 +64,7 @@ def test_pull_only_gives_nothing_away(profile):
 
     async def run() -> None:
         async with GossipServer(server_log) as server:
-            report = await sync_with(client_log, server.url, pull_only=True, idle_s=30)
+            report = await sync_with(client_log, server.url, pull_only=True, idle_s=IDLE_S)
             assert (report.received, report.sent) == (30, 0)
 
     asyncio.run(run())
@@ -76,10 +77,10 @@ def test_empty_logs_meet(profile):
 
     async def run() -> None:
         async with GossipServer(memory_log(profile=profile)) as server:
-            report = await sync_with(log, server.url, idle_s=30)
+            report = await sync_with(log, server.url, idle_s=IDLE_S)
             assert (report.received, report.sent, report.taken) == (0, 0, True)
             await asyncio.to_thread(log.append, 1)
-            assert (await sync_with(log, server.url, idle_s=30)).sent == 1
+            assert (await sync_with(log, server.url, idle_s=IDLE_S)).sent == 1
 
     asyncio.run(run())
 
@@ -91,7 +92,7 @@ def test_what_one_peer_appends_reaches_all_the_others():
         async with GossipServer(logs[0]) as server:
             peers = []
             for log in logs[1:]:
-                peer = Peer(log, await connect_websocket(server.url, timeout_s=30), dialer=True)
+                peer = Peer(log, await connect_websocket(server.url, timeout_s=IDLE_S), dialer=True)
                 await peer.__aenter__()
                 await peer.start_push()
                 peers.append(peer)
@@ -120,7 +121,7 @@ def test_a_pushed_message_without_its_parents_waits_and_the_pull_brings_them():
 
     async def run() -> None:
         async with GossipServer(target) as server:
-            peer = Peer(source, await connect_websocket(server.url, timeout_s=30), dialer=True)
+            peer = Peer(source, await connect_websocket(server.url, timeout_s=IDLE_S), dialer=True)
             async with peer:
                 peer._push_open = True  # say nothing of our heads
                 _, frames = await peer._dial(peer._push_protocol, wire.EVENT_BYTES_MAX)
@@ -139,7 +140,7 @@ def test_a_pushed_message_that_finds_pending_full_is_pulled_with_its_parents():
 
     async def run() -> None:
         async with GossipServer(target) as server:
-            peer = Peer(source, await connect_websocket(server.url, timeout_s=30), dialer=True)
+            peer = Peer(source, await connect_websocket(server.url, timeout_s=IDLE_S), dialer=True)
             async with peer:
                 peer._push_open = True  # say nothing of our heads
                 _, frames = await peer._dial(peer._push_protocol, wire.EVENT_BYTES_MAX)
@@ -159,7 +160,7 @@ def test_what_another_handle_of_the_store_appends_is_pushed_too(tmp_path):
 
         async def run() -> None:
             async with GossipServer(served) as server:
-                peer = Peer(follower, await connect_websocket(server.url, timeout_s=30), dialer=True)
+                peer = Peer(follower, await connect_websocket(server.url, timeout_s=IDLE_S), dialer=True)
                 async with peer:
                     await peer.start_push()
                     await soon(lambda: bool(server.peers))
@@ -175,7 +176,7 @@ def test_a_server_breaks_long_sessions_off_and_the_pull_goes_on():
 
     async def run() -> None:
         async with GossipServer(source, session_s=0.1) as server:
-            report = await sync_with(target, server.url, pull_only=True, idle_s=30)
+            report = await sync_with(target, server.url, pull_only=True, idle_s=IDLE_S)
             assert report.received == 3000
 
     asyncio.run(run())
@@ -189,7 +190,7 @@ def test_large_messages_fit_the_windows():
 
     async def run() -> None:
         async with GossipServer(source) as server:
-            assert (await sync_with(target, server.url, idle_s=20)).received == 11
+            assert (await sync_with(target, server.url, idle_s=IDLE_S)).received == 11
 
     asyncio.run(run())
     assert target.root() == source.root()
@@ -240,11 +241,11 @@ def test_we_answer_the_recorded_v06_client_byte_for_byte(vector):
 
     async def run() -> bytes:
         async with GossipServer(log) as server:
-            pipe = await connect_tcp("127.0.0.1", server.port, timeout_s=30)
+            pipe = await connect_tcp("127.0.0.1", server.port, timeout_s=IDLE_S)
             await pipe.send(sides["client->server"])
             found = b""
             while len(found) < len(sides["server->client"]):
-                found += await asyncio.wait_for(pipe.receive(), 30)
+                found += await asyncio.wait_for(pipe.receive(), IDLE_S)
             await pipe.close()
             return found
 
@@ -267,7 +268,7 @@ def test_the_recorded_v06_server_leads_us_to_the_recorded_root(vector):
 
     async def run() -> None:
         listening = await serve_tcp(accept, "127.0.0.1", 0)
-        await sync_with(log, f"tcp://127.0.0.1:{listening.port}", pull_only=True, idle_s=30)
+        await sync_with(log, f"tcp://127.0.0.1:{listening.port}", pull_only=True, idle_s=IDLE_S)
         await listening.close()
 
     asyncio.run(run())
@@ -288,13 +289,13 @@ def test_we_answer_the_recorded_websocket_client_byte_for_byte(vector):
 
     async def run() -> bytes:
         async with GossipServer(log) as server:
-            pipe = await connect_websocket(server.url, timeout_s=30)
+            pipe = await connect_websocket(server.url, timeout_s=IDLE_S)
             async with Muxer(pipe, client=True, accept=lambda _: None) as muxer:
                 stream = muxer.open()
                 await stream.send(said["c->s"])
                 found = b""
                 while len(found) < len(said["s->c"]):
-                    found += await asyncio.wait_for(stream.receive(), 30)
+                    found += await asyncio.wait_for(stream.receive(), IDLE_S)
                 return found
 
     assert asyncio.run(run()) == said["s->c"]
@@ -309,7 +310,7 @@ def test_a_peer_that_does_not_read_is_told_our_heads_instead_of_everything(monke
 
     async def run() -> tuple[int, list[bytes]]:
         async with GossipServer(log) as server:
-            pipe = await connect_websocket(server.url, timeout_s=30)
+            pipe = await connect_websocket(server.url, timeout_s=IDLE_S)
             async with Muxer(pipe, client=True, accept=lambda _: None) as muxer:
                 stream, dialer = muxer.open(), Dialer(f"/canvas/v1/{TOPIC}/push")
                 await stream.send(dialer.data_to_send())
@@ -342,7 +343,7 @@ def test_v06_messages_that_do_not_fit_one_answer_are_exchanged(monkeypatch):
 
     async def run() -> SyncReport:
         async with GossipServer(one) as server:
-            return await sync_with(two, server.url, idle_s=30)
+            return await sync_with(two, server.url, idle_s=IDLE_S)
 
     report = asyncio.run(run())
     assert (report.received, report.sent, report.taken) == (120, 80, True)

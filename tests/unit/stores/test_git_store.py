@@ -9,9 +9,11 @@ import sys
 import threading
 import time
 import zlib
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.waiting import LIMIT_S, together
 
 import ropewalk
 from ropewalk.errors import (
@@ -122,18 +124,14 @@ def test_only_one_of_many_first_writers_wins(store):
     barrier = threading.Barrier(8)
 
     def race(n):
-        barrier.wait()
+        barrier.wait(LIMIT_S)
         try:
             store.move_head(REF, None, f"{n:040x}")
             won.append(n)
         except HeadMoved:
             pass
 
-    threads = [threading.Thread(target=race, args=(n,)) for n in range(1, 9)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    together(*(partial(race, n) for n in range(1, 9)))
     assert len(won) == 1
     assert store.head(REF) == f"{won[0]:040x}"
 

@@ -6,6 +6,7 @@ import multiprocessing
 from pathlib import Path
 
 import pytest
+from tests.waiting import LIMIT_S
 
 from ropewalk.errors import Damaged, HeadMoved, NotFound, Unavailable
 from ropewalk.stores.segments import ALIGN, Segments
@@ -184,10 +185,10 @@ def test_a_second_writer_in_another_process_is_refused_by_name(tmp_path):
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     with Writer(tmp_path):
-        process = context.Process(target=_try_to_write, args=(tmp_path, answers))
+        process = context.Process(target=_try_to_write, args=(tmp_path, answers), daemon=True)
         process.start()
-        answer = answers.get(timeout=30)
-        process.join()
+        answer = answers.get(timeout=LIMIT_S)
+        process.join(LIMIT_S)
     import os
 
     assert f"process {os.getpid()}" in answer

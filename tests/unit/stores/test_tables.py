@@ -6,13 +6,13 @@ import contextlib
 import random
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import lmdb
 import pytest
+from tests.waiting import together
 
 from ropewalk.errors import Conflict, Damaged, NotFound, Unavailable
 from ropewalk.gossip.table import Table, Transaction
@@ -155,7 +155,7 @@ def test_a_transaction_inside_a_transaction_is_refused(tables: Table):
 
 
 def test_writers_of_many_threads_take_turns(tables: Table):
-    def add(_: object = None) -> None:
+    def add() -> None:
         def body(change: Transaction) -> None:
             now = int(change.get("a", b"n") or b"0")
             change.put("a", b"n", b"%d" % (now + 1))
@@ -163,11 +163,7 @@ def test_writers_of_many_threads_take_turns(tables: Table):
         for _ in range(5):
             tables.transact(body)
 
-    threads = [threading.Thread(target=add) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(add, add, add, add)
     with tables.read() as view:
         assert view.get("a", b"n") == b"20"
 

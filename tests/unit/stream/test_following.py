@@ -12,7 +12,7 @@ import pytest
 import websockets.asyncio.server as server
 from tests.unit.stream.conftest import publish
 from tests.unit.stream.items import bus_event
-from tests.waiting import soon
+from tests.waiting import LIMIT_S, Crew, aside, soon, until
 from websockets.exceptions import ConnectionClosed
 
 from ropewalk.errors import Invalid, Unavailable, Usage
@@ -21,7 +21,6 @@ from ropewalk.node.following import Following, Follows, follow
 from ropewalk.node.streams import RepositoryStream
 from ropewalk.stream.frames import BusEvent, encode
 
-LIMIT_S = 60
 ACK = json.dumps({"kind": "ack", "stream": "01HF", "seq": 100, "credit": 1_000, "ts": ""})
 
 
@@ -60,19 +59,18 @@ def served_beside(handle: Handler) -> Iterator[str]:
             ready.set()
             await end.wait()
 
-    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
-    thread.start()
+    serving = Crew(1).submit(lambda: asyncio.run(run()))
     assert ready.wait(LIMIT_S)
     try:
         yield found[0]
     finally:
         ends[0]()
-        thread.join(LIMIT_S)
+        serving.result(LIMIT_S)
 
 
 def running(test: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(LIMIT_S * 2):
+        async with asyncio.timeout(LIMIT_S):
             await test()
 
     asyncio.run(bounded())
@@ -174,7 +172,7 @@ def test_the_number_to_go_on_from_is_that_of_the_last_frame_handed_out_not_of_th
                     items = [second, *(next(plain) for _ in range(8))]
                     return [bus_event(item).payload["n"] for item in items]
 
-            assert await asyncio.to_thread(rest) == list(range(1, 10))
+            assert await aside(rest) == list(range(1, 10))
 
     running(run)
 
@@ -189,20 +187,17 @@ def test_threads_may_share_an_iterator_and_all_of_them_end_when_it_is_closed(log
             def share() -> list[list[int]]:
                 with follow(stream.url, topics=["jobs"]) as frames:
                     got: list[list[int]] = [[] for _ in range(4)]
-                    threads = [threading.Thread(target=drain, args=(frames, each)) for each in got]
-                    for thread in threads:
-                        thread.start()
+                    crew = Crew(4)
+                    drained = [crew.submit(drain, frames, each) for each in got]
                     for batch in range(10):
                         publish(log, "jobs", *({"n": batch * 400 + n} for n in range(400)))
-                    while sum(map(len, got)) < 4_000:
-                        assert all(thread.is_alive() for thread in threads)
-                        threading.Event().wait(0.01)
-                for thread in threads:
-                    thread.join(LIMIT_S)
-                    assert not thread.is_alive()
+                    until(lambda: sum(map(len, got)) == 4_000)
+                    assert not any(each.done() for each in drained)
+                for each in drained:
+                    each.result(LIMIT_S)
                 return got
 
-            got = await asyncio.to_thread(share)
+            got = await aside(share)
             assert sorted(n for each in got for n in each) == list(range(4_000))
 
     running(run)

@@ -11,7 +11,7 @@ import websockets.asyncio.client as client
 from tests.unit.stream.conftest import publish
 from tests.unit.stream.items import bus_event
 from tests.unit.stream.test_serving import closed, running, told, told_of
-from tests.waiting import soon
+from tests.waiting import LIMIT_S, soon
 
 import ropewalk
 from ropewalk.errors import Denied, NotFound, Usage
@@ -29,7 +29,7 @@ from ropewalk.stream.window import Bounds
 
 
 async def take(frames: Following, count: int) -> list[Item]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         return [await anext(frames) for _ in range(count)]
 
 
@@ -218,7 +218,7 @@ def test_through_two_proxies_the_chain_is_named_and_a_loop_is_refused(log):
                 connection.close(1001, "moving")
             origin.server.wake()
             with pytest.raises(Usage, match="a loop"):
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(LIMIT_S):
                     await asyncio.gather(near.wait(), far.wait())
 
     running(test)

@@ -14,7 +14,7 @@ import pytest
 import websockets.asyncio.client as client
 from tests.unit.stream.conftest import publish
 from tests.unit.stream.items import bus_event
-from tests.waiting import soon
+from tests.waiting import LIMIT_S, Crew, aside, soon
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Origin
 
@@ -32,12 +32,10 @@ from ropewalk.stream.frames import BusEvent, ErrorFrame, RefUpdate
 from ropewalk.stream.subscriber import Item, Lost
 from ropewalk.stream.window import Bounds
 
-LIMIT_S = 60
-
 
 def running(test: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(LIMIT_S):
             await test()
 
     asyncio.run(bounded())
@@ -239,12 +237,11 @@ def test_a_plain_program_follows_without_asyncio(log):
             async with RepositoryStream(log) as stream:
                 urls.append(stream.url)
                 started.set()
-                await asyncio.to_thread(stop.wait)
+                await aside(stop.wait, LIMIT_S)
 
         asyncio.run(run())
 
-    thread = threading.Thread(target=serve)
-    thread.start()
+    served = Crew(1).submit(serve)
     try:
         assert started.wait(LIMIT_S)
         with follow(urls[0], topics=["jobs"]) as frames:
@@ -253,7 +250,7 @@ def test_a_plain_program_follows_without_asyncio(log):
             assert frames.seq is not None
     finally:
         stop.set()
-        thread.join()
+        served.result(LIMIT_S)
 
 
 # What is refused
@@ -572,12 +569,15 @@ def test_a_rewritten_topic_is_told_to_its_readers_and_goes_on_once_accepted(log)
 
 def test_pings_come_and_silence_ends_the_connection(log):
     async def run() -> None:
-        limits = Limits(ping_ms=50, pong_ms=200)
+        limits = Limits(ping_ms=50, pong_ms=3_000)  # long enough to answer on a loaded machine
         async with RepositoryStream(log, limits=limits) as stream, client.connect(stream.url) as socket:
             await told(socket)
             for _ in range(3):
                 assert (await told(socket))["kind"] == "ping"
                 await socket.send('{"kind":"pong"}')
+            with pytest.raises(ConnectionClosed):
+                while True:
+                    await told(socket)
             assert await closed(socket) == (1008, "pong timeout")
 
     running(run)
