@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -112,6 +112,8 @@ def _look_at_keys(folder: Path) -> str:
 
 
 def _repository() -> Iterator[Step]:
+    from ropewalk.node.privacy import policy_file
+
     try:
         place = here()
     except NotFound as error:
@@ -128,7 +130,41 @@ def _repository() -> Iterator[Step]:
         yield _attempt("node key", lambda: f"{_look_at_keys(place.keys)}; signs blocks and bundles")
     else:
         yield Step("node key", "not_checked", "`ropewalk init` on this repository makes one")
+    policy = policy_file(place)
+    if os.path.lexists(policy):
+        yield _attempt("policy", lambda: _look_at_policy(policy))
+    yield from _channels(place.home)
     yield from _versions(place.home)
+
+
+def _look_at_policy(path: Path) -> str:
+    """What the policy says; while it cannot be read, nothing is recorded and no stream shows anything."""
+    from ropewalk.gitlog.privacy import parse_policy
+    from ropewalk.kernel import jcs
+    from ropewalk.stream.access import parse_access
+
+    raw = path.read_bytes()
+    try:
+        rules = parse_policy(raw).rules
+        document: Any = jcs.parse(raw)
+        parse_access(document.get("stream", {}))
+    except RopewalkError as error:
+        raise RopewalkError(
+            f"{path}: {error.detail}; correct or remove it: until then nothing is recorded, and streams show nothing"
+        ) from error
+    streams = "; says what streams show" if "stream" in document else ""
+    return f"{len(rules)} privacy rules{streams}"
+
+
+def _channels(home: Path) -> Iterator[Step]:
+    """Channels whose settings cannot be read; nothing is appended to them."""
+    from ropewalk.node.ledger import channels, read_settings
+
+    for name in channels(home):
+        try:
+            read_settings(home, name)
+        except (RopewalkError, OSError) as error:
+            yield Step("channel", "failed", f"{name}: {error}")
 
 
 def _versions(home: Path) -> Iterator[Step]:

@@ -1,22 +1,22 @@
-"""`ropewalk stream serve` and `sub` (S2): what changes in a repository, as it happens."""
+"""`ropewalk stream serve` (S2): what changes in a repository, told as it happens."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ropewalk.cli.gitlog import opened, short
-from ropewalk.cli.manners import Group, emit, emit_line, parse_input, say, session
-from ropewalk.errors import Denied, Invalid
-from ropewalk.kernel.plaintext import printable, printable_json
+from ropewalk.cli.gitlog import opened
+from ropewalk.cli.manners import Group, emit_line, parse_input, say
+from ropewalk.errors import Invalid
+from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
     from ropewalk.node.repository import Repository
-    from ropewalk.stream.subscriber import Item
 
 __all__ = ["serving_options", "stream", "stream_journal", "stream_token"]
 
@@ -24,6 +24,20 @@ REPLAY_FRAMES = 1_000  # written out so that --help loads no engine; a test comp
 REPLAY_MINUTES = 10.0
 TOKEN_BYTES_MAX = 4_096
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+# As browsers send it: scheme, host and a port that is not the usual one. Pages out of files say `null`.
+ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._~-]+)(:[0-9]{1,5})?")
+
+
+def _check_origins(_ctx: click.Context, _param: click.Parameter, origins: tuple[str, ...]) -> tuple[str, ...]:
+    for origin in origins:
+        if not ORIGIN.fullmatch(origin):
+            raise click.BadParameter(
+                f"{origin!r} is no origin: write it as browsers do, https://ops.example or http://localhost:3000, "
+                "in lower case and without a path"
+            )
+    return origins
 
 
 def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -> Callable[[F], F]:
@@ -42,7 +56,8 @@ def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -
             "origins",
             multiple=True,
             metavar="URL",
-            help="Web pages of this origin may connect; may be given again. Others may not.",
+            callback=_check_origins,
+            help="Web pages of this origin, https://HOST, may connect; may be given again. Others may not.",
         ),
         click.option(
             "--replay-limit",
@@ -74,7 +89,10 @@ def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -
 @click.group(
     "stream",
     cls=Group,
-    lazy={"proxy": ("ropewalk.cli.stream_proxy", "proxy", "Serve a stream again, to clients of your own.")},
+    lazy={
+        "sub": ("ropewalk.cli.stream_sub", "sub", "Print what a stream tells, as it happens."),
+        "proxy": ("ropewalk.cli.stream_proxy", "proxy", "Serve a stream again, to clients of your own."),
+    },
     epilog="Examples:\n  ropewalk stream serve --port 8090\n"
     "  ropewalk stream sub ws://127.0.0.1:8090 --topic 'jobs.*' --ref 'refs/gatos/shiplog/**'\n"
     "  ropewalk stream proxy ws://127.0.0.1:8090 --port 8091\n",
@@ -145,122 +163,6 @@ async def _serve(log: Repository, options: dict[str, Any]) -> None:
         await stop.wait()
     if signal.SIGINT in signals:
         raise KeyboardInterrupt
-
-
-@stream.command(
-    "sub",
-    epilog="Examples:\n  ropewalk stream sub ws://127.0.0.1:8090 --topic 'jobs.*'\n"
-    "  ropewalk stream sub ws://127.0.0.1:8090 --ref 'refs/gatos/**' --since-seq 0 --jsonl\n"
-    "  ropewalk stream sub ws://127.0.0.1:8090 --topic jobs --limit 1 --json\n",
-)
-@click.argument("url")
-@click.option(
-    "--ref", "refs", multiple=True, metavar="PATTERN", help="Refs to be told of; may be given again."
-)
-@click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    metavar="PATTERN",
-    help="Topics to get messages of; may be given again.",
-)
-@click.option(
-    "--since-seq",
-    type=click.IntRange(0),
-    metavar="N",
-    help="First what came after this frame; 0 means all that is kept. Default: only what comes.",
-)
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="End after so many frames.")
-@click.option("--jsonl", is_flag=True, help="One JSON object a line, as --json.")
-@click.option("--token-file", metavar="F", help="The token the server asks for.")
-@click.option(
-    "--patience",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="How long to wait for a server that went away. Default: for ever.",
-)
-def sub(
-    url: str,
-    refs: tuple[str, ...],
-    topics: tuple[str, ...],
-    since_seq: int | None,
-    limit: int | None,
-    jsonl: bool,
-    token_file: str | None,
-    patience: float | None,
-) -> None:
-    """Print what the stream at URL tells of these refs and topics, each frame once, until interrupted.
-
-    In patterns, * stands for anything within one part and ** for any number of parts: 'refs/gatos/state/**', 'jobs.*'.
-    If the connection breaks, it is made again and goes on where it was. Frames that can no longer be had are said to be
-    lost.
-    """
-    session().json = session().json or jsonl
-    stream_journal()
-    options: dict[str, Any] = {
-        "refs": refs,
-        "topics": topics,
-        "since_seq": since_seq,
-        "token": stream_token(token_file),
-        "patience_s": patience,
-    }
-    asyncio.run(_sub(url, options, limit))
-
-
-async def _sub(url: str, options: dict[str, Any], limit: int | None) -> None:
-    from ropewalk.node.following import Following
-    from ropewalk.stream.frames import BusEvent, ErrorFrame, RefUpdate
-
-    left = limit
-    names = {*(("ref", name) for name in options["refs"]), *(("topic", name) for name in options["topics"])}
-    async with Following(url, **options) as frames:
-        async for item in frames:
-            if isinstance(item, ErrorFrame) and item.dropped:
-                names -= {("ref", item.ref), ("topic", item.topic)}
-                if not names:
-                    raise Denied(f"{url}: {item.message}", advice="Ask whoever runs the server.")
-            _show(item)
-            if left is not None and isinstance(item, BusEvent | RefUpdate):
-                left -= 1
-                if not left:
-                    return
-
-
-def _show(item: Item) -> None:
-    from ropewalk.stream.frames import BusEvent, RefUpdate, encode
-    from ropewalk.stream.subscriber import Lost
-
-    match item:
-        case RefUpdate():
-            places = f"{short(item.old or 'nothing')} → {short(item.new or 'nothing')}"
-            emit(_document(encode(item)), printable(f"{item.ts}  {item.ref}  {places}"))
-        case BusEvent():
-            import json
-
-            about = item.about or {}
-            names = printable(f"{item.ts}  {item.topic}  {about.get('ulid', '-')}  {about.get('type', '-')}")
-            payload = printable_json(json.dumps(item.payload, ensure_ascii=False, separators=(",", ":")))
-            emit(_document(encode(item)), f"{names}  {payload}")
-        case Lost():
-            document = {"kind": "lost", "reason": item.reason, "sinceSeq": item.since_seq, "seq": item.seq}
-            _tell({**document, "message": item.message}, f"frames were lost: {item.message}")
-        case _:
-            _tell(_document(encode(item)), f"{item.code}: {item.message}")
-
-
-def _tell(document: dict[str, Any], plain: str) -> None:
-    """What is no data is data for a program all the same."""
-    if session().json:
-        emit_line(document)
-    else:
-        say(printable(plain))
-
-
-def _document(text: str) -> dict[str, Any]:
-    import json
-
-    found: dict[str, Any] = json.loads(text)
-    return found
 
 
 def stream_token(file: str | None) -> str | None:

@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from ropewalk.errors import Invalid, Unavailable, Usage
+from ropewalk.errors import Invalid, RangeExceeded, Unavailable, Usage
+from ropewalk.kernel import jcs
 from ropewalk.net.textsocket import TextSocket, connect_text
 from ropewalk.node.streamserver import STREAM_PATH
 from ropewalk.stream.frames import BusEvent, ErrorFrame, RefUpdate
@@ -63,6 +64,12 @@ class Following:
             parse_pattern("topic", name)
         if not refs and not topics:
             raise Invalid("nothing to follow", advice="Name at least one ref or topic.")
+        if since_seq is not None and not 0 <= since_seq <= jcs.INTEGER_MAX:
+            raise RangeExceeded(
+                f"there is no frame {since_seq}: frames have numbers from 0 to {jcs.INTEGER_MAX}",
+                limit=jcs.INTEGER_MAX,
+                advice="Give the seq of the last frame you have; 0 asks for all that is kept.",
+            )
         self.url = with_path(url)
         self.subscriber = Subscriber(refs=tuple(refs), topics=tuple(topics), since_seq=since_seq)
         self._token = token
@@ -137,7 +144,8 @@ class Following:
                 start, self._brought = now(), False
                 await self._talk(socket)
                 self._met = self._met or self.subscriber.begun
-                _journal.info("%s: the connection ended (%s); trying again", self.url, socket.ended)
+                if self._refusal is None:  # what was refused will be refused again
+                    _journal.info("%s: the connection ended (%s); trying again", self.url, socket.ended)
                 if self._brought or now() - start > PAUSE_S_MAX:
                     self._pause_s, end, failure = PAUSE_S_MIN, None, None
                 else:  # a server that lets us in and ends it at once is not back

@@ -108,7 +108,11 @@ class RefUpdate:
 
 @dataclass(frozen=True, slots=True)
 class BusEvent:
-    """A message of a topic. `about` holds what the frame says beside it: ulid, type, content_id, commit."""
+    """A message of a topic. `about` holds what the frame says beside it: ulid, type, content_id, commit.
+
+    S2 wants the origin's number inside the payload once the frame came through a proxy. There it travels; here it stands
+    beside the payload, which is what somebody published and nothing else.
+    """
 
     subject: ClassVar[Kind] = "topic"
     topic: str
@@ -116,6 +120,7 @@ class BusEvent:
     seq: int = 0
     ts: str = ""
     about: Mapping[str, Any] | None = None
+    seq_origin: int | None = None
     seq_proxy: int | None = None
     credit: int | None = None
 
@@ -123,12 +128,6 @@ class BusEvent:
     def name(self) -> str:
         """What patterns are held against."""
         return self.topic
-
-    @property
-    def seq_origin(self) -> int | None:
-        """The number the origin gave it, if it came through a proxy."""
-        found = self.payload.get("seq_origin") if self.seq_proxy is not None else None
-        return found if isinstance(found, int) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +185,8 @@ def encode(frame: ClientFrame | ServerFrame) -> str:
         value = getattr(frame, name)
         if name != "about" and (value is not None or name in ("old", "new")):
             document[_WIRE.get(name, name)] = value
+    if isinstance(frame, BusEvent) and frame.seq_origin is not None:
+        document["payload"] = {**frame.payload, "seq_origin": document.pop("seq_origin")}
     return jcs.encode_foreign(document).decode()
 
 
@@ -250,15 +251,7 @@ def parse_server(data: str | bytes) -> ServerFrame | None:
                 read.number_or_none("credit"),
             )
         case "bus.event":
-            return BusEvent(
-                read.text("topic"),
-                read.mapping("payload"),
-                read.number("seq"),
-                read.text("ts"),
-                {key: value for key, value in found.items() if key not in _BUS_EVENT} or None,
-                read.number_or_none("seq_proxy"),
-                read.number_or_none("credit"),
-            )
+            return _bus_event(read, found)
         case "ack":
             return Ack(
                 read.text_or_none("stream"),
@@ -285,21 +278,36 @@ def parse_server(data: str | bytes) -> ServerFrame | None:
             return None
 
 
+def _bus_event(read: _Members, found: Mapping[str, Any]) -> BusEvent:
+    topic, payload = read.text("topic"), read.mapping("payload")
+    seq_origin, seq_proxy = None, read.number_or_none("seq_proxy")
+    inside = payload.get("seq_origin")
+    if seq_proxy is not None and isinstance(inside, int) and not isinstance(inside, bool):
+        seq_origin = inside  # a proxy has put it there
+        payload = {key: value for key, value in payload.items() if key != "seq_origin"}
+    return BusEvent(
+        topic,
+        payload,
+        read.number("seq"),
+        read.text("ts"),
+        {key: value for key, value in found.items() if key not in _BUS_EVENT} or None,
+        seq_origin,
+        seq_proxy,
+        read.number_or_none("credit"),
+    )
+
+
 def relayed(frame: Data, seq: int) -> Data:
     """A frame of an upstream as a proxy passes it on: numbered by the proxy, with the origin's number inside.
 
     >>> relayed(RefUpdate("refs/gatos/x", None, "8b1c", 9, ""), 123).seq_origin
     9
-    >>> relayed(BusEvent("jobs", {"id": 7}, 9, ""), 124).payload
-    {'id': 7, 'seq_origin': 9}
+    >>> encode(relayed(BusEvent("jobs", {"id": 7}, 9, ""), 124))
+    '{"kind":"bus.event","payload":{"id":7,"seq_origin":9},"seq":124,"seq_proxy":124,"topic":"jobs","ts":""}'
     """
-    origin = (
-        frame.seq if frame.seq_origin is None else frame.seq_origin
-    )  # over two proxies it stays the origin's
-    if isinstance(frame, RefUpdate):
-        return replace(frame, seq=seq, seq_proxy=seq, seq_origin=origin, credit=None)
-    payload = {**frame.payload, "seq_origin": origin}
-    return replace(frame, seq=seq, seq_proxy=seq, payload=payload, credit=None)
+    # Over two proxies it stays the origin's.
+    origin = frame.seq if frame.seq_origin is None else frame.seq_origin
+    return replace(frame, seq=seq, seq_proxy=seq, seq_origin=origin, credit=None)
 
 
 def timestamp(time_ms: int) -> str:

@@ -149,3 +149,37 @@ def test_doctor_and_init_refuse_sha256_repositories(ropewalk, tmp_path):
     assert ropewalk("doctor", "--repo", "x.git").code == 7
     assert ropewalk("init", "x.git").code == 7
     assert not (tmp_path / "x.git" / "ropewalk").exists()
+
+
+def doctors_word(log, name):
+    answer = log("doctor", "--json")
+    return answer.code, [check for check in answer.json["checks"] if check["name"] == name]
+
+
+def test_the_doctor_says_what_is_wrong_with_a_policy(log, tmp_path):
+    policy = tmp_path / "log.git" / "ropewalk" / "policy.json"
+    assert doctors_word(log, "policy") == (0, [])
+    policy.write_text('{"privacy":{"rules":[{"select":"a","action":"redact"}]},"stream":{}}')
+    code, (check,) = doctors_word(log, "policy")
+    assert (code, check["status"], check["detail"]) == (
+        0,
+        "passed",
+        "1 privacy rules; says what streams show",
+    )
+    for broken in ("{", '{"privacy":{"rules":7}}', '{"stream":{"refs":{"deny":["heads/x"]}}}'):
+        policy.write_text(broken)
+        code, (check,) = doctors_word(log, "policy")
+        assert (code, check["status"]) == (7, "failed")
+        assert "nothing is recorded" in check["detail"] and str(policy) in check["detail"]
+    policy.unlink()
+    policy.mkdir()
+    code, (check,) = doctors_word(log, "policy")
+    assert (code, check["status"]) == (7, "failed")
+
+
+def test_the_doctor_says_which_channel_cannot_be_read(log, tmp_path):
+    assert log("ledger", "create", "--channel", "audit").code == 0
+    assert doctors_word(log, "channel") == (0, [])
+    (tmp_path / "log.git" / "ropewalk" / "ledger" / "audit" / "channel.json").write_text("{")
+    code, (check,) = doctors_word(log, "channel")
+    assert (code, check["status"]) == (7, "failed") and "audit" in check["detail"]

@@ -40,7 +40,8 @@ SERVER = [
     RefUpdate("refs/gatos/x", None, "8b1c", 9, TS),
     RefUpdate("refs/gatos/x", "8b1c", None, 9, TS, 3, 9, 100),
     BusEvent("jobs/pending", {"id": 7}, 10, TS, {"ulid": "01HF", "type": "t"}),
-    BusEvent("jobs", {"seq_origin": 3}, 10, TS, None, 10, 0),
+    BusEvent("jobs", {"id": 7}, 10, TS, None, 3, 10, 0),
+    BusEvent("jobs", {"seq_origin": 3}, 10, TS),
     Ping(),
     Ping(0),
     Pong(),
@@ -125,6 +126,15 @@ def test_over_two_proxies_the_origin_keeps_its_number():
     twice = relayed(once, 45)
     assert (twice.seq, twice.seq_proxy, twice.seq_origin) == (45, 45, 9)
     schema.validate("api/stream_frame", json.loads(encode(twice)))
+
+
+def test_the_number_of_the_origin_travels_inside_the_payload_and_is_read_beside_it():
+    sent = encode(relayed(BusEvent("jobs", {"id": 7}, 9, TS), 123))
+    assert json.loads(sent)["payload"] == {"id": 7, "seq_origin": 9}
+    assert "seq_origin" not in json.loads(sent)
+    read = parse_server(sent)
+    assert isinstance(read, BusEvent)
+    assert (read.payload, read.seq_origin) == ({"id": 7}, 9)
 
 
 def test_a_member_called_seq_origin_of_an_application_is_no_number_of_a_proxy():
