@@ -52,16 +52,17 @@ class Page:
                 return answer["result"]
             self._note(answer)
 
-    def open(self, path: Path, width: int, *, dark: bool = False) -> None:
-        """Show a file at a width, light or dark, and wait until it stands."""
+    def open(self, path: Path | str, width: int, *, dark: bool = False) -> None:
+        """Show a file or an address at a width, light or dark, and wait until it stands."""
+        url = path if isinstance(path, str) else path.absolute().as_uri()
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
         )
-        self.call("Page.navigate", url=path.absolute().as_uri())
+        self.call("Page.navigate", url=url)
         deadline = time.monotonic() + START_S
-        while self.ask("document.readyState + location.href") != "complete" + path.absolute().as_uri():
+        while not self.ask("document.readyState + location.href").startswith("complete" + url):
             assert time.monotonic() < deadline, "the page does not finish"
 
     def ask(self, expression: str) -> Any:
@@ -99,7 +100,8 @@ def browser() -> Iterator[Page]:
             stderr=subprocess.DEVNULL,
         )
         try:
-            with connect(_address(Path(folder), process), max_size=None) as socket:
+            # No pings of ours: nobody reads their answers while a test does something else.
+            with connect(_address(Path(folder), process), max_size=None, ping_interval=None) as socket:
                 yield Page(socket)
         finally:
             process.kill()

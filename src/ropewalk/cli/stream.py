@@ -18,7 +18,7 @@ from ropewalk.kernel.plaintext import printable
 if TYPE_CHECKING:
     from ropewalk.node.repository import Repository
 
-__all__ = ["serving_options", "stream", "stream_journal", "stream_token"]
+__all__ = ["serving_options", "shows_page", "stream", "stream_journal", "stream_token"]
 
 REPLAY_FRAMES = 1_000  # written out so that --help loads no engine; a test compares
 REPLAY_MINUTES = 10.0
@@ -40,6 +40,13 @@ def _check_origins(_ctx: click.Context, _param: click.Parameter, origins: tuple[
     return origins
 
 
+def shows_page(asked: bool | None, token: str | None) -> bool:
+    """Whether browsers are shown the live page. They cannot show a token, so one excludes the other."""
+    if asked and token is not None:
+        raise click.UsageError("a page in a browser cannot show a token: leave out --page or --token-file")
+    return token is None if asked is None else asked
+
+
 def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -> Callable[[F], F]:
     """The options of a command that serves a stream: where, to whom, and how much is kept for those who come back."""
     besides = f"; also ${envvar}" if envvar else ""
@@ -58,6 +65,11 @@ def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -
             metavar="URL",
             callback=_check_origins,
             help="Web pages of this origin, https://HOST, may connect; may be given again. Others may not.",
+        ),
+        click.option(
+            "--page/--no-page",
+            default=None,
+            help="Show browsers what happens, live, at /. They are shown it unless a token is asked for.",
         ),
         click.option(
             "--replay-limit",
@@ -113,12 +125,14 @@ def serve(
     port: int,
     token_file: str | None,
     origins: tuple[str, ...],
+    page: bool | None,
     replay_limit: int,
     replay_minutes: float,
 ) -> None:
     """Tell subscribers what changes here, whichever process changes it: at /api/v1/stream, over WebSockets.
 
-    Prints one JSON line when it listens. What may be seen is said by the policy of the repository.
+    Prints one JSON line when it listens. What may be seen is said by the policy of the repository. Open the address
+    called `page` in a browser to watch.
     """
     from ropewalk.stream.window import Bounds
 
@@ -132,6 +146,7 @@ def serve(
             "port": port,
             "token": token,
             "origins": origins,
+            "page": shows_page(page, token),
             "bounds": Bounds(replay_limit, int(replay_minutes * 60_000)),
         }
         asyncio.run(_serve(log, options))
@@ -156,6 +171,7 @@ async def _serve(log: Repository, options: dict[str, Any]) -> None:
                 "url": served.url,
                 "host": options["host"],
                 "port": served.server.port,
+                "page": served.server.page_url,
                 "stream": served.window.stream,
                 "seq": served.window.seq,
             }

@@ -11,7 +11,7 @@ import click
 
 from ropewalk.cli.gitlog import opened
 from ropewalk.cli.manners import Command, emit_line, say, session
-from ropewalk.cli.stream import serving_options, stream_journal, stream_token
+from ropewalk.cli.stream import serving_options, shows_page, stream_journal, stream_token
 
 __all__ = ["proxy"]
 
@@ -42,6 +42,7 @@ def proxy(
     token_file: str | None,
     upstream_token_file: str | None,
     origins: tuple[str, ...],
+    page: bool | None,
     replay_limit: int,
     replay_minutes: float,
 ) -> None:
@@ -65,6 +66,7 @@ def proxy(
         "token": token,
         "upstream_token": stream_token(upstream_token_file),
         "origins": origins,
+        "page": shows_page(page, token),
         "bounds": Bounds(replay_limit, int(replay_minutes * 60_000), PROXY_BOUNDS.bytes_max),
     }
     with contextlib.ExitStack() as stack:
@@ -103,6 +105,7 @@ async def _serve(served: Any, host: str) -> None:
                 "url": served.url,
                 "host": host,
                 "port": served.server.port,
+                "page": served.server.page_url,
                 "stream": served.proxy.window.stream,
                 "seq": served.proxy.window.seq,
                 "upstream": served.upstream_url,

@@ -1,4 +1,7 @@
-"""WebSockets that carry texts: one path, a check of who asks, and everything else answered as HTTP should be."""
+"""WebSockets that carry texts: one path, a check of who asks, and everything else answered as HTTP should be.
+
+Beside that path there may be pages: what a browser shows, and which may connect because they come from here.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,15 @@ import asyncio
 import contextlib
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
+from ipaddress import ip_address
+from typing import Protocol
 
 import websockets.asyncio.client as client
 import websockets.asyncio.server as server
 from websockets.asyncio.connection import Connection
+from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.http11 import Request, Response
 from websockets.protocol import State
@@ -19,12 +25,21 @@ from websockets.protocol import State
 from ropewalk.errors import Denied, NotFound, Unavailable
 from ropewalk.net.refusals import connecting, listening
 
-__all__ = ["TextListening", "TextSocket", "connect_text", "serve_text"]
+__all__ = ["Answer", "TextListening", "TextSocket", "connect_text", "serve_text"]
 
 RECEIVED_WAITING_MAX = 16  # messages received and not yet read, before the sender is held up
 GOODBYE_S = 2.0
 _journal = logging.getLogger("ropewalk.net")
 _journal.addHandler(logging.NullHandler())
+
+
+class Answer(Protocol):
+    """What is answered to a plain request: a page."""
+
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def body(self) -> bytes: ...
 
 
 class TextSocket:
@@ -109,19 +124,24 @@ async def serve_text(
     connections_max: int,
     token: str | None = None,
     origins: Sequence[str] = (),
+    pages: Mapping[str, Answer] | None = None,
 ) -> TextListening:
     """Listen; `accept` owns each socket until it returns.
 
-    A browser says which page asks (Origin); pages that are not listed are refused, or any web page could read what
-    only this machine may. With a token, everybody has to show it.
+    A browser says which page asks (Origin); pages that are neither ours nor listed are refused, or any web page could
+    read what only this machine may. With a token, everybody has to show it.
     """
 
     sockets: set[TextSocket] = set()
+    welcome = set(origins)
 
     def judge(connection: server.ServerConnection, request: Request) -> Response | None:
-        if request.path.partition("?")[0] != path:
+        asked = request.path.partition("?")[0]
+        if pages is not None and asked in pages:
+            return _answer(pages[asked])
+        if asked != path:
             return connection.respond(HTTPStatus.NOT_FOUND, f"The stream is at {path}\n")
-        if any(origin not in origins for origin in request.headers.get_all("Origin")):
+        if any(origin not in welcome for origin in request.headers.get_all("Origin")):
             return connection.respond(HTTPStatus.FORBIDDEN, "Pages of this origin may not connect\n")
         if token is not None and not _shows(request, token):
             refusal = connection.respond(HTTPStatus.UNAUTHORIZED, "Authorization: Bearer TOKEN is needed\n")
@@ -155,7 +175,27 @@ async def serve_text(
             server_header=None,
             logger=_journal,
         )
-    return TextListening(found, sockets)
+    taken = TextListening(found, sockets)
+    if pages:
+        welcome.update(_origins(host, taken.port))
+    return taken
+
+
+def _answer(page: Answer) -> Response:
+    headers = Headers({**page.headers, "Content-Length": str(len(page.body)), "Connection": "close"})
+    return Response(HTTPStatus.OK, HTTPStatus.OK.phrase, headers, page.body)
+
+
+def _origins(host: str, port: int) -> list[str]:
+    """What a browser calls pages of ours, by addresses alone: whoever owns a name can make it lead here."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        address = None
+    names = ["127.0.0.1", "localhost", "[::1]"]
+    if address is not None and not address.is_loopback and not address.is_unspecified:
+        names = [f"[{host}]" if address.version == 6 else host]
+    return [f"http://{name}:{port}" for name in names]
 
 
 def _shows(request: Request, token: str) -> bool:

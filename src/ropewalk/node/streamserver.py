@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 
 from ropewalk.net.textsocket import TextListening, TextSocket, serve_text
+from ropewalk.server.livepage import live_page
 from ropewalk.stream.access import EVERYBODY, Access
 from ropewalk.stream.connection import LIMITS, Connection, Limits
 from ropewalk.stream.frames import CLIENT_FRAME_BYTES_MAX, Data, ErrorFrame
@@ -64,7 +65,7 @@ class StreamServer:
     """Takes subscribers of one window. Use it as a context.
 
     `look` is awaited before somebody is let in, so that rules which were just changed hold for them. `connection` makes
-    the connection of somebody who came.
+    the connection of somebody who came. With `page`, browsers are shown the live page at `/`.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class StreamServer:
         access: Access = EVERYBODY,
         token: str | None = None,
         origins: Sequence[str] = (),
+        page: bool = False,
         connections_max: int = CONNECTIONS_MAX,
         connection: Callable[[], Connection] | None = None,
         look: Callable[[], Awaitable[None]] | None = None,
@@ -90,6 +92,7 @@ class StreamServer:
         self._limits = limits
         self._token = token
         self._origins = origins
+        self._page = page
         self._connections_max = connections_max
         self._connection = connection or self._open
         self._look = look
@@ -103,8 +106,16 @@ class StreamServer:
     @property
     def url(self) -> str:
         """Where clients connect to."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"ws://{host}:{self.port}{STREAM_PATH}"
+        return f"ws://{self._authority}{STREAM_PATH}"
+
+    @property
+    def _authority(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def page_url(self) -> str | None:
+        """Where browsers are shown what happens; None if they are not."""
+        return f"http://{self._authority}/" if self._page else None
 
     @property
     def connections(self) -> list[Connection]:
@@ -121,6 +132,7 @@ class StreamServer:
             connections_max=self._connections_max,
             token=self._token,
             origins=self._origins,
+            pages=live_page() if self._page else None,
         )
         self.port = self._listening.port
         return self

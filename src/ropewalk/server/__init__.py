@@ -1,0 +1,1 @@
+"""What is shown to browsers. Pages are static, and read the same streams as every other client."""

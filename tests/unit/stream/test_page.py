@@ -1,0 +1,93 @@
+"""Pages beside the stream: what is answered to a browser, and which pages may connect because of it."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+from collections.abc import Mapping
+
+import pytest
+import websockets.asyncio.client as client
+from tests.unit.cli.conftest import Ropewalk, ropewalk  # noqa: F401 - a fixture
+from tests.waiting import LIMIT_S, aside
+from websockets.exceptions import InvalidStatus
+from websockets.typing import Origin
+
+from ropewalk.node.streams import RepositoryStream
+
+
+def asked(port: int, path: str) -> tuple[int, Mapping[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    return answer.status, dict(answer.getheaders()), answer.read()
+
+
+async def is_let_in(stream: RepositoryStream, origin: str) -> bool:
+    try:
+        async with client.connect(stream.url, origin=Origin(origin), open_timeout=LIMIT_S):
+            return True
+    except InvalidStatus as refused:
+        assert refused.response.status_code == 403
+        return False
+
+
+def test_pages_of_ours_may_connect_and_those_of_others_may_not(log):
+    async def test() -> None:
+        async with RepositoryStream(log, page=True) as stream:
+            port = stream.server.port
+            for name in ("127.0.0.1", "localhost", "[::1]"):
+                assert await is_let_in(stream, f"http://{name}:{port}")
+            others = (
+                "http://evil.example",
+                f"http://evil.example:{port}",
+                f"http://127.0.0.1:{port + 1}",
+                "null",
+            )
+            for origin in others:
+                assert not await is_let_in(stream, origin)
+
+    asyncio.run(asyncio.wait_for(test(), LIMIT_S))
+
+
+def test_without_the_page_nobody_comes_from_here(log):
+    async def test() -> None:
+        async with RepositoryStream(log) as stream:
+            port = stream.server.port
+            assert stream.server.page_url is None
+            assert (await aside(asked, port, "/"))[0] == 404
+            assert not await is_let_in(stream, f"http://127.0.0.1:{port}")
+
+    asyncio.run(asyncio.wait_for(test(), LIMIT_S))
+
+
+def test_the_page_runs_no_script_but_its_own_and_speaks_to_nobody_else(log):
+    async def test() -> None:
+        async with RepositoryStream(log, page=True) as stream:
+            for path, kind in (
+                ("/", "text/html"),
+                ("/live.js", "text/javascript"),
+                ("/live.css", "text/css"),
+            ):
+                status, headers, body = await aside(asked, stream.server.port, f"{path}?any=thing")
+                assert (status, headers["Content-Type"]) == (200, f"{kind}; charset=utf-8")
+                rules = dict(
+                    each.strip().split(" ", 1) for each in headers["Content-Security-Policy"].split(";")
+                )
+                assert rules["default-src"] == "'none'"
+                assert rules["script-src"] == rules["connect-src"] == "'self'"
+                assert b"http://" not in body.replace(b"http://www.w3.org/2000/svg", b"")
+                assert b"https://" not in body
+            assert (await aside(asked, stream.server.port, "/live.html"))[0] == 404
+
+    asyncio.run(asyncio.wait_for(test(), LIMIT_S))
+
+
+@pytest.mark.parametrize("command", [("serve",), ("proxy", "ws://127.0.0.1:1")])
+def test_a_page_and_a_token_exclude_each_other(ropewalk: Ropewalk, tmp_path, command):  # noqa: F811
+    (tmp_path / "token").write_text("a-token-nobody-guesses\n")
+    token = str(tmp_path / "token")
+    ropewalk("init", "a.git")
+    done = ropewalk("--repo", "a.git", "stream", *command, "--port", "0", "--page", "--token-file", token)
+    assert done.code == 2
+    assert "cannot show a token" in done.err
