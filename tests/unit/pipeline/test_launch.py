@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
 import pytest
+from tests.waiting import LIMIT_S
 
 from ropewalk.errors import Unavailable
 from ropewalk.pipeline import java, launch
@@ -38,6 +41,43 @@ def test_without_any_java_the_advice_is_the_line_to_run(monkeypatch: pytest.Monk
     with pytest.raises(Unavailable, match="Java 17") as caught:
         java.find_java({"PATH": ""})
     assert java.INSTALL_LINE in caught.value.advice_now
+
+
+def test_a_start_leaves_an_archive_of_its_classes_and_the_next_one_takes_them_from_there(tmp_path: Path):
+    """With the runtime of the wheel, which lacks even the archive of Java's own classes."""
+    wheel = java.find_java({"PATH": ""})
+    (tmp_path / "jars").mkdir()
+
+    def start(flags: list[str], *more: str) -> str:
+        command = [str(wheel.path), *flags, *more, "-XshowSettings", "-version"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+        return done.stdout
+
+    first = java.archive_flags(wheel, tmp_path / "jars", tmp_path)
+    (leaving,) = tmp_path.glob("spark-*.new")
+    assert first[-1] == f"-XX:ArchiveClassesAtExit={leaving}"
+    beside = java.archive_flags(wheel, tmp_path / "jars", tmp_path)
+    assert not any("AtExit" in flag for flag in beside)  # one at a time
+    for flags in (beside, first):
+        start(flags)
+    os.utime(leaving, (1, 1))  # as if a while had passed
+    after = java.archive_flags(wheel, tmp_path / "jars", tmp_path)
+    assert not leaving.exists() and after[-1].count(".jsa") == 2
+    assert "shared objects file (top)" in start(after, "-Xlog:class+load")
+
+
+def test_what_a_killed_jvm_left_is_cleared_away_and_the_next_start_leaves_an_archive(tmp_path: Path):
+    wheel = java.find_java({"PATH": ""})
+    based = dataclasses.replace(wheel, home=tmp_path / "home")
+    base = based.home / "lib" / "server" / "classes.jsa"
+    base.parent.mkdir(parents=True)
+    base.touch()  # a full runtime brings its own
+    (tmp_path / "jars").mkdir()
+    assert "AtExit" in java.archive_flags(based, tmp_path / "jars", tmp_path)[-1]
+    (left,) = tmp_path.glob("spark-*.new")
+    os.utime(left, (1, 1))
+    assert "AtExit" in java.archive_flags(based, tmp_path / "jars", tmp_path)[-1]
+    assert not left.exists()
 
 
 def test_a_missing_extra_is_named_with_the_line_to_run(monkeypatch: pytest.MonkeyPatch):
