@@ -40,6 +40,19 @@ def test_what_is_refused_for_good_is_not_tried_again(beside):  # noqa: F811
     assert "at most 20 fit one connection" in errors and "trying again" not in errors
 
 
+def test_refs_that_are_never_told_of_are_said_at_once(beside, log):  # noqa: F811
+    _, said = beside.serve()
+    alone = beside.start("sub", said["url"], "--ref", "refs/heads/**")
+    _, errors = alone.communicate(timeout=LIMIT_S)
+    assert alone.returncode == 8
+    assert "only refs below refs/gatos/ are told of" in errors and "refs/gatos/**" in errors
+    among = beside.start("sub", said["url"], "--ref", "refs/heads/**", "--topic", "jobs", "--limit", "1")
+    assert "NOT_WATCHED" in among.stderr.readline()
+    publish(log, "jobs", {"n": 1})
+    out, _ = among.communicate(timeout=LIMIT_S)
+    assert (among.returncode, '{"n":1}' in out) == (0, True)
+
+
 def test_a_number_no_frame_can_have_is_refused_as_it_was_typed(ropewalk):  # noqa: F811
     answer = ropewalk(
         "stream", "sub", "ws://127.0.0.1:9", "--topic", "jobs", "--since-seq", "9007199254740993"

@@ -16,10 +16,11 @@ import click
 from ropewalk.cli.gitlog import short
 from ropewalk.cli.manners import Command, drop_output, emit, emit_line, say, session
 from ropewalk.cli.stream import stream_journal, stream_token
-from ropewalk.errors import Denied
+from ropewalk.errors import Denied, Invalid, RopewalkError
 from ropewalk.kernel.plaintext import printable, printable_json
 
 if TYPE_CHECKING:
+    from ropewalk.stream.frames import ErrorFrame
     from ropewalk.stream.subscriber import Item
 
 __all__ = ["sub"]
@@ -137,12 +138,20 @@ async def _print_frames(url: str, options: dict[str, Any], limit: int | None) ->
             if isinstance(item, ErrorFrame) and item.dropped:
                 names -= {("ref", item.ref), ("topic", item.topic)}
                 if not names:
-                    raise Denied(f"{url}: {item.message}", advice="Ask whoever runs the server.")
+                    raise _refusal(url, item)
             _show(item)
             if left is not None and isinstance(item, BusEvent | RefUpdate):
                 left -= 1
                 if not left:
                     return
+
+
+def _refusal(url: str, error: ErrorFrame) -> RopewalkError:
+    """Nothing will come of anything that was asked for."""
+    if error.code == "NOT_WATCHED":
+        advice = "Ask for 'refs/gatos/**', or for less of it; branches and tags are not told of."
+        return Invalid(f"{url}: {error.message}", advice=advice, reason=error.code)
+    return Denied(f"{url}: {error.message}", advice="Ask whoever runs the server.")
 
 
 def _show(item: Item) -> None:

@@ -18,8 +18,7 @@ from ropewalk.gitlog.privacy import Rule
 from ropewalk.node.frames import in_thread
 from ropewalk.node.repository import Repository
 from ropewalk.node.streamserver import Clock, StreamServer
-from ropewalk.node.streamsource import StreamSource
-from ropewalk.stream.access import NOBODY
+from ropewalk.node.streamsource import WATCHED, StreamSource
 from ropewalk.stream.frames import ErrorFrame, RefUpdate
 from ropewalk.stream.window import BOUNDS, Bounds, Window
 
@@ -39,7 +38,7 @@ class RepositoryStream:
         self, log: Repository, *, bounds: Bounds = BOUNDS, look_s: float = LOOK_S, **options: Any
     ) -> None:
         clock = Clock()
-        self.window = Window(log.new_ulid(), clock.now_us(), bounds)
+        self.window = Window(log.new_ulid(), clock.now_us(), bounds, refs_below=WATCHED)
         self.server = StreamServer(self.window, clock=clock, look=self._look_at_rules, **options)
         self._log = log
         self._source: StreamSource | None = None
@@ -110,11 +109,12 @@ class RepositoryStream:
         self._private = source.private
         if source.access is not self.server.access:
             self.server.set_access(source.access)
+            self.server.wake()  # whoever waits for something hears that nothing can be seen
 
     @property
     def _is_sealed(self) -> bool:
         """Whether nobody can read the rules, as while somebody writes them: then what happens waits."""
-        return self.server.access is NOBODY
+        return self.server.access.sealed
 
     async def _look(self, source: StreamSource, again: bool) -> None:
         start = self._loop.time()
@@ -123,11 +123,7 @@ class RepositoryStream:
             self._moved[update.ref] = replace(update, old=before.old)
         self._cost_s = self._loop.time() - start
         await self._look_at_rules()  # after: what was appended under a rule is shown under that rule
-        if self._is_sealed:  # it waits until the rules can be read
-            for ref in self._moved:
-                self.server.withhold("ref", ref)
-            for topic in source.behind:
-                self.server.withhold("topic", topic)
+        if self._is_sealed:  # it waits until the rules can be read; readers know
             return
         moved, self._moved = self._moved, {}
         await self.server.publish(moved.values())

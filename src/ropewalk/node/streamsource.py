@@ -22,9 +22,9 @@ from ropewalk.node.repository import Repository
 from ropewalk.stream.access import EVERYBODY, NOBODY, Access, parse_access
 from ropewalk.stream.frames import BusEvent, RefUpdate
 
-__all__ = ["StreamSource"]
+__all__ = ["WATCHED", "StreamSource"]
 
-WATCHED = "refs/gatos/"
+WATCHED = "refs/gatos/"  # where refs are told of
 CHUNK = 250  # messages read at a time
 ENVELOPE_BYTES_MAX = 4 << 20  # of a message that travels whole; what we append is a megabyte at most
 

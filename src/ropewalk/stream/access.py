@@ -16,10 +16,14 @@ NEVER: Final = (parse_pattern("ref", "refs/gatos/private/**"),)
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Rules for the readers of one stream: seen is what an `allow` pattern matches and no `deny` pattern does."""
+    """Rules for the readers of one stream: seen is what an `allow` pattern matches and no `deny` pattern does.
+
+    `sealed`: nobody knows the rules for now, so nothing is seen, and nothing is refused for good either.
+    """
 
     allow: tuple[Pattern, ...]
     deny: tuple[Pattern, ...]
+    sealed: bool = False
 
     def sees(self, kind: Kind, name: str) -> bool:
         """Whether frames about this name may be sent.
@@ -33,7 +37,7 @@ class Access:
         """Whether nothing the pattern could match may be seen, as far as that is plain from the rules alone."""
         if any(rule.covers(pattern) for rule in self.deny):
             return True
-        plain = "*" not in pattern.text and ">" not in pattern.text
+        plain = not self.sealed and "*" not in pattern.text and ">" not in pattern.text
         return plain and not _any(self.allow, pattern.kind, pattern.text)
 
 
@@ -63,4 +67,4 @@ def _any(rules: Iterable[Pattern], kind: Kind, name: str) -> bool:
 
 
 EVERYBODY: Final = parse_access({})
-NOBODY: Final = Access((), NEVER)
+NOBODY: Final = Access((), NEVER, sealed=True)

@@ -59,6 +59,10 @@ class Limits:
 
 
 LIMITS: Final = Limits()
+SEALED: Final = ErrorFrame(
+    "POLICY_DENIED",
+    "the server cannot read its policy: nothing is shown until it can, and what happens waits",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,7 @@ class Connection:
         self._subscriptions: dict[tuple[Kind, str], _Subscription] = {}
         self._floors: dict[tuple[Kind, str], int | None] = {}  # by name: from where it is wanted, None if not
         self._told: set[tuple[Kind, str]] = set()
+        self._told_sealed = False  # that nothing can be seen for now
         self._control: deque[str] = deque()
         self._pings: deque[tuple[int, int]] = deque()  # not answered: when, and how many frames went before
         self._ping_due = now_ms + limits.ping_ms
@@ -142,6 +147,16 @@ class Connection:
         """The rules have changed; they hold from the next frame on."""
         self._access = access
         self._floors.clear()
+        if not access.sealed:
+            self._told_sealed = False
+        elif self._subscriptions:
+            self.tell_sealed(SEALED)
+
+    def tell_sealed(self, error: ErrorFrame) -> None:
+        """Nothing can be seen for now: say so, once for each time."""
+        if not self._told_sealed:
+            self._told_sealed = True
+            self._say(error)
 
     def withhold(self, kind: Kind, name: str) -> None:
         """Something happened that may not be seen. Who asked for it by a pattern learns once that there is such."""
@@ -302,6 +317,8 @@ class Connection:
         self._check_count("ref", wanted, self.limits.refs_max)
         self._check_count("topic", wanted, self.limits.topics_max)
         allowed = {key: pattern for key, pattern in wanted.items() if not self._denied(pattern)}
+        if self._access.sealed:
+            self.tell_sealed(SEALED)
         floor = self.window.seq if sub.since_seq is None else self._catch_up(sub.since_seq, now_ms)
         self.cursor = min(self.cursor, floor) if self._subscriptions else floor
         for key, pattern in allowed.items():
@@ -348,17 +365,25 @@ class Connection:
         if self._access.denies(pattern):
             self._deny(pattern, pattern.text, dropped=True)
             return True
+        below = self.window.refs_below
+        if pattern.kind == "ref" and not pattern.reaches(below):
+            message = f"only refs below {below} are told of; {pattern.text} matches none of them"
+            self._tell_once(pattern_error("NOT_WATCHED", message, pattern, dropped=True), pattern)
+            return True
         return False
 
     def _deny(self, pattern: Pattern, what: str, *, dropped: bool | None = None) -> None:
+        error = pattern_error("POLICY_DENIED", f"{what} may not be seen here", pattern, dropped=dropped)
+        self._tell_once(error, pattern)
+
+    def _tell_once(self, error: ErrorFrame, pattern: Pattern) -> None:
         key = (pattern.kind, pattern.text)
         if key in self._told:
             return None
         if len(self._told) >= DENIED_MAX:
             return self.refuse(f"more than {DENIED_MAX} names that may not be seen")
         self._told.add(key)
-        self._say(pattern_error("POLICY_DENIED", f"{what} may not be seen here", pattern, dropped=dropped))
-        return None
+        return self._say(error)
 
     def _say(self, frame: Ack | ErrorFrame | Pong) -> None:
         if self.closing is not None:

@@ -110,7 +110,7 @@ class RefUpdate:
 class BusEvent:
     """A message of a topic. `about` holds what the frame says beside it: ulid, type, content_id, commit.
 
-    S2 wants the origin's number inside the payload once the frame came through a proxy. There it travels; here it stands
+    S2 wants the origin's number inside the payload once a frame came through a proxy. There it travels; here it stands
     beside the payload, which is what somebody published and nothing else.
     """
 

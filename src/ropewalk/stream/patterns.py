@@ -48,6 +48,22 @@ class Pattern:
         """
         return _matches(self.parts, _parts_of(self.kind, name), "**", _part_matches)
 
+    def reaches(self, prefix: str) -> bool:
+        """Whether a ref below the prefix may be one of those meant.
+
+        >>> parse_pattern("ref", "refs/*/state/**").reaches("refs/gatos/")
+        True
+        >>> parse_pattern("ref", "refs/heads/**").reaches("refs/gatos/")
+        False
+        """
+        names = prefix.rstrip("/").split("/")
+        for part, name in zip(self.parts, names, strict=False):
+            if part == "**":
+                return True
+            if not _part_matches(part, name):
+                return False
+        return len(self.parts) > len(names)
+
     def covers(self, other: Pattern) -> bool:
         """Whether every name the other pattern matches is matched by this one. False if that is not plain to see.
 

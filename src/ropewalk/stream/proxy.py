@@ -14,7 +14,7 @@ that clients who come back later learn of it as well.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ from ropewalk.stream.frames import (
     parse_server,
 )
 from ropewalk.stream.patterns import Pattern
+from ropewalk.stream.probes import Probes
 from ropewalk.stream.proxyclient import ADVICE, CatchUp, ProxyConnection
 from ropewalk.stream.relay import PLACES_MAX, RelayWindow
 from ropewalk.stream.subscriber import Lost, Subscriber
@@ -105,6 +106,8 @@ class Proxy:
         self.via: tuple[str, ...] = ()  # the upstream, what lies behind it, and the origin last
         self.misses: deque[Miss] = deque(maxlen=MISSES_MAX)
         self.catch_ups: list[CatchUp] = []  # to be asked of the upstream, each on a connection of its own
+        self.sealed: ErrorFrame | None = None  # what the upstream said, while nothing of it can be seen
+        self._probes = Probes()
         self._missed_ms: deque[int] = deque(maxlen=MISSES_MAX)
         self._untold = 0
         self._limits = limits
@@ -142,11 +145,15 @@ class Proxy:
         if carried is None:
             if self.carried.full(pattern.kind) and not self._make_room(pattern, now_ms):
                 return None
+            self._unsubscribe(self._probes.give_way(pattern.kind))
             carried = self.carried.add(pattern, now_ms)
             self._name_carried()
             if self.via:  # otherwise the first `sub` of the link has it
-                self._extra.append(encode(_sub(carried)))
+                self._extra.append(encode(Sub(*_named(carried.pattern))))
                 self._ask([carried])
+        elif carried.pattern.text != pattern.text:
+            self._probes.wonder(pattern)
+            self._probe(now_ms)
         return carried
 
     def fetch(self, catch_up: CatchUp) -> None:
@@ -201,6 +208,8 @@ class Proxy:
         self._extra.clear()
         self._asked.clear()
         self._link_base = self.window.seq
+        self._probes.forget()
+        self._unseal()
         self.via = ()
 
     def receive(self, data: str | bytes, now_ms: int) -> list[ErrorFrame]:
@@ -217,6 +226,7 @@ class Proxy:
                         return [item]
         if began:
             self._ask([each for each in self.carried if each.floor is None])
+            self._wonder_anew(now_ms)
         elif self._asked and isinstance(parse_server(data), Pong):
             self._take_effect(self._asked.popleft())
         return []
@@ -231,6 +241,8 @@ class Proxy:
         self.window.prune(now_ms)
         for carried in self.carried.idle(now_ms, self.window.bounds.age_ms_max, self._wanted):
             self._let_go(carried)
+        self._unsubscribe(self._probes.end(now_ms))
+        self._probe(now_ms)
         for catch_up in self.catch_ups:
             catch_up.tick(now_ms)
         self.catch_ups = [each for each in self.catch_ups if not each.ended]
@@ -268,6 +280,7 @@ class Proxy:
         return True
 
     def _relay(self, frame: RefUpdate | BusEvent, now_ms: int) -> None:
+        self._unseal()
         kept = self.window.relay(frame, now_ms)
         self._owed.append(kept.seq)
         self.left()
@@ -282,6 +295,16 @@ class Proxy:
         self.missed(kept.seq, reason, now_ms)
 
     def _pass_on(self, error: ErrorFrame) -> bool:
+        if (probed := self._probes.found(error)) is not None:
+            for client in self.clients:
+                client.drop_name(probed, error)
+            return True
+        if error.code == "POLICY_DENIED" and error.ref is None and error.topic is None:
+            self.sealed = error
+            for client in self.clients:
+                if client.subscribed:
+                    client.tell_sealed(error)
+            return True
         if error.code == "POLICY_DENIED":
             found = (
                 self.carried.named("ref", error.ref)
@@ -324,8 +347,34 @@ class Proxy:
     def _let_go(self, carried: Carried) -> None:
         self.carried.drop(carried)
         self._name_carried()
-        self._extra.append(encode(Unsub(*_named(carried))))
-        self._changed()
+        self._unsubscribe([carried.pattern])
+
+    def _unsubscribe(self, patterns: Iterable[Pattern]) -> None:
+        for pattern in patterns:
+            if self.carried.named(pattern.kind, pattern.text) is None:
+                self._extra.append(encode(Unsub(*_named(pattern))))
+                self._changed()
+
+    def _probe(self, now_ms: int) -> None:
+        """Ask for what clients want by name, where the link has a place for it."""
+        if self.via:
+            for pattern in self._probes.begin(self.carried, now_ms):
+                self._extra.append(encode(Sub(*_named(pattern))))
+                self._changed()
+
+    def _wonder_anew(self, now_ms: int) -> None:
+        for client in self.clients:
+            for pattern in client.names():
+                if self.carried.named(pattern.kind, pattern.text) is None:
+                    self._probes.wonder(pattern)
+        self._probe(now_ms)
+
+    def _unseal(self) -> None:
+        """The upstream shows something, or is another one: what it said of its rules is over."""
+        if self.sealed is not None:
+            self.sealed = None
+            for client in self.clients:
+                client.set_access(self._access)
 
     def _name_carried(self) -> None:
         self._subscriber.refs = self.carried.texts("ref")
@@ -340,10 +389,6 @@ class Proxy:
         return any(client.wants_of(pattern) for client in self.clients)
 
 
-def _sub(carried: Carried) -> Sub:
-    return Sub(*_named(carried))
-
-
-def _named(carried: Carried) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    names = (carried.pattern.text,)
-    return (names, ()) if carried.pattern.kind == "ref" else ((), names)
+def _named(pattern: Pattern) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    names = (pattern.text,)
+    return (names, ()) if pattern.kind == "ref" else ((), names)

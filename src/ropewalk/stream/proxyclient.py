@@ -30,6 +30,8 @@ class Host(Protocol):
 
     @property
     def upstream(self) -> str | None: ...
+    @property
+    def sealed(self) -> ErrorFrame | None: ...
     def carry(self, pattern: Pattern, now_ms: int) -> Carried | None: ...
     def fetch(self, catch_up: CatchUp) -> None: ...
     def missed(self, missing_seq: int, reason: str, now_ms: int) -> None: ...
@@ -207,6 +209,16 @@ class ProxyConnection(Connection):
             if carried.pattern.covers(pattern) or pattern.covers(carried.pattern):
                 self._deny(pattern, f"some or all of what {carried.pattern.text} matches")
 
+    def drop_name(self, pattern: Pattern, error: ErrorFrame) -> None:
+        """The upstream refuses a pattern by name; whoever asked for that very one hears it, and asks for it no more."""
+        if self._subscriptions.pop((pattern.kind, pattern.text), None) is not None:
+            self._floors.clear()
+            self._tell_once(error, pattern)
+
+    def names(self) -> list[Pattern]:
+        """What it is subscribed to."""
+        return [each.pattern for each in self._subscriptions.values()]
+
     def give_up(self, missing_seq: int, reason: str, now_ms: int) -> None:
         """What was to be fetched cannot be had: from here on it is live."""
         self._catching = None
@@ -230,6 +242,8 @@ class ProxyConnection(Connection):
             self._host.fetch(self._catching)
         for key in keys(sub):
             self._carry(parse_pattern(*key), since if missing is not None else None, now_ms)
+        if self._host.sealed is not None:
+            self.tell_sealed(self._host.sealed)
 
     def _missing(self, since: int, sub: Sub, now_ms: int) -> dict[int, int] | None:
         """What must be fetched for this; None if the window has it all, or if that is not known."""

@@ -75,8 +75,11 @@ class Window:
     (101, 101, 101)
     """
 
-    def __init__(self, stream: str, base: int = 0, bounds: Bounds = BOUNDS) -> None:
+    def __init__(
+        self, stream: str, base: int = 0, bounds: Bounds = BOUNDS, *, refs_below: str = "refs/"
+    ) -> None:
         self.stream = stream
+        self.refs_below = refs_below  # no other refs are told of
         self.base = base
         self.seq = base  # of the newest frame
         self.bounds = bounds
