@@ -1,7 +1,7 @@
 """Mirroring: what other logs of a repository hold is copied into one of its git logs, in order, again and again.
 
-Logs are named `ns:NS` (S0), `topic:T` (S1) and, as a source only, `channel:C` (the ledger). Nothing is kept about how
-far a mirror has got: the target itself tells, so a mirror that was killed goes on where it stopped.
+Logs are named `ns:NS` (S0), `topic:T` (S1) and, as a source only, `channel:C` (the ledger). How far a mirror has got is
+told by the target itself, so one that was killed goes on where it stopped; a mark says from where to look.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ropewalk.gitlog.objects import Oid
 from ropewalk.gitlog.reading import CHUNK, events
 from ropewalk.kernel.ulid import Ulid, time_ms
 from ropewalk.node.lines import IndexedLine
+from ropewalk.node.mirrormark import MirrorMark, MirrorMarks
 from ropewalk.node.repository import FOLLOW_PAUSE_S, Repository
 from ropewalk.stores.gitindex import IndexedSlot
 
@@ -96,6 +97,9 @@ class Source(Protocol):
     def waiting(self) -> int:
         """How many events there are beyond what was copied."""
 
+    def remember(self) -> None:
+        """All that was taken has arrived: the next who asks may begin here."""
+
 
 class LogSource:
     """A git log to copy from."""
@@ -104,6 +108,9 @@ class LogSource:
         self._name, self._layout, self._topic, self._target = name, layout, topic, target
         self._height = 0
         self._last: str | None = None  # the commit below that height
+        store = target.log.store
+        self._marks = MirrorMarks(store.place.home / "mirrors", store.disk)
+        self._pair = layout.head_ref(topic), target.layout.head_ref(target.topic)
 
     def stands(self) -> bool:
         """Whether the last event that was taken is still there: a history that was accepted may be another one."""
@@ -112,11 +119,15 @@ class LogSource:
         return [place.commit for place in below] == ([] if self._last is None else [self._last])
 
     def skip(self) -> int:
-        """Compare the two indexes from the beginning, so that nothing is passed over that the target lacks."""
+        """Compare the two indexes, all that no mark vouches for: nothing is passed over that the target lacks."""
         goal, line = self._target.line(), self._line()
         self._height, self._last = 0, None
-        held = _places(goal)
-        for place in _places(line):
+        mark = self._marks.get(*self._pair)
+        copied = mark.stands(line, goal) if mark is not None else None
+        if mark is not None and copied is not None:
+            self._height, self._last = mark.height, mark.commit
+        held = _places(goal, 0 if copied is None else copied + 1)
+        for place in _places(line, self._height):
             found = next((each for each in held if each.ulid >= place.ulid), None)
             if found is None or (found.ulid, found.content_id) != (place.ulid, place.content_id):
                 break  # new, or to be refused: copying it tells
@@ -142,6 +153,17 @@ class LogSource:
     def waiting(self) -> int:
         """How many events there are beyond what was copied."""
         return self._line().count - self._height
+
+    def remember(self) -> None:
+        """Keep the place up to which all was found in the target, or was brought there."""
+        mark = self._marks.get(*self._pair)
+        if self._last is None or (mark is not None and mark.commit == self._last):
+            return
+        line, goal = self._line(), self._target.line()
+        for last in line.span(self._height - 1, min(self._height, line.count)):
+            copied = goal.find(last.ulid)
+            if last.commit == self._last and copied is not None and copied.content_id == last.content_id:
+                self._marks.set(*self._pair, MirrorMark(self._height, last.commit, last.ulid, copied.commit))
 
     def _line(self) -> IndexedLine:
         return self._target.log.lines.line(self._layout, self._topic)
@@ -199,6 +221,8 @@ class Mirror:
             progress(done.mirrored)
             if refusal is not None:
                 raise refusal
+        for source in self._sources:
+            source.remember()
         return done + Mirrored(waiting=sum(source.waiting() for source in self._sources) if several else 0)
 
     def _stands(self) -> bool:
@@ -260,8 +284,8 @@ def _parse(name: str) -> tuple[Layout | None, str]:
     return KINDS[kind], topic
 
 
-def _places(line: IndexedLine) -> Iterator[IndexedSlot]:
-    for start in range(0, line.count, CHUNK):
+def _places(line: IndexedLine, first: int) -> Iterator[IndexedSlot]:
+    for start in range(first, line.count, CHUNK):
         yield from line.span(start, min(start + CHUNK, line.count))
 
 

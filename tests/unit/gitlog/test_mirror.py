@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ from ropewalk.node import Repository, open_repository
 from ropewalk.node.mirror import BATCH_EVENTS, MERGE_AFTER_MS, Mirror, keep_mirroring, mirror
 from ropewalk.node.privacy import policy_file
 from ropewalk.node.verify import verify_repository
+from ropewalk.stores.gitindex import GitIndex, IndexedSlot
 
 GIT = pytest.mark.skipif(shutil.which("git") is None, reason="needs git; the CI lane has it")
 
@@ -390,6 +392,82 @@ def test_what_the_target_lost_since_is_brought_again(log):
     log.lines.accept(MESSAGES, "t", "Ada")
     assert copying.catch_up() == Mirrored(mirrored=3, skipped=2)
     assert standing(log, "t", MESSAGES) == standing(log, "prod")
+
+
+def looked_at(monkeypatch) -> list[int]:
+    """The heights that anybody looks at in an index, from now on."""
+    heights: list[int] = []
+    span = GitIndex.span
+
+    def noted(index: GitIndex, ref: str, start: int, stop: int) -> Sequence[IndexedSlot]:
+        heights.extend(range(start, stop))
+        return span(index, ref, start, stop)
+
+    monkeypatch.setattr(GitIndex, "span", noted)
+    return heights
+
+
+def test_a_run_with_nothing_new_does_not_look_through_the_logs(log, clock, monkeypatch):
+    fill(log, "prod", 50)
+    clock.ms += 1
+    fill(log, "other", 50)
+    clock.ms += MERGE_AFTER_MS
+    sources = ["ns:prod", "ns:other"]
+    assert log.mirror(sources, "topic:t").mirrored == 100
+    heights = looked_at(monkeypatch)
+    assert log.mirror(sources, "topic:t") == Mirrored(skipped=100)
+    clock.ms += 1
+    fill(log, "other", 2)
+    clock.ms += MERGE_AFTER_MS
+    assert log.mirror(sources, "topic:t") == Mirrored(mirrored=2, skipped=100)
+    assert heights and min(heights) >= 49
+    assert standing(log, "t", MESSAGES) == standing(log, "prod") + standing(log, "other")
+
+
+@pytest.mark.parametrize("said", ["", "{", "[]", '{"height": true}', '{"height": 9, "commit": "x"}'])
+def test_a_mark_that_cannot_be_read_costs_a_look_through_the_logs(log, place, monkeypatch, said):
+    fill(log, "prod", 5)
+    log.mirror("ns:prod", "topic:t")
+    (mark,) = (place.home / "mirrors").iterdir()
+    mark.write_text(said)
+    heights = looked_at(monkeypatch)
+    assert log.mirror("ns:prod", "topic:t") == Mirrored(skipped=5)
+    assert min(heights) == 0
+    heights.clear()
+    assert log.mirror("ns:prod", "topic:t") == Mirrored(skipped=5)  # and it is written anew
+    assert min(heights) == 4
+
+
+@pytest.mark.parametrize("member", ["commit", "ulid", "copy", "height"])
+def test_a_mark_that_names_what_is_not_there_is_not_believed(log, place, member):
+    fill(log, "prod", 5)
+    log.mirror("ns:prod", "topic:t")
+    (mark,) = (place.home / "mirrors").iterdir()
+    fill(log, "prod", 3)
+    false = {"commit": "0" * 40, "ulid": "0" * 26, "copy": "0" * 40, "height": 8}
+    mark.write_text(json.dumps({**json.loads(mark.read_text()), member: false[member]}))
+    assert log.mirror("ns:prod", "topic:t") == Mirrored(mirrored=3, skipped=5)
+    assert standing(log, "t", MESSAGES) == standing(log, "prod")
+
+
+def test_a_mark_of_a_target_that_lost_events_is_not_believed(log):
+    ref = MESSAGES.head_ref("t")
+    fill(log, "prod", 2)
+    log.mirror("ns:prod", "topic:t")
+    early = log.store.head(ref)
+    fill(log, "prod", 3)
+    log.mirror("ns:prod", "topic:t")
+    log.store.move_head(ref, log.store.head(ref), early)
+    log.lines.accept(MESSAGES, "t", "Ada")
+    assert log.mirror("ns:prod", "topic:t") == Mirrored(mirrored=3, skipped=2)
+    assert standing(log, "t", MESSAGES) == standing(log, "prod")
+
+
+def test_a_mirror_that_cannot_be_remembered_is_made_all_the_same(log, place):
+    (place.home / "mirrors").write_text("in the way")
+    fill(log, "prod", 3)
+    assert log.mirror("ns:prod", "topic:t") == Mirrored(mirrored=3)
+    assert log.mirror("ns:prod", "topic:t") == Mirrored(skipped=3)
 
 
 def test_a_refusal_of_one_source_waits_for_what_is_older_in_another(log, clock):
