@@ -88,7 +88,7 @@ def tiles(channel: str, output: str, host: str) -> None:
     """Write the header tree as a C2SP tiled log: checkpoint, hash tiles, entries. Running it again adds what is new.
 
     Files that are damaged are written anew. A folder whose checkpoint is of another log, or of a history that this
-    channel does not extend, is left as it is: exit 4, or 5 for a fork.
+    channel does not extend, is left as it is: exit 4, or 5 for a fork. Two that publish into one folder take turns.
 
     It also prints the log's verifier key (vkey). Give that to readers another way than the folder: with it any client
     of C2SP logs checks the checkpoint.

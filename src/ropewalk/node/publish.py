@@ -27,10 +27,12 @@ from ropewalk.ledger.tiles import (
 )
 from ropewalk.node.ledger import Channel
 from ropewalk.stores.durable import Disk, unavailable
+from ropewalk.stores.folderlock import hold_folder
 
 __all__ = ["Published", "make_cose_receipt", "make_tlog_proof", "publish_tiles"]
 
 CHECKPOINT = "checkpoint"
+WAIT_S = 30.0  # for whoever publishes into the folder at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +98,24 @@ def make_tlog_proof(channel: Channel, envelope_id: bytes, key: SigningKey, host:
     return TlogProof(proof.height, tree.inclusion(proof.height), head, jcs.encode(extra)).to_bytes()
 
 
-def publish_tiles(channel: Channel, key: SigningKey, host: str, folder: Path) -> Published:
+def publish_tiles(
+    channel: Channel, key: SigningKey, host: str, folder: Path, *, wait_s: float = WAIT_S
+) -> Published:
     """Write checkpoint and tiles. Tiles that are there and right stay as they are; the checkpoint comes last.
 
     A head that is published is a promise: where the folder has one that this channel does not extend, nothing is
-    written. `Forked` if it is of another history, `Conflict` if it is of another log, larger, or no head at all.
+    written. `Forked` if it is of another history, `Conflict` if it is of another log, larger, or no head at all. One
+    process at a time publishes into a folder; another one is waited for, or `Unavailable` is raised.
     """
+    if not channel.head().height:
+        raise NotFound(f"channel {channel.settings.channel} has no blocks yet")
+    with hold_folder(folder, wait_s):
+        channel.index.catch_up()  # whoever was here before us may have published more than we had seen
+        return _publish(channel, key, host, folder)
+
+
+def _publish(channel: Channel, key: SigningKey, host: str, folder: Path) -> Published:
     name, tree = channel.settings.channel, header_tree(channel)
-    if not tree.size:
-        raise NotFound(f"channel {name} has no blocks yet")
     written, kept, mended = 0, 0, []
     try:
         _check_extends(folder / CHECKPOINT, f"{host}/{name}", tree)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
 from tests.unit.ledger.calling import make
 from tests.unit.ledger.heading import NOW_S, WITNESS, SmallLog
 from tests.unit.ledger.making import NODE, observed, opened
+from tests.waiting import LIMIT_S
 
-from ropewalk.errors import Conflict, Forked
+from ropewalk.errors import Conflict, Forked, Unavailable
 from ropewalk.kernel.note import cosign_head
 from ropewalk.ledger.headcheck import HeadTrust, verify_head
 from ropewalk.ledger.proof import head_signer
@@ -19,6 +21,7 @@ from ropewalk.ledger.tiles import encode_entries, holds_entries
 from ropewalk.node.heads import tile_source
 from ropewalk.node.ledger import open_channel
 from ropewalk.node.publish import Published, publish_tiles
+from ropewalk.stores.folderlock import hold_folder
 
 HOST, CHANNEL = "log.example", "ea.core"
 
@@ -59,6 +62,47 @@ def public(home: Path, tmp_path: Path) -> Path:
     checkpoint = folder / "checkpoint"
     checkpoint.write_bytes(cosign_head(checkpoint.read_bytes(), WITNESS, NOW_S))
     return folder
+
+
+# --- who publishes at the same time ---
+
+
+def test_while_one_publishes_another_is_kept_out_and_writes_nothing(tmp_path, home):
+    folder = tmp_path / "public"
+    with hold_folder(folder, 0), open_channel(home, CHANNEL) as channel:
+        with pytest.raises(Unavailable, match="another process is writing into"):
+            publish_tiles(channel, NODE, HOST, folder, wait_s=0)
+        assert everything(folder) == {}
+    assert publish(home, folder).size == 5
+    assert not [name for name in everything(folder) if "lock" in name], "nothing but the log is published"
+
+
+def test_who_waited_for_another_publishes_what_the_channel_has_by_then(tmp_path, home):
+    folder = tmp_path / "public"
+    with open_channel(home, CHANNEL) as channel:
+        assert channel.head().height == 5
+        record(home, range(5, 7))
+        assert publish(home, folder).size == 7  # it came first, and knew more than we had seen
+        assert publish_tiles(channel, NODE, HOST, folder).size == 7
+    assert is_verified(folder, 7)
+
+
+def test_many_that_publish_at_once_leave_a_log_that_verifies(tmp_path, home):
+    folder, failures = tmp_path / "public", []
+
+    def run() -> None:
+        try:
+            publish(home, folder)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert not failures and not any(thread.is_alive() for thread in threads)
+    assert is_verified(folder, 5)
 
 
 # --- what is published already ---
