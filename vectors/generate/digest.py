@@ -24,6 +24,7 @@ TAGS = {
     "CAPABILITY": "ea:capability:v1",
     "CHECKPOINT": "ea:checkpoint:v1",
     "BUNDLE": "ea:bundle:v1",
+    "ARCHIVE": "ea:archive:v1",
     "MAILBOX": "ea:mailbox:v1",
     "REPORT_DATA": "ea:report-data:v1",
     "STATE": "ea:state:v1",

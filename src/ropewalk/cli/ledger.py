@@ -78,6 +78,16 @@ channel_option = click.option("--channel", required=True, metavar="C", help="The
         ),
         "head": ("ropewalk.cli.ledger_head", "head", "Print where the channel ends."),
         "tiles": ("ropewalk.cli.publish", "tiles", "Publish the header tree as a C2SP tiled log."),
+        "archive": (
+            "ropewalk.cli.ledger_archive",
+            "archive",
+            "Write old blocks to write-once storage.",
+        ),
+        "restore": (
+            "ropewalk.cli.ledger_archive",
+            "restore",
+            "Rebuild a channel from archives, or rehearse it.",
+        ),
     },
     epilog="Examples:\n  ropewalk ledger create --channel audit\n"
     "  ropewalk ledger envelope --channel audit --domain ops --class Observation --type disk.full \\\n"

@@ -1,4 +1,4 @@
-"""`ropewalk verify`: check a repository, a proof, a receipt, a bundle or a checkpoint, offline, step by step."""
+"""`ropewalk verify`: check a repository, a proof, a receipt, a bundle, a checkpoint or archives, offline, in steps."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ WHOSE = frozenset(
 COSE_SIGN1 = b"\xd2"  # CBOR's tag 18, with which every receipt begins
 # A checkpoint has its log in the first line and its size in the second; any note has a dash after its last empty line.
 CHECKPOINT = re.compile(rb"[^\n]+\n[0-9]+\n|.*?\n\n\xe2\x80\x94 ", re.DOTALL)
+ARCHIVE = re.compile(r"[0-9]{20}-[0-9]{20}")  # the heights of a range, as its folder is called
 START_BYTES = 4_096
 
 
@@ -70,6 +71,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "bundle": ("ropewalk.cli.bundle", "verify_bundle_file"),
     "receipt": ("ropewalk.cli.ledger_proof", "verify_receipt_file"),
     "checkpoint": ("ropewalk.cli.verifyhead", "verify_head_file"),
+    "archive": ("ropewalk.cli.ledger_archive", "verify_archive_folder"),
 }
 
 
@@ -80,6 +82,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "  ropewalk verify proof.json --trust trust.json\n"
     "  ropewalk verify receipt.cose --envelope envelope.json --trust trust.json\n"
     "  ropewalk verify audit.tar.zst --trust trust.json --witness witness.vkey --threshold 1\n"
+    "  ropewalk verify /mnt/cold --trust trust.json\n"
     "  ropewalk verify public/ --deep --vkey log.example.org/audit+1a2b3c4d+AQID…\n"
     "  ropewalk verify seen.note --trust trust.json --threshold 2 --old last-year.note --tiles public/\n",
 )
@@ -120,9 +123,10 @@ KINDS: dict[str, tuple[str, str]] = {
     "--channel", metavar="C", help="With a checkpoint: hold it against this channel, not against tiles."
 )
 def verify(path: str | None, steps: bool, **options: Any) -> None:
-    """Verify PATH (a repository, a proof, a receipt, a bundle, a checkpoint; default: the repository) offline.
+    """Verify PATH (a repository, a proof, a receipt, a bundle, a checkpoint, archives; else the repository) offline.
 
-    A checkpoint is a signed head as C2SP writes it, or the folder it is published in, with its tiles.
+    A checkpoint is a signed head as C2SP writes it, or the folder it is published in, with its tiles. Archives are what
+    `ledger archive` wrote, in the folder it was told.
 
     Nothing is fetched and nothing is written. Every step is named as passed, failed or not checked; of several logs,
     those in which all is well have one line each. The last line is the verdict: ok, FAILED (exit 5), or PARTLY CHECKED,
@@ -154,8 +158,9 @@ def verify(path: str | None, steps: bool, **options: Any) -> None:
 def kind_of(path: Path) -> str:
     """What a path is, by looking at its first bytes."""
     if path.is_dir():
-        published = (path / "checkpoint").is_file() and (path / "tile").is_dir()
-        return "checkpoint" if published else "repository"
+        if (path / "checkpoint").is_file() and (path / "tile").is_dir():
+            return "checkpoint"
+        return "archive" if holds_archives(path) else "repository"
     try:
         with path.open("rb") as stream:
             start = stream.read(START_BYTES)
@@ -172,6 +177,13 @@ def kind_of(path: Path) -> str:
     raise Invalid(
         f"{path} is no repository, no proof, no receipt, no bundle and no checkpoint", path=str(path)
     )
+
+
+def holds_archives(folder: Path) -> bool:
+    """Whether a folder holds archives of channels, or is one such channel's; by names alone."""
+    if (folder / "HEAD").exists() or (folder / ".git").exists():
+        return False  # a repository, whatever else lies in it
+    return any(ARCHIVE.fullmatch(each.name) for pattern in ("*", "*/*") for each in folder.glob(pattern))
 
 
 def summed_up(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -91,6 +91,7 @@ class Tag(bytes, Enum):
     CAPABILITY = b"ea:capability:v1", "transcript of a negotiation, so that a downgrade shows"
     CHECKPOINT = b"ea:checkpoint:v1", "digest of a replay snapshot"
     BUNDLE = b"ea:bundle:v1", "what is signed over a bundle's manifest"
+    ARCHIVE = b"ea:archive:v1", "what is signed over an archive's manifest"
     MAILBOX = b"ea:mailbox:v1", "root over the slots of a mailbox"
     REPORT_DATA = b"ea:report-data:v1", "what a trusted environment binds into its report"
     STATE = b"ea:state:v1", "root over the state that a replay arrives at"

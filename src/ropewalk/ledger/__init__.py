@@ -4,10 +4,12 @@ envelope, binding   what is said, and evidence about it         rules, policy   
 block, proof        how it is sealed, and shown to be there     log, ticket      how it gets in
 verify, steps       how all of it is checked again              trust            what a verifier believes before
 headcheck           heads that somebody published               witness          who cosigns those that only grow
+archive             old blocks where they are kept for good
 
 `create_channel`, `open_log`, `open_channel` and `verify_channel` are the ways in; `build` makes what goes through them.
 `ServedLog` is the way in for coroutines. `verify_head` checks a published checkpoint, `make_witness` and `open_witness`
-see to it that a log has one history.
+see to it that a log has one history. `archive_channel` writes old blocks to write-once storage, `verify_archives` checks
+them there, `restore_channel` rebuilds a channel from them, and `run_drill` rehearses it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from ropewalk.ledger.headcheck import HeadTrust, verify_head
     from ropewalk.ledger.proof import Proof
     from ropewalk.ledger.trust import Trust
+    from ropewalk.node.archivecheck import verify_archives
+    from ropewalk.node.archivedrill import run_drill
+    from ropewalk.node.archiverestore import restore_channel
+    from ropewalk.node.archiving import archive_channel
     from ropewalk.node.ledger import create_channel, open_channel, open_log
     from ropewalk.node.ledgercare import verify_stored as verify_channel
     from ropewalk.node.served import ServedLog
@@ -31,12 +37,16 @@ __all__ = [
     "Proof",
     "ServedLog",
     "Trust",
+    "archive_channel",
     "build",
     "create_channel",
     "make_witness",
     "open_channel",
     "open_log",
     "open_witness",
+    "restore_channel",
+    "run_drill",
+    "verify_archives",
     "verify_channel",
     "verify_head",
 ]
@@ -48,12 +58,16 @@ _LAZY = {
     "Proof": ("ropewalk.ledger.proof", "Proof"),
     "ServedLog": ("ropewalk.node.served", "ServedLog"),
     "Trust": ("ropewalk.ledger.trust", "Trust"),
+    "archive_channel": ("ropewalk.node.archiving", "archive_channel"),
     "build": ("ropewalk.ledger.envelope", "build"),
     "create_channel": ("ropewalk.node.ledger", "create_channel"),
     "make_witness": ("ropewalk.node.witness", "make_witness"),
     "open_channel": ("ropewalk.node.ledger", "open_channel"),
     "open_log": ("ropewalk.node.ledger", "open_log"),
     "open_witness": ("ropewalk.node.witness", "open_witness"),
+    "restore_channel": ("ropewalk.node.archiverestore", "restore_channel"),
+    "run_drill": ("ropewalk.node.archivedrill", "run_drill"),
+    "verify_archives": ("ropewalk.node.archivecheck", "verify_archives"),
     "verify_channel": ("ropewalk.node.ledgercare", "verify_stored"),
     "verify_head": ("ropewalk.ledger.headcheck", "verify_head"),
 }

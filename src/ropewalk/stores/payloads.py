@@ -107,6 +107,20 @@ class PayloadStore:
             raise unavailable(error, "erasing a payload") from error
         return stone
 
+    def bury(self, stone: PayloadTombstone) -> bool:
+        """Put up the tombstone of a payload that was erased elsewhere; False if one stands, or the bytes are here."""
+        path = self._path(stone.payload_hash)
+        if path.exists() or self.erased(stone.payload_hash) is not None:
+            return False
+        try:
+            self._disk.make_directories(self.folder)
+            self.folder.chmod(FOLDER_MODE)
+            raw = jcs.encode({"version": 1, **stone.to_json()})
+            self._disk.replace(self._stone(stone.payload_hash), raw, mode=FILE_MODE)
+        except OSError as error:
+            raise unavailable(error, "putting up a tombstone") from error
+        return True
+
     def erased(self, payload_hash: str) -> PayloadTombstone | None:
         """The tombstone of a payload that was erased."""
         path = self._stone(payload_hash)

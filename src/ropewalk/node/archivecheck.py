@@ -1,0 +1,316 @@
+"""Verifying archives, offline, step by step, each block once and none kept.
+
+    manifests         every manifest can be read and stands on the one before, from the first block on, without a gap
+    signatures        every manifest is signed by the channel's key
+    files             every file is the one its manifest lists, and there is no other
+    storage … policy_hash, evidence    the blocks, as `ledger verify` has them
+    payloads          detached payloads: archives hold their hashes only
+
+Restoring is the same with a hand held out for the blocks that passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from ropewalk.errors import Damaged, Invalid, NotFound, RopewalkError
+from ropewalk.kernel.digest import blake3
+from ropewalk.kernel.report import Report, Step
+from ropewalk.ledger.archive import (
+    BLOCKS,
+    MANIFEST,
+    SETTINGS,
+    SIGNATURE,
+    ArchiveChain,
+    ArchiveManifest,
+    check_manifest_signature,
+    parse_archive_manifest,
+)
+from ropewalk.ledger.block import parse_record
+from ropewalk.ledger.evidencecheck import EVIDENCE, EvidenceTally
+from ropewalk.ledger.policy import Policy, parse_policy
+from ropewalk.ledger.replay import companion
+from ropewalk.ledger.trust import Trust
+from ropewalk.ledger.verify import Fault, Seen, check_channel, to_report
+from ropewalk.node.hands import Hands
+from ropewalk.stores.archives import ArchiveFolder, archive_folders, digest_file, read_blocks, read_small
+from ropewalk.stores.spill import Spill
+
+__all__ = ["ArchiveReading", "archived_channels", "check_archives", "verify_archives"]
+
+STEPS: Final = ("manifests", "signatures", "files")
+UNSURE: Final = "holds under its own key; no trust file says whose that is"
+
+Lines = Iterable[tuple[int, list[bytes]]]
+
+
+def archived_channels(folder: Path) -> list[Path]:
+    """The folders with archives of one channel each: this one, or those in it."""
+    if archive_folders(folder):
+        return [folder]
+    try:
+        inside = sorted(path for path in folder.iterdir() if path.is_dir())
+    except OSError as error:
+        raise NotFound(f"no archives in {folder}: {error.strerror}", name=str(folder)) from error
+    return [path for path in inside if archive_folders(path)]
+
+
+def verify_archives(folder: Path, *, trust: Trust | None = None, deep: bool = False) -> Report:
+    """Every archive in a folder, of whatever channels. Without a trust file, whose keys these are stays unchecked.
+
+    >>> verify_archives(Path("/nonexistent"))
+    Traceback (most recent call last):
+    ropewalk.errors.NotFound: no archives in /nonexistent: No such file or directory
+    """
+    found = archived_channels(folder)
+    if not found:
+        raise NotFound(f"no archives in {folder}", name=str(folder))
+    reports = {
+        each.name: check_archives(each, trust=_trust_in(each, trust), deep=deep).report for each in found
+    }
+    if len(reports) == 1:
+        return next(iter(reports.values()))
+    steps = [
+        replace(step, name=f"{name}:{step.name}") for name, report in reports.items() for step in report.steps
+    ]
+    counts = ("entries", "blocks", "archives")
+    return Report(
+        tuple(steps), {each: sum(report.counts[each] for report in reports.values()) for each in counts}
+    )
+
+
+def _trust_in(folder: Path, trust: Trust | None) -> Trust | None:
+    """What to believe of a channel's archives; snapshots are made under no policy of their own."""
+    if trust is None or not any(folder.name == companion(each.name) for each in folder.parent.iterdir()):
+        return trust
+    return replace(trust, policy_hash=None)
+
+
+@dataclass(slots=True)
+class ArchiveReading:
+    """What was found in the archives of one channel."""
+
+    report: Report
+    chain: ArchiveChain
+    manifest: ArchiveManifest | None  # the last
+    settings: dict[str, bytes]
+    forks: dict[str, bytes]
+
+
+@dataclass(slots=True)
+class _Looking:
+    """A check under way: failures by step, the first of each, and what was read so far."""
+
+    trust: Trust
+    hasty: bool  # whoever restores needs no second failure
+    chain: ArchiveChain = field(default_factory=ArchiveChain)
+    failed: dict[str, Step] = field(default_factory=dict)
+    damage: list[Damaged] = field(default_factory=list)
+    archives: int = 0
+    detached: int = 0
+    files: int = 0
+    last: ArchiveManifest | None = None
+    forks: dict[str, bytes] = field(default_factory=dict)
+
+    def fail(self, step: str, one: ArchiveFolder, detail: str, **facts: Any) -> None:
+        self.failed.setdefault(
+            step, Step(step, "failed", f"archive {one.name}: {detail}", {"archive": one.name, **facts})
+        )
+
+    def step(self, name: str, detail: str) -> Step:
+        return self.failed.get(name) or Step(name, "passed", detail)
+
+
+def check_archives(
+    folder: Path,
+    *,
+    trust: Trust | None = None,
+    deep: bool = False,
+    channel: str | None = None,
+    watch: Callable[[Lines, int], Lines] | None = None,
+    take: Callable[[int, list[bytes]], None] | None = None,
+) -> ArchiveReading:
+    """The archives of one channel, from its first block on. `take` gets every block that holds, and ends the check at
+    the first thing that does not.
+    """
+    found = archive_folders(folder)
+    if not found:
+        raise NotFound(f"no archives in {folder}", name=str(folder))
+    settings = _last_settings(found[-1])
+    believed = trust if trust is not None else _own_trust(found, settings)
+    policy = _policy(settings)
+    looking = _Looking(believed, hasty=take is not None)
+    looking.chain.channel = channel
+    tally = EvidenceTally(believed)
+
+    def lines() -> Iterator[tuple[int, list[bytes]]]:
+        source: Lines = _lines(found, looking)
+        for height, block in watch(source, found[-1].last + 1) if watch is not None else source:
+            if deep:
+                tally.look_into(height, block)
+            yield height, block
+            if take is not None:  # we come back here only if it holds
+                take(height, block)
+
+    if deep:
+        with Hands() as hands, Spill() as spill:
+            span = check_channel(lines(), trust=believed, policy=policy, spread=hands, seen=Seen(spill.table))
+    else:
+        span = check_channel(lines(), trust=believed, policy=policy, deep=False)
+    if looking.damage and span.fault is None:
+        first = looking.damage[0]
+        span = replace(span, fault=Fault(int(first.fields.get("height", 0)), "storage", first.detail))
+    blocks = to_report(span, deep=deep, trust=believed)
+    steps = [
+        looking.step("manifests", f"{looking.archives} archives, blocks 0 to {looking.chain.height - 1}"),
+        looking.step("signatures", f"{looking.archives} manifests signed by the channel's key"),
+        looking.step("files", f"{looking.files} files as listed"),
+        *(_located(step, found) for step in blocks.steps),
+        tally.step() if deep else Step(EVIDENCE, "not_checked", "evidence inside envelopes needs --deep"),
+    ]
+    if looking.detached:
+        steps.append(
+            Step(
+                "payloads", "not_checked", f"{looking.detached} are detached; only their hashes are archived"
+            )
+        )
+    if trust is None:
+        steps = [
+            replace(step, status="not_checked", detail=UNSURE)
+            if step.name in ("signatures", "block_signatures") and step.status == "passed"
+            else step
+            for step in steps
+        ]
+    counts = {"entries": span.envelopes, "blocks": span.blocks, "archives": looking.archives}
+    return ArchiveReading(Report(tuple(steps), counts), looking.chain, looking.last, settings, looking.forks)
+
+
+def _lines(found: list[ArchiveFolder], looking: _Looking) -> Iterator[tuple[int, list[bytes]]]:
+    """The blocks of all archives in their order; what is wrong around them is noted, and ends them where it must."""
+    for one in found:
+        manifest = _read_manifest(one, looking)
+        if manifest is None:
+            return  # what follows stands on nothing
+        _check_files(one, manifest, looking)
+        if looking.hasty and looking.failed:
+            return
+        looking.archives += 1
+        looking.detached += manifest.detached_payloads
+        looking.last = manifest
+        try:
+            for height, lines in read_blocks(one.path / BLOCKS, one.first, one.last):
+                if _hash(lines) != manifest.block_hashes[height - one.first]:
+                    looking.fail("manifests", one, f"block {height} is not the one listed", height=height)
+                yield height, lines
+        except Damaged as error:
+            looking.damage.append(error)
+            return
+        except RopewalkError as error:
+            looking.damage.append(Damaged(f"archive {one.name}: {error.detail}", height=one.first))
+            return
+
+
+def _hash(lines: list[bytes]) -> str:
+    try:
+        return parse_record(lines[0]).hash.hex()
+    except RopewalkError:
+        return ""  # whoever checks the block says why
+
+
+def _read_manifest(one: ArchiveFolder, looking: _Looking) -> ArchiveManifest | None:
+    """The manifest of an archive if the blocks in it can be believed to be the next ones."""
+    try:
+        raw = read_small(one.path / MANIFEST)
+        manifest = parse_archive_manifest(raw)
+        if (manifest.start_height, manifest.end_height) != (one.first, one.last):
+            raise Invalid(f"it holds blocks {manifest.start_height} to {manifest.end_height}")
+        looking.chain.follow(manifest, raw)
+    except RopewalkError as error:
+        looking.fail("manifests", one, error.detail, file=MANIFEST)
+        return None
+    try:
+        if manifest.signer not in looking.trust.block_signers:
+            raise Invalid(f"{manifest.signer.did()} is not trusted to seal this channel")
+        check_manifest_signature(raw, read_small(one.path / SIGNATURE), manifest.signer)
+    except RopewalkError as error:
+        looking.fail("signatures", one, error.detail, file=SIGNATURE)
+    return manifest
+
+
+def _check_files(one: ArchiveFolder, manifest: ArchiveManifest, looking: _Looking) -> None:
+    listed = {file.name for file in manifest.files}
+    try:
+        for name in sorted(one.names() - listed - {MANIFEST, SIGNATURE}):
+            looking.fail("files", one, f"{name} is not in the manifest", file=name)
+    except RopewalkError as error:
+        looking.fail("files", one, error.detail)
+    for file in manifest.files:
+        try:
+            if file.name == BLOCKS:
+                digest, size = digest_file(one.path / file.name)
+            else:
+                raw = read_small(one.path / file.name)
+                digest, size = blake3(raw).hex(), len(raw)
+                if file.name.startswith("fork-"):
+                    looking.forks[file.name] = raw
+            if (digest, size) != (file.blake3, file.size):
+                raise Invalid(f"{file.name} is not the file the manifest lists")
+            looking.files += 1
+        except RopewalkError as error:
+            looking.fail("files", one, error.detail, file=file.name)
+
+
+def _last_settings(one: ArchiveFolder) -> dict[str, bytes]:
+    """The newest settings, unverified: what does not hold is found on the way there."""
+    out: dict[str, bytes] = {}
+    for name in SETTINGS:
+        try:
+            out[name] = read_small(one.path / name)
+        except RopewalkError:
+            continue
+    return out
+
+
+def _policy(settings: dict[str, bytes]) -> Policy | None:
+    try:
+        return parse_policy(settings["policy.json"])
+    except (KeyError, RopewalkError):
+        return None
+
+
+def _own_trust(found: list[ArchiveFolder], settings: dict[str, bytes]) -> Trust:
+    """What the archives say of themselves: consistent at best."""
+    for one in found:
+        try:
+            manifest = parse_archive_manifest(read_small(one.path / MANIFEST))
+            break
+        except RopewalkError:
+            continue
+    else:
+        return Trust((), ())
+    policy = None if manifest.policy_hash is None else bytes.fromhex(manifest.policy_hash)
+    trust = Trust((manifest.signer,), (manifest.signer,), policy)
+    if "evidence.json" not in settings:
+        return trust
+    from ropewalk.ledger.evidence import parse_evidence_settings
+
+    try:
+        evidence = parse_evidence_settings(settings["evidence.json"])
+    except RopewalkError:
+        return trust
+    return replace(trust, roots=evidence.roots, evidence=evidence.pins)
+
+
+def _located(step: Step, found: list[ArchiveFolder]) -> Step:
+    """A failure in a block, saying in which archive that lies."""
+    height = step.fields.get("height")
+    if step.status != "failed" or height is None:
+        return step
+    for one in found:
+        if one.first <= height <= one.last:
+            prefix = "" if step.detail.startswith("archive ") else f"archive {one.name}: "
+            return replace(step, detail=prefix + step.detail, fields={**step.fields, "archive": one.name})
+    return step

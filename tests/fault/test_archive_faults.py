@@ -1,0 +1,223 @@
+"""Archives under bad conditions: a failing disk, a killed process. An archive is whole or not there, never a lie."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.ledger.archiving import CHANNEL, TRUST, archived, contents, failures, filled
+from tests.waiting import ended
+
+from ropewalk.errors import Unavailable
+from ropewalk.node.archiverestore import restore_channel
+from ropewalk.node.ledger import channels, open_channel
+from ropewalk.stores.archives import archive_folders
+from ropewalk.stores.durable import Disk
+from ropewalk.stores.segmentwriter import Files
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Countdown:
+    """Counts calls that change the disk, and fails one of them."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def __call__(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise OSError(28, os.strerror(28))
+
+
+class FailingDisk(Disk):
+    """A disk whose n-th call fails, as a full one does."""
+
+    def __init__(self, call: Countdown) -> None:
+        self._call = call
+
+    def write(self, descriptor, raw):
+        self._call()
+        super().write(descriptor, raw)
+
+    def fsync(self, descriptor):
+        self._call()
+        super().fsync(descriptor)
+
+    def rename(self, old, new):
+        self._call()
+        super().rename(old, new)
+
+    def unlink(self, path):
+        self._call()
+        super().unlink(path)
+
+
+class FailingFiles(Files):
+    """The same for the files of a channel."""
+
+    def __init__(self, call: Countdown) -> None:
+        self._call = call
+
+    def open(self, path, flags):
+        self._call()
+        return super().open(path, flags)
+
+    def write(self, fd, raw):
+        self._call()
+        return super().write(fd, raw)
+
+    def sync(self, fd):
+        self._call()
+        super().sync(fd)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return filled(tmp_path_factory.mktemp("home"), 5)
+
+
+def test_whichever_call_fails_there_are_whole_archives_or_none(home, tmp_path):
+    archived(home, tmp_path / "good", before=2)
+    archived(home, tmp_path / "good")
+    good = contents(tmp_path / "good")
+    for at in range(1, 100):
+        cold, call = tmp_path / f"cold{at}", Countdown(at)
+        archived(home, cold, before=2)
+        before = contents(cold)
+        try:
+            archived(home, cold, disk=FailingDisk(call))
+        except Unavailable as error:
+            assert "the disk is full" in error.detail
+        else:
+            assert call.left > 0
+            break
+        # After the rename the archive stands, although its folder could not be synced any more.
+        assert contents(cold) in (before, good)
+        assert failures(cold) == {}
+        archived(home, cold)
+        assert contents(cold) == good
+    else:
+        pytest.fail("it never came to an end")
+    assert at > 10
+
+
+def test_whichever_call_fails_a_channel_is_restored_whole_or_not_at_all(home, tmp_path):
+    archived(home, tmp_path / "cold")
+    for at in range(1, 100):
+        back, call = tmp_path / f"back{at}", Countdown(at)
+        disk, files = FailingDisk(call), FailingFiles(call)
+        try:
+            restore_channel(tmp_path / "cold", CHANNEL, back, trust=TRUST, disk=disk, files=files)
+        except Unavailable:
+            if not channels(back):
+                assert contents(back) == {}
+                restore_channel(tmp_path / "cold", CHANNEL, back, trust=TRUST)
+        else:
+            assert call.left > 0
+            break
+        with open_channel(back, CHANNEL) as channel:
+            assert channel.head().height == 5
+    else:
+        pytest.fail("it never came to an end")
+    assert at > 10
+
+
+# One interpreter, and a child of it for every moment: it does what it is told and is killed at its n-th call.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.unit.ledger.archiving import CHANNEL, TRUST, archived
+from ropewalk.node.archiverestore import restore_channel
+from ropewalk.stores.durable import Disk
+
+left = 0
+
+class Doomed(Disk):
+    pass
+
+def call():
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+for name in ("write", "fsync", "rename", "unlink"):
+    def doomed(self, *arguments, _whole=getattr(Disk, name)):
+        call()
+        _whole(self, *arguments)
+        call()
+    setattr(Doomed, name, doomed)
+
+for line in sys.stdin:
+    act, calls, home, cold = line.split()
+    child = os.fork()
+    if child == 0:
+        left = int(calls)
+        if act == "archive":
+            archived(Path(home), Path(cold), disk=Doomed())
+        else:
+            restore_channel(Path(cold), CHANNEL, Path(home), trust=TRUST, disk=Doomed())
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def killer():
+    command = [sys.executable, "-c", KILLED]
+    with ended(
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    ) as process:
+
+        def run(act: str, calls: int, home: Path, cold: Path) -> int:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(f"{act} {calls} {home} {cold}\n")
+            process.stdin.flush()
+            return int(process.stdout.readline())
+
+        yield run
+
+
+def test_killed_at_any_moment_an_archive_is_whole_or_not_there(home, tmp_path, killer):
+    archived(home, tmp_path / "good")
+    good, cold, deaths = contents(tmp_path / "good"), tmp_path / "cold", 0
+    for calls in range(1, 100):
+        if killer("archive", calls, home, cold) == 0:
+            break
+        deaths += 1
+        found = archive_folders(cold / CHANNEL)
+        if found:
+            assert contents(cold) == good
+            assert failures(cold) == {}
+            for path in (cold / CHANNEL).rglob("*"):
+                path.unlink() if path.is_file() else None
+            found[0].path.rmdir()  # so that the next one is killed, too
+    else:
+        pytest.fail("it never came to an end")
+    assert deaths > 15
+    assert contents(cold) == good, "what the killed ones left behind is cleared away"
+
+
+def test_killed_at_any_moment_a_restore_can_be_done_again(home, tmp_path, killer):
+    archived(home, tmp_path / "cold")
+    deaths = 0
+    for calls in range(1, 100):
+        back = tmp_path / f"back{calls}"
+        code = killer("restore", calls, back, tmp_path / "cold")
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        deaths += 1
+        if not channels(back):
+            restore_channel(tmp_path / "cold", CHANNEL, back, trust=TRUST)
+        assert not (back / "restoring" / CHANNEL).exists()
+        with open_channel(back, CHANNEL) as channel:
+            assert channel.head().height == 5
+    else:
+        pytest.fail("it never came to an end")
+    assert deaths > 3
