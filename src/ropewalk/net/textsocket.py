@@ -1,6 +1,6 @@
 """WebSockets that carry texts: one path, a check of who asks, and everything else answered as HTTP should be.
 
-Beside that path there may be pages: what a browser shows, and which may connect because they come from here.
+Beside that path there may be pages: a browser shows them, and those of ours may connect because they come from here.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ _journal.addHandler(logging.NullHandler())
 
 
 class Answer(Protocol):
-    """What is answered to a plain request: a page."""
+    """What is answered to a plain request."""
 
+    @property
+    def status(self) -> int: ...
     @property
     def headers(self) -> Mapping[str, str]: ...
     @property
@@ -124,12 +126,13 @@ async def serve_text(
     connections_max: int,
     token: str | None = None,
     origins: Sequence[str] = (),
-    pages: Mapping[str, Answer] | None = None,
+    answer: Callable[[str], Answer | None] = lambda _path: None,
+    welcomes_own: bool = False,
 ) -> TextListening:
-    """Listen; `accept` owns each socket until it returns.
+    """Listen; `accept` owns each socket until it returns, `answer` says what is at other paths.
 
-    A browser says which page asks (Origin); pages that are neither ours nor listed are refused, or any web page could
-    read what only this machine may. With a token, everybody has to show it.
+    A browser says which page asks (Origin); pages that are not listed are refused, or any web page could read what
+    only this machine may; our own are let in with `welcomes_own`. With a token, everybody has to show it.
     """
 
     sockets: set[TextSocket] = set()
@@ -137,9 +140,10 @@ async def serve_text(
 
     def judge(connection: server.ServerConnection, request: Request) -> Response | None:
         asked = request.path.partition("?")[0]
-        if pages is not None and asked in pages:
-            return _answer(pages[asked])
         if asked != path:
+            page = answer(asked)
+            if page is not None:
+                return _response(page)
             return connection.respond(HTTPStatus.NOT_FOUND, f"The stream is at {path}\n")
         if any(origin not in welcome for origin in request.headers.get_all("Origin")):
             return connection.respond(HTTPStatus.FORBIDDEN, "Pages of this origin may not connect\n")
@@ -176,14 +180,14 @@ async def serve_text(
             logger=_journal,
         )
     taken = TextListening(found, sockets)
-    if pages:
+    if welcomes_own:
         welcome.update(_origins(host, taken.port))
     return taken
 
 
-def _answer(page: Answer) -> Response:
+def _response(page: Answer) -> Response:
     headers = Headers({**page.headers, "Content-Length": str(len(page.body)), "Connection": "close"})
-    return Response(HTTPStatus.OK, HTTPStatus.OK.phrase, headers, page.body)
+    return Response(page.status, HTTPStatus(page.status).phrase, headers, page.body)
 
 
 def _origins(host: str, port: int) -> list[str]:

@@ -157,6 +157,7 @@ class StreamProxy:
                 if now != told:  # once, however often it is tried
                     _journal.info("%s: %s", self.upstream_url, now)
                 told = now
+                self.server.fault = f"the upstream: {now}"
                 pause_s = PAUSE_S_MIN if loop.time() - start > STEADY_S else min(PAUSE_S_MAX, pause_s * 2)
                 await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311 - so that not all come at once
 
@@ -197,6 +198,7 @@ class StreamProxy:
                         _journal.warning("%s: %s: %s", self.upstream_url, error.code, error.message)
                     if side is self.proxy:
                         self._linked.set()
+                        self.server.fault = None
                     self._wake_soon()
         except TimeoutError:
             _journal.info("%s says nothing", self.upstream_url)

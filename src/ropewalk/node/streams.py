@@ -90,12 +90,14 @@ class RepositoryStream:
             try:
                 await self._look(source, again)
                 fault = ""
+                self.server.fault = "the policy cannot be read" if self._is_sealed else None
             except (
                 Exception
             ) as error:  # whatever it is: a watcher that ends would be silence nobody can tell from peace
                 if repr(error) != fault:
                     _journal.warning("looking at %s: %s", self._log.store.place.git_dir, error or repr(error))
                 fault = repr(error)
+                self.server.fault = str(error) or fault
 
     async def _look_at_rules(self) -> None:
         assert self._source is not None

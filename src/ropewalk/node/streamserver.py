@@ -15,6 +15,8 @@ from types import TracebackType
 
 from ropewalk.net.textsocket import TextListening, TextSocket, serve_text
 from ropewalk.server.livepage import live_page
+from ropewalk.server.page import Page
+from ropewalk.server.probes import probe
 from ropewalk.stream.access import EVERYBODY, Access
 from ropewalk.stream.connection import LIMITS, Connection, Limits
 from ropewalk.stream.frames import CLIENT_FRAME_BYTES_MAX, Data, ErrorFrame
@@ -88,6 +90,7 @@ class StreamServer:
         self.host = host
         self.port = port
         self.access = access
+        self.fault: str | None = None  # why nothing can be told just now; whoever fills the window says so
         self._clock = clock
         self._limits = limits
         self._token = token
@@ -132,7 +135,8 @@ class StreamServer:
             connections_max=self._connections_max,
             token=self._token,
             origins=self._origins,
-            pages=live_page() if self._page else None,
+            answer=self._answer,
+            welcomes_own=self._page,
         )
         self.port = self._listening.port
         return self
@@ -231,6 +235,10 @@ class StreamServer:
         self._fresh_frames = self._fresh_bytes = 0
 
     # Who is connected
+
+    def _answer(self, path: str) -> Page | None:
+        page = live_page().get(path) if self._page else None
+        return page or probe(path, self.fault, seq=self.window.seq, connections=len(self._links))
 
     def _open(self) -> Connection:
         return Connection(self.window, now_ms=self._clock.now_ms(), limits=self._limits, access=self.access)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Final, NamedTuple
+from typing import Final
 
-__all__ = ["Page", "live_page"]
+from ropewalk.server.page import Page
+
+__all__ = ["live_page"]
 
 KINDS: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 PLACES: Final = {"/": "live.html", "/live.js": "live.js", "/live.css": "live.css"}
@@ -19,13 +21,6 @@ GUARD: Final = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-
-
-class Page(NamedTuple):
-    """What is answered at one path."""
-
-    headers: Mapping[str, str]
-    body: bytes
 
 
 @cache
@@ -41,4 +36,4 @@ def live_page() -> Mapping[str, Page]:
 
 def _page(name: str, body: bytes) -> Page:
     kind = KINDS[name.rpartition(".")[2]]
-    return Page({"Content-Type": f"{kind}; charset=utf-8", **GUARD}, body)
+    return Page(200, {"Content-Type": f"{kind}; charset=utf-8", **GUARD}, body)

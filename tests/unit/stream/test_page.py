@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 from collections.abc import Mapping
 
 import pytest
 import websockets.asyncio.client as client
 from tests.unit.cli.conftest import Ropewalk, ropewalk  # noqa: F401 - a fixture
-from tests.waiting import LIMIT_S, aside
+from tests.waiting import LIMIT_S, aside, soon
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin
 
+from ropewalk.node.privacy import policy_file
+from ropewalk.node.streamproxy import StreamProxy
 from ropewalk.node.streams import RepositoryStream
 
 
@@ -81,6 +84,48 @@ def test_the_page_runs_no_script_but_its_own_and_speaks_to_nobody_else(log):
             assert (await aside(asked, stream.server.port, "/live.html"))[0] == 404
 
     asyncio.run(asyncio.wait_for(test(), LIMIT_S))
+
+
+def test_probes_say_whether_the_stream_can_tell_what_happens(log):
+    rules = policy_file(log.store.place)
+
+    async def test() -> None:
+        async with RepositoryStream(log, token="a-token-nobody-guesses", look_s=0.01) as stream:
+            port = stream.server.port
+
+            async def ready() -> tuple[int, str]:
+                status, _, body = await aside(asked, port, "/readyz")
+                return status, json.loads(body)["status"]
+
+            assert await ready() == (200, "ok")
+            rules.parent.mkdir(parents=True, exist_ok=True)
+            rules.write_text("no policy")
+            await soon(lambda: stream.server.fault is not None)
+            assert await ready() == (503, "unavailable")
+            assert (await aside(asked, port, "/healthz"))[0] == 200
+            rules.unlink()
+            await soon(lambda: stream.server.fault is None)
+            assert await ready() == (200, "ok")
+
+    asyncio.run(asyncio.wait_for(test(), LIMIT_S))
+
+
+def test_a_proxy_without_its_upstream_is_not_ready(log):
+    async def test() -> None:
+        async with RepositoryStream(log) as origin:
+            port = origin.server.port
+            async with StreamProxy(origin.url) as proxy:
+                assert (await aside(asked, proxy.server.port, "/readyz"))[0] == 200
+                await origin.server.__aexit__(None, None, None)
+                await soon(lambda: proxy.server.fault is not None)
+                status, _, body = await aside(asked, proxy.server.port, "/readyz")
+                assert (status, json.loads(body)["status"]) == (503, "unavailable")
+                origin.server.port = port
+                await origin.server.__aenter__()
+                await soon(lambda: proxy.server.fault is None)
+                assert (await aside(asked, proxy.server.port, "/readyz"))[0] == 200
+
+    asyncio.run(asyncio.wait_for(test(), 2 * LIMIT_S))
 
 
 @pytest.mark.parametrize("command", [("serve",), ("proxy", "ws://127.0.0.1:1")])

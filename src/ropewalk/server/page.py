@@ -1,0 +1,16 @@
+"""What is answered to a plain request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+__all__ = ["Page"]
+
+
+class Page(NamedTuple):
+    """An answer: its status, what is said about it, and itself."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
