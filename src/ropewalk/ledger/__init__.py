@@ -8,8 +8,8 @@ archive             old blocks where they are kept for good
 
 `create_channel`, `open_log`, `open_channel` and `verify_channel` are the ways in; `build` makes what goes through them.
 `ServedLog` is the way in for coroutines. `verify_head` checks a published checkpoint, `make_witness` and `open_witness`
-see to it that a log has one history. `archive_channel` writes old blocks to write-once storage, `verify_archives` checks
-them there, `restore_channel` rebuilds a channel from them, and `run_drill` rehearses it.
+see to it that a log has one history. `archive_channel` writes old blocks to write-once storage, where `verify_archives`
+checks them; `restore_channel` rebuilds a channel from there, and `run_drill` rehearses it.
 """
 
 from __future__ import annotations

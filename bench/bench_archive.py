@@ -1,0 +1,151 @@
+"""Archives beside the least anybody could do with the same bytes: read, hash, pack or unpack, and write them.
+
+The peer of archiving reads the segments, hashes them and packs them as we do; the peer of restoring reads the packed
+files, hashes them, unpacks them and writes what comes out. Neither looks at a block: no tree, no link, no signature.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import zstandard
+from blake3 import blake3
+
+from bench.harness import Contestant, Result, compare
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.archive import BLOCKS
+from ropewalk.ledger.block import GENESIS, seal
+from ropewalk.ledger.envelope import build
+from ropewalk.ledger.trust import Trust
+from ropewalk.node.archivecheck import verify_archives
+from ropewalk.node.archiverestore import restore_channel
+from ropewalk.node.archiving import archive_channel
+from ropewalk.node.ledger import create_channel, open_channel
+from ropewalk.stores.archives import LEVEL, THREADS
+from ropewalk.stores.segmentwriter import Writer
+
+__all__ = ["run"]
+
+CHANNEL = "bench"
+PER_BLOCK = 700  # about a megabyte, as a busy channel seals them
+PIECE_BYTES = 1 << 20
+ROUNDS = 3
+
+
+def run(quick: bool) -> list[Result]:
+    """A hundred thousand envelopes of a kilobyte and more; with `quick`, seven thousand."""
+    count = 7_000 if quick else 100_000
+    key = SigningKey.generate("ed25519", bytes(range(32)))
+    trust = Trust((key.public,), (key.public,))
+    with tempfile.TemporaryDirectory() as folder:
+        home, cold, back, peers = (Path(folder) / name for name in ("home", "cold", "back", "peers"))
+        peers.mkdir()
+        _fill(home, key, count)
+        archive_channel(home, CHANNEL, key, cold)
+        if not verify_archives(cold, trust=trust).ok:
+            raise AssertionError("the archives do not verify: the comparison would mean nothing")
+        packed = sorted(cold.glob(f"*/*/{BLOCKS}"))
+        segments = sorted((home / "ledger" / CHANNEL / "segments").iterdir())
+
+        def ours_archive() -> int:
+            to = Path(folder) / "fresh"
+            archive_channel(home, CHANNEL, key, to)
+            shutil.rmtree(to)
+            return count
+
+        def peer_archive() -> int:
+            for path in segments:
+                packer = zstandard.ZstdCompressor(
+                    level=LEVEL, write_checksum=True, threads=THREADS
+                ).compressobj()
+                hasher = blake3()
+                with path.open("rb", buffering=0) as source, (peers / "x").open("wb", buffering=0) as target:
+                    while piece := source.read(PIECE_BYTES):
+                        hasher.update(piece)
+                        target.write(packer.compress(piece))
+                    target.write(packer.flush())
+                    os.fsync(target.fileno())
+                hasher.digest()
+            return count
+
+        def ours_restore() -> int:
+            restore_channel(cold, CHANNEL, back, trust=trust)
+            shutil.rmtree(back)
+            return count
+
+        def peer_restore() -> int:
+            for path in packed:
+                unpacker = zstandard.ZstdDecompressor().decompressobj()
+                outer, inner = blake3(), blake3()
+                with path.open("rb", buffering=0) as source, (peers / "x").open("wb", buffering=0) as target:
+                    while piece := source.read(PIECE_BYTES):
+                        outer.update(piece)
+                        out = unpacker.decompress(piece)
+                        inner.update(out)
+                        target.write(out)
+                    os.fsync(target.fileno())
+                outer.digest(), inner.digest()
+            return count
+
+        def ours_verify() -> int:
+            if not verify_archives(cold, trust=trust).ok:
+                raise AssertionError
+            return count
+
+        size = sum(path.stat().st_size for path in segments)
+        note = (
+            f"{count} envelopes, {size >> 20} MiB, {sum(path.stat().st_size for path in packed) >> 20} packed"
+        )
+        jobs = (
+            ("archive: write", ours_archive, peer_archive, "read, hash and pack"),
+            ("archive: verify", ours_verify, peer_restore, "read, hash and unpack"),
+            ("archive: restore", ours_restore, peer_restore, "read, hash and unpack"),
+        )
+        return [
+            result
+            for job, ours, peer, name in jobs
+            for result in compare(
+                job,
+                Contestant("ropewalk", ours),
+                [Contestant(name, peer)],
+                target=0.3,
+                rounds=ROUNDS,
+                unit="envelopes",
+                note=note,
+            )
+        ]
+
+
+def _fill(home: Path, key: SigningKey, count: int) -> None:
+    """A channel as a busy writer leaves it."""
+    create_channel(home, CHANNEL, "node", key.public)
+    below, height = GENESIS, 0
+    with Writer(home / "ledger" / CHANNEL) as writer:
+        for start in range(0, count, PER_BLOCK):
+            raws = [
+                build(
+                    key,
+                    domain="bench",
+                    event_class="Observation",
+                    event_type="deployment.success",
+                    payload={"n": number, "text": blake3(number.to_bytes(8, "big")).hexdigest(length=150)},
+                    timestamp="2024-11-01T12:00:00Z",
+                ).raw
+                for number in range(start, min(start + PER_BLOCK, count))
+            ]
+            block = seal(
+                key,
+                channel=CHANNEL,
+                height=height,
+                prev_block_hash=below,
+                envelopes=raws,
+                timestamp_ns=height,
+            )
+            writer.append(height, block.lines())
+            below, height = block.hash, height + 1
+        writer.sync()
+    with open_channel(home, CHANNEL) as channel:
+        channel.head()  # the index is there, as it is where somebody writes
