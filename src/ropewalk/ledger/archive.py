@@ -12,6 +12,7 @@ a gap, each naming the digest of the manifest below it, are as good as the chann
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -198,12 +199,12 @@ class ArchiveChain:
         """The root over all blocks so far."""
         return self._outer.root()
 
-    def grown(self, block_hashes: tuple[str, ...]) -> bytes:
-        """The root over all blocks if these came next; nothing is taken."""
+    def grown(self, block_hashes: Iterable[bytes]) -> merkle.Frontier:
+        """The edge of the tree over all blocks if these came next; nothing is taken."""
         edge = merkle.Frontier.from_bytes(self._outer.to_bytes(), merkle.RANGE)
         for each in block_hashes:
-            edge.append(bytes.fromhex(each))
-        return edge.root()
+            edge.append(each)
+        return edge
 
     def follow(self, manifest: ArchiveManifest, raw: bytes) -> None:
         """Take the next manifest, whose bytes those are; raises where it does not stand on those before."""
@@ -224,10 +225,10 @@ class ArchiveChain:
         hashes = [bytes.fromhex(each) for each in manifest.block_hashes]
         if merkle.root(hashes, merkle.RANGE).hex() != manifest.range_root:
             raise BrokenLink("its block hashes have another range_root")
-        if self.grown(manifest.block_hashes).hex() != manifest.outer_root:
+        outer = self.grown(hashes)
+        if outer.root().hex() != manifest.outer_root:
             raise BrokenLink("its block hashes, on those before, have another outer_root")
-        for each in hashes:
-            self._outer.append(each)
+        self._outer = outer
         self.channel, self.height, self.block_hash = manifest.channel, manifest.end_height + 1, hashes[-1]
         self.previous = blake3(raw).hex()
 

@@ -113,6 +113,7 @@ class _Looking:
     detached: int = 0
     files: int = 0
     last: ArchiveManifest | None = None
+    settings: dict[str, bytes] = field(default_factory=dict)  # of the last archive
     forks: dict[str, bytes] = field(default_factory=dict)
 
     def fail(self, step: str, one: ArchiveFolder, detail: str, **facts: Any) -> None:
@@ -185,7 +186,9 @@ def check_archives(
             for step in steps
         ]
     counts = {"entries": span.envelopes, "blocks": span.blocks, "archives": looking.archives}
-    return ArchiveReading(Report(tuple(steps), counts), looking.chain, looking.last, settings, looking.forks)
+    return ArchiveReading(
+        Report(tuple(steps), counts), looking.chain, looking.last, looking.settings, looking.forks
+    )
 
 
 def _lines(found: list[ArchiveFolder], looking: _Looking) -> Iterator[tuple[int, list[bytes]]]:
@@ -242,6 +245,7 @@ def _read_manifest(one: ArchiveFolder, looking: _Looking) -> ArchiveManifest | N
 
 def _check_files(one: ArchiveFolder, manifest: ArchiveManifest, looking: _Looking) -> None:
     listed = {file.name for file in manifest.files}
+    looking.settings = {}
     try:
         for name in sorted(one.names() - listed - {MANIFEST, SIGNATURE}):
             looking.fail("files", one, f"{name} is not in the manifest", file=name)
@@ -254,8 +258,7 @@ def _check_files(one: ArchiveFolder, manifest: ArchiveManifest, looking: _Lookin
             else:
                 raw = read_small(one.path / file.name)
                 digest, size = blake3(raw).hex(), len(raw)
-                if file.name.startswith("fork-"):
-                    looking.forks[file.name] = raw
+                (looking.settings if file.name in SETTINGS else looking.forks)[file.name] = raw
             if (digest, size) != (file.blake3, file.size):
                 raise Invalid(f"{file.name} is not the file the manifest lists")
             looking.files += 1

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
-from ropewalk.errors import NotFound, RopewalkError
+from ropewalk.errors import NotFound, RopewalkError, Unavailable
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.envelope import envelope_id
@@ -101,8 +101,8 @@ def run_drill(
         home = Path(folder)
         try:
             restored = restore_channel(source, channel, home, trust=trust, deep=deep, watch=watch)
-        except NotFound:
-            raise
+        except (NotFound, Unavailable):
+            raise  # this says nothing about the archives
         except RopewalkError as error:
             laps.lap("restore")
             step = Step("rebuilt", "failed", error.detail, dict(error.fields))

@@ -212,14 +212,14 @@ def _write_one(
     settings, trust = reading.settings, reading.settings.trust()
     # What is known of the block below: the first one must stand on it.
     span = replace(EMPTY, channel=settings.channel, last=chain.height - 1, above=chain.block_hash, blocks=1)
-    hashes: list[str] = []
+    hashes: list[bytes] = []
     envelopes = detached = last_ns = 0
     with ArchiveWriter(folder, chain.height, BLOCKS, disk) as writer:
         for height, lines in source:
             one = check_block(lines, height, trust=trust, deep=False)
             span = _require(join(span, one))
             writer.add(lines)
-            hashes.append(one.above.hex())
+            hashes.append(one.above)
             envelopes, last_ns = envelopes + one.envelopes, one.last_ns
             detached += sum(map(_is_detached, lines[1:]))
             if writer.size >= range_bytes or len(hashes) == ARCHIVE_BLOCKS_MAX:
@@ -232,9 +232,9 @@ def _write_one(
             settings.channel,
             writer.first,
             writer.height - 1,
-            tuple(hashes),
-            merkle.root([bytes.fromhex(each) for each in hashes], merkle.RANGE).hex(),
-            chain.grown(tuple(hashes)).hex(),
+            tuple(each.hex() for each in hashes),
+            merkle.root(hashes, merkle.RANGE).hex(),
+            chain.grown(hashes).root().hex(),
             chain.previous,
             envelopes,
             detached,

@@ -91,35 +91,40 @@ def is_archive_folder(folder: Path) -> bool:
 def digest_file(path: Path) -> tuple[str, int]:
     """Digest and size of a file, read as a stream."""
     hasher, size = blake3(), 0
+    _require_file(path)
     try:
         with path.open("rb", buffering=0) as stream:
             while piece := stream.read(1 << 20):
                 hasher.update(piece)
                 size += len(piece)
-    except FileNotFoundError as error:
-        raise NotFound(f"{path.name} is missing", name=str(path)) from error
     except OSError as error:
-        raise Unavailable(f"{path}: {error.strerror}", name=str(path)) from error
+        raise unavailable(error, f"reading {path.name}") from error
     return hasher.hexdigest(), size
 
 
 def read_small(path: Path) -> bytes:
     """A whole file of the kinds that are small."""
+    _require_file(path)
     try:
         with path.open("rb") as stream:
             size = min(os.fstat(stream.fileno()).st_size, SMALL_BYTES_MAX)
             raw = stream.read(size + 1)  # not the limit: room is made for all that is asked for
-    except FileNotFoundError as error:
-        raise NotFound(f"{path.name} is missing", name=str(path)) from error
     except OSError as error:
-        raise Unavailable(f"{path}: {error.strerror}", name=str(path)) from error
+        raise unavailable(error, f"reading {path.name}") from error
     if len(raw) > SMALL_BYTES_MAX:
         raise TooLarge(f"{path} is larger than {SMALL_BYTES_MAX} bytes", limit=SMALL_BYTES_MAX)
     return raw
 
 
+def _require_file(path: Path) -> None:
+    """Raise before anything else is opened: a pipe might never end."""
+    if not path.is_file():
+        raise NotFound(f"{path.name} is {'no file' if os.path.lexists(path) else 'missing'}", name=str(path))
+
+
 def read_blocks(path: Path, first: int, last: int) -> Iterator[tuple[int, list[bytes]]]:
     """Heights and lines of the blocks in a packed file; `Damaged` with the height where they end being that."""
+    _require_file(path)
     height, waiting, head = first, bytearray(), segment_head(first)
     pieces = _unpacked(path, lambda: height)
     for piece in pieces:
