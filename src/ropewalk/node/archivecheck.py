@@ -27,9 +27,9 @@ from ropewalk.ledger.archive import (
     ArchiveChain,
     ArchiveManifest,
     check_manifest_signature,
+    listed_hash,
     parse_archive_manifest,
 )
-from ropewalk.ledger.block import parse_record
 from ropewalk.ledger.evidencecheck import EVIDENCE, EvidenceTally
 from ropewalk.ledger.policy import Policy, parse_policy
 from ropewalk.ledger.replay import companion
@@ -205,7 +205,7 @@ def _lines(found: list[ArchiveFolder], looking: _Looking) -> Iterator[tuple[int,
         looking.last = manifest
         try:
             for height, lines in read_blocks(one.path / BLOCKS, one.first, one.last):
-                if _hash(lines) != manifest.block_hashes[height - one.first]:
+                if listed_hash(lines[0]) != manifest.block_hashes[height - one.first]:
                     looking.fail("manifests", one, f"block {height} is not the one listed", height=height)
                 yield height, lines
         except Damaged as error:
@@ -214,13 +214,6 @@ def _lines(found: list[ArchiveFolder], looking: _Looking) -> Iterator[tuple[int,
         except RopewalkError as error:
             looking.damage.append(Damaged(f"archive {one.name}: {error.detail}", height=one.first))
             return
-
-
-def _hash(lines: list[bytes]) -> str:
-    try:
-        return parse_record(lines[0]).hash.hex()
-    except RopewalkError:
-        return ""  # whoever checks the block says why
 
 
 def _read_manifest(one: ArchiveFolder, looking: _Looking) -> ArchiveManifest | None:

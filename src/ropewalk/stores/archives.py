@@ -146,7 +146,8 @@ def read_blocks(path: Path, first: int, last: int) -> Iterator[tuple[int, list[b
             end = at + ALIGN + found[1]
             if len(waiting) < end:
                 break
-            body = bytes(waiting[at + ALIGN : end])
+            with memoryview(waiting) as view:
+                body = bytes(view[at + ALIGN : end])
             if digest_of(body) != found[2]:
                 raise _damage(path, height, "body differs from its checksum")
             yield height, lines_of(body)
