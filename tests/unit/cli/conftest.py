@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import forking
 from tests.waiting import LIMIT_S
 
 
@@ -37,8 +38,7 @@ Ropewalk = Callable[..., Answer]
 
 
 def living_in(folder: Path) -> Ropewalk:
-    """Run the installed command in a folder; `stdin` is bytes, `env` adds to a bare environment."""
-    command = Path(sys.executable).with_name("ropewalk")
+    """Run the command in a folder; `stdin` is bytes, `env` adds to a bare environment."""
 
     def run(
         *arguments: str, stdin: bytes = b"", cwd: Path = folder, env: dict[str, str] | None = None
@@ -49,16 +49,19 @@ def living_in(folder: Path) -> Ropewalk:
             "ROPEWALK_CONFIG": str(folder / "config"),
             "LANG": "C.UTF-8",
         }
-        done = subprocess.run(
-            [command, *arguments],
+        if env is None or not any(name.startswith("PYTHON") for name in env):
+            done = forking.run(arguments, stdin, cwd, bare | (env or {}))
+            return Answer(done.code, done.out, done.err.decode())
+        started = subprocess.run(
+            [Path(sys.executable).with_name("ropewalk"), *arguments],
             input=stdin,
             capture_output=True,
             cwd=cwd,
-            env=bare | (env or {}),
+            env=bare | env,
             timeout=LIMIT_S,
             check=False,
         )
-        return Answer(done.returncode, done.stdout, done.stderr.decode())
+        return Answer(started.returncode, started.stdout, started.stderr.decode())
 
     return run
 

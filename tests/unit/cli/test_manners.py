@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.unit.cli.conftest import living_in
 from tests.waiting import ended
 
 from ropewalk import __version__
@@ -135,3 +136,17 @@ def test_ctrl_c_ends_with_130(tmp_path):
         _, err = waiting.communicate()
     assert waiting.returncode == 130
     assert b"interrupted" in err
+
+
+@pytest.mark.parametrize(
+    "words", ["--help", "hash -", "hash nothing --json", "key ls", "frobnicate", "heads ls --json"]
+)
+def test_a_command_that_was_forked_answers_as_one_that_was_started(tmp_path, words):
+    answers = []
+    for name, env in (("forked", None), ("started", {"PYTHONHASHSEED": "0"})):
+        folder = tmp_path / name / "same"
+        folder.mkdir(parents=True)
+        answer = living_in(folder)(*words.split(), stdin=b"{}", env=env)
+        told = answer.text.replace(str(folder), "here"), answer.err.replace(str(folder), "here")
+        answers.append((answer.code, *told))
+    assert answers[0] == answers[1]
