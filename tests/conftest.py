@@ -11,12 +11,19 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 HERE = Path(__file__).parent
 ONE_SESSION = "tests/pipeline/"
-LONGEST_FIRST = ("pipeline", "launched", "interop", "docs", "fault")
+# The first of them to start a JVM leaves the others an archive of its classes, and soon: its commands are short.
+LONGEST_FIRST = ("pipeline/", "launched/test_commands.py", "launched/", "interop/", "docs/", "fault/")
+
+
+# How long an example takes says something of the machine, and nothing of us.
+settings.register_profile("whatever machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("whatever machine")
 
 
 def pytest_configure() -> None:
@@ -44,5 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _turn(item: pytest.Item) -> int:
-    folder = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
-    return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+    name = item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else ""
+    return next(
+        (turn for turn, part in enumerate(LONGEST_FIRST) if name.startswith(part)), len(LONGEST_FIRST)
+    )
