@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import textwrap
+from collections import Counter
 
 import pytest
 
@@ -292,3 +294,15 @@ def test_the_line_of_a_step_is_that_of_the_page():
     ]
     with pytest.raises(Broken):
         Page("page.md", "<!-- not run -->\n```python\n```\n").blocks()
+
+
+def test_guides_read_one_after_the_other_share_a_home_and_a_folder():
+    """A key that is there already is kept, and no two pages make a repository of one name."""
+    guides = [page for page in pages() if page.name.startswith(("README", "docs/tour", "docs/guide/"))]
+    lines = [(page.name, line) for page in guides for line in page.text.splitlines()]
+    keys = [(name, line) for name, line in lines if line.startswith("$ ropewalk key new ")]
+    assert keys and [each for each in keys if not each[1].endswith(" --if-missing")] == []
+    makes = re.compile(r"\$ (?:ropewalk init|git init -q --bare|git clone -q --(?:mirror|bare) \S+) (\S+)")
+    made = [(match[1], name) for name, line in lines if (match := makes.match(line))]
+    twice = [each for each, count in Counter(repository for repository, _ in made).items() if count > 1]
+    assert made and [each for each in made if each[0] in twice] == []

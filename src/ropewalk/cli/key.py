@@ -28,20 +28,36 @@ def key() -> None:
 
 
 @key.command(
-    "new", epilog="Examples:\n  ropewalk key new ada\n  ropewalk key new vault --alg xchacha20poly1305\n"
+    "new",
+    epilog="Examples:\n  ropewalk key new ada\n  ropewalk key new vault --alg xchacha20poly1305\n"
+    "  ropewalk key new ada --if-missing\n",
 )
 @click.argument("name")
 @click.option(
     "--alg", type=click.Choice(ALGORITHMS), default="ed25519", show_default=True, help="Which kind of key."
 )
-def new(name: str, alg: str) -> None:
-    """Make the key NAME. The first three algorithms sign; xchacha20poly1305 seals pointers."""
+@click.option(
+    "--if-missing", is_flag=True, help="Keep a key of that name and kind, if there is one: for scripts."
+)
+def new(name: str, alg: str, if_missing: bool) -> None:
+    """Make the key NAME. The first three algorithms sign; xchacha20poly1305 seals pointers.
+
+    A key is never overwritten: if there is one of that name, exit 4.
+    """
+    from ropewalk.errors import Conflict
     from ropewalk.stores import keyfiles
 
-    made = keyfiles.make(
-        key_folders(name), name, cast(keyfiles.KeyAlgorithm, alg), os.urandom(keyfiles.SECRET_BYTES)
-    )
-    emit(_shown(made), f"ok  {made.name}  {made.alg}  {_public_text(made)}")
+    folder, kept = key_folders(name), False
+    try:
+        key = keyfiles.make(folder, name, cast(keyfiles.KeyAlgorithm, alg), os.urandom(keyfiles.SECRET_BYTES))
+    except Conflict:
+        if not if_missing:
+            raise
+        key, kept = keyfiles.read(folder, name), True
+        if key.alg != alg:
+            raise
+    known = "  (it was there already)" if kept else ""
+    emit({**_shown(key), "kept": kept}, f"ok  {key.name}  {key.alg}  {_public_text(key)}{known}")
 
 
 @key.command("ls", epilog="Examples:\n  ropewalk key ls --json\n")

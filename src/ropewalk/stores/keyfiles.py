@@ -53,7 +53,7 @@ def make(folder: Path, name: str, alg: KeyAlgorithm, entropy: bytes) -> KeyFile:
         raise Conflict(
             f'a key "{name}" exists already',
             name=name,
-            advice="Choose another name; keys are never overwritten.",
+            advice="Keys are never overwritten: choose another name, or keep that one with --if-missing.",
         ) from error
     except OSError as error:
         raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error

@@ -111,3 +111,17 @@ def test_what_a_crash_left_beside_a_key_is_not_the_key(tmp_path):
 
 def test_the_command_offers_what_the_store_knows():
     assert key_command.ALGORITHMS == keyfiles.ALGORITHMS
+
+
+def test_a_script_makes_a_key_once_and_keeps_it_after(ropewalk):
+    first = ropewalk("key", "new", "ada", "--if-missing", "--json").json
+    again = ropewalk("key", "new", "ada", "--if-missing", "--json").json
+    assert (first["kept"], again["kept"], first["did"]) == (False, True, again["did"])
+    assert ropewalk("key", "new", "ada", "--if-missing").text.endswith("  (it was there already)\n")
+
+
+def test_a_key_of_another_kind_is_not_kept_in_place_of_the_one_asked_for(ropewalk):
+    assert ropewalk("key", "new", "ada").code == 0
+    answer = ropewalk("key", "new", "ada", "--alg", "p256", "--if-missing")
+    assert answer.code == 4 and "exists already" in answer.err
+    assert ropewalk("key", "new", "ada").code == 4
