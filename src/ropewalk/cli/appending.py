@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.gitlog import describe_new, receipt_line
+from ropewalk.cli.gitlog import receipt_line
 from ropewalk.cli.manners import answer_line, fail, parse_input, refusal_of, say, session, tell
+from ropewalk.cli.near import describe_new
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel.plaintext import printable
 

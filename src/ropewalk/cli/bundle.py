@@ -60,7 +60,7 @@ def bundle() -> None:
     "anchors",
     multiple=True,
     metavar="NOTE",
-    help="A signed head of the channel, of more blocks than the last height, to carry along; may be repeated.",
+    help="A signed head of the channel, of more blocks than the last height, to carry along; may be given again.",
 )
 def export(
     channel: str,
@@ -163,7 +163,7 @@ def inspect(file: str) -> None:
     "witnesses",
     multiple=True,
     metavar="VKEY|F",
-    help="A key whose signature on an anchor counts, or a file with such keys, one a line; may be repeated.",
+    help="A key whose signature on an anchor counts, or a file with such keys, one a line; may be given again.",
 )
 @click.option(
     "--threshold",

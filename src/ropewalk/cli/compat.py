@@ -34,7 +34,7 @@ __all__ = ["export", "import_"]
     "pairs",
     multiple=True,
     metavar="ENV=NS",
-    help="The namespace for an environment; may be repeated.",
+    help="The namespace for an environment; may be given again.",
 )
 @click.option(
     "--notes",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ropewalk.cli.manners import say, session
 from ropewalk.cli.places import here, login, named_writer, sealing_key
 from ropewalk.errors import Invalid, NotFound
-from ropewalk.kernel.plaintext import printable, printable_json
+from ropewalk.kernel.plaintext import printable_json
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.envelope import Event
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from ropewalk.node.repository import Repository
 
 __all__ = [
-    "describe_new",
     "event_json",
     "event_line",
     "meaning",
@@ -78,6 +77,8 @@ def _meant(log: Repository, layout: Layout, name: str, known: list[str]) -> str 
 @contextmanager
 def telling_group(log: Repository, group: str) -> Iterator[None]:
     """Within, a consumer group that comes into being is told of."""
+    from ropewalk.cli.near import describe_new
+
     known = _groups(log)
     yield
     if group not in known and group in _groups(log):
@@ -89,15 +90,6 @@ def _groups(log: Repository) -> set[str]:
     from ropewalk.gitlog.layout import CONSUMERS
 
     return {split_ref(ref)[0] for ref in log.store.head_names(CONSUMERS)}
-
-
-def describe_new(word: str, name: str, others: Iterable[str]) -> str:
-    """That something of a new name is there now, and which like it were before: it may be a slip of the pen."""
-    from ropewalk.cli.near import near
-
-    like = near(name, sorted(others))
-    besides = f"; {' and '.join(like)} {'was' if len(like) == 1 else 'were'} there before" if like else ""
-    return printable(f"made the {word} {name}{besides}")
 
 
 def short(name: str) -> str:

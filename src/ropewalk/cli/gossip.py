@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.manners import Group, emit, parse_input, progress, read_input, write_output
+from ropewalk.cli.manners import Group, emit, parse_input, progress, read_input, say, write_output
 from ropewalk.cli.places import NODE_KEY, here, signing_key
 from ropewalk.kernel.plaintext import printable_json
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ropewalk.gossip.log import Log
     from ropewalk.gossip.message import SignedMessage
 
-__all__ = ["gossip"]
+__all__ = ["gossip", "say_new_topic"]
 
 PROFILES = ("v0.13", "v0.6")  # written out so that --help loads no engine; a test compares
 LINE_CHARS = 72  # of a payload, where a message is shown on one line
@@ -41,6 +41,14 @@ def gossip() -> None:
 
     TOPIC names the log; it may be left out where the repository has only one.
     """
+
+
+def say_new_topic(topic: str, known: Sequence[str]) -> None:
+    """Say that a topic was made, and which like it there were: it may be a slip of the pen."""
+    from ropewalk.cli.near import describe_new
+
+    if topic not in known:
+        say(describe_new("gossip topic", topic, known))
 
 
 topic_option = click.option("--topic", metavar="TOPIC", help="The log; may be left out if there is only one.")
@@ -82,17 +90,19 @@ def append(topic: str, payload: str, key: str, profile: Any) -> None:
     """Sign a payload and put it on top of all heads."""
     from ropewalk.gossip import dagjson
     from ropewalk.gossip.message import check_topic, profile_named, sign
-    from ropewalk.node.gossip import open_topic, topic_folder
+    from ropewalk.node.gossip import open_topic, topic_folder, topics
 
     value = parse_input(payload, dagjson.parse)
     signer = signing_key(key)
     home = here().home
+    known = topics(home)
     if not topic_folder(home, topic).is_dir():
         # What cannot be signed must not leave an empty topic behind, whose profile would be fixed.
         wire = profile_named(profile or PROFILES[0])
         sign(wire, signer, check_topic(wire, topic), (), value)
     with open_topic(home, topic, create=True, profile=profile, signer=signer) as log:
         stored = log.append(value)
+    say_new_topic(topic, known)
     message = stored.message
     emit(
         {"id": stored.id, "clock": message.clock, "parents": list(message.parents)},
@@ -114,10 +124,12 @@ def insert(topic: str, file: str) -> None:
 
     raw = read_input(file)
     home = here().home
+    known = topics(home)
     # The first message of a new topic says by its form which profile the topic has.
-    profile = None if topic in topics(home) else profile_of(topic, raw).name
+    profile = None if topic in known else profile_of(topic, raw).name
     with open_topic(home, topic, create=True, profile=profile) as log:
         outcome = log.insert(raw)
+    say_new_topic(topic, known)
     emit(
         {
             "id": outcome.id,

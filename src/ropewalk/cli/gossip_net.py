@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.gossip import PROFILES
+from ropewalk.cli.gossip import PROFILES, say_new_topic
 from ropewalk.cli.manners import Command, emit, emit_line, say, session
 from ropewalk.cli.places import here
 
@@ -45,13 +45,16 @@ def sync(url: str, topic: str, pull_only: bool, idle: float) -> None:
     ws:// speaks v0.13, tcp:// speaks v0.6. There is no deadline: a large log may take its time, and a sync that was
     cut off goes on where it stopped.
     """
-    from ropewalk.node.gossip import open_topic
+    from ropewalk.node.gossip import open_topic, topics
     from ropewalk.node.sync import profile_of, reach, sync_with
+
+    known = topics(here().home)
 
     new = _profile_if_new(topic, profile_of(url))
     if new:
         asyncio.run(reach(url, topic, idle_s=idle))  # a wrong address or name must not leave a topic behind
     with open_topic(here().home, topic, create=True, **new) as log:
+        say_new_topic(topic, known)
         report = asyncio.run(_shown(log, sync_with(log, url, pull_only=pull_only, idle_s=idle)))
     if not report.taken:
         say("the peer asks for nothing on this connection: it does not have your messages yet")
@@ -111,10 +114,12 @@ def serve(topic: str, host: str, port: int, profile: Any, idle: float) -> None:
 
     Prints one JSON line when it listens. A v0.13 topic is served over WebSockets, a v0.6 topic over TCP.
     """
-    from ropewalk.node.gossip import open_topic
+    from ropewalk.node.gossip import open_topic, topics
 
+    known = topics(here().home)
     _talk()
     with open_topic(here().home, topic, create=True, profile=profile) as log:
+        say_new_topic(topic, known)
         asyncio.run(_serve(log, host, port, idle))
 
 

@@ -320,14 +320,18 @@ def _certificate(raw: bytes) -> str:
 @channel_option
 @click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
 @click.option(
-    "--root", "roots", multiple=True, metavar="PEM", help="A root certificate for evidence; may be repeated."
+    "--root",
+    "roots",
+    multiple=True,
+    metavar="PEM",
+    help="A root certificate for evidence; may be given again.",
 )
 @click.option(
     "--witness",
     "witnesses",
     multiple=True,
     metavar="VKEY|F",
-    help="A key whose signature on a head counts, or a file with such keys, one a line; may be repeated.",
+    help="A key whose signature on a head counts, or a file with such keys, one a line; may be given again.",
 )
 def trust(channel: str, output: str, roots: tuple[str, ...], witnesses: tuple[str, ...]) -> None:
     """Write the trust file of a channel: what a verifier must believe, and why it matters.

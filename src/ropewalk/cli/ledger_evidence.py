@@ -37,13 +37,13 @@ def evidence() -> None:
     "  ropewalk ledger evidence set --channel audit --root root.pem --pcr 0=$PCR0 --max-age 86400\n",
 )
 @click.option("--channel", required=True, metavar="C", help="The channel.")
-@click.option("--root", "roots", multiple=True, metavar="PEM", help="A root certificate; may be repeated.")
+@click.option("--root", "roots", multiple=True, metavar="PEM", help="A root certificate; may be given again.")
 @click.option(
     "--key",
     "names",
     multiple=True,
     metavar="KEY",
-    help="Who may sign provenance: a key's name here, or a did:key; may be repeated.",
+    help="Who may sign provenance: a key's name here, or a did:key; may be given again.",
 )
 @click.option("--builder", "builders", multiple=True, metavar="ID", help="A builder that is believed.")
 @click.option(

@@ -46,7 +46,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "verify": (
         "ropewalk.cli.verify",
         "verify",
-        "Verify a repository, a proof, a bundle or a checkpoint, offline.",
+        "Verify a repository, a proof, a receipt, a bundle or a checkpoint, offline.",
     ),
     "stream": ("ropewalk.cli.stream", "stream", "What changes in a repository, told as it happens."),
     "gossip": ("ropewalk.cli.gossip", "gossip", "A signed log between peers, synced by comparing trees."),
@@ -60,7 +60,10 @@ root = Group(
     lazy=COMMANDS,
     help="Append-only event logs you can prove: in git, between peers, or as a sealed ledger.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Examples:\n  ropewalk demo\n  ropewalk init my.git\n  ropewalk key new ada\n  ropewalk hash event.json\n\n"
+    epilog="Examples:\n  ropewalk demo\n  ropewalk init my.git\n"
+    '  echo \'{"type":"note","payload":{"text":"hi"}}\' | ropewalk --repo my.git shiplog append --ns notes --file -\n'
+    "  ropewalk --repo my.git shiplog read --ns notes\n  ropewalk verify my.git\n\n"
+    "`ropewalk COMMAND --help` shows examples of each command.\n"
     "Exit codes: 0 ok, 1 internal, 2 usage, 3 not found, 4 conflict, 5 verification failed, 6 denied,\n"
     "            7 unavailable, 8 invalid input, 130 interrupted.\n",
 )

@@ -104,11 +104,23 @@ def _shared_options() -> list[click.Parameter]:
     ]
 
 
+def _name_value(param: click.Parameter) -> None:
+    """Show what an option takes by a word of ours, where it has none: NS or N say more than TEXT or INTEGER RANGE."""
+    if not isinstance(param, click.Option) or param.metavar is not None or param.is_flag:
+        return
+    if isinstance(param.type, click.IntRange | click.types.IntParamType):
+        param.metavar = "N"
+    elif isinstance(param.type, click.types.StringParamType):
+        param.metavar = max(param.opts, key=len).lstrip("-").upper()
+
+
 class Command(click.Command):
     """A click command that also takes `--json` and `--repo`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        for param in self.params:
+            _name_value(param)
         self.params.extend(_shared_options())
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -164,6 +176,8 @@ class Group(click.Group):
             known = super().get_command(ctx, name)
             if known is not None and not known.hidden:
                 rows.append((name, known.get_short_help_str(160)))
+        if len(rows) > len(self.lazy):  # which of them are imported late is nothing to people
+            rows.sort()
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

@@ -31,7 +31,7 @@ __all__ = ["mirror"]
     required=True,
     multiple=True,
     metavar="LOG",
-    help="ns:NAME, topic:NAME or channel:NAME; may be repeated.",
+    help="ns:NAME, topic:NAME or channel:NAME; may be given again.",
 )
 @click.option("--to", required=True, metavar="LOG", help="ns:NAME or topic:NAME; made if it is not there.")
 @click.option("--follow", is_flag=True, help="Go on with new events as they come.")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["meant", "near"]
+from ropewalk.kernel.plaintext import printable
+
+__all__ = ["describe_new", "meant", "near"]
 
 SHOWN_MAX = 3
 LIKENESS = 0.65  # `run` for `rnu`, and not `workers` for `others`
@@ -35,6 +37,13 @@ def meant(name: str, names: Iterable[str]) -> str | None:
     """
     found = near(name, names)
     return f"Did you mean {' or '.join(found)}?" if found else None
+
+
+def describe_new(word: str, name: str, others: Iterable[str]) -> str:
+    """That something of a new name is there now, and which like it were before: it may be a slip of the pen."""
+    like = near(name, sorted(others))
+    besides = f"; {' and '.join(like)} {'was' if len(like) == 1 else 'were'} there before" if like else ""
+    return printable(f"made the {word} {name}{besides}")
 
 
 def _plain(name: str) -> str:

@@ -28,7 +28,10 @@ STANDING = ("success", "override", "revert", "finalize")  # a deployment with on
 @click.command("show", cls=Command, epilog="Examples:\n  ropewalk shiplog show governance\n")
 @click.argument("name", metavar="REF_OR_ULID")
 def show(name: str) -> None:
-    """Show one event with its trailer, author and captured output; NAME is a ULID, a commit, a namespace or a ref."""
+    """Show one event with its trailer, author and captured output.
+
+    REF_OR_ULID is a ULID, a commit, a namespace or a ref.
+    """
     from ropewalk.node.standing import look_up
 
     with opened() as log:

@@ -107,7 +107,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "witnesses",
     multiple=True,
     metavar="VKEY|F",
-    help="With a checkpoint or a bundle: a witness's key, or a file with keys, one a line; may be repeated.",
+    help="With a checkpoint or a bundle: a witness's key, or a file with keys, one a line; may be given again.",
 )
 @click.option(
     "--threshold",

@@ -148,3 +148,18 @@ def test_a_policy_nobody_can_read_is_told_before_the_command_runs(log, tmp_path)
     answer = log("shiplog", "run", "--ns", "prod", "--", "touch", "ran")
     assert answer.code == 6 and "cannot be applied" in answer.err
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_gossip_topic_that_is_made_is_told_of_once(log):
+    say = ("gossip", "append", "--payload", "-", "--topic")
+    first = log(*say, "com.example.chat", stdin=b'{"text":"hi"}')
+    assert (first.code, first.err) == (0, "made the gossip topic com.example.chat\n")
+    assert log(*say, "com.example.chat", stdin=b'{"text":"hi"}').err == ""
+    slip = log(*say, "com.example.caht", stdin=b'{"text":"hi"}')
+    assert slip.err == "made the gossip topic com.example.caht; com.example.chat was there before\n"
+
+
+def test_what_an_option_takes_is_named_by_a_word_of_ours(ropewalk):
+    for command in (("shiplog", "read"), ("ledger", "read"), ("bundle", "export"), ("consumer", "lag")):
+        shown = ropewalk(*command, "--help").text
+        assert "INTEGER" not in shown and " TEXT" not in shown.replace("--created-at TEXT", "")
