@@ -108,7 +108,9 @@ def _name_value(param: click.Parameter) -> None:
     """Show what an option takes by a word of ours, where it has none: NS or N say more than TEXT or INTEGER RANGE."""
     if not isinstance(param, click.Option) or param.metavar is not None or param.is_flag:
         return
-    if isinstance(param.type, click.IntRange | click.types.IntParamType):
+    if isinstance(
+        param.type, click.types.IntParamType | click.types.FloatParamType | click.IntRange | click.FloatRange
+    ):
         param.metavar = "N"
     elif isinstance(param.type, click.types.StringParamType):
         param.metavar = max(param.opts, key=len).lstrip("-").upper()

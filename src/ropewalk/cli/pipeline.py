@@ -68,7 +68,7 @@ def pipeline() -> None:
     show_default=True,
     help="What happens to entries that do not verify: nothing is written, they are put aside, nobody looks.",
 )
-@click.option("--group", metavar="G", help="Move this consumer group's cursors behind what was written.")
+@click.option("--group", metavar="G", help="Move this consumer group's checkpoints behind what was written.")
 @click.option("--engine", metavar="NAME", help="gitlog, gossip or ledger; default: all.")
 @click.option("--topics", metavar="A,B", help="Only these logs.")
 @click.option("--follow", is_flag=True, help="Keep running and take in what comes.")

@@ -35,7 +35,11 @@ __all__ = ["sub"]
 )
 @click.argument("url")
 @click.option(
-    "--ref", "refs", multiple=True, metavar="PATTERN", help="Refs to be told of; may be given again."
+    "--ref",
+    "refs",
+    multiple=True,
+    metavar="PATTERN",
+    help="Refs below refs/gatos/ to be told of; may be given again.",
 )
 @click.option(
     "--topic",
