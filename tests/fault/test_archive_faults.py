@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,10 +14,12 @@ from tests.unit.ledger.archiving import CHANNEL, TRUST, archived, contents, fail
 from tests.waiting import ended
 
 from ropewalk.errors import Unavailable
+from ropewalk.node.archivepack import pack_channel
 from ropewalk.node.archiverestore import restore_channel
 from ropewalk.node.ledger import channels, open_channel
 from ropewalk.stores.archives import archive_folders
 from ropewalk.stores.durable import Disk
+from ropewalk.stores.segments import Segments
 from ropewalk.stores.segmentwriter import Files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,11 +130,45 @@ def test_whichever_call_fails_a_channel_is_restored_whole_or_not_at_all(home, tm
     assert at > 10
 
 
+@pytest.fixture(scope="module")
+def segmented(tmp_path_factory):
+    """A channel of several segments, two of them closed."""
+    folder = filled(tmp_path_factory.mktemp("segmented"), 5, segment_bytes=2000)
+    assert len(Segments(folder / "ledger" / CHANNEL).starts()) == 3
+    return folder
+
+
+def stored_lines(home):
+    with open_channel(home, CHANNEL) as channel:
+        return list(channel.lines())
+
+
+def test_whichever_call_fails_a_segment_is_there_in_one_form_or_the_other(segmented, tmp_path):
+    good = stored_lines(segmented)
+    for at in range(1, 100):
+        home, call = shutil.copytree(segmented, tmp_path / f"home{at}"), Countdown(at)
+        try:
+            pack_channel(home, CHANNEL, disk=FailingDisk(call))
+        except Unavailable as error:
+            assert "the disk is full" in error.detail
+        else:
+            assert call.left > 0
+            break
+        assert stored_lines(home) == good
+        assert pack_channel(home, CHANNEL).segments == 2
+        assert stored_lines(home) == good
+        assert len(list((home / "ledger" / CHANNEL / "segments").iterdir())) == 3
+    else:
+        pytest.fail("it never came to an end")
+    assert at > 10
+
+
 # One interpreter, and a child of it for every moment: it does what it is told and is killed at its n-th call.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
 from tests.unit.ledger.archiving import CHANNEL, TRUST, archived
+from ropewalk.node.archivepack import pack_channel
 from ropewalk.node.archiverestore import restore_channel
 from ropewalk.stores.durable import Disk
 
@@ -160,6 +197,8 @@ for line in sys.stdin:
         left = int(calls)
         if act == "archive":
             archived(Path(home), Path(cold), disk=Doomed())
+        elif act == "pack":
+            pack_channel(Path(home), CHANNEL, disk=Doomed())
         else:
             restore_channel(Path(cold), CHANNEL, Path(home), trust=TRUST, disk=Doomed())
         os._exit(0)
@@ -221,3 +260,20 @@ def test_killed_at_any_moment_a_restore_can_be_done_again(home, tmp_path, killer
     else:
         pytest.fail("it never came to an end")
     assert deaths > 3
+
+
+def test_killed_at_any_moment_a_packed_channel_reads_the_same(segmented, tmp_path, killer):
+    good = stored_lines(segmented)
+    for calls in range(1, 100):
+        home = shutil.copytree(segmented, tmp_path / f"home{calls}")
+        code = killer("pack", calls, home, tmp_path)
+        assert stored_lines(home) == good
+        assert pack_channel(home, CHANNEL).segments == 2
+        assert stored_lines(home) == good
+        assert len(list((home / "ledger" / CHANNEL / "segments").iterdir())) == 3
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+    else:
+        pytest.fail("it never came to an end")
+    assert calls > 20

@@ -83,6 +83,7 @@ channel_option = click.option("--channel", required=True, metavar="C", help="The
             "archive",
             "Write old blocks to write-once storage.",
         ),
+        "pack": ("ropewalk.cli.ledger_archive", "pack", "Compress old segments where they lie."),
         "restore": (
             "ropewalk.cli.ledger_archive",
             "restore",

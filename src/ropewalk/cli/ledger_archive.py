@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ropewalk.node.archivedrill import Drill
     from ropewalk.node.archiving import Archived
 
-__all__ = ["archive", "restore", "verify_archive_folder"]
+__all__ = ["archive", "pack", "restore", "verify_archive_folder"]
 
 VERIFICATION_FAILED = 5
 
@@ -85,6 +85,40 @@ def _archived_lines(done: Archived) -> list[str]:
     if not done.made:
         return [*lines, f"kept  {done.channel}  nothing new to archive: {said}"]
     return [*lines, f"ok  {done.channel}  {said}"]
+
+
+@click.command(
+    "pack",
+    cls=Command,
+    epilog="Examples:\n  ropewalk ledger pack --channel audit --keep-days 7\n"
+    "  ropewalk ledger pack --channel audit --keep-blocks 10000 --json\n",
+)
+@click.option("--channel", required=True, metavar="C", help="The channel.")
+@click.option(
+    "--keep-blocks", type=click.IntRange(0), metavar="N", help="Leave the last N blocks as they are."
+)
+@click.option(
+    "--keep-days", type=click.FloatRange(0), metavar="M", help="Leave blocks of the last M days as they are."
+)
+def pack(channel: str, keep_blocks: int | None, keep_days: float | None) -> None:
+    """Compress old segments where they lie, verified first. Every command reads them as before, at the same places.
+
+    Only whole segments that are closed are packed, so a channel below 64 MiB stays as it is. Nobody need be stopped.
+    """
+    from ropewalk.node.archivepack import pack_channel
+
+    if keep_blocks is not None and keep_days is not None:
+        raise click.UsageError("--keep-blocks and --keep-days say two different things; give one")
+    done = pack_channel(
+        here().home, channel, keep_blocks=keep_blocks, keep_days=keep_days, watch=_bar(f"pack {channel}")
+    )
+    said = f"{done.segments} segments packed"
+    emit(
+        done.to_json(),
+        f"ok  {channel}  {said}, {done.made} of them now: {done.size} bytes are {done.packed}"
+        if done.made
+        else f"kept  {channel}  nothing new to pack: {said}",
+    )
 
 
 @click.command(

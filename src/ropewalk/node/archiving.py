@@ -47,7 +47,7 @@ from ropewalk.stores.archives import (
 )
 from ropewalk.stores.durable import Disk
 
-__all__ = ["RANGE_BYTES", "Archived", "ArchivedRange", "archive_channel"]
+__all__ = ["RANGE_BYTES", "Archived", "ArchivedRange", "Watch", "archive_channel", "hot_from", "require_span"]
 
 RANGE_BYTES: Final = 64 << 20  # before packing; a new archive is begun beyond this, as a segment is
 DAY_NS: Final = 86_400 * 10**9
@@ -145,15 +145,11 @@ def archive_channel(
         size = reading.head().height
         if not size:
             raise NotFound(f"channel {channel} has no blocks yet", channel=channel)
-        end = size
-        if keep_blocks is not None:
-            end = max(0, size - keep_blocks)
-        elif keep_days is not None:
-            end = _first_at(reading, size, now_ns() - int(keep_days * DAY_NS))
-        elif before is not None:
-            end = before
-            if before > size:
-                raise RangeExceeded(f"blocks below {before} of a channel of {size} blocks", size=size)
+        if before is not None and before > size:
+            raise RangeExceeded(f"blocks below {before} of a channel of {size} blocks", size=size)
+        end = before
+        if end is None:
+            end = hot_from(reading, size, keep_blocks=keep_blocks, keep_days=keep_days, now_ns=now_ns)
         done = _archive(reading, key, to, end, watch, disk or Disk(), range_bytes)
     beside = companion(channel)
     if beside not in channels(home):
@@ -166,13 +162,25 @@ def archive_channel(
     return replace(done, snapshots=below)
 
 
-def _first_at(reading: Channel, size: int, moment_ns: int) -> int:
-    """The first height whose block is not older than a moment; times never go back within a channel."""
+def hot_from(
+    reading: Channel,
+    size: int,
+    *,
+    keep_blocks: int | None,
+    keep_days: float | None,
+    now_ns: Callable[[], int],
+) -> int:
+    """The first height that is among the last blocks, or not older than so many days; without either, the end."""
+    if keep_blocks is not None:
+        return max(0, size - keep_blocks)
+    if keep_days is None:
+        return size
+    moment_ns = now_ns() - int(keep_days * DAY_NS)
 
     def time_at(height: int) -> int:
         return parse_record(reading.index.lines_of(height, None)[0]).header.timestamp_ns
 
-    return bisect_left(range(size), moment_ns, key=time_at)
+    return bisect_left(range(size), moment_ns, key=time_at)  # times never go back within a channel
 
 
 def _archive(
@@ -217,7 +225,7 @@ def _write_one(
     with ArchiveWriter(folder, chain.height, BLOCKS, disk) as writer:
         for height, lines in source:
             one = check_block(lines, height, trust=trust, deep=False)
-            span = _require(join(span, one))
+            span = require_span(join(span, one))
             writer.add(lines)
             hashes.append(one.above)
             envelopes, last_ns = envelopes + one.envelopes, one.last_ns
@@ -252,14 +260,14 @@ def _write_one(
     return ArchivedRange(found.path, found.first, found.last, writer.size, packed)
 
 
-def _require(span: Span) -> Span:
-    """What does not hold is not archived: it would be kept for ever."""
+def require_span(span: Span) -> Span:
+    """The span, if it holds; what does not is neither archived nor packed: it would be kept for good."""
     if span.fault is not None:
         raise Unverified(
             f"{span.fault.step}: {span.fault.detail}",
             height=span.fault.height,
             step=span.fault.step,
-            advice="Nothing of this range was archived. Restore the channel from a replica or from archives.",
+            advice="Nothing of this range was written. Restore the channel from a replica or from archives.",
         )
     return span
 

@@ -11,7 +11,6 @@ through it is held against the log by whoever uses it; `ledgerindexcheck` compar
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -151,8 +150,7 @@ class LedgerIndex:
     def line(self, entry: BlockEntry, number: int) -> bytes:
         """One line of a stored block without reading the others: 0 is the record, envelopes follow. Not verified."""
         start, end = entry.offsets[number], entry.offsets[number + 1] - 1
-        with self.segments.path(entry.place.segment).open("rb", buffering=0) as stream:
-            return os.pread(stream.fileno(), end - start, entry.place.offset + ALIGN + start)
+        return self.segments.peek(entry.place.segment, entry.place.offset + ALIGN + start, end - start)
 
     def lines_of(self, height: int, index: int | None) -> list[bytes]:
         """The record line of a block, and the line of one of its envelopes."""

@@ -1,6 +1,7 @@
 """Blocks on disk: append-only segment files of one channel, one writer, any number of readers.
 
     <channel>/segments/<first height, 20 digits>.seg      64-byte header, then records, each aligned to 64 bytes
+    <channel>/segments/<first height>.seg.zst              a closed one, packed: the same bytes at the same offsets
     <channel>/torn/…                                       bytes cut off after a crash, kept for whoever asks
     <channel>/lock                                         held by the writer, with its process id inside
 
@@ -13,9 +14,12 @@ does not add up is *damage*: reading stops there with its place, and nothing is 
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from ropewalk.errors import Damaged, NotFound
 from ropewalk.kernel.digest import blake3
@@ -30,6 +34,7 @@ from ropewalk.stores.segmentform import (
     record_at,
     segment_head_holds,
 )
+from ropewalk.stores.segmentpack import SUFFIX, PackedSegment, packed_path
 
 __all__ = ["ALIGN", "Place", "Record", "Segments", "Torn", "record_at"]
 
@@ -47,11 +52,29 @@ class Segments:
             names = [path.name for path in self.files_folder.iterdir()]
         except FileNotFoundError:
             return []
-        return sorted(int(name[:20]) for name in names if len(name) == 24 and name.endswith(".seg"))
+        return sorted({int(name[:20]) for name in names if name[20:] in (".seg", SUFFIX)})
 
     def path(self, start: int) -> Path:
         """The file of the segment that begins at a height."""
         return self.files_folder / f"{start:020d}.seg"
+
+    def open(self, start: int, buffering: int = -1) -> BinaryIO:
+        """A segment for reading, wherever it lies by now: as it was written, or packed."""
+        try:
+            return self.path(start).open("rb", buffering=buffering)
+        except FileNotFoundError:
+            packed = PackedSegment(packed_path(self.path(start)), start)
+            return cast(BinaryIO, io.BufferedReader(packed))
+
+    def peek(self, start: int, offset: int, size: int) -> bytes:
+        """Some bytes of a segment; nothing about them is checked."""
+        try:
+            with self.path(start).open("rb", buffering=0) as stream:
+                return os.pread(stream.fileno(), size, offset)
+        except FileNotFoundError:
+            with self.open(start) as stream:
+                stream.seek(offset)
+                return stream.read(size)
 
     def scan(self, after: Place | None = None, height: int = 0) -> Iterator[Record]:
         """Every whole record after a place (from the beginning without one), `height` being the first expected.
@@ -93,7 +116,10 @@ class Segments:
             try:
                 stream = self.path(start).open("rb", buffering=0)
             except FileNotFoundError:
-                return
+                found = self._packed_places(start)
+                yield from ((number, place) for number, place in found if number >= height)
+                expected = start + len(found)
+                continue
             with stream:
                 size, offset = os.fstat(stream.fileno()).st_size, first
                 while offset + ALIGN <= size:
@@ -108,7 +134,7 @@ class Segments:
         """The record at a height, found by walking the headers of its segment."""
         candidates = [start for start in self.starts() if start <= height]
         if candidates:
-            with self.path(candidates[-1]).open("rb") as stream:
+            with self.open(candidates[-1]) as stream:
                 offset, expected = ALIGN, candidates[-1]
                 while expected < height:
                     stream.seek(offset)
@@ -124,7 +150,7 @@ class Segments:
     def read(self, place: Place, height: int) -> Record:
         """The record at a known place; `Damaged` if it is not the block of that height."""
         try:
-            with self.path(place.segment).open("rb") as stream:
+            with self.open(place.segment) as stream:
                 stream.seek(place.offset)
                 raw = stream.read(ALIGN + place.length)
         except FileNotFoundError as error:
@@ -146,13 +172,23 @@ class Segments:
         last = starts[-1]
         size = self.path(last).stat().st_size
         whole = end.end if end is not None and end.segment == last else (ALIGN if size >= ALIGN else 0)
-        if whole == ALIGN and not segment_head_holds(self._peek(last, 0, ALIGN), last):
+        if whole == ALIGN and not segment_head_holds(self.peek(last, 0, ALIGN), last):
             whole = 0
         return records, Torn(last, whole, size - whole) if size > whole else None
 
+    def _packed_places(self, start: int) -> list[tuple[int, Place]]:
+        try:
+            with contextlib.closing(PackedSegment(packed_path(self.path(start)), start)) as packed:
+                return list(packed.places())
+        except (FileNotFoundError, Damaged):
+            return []
+
     def _scan_file(self, start: int, offset: int, height: int, last: bool) -> Iterator[Record]:
-        with self.path(start).open("rb", buffering=1 << 18) as stream:
+        with self.open(start, buffering=1 << 18) as stream:
             if offset == 0:
+                packed = getattr(stream, "raw", None)
+                if isinstance(packed, PackedSegment):
+                    packed.check()
                 head = stream.read(ALIGN)
                 if not segment_head_holds(head, start):
                     if last and (len(head) < ALIGN or not any(head + stream.read())):
@@ -189,11 +225,6 @@ class Segments:
                 return None
             raise self._damage(start, offset, height, "body differs from its checksum")
         return body
-
-    def _peek(self, start: int, offset: int, size: int) -> bytes:
-        with self.path(start).open("rb") as stream:
-            stream.seek(offset)
-            return stream.read(size)
 
     def _damage(self, start: int, offset: int, height: int, what: str) -> Damaged:
         return Damaged(

@@ -154,7 +154,7 @@ class Writer(Segments):
         kept = folder / f"{torn.segment:020d}-{torn.offset}-{time.time_ns()}.bin"
         fd = self._files.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         try:
-            self._write_all(fd, self._peek(torn.segment, torn.offset, torn.size))
+            self._write_all(fd, self.peek(torn.segment, torn.offset, torn.size))
             self._files.sync(fd)
         finally:
             os.close(fd)
