@@ -29,6 +29,8 @@ settings.load_profile("whatever machine")
 def pytest_configure() -> None:
     # Every JVM that a test starts, in whatever home, finds the classes that an earlier one has archived.
     os.environ.setdefault("ROPEWALK_CACHE", f"{tempfile.gettempdir()}/ropewalk-test-cache-{os.getuid()}")
+    # Those that a test starts, hundreds of them, are not to compile us each time anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # A shell starts what it puts in the background with Ctrl-C ignored, and every process we start would inherit that:
     # those that are to be interrupted would go on for ever.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
