@@ -9,7 +9,8 @@ archive             old blocks where they are kept for good
 `create_channel`, `open_log`, `open_channel` and `verify_channel` are the ways in; `build` makes what goes through them.
 `ServedLog` is the way in for coroutines. `verify_head` checks a published checkpoint, `make_witness` and `open_witness`
 see to it that a log has one history. `archive_channel` writes old blocks to write-once storage, where `verify_archives`
-checks them; `restore_channel` rebuilds a channel from there, and `run_drill` rehearses it.
+checks them; `restore_channel` rebuilds a channel from there, and `run_drill` rehearses it. `pack_channel` compresses
+old blocks where they are.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ropewalk.ledger.trust import Trust
     from ropewalk.node.archivecheck import verify_archives
     from ropewalk.node.archivedrill import run_drill
+    from ropewalk.node.archivepack import pack_channel
     from ropewalk.node.archiverestore import restore_channel
     from ropewalk.node.archiving import archive_channel
     from ropewalk.node.ledger import create_channel, open_channel, open_log
@@ -44,6 +46,7 @@ __all__ = [
     "open_channel",
     "open_log",
     "open_witness",
+    "pack_channel",
     "restore_channel",
     "run_drill",
     "verify_archives",
@@ -65,6 +68,7 @@ _LAZY = {
     "open_channel": ("ropewalk.node.ledger", "open_channel"),
     "open_log": ("ropewalk.node.ledger", "open_log"),
     "open_witness": ("ropewalk.node.witness", "open_witness"),
+    "pack_channel": ("ropewalk.node.archivepack", "pack_channel"),
     "restore_channel": ("ropewalk.node.archiverestore", "restore_channel"),
     "run_drill": ("ropewalk.node.archivedrill", "run_drill"),
     "verify_archives": ("ropewalk.node.archivecheck", "verify_archives"),
