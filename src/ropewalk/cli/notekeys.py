@@ -12,7 +12,7 @@ from ropewalk.kernel.plaintext import printable
 if TYPE_CHECKING:
     from ropewalk.kernel.notekey import Verifier
 
-__all__ = ["note_key", "note_keys"]
+__all__ = ["note_key", "note_keys", "parse_note_keys"]
 
 ADVICE = "A verifier key is one word, NAME+ID+KEY, as `ledger tiles` prints a log's and `witness init` a witness's."
 SHOWN_MAX = 80
@@ -30,16 +30,22 @@ def note_key(text: str) -> Verifier:
         raise InvalidKey(error.detail, advice=ADVICE, **error.fields) from error
 
 
-def note_keys(name: str) -> tuple[Verifier, ...]:
-    """The keys in a file, one a line; or the one key that was written out in place of a file's name."""
+def parse_note_keys(raw: bytes) -> tuple[Verifier, ...]:
+    """The keys in a file, one a line; empty lines and those that begin with `#` say nothing."""
     from ropewalk.ledger.trust import parse_witnesses
 
+    try:
+        return parse_witnesses(raw)
+    except InvalidKey as error:
+        raise InvalidKey(error.detail, advice=ADVICE, **error.fields) from error
+
+
+def note_keys(name: str) -> tuple[Verifier, ...]:
+    """The keys in a file, or the one key that was written out in place of a file's name."""
     if name != "-" and "+" in name and not Path(name).exists():
         return (note_key(name),)
     try:
-        return parse_input(name, parse_witnesses)
+        return parse_input(name, parse_note_keys)
     except NotFound as error:
         advice = f"Name a file with keys, one a line, or write the key itself. {ADVICE}"
         raise NotFound(error.detail, advice=advice, **error.fields) from error
-    except InvalidKey as error:
-        raise InvalidKey(error.detail, advice=ADVICE, **error.fields) from error

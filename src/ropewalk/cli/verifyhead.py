@@ -49,14 +49,14 @@ def verify_head_file(asked: Asked) -> dict[str, Any]:
 
 def head_trust(asked: Asked) -> HeadTrust:
     """Whom the options say to believe. A key of the log that is named outright stands for those of the trust file."""
-    from ropewalk.cli.notekeys import note_keys
+    from ropewalk.cli.notekeys import note_keys, parse_note_keys
     from ropewalk.ledger.headcheck import HeadTrust
-    from ropewalk.ledger.trust import parse_trust, parse_witnesses
+    from ropewalk.ledger.trust import parse_trust
 
     def parse(raw: bytes) -> HeadTrust:
         if raw.lstrip()[:1] == b"{":
             return HeadTrust.of(parse_trust(raw))
-        return HeadTrust.of_keys(parse_witnesses(raw))
+        return HeadTrust.of_keys(parse_note_keys(raw))
 
     trust = parse_input(asked.trust, parse) if asked.trust is not None else HeadTrust()
     named = tuple(key for name in asked.witnesses for key in note_keys(name))

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from ropewalk.cli.manners import counting, parse_input
 from ropewalk.cli.places import here
-from ropewalk.errors import Invalid
 
 if TYPE_CHECKING:
     from ropewalk.cli.verify import Asked
@@ -39,14 +38,10 @@ def trusted_keys(name: str) -> list[PublicKey]:
 
 def _trust(raw: bytes) -> tuple[list[PublicKey], Trust | None]:
     """The keys of a trust file, and what it says of channels; or the keys of a list, one C2SP note key a line."""
-    from ropewalk.kernel.notekey import Verifier
+    from ropewalk.cli.notekeys import parse_note_keys
     from ropewalk.ledger.trust import parse_trust
 
     if raw.lstrip()[:1] == b"{":
         believed = parse_trust(raw)
         return list(believed.block_signers), believed
-    lines = (line.strip() for line in raw.decode("utf-8", "replace").splitlines())
-    keys = [Verifier.from_text(line).key for line in lines if line and not line.startswith("#")]
-    if not keys:
-        raise Invalid("no key is named", advice="Give a trust file, or one note key a line.")
-    return keys, None
+    return [verifier.key for verifier in parse_note_keys(raw)], None

@@ -96,6 +96,13 @@ def test_advice_for_a_bad_key_says_what_a_verifier_key_is(ropewalk, channel, giv
         assert "NAME+ID+KEY" in done.json["advice"] and "key new" not in done.json["advice"]
 
 
+def test_advice_for_a_bad_key_in_a_list_to_trust_says_what_a_verifier_key_is(ropewalk, channel):
+    Path("keys").write_text("wibble\n")
+    for what in (("public",), ()):  # a checkpoint, and the repository
+        done = ropewalk("verify", *what, "--trust", "keys", "--json")
+        assert done.code == 8 and "NAME+ID+KEY" in done.json["advice"]
+
+
 def test_verify_asks_a_bundle_for_witnesses_as_bundle_verify_does(ropewalk, watch, channel):
     assert ropewalk("witness", "cosign", watch, "public", "-o", "seen.note").code == 0
     pack = ("bundle", "export", "--channel", "audit", "--from", "0", "--to", "3", "--anchor", "seen.note")
