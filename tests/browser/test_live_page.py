@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,13 @@ def tab() -> Iterator[Page]:
         yield found
 
 
+def served(log: Repository, port: int = 0) -> AbstractContextManager[dict[str, Any]]:  # noqa: F811
+    return running("--repo", str(log.store.place.git_dir), "stream", "serve", "--port", str(port))
+
+
 @contextmanager
-def served(log: Repository, port: int = 0) -> Iterator[dict[str, Any]]:  # noqa: F811
-    words = ["--repo", str(log.store.place.git_dir), "stream", "serve", "--port", str(port)]
+def running(*words: str) -> Iterator[dict[str, Any]]:
+    """A command that serves, and what it says when it does."""
     process = subprocess.Popen(
         [str(COMMAND), *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -79,6 +83,15 @@ def test_what_is_published_is_seen_as_it_was_written(tab, log):  # noqa: F811
         origin = said["page"].rstrip("/")
         assert all(each.startswith((origin, "data:")) for each in tab.requests if "favicon" not in each)
         assert tab.errors == []
+
+
+def test_through_a_proxy_a_payload_is_seen_as_it_was_published(tab, log):  # noqa: F811
+    with served(log) as origin, running("stream", "proxy", origin["url"], "--port", "0") as said:
+        tab.open(said["page"], 1000)
+        until(lambda: state(tab) == "live")
+        publish(log, "jobs", {"n": 1})
+        until(lambda: len(shown(tab)) == 1)
+        assert shown(tab) == ['test.made {"n":1}']
 
 
 def test_find_narrows_and_the_address_keeps_what_was_asked(tab, log):  # noqa: F811

@@ -150,7 +150,14 @@ const short = (oid) => (oid ? oid.slice(0, 7) : "nothing")
 function summaryOf(frame) {
   if (frame.kind === "ref.update") return `${short(frame.old)} → ${short(frame.new)}`
   if (frame.kind === "error") return `${frame.code}: ${frame.message}`
-  return (frame.type ? frame.type + " " : "") + JSON.stringify(frame.payload)
+  return (frame.type ? frame.type + " " : "") + JSON.stringify(published(frame))
+}
+
+// A proxy puts the origin's number into the payload, as the specification has it; nobody has published that.
+function published(frame) {
+  if (frame.seq_proxy === undefined) return frame.payload
+  const { seq_origin, ...payload } = frame.payload
+  return payload
 }
 
 function commandOf(frame) {
