@@ -210,7 +210,8 @@ for line in sys.stdin:
 def killer():
     command = [sys.executable, "-c", KILLED]
     with ended(
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT),
+        limit_s=900,  # all tests of this module share it
     ) as process:
 
         def run(act: str, calls: int, home: Path, cold: Path) -> int:

@@ -192,7 +192,7 @@ def restore(
 
 
 def _drill(source: Path, channel: str, record: str | None, **options: Any) -> None:
-    from ropewalk.errors import NotFound
+    from ropewalk.errors import NotFound, Unavailable
     from ropewalk.node.archivedrill import record_drill, run_drill
     from ropewalk.node.ledger import FOLDER, channels
 
@@ -207,8 +207,11 @@ def _drill(source: Path, channel: str, record: str | None, **options: Any) -> No
         kept = record_drill(done, Path(record))
     elif live is not None:
         folder = live / FOLDER / channel / "drills"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        kept = record_drill(done, folder)
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            kept = record_drill(done, folder)
+        except (OSError, Unavailable) as error:  # who may only read can rehearse, too
+            say(f"not recorded: {error}; name a place with --record")
     if kept is not None:
         say(f"recorded  {kept}")
     emit(done.to_json(), lambda: "\n".join(_drill_lines(done)))

@@ -22,6 +22,7 @@ from ropewalk.kernel.report import Report
 from ropewalk.ledger.archive import ArchiveManifest
 from ropewalk.ledger.block import check_channel_name, parse_record
 from ropewalk.ledger.envelope import parse_stored
+from ropewalk.ledger.policy import parse_policy
 from ropewalk.ledger.replay import companion
 from ropewalk.ledger.rules import Context, rule_2_signature_scope
 from ropewalk.ledger.trust import Trust
@@ -255,14 +256,12 @@ def _check_settings(settings: dict[str, bytes], channel: str, manifest: ArchiveM
     """The settings are those of this channel, its signer and its policy."""
     value = jcs.parse(settings["channel.json"]) if "channel.json" in settings else None
     want = (channel, manifest.signer.to_json(), manifest.policy_hash)
-    if not isinstance(value, dict) or want != (
-        value.get("channel"),
-        value.get("signer"),
-        value.get("policy_hash"),
-    ):
-        raise Unverified(
-            f"the archived channel.json is not the one of channel {channel}", file="channel.json"
-        )
+    names = ("channel", "signer", "policy_hash")
+    if not isinstance(value, dict) or want != tuple(map(value.get, names)):
+        raise Unverified(f"the archived channel.json is not that of channel {channel}", file="channel.json")
+    policy = parse_policy(settings["policy.json"]).hash.hex() if "policy.json" in settings else None
+    if policy != manifest.policy_hash:
+        raise Unverified(f"the archived policy.json is not that of channel {channel}", file="policy.json")
 
 
 def _tombstones(lines: list[bytes]) -> Iterator[PayloadTombstone]:

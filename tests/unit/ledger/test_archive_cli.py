@@ -122,6 +122,13 @@ def test_a_drill_prints_its_time_compares_and_leaves_a_record(filled):
     assert filled("ledger", "ls", "--json").json == {"channels": ["audit"]}
 
 
+def test_a_drill_that_cannot_be_recorded_is_a_drill_all_the_same(filled):
+    archive(filled)
+    Path("repo.git/ropewalk/ledger/audit/drills").write_text("in the way")
+    done = filled("ledger", "restore", "--from", "cold", "--channel", "audit", "--drill")
+    assert (done.code, "not recorded" in done.err) == (0, True)
+
+
 def test_a_drill_needs_no_repository(filled, monkeypatch):
     archive(filled)
     monkeypatch.delenv("ROPEWALK_REPO")

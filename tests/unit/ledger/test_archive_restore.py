@@ -22,7 +22,7 @@ from tests.unit.ledger.making import ADA, NODE, NOON_NS, chain_of_blocks, observ
 
 from ropewalk.errors import Conflict, NotFound, Unavailable, Unverified
 from ropewalk.kernel.digest import blake3
-from ropewalk.ledger.archive import BLOCKS
+from ropewalk.ledger.archive import BLOCKS, MANIFEST
 from ropewalk.ledger.block import Fork, seal
 from ropewalk.ledger.envelope import build
 from ropewalk.ledger.evidence import EvidenceSettings
@@ -37,6 +37,8 @@ from ropewalk.node.ledger import create_channel, open_channel
 from ropewalk.node.ledgercare import verify_stored
 from ropewalk.node.lifecycle import move_version, read_lifecycle
 from ropewalk.node.replay import recorded_snapshots, replay_channel
+from ropewalk.stores.archives import hold_folder
+from ropewalk.stores.durable import Disk
 from ropewalk.stores.payloads import PayloadStore, PayloadTombstone
 from ropewalk.stores.segmentwriter import Writer
 
@@ -224,15 +226,24 @@ def test_what_does_not_hold_leaves_nothing_behind(rich, tmp_path, harm):
     assert contents(home) == {}
 
 
+@pytest.mark.parametrize("name", ["channel.json", "policy.json"])
+def test_settings_that_a_lying_signer_left_out_are_missed(rich, tmp_path, name):
+    cold = writable(rich / "cold", tmp_path / "cold")
+    last = folders(cold)[-1]
+    (last / name).unlink()
+    value = json.loads((last / MANIFEST).read_bytes())
+    forged(last, files=[file for file in value["files"] if file["name"] != name])
+    with pytest.raises(Unverified, match=f"the archived {name} is not that of channel"):
+        restored(cold, tmp_path / "home")
+    assert contents(tmp_path / "home") == {}
+
+
 def test_archives_of_other_channels_are_not_found(rich, tmp_path):
     with pytest.raises(NotFound):
         restore_channel(rich / "cold", "other", tmp_path)
 
 
 def test_two_restores_at_once_do_not_meet(rich, tmp_path):
-    from ropewalk.stores.archives import hold_folder
-    from ropewalk.stores.durable import Disk
-
     with hold_folder(tmp_path / "restoring", Disk()), pytest.raises(Unavailable):
         restored(rich / "cold", tmp_path)
 
