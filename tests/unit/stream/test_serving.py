@@ -780,7 +780,7 @@ def test_a_fault_nobody_thought_of_does_not_end_the_watch(log, monkeypatch):
             monkeypatch.setattr(StreamSource, "look", look)
             await soon(
                 lambda: not faults
-            )  # a look that was under way before might have seen the message, too
+            )  # a look under way might see the message before them
             publish(log, "jobs", {"n": 1})
             assert [frame.payload["n"] async for frame in _first(frames, 1)] == [1]
 
