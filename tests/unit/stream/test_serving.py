@@ -778,9 +778,7 @@ def test_a_fault_nobody_thought_of_does_not_end_the_watch(log, monkeypatch):
             Following(stream.url, topics=["**"]) as frames,
         ):
             monkeypatch.setattr(StreamSource, "look", look)
-            await soon(
-                lambda: not faults
-            )  # a look under way might see the message before them
+            await soon(lambda: not faults)  # a look under way might see the message before them
             publish(log, "jobs", {"n": 1})
             assert [frame.payload["n"] async for frame in _first(frames, 1)] == [1]
 
