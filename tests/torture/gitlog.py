@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,11 @@ from ropewalk.node.verify import verify_gitlogs
 from ropewalk.stores.durable import Disk
 from ropewalk.stores.git import GitStore
 from ropewalk.stores.place import Place, make_place
+from tests.waiting import Crew, ended
 
 __all__ = ["crowd", "failing_calls", "flips", "kills", "run", "wild_clock"]
+
+CROWD_S = 3_600.0  # for the largest crowd, on whatever machine
 
 # A writer that says what was acknowledged, one line each, and appends until it is killed.
 WRITER = """
@@ -53,15 +57,16 @@ def kills(folder: Path, count: int, seed: int = 1) -> dict[str, Any]:
     acknowledged: list[str] = []
     killed = fell = 0
     while killed < count:
-        crew = [_start(place, f"{killed}-{n}", 2, 10**9) for n in range(4)]
-        firsts = ["" for _ in crew]
-        if chance.random() < 0.9:  # mostly while they append; now and then while they start
-            firsts = [process.stdout.readline() for process in crew if process.stdout is not None]
-        for process in chance.sample(crew, len(crew)):
-            time.sleep(chance.random() * 0.03)
-            process.send_signal(signal.SIGKILL)
-        for process, first in zip(crew, firsts, strict=True):
-            output, _ = process.communicate()
+        with ExitStack() as stack:
+            crew = [stack.enter_context(ended(_start(place, f"{killed}-{n}", 2, 10**9))) for n in range(4)]
+            firsts = ["" for _ in crew]
+            if chance.random() < 0.9:  # mostly while they append; now and then while they start
+                firsts = [process.stdout.readline() for process in crew if process.stdout is not None]
+            for process in chance.sample(crew, len(crew)):
+                time.sleep(chance.random() * 0.03)
+                process.send_signal(signal.SIGKILL)
+            outputs = [process.communicate()[0] for process in crew]
+        for process, first, output in zip(crew, firsts, outputs, strict=True):
             # What follows the last newline was cut off in the middle.
             lines = (first + output).split("\n")[:-1]
             acknowledged += [line.split()[0] for line in lines if len(line.split()) == 3]
@@ -118,13 +123,18 @@ def crowd(folder: Path, processes: int, threads: int, each: int) -> dict[str, An
                 if done.returncode:
                     complaints.append(f"{name}: {done.stderr.strip()[-300:]}")
 
-    disturber = threading.Thread(target=disturb)
-    disturber.start()
-    crew = [_start(place, str(n), threads, each) for n in range(processes)]
-    outputs = [process.communicate()[0] for process in crew]
+    disturbed = Crew(1).submit(disturb)
+    try:
+        with ExitStack() as stack:
+            crew = [
+                stack.enter_context(ended(_start(place, str(n), threads, each), CROWD_S))
+                for n in range(processes)
+            ]
+            outputs = [process.communicate()[0] for process in crew]
+    finally:
+        stop.set()
+    disturbed.result(CROWD_S)
     codes = [process.returncode for process in crew]
-    stop.set()
-    disturber.join()
     acknowledged = sorted(line.split()[0] for output in outputs for line in output.splitlines())
     with open_repository(place.git_dir) as log:
         events = list(log.events("demo"))
