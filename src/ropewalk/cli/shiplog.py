@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from ropewalk.cli.gitlog import event_json, event_line, meaning, opened, say_more
-from ropewalk.cli.manners import Group, emit, emit_line, parse_input, session
+from ropewalk.cli.hangup import Hangup
+from ropewalk.cli.manners import Group, drop_output, emit, emit_line, parse_input, session
 
 __all__ = ["shiplog"]
 
@@ -114,9 +115,11 @@ def tail(namespaces: tuple[str, ...], limit_per_ns: int, follow: bool) -> None:
             return
         for event in found:
             _print_tail(event.topic, event, marks)
-        for event in log.follow(namespaces, {ns: marks.get(ns, "") for ns in namespaces}):
+        gone = Hangup()
+        for event in log.follow(namespaces, {ns: marks.get(ns, "") for ns in namespaces}, stop=gone):
             marks[event.topic] = event.ulid
             _print_tail(event.topic, event, marks)
+        drop_output(sys.stdout)
 
 
 def _print_tail(ns: str, event: Any, marks: dict[str, str]) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.gitlog import short
+from ropewalk.cli.hangup import output_pipe
 from ropewalk.cli.manners import Command, drop_output, emit, emit_line, say, session
 from ropewalk.cli.stream import stream_journal, stream_token
 from ropewalk.errors import Denied, Invalid, RopewalkError
@@ -109,12 +108,8 @@ async def _sub(url: str, options: dict[str, Any], limit: int | None) -> None:
 @contextmanager
 def _noticing_hangup(gone: asyncio.Event) -> Iterator[None]:
     """Within, the event is set once nobody reads the pipe we print into: without it, only the next frame would tell."""
-    try:
-        descriptor = sys.stdout.fileno()
-        is_pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode)
-    except (OSError, ValueError):  # no file at all, as in a program that calls us
-        is_pipe = False
-    if not is_pipe:
+    descriptor = output_pipe()
+    if descriptor is None:
         yield
         return
     loop = asyncio.get_running_loop()

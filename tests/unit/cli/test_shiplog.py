@@ -9,6 +9,8 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -251,21 +253,18 @@ def test_what_a_stranger_wrote_forges_no_line_and_steers_no_terminal(log, tmp_pa
     assert all(line.isprintable() and not line.startswith("2026-01-01") for line in shown.split("\n"))
 
 
-def test_follow_prints_what_comes(log, tmp_path):
-    import os
-    import sys
-
-    append(log)
-    command = [
-        str(Path(sys.executable).with_name("ropewalk")),
-        "shiplog",
-        "tail",
-        "--ns",
-        "governance",
-        "--follow",
-    ]
+@contextmanager
+def following(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    words = ["shiplog", "tail", "--ns", "governance", "--follow", "--json"]
     environment = {**os.environ, "ROPEWALK_REPO": str(tmp_path / "log.git")}
-    with ended(subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, env=environment)) as follower:
+    command = [str(Path(sys.executable).with_name("ropewalk")), *words]
+    with ended(subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)) as follower:
+        yield follower
+
+
+def test_follow_prints_what_comes(log, tmp_path):
+    append(log)
+    with following(tmp_path) as follower:
         assert follower.stdout is not None
         first = json.loads(follower.stdout.readline())
         fresh = append(log).json
@@ -274,6 +273,15 @@ def test_follow_prints_what_comes(log, tmp_path):
         assert follower.wait() == 130
     assert first["ulid"] < second["ulid"] == fresh["ulid"]
     assert second["watermarks"] == {"governance": fresh["ulid"]}
+
+
+def test_follow_ends_when_nobody_reads_what_it_prints(log, tmp_path):
+    append(log)
+    with following(tmp_path) as follower:
+        assert follower.stdout is not None
+        follower.stdout.readline()
+        follower.stdout.close()  # as `head -1` does; no further event comes
+        assert follower.wait() == 0
 
 
 def test_messages_follow_the_contract_of_s1(log):

@@ -1,0 +1,39 @@
+"""Noticing that whoever reads what we print has gone: a command that waits would else learn it from its next line only."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import sys
+import threading
+
+__all__ = ["Hangup", "output_pipe"]
+
+
+def output_pipe() -> int | None:
+    """The descriptor we print into, if that is a pipe; nothing else has a reader who could go."""
+    try:
+        descriptor = sys.stdout.fileno()
+        return descriptor if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else None
+    except (OSError, ValueError):  # no file at all, as in a program that calls us
+        return None
+
+
+class Hangup(threading.Event):
+    """Set once nobody reads what we print; waiting for it is waiting on the pipe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pipe = select.poll()
+        self._reader = output_pipe()
+        if self._reader is not None:
+            self._pipe.register(self._reader, 0)  # of the writing end nothing is ever told but its hang-up
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the hang-up, at most so many seconds; whether it has come."""
+        if self._reader is None:
+            return super().wait(timeout)
+        if self._pipe.poll(None if timeout is None else timeout * 1_000):
+            self.set()
+        return self.is_set()
