@@ -1,4 +1,4 @@
-"""Noticing that whoever reads what we print has gone: a command that waits would else learn it from its next line only."""
+"""Noticing that whoever reads what we print has gone: a command that waits would learn it from its next line only."""
 
 from __future__ import annotations
 
