@@ -41,7 +41,6 @@ from ropewalk.stores.spill import Spill
 
 __all__ = ["ArchiveReading", "archived_channels", "check_archives", "verify_archives"]
 
-STEPS: Final = ("manifests", "signatures", "files")
 UNSURE: Final = "holds under its own key; no trust file says whose that is"
 
 Lines = Iterable[tuple[int, list[bytes]]]

@@ -29,13 +29,11 @@ from ropewalk.stores.durable import Disk, unavailable
 from ropewalk.stores.segmentform import ALIGN, lines_of, parse_head, record_head, segment_head
 
 __all__ = [
-    "SMALL_BYTES_MAX",
     "ArchiveFolder",
     "ArchiveWriter",
     "archive_folders",
     "digest_file",
     "hold_folder",
-    "is_archive_folder",
     "read_blocks",
     "read_small",
 ]
@@ -72,7 +70,7 @@ class ArchiveFolder:
 
 
 def archive_folders(folder: Path) -> list[ArchiveFolder]:
-    """The archives in a folder, lowest first; whatever has no name of theirs is passed over."""
+    """The archives in a folder, lowest first, by their names alone: damage makes them no less archives."""
     try:
         names = [path.name for path in folder.iterdir() if path.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -81,11 +79,6 @@ def archive_folders(folder: Path) -> list[ArchiveFolder]:
         raise unavailable(error, f"archives in {folder}") from error
     found = [(int(match[1]), int(match[2]), name) for name in names if (match := _NAME.fullmatch(name))]
     return [ArchiveFolder(first, last, folder / name) for first, last, name in sorted(found)]
-
-
-def is_archive_folder(folder: Path) -> bool:
-    """Whether the archives of a channel lie in it, by their names alone: damage makes them no less archives."""
-    return bool(archive_folders(folder))
 
 
 def digest_file(path: Path) -> tuple[str, int]:
