@@ -207,7 +207,8 @@ def summed_up(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def plain(report: dict[str, Any]) -> str:
     """A report for people: one line a step, the verdict last."""
     lines = [
-        f"{MARKS[step['status']]} {step['name']:<28} {printable(step['detail'])}" for step in report["steps"]
+        f"{MARKS[step['status']]} {printable(step['name']):<28} {printable(step['detail'])}"
+        for step in report["steps"]
     ]
     return "\n".join([*lines, _verdict(report)])
 

@@ -68,7 +68,13 @@ def verify_archives(folder: Path, *, trust: Trust | None = None, deep: bool = Fa
     if not found:
         raise NotFound(f"no archives in {folder}", name=str(folder))
     reports = {
-        each.name: check_archives(each, trust=_trust_in(each, trust), deep=deep).report for each in found
+        each.name: check_archives(
+            each,
+            trust=_trust_in(each, trust),
+            deep=deep,
+            channel=None if each == folder else each.name,  # a channel's own folder may be called anything
+        ).report
+        for each in found
     }
     if len(reports) == 1:
         return next(iter(reports.values()))
@@ -120,6 +126,12 @@ class _Looking:
             step, Step(step, "failed", f"archive {one.name}: {detail}", {"archive": one.name, **facts})
         )
 
+    def reach(self) -> str:
+        """Of which channel they are, and how far: a folder may have lost its name, and its end."""
+        return (
+            f"{self.archives} archives of channel {self.chain.channel}, blocks 0 to {self.chain.height - 1}"
+        )
+
     def step(self, name: str, detail: str) -> Step:
         return self.failed.get(name) or Step(name, "passed", detail)
 
@@ -165,7 +177,7 @@ def check_archives(
         span = replace(span, fault=Fault(int(first.fields.get("height", 0)), "storage", first.detail))
     blocks = to_report(span, deep=deep, trust=believed)
     steps = [
-        looking.step("manifests", f"{looking.archives} archives, blocks 0 to {looking.chain.height - 1}"),
+        looking.step("manifests", looking.reach()),
         looking.step("signatures", f"{looking.archives} manifests signed by the channel's key"),
         looking.step("files", f"{looking.files} files as listed"),
         *(_located(step, found) for step in blocks.steps),
@@ -246,7 +258,7 @@ def _check_files(one: ArchiveFolder, manifest: ArchiveManifest, looking: _Lookin
     for file in manifest.files:
         try:
             if file.name == BLOCKS:
-                digest, size = digest_file(one.path / file.name)
+                digest, size = digest_file(one.path / file.name, file.size)
             else:
                 raw = read_small(one.path / file.name)
                 digest, size = blake3(raw).hex(), len(raw)

@@ -51,6 +51,7 @@ __all__ = ["RANGE_BYTES", "Archived", "ArchivedRange", "Watch", "archive_channel
 
 RANGE_BYTES: Final = 64 << 20  # before packing; a new archive is begun beyond this, as a segment is
 DAY_NS: Final = 86_400 * 10**9
+DAYS_MAX: Final = 1_000_000
 _DETACHED: Final = b'"payload_ref":{'
 
 Lines = Iterable[tuple[int, list[bytes]]]
@@ -175,6 +176,8 @@ def hot_from(
         return max(0, size - keep_blocks)
     if keep_days is None:
         return size
+    if not 0 <= keep_days <= DAYS_MAX:
+        raise RangeExceeded(f"{keep_days} days to keep; any number from 0 to {DAYS_MAX} can be")
     moment_ns = now_ns() - int(keep_days * DAY_NS)
 
     def time_at(height: int) -> int:

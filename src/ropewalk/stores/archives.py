@@ -24,9 +24,9 @@ from blake3 import blake3
 
 from ropewalk.errors import Conflict, Damaged, Invalid, NotFound, RopewalkError, TooLarge, Unavailable
 from ropewalk.kernel.digest import blake3 as digest_of
-from ropewalk.stores.bundles import read_packed
+from ropewalk.stores.bundles import Limits, read_packed
 from ropewalk.stores.durable import Disk, unavailable
-from ropewalk.stores.segmentform import ALIGN, lines_of, parse_head, record_head, segment_head
+from ropewalk.stores.segmentform import ALIGN, BODY_BYTES_MAX, lines_of, parse_head, record_head, segment_head
 
 __all__ = [
     "ArchiveFolder",
@@ -81,12 +81,14 @@ def archive_folders(folder: Path) -> list[ArchiveFolder]:
     return [ArchiveFolder(first, last, folder / name) for first, last, name in sorted(found)]
 
 
-def digest_file(path: Path) -> tuple[str, int]:
-    """Digest and size of a file, read as a stream."""
+def digest_file(path: Path, size_max: int) -> tuple[str, int]:
+    """Digest and size of a file, read as a stream; one that is larger is not read: a hole may seem to have no end."""
     hasher, size = blake3(), 0
     _require_file(path)
     try:
         with path.open("rb", buffering=0) as stream:
+            if os.fstat(stream.fileno()).st_size > size_max:
+                raise TooLarge(f"{path.name} is larger than {size_max} bytes", limit=size_max)
             while piece := stream.read(1 << 20):
                 hasher.update(piece)
                 size += len(piece)
@@ -119,7 +121,7 @@ def read_blocks(path: Path, first: int, last: int) -> Iterator[tuple[int, list[b
     """Heights and lines of the blocks in a packed file; `Damaged` with the height where they end being that."""
     _require_file(path)
     height, waiting, head = first, bytearray(), segment_head(first)
-    pieces = _unpacked(path, lambda: height)
+    pieces = _unpacked(path, last - first + 1, lambda: height)
     for piece in pieces:
         waiting += piece
         if head:
@@ -150,12 +152,15 @@ def read_blocks(path: Path, first: int, last: int) -> Iterator[tuple[int, list[b
         raise _damage(path, height, "it ends inside the range")
 
 
-def _unpacked(path: Path, height: Callable[[], int]) -> Iterator[bytes]:
-    """The unpacked bytes; where they cannot be had, it is said at which block."""
+def _unpacked(path: Path, blocks: int, height: Callable[[], int]) -> Iterator[bytes]:
+    """The unpacked bytes of so many blocks; where they cannot be had, it is said at which block."""
+    # However well it packs: payloads may be one letter over and over, and what is no block ends the reading anyway.
+    most = ALIGN + blocks * (ALIGN + BODY_BYTES_MAX)
     try:
-        yield from read_packed(path)
-    except (Damaged, Invalid, TooLarge) as error:
-        what = "not packed with Zstandard" if isinstance(error, Invalid) else error.detail
+        yield from read_packed(path, Limits(bytes_max=most, ratio_from=most))
+    except (Damaged, Invalid) as error:
+        packed = isinstance(error, Damaged | TooLarge)
+        what = error.detail if packed else "not packed with Zstandard"
         raise _damage(path, height(), what) from error
 
 
@@ -266,7 +271,9 @@ class ArchiveWriter:
 
     def _clear(self) -> None:
         """Take away what a process before us had begun. Only files lie in it, and nobody was told of them."""
-        if self._begun.is_dir():
+        if os.path.lexists(self._begun) and (self._begun.is_symlink() or not self._begun.is_dir()):
+            self._disk.unlink(self._begun)  # not made here; what a link leads to is somebody else's
+        elif self._begun.is_dir():
             for left in self._begun.iterdir():
                 self._disk.unlink(left)
             self._begun.rmdir()

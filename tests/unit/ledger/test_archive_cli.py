@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,14 @@ def test_verify_takes_the_folder_or_one_channel_of_it(filled):
         assert (answer.json["ok"], answer.json["entries"], answer.json["archives"]) == (True, 3, 1)
     statuses = {step["name"]: step["status"] for step in filled("verify", "cold", "--json").json["steps"]}
     assert statuses["signatures"] == statuses["block_signatures"] == "not_checked"
+
+
+def test_the_name_of_a_folder_cannot_speak_to_the_terminal(filled):
+    archive(filled)
+    shutil.copytree("cold/audit", "cold/\x1b[2Jaudit")
+    answer = filled("verify", "cold", "--steps")
+    assert answer.code == 5
+    assert "\x1b" not in answer.out and "[2Jaudit:manifests" in answer.out
 
 
 def test_verify_fails_where_a_byte_has_changed(filled):
