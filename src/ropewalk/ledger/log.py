@@ -134,6 +134,7 @@ class Log:
         if not self._leading.acquire(blocking=False):
             raise Conflict(f"channel {self.channel} is being appended to")
         try:
+            self._sealing.mend()
             self._sealing.check_open()
             if self._sealing.forming or any(not (each.gone or each.settled) for each in self._waiting()):
                 raise Conflict(f"channel {self.channel} is being appended to")

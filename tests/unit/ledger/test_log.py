@@ -396,6 +396,33 @@ def test_a_block_made_elsewhere_by_the_same_key_is_taken_and_a_fork_is_kept_with
     assert jcs.encode(sides["ours"]) == first.record.raw and jcs.encode(sides["theirs"]) == other.record.raw
 
 
+def test_after_an_interrupted_insertion_whoever_inserts_hears_what_helps(tmp_path, monkeypatch):
+    first = seal(
+        NODE,
+        channel="ea.core",
+        height=0,
+        prev_block_hash=GENESIS,
+        envelopes=[observed(0).raw],
+        timestamp_ns=NOON_NS,
+    )
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with opened(tmp_path) as ledger:
+        with monkeypatch.context() as broken:
+            broken.setattr(LedgerIndex, "add", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                ledger.log.insert(first)
+        for again in (lambda: ledger.log.insert(first), lambda: ledger.log.submit(observed(1).raw)):
+            with pytest.raises(Unavailable) as caught:
+                again()
+            assert caught.value.advice_now == "Open the channel again."
+    with opened(tmp_path) as ledger:
+        ledger.log.insert(first)  # it stood on disk all the while
+        assert ledger.log.submit(observed(1).raw).height == 1
+
+
 def test_threads_that_mix_both_ways_in_do_not_wait_for_ever(tmp_path):
     with opened(tmp_path) as ledger, Crew(8) as pool:
 
