@@ -55,7 +55,11 @@ def new(name: str, alg: str, if_missing: bool) -> None:
             raise
         key, kept = keyfiles.read(folder, name), True
         if key.alg != alg:
-            raise
+            raise Conflict(
+                f'the key "{name}" is of another kind: {key.alg}, not {alg}',
+                name=name,
+                advice="Keys are never overwritten: choose another name, or take that one with --alg.",
+            ) from None
     known = "  (it was there already)" if kept else ""
     emit({**_shown(key), "kept": kept}, f"ok  {key.name}  {key.alg}  {_public_text(key)}{known}")
 
