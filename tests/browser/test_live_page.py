@@ -126,6 +126,19 @@ def test_paused_it_stands_still_and_shows_the_rest_afterwards(tab, log):  # noqa
         assert state(tab) == "live"
 
 
+def test_a_page_that_is_never_painted_keeps_no_more_than_it_would_show(tab, log):  # noqa: F811
+    with served(log) as said:
+        tab.open(said["page"], 1000)
+        until(lambda: state(tab) == "live")
+        tab.ask("window.paintLater = requestAnimationFrame; window.requestAnimationFrame = () => 0; 0")
+        publish(log, "jobs", *({"n": n} for n in range(2_500)))
+        until(lambda: '"n":2499}' in str(tab.ask("JSON.stringify(waiting.at(-1))")))
+        assert tab.ask("waiting.length") == tab.ask("ROWS_MAX")
+        tab.ask("window.requestAnimationFrame = paintLater; painting = false; paint()")
+        assert shown(tab)[0] == 'test.made {"n":2499}'
+        assert state(tab) == "live"
+
+
 def test_a_server_that_comes_back_is_found_again(tab, log):  # noqa: F811
     with socket.socket() as probe:  # a port nobody else is given meanwhile, as far as that can be had
         probe.bind(("127.0.0.1", 0))

@@ -25,10 +25,11 @@ from websockets.protocol import State
 from ropewalk.errors import Denied, NotFound, Unavailable
 from ropewalk.net.refusals import connecting, listening
 
-__all__ = ["Answer", "TextListening", "TextSocket", "connect_text", "serve_text"]
+__all__ = ["Answer", "TextListening", "TextSocket", "connect_text", "own_origins", "serve_text"]
 
 RECEIVED_WAITING_MAX = 16  # messages received and not yet read, before the sender is held up
 GOODBYE_S = 2.0
+HTTP_PORT = 80  # which no browser names
 _journal = logging.getLogger("ropewalk.net")
 _journal.addHandler(logging.NullHandler())
 
@@ -181,7 +182,7 @@ async def serve_text(
         )
     taken = TextListening(found, sockets)
     if welcomes_own:
-        welcome.update(_origins(host, taken.port))
+        welcome.update(own_origins(host, taken.port))
     return taken
 
 
@@ -190,16 +191,22 @@ def _response(page: Answer) -> Response:
     return Response(page.status, HTTPStatus(page.status).phrase, headers, page.body)
 
 
-def _origins(host: str, port: int) -> list[str]:
-    """What a browser calls pages of ours, by addresses alone: whoever owns a name can make it lead here."""
+def own_origins(host: str, port: int) -> set[str]:
+    """What a browser calls pages of ours, by addresses alone: whoever owns a name can make it lead here.
+
+    >>> own_origins("192.0.2.7", 8090)
+    {'http://192.0.2.7:8090'}
+    """
     try:
         address = ip_address(host)
     except ValueError:
         address = None
-    names = ["127.0.0.1", "localhost", "[::1]"]
-    if address is not None and not address.is_loopback and not address.is_unspecified:
-        names = [f"[{host}]" if address.version == 6 else host]
-    return [f"http://{name}:{port}" for name in names]
+    names = {"127.0.0.1", "localhost", "[::1]"}
+    if address is not None and not address.is_unspecified:
+        own = f"[{address}]" if address.version == 6 else str(address)  # spelled as a browser does
+        names = names | {own} if address.is_loopback else {own}
+    end = f":{port}" if port != HTTP_PORT else ""
+    return {f"http://{name}{end}" for name in names}
 
 
 def _shows(request: Request, token: str) -> bool:

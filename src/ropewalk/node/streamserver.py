@@ -118,7 +118,10 @@ class StreamServer:
     @property
     def page_url(self) -> str | None:
         """Where browsers are shown what happens; None if they are not."""
-        return f"http://{self._authority}/" if self._page else None
+        if not self._page:
+            return None
+        here = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host)  # noqa: S104 - nobody goes to all addresses
+        return f"http://{here}:{self.port}/" if here is not None else f"http://{self._authority}/"
 
     @property
     def connections(self) -> list[Connection]:

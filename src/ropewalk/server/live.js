@@ -118,9 +118,10 @@ function showState() {
 
 function take(frame) {
   waiting.push(frame)
-  if (paused && waiting.length > WAITING_MAX) {
+  // A tab that nobody looks at is never painted: it keeps no more than it would show.
+  if (waiting.length > (paused ? WAITING_MAX : ROWS_MAX)) {
     waiting.shift()
-    dropped += 1
+    dropped += paused ? 1 : 0
   }
   if (!paused && !painting) {
     painting = true
@@ -133,7 +134,7 @@ function paint() {
   if (paused) return
   const rows = at("rows")
   const fresh = document.createDocumentFragment()
-  const shown = waiting.slice(-ROWS_MAX)
+  const shown = waiting.slice(-ROWS_MAX)  // of what waited while paused
   waiting = []
   shown.reverse().forEach((frame) => fresh.append(rowOf(frame)))
   rows.prepend(fresh)
@@ -173,6 +174,16 @@ function cell(row, text) {
   row.insertCell().append(line)
 }
 
+// Made once: making it takes as long as a whole row.
+const clock = new Intl.DateTimeFormat([], {
+  hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hourCycle: "h23",
+})
+
+function timeOf(frame) {
+  const moment = frame.ts ? new Date(frame.ts) : new Date()
+  return isNaN(moment) ? plain(frame.ts) : clock.format(moment)
+}
+
 function rowOf(frame) {
   const row = document.createElement("tr")
   row.frame = frame
@@ -180,8 +191,7 @@ function rowOf(frame) {
   const opener = document.createElement("button")
   opener.type = "button"
   opener.setAttribute("aria-expanded", "false")
-  const moment = frame.ts ? new Date(frame.ts) : new Date()
-  opener.textContent = moment.toLocaleTimeString([], {hour12: false}) + "." + String(moment.getMilliseconds()).padStart(3, "0")
+  opener.textContent = timeOf(frame)
   opener.onclick = () => toggle(row)
   row.insertCell().append(opener)
   cell(row, frame.topic || frame.ref || "the stream")

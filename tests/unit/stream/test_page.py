@@ -6,6 +6,8 @@ import asyncio
 import http.client
 import json
 from collections.abc import Mapping
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 import pytest
 import websockets.asyncio.client as client
@@ -14,6 +16,8 @@ from tests.waiting import LIMIT_S, aside, soon
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin
 
+from ropewalk.errors import Unavailable
+from ropewalk.net.textsocket import own_origins
 from ropewalk.node.privacy import policy_file
 from ropewalk.node.streamproxy import StreamProxy
 from ropewalk.node.streams import RepositoryStream
@@ -51,6 +55,37 @@ def test_pages_of_ours_may_connect_and_those_of_others_may_not(log):
                 assert not await is_let_in(stream, origin)
 
     asyncio.run(asyncio.wait_for(test(), LIMIT_S))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "0.0.0.0", "0:0:0:0:0:0:0:1", "::"])
+def test_the_page_that_is_offered_may_connect(log, host):
+    async def test() -> None:
+        async with RepositoryStream(log, host=host, page=True) as stream:
+            assert stream.server.page_url is not None
+            address = urlsplit(stream.server.page_url)
+            name = (
+                f"[{ip_address(address.hostname)}]" if ":" in (address.hostname or "") else address.hostname
+            )
+            assert await is_let_in(stream, f"http://{name}:{address.port}")
+            assert not await is_let_in(stream, f"http://evil.example:{address.port}")
+
+    try:
+        asyncio.run(asyncio.wait_for(test(), LIMIT_S))
+    except Unavailable as error:
+        pytest.skip(f"this machine has no such address: {error}")
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "origins"),
+    [
+        ("FD00:0::1", 8090, {"http://[fd00::1]:8090"}),
+        ("192.0.2.7", 80, {"http://192.0.2.7"}),
+        ("127.0.0.1", 80, {"http://127.0.0.1", "http://localhost", "http://[::1]"}),
+        ("somewhere.example", 1, {"http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1"}),
+    ],
+)
+def test_pages_of_ours_are_called_as_a_browser_calls_them(host, port, origins):
+    assert own_origins(host, port) == origins
 
 
 def test_without_the_page_nobody_comes_from_here(log):
