@@ -25,7 +25,7 @@ from websockets.protocol import State
 from ropewalk.errors import Denied, NotFound, Unavailable
 from ropewalk.net.refusals import connecting, listening
 
-__all__ = ["Answer", "TextListening", "TextSocket", "connect_text", "own_origins", "serve_text"]
+__all__ = ["Answer", "TextListening", "TextSocket", "connect_text", "page_origins", "serve_text"]
 
 RECEIVED_WAITING_MAX = 16  # messages received and not yet read, before the sender is held up
 GOODBYE_S = 2.0
@@ -182,7 +182,7 @@ async def serve_text(
         )
     taken = TextListening(found, sockets)
     if welcomes_own:
-        welcome.update(own_origins(host, taken.port))
+        welcome.update(page_origins(host, taken.port))
     return taken
 
 
@@ -191,10 +191,10 @@ def _response(page: Answer) -> Response:
     return Response(page.status, HTTPStatus(page.status).phrase, headers, page.body)
 
 
-def own_origins(host: str, port: int) -> set[str]:
+def page_origins(host: str, port: int) -> set[str]:
     """What a browser calls pages of ours, by addresses alone: whoever owns a name can make it lead here.
 
-    >>> own_origins("192.0.2.7", 8090)
+    >>> page_origins("192.0.2.7", 8090)
     {'http://192.0.2.7:8090'}
     """
     try:

@@ -17,7 +17,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin
 
 from ropewalk.errors import Unavailable
-from ropewalk.net.textsocket import own_origins
+from ropewalk.net.textsocket import page_origins
 from ropewalk.node.privacy import policy_file
 from ropewalk.node.streamproxy import StreamProxy
 from ropewalk.node.streams import RepositoryStream
@@ -85,7 +85,7 @@ def test_the_page_that_is_offered_may_connect(log, host):
     ],
 )
 def test_pages_of_ours_are_called_as_a_browser_calls_them(host, port, origins):
-    assert own_origins(host, port) == origins
+    assert page_origins(host, port) == origins
 
 
 def test_without_the_page_nobody_comes_from_here(log):
