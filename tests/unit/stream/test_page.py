@@ -63,9 +63,8 @@ def test_the_page_that_is_offered_may_connect(log, host):
         async with RepositoryStream(log, host=host, page=True) as stream:
             assert stream.server.page_url is not None
             address = urlsplit(stream.server.page_url)
-            name = (
-                f"[{ip_address(address.hostname)}]" if ":" in (address.hostname or "") else address.hostname
-            )
+            shown = ip_address(address.hostname or "")
+            name = f"[{shown}]" if shown.version == 6 else str(shown)
             assert await is_let_in(stream, f"http://{name}:{address.port}")
             assert not await is_let_in(stream, f"http://evil.example:{address.port}")
 
