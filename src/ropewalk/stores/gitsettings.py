@@ -1,19 +1,34 @@
-"""git's configuration, read by libgit2, which is loaded only when something is asked: most reading asks nothing."""
+"""git's configuration, asked of git itself; where there is no git, read by libgit2.
+
+Loading libgit2 takes a third of a short command's time, starting git a tenth of that. Most reading asks for nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ropewalk.errors import Invalid, Unavailable
 
 if TYPE_CHECKING:
-    import pygit2
+    from pygit2 import Config
 
 __all__ = ["GitSettings"]
+
+ASK_S = 10.0  # a git that takes longer to say what it knows is asked no more
+OWN = frozenset({"local", "worktree"})
+
+
+class Setting(NamedTuple):
+    """One line of git's configuration: whose it is, in git's words, and what it says."""
+
+    scope: str
+    key: str
+    value: str
 
 
 class GitSettings:
@@ -59,43 +74,74 @@ class GitSettings:
 
     def user(self, key: str) -> str:
         """A setting of the repository, else of the person, else of the machine; empty if nobody set it."""
-        for config in (self._repository, *_user_configs()):
-            with contextlib.suppress(KeyError):
-                return str(config[key])
-        return ""
+        return next((each.value for each in reversed(self._listed) if each.key == key), "")
 
     def _has_extensions(self) -> bool:
         """Whether there may be any: a file that speaks neither of them nor of other files has none."""
         try:
             text = self._path.read_bytes().lower()
         except OSError:
-            return True  # libgit2 says what is wrong with it
+            return True  # whoever reads it says what is wrong with it
         return b"extensions" in text or b"include" in text
 
     def _own(self, key: str) -> str:
-        with contextlib.suppress(KeyError):
-            return str(self._repository[key]).lower()
-        return ""
+        said = (each.value for each in reversed(self._listed) if each.key == key and each.scope in OWN)
+        return next(said, "").lower()
 
     @cached_property
-    def _repository(self) -> pygit2.Config:
-        import pygit2
-
-        try:
-            return pygit2.Config(str(self._path))
-        except (pygit2.GitError, OSError) as error:
-            raise Unavailable(
-                f"git's configuration {self._path} cannot be read: {error}", path=str(self._path)
-            ) from error
+    def _listed(self) -> list[Setting]:
+        """All that is set, what counts most last."""
+        listed = _ask_git(self._git_dir)
+        return listed if listed is not None else list(_read_files(self._path))
 
 
-def _user_configs() -> Iterator[pygit2.Config]:
+def _ask_git(git_dir: Path) -> list[Setting] | None:
+    """What git says; None where there is none, or where it will not read this repository."""
+    import subprocess
+
+    # The very repository, whatever the environment says of others.
+    environment = {name: value for name, value in os.environ.items() if name != "GIT_DIR"}
+    command = ["git", f"--git-dir={git_dir}", "config", "--list", "-z", "--show-scope"]
+    try:
+        said = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=ASK_S,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    words = said.decode("utf-8", "surrogateescape").split("\0")
+    listed = [_setting(scope, line) for scope, line in zip(words[::2], words[1::2], strict=False)]
+    # Of a repository in a form it does not know it passes over everything.
+    return listed if any(each.scope in OWN for each in listed) else None
+
+
+def _setting(scope: str, line: str) -> Setting:
+    key, given, value = line.partition("\n")
+    return Setting(scope, key, value if given else "true")  # a name alone says yes
+
+
+def _read_files(path: Path) -> Iterator[Setting]:
+    """What libgit2 reads in the files of the machine, of the person and of the repository."""
     import pygit2
 
-    for finder in (
-        pygit2.Config.get_global_config,
-        pygit2.Config.get_xdg_config,
-        pygit2.Config.get_system_config,
-    ):
+    finders = (
+        ("system", pygit2.Config.get_system_config),
+        ("global", pygit2.Config.get_xdg_config),
+        ("global", pygit2.Config.get_global_config),
+    )
+    for scope, finder in finders:
         with contextlib.suppress(pygit2.GitError, OSError):
-            yield finder()
+            yield from _settings(scope, finder())
+    try:
+        yield from _settings("local", pygit2.Config(str(path)))
+    except (pygit2.GitError, OSError) as error:
+        raise Unavailable(f"git's configuration {path} cannot be read: {error}", path=str(path)) from error
+
+
+def _settings(scope: str, config: Config) -> Iterator[Setting]:
+    return (Setting(scope, each.name, "true" if each.value is None else each.value) for each in config)
