@@ -6,7 +6,6 @@ Loading libgit2 takes a third of a short command's time, starting git a tenth of
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -99,13 +98,10 @@ def _ask_git(git_dir: Path) -> list[Setting] | None:
     """What git says; None where there is none, or where it will not read this repository."""
     import subprocess
 
-    # The very repository, whatever the environment says of others.
-    environment = {name: value for name, value in os.environ.items() if name != "GIT_DIR"}
     command = ["git", f"--git-dir={git_dir}", "config", "--list", "-z", "--show-scope"]
     try:
         said = subprocess.run(
             command,
-            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
