@@ -25,7 +25,7 @@ from ropewalk.node.mirrormark import MirrorMark, MirrorMarks
 from ropewalk.node.repository import FOLLOW_PAUSE_S, Repository
 from ropewalk.stores.gitindex import IndexedSlot
 
-__all__ = ["Mirror", "Refused", "Target", "keep_mirroring", "mirror"]
+__all__ = ["LogSource", "Mirror", "Refused", "Target", "keep_mirroring", "mirror"]
 
 BATCH_EVENTS = 1_000  # copies that share a pack and a move of the head
 BATCH_BYTES = 8 << 20
@@ -97,8 +97,8 @@ class Source(Protocol):
     def waiting(self) -> int:
         """How many events there are beyond what was copied."""
 
-    def remember(self) -> None:
-        """All that was taken has arrived: the next who asks may begin here."""
+    def remember(self, stands: Callable[[], bool]) -> None:
+        """All that was taken has arrived: the next who asks may begin here, if no log is another than it was."""
 
 
 class LogSource:
@@ -108,20 +108,20 @@ class LogSource:
         self._name, self._layout, self._topic, self._target = name, layout, topic, target
         self._height = 0
         self._last: str | None = None  # the commit below that height
+        self._looked: tuple[int, str | None] = (0, None)  # how high it was when we last looked, and its head
         store = target.log.store
         self._marks = MirrorMarks(store.place.home / "mirrors", store.disk)
         self._pair = layout.head_ref(topic), target.layout.head_ref(target.topic)
 
     def stands(self) -> bool:
-        """Whether the last event that was taken is still there: a history that was accepted may be another one."""
+        """Whether all we looked at is still there: a history that was accepted may be another one."""
         line = self._line()
-        below = line.span(self._height - 1, self._height) if 0 < self._height <= line.count else ()
-        return [place.commit for place in below] == ([] if self._last is None else [self._last])
+        return all(_holds(line, *each) for each in ((self._height, self._last), self._looked))
 
     def skip(self) -> int:
         """Compare the two indexes, all that no mark vouches for: nothing is passed over that the target lacks."""
         goal, line = self._target.line(), self._line()
-        self._height, self._last = 0, None
+        self._height, self._last, self._looked = 0, None, (line.count, line.head)
         mark = self._marks.get(*self._pair)
         copied = mark.stands(line, goal) if mark is not None else None
         if mark is not None and copied is not None:
@@ -137,6 +137,10 @@ class LogSource:
     def copies(self, until_ms: int | None) -> Iterator[Copy | Refused]:
         """Every event from where the last call ended."""
         log, line = self._target.log, self._line()
+        while not self.stands():  # it was exchanged since
+            self.skip()
+            line = self._line()
+        self._looked = (line.count, line.head)
         for event in events(log.store, line, self._height, line.count):
             if until_ms is not None and time_ms(event.ulid) > until_ms:
                 return
@@ -154,16 +158,17 @@ class LogSource:
         """How many events there are beyond what was copied."""
         return self._line().count - self._height
 
-    def remember(self) -> None:
+    def remember(self, stands: Callable[[], bool]) -> None:
         """Keep the place up to which all was found in the target, or was brought there."""
-        mark = self._marks.get(*self._pair)
-        if self._last is None or (mark is not None and mark.commit == self._last):
-            return
         line, goal = self._line(), self._target.line()
-        for last in line.span(self._height - 1, min(self._height, line.count)):
+        for last in line.span(self._height - 1, self._height) if 0 < self._height <= line.count else ():
             copied = goal.find(last.ulid)
-            if last.commit == self._last and copied is not None and copied.content_id == last.content_id:
-                self._marks.set(*self._pair, MirrorMark(self._height, last.commit, last.ulid, copied.commit))
+            if last.commit != self._last or copied is None or copied.content_id != last.content_id:
+                return
+            mark = MirrorMark(self._height, last.commit, last.ulid, copied.commit)
+            # Asked last: a log that was exchanged before shows now, and one that is from now on makes the mark void.
+            if mark != self._marks.get(*self._pair) and stands():
+                self._marks.set(*self._pair, mark)
 
     def _line(self) -> IndexedLine:
         return self._target.log.lines.line(self._layout, self._topic)
@@ -187,7 +192,9 @@ class Mirror:
                 raise Conflict(f"{name} cannot be mirrored into itself, nor twice", advice="Name other logs.")
         self._sources = [self._source(name) for name in sources]
         self._began = False
-        self._stood: tuple[Ulid, str] | None = None  # an event of the target, and its commit
+        self._stood: list[
+            tuple[Ulid, str]
+        ] = []  # events of the target as we found or put them, and their commits
 
     def catch_up(self, progress: Callable[[int], None] = lambda _count: None) -> Mirrored:
         """Copy all that is new, in the order of its ULIDs. What was copied before a refusal stays.
@@ -203,9 +210,11 @@ class Mirror:
     def _catch_up(self, progress: Callable[[int], None]) -> Mirrored:
         done = Mirrored()
         if not self._began or not self._stands():
-            self._stood = self.target.newest()
+            newest = self.target.newest()
+            self._stood = [] if newest is None else [newest]
             done = Mirrored(skipped=sum(source.skip() for source in self._sources))
             self._began = True
+        self._stood = self._stood[-1:]  # the others stand below it
         several = len(self._sources) > 1
         until_ms = self.target.log.now_ms() - MERGE_AFTER_MS if several else None
         for batch, refusal in _batches([source.copies(until_ms) for source in self._sources]):
@@ -213,23 +222,23 @@ class Mirror:
             for copy, outcome in zip(batch, outcomes, strict=False):
                 if isinstance(outcome, RopewalkError):
                     raise outcome
-                self._stood = (outcome.ulid, outcome.commit)
                 if outcome.replayed:
                     done += Mirrored(skipped=1)
                 else:
                     done += Mirrored(1, 0, int(copy.withheld), copy.attachments_left)
+            self._stood += [(each.ulid, each.commit) for each in outcomes[-1:] if isinstance(each, Receipt)]
             progress(done.mirrored)
             if refusal is not None:
                 raise refusal
         for source in self._sources:
-            source.remember()
+            source.remember(self._stands)
         return done + Mirrored(waiting=sum(source.waiting() for source in self._sources) if several else 0)
 
     def _stands(self) -> bool:
         """Whether all is as the last round left it: a log that was rewritten and accepted may lack what was copied."""
-        if self._stood is not None:
-            ulid, commit = self._stood
-            found = self.target.line().find(ulid)
+        line = self.target.line()
+        for ulid, commit in self._stood:
+            found = line.find(ulid)
             if found is None or found.commit != commit:
                 return False
         return all(source.stands() for source in self._sources)
@@ -282,6 +291,12 @@ def _parse(name: str) -> tuple[Layout | None, str]:
         return None, topic
     KINDS[kind].check(topic)
     return KINDS[kind], topic
+
+
+def _holds(line: IndexedLine, height: int, commit: str | None) -> bool:
+    """Whether the event below a height is the one of that commit; so are then all below it."""
+    below = line.span(height - 1, height) if 0 < height <= line.count else ()
+    return [place.commit for place in below] == ([] if commit is None else [commit])
 
 
 def _places(line: IndexedLine, first: int) -> Iterator[IndexedSlot]:

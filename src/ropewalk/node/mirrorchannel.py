@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ropewalk.bridge.mirror import channel_mark, document_of, mark_of, ulid_of
@@ -85,7 +85,7 @@ class ChannelSource:
         """How many envelopes there are beyond what was copied."""
         return sum(len(record.lines) - 1 for record in self._records())
 
-    def remember(self) -> None:
+    def remember(self, stands: Callable[[], bool]) -> None:
         """Nothing: the target says which block was the last, and its hash vouches for those below."""
 
     def _records(self) -> Iterator[Record]:

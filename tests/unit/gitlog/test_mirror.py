@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,20 @@ from ropewalk.errors import (
 from ropewalk.gitlog.envelope import Draft, Sealed, seal_foreign
 from ropewalk.gitlog.layout import MESSAGES, SHIPLOG, Layout
 from ropewalk.gitlog.log import Plan, Setting, grow
-from ropewalk.gitlog.mirror import Mirrored
+from ropewalk.gitlog.mirror import Mirrored, copy_of
 from ropewalk.gitlog.objects import Signature
 from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.ulid import Ulid, parse
 from ropewalk.node import Repository, open_repository
-from ropewalk.node.mirror import BATCH_EVENTS, MERGE_AFTER_MS, Mirror, keep_mirroring, mirror
+from ropewalk.node.mirror import (
+    BATCH_EVENTS,
+    MERGE_AFTER_MS,
+    LogSource,
+    Mirror,
+    Target,
+    keep_mirroring,
+    mirror,
+)
 from ropewalk.node.privacy import policy_file
 from ropewalk.node.verify import verify_repository
 from ropewalk.stores.gitindex import GitIndex, IndexedSlot
@@ -461,6 +470,113 @@ def test_a_mark_of_a_target_that_lost_events_is_not_believed(log):
     log.lines.accept(MESSAGES, "t", "Ada")
     assert log.mirror("ns:prod", "topic:t") == Mirrored(mirrored=3, skipped=2)
     assert standing(log, "t", MESSAGES) == standing(log, "prod")
+
+
+def rewound(log: Repository, layout: Layout, topic: str, count: int) -> None:
+    """A log taken back to its first events, and accepted so."""
+    ref = layout.head_ref(topic)
+    line = log.lines.line(layout, topic)
+    (last,) = line.span(count - 1, count)
+    log.store.move_head(ref, log.store.head(ref), last.commit)
+    log.lines.accept(layout, topic, "Ada")
+
+
+def test_a_source_that_is_exchanged_after_it_was_compared_is_compared_again(log, clock, monkeypatch):
+    fill(log, "prod", 3)
+    log.mirror("ns:prod", "topic:t")
+    skip = LogSource.skip
+
+    def exchanged(source: LogSource) -> int:
+        found = skip(source)
+        monkeypatch.setattr(LogSource, "skip", skip)
+        rewound(log, SHIPLOG, "prod", 1)
+        clock.ms += 1
+        fill(log, "prod", 3)
+        return found
+
+    monkeypatch.setattr(LogSource, "skip", exchanged)
+    log.mirror("ns:prod", "topic:t")
+    assert standing(log, "t", MESSAGES)[3:] == standing(log, "prod")[1:]
+
+
+def test_a_target_that_is_exchanged_before_it_is_remembered_is_not_believed_to_hold_all(log, monkeypatch):
+    fill(log, "prod", 5)
+    remember = LogSource.remember
+
+    def exchanged(source: LogSource, stands: Callable[[], bool]) -> None:
+        monkeypatch.setattr(LogSource, "remember", remember)
+        rewound(log, MESSAGES, "t", 1)
+        *_, last = log.events("prod")
+        Target(log, MESSAGES, "t").append([copy_of(log.store, last, "ns:prod", SHIPLOG, MESSAGES, "t")])
+        remember(source, stands)
+
+    monkeypatch.setattr(LogSource, "remember", exchanged)
+    log.mirror("ns:prod", "topic:t")
+    with pytest.raises(OutOfOrder):  # three are missing below the last, and that is said
+        log.mirror("ns:prod", "topic:t")
+
+
+class Killed(BaseException):
+    """As if the process had ended here."""
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_no_event_is_passed_over_or_copied_twice(log, place, clock, monkeypatch, seed):
+    """Appends, logs taken back and accepted, kills and lost marks, before, between and within rounds of two mirrors."""
+    monkeypatch.setattr("ropewalk.node.mirror.BATCH_EVENTS", 3)
+    chance = random.Random(seed)
+    sources, places = ["ns:a", "topic:b"], [(SHIPLOG, "a"), (MESSAGES, "b")]
+    fill(log, "a", 2)
+    fill(log, "b", 2, MESSAGES, ns="b")
+    mirrors = [Mirror(log, sources, "topic:t") for _ in range(2)]
+    disturbed = False
+
+    def append() -> None:
+        layout, topic = chance.choice(places)
+        clock.ms += 1
+        fill(log, topic, chance.randint(1, 5), layout, ns=topic)
+
+    def take_back() -> None:
+        layout, topic = chance.choice([*places, (MESSAGES, "t")])
+        if (known := log.lines.line(layout, topic, must_exist=False).count) > 1:
+            rewound(log, layout, topic, chance.randint(1, known - 1))
+
+    def lose_marks() -> None:
+        shutil.rmtree(place.home / "mirrors", ignore_errors=True)
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    def disturb(_count: int) -> None:
+        nonlocal disturbed
+        if chance.random() < 0.3:
+            disturbed = True
+            chance.choice([append, take_back, kill])()
+
+    def ulids(layout: Layout, topic: str) -> list[Ulid]:
+        line = log.lines.line(layout, topic, must_exist=False)
+        return [each.ulid for each in line.span(0, line.count)]
+
+    for _ in range(25):
+        chance.choice([append, append, take_back, lose_marks])()
+        clock.ms += MERGE_AFTER_MS + 1
+        which, disturbed = chance.randrange(2), False
+        if chance.random() < 0.3:
+            mirrors[which] = Mirror(log, sources, "topic:t")
+        try:
+            mirrors[which].catch_up(disturb)
+        except Killed:
+            mirrors[which] = Mirror(log, sources, "topic:t")
+            continue
+        except OutOfOrder:  # what was exchanged within a round may no longer fit; then it is said, for good
+            for copying in (*mirrors, Mirror(log, sources, "topic:t")):
+                with pytest.raises(OutOfOrder):
+                    copying.catch_up()
+            return
+        if not disturbed:
+            held = ulids(MESSAGES, "t")
+            assert len(held) == len(set(held))
+            assert {ulid for layout, topic in places for ulid in ulids(layout, topic)} <= set(held)
 
 
 def test_a_mirror_that_cannot_be_remembered_is_made_all_the_same(log, place):
