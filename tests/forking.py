@@ -32,9 +32,10 @@ from typing import NoReturn
 
 from tests.waiting import LIMIT_S, Crew
 
-__all__ = ["Done", "run"]
+__all__ = ["Done", "end_as_python", "run"]
 
 ROOT = Path(__file__).parents[1]
+UNWRITTEN = 120  # Python's own, where the last of what was printed cannot be
 HEAVY = ("ropewalk.pipeline", "ropewalk.cli.demo")  # few need them, and Spark is not for forking
 
 
@@ -156,7 +157,7 @@ def _attend(peer: socket.socket, main: Callable[[], None]) -> NoReturn:
     if command == 0:
         peer.close()
         _become(asked["arguments"], asked["cwd"], asked["environment"], given)
-        _end(main)
+        end_as_python(main)
     for each in given:
         os.close(each)
     peer.sendall(command.to_bytes(4, "big"))
@@ -181,20 +182,30 @@ def _become(arguments: list[str], cwd: str, environment: dict[str, str], streams
     sys.argv = [str(Path(sys.executable).with_name("ropewalk")), *arguments]
 
 
-def _end(main: Callable[[], None]) -> NoReturn:
+def end_as_python(main: Callable[[], None]) -> NoReturn:
     """Run it and end as Python does, but for taking every module apart: half the time of a short command."""
-    code = 1
+    code, interrupted = 0, False
     try:
         main()
     except SystemExit as said:
-        code = said.code if isinstance(said.code, int) else 1
-    except BaseException:
+        if isinstance(said.code, int):
+            code = said.code
+        elif said.code is not None:
+            print(said.code, file=sys.stderr)
+            code = 1
+    except BaseException as error:
         traceback.print_exc()
+        code, interrupted = 1, isinstance(error, KeyboardInterrupt)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
+        try:
             stream.flush()
+        except OSError:
+            code = UNWRITTEN
+    if interrupted:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     os._exit(code)
 
 

@@ -49,7 +49,7 @@ def living_in(folder: Path) -> Ropewalk:
             "ROPEWALK_CONFIG": str(folder / "config"),
             "LANG": "C.UTF-8",
         }
-        if env is None or not any(name.startswith("PYTHON") for name in env):
+        if env is None or not any(name.startswith(("PYTHON", "LC_", "LANG")) for name in env):
             done = forking.run(arguments, stdin, cwd, bare | (env or {}))
             return Answer(done.code, done.out, done.err.decode())
         started = subprocess.run(
