@@ -13,6 +13,7 @@ import cbor2
 from ropewalk.kernel import digest, jcs, merkle
 from ropewalk.kernel.notekey import Verifier
 from ropewalk.ledger import (
+    archive,
     block,
     bundleanchors,
     bundlecheck,
@@ -37,8 +38,9 @@ from ropewalk.ledger.marks import derive
 from ropewalk.ledger.replay import SNAPSHOT_TYPE, Snapshot, parse_snapshot, snapshot_envelope
 from ropewalk.ledger.rules import Context, judge
 from ropewalk.node.bundle import export_blocks
-from ropewalk.stores import ledgerrows, segments
+from ropewalk.stores import ledgerrows, segmentpack, segments
 from ropewalk.stores.bundles import read_packed
+from ropewalk.stores.durable import Disk
 from ropewalk.stores.segmentwriter import Writer
 from tests.fuzz.offering import Parser, work_folder
 from tests.unit.ledger.heading import LOG, SmallLog
@@ -196,6 +198,25 @@ def _manifest(raw: bytes) -> None:
     assert bundlemanifest.parse_manifest(raw).to_bytes() == raw
 
 
+def _archive_manifest(raw: bytes) -> None:
+    found = archive.parse_archive_manifest(raw)
+    assert found.to_bytes() == raw
+    archive.ArchiveChain().follow(found, raw)
+
+
+@cache
+def _archived() -> bytes:
+    hashes = tuple(digest.blake3(b"%d" % n).hex() for n in range(3))
+    root = merkle.root([bytes.fromhex(each) for each in hashes], merkle.RANGE).hex()
+    files = (
+        bundlemanifest.File(archive.BLOCKS, "0" * 64, 7),
+        bundlemanifest.File("policy.json", "0" * 64, 7),
+    )
+    return archive.ArchiveManifest(
+        *("ea.core", 0, 2, hashes, root, root, None, 3, 0, "0" * 64, "0", NODE.public, files)
+    ).to_bytes()
+
+
 def _witnesses(raw: bytes) -> None:
     found = trust.parse_witnesses(raw)
     assert trust.parse_witnesses("\n".join(each.to_text() for each in found).encode()) == found
@@ -278,6 +299,29 @@ def _segment_bytes() -> bytes:
     writer.sync()
     writer.close()
     return writer.path(0).read_bytes()
+
+
+def _packed_segment(raw: bytes) -> None:
+    folder = work_folder() / "packed"
+    (folder / "segments").mkdir(parents=True, exist_ok=True)
+    store = segments.Segments(folder)
+    segmentpack.packed_path(store.path(0)).write_bytes(raw)
+    written = _segment_bytes()
+    for record in store.scan():
+        assert record.lines == segments.record_at(
+            written[record.place.offset : record.place.end], record.height
+        )
+
+
+@cache
+def _packed_bytes() -> bytes:
+    folder = work_folder() / "packing"
+    (folder / "segments").mkdir(parents=True, exist_ok=True)
+    store = segments.Segments(folder)
+    store.path(0).write_bytes(_segment_bytes())
+    records = [(record.place, block.parse_record(record.lines[0]).hash) for record in store.scan()]
+    segmentpack.write_packed_segment(store.path(0), 0, records, Disk())
+    return segmentpack.packed_path(store.path(0)).read_bytes()
 
 
 def _snapshot(raw: bytes) -> None:
@@ -402,11 +446,13 @@ def _catalogue() -> tuple[Parser, ...]:
             _manifest,
             tuple(_members(tar.TarReader().feed(raw))[0][1] for raw in (_bundle_bytes(), _anchored_bytes())),
         ),
+        ("archive_manifest", _archive_manifest, (_archived(),)),
         ("witnesses", _witnesses, (Verifier("w.example", NODE.public).to_text().encode(),)),
         ("tar", _tar, (tar.member_header("a", 2) + b"hi" + tar.padding(2) + tar.END,)),
         ("bundle", _bundle, (_bundle_bytes(), _anchored_bytes())),
         ("packed_bundle", _packed_bundle, (_bundle_file().read_bytes(),)),
         ("segment", _segment, (_segment_bytes(),)),
+        ("packed_segment", _packed_segment, (_packed_bytes(),)),
         ("snapshot", _snapshot, (jcs.encode(state.to_json()),)),
     ]
     return tuple(Parser(name, take, samples) for name, take, samples in listed)

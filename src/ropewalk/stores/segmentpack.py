@@ -16,16 +16,17 @@ import io
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import zstandard
 from blake3 import blake3
 
-from ropewalk.errors import Damaged
+from ropewalk.errors import Damaged, InvalidJson
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import blake3 as digest_of
+from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.stores.durable import Disk
 from ropewalk.stores.segmentform import ALIGN, Place
 
@@ -44,6 +45,9 @@ FOOT: Final = struct.Struct(
 )  # magic, lengths of manifest, records and table, first height, checksum
 FOOT_MAGIC: Final = b"RWSEGZ01"
 FRAME: Final = struct.Struct(">QQQ16s")  # offset in the file, offset in the segment, first height, checksum
+MEMBERS: Final = frozenset(
+    ("version", "start_height", "end_height", "block_hashes", "range_root", "blake3", "bytes")
+)
 UNPACKED_MAX: Final = 64 << 20  # a frame holds one record or little more; more is damage, not a wish
 
 
@@ -52,8 +56,7 @@ def packed_path(path: Path) -> Path:
     return path.with_name(path.name.removesuffix(".seg") + SUFFIX)
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
+class _Frame(NamedTuple):
     offset: int
     start: int
     height: int
@@ -87,11 +90,20 @@ class PackedSegment(io.RawIOBase):
         rows = self._pread(table, end - FOOT.size - table)
         if digest_of(foot[:-32] + rows) != check or table % FRAME.size or not table:
             raise self.damage("its table does not hold")
-        *self._frames, last = [_Frame(*row) for row in FRAME.iter_unpack(rows)]
-        self._starts = [frame.start for frame in self._frames]
-        self._frames.append(
-            last
-        )  # where the frames end: in the file, in the segment, and the height after them
+        # The last row says where the frames end: in the file, in the segment, and the height after them.
+        self._frames = [_Frame(*row) for row in FRAME.iter_unpack(rows)]
+        self._starts = [frame.start for frame in self._frames[:-1]]
+        last = self._frames[-1]
+        rising = all(
+            low.offset < high.offset and low.start < high.start and low.height < high.height
+            for low, high in pairwise(self._frames)
+        )
+        if (
+            not rising
+            or self._frames[0][:3] != (0, 0, self._start)
+            or last.offset != room - manifest - records - table
+        ):
+            raise self.damage("its table is not that of its frames")
         self.size, self.end_height = last.start, last.height - 1
         self._records = last.offset + 2 * SKIPPED.size + manifest, records
         self._manifest = last.offset + SKIPPED.size, manifest
@@ -113,8 +125,12 @@ class PackedSegment(io.RawIOBase):
         raw = self._pread(size, offset)
         if len(raw) != size or digest_of(raw[32:]) != raw[:32]:
             raise self.damage("its manifest does not hold")
-        value = jcs.parse_canonical(raw[32:])
-        assert isinstance(value, dict)
+        try:
+            value = jcs.parse_canonical(raw[32:])
+        except InvalidJson as error:
+            raise self.damage(f"its manifest is no canonical JSON: {error.detail}") from error
+        if not isinstance(value, dict) or value.keys() != MEMBERS:
+            raise self.damage("its manifest has other members")
         return value
 
     def check(self) -> None:
@@ -125,11 +141,13 @@ class PackedSegment(io.RawIOBase):
             if self._pread(SKIPPED.size, last) != SKIPPED.pack(SKIPPED_MAGIC, size):
                 raise self.damage("what follows the blocks is not ours")
             last += SKIPPED.size + size
-        value = self.manifest()
-        hashes = [bytes.fromhex(each) for each in value["block_hashes"]]
-        said = (value["start_height"], value["end_height"], value["bytes"], value["range_root"])
+        value, count = self.manifest(), len(list(self.places()))
+        listed = value["block_hashes"] if isinstance(value["block_hashes"], list) else []
+        hashes = [found for each in listed if (found := hash_from_hex(each)) is not None]
         root = merkle.root(hashes, merkle.RANGE).hex()
-        if said != (self._start, self.end_height, self.size, root) or len(hashes) != len(list(self.places())):
+        said = [value[name] for name in ("version", "start_height", "end_height", "bytes", "range_root")]
+        true = [1, self._start, self.end_height, self.size, root]
+        if said != true or not len(hashes) == len(listed) == count:
             raise self.damage("its manifest is of another segment")
 
     def readable(self) -> bool:
