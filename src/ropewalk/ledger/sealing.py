@@ -127,11 +127,11 @@ class Sealing:
 
         With `more` to come, the last block is not full yet and can wait for it.
         """
-        full = len(self._forming) - more
-        self._sealing, self._forming = self._forming[:full], self._forming[full:]
         written: list[Written] = []
         error: RopewalkError | None = None
-        self._unknown = True
+        full = len(self._forming) - more
+        self._unknown = True  # from here on an interruption leaves what the next who leads must clear away
+        self._sealing, self._forming = self._forming[:full], self._forming[full:]
         try:
             error = self._write(written)
         except BaseException as caught:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
+import sys
 import threading
 from base64 import b64encode
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from types import FrameType
 from typing import Any, ClassVar
 
 import lmdb
@@ -28,6 +32,7 @@ from ropewalk.errors import (
     Unavailable,
 )
 from ropewalk.kernel import jcs
+from ropewalk.ledger import sealing
 from ropewalk.ledger.block import GENESIS, check_contents, check_link, check_signature, seal
 from ropewalk.ledger.envelope import Envelope, parse, signature_preimage
 from ropewalk.ledger.log import Limits
@@ -421,6 +426,51 @@ def test_after_an_interrupted_insertion_whoever_inserts_hears_what_helps(tmp_pat
     with opened(tmp_path) as ledger:
         ledger.log.insert(first)  # it stood on disk all the while
         assert ledger.log.submit(observed(1).raw).height == 1
+
+
+def interrupted_at(number: int, path: str) -> Callable[..., Any]:
+    """A trace that interrupts this thread before the line of a file that is the so-manieth to run."""
+    left = itertools.count(number, -1)
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_filename != path:
+            return None
+        if event == "line" and next(left) == 1:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    return trace
+
+
+def test_interrupted_before_any_line_whoever_leads_leaves_nobody_waiting(tmp_path, monkeypatch):
+    monkeypatch.setattr("ropewalk.ledger.ticket.LOOK_AGAIN_S", 0.05)
+    tracing = sys.gettrace()
+    for number in itertools.count(1):
+        home = tmp_path / str(number)
+        with opened(home) as ledger, Crew(1) as pool:
+            log = ledger.log
+            with log._leading:  # so that the other one cannot lead, and waits beside us
+                beside = pool.submit(log.submit, observed(1).raw)
+                until(partial(bool, log._arrivals))
+            sys.settrace(interrupted_at(number, sealing.__file__))
+            try:
+                log.submit(observed(0).raw)
+                ended = True
+            except KeyboardInterrupt:
+                ended = False
+            except Unavailable:  # the other one led after all, and nobody was interrupted here
+                ended = False
+            finally:
+                sys.settrace(tracing)
+            error = beside.exception(LIMIT_S)
+            assert error is None or isinstance(error, Unavailable)
+        with opened(home) as ledger:  # and what has a receipt stands
+            again = ledger.log.submit(observed(1).raw)
+            assert error is not None or again == replace(beside.result(), replayed=True)
+        shutil.rmtree(home)
+        if ended and number > 50:
+            break
 
 
 def test_threads_that_mix_both_ways_in_do_not_wait_for_ever(tmp_path):
