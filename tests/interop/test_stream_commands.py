@@ -37,13 +37,13 @@ class Processes:
         self._folder = folder
         self._running: list[subprocess.Popen[str]] = []
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, stdout: Any = subprocess.PIPE) -> subprocess.Popen[str]:
         environment = {"PATH": os.environ["PATH"], "HOME": str(self._folder), "LANG": "C.UTF-8"}
         process = subprocess.Popen(
             [COMMAND, "stream", *arguments],
             cwd=self._folder,
             env={**environment, "ROPEWALK_REPO": "log.git"},
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 
 import pytest
@@ -27,6 +28,18 @@ def test_sub_ends_when_the_reader_of_its_pipe_has_gone(beside, log, more):  # no
     publish(log, "jobs", {"n": 1})
     assert '"n":1' in reader.stdout.readline()
     reader.stdout.close()  # as `head -1` does; no further frame comes
+    assert reader.wait(LIMIT_S) == 0
+    assert reader.stderr.read() == ""
+
+
+def test_sub_ends_when_the_reader_of_its_socket_has_gone(beside, log):  # noqa: F811
+    """Some programs give their children sockets for pipes."""
+    server, said = beside.serve()
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            reader = beside.start("sub", said["url"], "--topic", "**", stdout=theirs)
+        connected(server)
     assert reader.wait(LIMIT_S) == 0
     assert reader.stderr.read() == ""
 

@@ -8,16 +8,24 @@ import stat
 import sys
 import threading
 
-__all__ = ["Hangup", "output_pipe"]
+__all__ = ["Hangup", "is_hung_up", "output_pipe"]
 
 
 def output_pipe() -> int | None:
-    """The descriptor we print into, if that is a pipe; nothing else has a reader who could go."""
+    """The descriptor we print into, if that is a pipe or a socket; nothing else has a reader who could go."""
     try:
         descriptor = sys.stdout.fileno()
-        return descriptor if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else None
+        mode = os.fstat(descriptor).st_mode
+        return descriptor if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else None
     except (OSError, ValueError):  # no file at all, as in a program that calls us
         return None
+
+
+def is_hung_up(descriptor: int) -> bool:
+    """Whether nobody can read it any more; a socket whose other end only writes no more still has a reader."""
+    found = select.poll()
+    found.register(descriptor, 0)
+    return bool(found.poll(0))
 
 
 class Hangup(threading.Event):
@@ -28,7 +36,7 @@ class Hangup(threading.Event):
         self._pipe = select.poll()
         self._reader = output_pipe()
         if self._reader is not None:
-            self._pipe.register(self._reader, 0)  # of the writing end nothing is ever told but its hang-up
+            self._pipe.register(self._reader, 0)  # so that nothing is told but its hang-up
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the hang-up, at most so many seconds; whether it has come."""

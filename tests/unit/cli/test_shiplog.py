@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.waiting import ended
+from tests.waiting import LIMIT_S, ended
 
 import ropewalk
 
@@ -254,11 +255,11 @@ def test_what_a_stranger_wrote_forges_no_line_and_steers_no_terminal(log, tmp_pa
 
 
 @contextmanager
-def following(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def following(tmp_path: Path, stdout: Any = subprocess.PIPE) -> Iterator[subprocess.Popen[bytes]]:
     words = ["shiplog", "tail", "--ns", "governance", "--follow", "--json"]
     environment = {**os.environ, "ROPEWALK_REPO": str(tmp_path / "log.git")}
     command = [str(Path(sys.executable).with_name("ropewalk")), *words]
-    with ended(subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)) as follower:
+    with ended(subprocess.Popen(command, stdout=stdout, env=environment)) as follower:
         yield follower
 
 
@@ -282,6 +283,23 @@ def test_follow_ends_when_nobody_reads_what_it_prints(log, tmp_path):
         follower.stdout.readline()
         follower.stdout.close()  # as `head -1` does; no further event comes
         assert follower.wait() == 0
+
+
+def test_follow_ends_when_nobody_reads_the_socket_it_prints_into(log, tmp_path):
+    """Some programs give their children sockets for pipes."""
+    append(log)
+    ours, theirs = socket.socketpair()
+    with following(tmp_path, theirs) as follower:
+        theirs.close()
+        ours.settimeout(LIMIT_S)
+        ours.shutdown(socket.SHUT_WR)  # who says no more still reads
+        assert ours.recv(1)
+        fresh = append(log).json["ulid"].encode()
+        text = b""
+        while fresh not in text:
+            text += ours.recv(1 << 16)
+        ours.close()
+        assert follower.wait(LIMIT_S) == 0
 
 
 def test_messages_follow_the_contract_of_s1(log):
