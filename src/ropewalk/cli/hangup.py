@@ -8,7 +8,7 @@ import stat
 import sys
 import threading
 
-__all__ = ["Hangup", "is_gone", "output_pipe"]
+__all__ = ["Hangup", "has_ended", "output_pipe"]
 
 
 def output_pipe() -> int | None:
@@ -21,7 +21,7 @@ def output_pipe() -> int | None:
         return None
 
 
-def is_gone(descriptor: int) -> bool:
+def has_ended(descriptor: int) -> bool:
     """Whether nobody can read it any more; a socket whose other end only writes no more still has a reader."""
     found = select.poll()
     found.register(descriptor, 0)

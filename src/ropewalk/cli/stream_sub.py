@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.gitlog import short
-from ropewalk.cli.hangup import is_gone, output_pipe
+from ropewalk.cli.hangup import has_ended, output_pipe
 from ropewalk.cli.manners import Command, drop_output, emit, emit_line, say, session
 from ropewalk.cli.stream import stream_journal, stream_token
 from ropewalk.errors import Denied, Invalid, RopewalkError
@@ -116,7 +116,7 @@ def _noticing_hangup(gone: asyncio.Event) -> Iterator[None]:
 
     def hung_up() -> None:
         loop.remove_reader(descriptor)
-        if is_gone(descriptor):
+        if has_ended(descriptor):
             gone.set()
 
     # The writing end of a pipe is never readable; what wakes us is its hang-up, or what a socket's other end says.
