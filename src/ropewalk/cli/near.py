@@ -9,6 +9,7 @@ from ropewalk.kernel.plaintext import printable
 __all__ = ["describe_new", "meant", "near"]
 
 SHOWN_MAX = 3
+COMPARED_MAX = 2_000
 LIKENESS = 0.65  # `run` for `rnu`, and not `workers` for `others`
 
 
@@ -23,7 +24,11 @@ def near(name: str, names: Iterable[str]) -> list[str]:
     from difflib import get_close_matches
 
     known = list(names)
-    same = [each for each in known if _plain(each) == _plain(name)]
+    typed = _plain(name)
+    same = [each for each in known if _plain(each) == typed]
+    # Comparing takes its time: of very many names only those as long as the typed one are looked at, and not all.
+    if len(known) > COMPARED_MAX:
+        known = [each for each in known if len(each) == len(name)][:COMPARED_MAX]
     return same or get_close_matches(name, known, SHOWN_MAX, LIKENESS)
 
 

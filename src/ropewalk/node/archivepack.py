@@ -17,8 +17,8 @@ from ropewalk.errors import RangeExceeded
 from ropewalk.ledger.verify import EMPTY, check_block, join
 from ropewalk.node.archiving import Watch, hot_from, require_span
 from ropewalk.node.ledger import Channel
-from ropewalk.stores.archives import hold_folder
 from ropewalk.stores.durable import Disk, unavailable
+from ropewalk.stores.folderlock import hold_folder
 from ropewalk.stores.segmentform import Place
 from ropewalk.stores.segmentpack import packed_path, write_packed_segment
 
@@ -65,7 +65,7 @@ def pack_channel(
     if keep_blocks is not None and keep_days is not None:
         raise RangeExceeded("keep_blocks and keep_days say two different things; give one")
     disk = disk or Disk()
-    with Channel(home, channel) as reading, hold_folder(reading.segments.files_folder, disk):
+    with Channel(home, channel) as reading, hold_folder(reading.segments.files_folder, 0, disk):
         segments, size = reading.segments, reading.head().height
         hot = hot_from(reading, size, keep_blocks=keep_blocks, keep_days=keep_days, now_ns=now_ns)
         closed = [start for start, after in pairwise(segments.starts()) if after <= hot]

@@ -28,8 +28,9 @@ from ropewalk.ledger.rules import Context, rule_2_signature_scope
 from ropewalk.ledger.trust import Trust
 from ropewalk.node.archivecheck import ArchiveReading, check_archives
 from ropewalk.node.ledger import FOLDER, Channel
-from ropewalk.stores.archives import archive_folders, hold_folder
+from ropewalk.stores.archives import archive_folders
 from ropewalk.stores.durable import Disk, unavailable
+from ropewalk.stores.folderlock import hold_folder
 from ropewalk.stores.payloads import PayloadStore, PayloadTombstone
 from ropewalk.stores.segmentwriter import Files, Writer
 
@@ -102,7 +103,7 @@ def restore_channel(
             channel=channel,
             advice="Nothing was written. Restore into another repository with --to-repo, or rehearse with --drill.",
         )
-    with hold_folder(home / "restoring", disk):
+    with hold_folder(home / "restoring", 0, disk):
         beside = source / companion(channel)
         below = None
         if archive_folders(beside):

@@ -42,10 +42,10 @@ from ropewalk.stores.archives import (
     ArchiveFolder,
     ArchiveWriter,
     archive_folders,
-    hold_folder,
     read_small,
 )
 from ropewalk.stores.durable import Disk
+from ropewalk.stores.folderlock import hold_folder
 
 __all__ = ["RANGE_BYTES", "Archived", "ArchivedRange", "Watch", "archive_channel", "hot_from", "require_span"]
 
@@ -194,7 +194,7 @@ def _archive(
     if not end and not folder.exists():
         return Archived(name, (), 0, 0, merkle.RANGE.empty)
     made: list[ArchivedRange] = []
-    with hold_folder(folder, disk):
+    with hold_folder(folder, 0, disk):
         chain, kept, carried = _read_chain(folder, name, key.public)
         _check_history(reading, folder, chain)
         if chain.height < end:

@@ -10,8 +10,6 @@ what a segment's reader finds wrong is found here too, with its height.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +20,7 @@ from types import TracebackType
 import zstandard
 from blake3 import blake3
 
-from ropewalk.errors import Conflict, Damaged, Invalid, NotFound, RopewalkError, TooLarge, Unavailable
+from ropewalk.errors import Conflict, Damaged, Invalid, NotFound, RopewalkError, TooLarge
 from ropewalk.kernel.digest import blake3 as digest_of
 from ropewalk.stores.bundles import Limits, read_packed
 from ropewalk.stores.durable import Disk, unavailable
@@ -33,7 +31,6 @@ __all__ = [
     "ArchiveWriter",
     "archive_folders",
     "digest_file",
-    "hold_folder",
     "read_blocks",
     "read_small",
 ]
@@ -173,29 +170,6 @@ def _damage(path: Path, height: int, what: str) -> Damaged:
         reason=what,
         advice="Take this archive from another copy; nothing was changed.",
     )
-
-
-@contextlib.contextmanager
-def hold_folder(folder: Path, disk: Disk) -> Iterator[None]:
-    """Make the folder where it is missing, and be the only one who writes archives into it."""
-    try:
-        disk.make_directories(folder)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise unavailable(error, f"archives in {folder}") from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise unavailable(error, f"archives in {folder}") from error
-            raise Unavailable(
-                f"somebody else is writing archives into {folder}",
-                advice="Wait for it to end, then run it again: what is there by then is kept.",
-            ) from error
-        yield
-    finally:
-        os.close(descriptor)
 
 
 class ArchiveWriter:

@@ -31,8 +31,7 @@ from ropewalk.ledger.trust import Trust
 from ropewalk.node.archivecheck import verify_archives
 from ropewalk.node.archiving import archive_channel
 from ropewalk.node.ledger import create_channel, open_channel, open_log
-from ropewalk.stores.archives import hold_folder
-from ropewalk.stores.durable import Disk
+from ropewalk.stores.folderlock import hold_folder
 from ropewalk.stores.segmentwriter import Writer
 
 DAY_NS = 86_400 * 10**9
@@ -180,7 +179,7 @@ def test_what_cannot_be_meant_is_refused(tmp_path):
 
 def test_one_at_a_time_writes_into_a_folder(tmp_path):
     home = filled(tmp_path / "home", 1)
-    with hold_folder(tmp_path / "cold" / CHANNEL, Disk()), pytest.raises(Unavailable, match="somebody else"):
+    with hold_folder(tmp_path / "cold" / CHANNEL, 0), pytest.raises(Unavailable, match="another process"):
         archived(home, tmp_path / "cold")
     assert archived(home, tmp_path / "cold").blocks == 1
 

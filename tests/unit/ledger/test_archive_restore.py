@@ -37,8 +37,7 @@ from ropewalk.node.ledger import create_channel, open_channel
 from ropewalk.node.ledgercare import verify_stored
 from ropewalk.node.lifecycle import move_version, read_lifecycle
 from ropewalk.node.replay import recorded_snapshots, replay_channel
-from ropewalk.stores.archives import hold_folder
-from ropewalk.stores.durable import Disk
+from ropewalk.stores.folderlock import hold_folder
 from ropewalk.stores.payloads import PayloadStore, PayloadTombstone
 from ropewalk.stores.segmentwriter import Writer
 
@@ -244,7 +243,7 @@ def test_archives_of_other_channels_are_not_found(rich, tmp_path):
 
 
 def test_two_restores_at_once_do_not_meet(rich, tmp_path):
-    with hold_folder(tmp_path / "restoring", Disk()), pytest.raises(Unavailable):
+    with hold_folder(tmp_path / "restoring", 0), pytest.raises(Unavailable):
         restored(rich / "cold", tmp_path)
 
 
