@@ -181,7 +181,10 @@ def inspect(file: str) -> None:
     help="The policy the blocks were made under: judge every envelope by it too (deep).",
 )
 @click.option(
-    "--max-bytes", type=click.IntRange(1), metavar="N", help="Refuse what unpacks to more; default: 64 GiB."
+    "--max-bytes",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Refuse what unpacks to more, and nothing for packing well; default: 64 GiB, a thousand times its size.",
 )
 def verify(
     file: str,
@@ -209,7 +212,7 @@ def verify(
     believed = parse_input(trust, parse_trust)
     named = [key for name in witnesses for key in note_keys(name)]
     believed = replace(believed, witnesses=(*believed.witnesses, *named))
-    limits = Limits() if max_bytes is None else Limits(bytes_max=max_bytes)
+    limits = Limits() if max_bytes is None else Limits.said(max_bytes)
     rules = parse_input(policy, parse_policy) if policy is not None else None
     verdict = verify_bundle(Path(file), believed, deep=deep, policy=rules, threshold=threshold, limits=limits)
     answer = verdict.report

@@ -35,6 +35,11 @@ class Limits:
     ratio_max: int = 1000
     ratio_from: int = 64 << 20  # below this a high ratio is only a small file
 
+    @classmethod
+    def said(cls, bytes_max: int) -> Limits:
+        """The limits of somebody who says how much it may become: up to that, however well it is packed."""
+        return cls(bytes_max=bytes_max, ratio_from=bytes_max)
+
 
 def is_packed(path: Path) -> bool:
     """Whether a file begins as Zstandard does."""
@@ -82,7 +87,8 @@ def _unpack(stream: IO[bytes], limits: Limits) -> Iterator[bytes]:
                     f"unpacks to more than {given} bytes from {taken}; that is no bundle but a bomb",
                     size=given,
                     limit=limits.bytes_max,
-                    advice="Nothing was written. If the file is honest, export it in smaller ranges.",
+                    advice="Nothing was written. If you know where it comes from, say how much it may become: "
+                    "`ropewalk bundle verify --max-bytes N`.",
                 )
             ready.append(out)
             waiting += len(out)

@@ -581,6 +581,17 @@ def test_a_header_line_without_end_is_refused():
         verifier.feed(member_header(HEADERS, 1 << 30) + b"x" * 70_000)
 
 
+def test_who_says_how_much_it_may_become_reads_what_packs_well(tmp_path):
+    path = tmp_path / "much"
+    pack(path, bytes(80 << 20))
+    with pytest.raises(TooLarge) as refused:
+        list(read_packed(path))
+    assert "--max-bytes" in (refused.value.advice_now or "")
+    assert sum(map(len, read_packed(path, Limits.said(100 << 20)))) == 80 << 20
+    with pytest.raises(TooLarge):
+        list(read_packed(path, Limits.said(70 << 20)))
+
+
 def test_a_bomb_is_refused(tmp_path):
     path = tmp_path / "bomb"
     pack(path, bytes(100 << 20))
