@@ -118,7 +118,7 @@ def restore_channel(
             if below is not None:
                 below.put_in_place(keep_same=True)
                 snapshots = below.restored()
-            notes = main.put_beside()
+            notes = main.put_beside(trusted=trust is not None)
             main.put_in_place(keep_same=False)
         finally:
             main.clear()
@@ -183,8 +183,11 @@ class _Rebuilding:
             self._begun.chmod(0o700)
             self._disk.fsync_directory(self._begun)
 
-    def put_beside(self) -> tuple[str, ...]:
-        """What belongs to the repository and not to the channel: the table of versions, and tombstones."""
+    def put_beside(self, *, trusted: bool) -> tuple[str, ...]:
+        """What belongs to the repository and not to the channel: the table of versions, and tombstones.
+
+        A tombstone holds for every channel here, so it is put up only on the word of somebody who is trusted.
+        """
         assert self._reading is not None
         notes: list[str] = []
         table, path = self._reading.settings.get("lifecycle.json"), self._home / FOLDER / "lifecycle.json"
@@ -194,6 +197,12 @@ class _Rebuilding:
                 self._disk.replace(path, table, mode=0o600)
             elif path.exists() and table != path.read_bytes():
                 notes.append("the repository's own table of versions is kept; the archived one differs")
+        if self._stones and not trusted:
+            count = len(self._stones)
+            return (
+                *notes,
+                f"{count} erasures are recorded, by a key that no trust file names; none was done",
+            )
         store = PayloadStore(self._home / "payloads", self._disk)
         self._buried = sum(store.bury(stone) for stone in self._stones)
         if self._buried < len({stone.payload_hash for stone in self._stones}):

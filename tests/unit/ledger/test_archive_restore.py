@@ -172,6 +172,11 @@ def test_erased_payloads_stay_erased_and_kept_ones_stay_out(tmp_path):
     assert [path.name for path in store.folder.iterdir()] == [f"{stone.payload_hash}.tombstone"]
     with pytest.raises(Conflict):
         store.put(b"1")
+    stranger = restored(
+        tmp_path / "cold", tmp_path / "unsure", None
+    )  # whose word would hold for all channels here
+    assert stranger.tombstones == 0 and "none was done" in stranger.notes[0]
+    assert not (tmp_path / "unsure" / "payloads").exists()
     steps = {step.name: step for step in done.report.steps}
     assert steps["payloads"].status == "not_checked"
     assert steps["payloads"].detail.startswith("1 ")
