@@ -15,10 +15,9 @@ import zstandard
 from blake3 import blake3
 
 from bench.harness import Contestant, Result, compare
+from bench.ledger_blocks import sealed_blocks
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.archive import BLOCKS
-from ropewalk.ledger.block import GENESIS, seal
-from ropewalk.ledger.envelope import build
 from ropewalk.ledger.trust import Trust
 from ropewalk.node.archivecheck import verify_archives
 from ropewalk.node.archiverestore import restore_channel
@@ -30,7 +29,6 @@ from ropewalk.stores.segmentwriter import Writer
 __all__ = ["run"]
 
 CHANNEL = "bench"
-PER_BLOCK = 700  # about a megabyte, as a busy channel seals them
 PIECE_BYTES = 1 << 20
 ROUNDS = 3
 
@@ -124,30 +122,9 @@ def run(quick: bool) -> list[Result]:
 def _fill(home: Path, key: SigningKey, count: int) -> None:
     """A channel as a busy writer leaves it."""
     create_channel(home, CHANNEL, "node", key.public)
-    below, height = GENESIS, 0
     with Writer(home / "ledger" / CHANNEL) as writer:
-        for start in range(0, count, PER_BLOCK):
-            raws = [
-                build(
-                    key,
-                    domain="bench",
-                    event_class="Observation",
-                    event_type="deployment.success",
-                    payload={"n": number, "text": blake3(number.to_bytes(8, "big")).hexdigest(length=150)},
-                    timestamp="2024-11-01T12:00:00Z",
-                ).raw
-                for number in range(start, min(start + PER_BLOCK, count))
-            ]
-            block = seal(
-                key,
-                channel=CHANNEL,
-                height=height,
-                prev_block_hash=below,
-                envelopes=raws,
-                timestamp_ns=height,
-            )
-            writer.append(height, block.lines())
-            below, height = block.hash, height + 1
+        for block in sealed_blocks(key, CHANNEL, count):
+            writer.append(block.height, block.lines())
         writer.sync()
     with open_channel(home, CHANNEL) as channel:
         channel.head()  # the index is there, as it is where somebody writes

@@ -13,9 +13,10 @@ from pathlib import Path
 from blake3 import blake3
 
 from bench.harness import Contestant, Result, compare
+from bench.ledger_blocks import sealed_blocks
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.block import GENESIS, Block, seal
-from ropewalk.ledger.envelope import build, envelope_id
+from ropewalk.ledger.block import Block
+from ropewalk.ledger.envelope import envelope_id
 from ropewalk.ledger.tar import Member, TarReader
 from ropewalk.ledger.trust import Trust
 from ropewalk.node.bundle import export_blocks, verify_bundle
@@ -23,7 +24,6 @@ from ropewalk.stores.bundles import read_packed
 
 __all__ = ["run"]
 
-PER_BLOCK = 700  # about a megabyte, as a busy channel seals them
 ROUNDS = 3
 
 
@@ -96,29 +96,8 @@ def run(quick: bool) -> list[Result]:
 
 def _store(path: Path, key: SigningKey, count: int) -> None:
     """Blocks as segments hold them: the record and its envelopes, a line each."""
-    below, height = GENESIS, 0
     with path.open("wb") as stream:
-        for start in range(0, count, PER_BLOCK):
-            raws = [
-                build(
-                    key,
-                    domain="bench",
-                    event_class="Observation",
-                    event_type="deployment.success",
-                    payload={"n": number, "text": blake3(number.to_bytes(8, "big")).hexdigest(length=150)},
-                    timestamp="2024-11-01T12:00:00Z",
-                ).raw
-                for number in range(start, min(start + PER_BLOCK, count))
-            ]
-            block = seal(
-                key,
-                channel="bench",
-                height=height,
-                prev_block_hash=below,
-                envelopes=raws,
-                timestamp_ns=height,
-            )
-            below, height = block.hash, height + 1
+        for block in sealed_blocks(key, "bench", count):
             body = b"\n".join(block.lines())
             stream.write(len(body).to_bytes(4, "big") + body)
 

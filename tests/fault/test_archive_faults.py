@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.fault.failing import Countdown, FailingDisk
 from tests.unit.ledger.archiving import CHANNEL, TRUST, archived, contents, failures, filled
 from tests.waiting import ended
 
@@ -18,46 +18,10 @@ from ropewalk.node.archivepack import pack_channel
 from ropewalk.node.archiverestore import restore_channel
 from ropewalk.node.ledger import channels, open_channel
 from ropewalk.stores.archives import archive_folders
-from ropewalk.stores.durable import Disk
 from ropewalk.stores.segments import Segments
 from ropewalk.stores.segmentwriter import Files
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-class Countdown:
-    """Counts calls that change the disk, and fails one of them."""
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-
-    def __call__(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise OSError(28, os.strerror(28))
-
-
-class FailingDisk(Disk):
-    """A disk whose n-th call fails, as a full one does."""
-
-    def __init__(self, call: Countdown) -> None:
-        self._call = call
-
-    def write(self, descriptor, raw):
-        self._call()
-        super().write(descriptor, raw)
-
-    def fsync(self, descriptor):
-        self._call()
-        super().fsync(descriptor)
-
-    def rename(self, old, new):
-        self._call()
-        super().rename(old, new)
-
-    def unlink(self, path):
-        self._call()
-        super().unlink(path)
 
 
 class FailingFiles(Files):

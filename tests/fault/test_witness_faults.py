@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.fault.failing import Countdown, FailingDisk
 from tests.unit.ledger.heading import LOG, NOW_S, SECRET, WITNESS, SmallLog
 from tests.unit.stores.test_read_only import AS_A_USER
 from tests.waiting import LIMIT_S, Crew, ended
@@ -19,7 +19,6 @@ from ropewalk.errors import Unavailable, Unverified
 from ropewalk.kernel.note import open_head
 from ropewalk.ledger.witness import parse_request
 from ropewalk.node.witness import make_witness, open_witness
-from ropewalk.stores.durable import Disk
 
 
 @pytest.fixture
@@ -138,43 +137,19 @@ def test_of_many_processes_with_two_histories_only_one_history_is_signed(folder,
     assert len(open_witness(folder).forks()) == 1
 
 
-class Failing(Disk):
-    """A disk whose n-th call fails, as a full one does."""
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-
-    def _call(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise OSError(28, os.strerror(28))
-
-    def write(self, descriptor, raw):
-        self._call()
-        super().write(descriptor, raw)
-
-    def fsync(self, descriptor):
-        self._call()
-        super().fsync(descriptor)
-
-    def rename(self, old, new):
-        self._call()
-        super().rename(old, new)
-
-
 def test_a_full_disk_at_any_call_signs_nothing_and_loses_nothing(tmp_path):
     log = SmallLog(6)
     tiles = log.publish(tmp_path / "public")
     for at in range(1, 20):
         folder = watching(tmp_path / f"watch{at}")
         cosign(folder, log.head(4))
-        disk = Failing(at)
+        call = Countdown(at)
         try:
-            cosign(folder, log.head(), NOW_S + 1, tiles, disk=disk)
+            cosign(folder, log.head(), NOW_S + 1, tiles, disk=FailingDisk(call))
         except Unavailable as error:
             assert "the disk is full" in error.detail
         else:
-            assert disk.left > 0
+            assert call.left > 0
             break
         assert open_witness(folder).logs()[0].head.size in (4, 6)
         assert cosign(folder, log.head(), NOW_S + 2, tiles).log.head.size == 6

@@ -34,6 +34,7 @@ from ropewalk.ledger import (
 from ropewalk.ledger.block import Fork
 from ropewalk.ledger.headcheck import HeadTrust
 from ropewalk.ledger.headfork import HeadFork
+from ropewalk.ledger.manifestform import File
 from ropewalk.ledger.marks import derive
 from ropewalk.ledger.replay import SNAPSHOT_TYPE, Snapshot, parse_snapshot, snapshot_envelope
 from ropewalk.ledger.rules import Context, judge
@@ -209,8 +210,8 @@ def _archived() -> bytes:
     hashes = tuple(digest.blake3(b"%d" % n).hex() for n in range(3))
     root = merkle.root([bytes.fromhex(each) for each in hashes], merkle.RANGE).hex()
     files = (
-        bundlemanifest.File(archive.BLOCKS, "0" * 64, 7),
-        bundlemanifest.File("policy.json", "0" * 64, 7),
+        File(archive.BLOCKS, "0" * 64, 7),
+        File("policy.json", "0" * 64, 7),
     )
     return archive.ArchiveManifest(
         *("ea.core", 0, 2, hashes, root, root, None, 3, 0, "0" * 64, "0", NODE.public, files)

@@ -14,14 +14,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from ropewalk.errors import BrokenLink, Invalid, RopewalkError, SigInvalid
 from ropewalk.kernel import jcs, merkle
-from ropewalk.kernel.digest import Tag, blake3, hash_from_hex, tagged
+from ropewalk.kernel.digest import Tag, blake3, tagged
 from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
 from ropewalk.ledger.block import GENESIS
-from ropewalk.ledger.bundlemanifest import File
+from ropewalk.ledger.manifestform import File, ManifestForm
 
 __all__ = [
     "ARCHIVE_BLOCKS_MAX",
@@ -44,6 +44,7 @@ BLOCKS: Final = "blocks.seg.zst"
 SETTINGS: Final = ("channel.json", "policy.json", "evidence.json", "lifecycle.json")
 ARCHIVE_BLOCKS_MAX: Final = 16_384  # the manifest of so many is a megabyte; a longer range is cut
 
+_FORM: Final = ManifestForm("archive manifest", "Take this archive from another copy; it cannot be mended.")
 _FORK: Final = re.compile(r"fork-(?:0|[1-9][0-9]{0,19})-[0-9a-f]{16}\.json")
 _NAMES: Final = frozenset(
     (
@@ -117,30 +118,30 @@ def parse_archive_manifest(raw: bytes) -> ArchiveManifest:
     """
     value = jcs.parse_canonical(raw)
     if not isinstance(value, dict) or value.keys() != _NAMES:
-        raise _wrong("expected exactly the members of an archive manifest")
+        raise _FORM.wrong("expected exactly the members of an archive manifest")
     if type(value["version"]) is not int or value["version"] != 1:
-        raise _wrong(f"version {value['version']!r:.20} is not known; 1 is")
+        raise _FORM.wrong(f"version {value['version']!r:.20} is not known; 1 is")
     if not isinstance(value["channel"], str) or not isinstance(value["created_at"], str):
-        raise _wrong("channel and created_at are texts")
-    start, end = _natural(value, "start_height"), _natural(value, "end_height")
-    hashes = _list(value, "block_hashes")
+        raise _FORM.wrong("channel and created_at are texts")
+    start, end = _FORM.natural(value, "start_height"), _FORM.natural(value, "end_height")
+    hashes = _FORM.items(value, "block_hashes")
     if not start <= end < start + ARCHIVE_BLOCKS_MAX or len(hashes) != end - start + 1:
-        raise _wrong(f"{len(hashes)} block hashes for the heights {start} to {end}")
-    files = tuple(map(_file, _list(value, "files")))
+        raise _FORM.wrong(f"{len(hashes)} block hashes for the heights {start} to {end}")
+    files = tuple(map(_file, _FORM.items(value, "files")))
     names = [file.name for file in files]
     if BLOCKS not in names or len(set(names)) != len(names):
-        raise _wrong(f"files lists {BLOCKS}, and every file once")
+        raise _FORM.wrong(f"files lists {BLOCKS}, and every file once")
     return ArchiveManifest(
         value["channel"],
         start,
         end,
-        tuple(_hash(each, "block_hashes") for each in hashes),
-        _hash(value["range_root"], "range_root"),
-        _hash(value["outer_root"], "outer_root"),
-        None if value["previous"] is None else _hash(value["previous"], "previous"),
-        _natural(value, "envelopes"),
-        _natural(value, "detached_payloads"),
-        None if value["policy_hash"] is None else _hash(value["policy_hash"], "policy_hash"),
+        tuple(_FORM.digest(each, "block_hashes") for each in hashes),
+        _FORM.digest(value["range_root"], "range_root"),
+        _FORM.digest(value["outer_root"], "outer_root"),
+        None if value["previous"] is None else _FORM.digest(value["previous"], "previous"),
+        _FORM.natural(value, "envelopes"),
+        _FORM.natural(value, "detached_payloads"),
+        None if value["policy_hash"] is None else _FORM.digest(value["policy_hash"], "policy_hash"),
         value["created_at"],
         PublicKey.from_json(value["signer"]),
         files,
@@ -250,33 +251,7 @@ class ArchiveChain:
 
 
 def _file(value: Any) -> File:
-    if not isinstance(value, dict) or value.keys() != {"name", "blake3", "bytes"}:
-        raise _wrong("files have name, blake3 and bytes")
-    name = value["name"]
-    if not isinstance(name, str) or not is_archived_name(name):
-        raise _wrong(f"{name!r:.80} is no file of an archive")
-    return File(name, _hash(value["blake3"], "files"), _natural(value, "bytes"))
-
-
-def _list(value: dict[str, Any], name: str) -> list[Any]:
-    if not isinstance(value[name], list):
-        raise _wrong(f"{name} is a list")
-    return cast("list[Any]", value[name])
-
-
-def _natural(value: dict[str, Any], name: str) -> int:
-    if type(value[name]) is not int or value[name] < 0:
-        raise _wrong(f"{name} is a natural number")
-    return cast(int, value[name])
-
-
-def _hash(value: Any, name: str) -> str:
-    if hash_from_hex(value) is None:
-        raise _wrong(f"{name}: hashes are 64 lower-case hex digits")
-    return str(value)
-
-
-def _wrong(what: str) -> Invalid:
-    return Invalid(
-        f"archive manifest: {what}", advice="Take this archive from another copy; it cannot be mended."
-    )
+    found = _FORM.file(value)
+    if not is_archived_name(found.name):
+        raise _FORM.wrong(f"{found.name!r:.80} is no file of an archive")
+    return found

@@ -25,8 +25,9 @@ from ropewalk.kernel.keys import Signature, SigningKey
 from ropewalk.kernel.proofs import HASH_BYTES, pack_leaves
 from ropewalk.ledger.block import Block, Header
 from ropewalk.ledger.bundleanchors import Anchor, check_anchor, pick_anchors
-from ropewalk.ledger.bundlemanifest import BUNDLE_BLOCKS_MAX, File, Manifest
+from ropewalk.ledger.bundlemanifest import BUNDLE_BLOCKS_MAX, Manifest
 from ropewalk.ledger.envelope import envelope_id
+from ropewalk.ledger.manifestform import File
 from ropewalk.ledger.tar import END, member_header, padding
 
 __all__ = [

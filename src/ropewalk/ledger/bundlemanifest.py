@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from ropewalk.errors import Invalid
 from ropewalk.kernel import jcs
-from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.bundleanchors import ANCHORS_MAX, Anchor, parse_anchor
+from ropewalk.ledger.manifestform import File, ManifestForm
 
-__all__ = ["BUNDLE_BLOCKS_MAX", "File", "Manifest", "parse_manifest"]
+__all__ = ["BUNDLE_BLOCKS_MAX", "Manifest", "parse_manifest"]
 
 BUNDLE_BLOCKS_MAX: Final = 100_000  # the manifest of more would be tens of megabytes; cut the range instead
 
+_FORM: Final = ManifestForm("manifest", "Export the bundle again.")
 _NAMES: Final = frozenset(
     (
         "version",
@@ -31,19 +31,6 @@ _NAMES: Final = frozenset(
         "files",
     )
 )
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A member of the bundle as the manifest lists it."""
-
-    name: str
-    blake3: str
-    size: int
-
-    def to_json(self) -> dict[str, Any]:
-        """As the manifest holds it."""
-        return {"name": self.name, "blake3": self.blake3, "bytes": self.size}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,70 +90,36 @@ def parse_manifest(raw: bytes) -> Manifest:
     """
     value = jcs.parse_canonical(raw)
     if not isinstance(value, dict) or value.keys() - {"anchors"} != _NAMES:
-        raise _wrong("expected exactly the members of a bundle manifest")
+        raise _FORM.wrong("expected exactly the members of a bundle manifest")
     if value["version"] != 1 or value["version"] is True:
-        raise _wrong(f"version {value['version']!r:.20} is not known; 1 is")
-    start, end = _natural(value, "start_height"), _natural(value, "end_height")
+        raise _FORM.wrong(f"version {value['version']!r:.20} is not known; 1 is")
+    start, end = _FORM.natural(value, "start_height"), _FORM.natural(value, "end_height")
     if not start <= end < start + BUNDLE_BLOCKS_MAX:
-        raise _wrong(f"heights {start} to {end} are no range of at most {BUNDLE_BLOCKS_MAX} blocks")
+        raise _FORM.wrong(f"heights {start} to {end} are no range of at most {BUNDLE_BLOCKS_MAX} blocks")
     if not isinstance(value["channel"], str) or not isinstance(value["created_at"], str):
-        raise _wrong("channel and created_at are texts")
+        raise _FORM.wrong("channel and created_at are texts")
     if value["policy_hash"] is not None:
-        _hash(value["policy_hash"], "policy_hash")
-    anchors = _list(value, "anchors") if "anchors" in value else None
+        _FORM.digest(value["policy_hash"], "policy_hash")
+    anchors = _FORM.items(value, "anchors") if "anchors" in value else None
     if anchors is not None and not 1 <= len(anchors) <= ANCHORS_MAX:
-        raise _wrong(f"{len(anchors)} anchors; there are 1 to {ANCHORS_MAX}, or the member is left out")
-    refs = _list(value, "payload_refs")
+        raise _FORM.wrong(f"{len(anchors)} anchors; there are 1 to {ANCHORS_MAX}, or the member is left out")
+    refs = _FORM.items(value, "payload_refs")
     if not all(
         isinstance(each, dict) and each.keys() == {"envelope_id", "payload_ref", "payload_hash"}
         for each in refs
     ):
-        raise _wrong("payload_refs have envelope_id, payload_ref and payload_hash")
+        raise _FORM.wrong("payload_refs have envelope_id, payload_ref and payload_hash")
     return Manifest(
         value["channel"],
         start,
         end,
-        tuple(_hash(each, "block_hashes") for each in _list(value, "block_hashes")),
-        _hash(value["range_root"], "range_root"),
+        tuple(_FORM.digest(each, "block_hashes") for each in _FORM.items(value, "block_hashes")),
+        _FORM.digest(value["range_root"], "range_root"),
         tuple(refs),
         cast("str | None", value["policy_hash"]),
         value["created_at"],
         PublicKey.from_json(value["signer"]),
-        tuple(_file(each) for each in _list(value, "files")),
-        tuple(_text(each, "merkle_proofs") for each in _list(value, "merkle_proofs")),
+        tuple(_FORM.file(each) for each in _FORM.items(value, "files")),
+        tuple(_FORM.text(each, "merkle_proofs") for each in _FORM.items(value, "merkle_proofs")),
         tuple(map(parse_anchor, anchors or ())),
     )
-
-
-def _file(value: Any) -> File:
-    if not isinstance(value, dict) or value.keys() != {"name", "blake3", "bytes"}:
-        raise _wrong("files have name, blake3 and bytes")
-    return File(_text(value["name"], "files"), _hash(value["blake3"], "files"), _natural(value, "bytes"))
-
-
-def _list(value: dict[str, Any], name: str) -> list[Any]:
-    if not isinstance(value[name], list):
-        raise _wrong(f"{name} is a list")
-    return cast("list[Any]", value[name])
-
-
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise _wrong(f"{name} holds texts")
-    return value
-
-
-def _natural(value: dict[str, Any], name: str) -> int:
-    if type(value[name]) is not int or value[name] < 0:
-        raise _wrong(f"{name} is a natural number")
-    return cast(int, value[name])
-
-
-def _hash(value: Any, name: str) -> str:
-    if hash_from_hex(value) is None:
-        raise _wrong(f"{name}: hashes are 64 lower-case hex digits")
-    return str(value)
-
-
-def _wrong(what: str) -> Invalid:
-    return Invalid(f"manifest: {what}", advice="Export the bundle again.")

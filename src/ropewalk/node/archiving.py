@@ -34,7 +34,7 @@ from ropewalk.ledger.archive import (
     sign_manifest,
 )
 from ropewalk.ledger.block import parse_record
-from ropewalk.ledger.bundlemanifest import File
+from ropewalk.ledger.manifestform import File
 from ropewalk.ledger.replay import companion
 from ropewalk.ledger.verify import EMPTY, Span, check_block, join
 from ropewalk.node.ledger import Channel, channels

@@ -192,9 +192,8 @@ class Mirror:
                 raise Conflict(f"{name} cannot be mirrored into itself, nor twice", advice="Name other logs.")
         self._sources = [self._source(name) for name in sources]
         self._began = False
-        self._stood: list[
-            tuple[Ulid, str]
-        ] = []  # events of the target as we found or put them, and their commits
+        # Events of the target as we found or put them, and their commits.
+        self._stood: list[tuple[Ulid, str]] = []
 
     def catch_up(self, progress: Callable[[int], None] = lambda _count: None) -> Mirrored:
         """Copy all that is new, in the order of its ULIDs. What was copied before a refusal stays.

@@ -7,7 +7,7 @@ all the same: each has its number. Asking takes one of the patterns an upstream 
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Container
 from typing import Final
 
 from ropewalk.stream.carried import CarriedSet
@@ -38,12 +38,21 @@ class Probes:
     def __init__(self, limits: Limits = LIMITS) -> None:
         self._most: dict[Kind, int] = {"ref": limits.refs_max, "topic": limits.topics_max}
         self._asked: dict[Pattern, int] = {}  # since when
-        self._due: deque[Pattern] = deque()
+        self._due: dict[Pattern, None] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether as many wait as there may: of the next, nobody would hear."""
+        return len(self._due) >= DUE_MAX
 
     def wonder(self, pattern: Pattern) -> None:
         """Somebody wants this; the upstream is to be asked."""
-        if pattern not in self._asked and pattern not in self._due and len(self._due) < DUE_MAX:
-            self._due.append(pattern)
+        if pattern not in self._asked and not self.full:
+            self._due.setdefault(pattern)
+
+    def keep(self, wanted: Container[Pattern]) -> None:
+        """Let no name wait that nobody wants any more: one client that goes through many would keep out all others."""
+        self._due = {pattern: None for pattern in self._due if pattern in wanted}
 
     def begin(self, carried: CarriedSet, now_ms: int) -> list[Pattern]:
         """Which to ask for now: those there is a place for beside what is carried."""
@@ -51,15 +60,13 @@ class Probes:
             kind: most - len(carried.texts(kind)) - self._count(kind) for kind, most in self._most.items()
         }
         begun: list[Pattern] = []
-        waiting: deque[Pattern] = deque()
         for pattern in self._due:
             if room[pattern.kind] > 0:
                 room[pattern.kind] -= 1
                 self._asked[pattern] = now_ms
                 begun.append(pattern)
-            else:
-                waiting.append(pattern)
-        self._due = waiting
+        for pattern in begun:
+            del self._due[pattern]
         return begun
 
     def end(self, now_ms: int) -> list[Pattern]:

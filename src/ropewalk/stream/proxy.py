@@ -152,6 +152,8 @@ class Proxy:
                 self._extra.append(encode(Sub(*_named(carried.pattern))))
                 self._ask([carried])
         elif carried.pattern.text != pattern.text:
+            if self._probes.full:
+                self._probes.keep({name for client in self.clients for name in client.names()})
             self._probes.wonder(pattern)
             self._probe(now_ms)
         return carried

@@ -19,8 +19,8 @@ from ropewalk.node.streamproxy import StreamProxy
 from ropewalk.node.streams import RepositoryStream
 from ropewalk.stream.access import EVERYBODY, NOBODY, parse_access
 from ropewalk.stream.connection import SEALED, Connection
-from ropewalk.stream.frames import BusEvent, ErrorFrame, RefUpdate, Sub, encode
-from ropewalk.stream.probes import PROBE_MS
+from ropewalk.stream.frames import BusEvent, ErrorFrame, RefUpdate, Sub, Unsub, encode
+from ropewalk.stream.probes import DUE_MAX, PROBE_MS
 from ropewalk.stream.window import Window
 
 PAYROLL = parse_access({"topics": {"deny": ["payroll.**", "payroll"]}})
@@ -175,6 +175,21 @@ def test_asking_never_takes_more_patterns_than_the_upstream_allows():
         "refs/gatos/other1",
     }
     assert all(client.closing is None for client in clients)
+
+
+def test_a_client_that_goes_through_many_names_does_not_keep_others_from_hearing():
+    hop = Hop()
+    hop.upstream.set_access(PAYROLL)
+    restless, other = hop.proxy.connect(0), hop.proxy.connect(0)
+    for at in range(DUE_MAX + 50):
+        for frame in (Sub(topics=(f"jobs/{at}",)), Unsub(topics=(f"jobs/{at}",))):
+            restless.receive(encode(frame), 0)
+    other.receive(encode(Sub(topics=("payroll",))), 0)
+    for _ in range(3):
+        hop.now_ms += PROBE_MS
+        hop.proxy.tick(hop.now_ms)
+        hop.flow()
+    assert errors(said_by_proxy(other, hop.now_ms)) == ["POLICY_DENIED"]
 
 
 def test_on_a_new_link_names_are_asked_for_anew():
