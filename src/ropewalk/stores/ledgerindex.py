@@ -213,7 +213,10 @@ class LedgerIndex:
         self._environment = files.open_index(self._folder)
         self._reader: Any = None
         try:
-            self._tables = {name: self._environment.env.open_db(name) for name in TABLES}
+            # In a transaction of ours: beginning one lets other threads go on while it waits for its turn, whereas
+            # opening a table without one waits with the interpreter held, for a thread that may need it to end its own.
+            with self._environment.env.begin(write=True) as txn:
+                self._tables = {name: self._environment.env.open_db(name, txn=txn) for name in TABLES}
             self._forget()
             self.state = self._load_state()
             if not self._stands_on_the_log():

@@ -330,6 +330,19 @@ def test_nobody_waits_for_ever_at_a_gate_that_cannot_be_read(tmp_path, monkeypat
         assert log.submit(observed(9).raw).height == 0
 
 
+def test_threads_that_open_a_channel_at_once_do_not_hold_one_another_up(tmp_path):
+    with opened(tmp_path) as ledger:
+        ledger.log.submit_many(observed(i).raw for i in range(5))
+
+    def look() -> None:
+        with open_channel(tmp_path, "ea.core") as channel:
+            assert channel.head().height == 1
+
+    for _ in range(20):
+        shutil.rmtree(tmp_path / "ledger/ea.core/index")  # each of them makes it anew
+        together(*[look] * 4)
+
+
 def test_a_channel_that_cannot_be_opened_is_not_held(tmp_path):
     opened(tmp_path).close()
     table = tmp_path / "ledger/lifecycle.json"
