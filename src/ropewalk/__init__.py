@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ropewalk.errors import RopewalkError
     from ropewalk.gitlog.cursor import Cursor
     from ropewalk.gitlog.envelope import Event
-    from ropewalk.gitlog.log import Receipt
+    from ropewalk.gitlog.planning import Receipt
     from ropewalk.kernel.entry import Entry
     from ropewalk.kernel.keys import PublicKey, SigningKey
     from ropewalk.kernel.report import Report
@@ -46,7 +46,7 @@ _LAZY = {
     "Event": ("ropewalk.gitlog.envelope", "Event"),
     "Proof": ("ropewalk.ledger.proof", "Proof"),
     "PublicKey": ("ropewalk.kernel.keys", "PublicKey"),
-    "Receipt": ("ropewalk.gitlog.log", "Receipt"),
+    "Receipt": ("ropewalk.gitlog.planning", "Receipt"),
     "Report": ("ropewalk.kernel.report", "Report"),
     "RopewalkError": ("ropewalk.errors", "RopewalkError"),
     "SigningKey": ("ropewalk.kernel.keys", "SigningKey"),

@@ -21,7 +21,7 @@ from ropewalk.kernel.plaintext import printable
 if TYPE_CHECKING:
     from ropewalk.gitlog.envelope import Draft
     from ropewalk.gitlog.layout import Layout
-    from ropewalk.gitlog.log import Receipt
+    from ropewalk.gitlog.planning import Receipt
     from ropewalk.gitlog.privacy import PrivacyOutcome
     from ropewalk.node.repository import Repository
 

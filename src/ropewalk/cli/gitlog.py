@@ -17,7 +17,7 @@ from ropewalk.kernel.plaintext import printable_json
 if TYPE_CHECKING:
     from ropewalk.gitlog.envelope import Event
     from ropewalk.gitlog.layout import Layout
-    from ropewalk.gitlog.log import Receipt
+    from ropewalk.gitlog.planning import Receipt
     from ropewalk.gitlog.reading import Page
     from ropewalk.node.repository import Repository
 

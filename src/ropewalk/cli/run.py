@@ -24,7 +24,7 @@ from ropewalk.kernel.plaintext import printable
 if TYPE_CHECKING:
     from ropewalk.gitlog.envelope import Draft
     from ropewalk.gitlog.journal import Note
-    from ropewalk.gitlog.log import Receipt
+    from ropewalk.gitlog.planning import Receipt
     from ropewalk.node.repository import Repository
 
 __all__ = ["run"]

@@ -17,8 +17,9 @@ from ropewalk.errors import BrokenLink, RopewalkError, Unavailable
 from ropewalk.gitlog.commit import parse_message
 from ropewalk.gitlog.envelope import Draft, Event, read_envelope
 from ropewalk.gitlog.layout import MESSAGES, Layout
-from ropewalk.gitlog.log import Repo, Slot, describe, get_object
+from ropewalk.gitlog.log import Repo, describe, get_object
 from ropewalk.gitlog.objects import FOLDER, Commit, Oid, parse_commit, parse_tree
+from ropewalk.gitlog.planning import Slot
 from ropewalk.gitlog.reading import attachments_of
 from ropewalk.kernel.digest import ContentId
 from ropewalk.kernel.ulid import Ulid

@@ -32,8 +32,9 @@ from ropewalk.gitlog.incoming import (
 )
 from ropewalk.gitlog.journal import ImportReport, Journal, Note, Target, find_imported, heads_below
 from ropewalk.gitlog.layout import SHIPLOG, check_namespace
-from ropewalk.gitlog.log import Plan, Setting, Tip, get_object, grow
+from ropewalk.gitlog.log import get_object
 from ropewalk.gitlog.objects import Oid
+from ropewalk.gitlog.planning import Plan, Setting, Tip, grow
 from ropewalk.kernel import ulid
 
 __all__ = ["ImportReport", "Note", "Target", "import_journals"]

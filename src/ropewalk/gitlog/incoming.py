@@ -10,8 +10,9 @@ from ropewalk.errors import RopewalkError
 from ropewalk.gitlog.compat import CompatEntry, native_trailer, parse_entry
 from ropewalk.gitlog.envelope import Draft, Event, Sealed, read_envelope, seal_foreign
 from ropewalk.gitlog.layout import SHIPLOG
-from ropewalk.gitlog.log import Repo, Tip, get_object
+from ropewalk.gitlog.log import Repo, get_object
 from ropewalk.gitlog.objects import EMPTY_TREE, FOLDER, Oid, Signature, parse_commit, parse_tree
+from ropewalk.gitlog.planning import Tip
 from ropewalk.gitlog.secrets import scan_json
 from ropewalk.gitlog.sshsig import Roster, Verdict, judge, parse_roster, split_signature
 from ropewalk.kernel import jcs, ulid

@@ -10,8 +10,9 @@ from ropewalk.errors import Invalid, RopewalkError, Unverified
 from ropewalk.gitlog.compat import parse_entry
 from ropewalk.gitlog.envelope import Event
 from ropewalk.gitlog.incoming import Journals, Problem, source_of, ulid_of
-from ropewalk.gitlog.log import Plan, Tip, get_object
+from ropewalk.gitlog.log import get_object
 from ropewalk.gitlog.objects import Oid
+from ropewalk.gitlog.planning import Plan, Tip
 from ropewalk.kernel.ulid import Ulid
 
 __all__ = ["ImportReport", "Journal", "Note", "Target", "find_imported", "heads_below"]

@@ -14,19 +14,9 @@ from ropewalk.errors import HeadMoved, InvalidEnvelope, OutOfOrder, RopewalkErro
 from ropewalk.gitlog.envelope import Draft, Event, Sealed, seal_foreign
 from ropewalk.gitlog.incoming import TIME_S_MAX, kept_signature
 from ropewalk.gitlog.layout import MESSAGES, Layout
-from ropewalk.gitlog.log import (
-    ATTEMPTS_MAX,
-    Found,
-    Plan,
-    Receipt,
-    Repo,
-    Setting,
-    Tip,
-    get_object,
-    grow,
-    settled,
-)
+from ropewalk.gitlog.log import ATTEMPTS_MAX, Repo, get_object
 from ropewalk.gitlog.objects import parse_commit
+from ropewalk.gitlog.planning import Found, Plan, Receipt, Setting, Tip, grow, settled
 from ropewalk.gitlog.reading import attachments_of
 from ropewalk.kernel import ulid
 from ropewalk.kernel.ulid import Ulid

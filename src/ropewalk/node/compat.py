@@ -9,7 +9,7 @@ from ropewalk.gitlog.envelope import Event
 from ropewalk.gitlog.exporter import ExportReport, export_journal
 from ropewalk.gitlog.importer import ImportReport, Note, import_journals
 from ropewalk.gitlog.layout import SHIPLOG
-from ropewalk.gitlog.log import Plan, Tip
+from ropewalk.gitlog.planning import Plan, Tip
 from ropewalk.gitlog.pointer import seal_pointer
 from ropewalk.gitlog.reading import events
 from ropewalk.kernel import jcs

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 from ropewalk.errors import BrokenLink, HistoryRewritten, Unavailable
 from ropewalk.gitlog.displaced import Divergence, Memory, displaced_ref, find_divergence
 from ropewalk.gitlog.layout import Layout
-from ropewalk.gitlog.log import Slot, Tip, describe
+from ropewalk.gitlog.log import describe
 from ropewalk.gitlog.objects import Oid, parse_commit
+from ropewalk.gitlog.planning import Slot, Tip
 from ropewalk.gitlog.reading import missing_topic
 from ropewalk.kernel.ulid import Ulid
 from ropewalk.stores.git import GitStore

@@ -15,9 +15,9 @@ from typing import NamedTuple, Protocol
 
 from ropewalk.errors import Conflict, RopewalkError, Usage
 from ropewalk.gitlog.layout import MESSAGES, SHIPLOG, Layout
-from ropewalk.gitlog.log import Found, Receipt
 from ropewalk.gitlog.mirror import Copy, Mirrored, append_copies, copy_of
 from ropewalk.gitlog.objects import Oid
+from ropewalk.gitlog.planning import Found, Receipt
 from ropewalk.gitlog.reading import CHUNK, events
 from ropewalk.kernel.ulid import Ulid, time_ms
 from ropewalk.node.lines import IndexedLine

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ropewalk.errors import InvalidEnvelope, RopewalkError
 from ropewalk.gitlog.envelope import Draft, Event
 from ropewalk.gitlog.layout import SHIPLOG, Layout
-from ropewalk.gitlog.log import Found, Receipt, Setting
 from ropewalk.gitlog.objects import Oid, Signature
+from ropewalk.gitlog.planning import Found, Receipt, Setting
 from ropewalk.gitlog.privacy import Policy
 from ropewalk.gitlog.reading import LIMIT_DEFAULT, Page, events, height_after, read, take_turns
 from ropewalk.kernel.ulid import Ulid, next_ulid, parse

@@ -10,7 +10,7 @@ from ropewalk.errors import BrokenLink, RopewalkError
 from ropewalk.gitlog.displaced import LineEntry, draft_of, event_at
 from ropewalk.gitlog.envelope import Draft
 from ropewalk.gitlog.layout import SHIPLOG, Layout
-from ropewalk.gitlog.log import Receipt
+from ropewalk.gitlog.planning import Receipt
 
 if TYPE_CHECKING:
     from ropewalk.node.repository import Repository

@@ -18,7 +18,8 @@ from functools import partial
 from ropewalk.errors import HeadMoved, RopewalkError, Unavailable
 from ropewalk.gitlog.envelope import Draft
 from ropewalk.gitlog.layout import Layout, anchors_ref
-from ropewalk.gitlog.log import Plan, Receipt, Repo, Setting, append, plan
+from ropewalk.gitlog.log import Repo, append
+from ropewalk.gitlog.planning import Plan, Receipt, Setting, plan
 from ropewalk.node.lines import Lines
 
 __all__ = ["Writer"]

@@ -12,8 +12,9 @@ from functools import partial
 from ropewalk.errors import RopewalkError
 from ropewalk.gitlog.commit import parse_message
 from ropewalk.gitlog.layout import Layout
-from ropewalk.gitlog.log import Slot, describe, get_object
+from ropewalk.gitlog.log import describe, get_object
 from ropewalk.gitlog.objects import Oid, parse_commit
+from ropewalk.gitlog.planning import Slot
 from ropewalk.kernel import ulid
 from ropewalk.kernel.digest import ContentId
 from ropewalk.kernel.ulid import Ulid

@@ -26,8 +26,8 @@ from ropewalk.errors import (
 from ropewalk.gitlog.commit import parse_message
 from ropewalk.gitlog.envelope import ENVELOPE_BYTES_MAX, Draft, parse_document
 from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
-from ropewalk.gitlog.log import Receipt
 from ropewalk.gitlog.objects import parse_commit, parse_tree
+from ropewalk.gitlog.planning import Receipt
 from ropewalk.kernel import jcs, ulid
 from ropewalk.kernel.digest import content_id
 from ropewalk.node import open_repository, writer

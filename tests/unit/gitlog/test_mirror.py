@@ -30,9 +30,9 @@ from ropewalk.errors import (
 )
 from ropewalk.gitlog.envelope import Draft, Sealed, seal_foreign
 from ropewalk.gitlog.layout import MESSAGES, SHIPLOG, Layout
-from ropewalk.gitlog.log import Plan, Setting, grow
 from ropewalk.gitlog.mirror import Mirrored, copy_of
 from ropewalk.gitlog.objects import Signature
+from ropewalk.gitlog.planning import Plan, Setting, grow
 from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.ulid import Ulid, parse
 from ropewalk.node import Repository, open_repository

@@ -229,7 +229,7 @@ def test_events_trailers_attachments_and_output_are_vetted(log):
 
 def test_one_refusal_harms_no_other_event(log):
     from ropewalk.gitlog.envelope import Draft
-    from ropewalk.gitlog.log import Receipt
+    from ropewalk.gitlog.planning import Receipt
 
     drafts = [Draft({"type": "a", "payload": {"t": text}}) for text in ("x", "ghp_" + mix(36), "y")]
     outcomes = log.append_all("prod", drafts)

@@ -12,8 +12,8 @@ from ropewalk.errors import RopewalkError
 from ropewalk.gitlog.commit import parse_message
 from ropewalk.gitlog.envelope import Draft
 from ropewalk.gitlog.layout import LAYOUTS, check_namespace
-from ropewalk.gitlog.log import Receipt, Setting, Tip, plan
 from ropewalk.gitlog.objects import Signature, parse_commit
+from ropewalk.gitlog.planning import Receipt, Setting, Tip, plan
 
 HOME = Path(__file__).resolve().parents[3] / "vectors" / "gitlog"
 
