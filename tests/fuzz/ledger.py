@@ -18,13 +18,17 @@ from ropewalk.ledger import (
     bundleanchors,
     bundlecheck,
     bundlemanifest,
+    certificates,
+    der,
     envelope,
     evidence,
+    evidencetrust,
     fork,
     headfork,
     policy,
     proof,
     receipts,
+    sevsnp,
     tar,
     tiles,
     trust,
@@ -44,6 +48,7 @@ from ropewalk.stores.bundles import read_packed
 from ropewalk.stores.durable import Disk
 from ropewalk.stores.segmentwriter import Writer
 from tests.fuzz.offering import Parser, work_folder
+from tests.unit.ledger.attesting import Authority
 from tests.unit.ledger.heading import LOG, SmallLog
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, chain_of_blocks, command, observed
 
@@ -109,9 +114,35 @@ def _trust(raw: bytes) -> None:
 
 
 def _evidence_trust(raw: bytes) -> None:
-    found = evidence.parse_evidence_settings(raw)
-    assert evidence.parse_evidence_settings(found.to_bytes()) == found
-    evidence.parse_evidence_trust(raw)
+    found = evidencetrust.parse_evidence_settings(raw)
+    assert evidencetrust.parse_evidence_settings(found.to_bytes()) == found
+    evidencetrust.parse_evidence_trust(raw)
+
+
+def _certificates(raw: bytes) -> None:
+    for text in certificates.parse_certificates(raw):
+        assert certificates.parse_certificates(text.encode()) == [text]
+
+
+def _der(raw: bytes) -> None:
+    for tag, content in der.parse_elements(raw):
+        assert der.parse_element(_element(tag, content), tag) == content
+
+
+def _element(tag: int, content: bytes) -> bytes:
+    if len(content) < 0x80:
+        return bytes([tag, len(content)]) + content
+    size = len(content).to_bytes((len(content).bit_length() + 7) // 8, "big")
+    return bytes([tag, 0x80 + len(size)]) + size + content
+
+
+def _snp_report(raw: bytes) -> None:
+    assert sevsnp.parse_snp_report(raw).measurement == raw[0x90:0xC0]
+
+
+def _sev(raw: bytes) -> None:
+    """A report nobody vouches for yet, of whatever bytes."""
+    _attested("tee.report", {"tee_type": "sev", "document": b64encode(raw).decode()})
 
 
 def _fork(raw: bytes) -> None:
@@ -180,9 +211,16 @@ def _attested(kind: str, report: dict[str, Any]) -> None:
         },
     }
     one = envelope.parse(jcs.encode(value))
-    status, detail = evidence.check_evidence(one, evidence.EvidenceTrust(keys=(ADA.public,)), NOON_NS)
+    status, detail = evidence.check_evidence(one, evidencetrust.EvidenceTrust(keys=(ADA.public,)), NOON_NS)
     assert status in ("passed", "failed", "not_checked")
     assert detail or status == "passed"
+
+
+def _snp_sample() -> bytes:
+    """A report that nobody has signed: nothing but its form is asked for."""
+    raw = bytearray(sevsnp.REPORT_BYTES)
+    raw[0], raw[0x34] = 2, 1
+    return bytes(raw)
 
 
 def _receipt(raw: bytes) -> None:
@@ -408,6 +446,10 @@ def _catalogue() -> tuple[Parser, ...]:
         ("policy", _policy, (policy.STRICT.to_bytes(),)),
         ("trust", _trust, (trust.Trust((key,), (key,), bytes(32)).to_bytes(),)),
         ("evidence_trust", _evidence_trust, (pem_free,)),
+        ("certificates", _certificates, (Authority("a").pem.encode() * 2, Authority("a").der)),
+        ("der", _der, (bytes.fromhex("020105160141"), _element(0x30, bytes(200)))),
+        ("snp_report", _snp_report, (_snp_sample(),)),
+        ("sev_report", _sev, (_snp_sample(),)),
         (
             "lifecycle",
             _lifecycle,

@@ -11,8 +11,9 @@ import pytest
 from ropewalk.errors import DigestMismatch, Unverified
 from ropewalk.ledger.block import GENESIS, Block, seal
 from ropewalk.ledger.envelope import Envelope, parse_stored
-from ropewalk.ledger.evidence import EvidenceSettings
-from ropewalk.ledger.trust import EvidencePins, Trust
+from ropewalk.ledger.evidencetrust import EvidenceSettings
+from ropewalk.ledger.pins import EvidencePins
+from ropewalk.ledger.trust import Trust
 from ropewalk.node.bundle import export_blocks, verify_bundle
 from ropewalk.node.ledger import create_channel, open_log, read_settings
 from ropewalk.pipeline.compact import summarise

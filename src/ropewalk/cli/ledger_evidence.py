@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,8 @@ __all__ = ["evidence"]
 
 VERIFICATION_FAILED = 5
 FORMATS = ("slsa.v1", "tee.report", "snark.v1")
+HARDWARE = ("aws_nitro", "sev")
+DOCUMENT_BYTES_MAX = 1 << 16
 
 
 @click.group(
@@ -34,7 +37,9 @@ def evidence() -> None:
 @evidence.command(
     "set",
     epilog="Examples:\n  ropewalk ledger evidence set --channel audit --key ci --builder https://builder.example/v1\n"
-    "  ropewalk ledger evidence set --channel audit --root root.pem --pcr 0=$PCR0 --max-age 86400\n",
+    "  ropewalk ledger evidence set --channel audit --root root.pem --pcr 0=$PCR0 --max-age 86400\n"
+    "  ropewalk ledger evidence set --channel audit --root ark.pem --measurement sev.measurement=$DIGEST \\\n"
+    "      --sev-tcb snp=24\n",
 )
 @click.option("--channel", required=True, metavar="C", help="The channel.")
 @click.option("--root", "roots", multiple=True, metavar="PEM", help="A root certificate; may be given again.")
@@ -49,6 +54,20 @@ def evidence() -> None:
 @click.option(
     "--pcr", "pcrs", multiple=True, metavar="N=HEX", help="A measurement that is believed, as 0=8a1f…."
 )
+@click.option(
+    "--measurement",
+    "measurements",
+    multiple=True,
+    metavar="NAME=HEX",
+    help="What a register of hardware must hold, as sev.measurement=5a1f….",
+)
+@click.option(
+    "--sev-tcb",
+    "levels",
+    multiple=True,
+    metavar="NAME=N",
+    help="The least level of a part of AMD's platform: fmc, bootloader, tee, snp or microcode.",
+)
 @click.option("--max-age", type=click.IntRange(1), metavar="SECONDS", help="How old a document may be.")
 def set_(
     channel: str,
@@ -56,22 +75,32 @@ def set_(
     names: tuple[str, ...],
     builders: tuple[str, ...],
     pcrs: tuple[str, ...],
+    measurements: tuple[str, ...],
+    levels: tuple[str, ...],
     max_age: int | None,
 ) -> None:
     """Write the channel's evidence.json, in place of an earlier one. From then on rule 5 also judges evidence.
 
     Nothing is believed unless it is named here: without options no evidence holds.
     """
-    from ropewalk.ledger.evidence import EvidenceSettings
-    from ropewalk.ledger.trust import EvidencePins
+    from ropewalk.ledger.evidencetrust import EvidenceSettings
+    from ropewalk.ledger.pins import EvidencePins
     from ropewalk.node.evidence import write_evidence
 
-    pins = EvidencePins(tuple(_key(name) for name in names), builders, _measurements(pcrs), max_age)
+    pins = EvidencePins(
+        tuple(_key(name) for name in names),
+        builders,
+        {_number(number, "--pcr"): texts for number, texts in _named(pcrs, "--pcr").items()},
+        max_age,
+        _named(measurements, "--measurement"),
+        {name: _number(texts[-1], "--sev-tcb") for name, texts in _named(levels, "--sev-tcb").items()},
+    )
     settings = EvidenceSettings(tuple(read_input(root).decode("ascii", "replace") for root in roots), pins)
     path = write_evidence(here().home, channel, settings)
     emit(
         {"channel": channel, "path": str(path), "evidence": json.loads(settings.to_bytes())},
-        f"ok  {channel}  {len(roots)} roots, {len(names)} keys, {len(builders)} builders, {len(pcrs)} measurements",
+        f"ok  {channel}  {len(roots)} roots, {len(names)} keys, {len(builders)} builders, "
+        f"{len(pcrs) + len(measurements)} measurements",
     )
 
 
@@ -94,35 +123,94 @@ def show(channel: str) -> None:
 
 
 @evidence.command(
+    "report-data",
+    epilog="Examples:\n  ropewalk ledger evidence report-data --payload body.json --correlation-id c-1\n"
+    "  ropewalk ledger evidence report-data --payload body.json -o request.bin\n",
+)
+@click.option("--payload", required=True, metavar="F", help="The payload the envelope will have.")
+@click.option("--correlation-id", metavar="TEXT", help="The correlation id it will have.")
+@click.option(
+    "-o", "--output", metavar="F", help="Write the 64 bytes into a file; default: print them as hex."
+)
+def report_data(payload: str, correlation_id: str | None, output: str | None) -> None:
+    """Print the 64 bytes that hardware must sign for its report to speak of an envelope.
+
+    They bind payload and correlation id. Who answers a challenge takes its nonce, in hex, as the correlation id.
+    """
+    from ropewalk.kernel import jcs
+    from ropewalk.ledger.binding import report_data as bound
+    from ropewalk.ledger.envelope import payload_hash
+
+    raw = bound(bytes.fromhex(payload_hash(parse_input(payload, jcs.parse))), correlation_id)
+    if output is not None:
+        write_output(output, raw)
+    emit({"report_data": raw.hex(), "path": output}, raw.hex() if output is None else f"ok  {output}")
+
+
+@evidence.command(
     "wrap",
     epilog="Examples:\n  ropewalk ledger evidence wrap --format slsa.v1 --report build.dsse.json -o evidence.json\n"
+    "  ropewalk ledger evidence wrap --format tee.report --tee sev --document report.bin \\\n"
+    "      --cert vcek.der --cert cert_chain.pem -o evidence.json\n"
     "  ropewalk ledger envelope --channel audit --domain ops --class Attestation --type build.attested \\\n"
     "      --payload body.json --key ada --evidence evidence.json\n",
 )
 @click.option(
     "--format", "kind", required=True, type=click.Choice(FORMATS), help="What kind of evidence it is."
 )
+@click.option("--report", metavar="F", help="The report as JSON: a DSSE envelope, a TEE's report.")
+@click.option("--tee", type=click.Choice(HARDWARE), help="Which hardware made the document.")
+@click.option("--document", metavar="F", help="What the hardware signed, as it gave it.")
+@click.option("--timestamp", metavar="TIME", help="When the document was made; RFC 3339 in UTC.")
 @click.option(
-    "--report", required=True, metavar="F", help="The report as JSON: a DSSE envelope, a TEE's report."
+    "--cert", "certs", multiple=True, metavar="F", help="Its certificates in PEM or DER, the leaf first."
 )
-@click.option("--cert", "certs", multiple=True, metavar="PEM", help="Its certificates, the leaf first.")
 @click.option("--nonce", metavar="TEXT", help="The nonce that was asked for.")
 @click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
-def wrap(kind: str, report: str, certs: tuple[str, ...], nonce: str | None, output: str) -> None:
-    """Make the evidence of an envelope from a report: its hash, its certificates, its nonce."""
-    from ropewalk.errors import Invalid
-    from ropewalk.kernel import jcs
+def wrap(
+    kind: str,
+    report: str | None,
+    tee: str | None,
+    document: str | None,
+    timestamp: str | None,
+    certs: tuple[str, ...],
+    nonce: str | None,
+    output: str,
+) -> None:
+    """Make the evidence of an envelope from a report, or from the document of hardware, and its certificates."""
     from ropewalk.ledger.binding import wrap_report
+    from ropewalk.ledger.certificates import parse_certificates
 
-    value = parse_input(report, jcs.parse)
-    if not isinstance(value, dict):
-        raise Invalid(f"{report}: a report is a JSON object", name=report)
+    if (report is None) == (document is None):
+        raise click.UsageError("one of --report and --document is needed")
+    if (document is None) != (tee is None) or (document is not None and kind != "tee.report"):
+        raise click.UsageError("--document goes with --tee and --format tee.report")
+    value = _report(str(report)) if document is None else _document(str(tee), document)
+    if timestamp is not None:
+        from ropewalk.ledger.fields import parse_timestamp
+
+        parse_timestamp(timestamp)
+        value["timestamp"] = timestamp
     more: dict[str, Any] = {}
     if certs:
-        more["cert_chain"] = [read_input(cert).decode("ascii", "replace") for cert in certs]
+        more["cert_chain"] = [each for cert in certs for each in parse_input(cert, parse_certificates)]
     if nonce is not None:
         more["nonce"] = nonce
     _write(output, wrap_report(kind, value, **more))
+
+
+def _report(name: str) -> dict[str, Any]:
+    from ropewalk.errors import Invalid
+    from ropewalk.kernel import jcs
+
+    value = parse_input(name, jcs.parse)
+    if not isinstance(value, dict):
+        raise Invalid(f"{name}: a report is a JSON object", name=name)
+    return value
+
+
+def _document(tee: str, name: str) -> dict[str, Any]:
+    return {"tee_type": tee, "document": b64encode(read_input(name, limit=DOCUMENT_BYTES_MAX)).decode()}
 
 
 @evidence.command(
@@ -223,11 +311,17 @@ def _key(name: str) -> PublicKey:
     return PublicKey.from_did(name) if name.startswith("did:") else signing_key(name).public
 
 
-def _measurements(pcrs: tuple[str, ...]) -> dict[int, tuple[str, ...]]:
-    found: dict[int, tuple[str, ...]] = {}
-    for text in pcrs:
-        number, _, digest = text.partition("=")
-        if not number.isascii() or not number.isdigit() or not digest:
-            raise click.UsageError(f"--pcr {text[:40]!r}: expected a number, =, and hex digits")
-        found[int(number)] = (*found.get(int(number), ()), digest)
+def _named(texts: tuple[str, ...], option: str) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name or not value:
+            raise click.UsageError(f"{option} {text[:40]!r}: expected a name, =, and a value")
+        found[name] = (*found.get(name, ()), value)
     return found
+
+
+def _number(text: str, option: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise click.UsageError(f"{option}: {text[:40]!r} is no number")
+    return int(text)

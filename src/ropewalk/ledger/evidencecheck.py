@@ -37,7 +37,7 @@ class EvidenceTally:
         self._believed = None
         if trust is not None and trust.judges_evidence:
             # Certificates are read with a large library, which only those who need it should load.
-            from ropewalk.ledger.evidence import EvidenceTrust
+            from ropewalk.ledger.evidencetrust import EvidenceTrust
 
             try:
                 self._believed = EvidenceTrust.of(trust.roots, trust.evidence)
@@ -117,7 +117,8 @@ class EvidenceTally:
 
     def _judge_snapshot(self, envelope: Envelope, at_ns: int, nonce: bytes | None) -> tuple[Status, str]:
         """Snapshots of replays vouch for themselves with the key that seals the blocks, not under anybody's root."""
-        from ropewalk.ledger.evidence import EvidenceTrust, check_evidence
+        from ropewalk.ledger.evidence import check_evidence
+        from ropewalk.ledger.evidencetrust import EvidenceTrust
 
         own = EvidenceTrust(keys=self._sealers, pinned=False)
         status, detail = check_evidence(envelope, own, at_ns, nonce=nonce)

@@ -1,22 +1,18 @@
 """Trust files: which keys may seal blocks and bundles, which policy is expected, whose evidence is believed.
 
     {"version":1, "block_signers":[{identity}…], "bundle_signers":[{identity}…], "policy_hash":"<hex>"|null,
-     "roots":["<PEM>"…],
-     "evidence":{"keys":[{identity}…],"builders":["<id>"…],"pcrs":{"0":["<hex>"…]},"max_age_s":n|null},
-     "witnesses":["<vkey>"…]}
+     "roots":["<PEM>"…], "evidence":{pins}, "witnesses":["<vkey>"…]}
 
 An identity is `{"identity_type","public_key"}`, as we write it, or the text of a did:key, as reports name it.
 
 `evidence` may be left out. Roots alone say under whom evidence must be signed; `evidence` also says by which builder
-and of which measurement, so that it can be believed. `witnesses` may be left out too: keys that sign the heads of
-channels, in C2SP's text form, beside the keys that seal blocks.
+and of which measurement, so that it can be believed; `pins` has its form. `witnesses` may be left out too: keys that
+sign the heads of channels, in C2SP's text form, beside the keys that seal blocks.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ropewalk.errors import Invalid, InvalidKey
@@ -24,65 +20,11 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.notekey import Verifier
+from ropewalk.ledger.pins import EvidencePins, both_spellings, parse_identities, parse_pins
 
-__all__ = ["EvidencePins", "Trust", "parse_pins", "parse_trust", "parse_witnesses"]
+__all__ = ["Trust", "parse_trust", "parse_witnesses"]
 
-_PCR = re.compile(r"[0-9]|[12][0-9]|3[01]")
-_MEASUREMENT = re.compile(r"(?:[0-9a-f]{2})+")
 _MEMBERS = {"version", "block_signers", "bundle_signers", "policy_hash", "roots"}
-_PINS = {"keys", "builders", "pcrs", "max_age_s"}
-
-
-@dataclass(frozen=True, slots=True)
-class EvidencePins:
-    """Which evidence is believed, beyond the root it ends in: its signers, builders and measurements, and how old.
-
-    >>> parse_pins({"builders": ["urn:x"]}, Invalid).to_json()
-    {'keys': [], 'builders': ['urn:x'], 'pcrs': {}, 'max_age_s': None}
-    """
-
-    keys: tuple[PublicKey, ...] = ()
-    builders: tuple[str, ...] = ()
-    pcrs: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    max_age_s: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """As files hold it."""
-        return {
-            "keys": [key.to_json() for key in self.keys],
-            "builders": list(self.builders),
-            "pcrs": {str(number): list(texts) for number, texts in self.pcrs.items()},
-            "max_age_s": self.max_age_s,
-        }
-
-    def explain(self) -> list[str]:
-        """What is believed, one line each."""
-        lines = [f"provenance signed by {_both(key)}" for key in self.keys]
-        lines += [f"builder {builder}" for builder in self.builders]
-        lines += [f"PCR{number} {text[:16]}…" for number, texts in self.pcrs.items() for text in texts]
-        return [*lines, f"evidence at most {self.max_age_s} s old"] if self.max_age_s is not None else lines
-
-
-def parse_pins(value: Any, wrong: Callable[[str], Invalid]) -> EvidencePins:
-    """The pins in a JSON value; `wrong` makes the error of the file they stand in."""
-    if not isinstance(value, dict) or value.keys() - _PINS:
-        raise wrong(f"evidence has {', '.join(sorted(_PINS))}")
-    keys, builders, pcrs = value.get("keys", []), value.get("builders", []), value.get("pcrs", {})
-    age = value.get("max_age_s")
-    if not isinstance(keys, list) or not isinstance(builders, list) or not isinstance(pcrs, dict):
-        raise wrong("keys and builders are lists, pcrs is an object")
-    if not all(isinstance(each, str) and each for each in builders):
-        raise wrong("builders are texts")
-    if age is not None and (type(age) is not int or age < 1):
-        raise wrong("max_age_s is a number of seconds or null")
-    allowed: dict[int, tuple[str, ...]] = {}
-    for number, texts in pcrs.items():
-        if _PCR.fullmatch(number) is None or not isinstance(texts, list):
-            raise wrong("pcrs maps numbers from 0 to 31 to lists of hex digests")
-        if not all(isinstance(text, str) and _MEASUREMENT.fullmatch(text) for text in texts):
-            raise wrong("pcrs are lower-case hex")
-        allowed[int(number)] = tuple(str(text) for text in texts)
-    return EvidencePins(_identities(keys, "keys", wrong), tuple(builders), allowed, age)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +64,8 @@ class Trust:
 
     def explain(self) -> list[str]:
         """What is trusted and why it matters, one line each."""
-        lines = [f"blocks sealed by {_both(key)}" for key in self.block_signers]
-        lines += [f"bundles signed by {_both(key)}" for key in self.bundle_signers]
+        lines = [f"blocks sealed by {both_spellings(key)}" for key in self.block_signers]
+        lines += [f"bundles signed by {both_spellings(key)}" for key in self.bundle_signers]
         lines.append(
             f"policy {self.policy_hash.hex()}"
             if self.policy_hash is not None
@@ -158,8 +100,8 @@ def parse_trust(raw: bytes) -> Trust:
     if not isinstance(roots, list) or not all(isinstance(root, str) and "BEGIN" in root for root in roots):
         raise _wrong("roots are certificates as PEM texts")
     return Trust(
-        _identities(value["block_signers"], "block_signers", _wrong),
-        _identities(value["bundle_signers"], "bundle_signers", _wrong),
+        parse_identities(value["block_signers"], "block_signers", _wrong),
+        parse_identities(value["bundle_signers"], "bundle_signers", _wrong),
         policy,
         tuple(str(root) for root in roots),
         parse_pins(value["evidence"], _wrong) if "evidence" in value else None,
@@ -191,22 +133,6 @@ def _witnesses(value: Any) -> tuple[Verifier, ...]:
         return tuple(Verifier.from_text(each) for each in value)
     except InvalidKey as error:
         raise _wrong(f"witnesses: {error.detail}") from error
-
-
-def _identities(value: Any, name: str, wrong: Callable[[str], Invalid]) -> tuple[PublicKey, ...]:
-    if not isinstance(value, list):
-        raise wrong(f"{name} is a list of identities")
-    try:
-        return tuple(
-            PublicKey.from_did(each) if isinstance(each, str) else PublicKey.from_json(each) for each in value
-        )
-    except InvalidKey as error:
-        raise wrong(f"{name}: {error.detail}") from error
-
-
-def _both(key: PublicKey) -> str:
-    """The key as reports name it and as files hold it, so that a person can compare the two."""
-    return f"{key.did()} ({key.alg} {key.raw.hex()})"
 
 
 def _wrong(what: str) -> Invalid:

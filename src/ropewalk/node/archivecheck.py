@@ -302,7 +302,7 @@ def _own_trust(found: list[ArchiveFolder], settings: dict[str, bytes]) -> Trust:
     trust = Trust((manifest.signer,), (manifest.signer,), policy)
     if "evidence.json" not in settings:
         return trust
-    from ropewalk.ledger.evidence import parse_evidence_settings
+    from ropewalk.ledger.evidencetrust import parse_evidence_settings
 
     try:
         evidence = parse_evidence_settings(settings["evidence.json"])

@@ -15,7 +15,7 @@ from ropewalk.node.ledger import FOLDER, read_settings
 from ropewalk.stores.durable import Disk
 
 if TYPE_CHECKING:
-    from ropewalk.ledger.evidence import EvidenceSettings
+    from ropewalk.ledger.evidencetrust import EvidenceSettings
 
 __all__ = ["channel_trust", "read_evidence", "write_evidence"]
 
@@ -31,7 +31,7 @@ def read_evidence(home: Path, channel: str) -> EvidenceSettings | None:
         raw = (home / FOLDER / channel / NAME).read_bytes()
     except FileNotFoundError:
         return None
-    from ropewalk.ledger.evidence import parse_evidence_settings
+    from ropewalk.ledger.evidencetrust import parse_evidence_settings
 
     try:
         return parse_evidence_settings(raw)
@@ -41,7 +41,7 @@ def read_evidence(home: Path, channel: str) -> EvidenceSettings | None:
 
 def write_evidence(home: Path, channel: str, settings: EvidenceSettings) -> Path:
     """Say whom a channel believes from now on. Writers that are open already go on as they began."""
-    from ropewalk.ledger.evidence import parse_evidence_settings
+    from ropewalk.ledger.evidencetrust import parse_evidence_settings
 
     read_settings(home, channel)
     path, raw = home / FOLDER / channel / NAME, settings.to_bytes()

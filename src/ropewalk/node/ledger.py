@@ -3,16 +3,18 @@
 <home>/ledger/<channel>/channel.json    {"version":1,"channel","key","signer","policy_hash"}
 <home>/ledger/<channel>/policy.json     the policy bundle, where there is one
 <home>/ledger/<channel>/evidence.json   which roots, keys and builders evidence must lead to, where that is judged
+<home>/ledger/<channel>/keys.json       at which heights something is said about its keys, where anything is
 <home>/ledger/<channel>/segments/…      the blocks
 <home>/ledger/<channel>/evidence/…      both sides of every fork that was seen
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +28,7 @@ from ropewalk.errors import (
     InvalidJson,
     InvalidKey,
     NotFound,
+    RangeExceeded,
     Unavailable,
 )
 from ropewalk.kernel import jcs, merkle
@@ -33,15 +36,18 @@ from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.kernel.report import Report, Status
 from ropewalk.ledger.block import Block, check_channel_name, parse_record
 from ropewalk.ledger.envelope import Envelope, parse_stored, parse_wire
+from ropewalk.ledger.keyline import KeyLine, KeyProof
 from ropewalk.ledger.log import Head, Limits, Log, check_time
 from ropewalk.ledger.marks import derive
 from ropewalk.ledger.policy import Policy, parse_policy
 from ropewalk.ledger.proof import Consistency, Proof, RangeStatement
 from ropewalk.ledger.rules import Context, judge
+from ropewalk.ledger.sealing import no_key
 from ropewalk.ledger.trust import Trust
 from ropewalk.ledger.verify import Fault, Seen, check_channel, to_report
 from ropewalk.node.hands import Hands
 from ropewalk.node.lifecycle import Gate, open_minors
+from ropewalk.stores.keyheights import note_height, read_heights
 from ropewalk.stores.ledgerindex import LedgerIndex
 from ropewalk.stores.segments import Segments, Torn
 from ropewalk.stores.segmentwriter import Files, Writer
@@ -222,7 +228,7 @@ class Channel:
                 height=height,
             )
         record = parse_record(self.index.line(entry, 0))
-        return Proof(envelope, leaf, entry.path(leaf), record, height, envelope.hex_id)
+        return Proof(envelope, leaf, entry.path(leaf), record, height, envelope.hex_id, self.key_proofs())
 
     def prove_range(self, start: int, end: int) -> RangeStatement:
         """The proof that the blocks from `start` up to and with `end` follow one another under the outer root."""
@@ -238,6 +244,33 @@ class Channel:
         return Consistency(
             self.settings.channel, old, new, tree.root(old), tree.root(new), tree.consistency(old, new)
         )
+
+    def line(self) -> KeyLine:
+        """The keys of the channel: who sealed its first block, and what was said about keys since."""
+        line = KeyLine(self.settings.trust(), policy=self.settings.policy)
+        line.follow(self.key_proofs())
+        return line
+
+    def key_proofs(self) -> tuple[KeyProof, ...]:
+        """What was said about its keys, each with the block that says it; not verified."""
+        found = []
+        for height in read_heights(self.folder):
+            with contextlib.suppress(NotFound, RangeExceeded):  # noted, and then not written after all
+                proof = KeyProof.of(Block.from_lines(self.segments.find(height).lines))
+                if proof is not None:
+                    found.append(proof)
+        return tuple(found)
+
+    def trust(self) -> Trust:
+        """What a verifier must believe to accept this channel, every key it had so far included, each in its time."""
+        trust, line = self.settings.trust(), self.line()
+        keys = tuple(life.key for life in line.lives)
+        limits = {
+            life.key: (life.since_ns, life.until_ns)
+            for life in line.lives
+            if life.since_ns or life.until_ns is not None
+        }
+        return replace(trust, block_signers=keys, bundle_signers=keys, limits=limits, line=line)
 
     def header_head(self) -> tuple[int, bytes]:
         """Size and root of the SHA-256 tree over the headers, kept as the channel grows."""
@@ -272,10 +305,10 @@ class OpenLog:
         wait_s: float = 0.0,
         files: Files | None = None,
         segment_bytes: int | None = None,
+        also: Sequence[SigningKey] = (),
     ) -> None:
+        """`also` are further keys of the channel: one that is to follow, or one that has not ended yet."""
         settings = channel.settings
-        if key.public != settings.signer:
-            raise Conflict(f"channel {settings.channel} is sealed by another key", channel=settings.channel)
         self.channel = channel
         # What may refuse comes before what must be closed again.
         gate = Gate(channel.folder.parent.parent, settings.policy, now_ns)
@@ -300,6 +333,13 @@ class OpenLog:
         self.torn: Torn | None = self.writer.torn
         state = self.index.state
         self.missing = max(0, known - state.height) if known is not None else 0
+        try:
+            line = channel.line()  # under the lock: nobody says anything about keys meanwhile
+            self._check_keys((key, *also), line, max(now_ns(), state.timestamp_ns))
+        except BaseException:
+            self.writer.close()
+            self.index.close()
+            raise
         self._hands = Hands()
         self.log = Log(
             settings.channel,
@@ -314,8 +354,22 @@ class OpenLog:
             keep_evidence=self._keep_evidence,
             evidence=evidence,
             spread=self._hands,
+            also=also,
+            line=line,
+            note=lambda height: note_height(channel.folder, height),
         )
         _open_logs.add(self)
+
+    def _check_keys(self, keys: Sequence[SigningKey], line: KeyLine, now_ns: int) -> None:
+        """Raise unless one of the keys is the channel's now."""
+        known = [life for key in keys if (life := line.life(key.public)) is not None]
+        if not known:
+            raise Conflict(
+                f"channel {self.channel.settings.channel} is sealed by another key",
+                channel=self.channel.settings.channel,
+            )
+        if not any(life.counts(self.index.state.height, now_ns) for life in known):
+            raise no_key(self.channel.settings.channel, line, now_ns)
 
     def _keep_evidence(self, name: str, raw: bytes) -> None:
         folder = self.channel.folder / "evidence"
@@ -362,7 +416,8 @@ def channel_evidence(
     except FileNotFoundError:
         return None
     # Certificates are read with a large library, which only channels that need it should load.
-    from ropewalk.ledger.evidence import evidence_check, parse_evidence_trust
+    from ropewalk.ledger.evidence import evidence_check
+    from ropewalk.ledger.evidencetrust import parse_evidence_trust
 
     return evidence_check(parse_evidence_trust(raw), now_ns)
 
@@ -411,12 +466,13 @@ def verify_blocks(
 
     blocks = watch(lines()) if watch is not None else lines()
     policy = reading.settings.policy
+    line = KeyLine(trust, policy=policy, lenient=True)
     if deep:
         with Hands() as hands, Spill() as spill:
             seen = Seen(spill.table)
-            span = check_channel(blocks, trust=trust, policy=policy, spread=hands, seen=seen)
+            span = check_channel(blocks, trust=trust, policy=policy, spread=hands, seen=seen, line=line)
     else:
-        span = check_channel(blocks, trust=trust, policy=policy, deep=False)
+        span = check_channel(blocks, trust=trust, policy=policy, deep=False, line=line)
     if damage and span.fault is None:
         span = replace(span, fault=Fault(int(damage[0].fields.get("height", 0)), "storage", damage[0].detail))
-    return to_report(span, deep=deep, trust=trust)
+    return to_report(span, deep=deep, trust=trust, line=line)

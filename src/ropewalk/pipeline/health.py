@@ -207,7 +207,7 @@ def _trust_of(channel: Channel) -> Trust:
         raw = (channel.segments.folder / "evidence.json").read_bytes()
     except FileNotFoundError:
         return channel.trust
-    from ropewalk.ledger.evidence import parse_evidence_settings
+    from ropewalk.ledger.evidencetrust import parse_evidence_settings
 
     settings = parse_evidence_settings(raw)
     return replace(channel.trust, roots=settings.roots, evidence=settings.pins)

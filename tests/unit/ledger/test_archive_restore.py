@@ -25,10 +25,11 @@ from ropewalk.kernel.digest import blake3
 from ropewalk.ledger.archive import BLOCKS, MANIFEST
 from ropewalk.ledger.block import Fork, seal
 from ropewalk.ledger.envelope import build
-from ropewalk.ledger.evidence import EvidenceSettings
+from ropewalk.ledger.evidencetrust import EvidenceSettings
+from ropewalk.ledger.pins import EvidencePins
 from ropewalk.ledger.policy import STRICT
 from ropewalk.ledger.reducers import find_reducer
-from ropewalk.ledger.trust import EvidencePins, Trust
+from ropewalk.ledger.trust import Trust
 from ropewalk.node.archivedrill import record_drill, run_drill
 from ropewalk.node.archiverestore import restore_channel
 from ropewalk.node.archiving import archive_channel

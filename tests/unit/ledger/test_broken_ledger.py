@@ -25,7 +25,8 @@ from ropewalk.errors import Damaged, Denied, Invalid, RopewalkError, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.ledger.block import GENESIS, Block, parse_record, seal
 from ropewalk.ledger.envelope import Envelope, parse
-from ropewalk.ledger.evidence import EvidenceTrust, evidence_check
+from ropewalk.ledger.evidence import evidence_check
+from ropewalk.ledger.evidencetrust import EvidenceTrust
 from ropewalk.ledger.policy import STRICT, Policy, parse_policy
 from ropewalk.ledger.proof import Proof, parse_proof
 from ropewalk.ledger.reducers import Moment, Reducer

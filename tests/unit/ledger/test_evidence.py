@@ -27,15 +27,10 @@ from tests.unit.ledger.making import ADA, NODE, NOON_NS, P256, observed, opened
 
 from ropewalk.errors import Invalid, RopewalkError
 from ropewalk.kernel import jcs
-from ropewalk.ledger.binding import report_data
+from ropewalk.ledger.binding import report_data, signed_bytes
 from ropewalk.ledger.envelope import payload_hash
-from ropewalk.ledger.evidence import (
-    EvidenceTrust,
-    check_evidence,
-    evidence_check,
-    parse_evidence_trust,
-    signed_bytes,
-)
+from ropewalk.ledger.evidence import check_evidence, evidence_check
+from ropewalk.ledger.evidencetrust import EvidenceTrust, parse_evidence_trust
 from ropewalk.ledger.rules import Context, judge
 
 BUILDER = "https://builder.example/v1"

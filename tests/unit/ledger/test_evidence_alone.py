@@ -22,9 +22,12 @@ from ropewalk.errors import (
 from ropewalk.ledger.certificates import CHAIN_MAX as CERTIFICATES_MAX
 from ropewalk.ledger.certificates import check_chain
 from ropewalk.ledger.envelope import Envelope
-from ropewalk.ledger.evidence import DOCUMENT_BYTES_MAX, SIGNATURES_MAX, EvidenceTrust, check_evidence
+from ropewalk.ledger.evidence import SIGNATURES_MAX, check_evidence
 from ropewalk.ledger.evidencecheck import SNAPSHOT_TYPE, EvidenceTally
-from ropewalk.ledger.trust import EvidencePins, Trust, parse_pins
+from ropewalk.ledger.evidencetrust import EvidenceTrust
+from ropewalk.ledger.nitro import DOCUMENT_BYTES_MAX
+from ropewalk.ledger.pins import EvidencePins, parse_pins
+from ropewalk.ledger.trust import Trust
 
 # --- evidence ---
 

@@ -15,10 +15,11 @@ from tests.unit.ledger.making import ADA, NODE, NOON_NS, observed, opened
 
 from ropewalk.errors import Damaged, Invalid
 from ropewalk.ledger.envelope import Envelope
-from ropewalk.ledger.evidence import EvidenceSettings
+from ropewalk.ledger.evidencetrust import EvidenceSettings
 from ropewalk.ledger.fork import parse_fork, verify_fork
+from ropewalk.ledger.pins import EvidencePins
 from ropewalk.ledger.proof import verify_proof
-from ropewalk.ledger.trust import EvidencePins, Trust, parse_trust
+from ropewalk.ledger.trust import Trust, parse_trust
 from ropewalk.node.bundle import export_bundle
 from ropewalk.node.evidence import channel_trust, read_evidence, write_evidence
 from ropewalk.node.fork import compare_bundles, compare_with_channel
