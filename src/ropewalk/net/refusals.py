@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import ssl
 from collections.abc import Iterator
 from socket import gaierror
 
@@ -48,5 +49,9 @@ def reason(error: BaseException) -> str:
     >>> reason(ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"))
     'Connection refused'
     """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):  # its numbers are not those of the system
+        return f"TLS: {(error.reason or 'broken off').replace('_', ' ').lower()}"
     number = getattr(error, "errno", None)
     return os.strerror(number) if number is not None and number > 0 else str(error)

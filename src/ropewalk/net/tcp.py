@@ -1,19 +1,23 @@
-"""Pipes over TCP."""
+"""Pipes over TCP, with TLS where a context for it is given."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket
+import ssl
+from collections.abc import Awaitable, Callable
 
 from ropewalk.errors import Unavailable, Usage
-from ropewalk.net.pipe import Accept
 from ropewalk.net.refusals import listening, reason
 
 __all__ = ["TcpListening", "TcpPipe", "connect_tcp", "serve_tcp"]
 
 CHUNK_BYTES = 64 << 10
 GOODBYE_S = 1.0  # how long closing waits for the other side
+HANDSHAKE_S = 10.0  # for TLS, before anything else may be said
+# A peer whose machine has gone says nothing any more; the system asks for signs of life after a minute.
+KEEP_ALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
 
 class TcpPipe:
@@ -23,7 +27,10 @@ class TcpPipe:
         self._reader = reader
         self._writer = writer
         host, port = (writer.get_extra_info("peername") or ("?", 0))[:2]
-        self.name = f"tcp://{host}:{port}"
+        tls: ssl.SSLObject | None = writer.get_extra_info("ssl_object")
+        self.protocol = tls.selected_alpn_protocol() if tls is not None else None  # as both named it
+        self.name = f"{'tcp' if tls is None else 'tls'}://{f'[{host}]' if ':' in host else host}:{port}"
+        _keep_alive(writer)
 
     async def receive(self) -> bytes:
         try:
@@ -44,21 +51,36 @@ class TcpPipe:
             await asyncio.wait_for(self._writer.wait_closed(), GOODBYE_S)
 
 
-async def connect_tcp(host: str, port: int, *, timeout_s: float) -> TcpPipe:
-    """Connect; Unavailable if nobody is there."""
+def _keep_alive(writer: asyncio.StreamWriter) -> None:
+    found: socket.socket | None = writer.get_extra_info("socket")
+    if found is None:
+        return
+    with contextlib.suppress(OSError):
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEP_ALIVE:
+            if hasattr(socket, name):
+                found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+async def connect_tcp(
+    host: str, port: int, *, timeout_s: float, tls: ssl.SSLContext | None = None
+) -> TcpPipe:
+    """Connect; Unavailable if nobody is there, or if it is not who it should be."""
+    scheme = "tcp" if tls is None else "tls"
+    address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(host, port, limit=CHUNK_BYTES)
+            reader, writer = await asyncio.open_connection(
+                host, port, limit=CHUNK_BYTES, ssl=tls, server_hostname=host if tls is not None else None
+            )
     except TimeoutError as error:
-        raise Unavailable(f"tcp://{host}:{port} does not answer within {timeout_s:g} s") from error
+        raise Unavailable(f"{address} does not answer within {timeout_s:g} s") from error
     except socket.gaierror as error:
-        raise Unavailable(
-            f"tcp://{host}:{port}: {error.strerror}", advice="Check the name of the host."
-        ) from error
+        raise Unavailable(f"{address}: {error.strerror}", advice="Check the name of the host.") from error
     except OSError as error:
-        raise Unavailable(f"tcp://{host}:{port}: {reason(error)}") from error
-    except UnicodeError as error:
-        raise Usage(f"{host[:80]!r} is no name of a host", advice="Write tcp://HOST:PORT.") from error
+        raise Unavailable(f"{address}: {reason(error)}") from error
+    except (UnicodeError, ValueError) as error:
+        raise Usage(f"{host[:80]!r} is no name of a host", advice=f"Write {scheme}://HOST:PORT.") from error
     return TcpPipe(reader, writer)
 
 
@@ -70,6 +92,10 @@ class TcpListening:
         self._tasks = tasks
         self.port: int = server.sockets[0].getsockname()[1]
 
+    def refuse(self) -> None:
+        """Take nobody more."""
+        self._server.close()
+
     async def close(self) -> None:
         self._server.close()
         for task in list(self._tasks):
@@ -77,7 +103,9 @@ class TcpListening:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def serve_tcp(accept: Accept, host: str, port: int) -> TcpListening:
+async def serve_tcp(
+    accept: Callable[[TcpPipe], Awaitable[None]], host: str, port: int, *, tls: ssl.SSLContext | None = None
+) -> TcpListening:
     """Listen; `accept` owns each pipe until it returns, which must be without an exception."""
     tasks: set[asyncio.Task[None]] = set()
 
@@ -95,5 +123,12 @@ async def serve_tcp(accept: Accept, host: str, port: int) -> TcpListening:
             await pipe.close()
 
     with listening(host, port):
-        server = await asyncio.start_server(handle, host, port, limit=CHUNK_BYTES)
+        server = await asyncio.start_server(
+            handle,
+            host,
+            port,
+            limit=CHUNK_BYTES,
+            ssl=tls,
+            ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
+        )
     return TcpListening(server, tasks)

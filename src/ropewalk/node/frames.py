@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, TypeVar
 
 from ropewalk.errors import RopewalkError, TooLarge, Unavailable
 from ropewalk.gossip import wire
@@ -27,7 +26,10 @@ from ropewalk.gossip.questions import (
 from ropewalk.gossip.sync import Pulled, pull
 from ropewalk.gossip.table import View
 from ropewalk.kernel.prolly import Node
+from ropewalk.net import framepipe
+from ropewalk.net.framepipe import IDLE_S, SLICE_BYTES
 from ropewalk.net.pipe import Pipe
+from ropewalk.node.threads import in_thread
 
 __all__ = [
     "ANSWER_BYTES_MAX",
@@ -39,9 +41,6 @@ __all__ = [
     "pull_over",
 ]
 
-IDLE_S = 30.0  # without progress; a sync as a whole may take as long as it likes
-RATE_MIN = 4096  # bytes a second that count as progress inside one frame
-SLICE_BYTES = 64 << 10  # sent at a time, so that a slow reader shows progress
 VALUES_FIRST = 3  # messages asked for before we know how large they are: all of the largest fit one frame
 VALUES_BYTES = 2 << 20  # what we then aim at
 ANSWER_BYTES_MAX = 16 << 20  # of an answer to v0.13 questions; every peer may make us hold one
@@ -49,80 +48,12 @@ HELD_BYTES = 4 << 20  # messages we hold unchecked before we stop asking for mor
 SESSION_S = 20.0  # how long a session may hold its view of a v0.13 log; then the peer begins another
 COOLDOWN_S_MAX = 10.0  # what a peer may make us wait; it counts milliseconds
 
-T = TypeVar("T")
 
-
-async def in_thread(act: Callable[..., T], *arguments: Any) -> T:
-    """Call a store in a thread. Cancelled, it still waits: nobody may close what a thread is reading."""
-    task = asyncio.ensure_future(asyncio.to_thread(act, *arguments))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # seen; being cancelled is what counts
-        raise
-
-
-class FramePipe:
-    """Whole frames over a pipe, with a limit on their size and on silence."""
+class FramePipe(framepipe.FramePipe):
+    """Whole frames of gossip over a pipe, with a limit on their size and on silence."""
 
     def __init__(self, pipe: Pipe, *, limit: int, idle_s: float = IDLE_S, rest: bytes = b"") -> None:
-        self.pipe = pipe
-        self._frames = wire.Frames(limit)
-        self._ready: list[bytes] = self._frames.receive(rest)
-        self._idle_s = idle_s
-        self._ended = False
-
-    @property
-    def held(self) -> int:
-        """How many bytes of an unfinished frame are held."""
-        return self._frames.held
-
-    async def receive(self, *, patient: bool = False) -> bytes | None:
-        """The next frame, or None at the end. A patient reader waits for ever for a frame to begin."""
-        if not self._ready:
-            await self._fill(patient)
-        return self._ready.pop(0) if self._ready else None
-
-    async def receive_some(self) -> list[bytes]:
-        """All frames that have come, at least one; none at the end."""
-        if not self._ready:
-            await self._fill(True)
-        some, self._ready = self._ready, []
-        return some
-
-    async def send(self, raw: bytes) -> None:
-        """Send one frame; a peer that reads none of it for the idle limit raises Unavailable."""
-        data = wire.frame(raw)
-        for at in range(0, len(data), SLICE_BYTES):
-            try:
-                async with asyncio.timeout(self._idle_s):
-                    await self.pipe.send(data[at : at + SLICE_BYTES])
-            except TimeoutError as error:
-                raise Unavailable(f"{self.pipe.name} has read nothing for {self._idle_s:g} s") from error
-
-    async def _fill(self, patient: bool) -> None:
-        now = asyncio.get_running_loop().time
-        start, received = now(), 0
-        while not self._ready and not self._ended:
-            begun = self._frames.held > 0
-            # Bytes buy time, at a rate: one now and then does not keep a frame open for ever.
-            allowed = None if patient and not begun else start + self._idle_s + received / RATE_MIN
-            try:
-                async with asyncio.timeout_at(allowed):
-                    data = await self.pipe.receive()
-            except TimeoutError as error:
-                raise Unavailable(f"{self.pipe.name} made no progress for {self._idle_s:g} s") from error
-            if patient and not begun:
-                start = now()
-            received += len(data)
-            self._ended = not data
-            self._ready = self._frames.receive(data)
-        if self._ended and self._frames.held:
-            raise Unavailable(f"{self.pipe.name} ended in the middle of a frame")
+        super().__init__(pipe, wire.Frames(limit), wire.frame, idle_s=idle_s, rest=rest)
 
 
 class Questions:

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
-from ropewalk.errors import Unavailable, Usage
+from ropewalk.errors import RopewalkError, Unavailable, Usage
 from ropewalk.ledger.log import Log, check_wire
 from ropewalk.ledger.ticket import Receipt
 
 __all__ = ["ServedLog"]
 
-Arrival = tuple[bytes, "asyncio.Future[Receipt]"]
+Outcomes = list[Receipt | RopewalkError]
+Arrival = tuple[list[bytes], "asyncio.Future[Outcomes]"]
 
 
 class ServedLog:
@@ -37,18 +38,25 @@ class ServedLog:
 
         Whoever stops waiting learns nothing; the envelope may stand all the same.
         """
+        (outcome,) = await self.submit_many((raw,))
+        if isinstance(outcome, RopewalkError):
+            raise outcome
+        return outcome
+
+    async def submit_many(self, raws: Sequence[bytes]) -> Outcomes:
+        """Submit in order, sharing blocks and syncs with all who come; refusals stand in their places."""
         loop = asyncio.get_running_loop()
         self._loop = self._loop or loop
         if loop is not self._loop:  # its answers would come from another thread, or never
             raise Usage(
                 "this channel is served to another event loop", advice="Make a ServedLog for each loop."
             )
-        receipt: asyncio.Future[Receipt] = loop.create_future()
-        self._arrivals.append((check_wire(raw), receipt))
+        outcomes: asyncio.Future[Outcomes] = loop.create_future()
+        self._arrivals.append(([check_wire(raw) for raw in raws], outcomes))
         if self._idle.is_set():
             self._idle.clear()
             loop.call_soon(self._let_in, loop)  # after all who are ready to submit in this turn
-        return await receipt
+        return await outcomes
 
     def _let_in(self, loop: asyncio.AbstractEventLoop) -> None:
         batch, self._arrivals = self._arrivals, []
@@ -56,34 +64,33 @@ class ServedLog:
             self._thread.submit(self._serve, batch, loop)
         except RuntimeError:  # they came after the end
             refusal = Unavailable("this channel is not served any more", advice="Open the channel again.")
-            self._answer(batch, [refusal] * len(batch), loop)
+            self._answer(batch, refusal, loop)
 
     def _serve(self, batch: Sequence[Arrival], loop: asyncio.AbstractEventLoop) -> None:
         """In the thread: what was taken in is written, whoever still waits."""
-        outcomes: Sequence[Receipt | BaseException]
+        outcomes: Outcomes | BaseException
         try:
-            outcomes = self._log.submit_many([raw for raw, _ in batch])
+            outcomes = self._log.submit_many([raw for raws, _ in batch for raw in raws])
         except StopIteration as error:  # no future takes it
-            outcomes = [RuntimeError(f"submitting raised {error!r}")] * len(batch)
+            outcomes = RuntimeError(f"submitting raised {error!r}")
         except BaseException as error:
-            outcomes = [error] * len(batch)
+            outcomes = error
         with contextlib.suppress(RuntimeError):  # the loop was torn down: nobody waits any more
             loop.call_soon_threadsafe(self._answer, batch, outcomes, loop)
 
     def _answer(
-        self,
-        batch: Sequence[Arrival],
-        outcomes: Sequence[Receipt | BaseException],
-        loop: asyncio.AbstractEventLoop,
+        self, batch: Sequence[Arrival], outcomes: Outcomes | BaseException, loop: asyncio.AbstractEventLoop
     ) -> None:
         """Give everybody in the batch an answer, and let the next one go after all who submit again at once."""
-        for (_, receipt), outcome in zip(batch, outcomes, strict=True):
-            if receipt.done():  # the caller has gone
-                continue
-            if isinstance(outcome, Receipt):
-                receipt.set_result(outcome)
+        at = 0
+        for raws, waiting in batch:
+            if waiting.done():  # the caller has gone
+                pass
+            elif isinstance(outcomes, BaseException):
+                waiting.set_exception(outcomes)
             else:
-                receipt.set_exception(outcome)
+                waiting.set_result(outcomes[at : at + len(raws)])
+            at += len(raws)
         loop.call_soon(self._go_on, loop)
 
     def _go_on(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -15,10 +15,10 @@ from ropewalk.errors import RopewalkError, Unavailable, Usage
 from ropewalk.kernel.ulid import next_ulid
 from ropewalk.net.textsocket import TextSocket, connect_text
 from ropewalk.node.following import CONNECT_S, FRAME_BYTES_MAX, PAUSE_S_MAX, SILENT_S, with_path
-from ropewalk.node.frames import in_thread
 from ropewalk.node.repository import Repository
 from ropewalk.node.streamaudit import record_miss
 from ropewalk.node.streamserver import Clock, StreamServer
+from ropewalk.node.threads import in_thread
 from ropewalk.stream.connection import LIMITS, Limits
 from ropewalk.stream.frames import ErrorFrame
 from ropewalk.stream.proxy import Proxy

@@ -15,10 +15,10 @@ from typing import Any
 
 from ropewalk.errors import SPELLINGS, RopewalkError
 from ropewalk.gitlog.privacy import Rule
-from ropewalk.node.frames import in_thread
 from ropewalk.node.repository import Repository
 from ropewalk.node.streamserver import Clock, StreamServer
 from ropewalk.node.streamsource import WATCHED, StreamSource
+from ropewalk.node.threads import in_thread
 from ropewalk.stream.frames import ErrorFrame, RefUpdate
 from ropewalk.stream.window import BOUNDS, Bounds, Window
 

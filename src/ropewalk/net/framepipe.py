@@ -1,0 +1,95 @@
+"""Whole frames over a pipe, whatever their form: limits on their size and on silence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from ropewalk.errors import Unavailable
+from ropewalk.net.pipe import Pipe
+
+__all__ = ["IDLE_S", "SLICE_BYTES", "Cutter", "FramePipe"]
+
+IDLE_S = 30.0  # without progress; a session as a whole may take as long as it likes
+RATE_MIN = 4096  # bytes a second that count as progress inside one frame
+SLICE_BYTES = 64 << 10  # sent at a time, so that a slow reader shows progress
+
+
+class Cutter(Protocol):
+    """Cuts a stream of bytes into frames."""
+
+    @property
+    def held(self) -> int:
+        """How many bytes of an unfinished frame are held."""
+
+    def receive(self, data: bytes) -> list[bytes]:
+        """Take bytes and return the frames they complete."""
+
+
+class FramePipe:
+    """Frames that a cutter cuts out of a pipe, and that `wrap` gives their form on the way out."""
+
+    def __init__(
+        self,
+        pipe: Pipe,
+        cutter: Cutter,
+        wrap: Callable[[bytes], bytes],
+        *,
+        idle_s: float = IDLE_S,
+        rest: bytes = b"",
+    ) -> None:
+        self.pipe = pipe
+        self._cutter = cutter
+        self._wrap = wrap
+        self._ready: list[bytes] = cutter.receive(rest)
+        self._idle_s = idle_s
+        self._ended = False
+
+    @property
+    def held(self) -> int:
+        """How many bytes of an unfinished frame are held."""
+        return self._cutter.held
+
+    async def receive(self, *, patient: bool = False) -> bytes | None:
+        """The next frame, or None at the end. A patient reader waits for ever for a frame to begin."""
+        if not self._ready:
+            await self._fill(patient)
+        return self._ready.pop(0) if self._ready else None
+
+    async def receive_some(self) -> list[bytes]:
+        """All frames that have come, at least one; none at the end."""
+        if not self._ready:
+            await self._fill(True)
+        some, self._ready = self._ready, []
+        return some
+
+    async def send(self, raw: bytes) -> None:
+        """Send one frame; a peer that reads none of it for the idle limit raises Unavailable."""
+        data = self._wrap(raw)
+        for at in range(0, len(data), SLICE_BYTES):
+            try:
+                async with asyncio.timeout(self._idle_s):
+                    await self.pipe.send(data[at : at + SLICE_BYTES])
+            except TimeoutError as error:
+                raise Unavailable(f"{self.pipe.name} has read nothing for {self._idle_s:g} s") from error
+
+    async def _fill(self, patient: bool) -> None:
+        now = asyncio.get_running_loop().time
+        start, received = now(), 0
+        while not self._ready and not self._ended:
+            begun = self._cutter.held > 0
+            # Bytes buy time, at a rate: one now and then does not keep a frame open for ever.
+            allowed = None if patient and not begun else start + self._idle_s + received / RATE_MIN
+            try:
+                async with asyncio.timeout_at(allowed):
+                    data = await self.pipe.receive()
+            except TimeoutError as error:
+                raise Unavailable(f"{self.pipe.name} made no progress for {self._idle_s:g} s") from error
+            if patient and not begun:
+                start = now()
+            received += len(data)
+            self._ended = not data
+            self._ready = self._cutter.receive(data)
+        if self._ended and self._cutter.held:
+            raise Unavailable(f"{self.pipe.name} ended in the middle of a frame")

@@ -1,0 +1,70 @@
+"""TLS for pipes: version 1.3, both sides show a certificate, and both name the protocol they speak."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ropewalk.errors import Invalid, NotFound, Unavailable
+
+__all__ = ["TlsFiles", "client_tls", "server_tls"]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Where one side's certificate and key lie, and the certificates under which the other side's must be."""
+
+    certificate: Path
+    key: Path
+    roots: Path
+
+
+def server_tls(files: TlsFiles, protocol: str) -> ssl.SSLContext:
+    """For whoever listens: nobody comes in without a certificate."""
+    return _context(ssl.PROTOCOL_TLS_SERVER, files, protocol)
+
+
+def client_tls(files: TlsFiles, protocol: str) -> ssl.SSLContext:
+    """For whoever connects: the other side's certificate must be for the host that was named."""
+    return _context(ssl.PROTOCOL_TLS_CLIENT, files, protocol)
+
+
+def _context(side: int, files: TlsFiles, protocol: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(side)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.set_alpn_protocols([protocol])
+    if side == ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 0  # a session that is resumed shows no certificate
+    for path in (files.certificate, files.key, files.roots):
+        if not path.is_file():
+            raise NotFound(f"no file {path}", name=str(path))
+    try:
+        context.load_cert_chain(files.certificate, files.key, password=_no_password(files.key))
+    except ssl.SSLError as error:
+        raise Invalid(
+            f"{files.certificate}, {files.key}: no certificate in PEM with its key",
+            advice="Give the certificate and the key that belongs to it, both as PEM.",
+        ) from error
+    except OSError as error:
+        raise Unavailable(f"{files.key}: {error.strerror}") from error
+    try:
+        context.load_verify_locations(files.roots)
+    except ssl.SSLError as error:
+        raise Invalid(f"{files.roots}: no certificates in PEM") from error
+    except OSError as error:
+        raise Unavailable(f"{files.roots}: {error.strerror}") from error
+    return context
+
+
+def _no_password(key: Path) -> Callable[[], str]:
+    """What is asked for a key that is locked: it must not ask at a terminal nobody looks at."""
+
+    def ask() -> str:
+        raise Invalid(
+            f"{key} is locked by a password", advice="Give a key without one, readable by you alone."
+        )
+
+    return ask

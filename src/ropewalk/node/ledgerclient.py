@@ -1,0 +1,492 @@
+"""A channel that is elsewhere, for coroutines: envelopes go there, receipts and blocks come back.
+
+What is asked is kept until it is answered. If the connection is lost, another is made and all that has no answer is
+asked again, in the same order; an envelope that stands already gives its first receipt, so nothing is lost and nothing
+stands twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import ssl
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from ropewalk.errors import Invalid, RopewalkError, TooLarge, Unavailable, Unverified, Usage
+from ropewalk.kernel.keys import PublicKey, SigningKey
+from ropewalk.ledger.envelope import envelope_id, parse_stored, parse_wire
+from ropewalk.ledger.log import check_wire
+from ropewalk.ledger.message import (
+    PARTS_MAX,
+    PROTOCOL,
+    ROOM,
+    Message,
+    Op,
+    compress,
+    decompress,
+    outcome_of,
+    parse_message,
+)
+from ropewalk.ledger.negotiate import MESSAGE_BYTES, Agreement, Capabilities, advertise, check_answer
+from ropewalk.ledger.policy import Policy, parse_policy
+from ropewalk.ledger.ticket import Receipt
+from ropewalk.ledger.trust import Trust
+from ropewalk.net.framepipe import FramePipe
+from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
+from ropewalk.net.tcp import TcpPipe, connect_tcp
+
+__all__ = ["LedgerClient", "RemoteSettings", "parse_address"]
+
+BATCH_ENVELOPES = 512  # in one message; few enough that answers come while the next are on their way
+BATCH_BYTES = 1 << 20
+CONNECT_S = 10.0
+ANSWER_S = 60.0  # longer than a server waits for its turn to write
+RETRY_S = 60.0  # how long a lost connection is tried again before those who wait are told
+PAUSE_S = (0.05, 2.0)  # between two tries; it doubles from the first to the second
+
+Outcomes = list[Receipt | RopewalkError]
+Found = tuple[int, list[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSettings:
+    """Who seals a channel, and under which policy, as its server says."""
+
+    key: str
+    signer: PublicKey
+    policy: Policy | None
+
+
+class _Request:
+    """One question, kept until it is answered; asked again on a new connection, it begins anew."""
+
+    def __init__(self, op: Op, facts: dict[str, Any], parts: tuple[bytes, ...] = ()) -> None:
+        self.op, self.facts, self.parts = op, facts, parts
+        self.number = 0
+        self.answer: asyncio.Future[list[Message]] = asyncio.get_running_loop().create_future()
+        self.heard: list[Message] = []
+        self._taken = 0
+
+    def begin(self, number: int) -> Message:
+        """The message that asks it."""
+        self.number, self.heard, self._taken = number, [], 0
+        return Message(self.op, number, self.facts, self.parts)
+
+    def hear(self, message: Message) -> bool:
+        """Take a message of the answer; whether it was the last."""
+        if message.op == "problem" and len(message.parts) == 1:
+            error = outcome_of(message.parts[0])
+            if isinstance(error, RopewalkError):
+                self.fail(error)
+                return True
+        self.heard.append(message)
+        if self.op == "append" and message.op == "outcomes":
+            if message.natural("first") != self._taken:
+                raise Invalid("message: outcomes are missing")
+            self._taken += len(message.parts)
+            if self._taken > len(self.parts):
+                raise Invalid("message: more outcomes than envelopes")
+            return self._end(self._taken == len(self.parts))
+        if self.op == "blocks" and message.op == "block":
+            return False
+        if message.op != self.op:
+            raise Invalid(f"message: `{message.op}` answers no `{self.op}`")
+        return self._end(True)
+
+    def fail(self, error: RopewalkError) -> None:
+        """There will be no answer."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+    def _end(self, last: bool) -> bool:
+        if last and not self.answer.done():
+            self.answer.set_result(self.heard)
+        return last
+
+
+@dataclass(slots=True)
+class _Line:
+    """A connection with a session on it."""
+
+    pipe: TcpPipe
+    frames: FramePipe
+    agreement: Agreement
+    responder: PublicKey
+    recorded: dict[str, Any] | None
+    reading: asyncio.Task[None] | None = None
+    number: int = 0
+    error: RopewalkError | None = None
+    sent: deque[_Request] = field(default_factory=deque)
+
+    async def send(self, message: Message) -> None:
+        body = pack_parts(message.parts_out())
+        await self.frames.send(compress(body) if self.agreement.compression == "zstd" else body)
+
+    async def receive(self) -> Message | None:
+        raw = await self.frames.receive(patient=True)
+        if raw is None:
+            return None
+        body = (
+            decompress(raw, self.agreement.max_message_bytes) if self.agreement.compression == "zstd" else raw
+        )
+        return parse_message(unpack_parts(body, PARTS_MAX))
+
+
+class LedgerClient:
+    """A channel at `tls://HOST:PORT` or `tcp://HOST:PORT`. Used in an `async with` it connects, or says why it cannot.
+
+    `key` signs what we can do; without one a key is made for the occasion. With `trust`, only a key that may seal the
+    channel may answer for it. `compression` is what we would rather have, first. `retry_s` is how long a lost
+    connection is tried again.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        channel: str,
+        *,
+        tls: ssl.SSLContext | None = None,
+        key: SigningKey | None = None,
+        trust: Trust | None = None,
+        compression: tuple[str, ...] = ("none", "zstd"),
+        max_message_bytes: int = MESSAGE_BYTES,
+        retry_s: float = RETRY_S,
+        idle_s: float = ANSWER_S,
+        connect_s: float = CONNECT_S,
+    ) -> None:
+        self.url, self.channel = url, channel
+        self._scheme, self._host, self._port = parse_address(url)
+        if (self._scheme == "tls") != (tls is not None):
+            raise Usage(
+                f"{url} {'needs certificates' if tls is None else 'is not encrypted, and certificates were given'}",
+                advice="tls:// goes with --tls-cert, --tls-key and --server-ca; tcp:// goes without.",
+            )
+        self._tls, self._trust = tls, trust
+        self._key = key or SigningKey.generate("ed25519", os.urandom(32))
+        self._able = Capabilities(
+            (self._scheme,), compression=compression, max_message_bytes=max_message_bytes
+        )
+        self._retry_s, self._idle_s, self._connect_s = retry_s, idle_s, connect_s
+        self._waiting: deque[_Request] = deque()
+        self._line: _Line | None = None
+        self._changed = asyncio.Event()
+        self._pump: asyncio.Task[None] | None = None
+        self._heard_at = 0.0
+        self.connections = 0
+
+    async def __aenter__(self) -> LedgerClient:
+        self._line = await self._connect()
+        self._pump = asyncio.create_task(self._keep_going())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.gather(self._pump, return_exceptions=True)
+        if self._line is not None:
+            await self._leave(self._line)
+        self._fail_all(Unavailable("the connection was closed here"))
+
+    @property
+    def agreement(self) -> Agreement:
+        """What was agreed on, on the newest connection."""
+        return self._newest().agreement
+
+    @property
+    def responder(self) -> PublicKey:
+        """The key that answers for the channel."""
+        return self._newest().responder
+
+    @property
+    def recorded(self) -> dict[str, Any] | None:
+        """The receipt of what was negotiated, where the server keeps it."""
+        return self._newest().recorded
+
+    async def submit(self, raw: bytes) -> Receipt:
+        """Send one envelope, and return its receipt once it is durable there. What refuses it there is raised here."""
+        (outcome,) = await self.submit_many([raw])
+        if isinstance(outcome, RopewalkError):
+            raise outcome
+        return outcome
+
+    async def submit_many(self, raws: Sequence[bytes]) -> Outcomes:
+        """Send envelopes in order; one outcome each, in order, refusals in their places."""
+        limit = min(self.agreement.max_message_bytes, MESSAGE_BYTES)
+        outcomes: list[Receipt | RopewalkError | None] = []
+        requests: list[tuple[_Request, list[int]]] = []
+        batch: list[bytes] = []
+        places: list[int] = []
+        size = 0
+
+        def close_batch() -> None:
+            nonlocal size
+            if batch:
+                requests.append((_Request("append", {}, tuple(batch)), places[:]))
+            batch.clear()
+            places.clear()
+            size = 0
+
+        for number, raw in enumerate(map(check_wire, raws)):
+            if len(raw) + ROOM + 4 > limit:
+                outcomes.append(
+                    TooLarge(
+                        f"an envelope of {len(raw)} bytes; at most {limit - ROOM - 4}",
+                        size=len(raw),
+                        limit=limit,
+                    )
+                )
+                continue
+            outcomes.append(None)
+            if len(batch) >= BATCH_ENVELOPES or (
+                batch and size + len(raw) + 4 > min(limit - ROOM, BATCH_BYTES)
+            ):
+                close_batch()
+            batch.append(raw)
+            places.append(number)
+            size += len(raw) + 4
+        close_batch()
+        self._ask(*(request for request, _ in requests))
+        answers = await asyncio.gather(*(request.answer for request, _ in requests), return_exceptions=True)
+        for (request, where), heard in zip(requests, answers, strict=True):
+            if isinstance(heard, RopewalkError):
+                for number in where:
+                    outcomes[number] = heard
+            elif isinstance(heard, BaseException):
+                raise heard
+            else:
+                parts = [part for message in heard for part in message.parts]
+                for number, raw, part in zip(where, request.parts, parts, strict=True):
+                    outcomes[number] = _outcome(raw, part)
+        return cast(Outcomes, outcomes)
+
+    async def head(self) -> dict[str, Any]:
+        """Where the channel ends: height, block hash, number of envelopes."""
+        (message,) = await self._asked("head", {})
+        return message.facts
+
+    async def settings(self) -> RemoteSettings:
+        """Who seals the channel, and its policy; believe it if you know the key."""
+        (message,) = await self._asked("settings", {})
+        policy = parse_policy(message.parts[0]) if message.parts else None
+        return RemoteSettings(message.text("key"), PublicKey.from_json(message.facts.get("signer")), policy)
+
+    async def read_blocks(self, start: int, end: int | None = None) -> list[Found]:
+        """Some blocks from a height on, as their lines; none at the end. Nothing about them is verified."""
+        facts = {"from": start} if end is None else {"from": start, "to": end}
+        *blocks, _ = await self._asked("blocks", facts)
+        found: list[Found] = []
+        for message in blocks:
+            if message.natural("first") == 0:
+                found.append((message.natural("height"), []))
+            height, lines = found[-1] if found else (-1, [])
+            if message.natural("height") != height or message.natural("first") != len(lines):
+                raise Invalid("message: lines of a block are missing")
+            lines.extend(message.parts)
+        if [height for height, _ in found] != list(range(start, start + len(found))):
+            raise Invalid("message: other blocks than those that were asked for")
+        return found
+
+    async def blocks(self, start: int = 0, end: int | None = None) -> AsyncIterator[Found]:
+        """Blocks from a height on, up to and with `end` or as many as there are."""
+        while found := await self.read_blocks(start, end):
+            for each in found:
+                yield each
+            start = found[-1][0] + 1
+            if end is not None and start > end:
+                return
+
+    # --- the conversation -------------------------------------------------------------------------------------------
+
+    async def _asked(self, op: Op, facts: dict[str, Any]) -> list[Message]:
+        request = _Request(op, facts)
+        self._ask(request)
+        return await request.answer
+
+    def _ask(self, *requests: _Request) -> None:
+        if self._pump is None or self._pump.done():
+            raise Unavailable(f"the connection to {self.url} is closed", advice="Connect again.")
+        self._waiting.extend(requests)
+        self._changed.set()
+
+    def _newest(self) -> _Line:
+        if self._line is None:
+            raise Unavailable(f"{self.url} is not connected", advice="Use it in an `async with`.")
+        return self._line
+
+    async def _keep_going(self) -> None:
+        """Send what waits while there is room in the window; if the connection is lost, make another."""
+        line = self._newest()
+        line.reading = asyncio.create_task(self._read(line))
+        self._heard_at = time.monotonic()
+        while True:
+            self._changed.clear()
+            if line.error is None:
+                try:
+                    while (
+                        self._waiting and len(line.sent) < line.agreement.max_in_flight and line.error is None
+                    ):
+                        if not line.sent:
+                            self._heard_at = time.monotonic()  # it owes us nothing from before
+                        request = self._waiting.popleft()
+                        line.number += 1
+                        line.sent.append(request)
+                        await line.send(request.begin(line.number))
+                except RopewalkError as error:
+                    line.error = line.error or error
+            if line.error is not None and (line.sent or self._waiting):
+                again = await self._again(line)
+                if again is None:
+                    continue
+                line = self._line = again
+                line.reading = asyncio.create_task(self._read(line))
+                continue
+            left = self._heard_at + self._idle_s - time.monotonic() if line.sent else None
+            try:
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
+            except TimeoutError:
+                if line.sent and time.monotonic() - self._heard_at >= self._idle_s:
+                    line.error = Unavailable(f"{self.url} has not answered for {self._idle_s:g} s")
+
+    async def _read(self, line: _Line) -> None:
+        try:
+            while (message := await line.receive()) is not None:
+                self._heard_at = time.monotonic()
+                if message.number == 0 and message.op == "problem" and len(message.parts) == 1:
+                    told = outcome_of(message.parts[0])
+                    line.error = told if isinstance(told, RopewalkError) else None
+                    break
+                if not line.sent or message.number != line.sent[0].number:
+                    raise Invalid(f"message: an answer to {message.number}, which was not asked")
+                if line.sent[0].hear(message):
+                    line.sent.popleft()
+                    self._changed.set()
+            line.error = line.error or Unavailable(f"{self.url} has closed the connection")
+        except RopewalkError as error:
+            line.error = line.error or error
+        self._changed.set()
+
+    async def _again(self, line: _Line) -> _Line | None:
+        """Another connection for all that has no answer; or everybody is told why there is none."""
+        await self._leave(line)
+        self._waiting.extendleft(reversed(line.sent))
+        line.sent.clear()
+        assert line.error is not None
+        error, end, pause = line.error, time.monotonic() + self._retry_s, PAUSE_S[0]
+        while isinstance(error, Unavailable) and "retry" in line.agreement.features:
+            try:
+                made = await self._connect()
+                self._heard_at = time.monotonic()
+                return made
+            except RopewalkError as refused:
+                error = refused
+            if time.monotonic() + pause > end:
+                break
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, PAUSE_S[1])
+        self._fail_all(error)
+        return None
+
+    async def _connect(self) -> _Line:
+        pipe = await connect_tcp(self._host, self._port, timeout_s=self._connect_s, tls=self._tls)
+        try:
+            if self._tls is not None and pipe.protocol != PROTOCOL:
+                raise Unavailable(f"{self.url} does not speak {PROTOCOL}", advice="Check the port.")
+            line = await self._negotiate(pipe)
+            self.connections += 1
+            return line
+        except BaseException:
+            await pipe.close()
+            raise
+
+    async def _negotiate(self, pipe: TcpPipe) -> _Line:
+        cutter = Frames(MESSAGE_BYTES)
+        frames = FramePipe(pipe, cutter, frame, idle_s=self._idle_s)
+        asked = advertise(
+            self._key,
+            self._able,
+            timestamp=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            correlation_id=os.urandom(16).hex(),
+        )
+        opening = Message("open", 0, {"channel": self.channel}, (asked.raw,))
+        await frames.send(pack_parts(opening.parts_out()))
+        raw = await frames.receive()
+        if raw is None:
+            raise Unavailable(
+                f"{self.url} closed the connection", advice="It may be full, or not know your certificate."
+            )
+        message = parse_message(unpack_parts(raw, 3))
+        if message.op == "problem" and len(message.parts) == 1:
+            told = outcome_of(message.parts[0])
+            raise told if isinstance(told, RopewalkError) else Invalid("message: a problem without one")
+        if message.op != "opened" or len(message.parts) != 2:
+            raise Invalid(f"message: `{message.op}` answers no `open`")
+        own, agreed = map(parse_stored, message.parts)
+        signers = None if self._trust is None else self._trust.block_signers
+        agreement = check_answer(asked, own, agreed, signers)
+        if agreement.transport != self._scheme:
+            raise Invalid(f"message: {agreement.transport} was agreed on, over {self._scheme}")
+        cutter.limit = agreement.max_message_bytes
+        return _Line(pipe, frames, agreement, agreed.public_key, message.facts.get("recorded"))
+
+    async def _leave(self, line: _Line) -> None:
+        if line.reading is not None:
+            line.reading.cancel()
+            await asyncio.gather(line.reading, return_exceptions=True)
+        with contextlib.suppress(RopewalkError):
+            await line.pipe.close()
+
+    def _fail_all(self, error: RopewalkError) -> None:
+        requests = [*(self._line.sent if self._line is not None else ()), *self._waiting]
+        self._waiting.clear()
+        if self._line is not None:
+            self._line.sent.clear()
+        for request in requests:
+            request.fail(error)
+
+
+def _outcome(raw: bytes, part: bytes) -> Receipt | RopewalkError:
+    """What became of an envelope, if that is what the answer is about."""
+    outcome = outcome_of(part)
+    # Almost all envelopes are sent in their canonical form, whose id is at hand.
+    if isinstance(outcome, Receipt) and outcome.envelope_id != envelope_id(raw):
+        own = parse_wire(raw).id
+        if outcome.envelope_id != own:
+            return Unverified(f"a receipt for {outcome.envelope_id.hex()}, where {own.hex()} was sent")
+    return outcome
+
+
+def parse_address(url: str) -> tuple[str, str, int]:
+    """Scheme, host and port of `tls://HOST:PORT` or `tcp://HOST:PORT`.
+
+    >>> parse_address("tls://[::1]:7443")
+    ('tls', '::1', 7443)
+    """
+    try:
+        found = urlsplit(url)
+        scheme, host, port = found.scheme, found.hostname, found.port
+    except (ValueError, AttributeError, TypeError):
+        scheme, host, port = "", None, None
+    if (
+        scheme not in ("tls", "tcp")
+        or not host
+        or not port
+        or found.path not in ("", "/")
+        or found.query
+        or found.username
+    ):
+        raise Usage(
+            f"{str(url)[:200]!r} is no address of a ledger",
+            advice="Write tls://HOST:PORT or tcp://HOST:PORT.",
+        )
+    return scheme, host, port

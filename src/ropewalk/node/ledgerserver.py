@@ -1,0 +1,204 @@
+"""Channels that others can append to and read from, over TCP with TLS, or plainly where that is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from pathlib import Path
+from types import TracebackType
+
+from ropewalk.errors import NotFound, RopewalkError, Unavailable, Usage
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.message import PROTOCOL
+from ropewalk.ledger.negotiate import FEATURES, Answer, Capabilities
+from ropewalk.ledger.ticket import Receipt
+from ropewalk.ledger.versions import LIFECYCLE, access
+from ropewalk.net.framepipe import IDLE_S
+from ropewalk.net.tcp import TcpListening, TcpPipe, serve_tcp
+from ropewalk.node.ledger import channels as channels_of
+from ropewalk.node.ledger import read_settings
+from ropewalk.node.ledgerdoor import LINGER_S, Door
+from ropewalk.node.ledgersession import LedgerSession
+from ropewalk.node.lifecycle import open_minors, read_lifecycle
+
+__all__ = ["LedgerServer", "is_loopback"]
+
+SESSIONS_MAX = 64  # at once; more are turned away
+
+_journal = logging.getLogger("ropewalk.ledger.remote")
+
+
+class LedgerServer:
+    """Serves the channels of a repository. Use it in an `async with`.
+
+    `keys` gives the signing key of a name. Without `channels`, all that exist are served; none is ever made. With
+    `record`, what every session negotiated is sealed in that channel before the session begins.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        keys: Callable[[str], SigningKey],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+        plain: bool = False,
+        channels: Sequence[str] | None = None,
+        features: frozenset[str] = FEATURES,
+        record: str | None = None,
+        idle_s: float = IDLE_S,
+        sessions_max: int = SESSIONS_MAX,
+        linger_s: float = LINGER_S,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        if tls is None and not plain and not is_loopback(host):
+            raise Usage(
+                f"{host} can be reached from elsewhere, and nothing would be encrypted",
+                advice="Give --tls-cert, --tls-key and --client-ca, or ask for --plain.",
+            )
+        for channel in (*(channels or ()), *([record] if record is not None else [])):
+            read_settings(home, channel)  # NotFound, now rather than later
+        self.host, self.port = host, port
+        self.sessions: set[LedgerSession] = set()
+        self._home, self._keys, self._tls = home, keys, tls
+        self._channels, self._features, self._record = channels, features, record
+        self._idle_s, self._sessions_max, self._linger_s = idle_s, sessions_max, linger_s
+        self._now_ns = now_ns
+        self._doors: dict[str, Door] = {}
+        self._listening: TcpListening | None = None
+        self._gone = asyncio.Event()
+
+    @property
+    def transport(self) -> str:
+        """What sessions travel over."""
+        return "tcp" if self._tls is None else "tls"
+
+    @property
+    def url(self) -> str:
+        """Where to connect to."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.transport}://{host}:{self.port}"
+
+    async def __aenter__(self) -> LedgerServer:
+        self._listening = await serve_tcp(self._accept, self.host, self.port, tls=self._tls)
+        self.port = self._listening.port
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._listening is not None
+        self._listening.refuse()
+        for session in list(self.sessions):
+            session.stop()
+        while self.sessions:
+            self._gone.clear()
+            await self._gone.wait()
+        await self._listening.close()
+        for door in self._doors.values():
+            await door.close()
+
+    # What a session asks.
+
+    def door(self, channel: str) -> Door:
+        """The door to a channel that is served; NotFound for any other."""
+        served = self._channels if self._channels is not None else channels_of(self._home)
+        if channel not in served:
+            raise NotFound(
+                f'no channel "{channel[:80]}" is served here',
+                channel=channel[:80],
+                advice="Whoever runs the server makes channels: `ropewalk ledger create --channel NAME`.",
+            )
+        return self._door(channel)
+
+    def capabilities(self, door: Door) -> Capabilities:
+        """What can be done on this connection: what we can, narrowed by the policy of the channel (S4 §5)."""
+        policy = door.settings().policy
+        now, table = self._now_ns(), read_lifecycle(self._home)
+        open_now = open_minors(self._home, policy, now)
+        pinned = {} if policy is None else policy.capability_matrix
+        able = Capabilities((self.transport,))
+        ranges = sorted(tuple(map(int, minor.split("."))) for minor in open_now)
+        known = {life.minor for life in LIFECYCLE}
+        return Capabilities(
+            transports=_narrowed(able.transports, pinned.get("transports")),
+            supported_versions=tuple(f"{major}.{minor}.x" for major, minor in ranges),
+            retiring_versions=tuple(
+                f"{life.minor}.x" for life in table if life.stage == "deprecated" and life.minor in open_now
+            ),
+            grace_versions=tuple(
+                f"{life.minor}.x"
+                for life in table
+                if life.minor in known and access(life.minor, now, table)[0] == "read"
+            ),
+            compression=_narrowed(able.compression, pinned.get("compression")),
+            attestation_formats=_narrowed(able.attestation_formats, pinned.get("evidence")),
+            features=self._features,
+        )
+
+    def now_text(self) -> str:
+        """The time as envelopes write it."""
+        now = self._now_ns()
+        return datetime.fromtimestamp(now // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    async def record(self, said: Answer, initiator: bytes) -> Receipt | None:
+        """Seal what was negotiated; who asked comes first, what was agreed last."""
+        if self._record is None:
+            return None
+        outcomes = await self._door(self._record).submit_many(
+            [initiator, said.advertisement.raw, said.agreed.raw]
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, RopewalkError):
+                raise outcome
+        asked, *_, agreed = outcomes
+        assert isinstance(asked, Receipt) and isinstance(agreed, Receipt)
+        return asked if asked.replayed else agreed
+
+    def _door(self, channel: str) -> Door:
+        found = self._doors.get(channel)
+        if found is None:
+            found = Door(self._home, channel, self._keys, linger_s=self._linger_s)
+            self._doors[channel] = found
+        return found
+
+    async def _accept(self, pipe: TcpPipe) -> None:
+        if len(self.sessions) >= self._sessions_max:
+            _journal.warning("%s: turned away, %d are connected", pipe.name, len(self.sessions))
+            return
+        session = LedgerSession(self, pipe, idle_s=self._idle_s)
+        if self._tls is not None and pipe.protocol != PROTOCOL:
+            _journal.info("%s: refused: it does not speak %s", pipe.name, PROTOCOL)
+            await session.part_with(Unavailable(f"only {PROTOCOL} is spoken here"))
+            return
+        self.sessions.add(session)
+        try:
+            await session.run()
+        finally:
+            self.sessions.discard(session)
+            self._gone.set()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _narrowed(able: tuple[str, ...], pinned: object) -> tuple[str, ...]:
+    """What a policy leaves of what we can do; it may leave nothing."""
+    if pinned is None:
+        return able
+    return tuple(each for each in able if isinstance(pinned, list) and each in pinned)
