@@ -28,6 +28,8 @@ TAGS = {
     "MAILBOX": "ea:mailbox:v1",
     "REPORT_DATA": "ea:report-data:v1",
     "STATE": "ea:state:v1",
+    "KEY_ACCEPTANCE": "ea:key-acceptance:v1",
+    "APPROVAL": "ea:approval:v1",
     "POINTER_NONCE": "gatos:ptr:nonce:v1",
     "POINTER_PRIVATE": "gatos:ptr:priv:",
     "IMPORT": "shiplog-import:v1:",

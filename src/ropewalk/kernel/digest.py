@@ -95,6 +95,8 @@ class Tag(bytes, Enum):
     MAILBOX = b"ea:mailbox:v1", "root over the slots of a mailbox"
     REPORT_DATA = b"ea:report-data:v1", "what a trusted environment binds into its report"
     STATE = b"ea:state:v1", "root over the state that a replay arrives at"
+    KEY_ACCEPTANCE = b"ea:key-acceptance:v1", "what a new key signs to take over the sealing of a channel"
+    APPROVAL = b"ea:approval:v1", "what a person signs who approves of an act that takes two"
     # Gitlog (S0).
     POINTER_NONCE = b"gatos:ptr:nonce:v1", "HKDF context that derives the nonce of a sealed pointer"
     POINTER_PRIVATE = b"gatos:ptr:priv:", "HKDF context of keyed digests for private attestations"

@@ -27,6 +27,7 @@ from ropewalk.ledger.block import Block, Header
 from ropewalk.ledger.bundleanchors import Anchor, check_anchor, pick_anchors
 from ropewalk.ledger.bundlemanifest import BUNDLE_BLOCKS_MAX, Manifest
 from ropewalk.ledger.envelope import envelope_id
+from ropewalk.ledger.keyline import KeyProof
 from ropewalk.ledger.manifestform import File
 from ropewalk.ledger.tar import END, member_header, padding
 
@@ -163,6 +164,7 @@ class Gathering:
         self._blocks: list[File] = []
         self._proofs: list[File] = []
         self._refs: list[dict[str, Any]] = []
+        self._keys: dict[int, KeyProof] = {}
         self._last: Header | None = None
 
     def add(self, block: Block) -> tuple[bytes, bytes]:
@@ -191,6 +193,8 @@ class Gathering:
         self._hashes.append(header.hash)
         self._leaves.append(merkle.SHA256.leaf(header.encode()))
         self._refs.extend(find_refs(ids, block.envelopes))
+        if (said := KeyProof.of(block)) is not None:
+            self._keys[header.height] = said
         self._last = header
         return lines, proofs
 
@@ -200,9 +204,16 @@ class Gathering:
         return b"".join(self._headers)
 
     def finish(
-        self, key: SigningKey, created_at: str | None = None, anchors: Iterable[Anchor] = ()
+        self,
+        key: SigningKey,
+        created_at: str | None = None,
+        anchors: Iterable[Anchor] = (),
+        keys: Iterable[KeyProof] = (),
     ) -> Manifest:
-        """The manifest. Its time is the last block's unless given, so that the same range gives the same bytes."""
+        """The manifest. Its time is the last block's unless given, so that the same range gives the same bytes.
+
+        `keys` is what the channel said about its keys outside of the range; what it says inside is found here.
+        """
         last = self._last
         if last is None:
             raise RangeExceeded("a bundle holds at least one block")
@@ -227,6 +238,9 @@ class Gathering:
             ),
             tuple(file.name for file in self._proofs),
             picked,
+            tuple(
+                sorted({**{each.record.height: each for each in keys}, **self._keys}.values(), key=_height)
+            ),
         )
 
     def front(self, manifest: Manifest, key: SigningKey) -> bytes:
@@ -245,3 +259,7 @@ class Gathering:
         """How many bytes the whole archive has."""
         files = [*self._blocks, *self._proofs]
         return len(front) + sum(512 + file.size + -file.size % 512 for file in files) + len(END)
+
+
+def _height(proof: KeyProof) -> int:
+    return proof.record.height

@@ -31,6 +31,7 @@ from ropewalk.ledger.bundleheaders import HeaderCheck
 from ropewalk.ledger.bundlemanifest import Manifest, parse_manifest
 from ropewalk.ledger.bundlepaths import Exhibit, PathCheck
 from ropewalk.ledger.evidencecheck import EvidenceTally
+from ropewalk.ledger.keyline import KeyLine
 from ropewalk.ledger.policy import Policy
 from ropewalk.ledger.tar import Member, TarReader
 from ropewalk.ledger.trust import Trust
@@ -209,7 +210,7 @@ class BundleVerifier:
             fail("bundle_signature", error.detail, member=MANIFEST)
             return
         self.manifest = manifest
-        self._headers = HeaderCheck(manifest, self._trust, self._findings)
+        self._headers = HeaderCheck(manifest, self._trust, self._findings, self._policy)
         self._paths = PathCheck(
             manifest,
             self._headers,
@@ -240,8 +241,13 @@ class BundleVerifier:
         except RopewalkError as error:
             fail("bundle_signature", f"the manifest's signature: {error.detail}", member=SIGNATURE)
             return
-        if signer not in self._trust.bundle_signers:
+        line = self._headers.line if self._headers is not None else KeyLine(self._trust)
+        if not line.descends(signer, self._trust.bundle_signers):
             fail("bundle_signature", f"{signer.did()} is not trusted to sign bundles")
+        elif signer.identity() in line.revoked:
+            fail(
+                "bundle_signature", f"{signer.did()} was revoked; the channel's key can sign the bundle anew"
+            )
 
     # --- the steps --------------------------------------------------------------------------------------------------
 
@@ -282,7 +288,12 @@ class BundleVerifier:
     def _blocks_step(self) -> tuple[Status, str]:
         if self._cut or self._headers is None:
             return CUT_SHORT
-        return "passed", f"{self._headers.count} blocks, linked, under one range root"
+        line = self._headers.line
+        if line.unjudged:
+            return "not_checked", line.unjudged
+        said = line.summary()
+        what = f"{self._headers.count} blocks, linked, under one range root"
+        return "passed", f"{what}; {said}" if said else what
 
     def _policy_step(self) -> tuple[Status, str]:
         manifest, want = self.manifest, self._trust.policy_hash

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from ropewalk.errors import Invalid, RopewalkError, TooLarge
 from ropewalk.kernel import merkle
-from ropewalk.ledger.block import GENESIS, BlockRecord, Header, check_link, check_signature, parse_record
+from ropewalk.ledger.block import GENESIS, BlockRecord, Header, check_link, parse_record
 from ropewalk.ledger.bundle import HEADERS
 from ropewalk.ledger.bundlefindings import Findings
 from ropewalk.ledger.bundleform import HEADER_LINE_MAX
 from ropewalk.ledger.bundlemanifest import Manifest
+from ropewalk.ledger.keyacts import may_be_key_statement
+from ropewalk.ledger.keyline import KeyLine
+from ropewalk.ledger.policy import Policy
 from ropewalk.ledger.trust import Trust
 
 __all__ = ["HeaderCheck"]
@@ -17,8 +20,16 @@ __all__ = ["HeaderCheck"]
 class HeaderCheck:
     """Takes `headers.jsonl` in any pieces; `heads` has what the envelopes of a block must lead to."""
 
-    def __init__(self, manifest: Manifest, trust: Trust, findings: Findings) -> None:
+    def __init__(
+        self, manifest: Manifest, trust: Trust, findings: Findings, policy: Policy | None = None
+    ) -> None:
         self._manifest, self._trust, self._findings = manifest, trust, findings
+        self.line = KeyLine(trust, policy=policy, lenient=True)
+        self._said = {each.record.height: each for each in manifest.keys}
+        try:
+            self.line.follow(manifest.keys)
+        except RopewalkError as error:
+            findings.add("block_signatures", f"the manifest's keys: {error.detail}")
         self._below: BlockRecord | None = None
         self._range = merkle.Frontier(merkle.RANGE)
         self.heads: dict[int, tuple[bytes, int]] = {}
@@ -56,12 +67,20 @@ class HeaderCheck:
             fail("block_signatures", f"{self.count} headers for {wanted} blocks")
         elif self._range.root().hex() != manifest.range_root:
             fail("block_signatures", "the headers do not lie under range_root")
+        if self.line.stranger is not None and not self.line.leads:
+            height, key = self.line.stranger
+            fail("block_signatures", f"block {height}: signer {key.did()} is not trusted", height=height)
         if len(manifest.block_hashes) != wanted:
             fail("block_signatures", f"{len(manifest.block_hashes)} hashes for {wanted} blocks")
         last = self.last
         policy = last.policy_hash.hex() if last is not None and last.policy_hash is not None else None
         if last is not None and policy != manifest.policy_hash:
             fail("policy_hash", "the manifest names another policy than its last block")
+
+    def check_statement(self, height: int, raw: bytes) -> None:
+        """Raise if a lone envelope of the range speaks about keys, and the manifest does not say so."""
+        if may_be_key_statement(raw) and height not in self._said:
+            raise Invalid("it speaks about keys, and the manifest does not list it")
 
     def _read(self, raw: bytes) -> None:
         manifest = self._manifest
@@ -89,7 +108,10 @@ class HeaderCheck:
             self._fail(f'block {height}: of channel "{header.channel}", not "{manifest.channel}"', height)
         try:
             self._check_place(header, place, height)
-            check_signature(record, self._trust.block_signers)
+            self.line.check(record)
+            said = self._said.get(height)
+            if said is not None and said.record.hash != header.hash:
+                raise Invalid(f"block {height}: the manifest's keys are of another block")
         except RopewalkError as error:
             self._fail(error.detail, height)
         self._below = record

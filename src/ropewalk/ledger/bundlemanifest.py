@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from ropewalk.errors import RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.bundleanchors import ANCHORS_MAX, Anchor, parse_anchor
+from ropewalk.ledger.keyline import KeyProof, parse_key_proofs
 from ropewalk.ledger.manifestform import File, ManifestForm
 
 __all__ = ["BUNDLE_BLOCKS_MAX", "Manifest", "parse_manifest"]
@@ -49,6 +51,7 @@ class Manifest:
     files: tuple[File, ...]
     merkle_proofs: tuple[str, ...]
     anchors: tuple[Anchor, ...] = ()
+    keys: tuple[KeyProof, ...] = ()  # what the channel said about its keys, in the range and outside of it
 
     @property
     def heights(self) -> range:
@@ -78,6 +81,8 @@ class Manifest:
         }
         if self.anchors:
             value["anchors"] = [anchor.to_json() for anchor in self.anchors]
+        if self.keys:
+            value["keys"] = [each.to_json() for each in self.keys]
         return jcs.encode(value)
 
 
@@ -89,7 +94,7 @@ def parse_manifest(raw: bytes) -> Manifest:
     ropewalk.errors.Invalid: manifest: expected exactly the members of a bundle manifest
     """
     value = jcs.parse_canonical(raw)
-    if not isinstance(value, dict) or value.keys() - {"anchors"} != _NAMES:
+    if not isinstance(value, dict) or value.keys() - {"anchors", "keys"} != _NAMES:
         raise _FORM.wrong("expected exactly the members of a bundle manifest")
     if value["version"] != 1 or value["version"] is True:
         raise _FORM.wrong(f"version {value['version']!r:.20} is not known; 1 is")
@@ -122,4 +127,15 @@ def parse_manifest(raw: bytes) -> Manifest:
         tuple(_FORM.file(each) for each in _FORM.items(value, "files")),
         tuple(_FORM.text(each, "merkle_proofs") for each in _FORM.items(value, "merkle_proofs")),
         tuple(map(parse_anchor, anchors or ())),
+        _keys(value["keys"], value["channel"]) if "keys" in value else (),
     )
+
+
+def _keys(value: Any, channel: str) -> tuple[KeyProof, ...]:
+    try:
+        found = parse_key_proofs(value)
+    except RopewalkError as error:
+        raise _FORM.wrong(error.detail) from error
+    if any(each.record.header.channel != channel for each in found):
+        raise _FORM.wrong("keys: a statement of another channel")
+    return found

@@ -7,7 +7,7 @@ every path holds. Only where they differ is each path walked, to say which one i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from blake3 import blake3
@@ -22,6 +22,7 @@ from ropewalk.ledger.bundleheaders import HeaderCheck
 from ropewalk.ledger.bundlemanifest import Manifest
 from ropewalk.ledger.envelope import envelope_id, parse_stored
 from ropewalk.ledger.evidencecheck import EvidenceTally
+from ropewalk.ledger.keyacts import is_key_statement
 from ropewalk.ledger.policy import Policy
 from ropewalk.ledger.rules import Context, judge
 
@@ -115,8 +116,13 @@ class PathCheck:
                 continue
             if index == 0:
                 kinds = (str(value.get("event_class", ""))[:40], str(value.get("event_type", ""))[:200])
+            if len(lines) == 1:
+                try:
+                    self._headers.check_statement(height, raw)
+                except RopewalkError as error:
+                    self._fail("block_signatures", error.detail, height)
             if self._deep or (self._evidence is not None and "attestation_evidence" in value):
-                self._judge(height, index, raw)
+                self._judge(height, index, raw, alone=len(lines) == 1)
         ids = [envelope_id(raw) for raw in lines]
         self.envelopes += len(ids)
         self._match_refs(height, ids, lines)
@@ -164,13 +170,18 @@ class PathCheck:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _judge(self, height: int, index: int, raw: bytes) -> None:
+    def _judge(self, height: int, index: int, raw: bytes, *, alone: bool) -> None:
         try:
             envelope = parse_stored(raw)
             if self._evidence is not None:
                 self._evidence.look(envelope, height, index, self._headers.times.get(height, 0))
             if self._deep:
-                verdict = judge(envelope, self._context)
+                line, context = self._headers.line, self._context
+                if line.revoked:
+                    line.check_author(envelope, height, self._headers.times.get(height, 0))
+                if alone and is_key_statement(envelope):
+                    context = replace(context, policy=None)  # the line of keys has judged it
+                verdict = judge(envelope, context)
                 self.unjudged += sum(finding.status == "not_checked" for finding in verdict.findings)
                 verdict.require()
         except RopewalkError as error:

@@ -22,6 +22,7 @@ __all__ = [
     "EventClass",
     "Level",
     "decode_base64",
+    "format_timestamp",
     "parse_timestamp",
 ]
 
@@ -108,6 +109,16 @@ def parse_timestamp(text: str) -> int:
             schema=SCHEMA,
         ) from error
     return seconds * NANOS + int((found[2] or "").ljust(9, "0"))
+
+
+def format_timestamp(ns: int) -> str:
+    """A time as envelopes write it; without a fraction where it is a whole second.
+
+    >>> format_timestamp(1_730_462_400 * NANOS), format_timestamp(1_730_462_400_500_000_000)
+    ('2024-11-01T12:00:00Z', '2024-11-01T12:00:00.500000000Z')
+    """
+    text = datetime.fromtimestamp(ns // NANOS, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{ns % NANOS:09d}Z" if ns % NANOS else f"{text}Z"
 
 
 def decode_base64(text: str, where: str) -> bytes:

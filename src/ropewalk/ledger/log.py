@@ -24,14 +24,17 @@ from typing import Final
 from ropewalk.errors import Conflict, InvalidEnvelope, RopewalkError, Usage
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Status
-from ropewalk.ledger.block import Block, check_contents, check_signature
+from ropewalk.ledger.block import Block, check_contents
 from ropewalk.ledger.envelope import Envelope, parse_wire
 from ropewalk.ledger.history import OpenHistory
+from ropewalk.ledger.keyacts import is_key_statement
+from ropewalk.ledger.keyline import KeyLine
 from ropewalk.ledger.policy import Policy
 from ropewalk.ledger.ports import Blocks, Head, Index, Limits
 from ropewalk.ledger.rules import SUPPORTED_MINORS, Context, Spread, check_signatures, one_hand
 from ropewalk.ledger.sealing import Sealing
 from ropewalk.ledger.ticket import Receipt, Sleeper, Ticket
+from ropewalk.ledger.trust import Trust
 
 __all__ = ["Blocks", "Head", "Index", "Limits", "Log", "Receipt", "Ticket", "check_time", "check_wire"]
 
@@ -57,10 +60,16 @@ class Log:
         keep_evidence: Callable[[str, bytes], None] | None = None,
         evidence: Callable[[Envelope], tuple[Status, str]] | None = None,
         spread: Spread = one_hand,
+        also: Sequence[SigningKey] = (),
+        line: KeyLine | None = None,
+        note: Callable[[int], None] = lambda _height: None,
     ) -> None:
+        """`also` are further keys of the channel, `line` is what it has said about them so far, and `note` is told of
+        every height at which more will be said.
+        """
         self.channel, self.policy = channel, policy
         self.limits = limits or Limits()
-        self._key, self._now_ns, self._spread = key, now_ns, spread
+        self._now_ns, self._spread = now_ns, spread
         self._arrivals: deque[tuple[bytes, Ticket]] = deque()
         self._company = threading.Condition()  # told of arrivals, where somebody may linger for them
         self._leading = threading.Lock()  # over all that follows; nobody waits for it, but to end
@@ -68,7 +77,7 @@ class Log:
         self._leaving: deque[Ticket] = deque()  # settled; their threads still sleep
         self._sealing = Sealing(
             channel,
-            key,
+            (key, *also),
             blocks,
             index,
             head,
@@ -77,6 +86,8 @@ class Log:
             limits=self.limits,
             leaving=self._leaving,
             keep_evidence=keep_evidence,
+            line=line or KeyLine(Trust((key.public,), ()), policy=policy),
+            note=note,
         )
         self._minors = supported_minors if callable(supported_minors) else lambda: supported_minors
         self._context = Context(self.history, policy, self._minors(), evidence=evidence)
@@ -85,6 +96,11 @@ class Log:
     def head(self) -> Head:
         """Where the channel ends: all that has a receipt stands before."""
         return self._sealing.head
+
+    @property
+    def line(self) -> KeyLine:
+        """The keys of the channel, and what was said about them."""
+        return self._sealing.line
 
     @property
     def history(self) -> OpenHistory:
@@ -129,7 +145,7 @@ class Log:
 
     def insert(self, block: Block) -> None:
         """Take a block sealed elsewhere by this channel's key, verified and linked. A fork is kept and refused."""
-        check_signature(block.record, (self._key.public,))
+        self._sealing.line.check(block.record)
         check_contents(block)
         if not self._leading.acquire(blocking=False):
             raise Conflict(f"channel {self.channel} is being appended to")
@@ -167,12 +183,15 @@ class Log:
             self._sealing.check_open()
             context = self._look_at_the_gate()
             now_ns = self._now_ns()
+            ended = self._look_at_lives(now_ns)
             for raw, ticket in arrivals:
                 if ticket.gone:
                     continue
                 try:
                     envelope = parse_wire(raw)
                     check_time(envelope, now_ns, self.limits)
+                    if ended is not None and not is_key_statement(envelope):
+                        raise ended
                     read.append((envelope, ticket))
                 except RopewalkError as error:
                     ticket.settle(error)
@@ -190,6 +209,14 @@ class Log:
         for _, ticket in arrivals:
             if not ticket.settled and not ticket.placed:
                 ticket.settle(refusal)
+
+    def _look_at_lives(self, now_ns: int) -> RopewalkError | None:
+        """What refuses everything but statements about keys, if the life of the key or of the policy has ended."""
+        try:
+            self._sealing.check_lives(now_ns)
+        except RopewalkError as error:
+            return error
+        return None
 
     def _look_at_the_gate(self) -> Context:
         """What to judge against now: versions come and go while a channel stays open."""

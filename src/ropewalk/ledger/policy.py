@@ -18,8 +18,11 @@ from typing import Any, Final, cast
 from ropewalk.kernel import jcs
 from ropewalk.kernel.declaredschema import DeclaredSchema
 from ropewalk.kernel.digest import Tag, tagged
+from ropewalk.ledger.approvals import Control, parse_control
 from ropewalk.ledger.envelope import Envelope
+from ropewalk.ledger.lifetimes import Lifetime, lifetimes_of
 from ropewalk.ledger.policyrules import (
+    ABOUT_THE_CHANNEL,
     ASK,
     OUTCOMES,
     Outcome,
@@ -136,6 +139,15 @@ class Policy:
         return {rule["id"]: schema_of(rule) for rule in self.rules if rule["kind"] == "schema"}
 
     @cached_property
+    def controls(self) -> tuple[Control, ...]:
+        """Which acts take more than one person."""
+        return tuple(parse_control(rule) for rule in self.rules if rule["kind"] == "control")
+
+    def lifetimes(self, key_since_ns: int) -> tuple[Lifetime, ...]:
+        """When it ends itself, and a key that has sealed since a time."""
+        return lifetimes_of(self.rules, key_since_ns)
+
+    @cached_property
     def _applying(self) -> dict[tuple[str, str, str], tuple[Rule, ...]]:
         return {}
 
@@ -144,7 +156,9 @@ class Policy:
         kind = envelope.domain, envelope.event_class, envelope.event_type
         found = self._applying.get(kind)
         if found is None:
-            found = tuple(rule for rule in self.rules if applies(rule, *kind))
+            found = tuple(
+                rule for rule in self.rules if rule["kind"] not in ABOUT_THE_CHANNEL and applies(rule, *kind)
+            )
             if len(self._applying) >= _KINDS_MAX:
                 self._applying.clear()
             if sum(map(len, kind)) <= _KIND_CHARS_MAX:

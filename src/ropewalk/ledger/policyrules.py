@@ -14,6 +14,12 @@
                                          where it is given
     schema_declared                      no rule of the kind schema applies to it
 
+Three kinds speak about the channel, not about envelopes; `lifetimes` and `approvals` say what they mean:
+
+    key_lifetime     days, overlap_days  the key that seals is older; its successor is due `overlap_days` before
+    policy_lifetime  until, overlap_days the policy itself has ended; `since` may say when it began
+    control          acts, approvals, approvers    too few people approved of an act
+
 Rules are data, as the policy's file has them: their hash is what headers carry.
 """
 
@@ -28,9 +34,12 @@ from ropewalk.errors import Invalid
 from ropewalk.kernel import jcs
 from ropewalk.kernel.declaredschema import DeclaredSchema, declare
 from ropewalk.kernel.keys import PublicKey
+from ropewalk.ledger.approvals import parse_control
 from ropewalk.ledger.envelope import FIELDS, Envelope
+from ropewalk.ledger.lifetimes import lifetime_rule_fault
 
 __all__ = [
+    "ABOUT_THE_CHANNEL",
     "ASK",
     "OUTCOMES",
     "Outcome",
@@ -60,8 +69,13 @@ _KINDS: Final[dict[str, dict[str, type]]] = {
     "confidentiality": {"level": str, "requires": list},
     "schema": {"schema": dict},
     "schema_declared": {},
+    "key_lifetime": {"days": int, "overlap_days": int},
+    "policy_lifetime": {"until": str, "overlap_days": int},
+    "control": {"acts": list, "approvals": int, "approvers": list},
 }
-_OPTIONAL: Final = {"signed_fields": {"fields"}, "schema": {"detached"}}
+_OPTIONAL: Final = {"signed_fields": {"fields"}, "schema": {"detached"}, "policy_lifetime": {"since"}}
+ABOUT_THE_CHANNEL: Final = frozenset(("key_lifetime", "policy_lifetime", "control"))
+_IDENTITIES: Final = frozenset(("signers", "control"))  # their lists are no patterns
 _LEVELS: Final = ("public", "internal", "confidential", "restricted")
 _NEEDS: Final = ("detached", "key_ref", "enclave_ref")
 
@@ -109,7 +123,7 @@ def check_rule(rule: Any) -> None:
         raise no_policy(f'{here}: "when" has domains, classes, types')
     for texts in (
         *when.values(),
-        *(rule[m] for m in extra if extra[m] is list and rule["kind"] != "signers"),
+        *(rule[m] for m in extra if extra[m] is list and rule["kind"] not in _IDENTITIES),
     ):
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise no_policy(f"{here}: patterns are lists of texts")
@@ -140,11 +154,29 @@ def _check_schema(rule: Rule, here: str) -> None:
         raise no_policy(f"{here}: {error.detail}") from error
 
 
+def _check_lifetime(rule: Rule, here: str) -> None:
+    fault = lifetime_rule_fault(rule)
+    if fault is not None or rule["decision"] != "deny" or "when" in rule:
+        raise no_policy(f"{here}: {fault or 'what speaks about the channel denies, at any time'}")
+
+
+def _check_control(rule: Rule, here: str) -> None:
+    try:
+        parse_control(rule)
+    except Invalid as error:
+        raise no_policy(f"{here}: {error.detail}") from error
+    if rule["decision"] != "deny" or "when" in rule:
+        raise no_policy(f"{here}: what speaks about the channel denies, at any time")
+
+
 _CHECKS: Final[dict[str, Callable[[Rule, str], None]]] = {
     "signers": _check_signers,
     "signed_fields": _check_signed,
     "confidentiality": _check_level,
     "schema": _check_schema,
+    "key_lifetime": _check_lifetime,
+    "policy_lifetime": _check_lifetime,
+    "control": _check_control,
 }
 
 

@@ -8,7 +8,7 @@ signed_head       the size and root of the header tree as a C2SP note, for witne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.block import BlockRecord, check_channel_name, check_signature, parse_record
 from ropewalk.ledger.envelope import Envelope, parse_stored
 from ropewalk.ledger.evidencecheck import EvidenceTally
+from ropewalk.ledger.keyline import KeyProof, parse_key_proofs
 from ropewalk.ledger.rules import Context, rule_1_canonical_hash, rule_2_signature_scope
 from ropewalk.ledger.steps import compared, short, signer_step
 from ropewalk.ledger.trust import Trust
@@ -50,6 +51,7 @@ class Proof:
     block: BlockRecord
     height: int
     claimed_id: str
+    keys: tuple[KeyProof, ...] = ()  # what the channel said about its keys
 
     def to_bytes(self) -> bytes:
         """The proof as a file."""
@@ -62,6 +64,8 @@ class Proof:
             "path": [each.hex() for each in self.path],
             "block": jcs.parse(self.block.raw),
         }
+        if self.keys:
+            value["keys"] = [each.to_json() for each in self.keys]
         return jcs.encode(value)
 
 
@@ -73,7 +77,7 @@ def parse_proof(raw: bytes) -> Proof:
     ropewalk.errors.InvalidProof: proof: expected version, envelope, envelope_id, height, index, path and block
     """
     names = {"version", "envelope", "envelope_id", "height", "index", "path", "block"}
-    value = _members(raw, names, "version, envelope, envelope_id, height, index, path and block")
+    value = _members(raw, names, "version, envelope, envelope_id, height, index, path and block", {"keys"})
     try:
         return Proof(
             parse_stored(jcs.encode(value["envelope"])),
@@ -82,6 +86,7 @@ def parse_proof(raw: bytes) -> Proof:
             parse_record(jcs.encode(value["block"])),
             _natural(value, "height"),
             value["envelope_id"] if isinstance(value["envelope_id"], str) else "",
+            parse_key_proofs(value["keys"]) if "keys" in value else (),
         )
     except InvalidProof:
         raise
@@ -125,7 +130,7 @@ def verify_proof(proof: Proof, trust: Trust | None = None) -> Report:
         steps.append(Step("block_signer", "not_checked", why))
         steps.append(Step("policy_hash", "not_checked", "no trust file"))
     else:
-        steps.append(signer_step("block_signer", block, trust))
+        steps.append(signer_step("block_signer", block, trust, proof.keys))
         steps.append(_policy_step(header.policy_hash, trust.policy_hash))
     if "attestation_evidence" in envelope.value:
         tally = EvidenceTally(trust)
@@ -293,12 +298,12 @@ def _unsigned(root: bytes, size: int) -> Step:
     return Step("signed_head", "not_checked", f"nobody signed root {short(root)}: compare it with {where}")
 
 
-def _members(raw: bytes, names: set[str], what: str) -> dict[str, Any]:
+def _members(raw: bytes, names: set[str], what: str, optional: Iterable[str] = ()) -> dict[str, Any]:
     try:
         value = jcs.parse(raw)
     except RopewalkError as error:
         raise InvalidProof(f"proof: {error.detail}") from error
-    if not isinstance(value, dict) or value.keys() != names:
+    if not isinstance(value, dict) or value.keys() - set(optional) != names:
         raise InvalidProof(f"proof: expected {what}")
     if value["version"] != 1 or value["version"] is True:
         raise InvalidProof(f"proof: version {value['version']!r:.20} is not known; 1 is")

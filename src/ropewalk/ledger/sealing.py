@@ -9,20 +9,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from ropewalk.errors import Conflict, RopewalkError, Unavailable, Unverified
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block import Block, check_link, find_fork, parse_record, seal
 from ropewalk.ledger.envelope import Envelope, parse_stored
+from ropewalk.ledger.fields import format_timestamp
 from ropewalk.ledger.history import OpenHistory
+from ropewalk.ledger.keyacts import is_key_statement
+from ropewalk.ledger.keyline import KeyLife, KeyLine, KeyProof
+from ropewalk.ledger.lifetimes import Lifetime, check_lifetimes
 from ropewalk.ledger.marks import marks_of
 from ropewalk.ledger.policy import Policy
 from ropewalk.ledger.ports import Blocks, Head, Index, Limits
 from ropewalk.ledger.rules import Context, Finding, Position, judge
 from ropewalk.ledger.ticket import Forming, Receipt, Ticket
 
-__all__ = ["Sealing"]
+__all__ = ["Sealing", "no_key"]
 
 STOPPED: Final = "stopped before a block that it wrote was known here"
 Written = tuple[Forming, Block, Any]
@@ -34,7 +39,7 @@ class Sealing:
     def __init__(
         self,
         channel: str,
-        key: SigningKey,
+        keys: Sequence[SigningKey],
         blocks: Blocks,
         index: Index,
         head: Head,
@@ -44,11 +49,17 @@ class Sealing:
         limits: Limits,
         leaving: deque[Ticket],
         keep_evidence: Callable[[str, bytes], None] | None,
+        line: KeyLine,
+        note: Callable[[int], None],
     ) -> None:
         self.head = head
         self.history = OpenHistory(index)
         self.ended: str | None = None  # why nothing more is taken
-        self._channel, self._key, self._blocks, self._index = channel, key, blocks, index
+        self.line = line
+        self._keys = {key.public: key for key in keys}
+        self._lives: tuple[KeyLife, tuple[Lifetime, ...]] | None = None
+        self._note = note  # told of every height at which something about keys will stand, before it does
+        self._channel, self._blocks, self._index = channel, blocks, index
         self._now_ns, self._policy, self._limits = now_ns, policy, limits
         self._leaving, self._keep_evidence = leaving, keep_evidence
         self._forming: list[Forming] = []
@@ -89,6 +100,13 @@ class Sealing:
         if stands is not None:
             ticket.settle(Receipt(envelope.id, *stands, self._index.block_hash(stands[0]), replayed=True))
             return
+        forming = self._forming[-1] if self._forming else None
+        alone = is_key_statement(envelope)
+        if alone:
+            self._check_statement(envelope)
+            context = replace(context, policy=None)  # which binds authors; the line of keys has judged this
+        elif self.line.revoked:
+            self.line.check_author(envelope, self.head.height, self._now_ns())
         try:
             judge(envelope, context, signature).require()
         except RopewalkError:
@@ -96,10 +114,10 @@ class Sealing:
         except Exception as error:
             # A mistake of ours, or of who judges evidence, costs this envelope alone.
             raise self.refusal(error) from error
-        forming = self._forming[-1] if self._forming else None
-        begun = forming is not None and self._fits(forming, envelope)
+        begun = forming is not None and not alone and self._fits(forming, envelope)
         if forming is None or not begun:
-            forming = Forming(forming.height + 1 if forming is not None else self.head.height)
+            height = forming.height + 1 if forming is not None else self.head.height
+            forming = Forming(height, alone=alone)
         # In this order a thread that is interrupted leaves no empty block, and no ticket that nobody settles.
         self.history.add(envelope, Position(forming.height, len(forming.envelopes)), ticket)
         forming.add(envelope, ticket)
@@ -109,9 +127,50 @@ class Sealing:
 
     def _fits(self, forming: Forming, envelope: Envelope) -> bool:
         return (
-            len(forming.envelopes) < self._limits.block_envelopes
+            not forming.alone
+            and len(forming.envelopes) < self._limits.block_envelopes
             and forming.size + len(envelope.raw) <= self._limits.block_bytes
         )
+
+    # --- keys -------------------------------------------------------------------------------------------------------
+
+    def check_lives(self, now_ns: int) -> None:
+        """Refuse what is no statement about keys once the policy, or the time it gives to the key, has ended."""
+        current = self.line.current
+        if self._lives is None or self._lives[0] is not current:
+            self._lives = current, self._lifetimes(current.since_ns)
+        if self._lives[1]:
+            check_lifetimes(self._lives[1], now_ns)
+
+    def _lifetimes(self, since_ns: int) -> tuple[Lifetime, ...]:
+        """The lifetimes by the policy; the first key is as old as the channel."""
+        if self._policy is None:
+            return ()
+        first_ns = self._now_ns()
+        if self.head.height:
+            first_ns = parse_record(self._index.lines_of(0, None)[0]).header.timestamp_ns
+        return self._policy.lifetimes(since_ns or first_ns)
+
+    def _check_statement(self, envelope: Envelope) -> None:
+        """Raise unless an envelope may say this about keys now, with nothing on its way that says something else."""
+        if any(each.alone for each in self._forming):
+            raise Conflict(
+                f"channel {self._channel}: something about its keys is being sealed",
+                advice="Look at it with `ropewalk ledger key ls`, then say this again.",
+            )
+        # Whoever is not among our keys cannot seal it: the line says why.
+        sealer = envelope.public_key if envelope.public_key in self._keys else self.line.current.key
+        self.line.look(envelope, sealer, self._channel)
+
+    def _sealer(self, forming: Forming, timestamp_ns: int) -> SigningKey:
+        """The newest of our keys that counts now; a statement about keys is sealed by who signed it."""
+        lives = [life for life in reversed(self.line.lives) if life.counts(forming.height, timestamp_ns)]
+        if forming.alone:
+            lives = [life for life in lives if life.key == forming.envelopes[0].public_key]
+        for life in lives:
+            if life.key in self._keys:
+                return self._keys[life.key]
+        raise no_key(self._channel, self.line, timestamp_ns)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -130,6 +189,10 @@ class Sealing:
         written: list[Written] = []
         error: RopewalkError | None = None
         full = len(self._forming) - more
+        for number, forming in enumerate(self._forming[:full], 1):
+            if forming.alone:  # what follows it may need another key
+                full = number
+                break
         self._unknown = True  # from here on an interruption leaves what the next who leads must clear away
         self._sealing, self._forming = self._forming[:full], self._forming[full:]
         try:
@@ -150,17 +213,20 @@ class Sealing:
         below, earliest = self.head.block_hash, self.head.timestamp_ns
         error: RopewalkError | None = None
         for forming in self._sealing:
-            block = seal(
-                self._key,
-                channel=self._channel,
-                height=forming.height,
-                prev_block_hash=below,
-                envelopes=[envelope.raw for envelope in forming.envelopes],
-                timestamp_ns=max(self._now_ns(), earliest),
-                policy_hash=self._policy_hash,
-                leaves=[envelope.id for envelope in forming.envelopes],
-            )
+            timestamp_ns = max(self._now_ns(), earliest)
             try:
+                if forming.alone:
+                    self._note(forming.height)
+                block = seal(
+                    self._sealer(forming, timestamp_ns),
+                    channel=self._channel,
+                    height=forming.height,
+                    prev_block_hash=below,
+                    envelopes=[envelope.raw for envelope in forming.envelopes],
+                    timestamp_ns=timestamp_ns,
+                    policy_hash=self._policy_hash,
+                    leaves=[envelope.id for envelope in forming.envelopes],
+                )
                 place = self._blocks.append(block.height, block.lines())
             except RopewalkError as caught:
                 error = caught
@@ -219,6 +285,7 @@ class Sealing:
 
     def _take_in(self, envelopes: Sequence[Envelope], block: Block, place: Any) -> None:
         self._index.add(place, [len(line) for line in block.lines()], marks_of(block.header, envelopes))
+        self.line.take(block)
         self.head = Head(
             block.height + 1,
             block.hash,
@@ -249,6 +316,11 @@ class Sealing:
             raise Unverified(
                 f"block {block.height}: made under another policy than this channel's", height=block.height
             )
+        statement = KeyProof.of(block)
+        if statement is not None:
+            self.line.look(statement.envelope, record.signer, self._channel)
+            self._note(block.height)
+            context = replace(context, policy=None)
         envelopes = self._judged(block, context)
         self._unknown = True
         try:
@@ -276,3 +348,15 @@ class Sealing:
     @property
     def _policy_hash(self) -> bytes | None:
         return self._policy.hash if self._policy is not None else None
+
+
+def no_key(channel: str, line: KeyLine, at_ns: int) -> Conflict:
+    """What refuses to seal where none of the keys at hand counts."""
+    current = line.current
+    since = f" since {format_timestamp(current.since_ns)}" if current.since_ns else ""
+    return Conflict(
+        f"channel {channel} is sealed by another key: {current.key.did()}{since}; none that is here counts on "
+        f"{format_timestamp(at_ns)}",
+        channel=channel,
+        advice="Open it with the key that counts now: `ropewalk ledger key ls --channel C` names it.",
+    )

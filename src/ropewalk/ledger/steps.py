@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel.report import Step
-from ropewalk.ledger.block import BlockRecord, check_signature
+from ropewalk.ledger.block import BlockRecord
+from ropewalk.ledger.keyline import KeyLine, KeyProof
 from ropewalk.ledger.trust import Trust
 
 __all__ = ["compared", "describe_moment", "short", "signer_step"]
@@ -46,10 +47,28 @@ def compared(name: str, what: str, act: Callable[[], None]) -> Step:
     return Step(name, "passed", what)
 
 
-def signer_step(name: str, block: BlockRecord, trust: Trust) -> Step:
-    """Whether a block is sealed by somebody the trust file names."""
-    signers = trust.block_signers
-    what = f"{block.signer.did()}, one of {len(signers)} trusted to seal blocks"
-    if block.signer not in signers:
-        return Step(name, "failed", f"block {block.height}: signer {block.signer.did()} is not trusted")
-    return compared(name, what, lambda: check_signature(block))
+def signer_step(name: str, block: BlockRecord, trust: Trust, keys: Iterable[KeyProof] = ()) -> Step:
+    """Whether a block is sealed by somebody the trust file names, or by a key that `keys` prove to have followed."""
+    signer, signers = block.signer, trust.block_signers
+    line = KeyLine(trust, lenient=True)
+    try:
+        line.follow(each for each in keys if each.record.header.channel == block.header.channel)
+    except RopewalkError as error:
+        return Step(name, "failed", error.detail)
+    life = line.life(signer)
+    if life is None:
+        return Step(name, "failed", f"block {block.height}: signer {signer.did()} is not trusted")
+    if not life.named and line.leads:
+        return Step(
+            name,
+            "not_checked",
+            f"{signer.did()} gave way to a key that the trust file names, and is not named itself: whether it counted "
+            f"at block {block.height} cannot be judged",
+        )
+    if not life.named:
+        return Step(name, "failed", f"block {block.height}: signer {signer.did()} is not trusted")
+    if signer in signers:
+        what = f"{signer.did()}, one of {len(signers)} trusted to seal blocks"
+    else:
+        what = f"{signer.did()}, which {life.explain()}: it followed a key that is trusted to seal blocks"
+    return compared(name, what, lambda: line.check(block))

@@ -118,12 +118,12 @@ class Ticket:
 
 
 class Forming:
-    """A block that still takes envelopes."""
+    """A block that still takes envelopes; with a statement about keys in it, `alone`, it takes no other."""
 
-    __slots__ = ("envelopes", "height", "size", "tickets")
+    __slots__ = ("alone", "envelopes", "height", "size", "tickets")
 
-    def __init__(self, height: int) -> None:
-        self.height = height
+    def __init__(self, height: int, *, alone: bool = False) -> None:
+        self.height, self.alone = height, alone
         self.envelopes: list[Envelope] = []
         self.tickets: list[Ticket] = []
         self.size = 0

@@ -1,35 +1,46 @@
 """Trust files: which keys may seal blocks and bundles, which policy is expected, whose evidence is believed.
 
     {"version":1, "block_signers":[{identity}…], "bundle_signers":[{identity}…], "policy_hash":"<hex>"|null,
-     "roots":["<PEM>"…], "evidence":{pins}, "witnesses":["<vkey>"…]}
+     "roots":["<PEM>"…], "evidence":{pins}, "witnesses":["<vkey>"…], "revocations":[{"key","since","reason"}…]}
 
-An identity is `{"identity_type","public_key"}`, as we write it, or the text of a did:key, as reports name it.
+An identity is `{"identity_type","public_key"}`, as we write it, or the text of a did:key, as reports name it. One that
+seals blocks may have `since` and `until`: blocks of other times are not believed to be its own.
 
 `evidence` may be left out. Roots alone say under whom evidence must be signed; `evidence` also says by which builder
 and of which measurement, so that it can be believed; `pins` has its form. `witnesses` may be left out too: keys that
-sign the heads of channels, in C2SP's text form, beside the keys that seal blocks.
+sign the heads of channels, in C2SP's text form, beside the keys that seal blocks; and so may `revocations`: keys whose
+signatures are not believed since a date, whatever they signed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import Invalid, InvalidKey
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.notekey import Verifier
+from ropewalk.ledger.fields import format_timestamp
 from ropewalk.ledger.pins import EvidencePins, both_spellings, parse_identities, parse_pins
+from ropewalk.ledger.revocations import Limits, Revocation, parse_dated_identities, parse_revocations
+
+if TYPE_CHECKING:
+    from ropewalk.ledger.keyline import KeyLine
 
 __all__ = ["Trust", "parse_trust", "parse_witnesses"]
 
 _MEMBERS = {"version", "block_signers", "bundle_signers", "policy_hash", "roots"}
+_OPTIONAL = {"evidence", "witnesses", "revocations"}
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
     """What a verifier believes before it looks. An empty list of signers trusts nobody.
+
+    `limits` are the times between which blocks are believed to be a signer's own, where that was said. `line` is what
+    the channel says about its keys, where somebody has looked already; it is no part of the file.
 
     >>> parse_trust(Trust((), ()).to_bytes()) == Trust((), ())
     True
@@ -41,6 +52,9 @@ class Trust:
     roots: tuple[str, ...] = ()
     evidence: EvidencePins | None = None
     witnesses: tuple[Verifier, ...] = ()
+    limits: Limits = field(default_factory=dict)
+    revocations: tuple[Revocation, ...] = ()
+    line: KeyLine | None = field(default=None, compare=False, repr=False)
 
     @property
     def judges_evidence(self) -> bool:
@@ -51,7 +65,7 @@ class Trust:
         """The file."""
         value: dict[str, Any] = {
             "version": 1,
-            "block_signers": [key.to_json() for key in self.block_signers],
+            "block_signers": [{**key.to_json(), **self._dates(key)} for key in self.block_signers],
             "bundle_signers": [key.to_json() for key in self.bundle_signers],
             "policy_hash": None if self.policy_hash is None else self.policy_hash.hex(),
             "roots": list(self.roots),
@@ -60,11 +74,26 @@ class Trust:
             value["evidence"] = self.evidence.to_json()
         if self.witnesses:
             value["witnesses"] = [witness.to_text() for witness in self.witnesses]
+        if self.revocations:
+            value["revocations"] = [each.to_json() for each in self.revocations]
         return jcs.encode(value)
+
+    def _dates(self, key: PublicKey) -> dict[str, str]:
+        since_ns, until_ns = self.limits.get(key, (0, None))
+        since = {"since": format_timestamp(since_ns)} if since_ns else {}
+        return since if until_ns is None else {**since, "until": format_timestamp(until_ns)}
 
     def explain(self) -> list[str]:
         """What is trusted and why it matters, one line each."""
-        lines = [f"blocks sealed by {both_spellings(key)}" for key in self.block_signers]
+        lines = [
+            " ".join(
+                [
+                    f"blocks sealed by {both_spellings(key)}",
+                    *(f"{k} {v}" for k, v in self._dates(key).items()),
+                ]
+            )
+            for key in self.block_signers
+        ]
         lines += [f"bundles signed by {both_spellings(key)}" for key in self.bundle_signers]
         lines.append(
             f"policy {self.policy_hash.hex()}"
@@ -79,7 +108,11 @@ class Trust:
             lines.append("no builder and no measurement: whose evidence it is stays unchecked")
         if not self.judges_evidence:
             lines.append("no evidence: whether it holds stays unchecked")
-        return [*lines, *(f"heads signed by witness {each.to_text()}" for each in self.witnesses)]
+        lines += [f"heads signed by witness {each.to_text()}" for each in self.witnesses]
+        return [
+            *lines,
+            *(f"nothing that key {each.key.hex()} signed since {each.since}" for each in self.revocations),
+        ]
 
 
 def parse_trust(raw: bytes) -> Trust:
@@ -90,7 +123,7 @@ def parse_trust(raw: bytes) -> Trust:
     ropewalk.errors.Invalid: trust file: expected version, block_signers, bundle_signers, policy_hash and roots
     """
     value = jcs.parse(raw)
-    if not isinstance(value, dict) or value.keys() - {"evidence", "witnesses"} != _MEMBERS:
+    if not isinstance(value, dict) or value.keys() - _OPTIONAL != _MEMBERS:
         raise _wrong("expected version, block_signers, bundle_signers, policy_hash and roots")
     if value["version"] != 1 or value["version"] is True:
         raise _wrong(f"version {value['version']!r:.20} is not known; 1 is")
@@ -99,13 +132,16 @@ def parse_trust(raw: bytes) -> Trust:
         raise _wrong("policy_hash is 64 lower-case hex digits or null")
     if not isinstance(roots, list) or not all(isinstance(root, str) and "BEGIN" in root for root in roots):
         raise _wrong("roots are certificates as PEM texts")
+    signers, limits = parse_dated_identities(value["block_signers"], "block_signers", _wrong)
     return Trust(
-        parse_identities(value["block_signers"], "block_signers", _wrong),
+        signers,
         parse_identities(value["bundle_signers"], "bundle_signers", _wrong),
         policy,
         tuple(str(root) for root in roots),
         parse_pins(value["evidence"], _wrong) if "evidence" in value else None,
         _witnesses(value.get("witnesses", [])),
+        limits,
+        parse_revocations(value.get("revocations", []), _wrong),
     )
 
 

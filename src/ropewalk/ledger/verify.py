@@ -14,8 +14,10 @@ from typing import Final, Protocol
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel.proofs import LEDGER
 from ropewalk.kernel.report import Report, Step
-from ropewalk.ledger.block import GENESIS, Block, Header, check_contents, check_signature
+from ropewalk.ledger.block import GENESIS, Block, Header, check_contents
 from ropewalk.ledger.envelope import Envelope, parse_stored
+from ropewalk.ledger.keyacts import is_key_statement
+from ropewalk.ledger.keyline import KeyLine
 from ropewalk.ledger.marks import CLAIMING, claim_key
 from ropewalk.ledger.policy import Policy
 from ropewalk.ledger.rules import (
@@ -120,18 +122,29 @@ def check_block(
 
     `height` is where it was found; it names the fault if the block cannot even say who it is. `noted` hears of every
     envelope before it is judged, for whoever looks across blocks later.
+
+    A block alone does not say which keys came before: the trust brings that along (`Trust.line`), or names them all.
     """
     span = EMPTY
-    for piece in _pieces((height, lines), trust, deep):
+    line = _line(trust, policy)
+    for piece in _pieces((height, lines), trust, deep, line):
         if noted is not None and piece.header is not None and piece.envelopes:
             noted(piece.header, piece.first, piece.envelopes)
-        span = _close(span, piece, policy)
+        span = _close(span, piece, policy, line=line)
         if span.fault is not None:
             break
     return span
 
 
-def _look(lines: Sequence[bytes], height: int, trust: Trust | None) -> tuple[Span, Block | None, list[bytes]]:
+def _line(trust: Trust | None, policy: Policy | None) -> KeyLine:
+    if trust is not None and trust.line is not None:
+        return trust.line
+    return KeyLine(trust, policy=policy)
+
+
+def _look(
+    lines: Sequence[bytes], height: int, trust: Trust | None, line: KeyLine
+) -> tuple[Span, Block | None, list[bytes]]:
     """What can be seen of a block without opening its envelopes."""
     span = replace(EMPTY, first=height, last=height, blocks=1, envelopes=max(0, len(lines) - 1))
     step = "block_form"
@@ -154,7 +167,8 @@ def _look(lines: Sequence[bytes], height: int, trust: Trust | None) -> tuple[Spa
         ids = list(map(LEDGER.leaf, block.envelopes))
         check_contents(block, ids)
         step = "block_signatures"
-        check_signature(block.record, trust.block_signers if trust is not None else None)
+        line.check(block.record)
+        line.take(block)
     except RopewalkError as error:
         return replace(span, fault=Fault(height, step, error.detail)), None, []
     if trust is not None and trust.policy_hash is not None and header.policy_hash != trust.policy_hash:
@@ -163,10 +177,10 @@ def _look(lines: Sequence[bytes], height: int, trust: Trust | None) -> tuple[Spa
     return span, block, ids
 
 
-def _pieces(found: Found, trust: Trust | None, deep: bool) -> Iterator[Piece]:
+def _pieces(found: Found, trust: Trust | None, deep: bool, line: KeyLine) -> Iterator[Piece]:
     """The block in pieces; one piece without envelopes where they are not to be opened."""
     height, lines = found
-    span, block, ids = _look(lines, height, trust)
+    span, block, ids = _look(lines, height, trust, line)
     if block is None or not deep:
         yield Piece(span, block.header if block is not None else None)
         return
@@ -186,7 +200,13 @@ def _pieces(found: Found, trust: Trust | None, deep: bool) -> Iterator[Piece]:
 
 
 def _close(
-    before: Span, piece: Piece, policy: Policy | None, seen: Seen | None = None, spread: Spread = one_hand
+    before: Span,
+    piece: Piece,
+    policy: Policy | None,
+    seen: Seen | None = None,
+    spread: Spread = one_hand,
+    *,
+    line: KeyLine,
 ) -> Span:
     """Judge the envelopes of a piece, each alone and by what the channel says about it."""
     span, header, unchecked = piece.span, piece.header, 0
@@ -195,10 +215,19 @@ def _close(
     if piece.span.fault is not None or header is None:
         return piece.span
     known = policy if policy is not None and policy.hash == header.policy_hash else None
+    if header.envelope_count == 1 and piece.envelopes and is_key_statement(piece.envelopes[0]):
+        known = (
+            None  # the line of keys has judged it; what authors may say does not bind the channel's own key
+        )
     context = Context(seen, known, policy_hash=header.policy_hash, sealed=True)
     signatures = spread(check_signatures, piece.envelopes)
     for index, (envelope, signature) in enumerate(zip(piece.envelopes, signatures, strict=True), piece.first):
         verdict = judge(envelope, context, signature)
+        if line.revoked:
+            try:
+                line.check_author(envelope, header.height, header.timestamp_ns)
+            except RopewalkError as error:
+                return replace(span, fault=_fault_in(header.height, index, error))
         if not verdict.all_passed:
             try:
                 verdict.require()
@@ -252,20 +281,29 @@ def check_channel(
     deep: bool = True,
     spread: Spread = one_hand,
     seen: Seen | None = None,
+    line: KeyLine | None = None,
 ) -> Span:
     """A channel from its first block, streamed: every block alone, the links, and with `deep` all eight rules.
 
-    `seen` is where what was read is remembered; in memory unless the caller gives one that keeps it elsewhere.
+    `seen` is where what was read is remembered; in memory unless the caller gives one that keeps it elsewhere. `line`
+    is a fresh one by which seals are judged; whoever gives it can ask afterwards who sealed what.
     """
     seen = (seen or Seen()) if deep else None
-    pieces = (piece for found in blocks for piece in _pieces(found, trust, deep))
+    line = line or KeyLine(trust, policy=policy, lenient=True)
+    pieces = (piece for found in blocks for piece in _pieces(found, trust, deep, line))
     whole, block = EMPTY, EMPTY
     for piece in pieces:
-        block = _close(block, piece, policy, seen, spread)
+        block = _close(block, piece, policy, seen, spread, line=line)
         if piece.closes or block.fault is not None:
             whole, block = join(whole, block), EMPTY
         if whole.fault is not None:  # nothing above it can be believed
             break
+    if line.stranger is not None and (whole.fault is None or whole.fault.height >= line.stranger[0]):
+        height, key = line.stranger
+        return replace(
+            whole,
+            fault=Fault(height, "block_signatures", f"block {height}: signer {key.did()} is not trusted"),
+        )
     if whole.blocks and whole.fault is None and (whole.first, whole.below) != (0, GENESIS):
         return replace(
             whole, fault=Fault(whole.first, "links", "the channel does not begin with its first block")
@@ -273,8 +311,11 @@ def check_channel(
     return whole
 
 
-def to_report(span: Span, *, deep: bool, trust: Trust | None = None) -> Report:
-    """The span as steps. What lies behind the first fault was not looked at, and the report says so."""
+def to_report(span: Span, *, deep: bool, trust: Trust | None = None, line: KeyLine | None = None) -> Report:
+    """The span as steps. What lies behind the first fault was not looked at, and the report says so.
+
+    `line` is the one by which seals were judged, to say who sealed what.
+    """
     steps: list[Step] = []
     for name in STEPS:
         if span.fault is not None and span.fault.step == name:
@@ -286,9 +327,12 @@ def to_report(span: Span, *, deep: bool, trust: Trust | None = None) -> Report:
             steps.append(Step(name, "not_checked", "no policy is pinned"))
         elif name == "envelopes" and not deep:
             steps.append(Step(name, "not_checked", "signatures and rules of envelopes need --deep"))
+        elif name == "block_signatures" and line is not None and line.unjudged and span.fault is None:
+            steps.append(Step(name, "not_checked", line.unjudged))
         else:
             detail = f"up to block {span.fault.height}" if span.fault is not None else _counted(name, span)
-            steps.append(Step(name, "passed", detail))
+            said = line.summary() if line is not None and name == "block_signatures" else ""
+            steps.append(Step(name, "passed", f"{detail}, {said}" if said else detail))
     return Report.of(steps, entries=span.envelopes, blocks=span.blocks)
 
 

@@ -17,6 +17,7 @@ from ropewalk.ledger.bundleanchors import Anchor, AnchorFinding
 from ropewalk.ledger.bundlecheck import BundleVerifier, Exhibit
 from ropewalk.ledger.bundleform import ManifestReader
 from ropewalk.ledger.bundlemanifest import BUNDLE_BLOCKS_MAX, Manifest
+from ropewalk.ledger.keyline import KeyProof
 from ropewalk.ledger.policy import Policy
 from ropewalk.ledger.tar import END
 from ropewalk.ledger.trust import Trust
@@ -112,7 +113,9 @@ def export_bundle(
     blocks: Iterable[Block] = channel.blocks(start, end)
     if watch is not None:
         blocks = watch(blocks)
-    packed = export_blocks(blocks, key, path, created_at=created_at, anchors=carried)
+    packed = export_blocks(
+        blocks, key, path, created_at=created_at, anchors=carried, keys=channel.key_proofs()
+    )
     return Exported(path, start, end, packed, kept=False)
 
 
@@ -123,8 +126,12 @@ def export_blocks(
     *,
     created_at: str | None = None,
     anchors: Iterable[Anchor] = (),
+    keys: Iterable[KeyProof] = (),
 ) -> int:
-    """Write these consecutive blocks as a bundle; returns the size of the file. Anchors must hold for these blocks."""
+    """Write these consecutive blocks as a bundle; returns the size of the file. Anchors must hold for these blocks.
+
+    `keys` is what the channel said about its keys, for verifiers who know only an earlier one.
+    """
     gathering = Gathering()
     kept_blocks, kept_proofs = Spool(path.parent), Spool(path.parent)
     try:
@@ -132,7 +139,7 @@ def export_blocks(
             lines, proofs = gathering.add(block)
             kept_blocks.write(frame_member(block_name(block.height), lines))
             kept_proofs.write(frame_member(proof_name(block.height), proofs))
-        front = gathering.front(gathering.finish(key, created_at, anchors), key)
+        front = gathering.front(gathering.finish(key, created_at, anchors, keys), key)
         pieces = chain([front], kept_blocks.read(), kept_proofs.read(), [END])
         return write_packed(path, pieces, gathering.archive_size(front))
     finally:
@@ -189,7 +196,7 @@ def _is_complete(
     if not is_packed(path):
         raise Conflict(f"{path} exists and is no bundle", advice="Choose another name with -o.")
     try:
-        verdict = verify_bundle(path, channel.settings.trust())
+        verdict = verify_bundle(path, channel.trust())
     except RopewalkError:
         return False
     manifest = verdict.manifest

@@ -9,11 +9,13 @@ from pathlib import Path
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.evidencecheck import EVIDENCE, EvidenceTally
+from ropewalk.ledger.keyacts import may_be_key_statement
 from ropewalk.ledger.marks import derive
 from ropewalk.ledger.replay import companion
 from ropewalk.ledger.trust import Trust
 from ropewalk.node.evidence import channel_trust
 from ropewalk.node.ledger import FOLDER, Channel, channels, verify_blocks
+from ropewalk.stores.keyheights import write_heights
 from ropewalk.stores.ledgerindex import LedgerIndex
 from ropewalk.stores.ledgerindexcheck import check_index
 from ropewalk.stores.segments import Segments
@@ -74,9 +76,17 @@ def rebuild_index(home: Path, channel: str) -> int:
         index = LedgerIndex(reading.segments, derive)
         try:
             index.rebuild()
+            write_heights(reading.folder, _key_heights(reading))
             return index.state.height
         finally:
             index.close()
+
+
+def _key_heights(reading: Channel) -> Iterator[int]:
+    """Where something is said about keys, from the blocks themselves."""
+    for height, lines in reading.lines():
+        if len(lines) == 2 and may_be_key_statement(lines[1]):
+            yield height
 
 
 def _with_signer(step: Step, trust: Trust | None) -> Step:

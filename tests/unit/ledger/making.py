@@ -10,7 +10,7 @@ from typing import Any
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block import GENESIS, Block, seal
-from ropewalk.ledger.envelope import STRICT_SIGNED, Envelope, build, parse, signature_preimage
+from ropewalk.ledger.envelope import STRICT_SIGNED, Envelope, build, parse, payload_hash, signature_preimage
 from ropewalk.node.ledger import create_channel, open_log
 
 ADA = SigningKey.generate("ed25519", b"ada" + bytes(29))
@@ -54,6 +54,11 @@ def changed(envelope: Envelope, key: SigningKey = ADA, **members: Any) -> Envelo
     return parse(resigned(value, key))
 
 
+def payload_resigned(value: dict[str, Any], key: SigningKey) -> Envelope:
+    """The value with the hash of its payload and a fresh signature."""
+    return parse(resigned({**value, "payload_hash": payload_hash(value["payload"])}, key))
+
+
 def chain_of_blocks(count: int, per_block: int = 3, channel: str = "ea.core") -> list[Block]:
     """A sealed, linked chain."""
     blocks: list[Block] = []
@@ -91,5 +96,6 @@ __all__ = [
     "command",
     "observed",
     "opened",
+    "payload_resigned",
     "resigned",
 ]

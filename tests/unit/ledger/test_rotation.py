@@ -1,0 +1,347 @@
+"""A key gives way to the next (S4 §13): the channel says so, and every block is judged by the key of its time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.unit.ledger.making import ADA, NODE, NOON_NS, observed, payload_resigned
+from tests.unit.ledger.rotating import (
+    CHANNEL,
+    HOUR_NS,
+    NEXT,
+    STRANGER,
+    THIRD,
+    Chain,
+    at,
+    make_channel,
+    opened_with,
+    rotated_chain,
+    rotated_channel,
+    rotation,
+)
+
+from ropewalk.errors import Conflict, Forked, RopewalkError, Unverified
+from ropewalk.ledger.block import Block
+from ropewalk.ledger.keyacts import KeyAct, key_envelope
+from ropewalk.ledger.keyline import KeyLine, KeyProof, parse_key_proofs
+from ropewalk.ledger.trust import Trust, parse_trust
+from ropewalk.ledger.verify import Fault, check_block, check_channel, to_report
+from ropewalk.node.ledger import open_channel, open_log, verify_blocks
+from ropewalk.node.ledgercare import rebuild_index, verify_stored
+from ropewalk.stores.keyheights import read_heights, write_heights
+
+FIRST = Trust((NODE.public,), (NODE.public,))
+NEWEST = Trust((NEXT.public,), (NEXT.public,))
+BOTH = Trust((NODE.public, NEXT.public), ())
+
+
+def fault_of(chain: Chain, trust: Trust = FIRST) -> Fault:
+    fault = check_channel(chain.found(), trust=trust).fault
+    assert fault is not None
+    return fault
+
+
+def seals_of(chain: Chain, trust: Trust):
+    line = KeyLine(trust, lenient=True)
+    span = check_channel(chain.found(), trust=trust, line=line)
+    return next(
+        step
+        for step in to_report(span, deep=True, trust=trust, line=line).steps
+        if step.name == "block_signatures"
+    )
+
+
+# --- what holds ---
+
+
+def test_a_trust_file_with_the_first_key_alone_verifies_the_whole_chain():
+    step = seals_of(rotated_chain(), FIRST)
+    assert step.status == "passed"
+    assert f"blocks 0–2 by {NODE.public.did()}, blocks 3–4 by {NEXT.public.did()}" in step.detail
+
+
+def test_a_trust_file_with_the_newest_key_alone_says_what_it_cannot_judge():
+    step = seals_of(rotated_chain(), NEWEST)
+    assert step.status == "not_checked"
+    assert "blocks 0–2" in step.detail
+    assert NODE.public.did() in step.detail
+
+
+def test_a_trust_file_with_both_keys_judges_everything():
+    assert seals_of(rotated_chain(), BOTH).status == "passed"
+
+
+def test_who_is_in_no_line_is_refused_at_the_first_block():
+    fault = fault_of(rotated_chain(), Trust((STRANGER.public,), ()))
+    assert (fault.height, fault.step) == (0, "block_signatures")
+    assert fault_of(rotated_chain(), Trust((), ())).height == 0
+
+
+def test_a_later_key_that_sealed_nothing_above_vouches_for_nothing():
+    chain = Chain()
+    chain.add(NODE)
+    chain.add(NODE, rotation())  # a replayed rotation at the end of a history that the new key never saw
+    assert fault_of(chain, NEWEST).height == 0
+
+
+def test_during_the_overlap_both_keys_count():
+    chain = Chain()
+    chain.add(NODE, rotation(since=1, until=3))
+    chain.add(NODE, hours=1)
+    chain.add(NEXT, hours=2)
+    chain.add(NODE, hours=2.9)
+    chain.add(NEXT, hours=4)
+    assert check_channel(chain.found(), trust=FIRST).fault is None
+
+
+def test_keys_of_other_kinds_follow_one_another():
+    chain = rotated_chain()
+    chain.add(NEXT, rotation(NEXT, THIRD))
+    chain.add(THIRD)
+    assert check_channel(chain.found(), trust=FIRST).fault is None
+    assert check_channel(chain.found(), trust=Trust((THIRD.public,), ())).fault is None
+
+
+# --- what does not ---
+
+
+def refusals() -> dict[str, tuple[Chain, int, str]]:
+    def after(envelope, key=NODE, sealer=NODE, then=NEXT):
+        chain = Chain()
+        chain.add(NODE)
+        chain.add(sealer, envelope)
+        chain.add(then)
+        return chain
+
+    back = rotated_chain()
+    back.add(NEXT, rotation(NEXT, NODE))
+    twice = Chain()
+    twice.add(NODE, rotation(until=5))
+    twice.add(NODE, rotation(new=THIRD, until=5))
+    late = Chain()
+    late.add(NODE, rotation(since=1, until=3))
+    late.add(NODE, hours=3)
+    early = Chain()
+    early.add(NODE, rotation(since=1, until=3))
+    early.add(NEXT, hours=0.5)
+    crowd = Chain()
+    crowd.add(NODE, rotation(), observed(7))
+    crowd.add(NEXT)
+    return {
+        "signed by a stranger": (after(rotation(signer=STRANGER)), 1, "sealed by"),
+        "sealed by a stranger": (after(rotation(), sealer=STRANGER), 1, "not trusted"),
+        "of a stranger's key": (after(rotation(STRANGER, signer=NODE)), 1, "not the key that seals it"),
+        "not accepted": (after(rotation(accepted_by=STRANGER)), 1, "has not accepted"),
+        "to the same key": (after(rotation(new=NODE)), 1, "to itself"),
+        "with a gap": (after(rotation(since=5, until=4)), 1, "a gap"),
+        "dated back": (after(rotation(said=2, since=1, until=3)), 1, "before this was said"),
+        "of another channel": (after(rotation(channel="ea.other")), 1, "of channel"),
+        "back to a key that gave way": (back, 5, "given way before"),
+        "a second time": (twice, 1, "given way to"),
+        "the old key after its end": (late, 1, "until 2024-11-01T15:00:00Z"),
+        "the new key before its beginning": (early, 1, "since 2024-11-01T13:00:00Z"),
+        "not alone in its block": (crowd, 1, "not trusted"),
+    }
+
+
+@pytest.mark.parametrize("case", refusals())
+def test_a_rotation_that_does_not_hold_is_refused(case):
+    chain, height, why = refusals()[case]
+    fault = fault_of(chain)
+    assert (fault.height, fault.step) == (height, "block_signatures")
+    assert why in fault.detail
+
+
+def test_a_changed_date_breaks_what_the_new_key_accepted():
+    act = KeyAct("rotate", CHANNEL, NODE.public.identity(), at(0), at(0), NEXT.public)
+    longer = replace(act, until=at(1_000))
+    accepted = key_envelope(act, NODE, at(0), new_key=NEXT).value["payload"]["acceptance"]
+    forged = key_envelope(longer, NODE, at(0), new_key=STRANGER).value
+    value = {**forged, "payload": {**forged["payload"], "acceptance": accepted}}
+    chain = Chain()
+    chain.add(NODE, payload_resigned(value, NODE))
+    assert "has not accepted" in fault_of(chain).detail
+
+
+def test_two_rotations_at_one_height_are_a_fork_and_each_side_is_kept(tmp_path):
+    make_channel(tmp_path)
+    other = Chain()
+    other.add(NODE, rotation(new=THIRD))
+    with opened_with(tmp_path, NODE, NEXT) as opened:
+        opened.log.submit(rotation().raw)
+        with pytest.raises(Forked):
+            opened.log.insert(other.blocks[0])
+        opened.log.submit(observed(1).raw)
+    assert len(list((tmp_path / "ledger" / CHANNEL / "evidence").glob("fork-0-*.json"))) == 1
+    line = KeyLine(FIRST)
+    with open_channel(tmp_path, CHANNEL) as reading:
+        line.follow(reading.key_proofs())
+    with pytest.raises(Unverified, match="two blocks of that height"):
+        line.take(other.blocks[0])
+
+
+# --- the open log ---
+
+
+def test_from_the_rotation_on_blocks_are_sealed_by_the_new_key(tmp_path):
+    rotated_channel(tmp_path)
+    with open_channel(tmp_path, CHANNEL) as reading:
+        signers = [block.record.signer for block in reading.blocks()]
+        assert [life.key for life in reading.line().lives] == [NODE.public, NEXT.public]
+    assert signers == [NODE.public] * 3 + [NEXT.public] * 2
+    report = verify_stored(tmp_path, CHANNEL, deep=True)
+    assert report.ok, report
+    assert verify_blocks(tmp_path, CHANNEL, trust=FIRST).ok
+
+
+def test_what_is_submitted_together_with_a_rotation_stands_around_it_in_order(tmp_path):
+    make_channel(tmp_path)
+    with opened_with(tmp_path, NODE, NEXT) as opened:
+        raws = [observed(1).raw, observed(2).raw, rotation().raw, observed(3).raw, observed(4).raw]
+        heights = [receipt.height for receipt in opened.log.submit_many(raws)]
+    assert heights == [0, 0, 1, 2, 2]
+    assert verify_blocks(tmp_path, CHANNEL, trust=FIRST, deep=True).ok
+
+
+@pytest.mark.parametrize(
+    ("envelope", "why"),
+    [
+        (rotation(signer=STRANGER), "sealed by"),
+        (rotation(new=NODE), "to itself"),
+        (rotation(since=5, until=4), "a gap"),
+        (rotation(accepted_by=STRANGER), "has not accepted"),
+        (observed(1, event_type="ledger.key_rotation"), "sealed by|is an Alert"),
+        (observed(1, key=NODE, event_type="ledger.key_something"), "none of"),
+    ],
+)
+def test_a_rotation_that_does_not_hold_is_refused_at_the_door(tmp_path, envelope, why):
+    make_channel(tmp_path)
+    with opened_with(tmp_path, NODE) as opened:
+        with pytest.raises(RopewalkError, match=why):
+            opened.log.submit(envelope.raw)
+        assert opened.log.submit(observed(9).raw).height == 0
+
+
+def test_only_one_statement_about_keys_is_under_way_at_a_time(tmp_path):
+    make_channel(tmp_path)
+    with opened_with(tmp_path, NODE, NEXT) as opened:
+        first, second = opened.log.submit_many([rotation(until=5).raw, rotation(new=THIRD, until=5).raw])
+    assert first.height == 0
+    assert isinstance(second, Conflict)
+
+
+def test_a_writer_that_holds_only_the_old_key_stops_where_it_ends(tmp_path):
+    make_channel(tmp_path)
+    with opened_with(tmp_path, NODE) as opened:
+        opened.log.submit(rotation().raw)
+        with pytest.raises(Conflict, match="sealed by another key"):
+            opened.log.submit(observed(1).raw)
+        assert opened.log.head.height == 1
+    with pytest.raises(Conflict, match="sealed by another key"):
+        opened_with(tmp_path, NODE)
+    with opened_with(tmp_path, NEXT) as opened:
+        assert opened.log.submit(observed(1).raw).height == 1
+    assert verify_blocks(tmp_path, CHANNEL, trust=FIRST, deep=True).ok
+
+
+def test_an_old_process_may_go_on_until_its_key_ends_and_not_longer(tmp_path):
+    make_channel(tmp_path)
+    clock = [NOON_NS]
+    with open_log(tmp_path, CHANNEL, NODE, now_ns=lambda: clock[0]) as opened:
+        opened.log.submit(rotation(since=1, until=3).raw)
+        clock[0] += 2 * HOUR_NS
+        assert opened.log.submit(observed(1).raw).height == 1
+        clock[0] += 2 * HOUR_NS
+        with pytest.raises(Conflict, match="sealed by another key"):
+            opened.log.submit(observed(2).raw)
+    with opened_with(tmp_path, NEXT, hours=4) as opened:
+        assert opened.log.submit(observed(2).raw).height == 2
+    assert verify_blocks(tmp_path, CHANNEL, trust=FIRST, deep=True).ok
+
+
+def test_a_new_key_waits_for_its_date(tmp_path):
+    make_channel(tmp_path)
+    with opened_with(tmp_path, NODE) as opened:
+        opened.log.submit(rotation(since=1, until=3).raw)
+    with pytest.raises(Conflict, match="since 2024-11-01T13:00:00Z"):
+        opened_with(tmp_path, NEXT, hours=0.5)
+    with opened_with(tmp_path, NEXT, hours=1) as opened:
+        assert opened.log.submit(observed(1).raw).height == 1
+
+
+def test_a_height_that_was_noted_and_never_written_is_nothing(tmp_path):
+    make_channel(tmp_path)
+    with opened_with(tmp_path, NODE) as opened:
+        opened.log.submit(observed(1).raw)
+    write_heights(tmp_path / "ledger" / CHANNEL, [0, 7])
+    with opened_with(tmp_path, NODE) as opened:
+        assert opened.log.submit(observed(2).raw).height == 1
+
+
+def test_a_lost_list_of_heights_is_made_again_from_the_blocks(tmp_path):
+    rotated_channel(tmp_path)
+    folder = tmp_path / "ledger" / CHANNEL
+    (folder / "keys.json").unlink()
+    with pytest.raises(Conflict, match="sealed by another key"):
+        opened_with(tmp_path, NEXT)
+    assert verify_blocks(tmp_path, CHANNEL, trust=FIRST).ok  # which reads every block
+    rebuild_index(tmp_path, CHANNEL)
+    assert read_heights(folder) == [2]
+    with opened_with(tmp_path, NEXT) as opened:
+        opened.log.submit(observed(9).raw)
+
+
+def test_a_copy_takes_blocks_across_a_rotation(tmp_path):
+    make_channel(tmp_path)
+    with opened_with(tmp_path, NODE) as opened:
+        for block in rotated_chain().blocks:
+            opened.log.insert(block)
+    with opened_with(tmp_path, NEXT) as opened:
+        assert opened.log.submit(observed(9).raw).height == 5
+    assert verify_blocks(tmp_path, CHANNEL, trust=FIRST, deep=True).ok
+
+
+def test_a_policy_that_admits_only_authors_does_not_keep_the_channel_from_its_next_key(tmp_path):
+    from ropewalk.ledger.policy import EVALUATOR, Policy
+
+    rule = {"id": "who", "name": "who", "version": 1, "kind": "signers", "decision": "deny"}
+    policy = Policy("p", ({**rule, "allowed": [ADA.public.to_json()]},), EVALUATOR, {})
+    rotated_channel(tmp_path, policy)
+    assert verify_stored(tmp_path, CHANNEL, deep=True).ok
+
+
+# --- alone ---
+
+
+def test_a_block_alone_is_judged_by_a_line_that_is_known():
+    chain = rotated_chain()
+    line = KeyLine(FIRST)
+    line.follow(proof for block in chain.blocks if (proof := KeyProof.of(block)) is not None)
+    known = replace(FIRST, line=line)
+    assert all(check_block(b.lines(), b.height, trust=known).fault is None for b in reversed(chain.blocks))
+    alone = check_block(chain.blocks[3].lines(), 3, trust=FIRST)
+    assert alone.fault is not None and "not trusted" in alone.fault.detail
+
+
+def test_proofs_of_keys_are_read_as_they_are_written():
+    proof = KeyProof.of(rotated_chain().blocks[2])
+    assert proof is not None
+    assert parse_key_proofs([proof.to_json()]) == (proof,)
+
+
+def test_a_trust_file_may_say_since_when_and_until_when_a_key_counts():
+    limited = replace(BOTH, limits={NODE.public: (0, NOON_NS + HOUR_NS), NEXT.public: (NOON_NS, None)})
+    assert parse_trust(limited.to_bytes()) == limited
+    chain = Chain()
+    chain.add(NODE)
+    chain.add(NODE, hours=2)
+    assert "until 2024-11-01T13:00:00Z" in fault_of(chain, limited).detail
+
+
+def test_an_altered_rotation_in_a_stored_block_is_found():
+    chain = rotated_chain()
+    block = chain.blocks[2]
+    other = Block(block.record, (rotation(until=100).raw,))
+    chain.blocks[2] = other
+    assert fault_of(chain).step == "block_hashes"
