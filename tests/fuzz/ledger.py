@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cbor2
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from ropewalk.kernel import digest, jcs, merkle
 from ropewalk.kernel.notekey import Verifier
@@ -19,6 +20,8 @@ from ropewalk.ledger import (
     bundlecheck,
     bundlemanifest,
     certificates,
+    collateral,
+    crls,
     der,
     envelope,
     evidence,
@@ -27,6 +30,7 @@ from ropewalk.ledger import (
     headfork,
     policy,
     proof,
+    quote,
     receipts,
     sevsnp,
     tar,
@@ -51,6 +55,7 @@ from tests.fuzz.offering import Parser, work_folder
 from tests.unit.ledger.attesting import Authority
 from tests.unit.ledger.heading import LOG, SmallLog
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, chain_of_blocks, command, observed
+from tests.unit.ledger.quoting import Vendor, revocations
 
 __all__ = ["PARSERS"]
 
@@ -138,6 +143,27 @@ def _element(tag: int, content: bytes) -> bytes:
 
 def _snp_report(raw: bytes) -> None:
     assert sevsnp.parse_snp_report(raw).measurement == raw[0x90:0xC0]
+
+
+def _quote(raw: bytes) -> None:
+    found = quote.parse_quote(raw)
+    assert raw.startswith(found.signed) and raw.endswith(found.certificates)
+
+
+def _tdx(raw: bytes) -> None:
+    """A quote nobody vouches for yet, of whatever bytes."""
+    _attested("tee.report", {"tee_type": "tdx", "document": b64encode(raw).decode()})
+
+
+def _statement(raw: bytes) -> None:
+    text = raw.decode("utf-8", "replace")
+    found = collateral.parse_statement(text, "tcbInfo")
+    assert found.raw.decode() in text
+
+
+def _crl(raw: bytes) -> None:
+    text = crls.crl_text(raw)
+    assert crls.parse_crl(text.encode()).public_bytes(Encoding.PEM).decode() == text
 
 
 def _sev(raw: bytes) -> None:
@@ -434,6 +460,7 @@ def _catalogue() -> tuple[Parser, ...]:
         + two.payload_hash.hex().encode()
         + b'"}}],"predicateType":"https://slsa.dev/provenance/v1","predicate":{}}'
     )
+    intel = Vendor()
     listed = [
         ("envelope", _envelope, (one.raw, two.raw)),
         ("envelope_stored", _envelope_stored, (one.raw,)),
@@ -450,6 +477,10 @@ def _catalogue() -> tuple[Parser, ...]:
         ("der", _der, (bytes.fromhex("020105160141"), _element(0x30, bytes(200)))),
         ("snp_report", _snp_report, (_snp_sample(),)),
         ("sev_report", _sev, (_snp_sample(),)),
+        ("quote", _quote, (intel.quote(), intel.quote("sgx", 3))),
+        ("tdx_quote", _tdx, (intel.quote(),)),
+        ("tcb_info", _statement, (intel.collateral()["tcb_info"].encode(),)),
+        ("crl", _crl, (revocations(intel.ca, intel.pck).encode(),)),
         (
             "lifecycle",
             _lifecycle,

@@ -4,23 +4,46 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ropewalk.cli.manners import MARKS, Group, emit, parse_input, read_input, write_output
+from ropewalk.cli.manners import MARKS, Group, emit, parse_input, read_input, telling, write_output
 from ropewalk.cli.places import here
 from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
     from ropewalk.kernel.keys import PublicKey
+    from ropewalk.ledger.pins import CollateralTexts
 
 __all__ = ["evidence"]
 
 VERIFICATION_FAILED = 5
 FORMATS = ("slsa.v1", "tee.report", "snark.v1")
-HARDWARE = ("aws_nitro", "sev")
+HARDWARE = ("aws_nitro", "sev", "sgx", "tdx")
 DOCUMENT_BYTES_MAX = 1 << 16
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def collateral_options(command: Command) -> Command:
+    """The files in which Intel says how its platforms stand."""
+    for option in (
+        click.option(
+            "--collateral-cert",
+            "signers",
+            multiple=True,
+            metavar="F",
+            help="Who signed them, in PEM or DER.",
+        ),
+        click.option("--qe-identity", metavar="F", help="Intel's QE identity, as it was answered."),
+        click.option(
+            "--tcb-info", metavar="F", help="Intel's TCB info for the platform, as it was answered."
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 @click.group(
@@ -39,7 +62,9 @@ def evidence() -> None:
     epilog="Examples:\n  ropewalk ledger evidence set --channel audit --key ci --builder https://builder.example/v1\n"
     "  ropewalk ledger evidence set --channel audit --root root.pem --pcr 0=$PCR0 --max-age 86400\n"
     "  ropewalk ledger evidence set --channel audit --root ark.pem --measurement sev.measurement=$DIGEST \\\n"
-    "      --sev-tcb snp=24\n",
+    "      --sev-tcb snp=24\n"
+    "  ropewalk ledger evidence set --channel audit --root sgx-root.pem --measurement tdx.mrtd=$MRTD \\\n"
+    "      --tcb-status UpToDate --tcb-status SWHardeningNeeded --crl pck.crl\n",
 )
 @click.option("--channel", required=True, metavar="C", help="The channel.")
 @click.option("--root", "roots", multiple=True, metavar="PEM", help="A root certificate; may be given again.")
@@ -68,6 +93,24 @@ def evidence() -> None:
     metavar="NAME=N",
     help="The least level of a part of AMD's platform: fmc, bootloader, tee, snp or microcode.",
 )
+@click.option(
+    "--sgx-isv",
+    "products",
+    multiple=True,
+    metavar="NAME=N",
+    help="Which product of its signer an enclave must be (prodid), and its least level (svn).",
+)
+@click.option(
+    "--tcb-status",
+    "statuses",
+    multiple=True,
+    metavar="STATUS",
+    help="What Intel may say of a platform, as SWHardeningNeeded; default: UpToDate only.",
+)
+@collateral_options
+@click.option(
+    "--crl", "crls", multiple=True, metavar="F", help="A revocation list in PEM or DER; may be given again."
+)
 @click.option("--max-age", type=click.IntRange(1), metavar="SECONDS", help="How old a document may be.")
 def set_(
     channel: str,
@@ -77,12 +120,19 @@ def set_(
     pcrs: tuple[str, ...],
     measurements: tuple[str, ...],
     levels: tuple[str, ...],
+    products: tuple[str, ...],
+    statuses: tuple[str, ...],
+    tcb_info: str | None,
+    qe_identity: str | None,
+    signers: tuple[str, ...],
+    crls: tuple[str, ...],
     max_age: int | None,
 ) -> None:
     """Write the channel's evidence.json, in place of an earlier one. From then on rule 5 also judges evidence.
 
     Nothing is believed unless it is named here: without options no evidence holds.
     """
+    from ropewalk.ledger.crls import CRL_BYTES_MAX, crl_text
     from ropewalk.ledger.evidencetrust import EvidenceSettings
     from ropewalk.ledger.pins import EvidencePins
     from ropewalk.node.evidence import write_evidence
@@ -93,7 +143,11 @@ def set_(
         {_number(number, "--pcr"): texts for number, texts in _named(pcrs, "--pcr").items()},
         max_age,
         _named(measurements, "--measurement"),
-        {name: _number(texts[-1], "--sev-tcb") for name, texts in _named(levels, "--sev-tcb").items()},
+        _numbers(levels, "--sev-tcb"),
+        _numbers(products, "--sgx-isv"),
+        statuses,
+        () if (given := _collateral(tcb_info, qe_identity, signers)) is None else (given,),
+        tuple(parse_input(crl, crl_text, limit=CRL_BYTES_MAX) for crl in crls),
     )
     settings = EvidenceSettings(tuple(read_input(root).decode("ascii", "replace") for root in roots), pins)
     path = write_evidence(here().home, channel, settings)
@@ -152,6 +206,8 @@ def report_data(payload: str, correlation_id: str | None, output: str | None) ->
     epilog="Examples:\n  ropewalk ledger evidence wrap --format slsa.v1 --report build.dsse.json -o evidence.json\n"
     "  ropewalk ledger evidence wrap --format tee.report --tee sev --document report.bin \\\n"
     "      --cert vcek.der --cert cert_chain.pem -o evidence.json\n"
+    "  ropewalk ledger evidence wrap --format tee.report --tee tdx --document quote.bin --tcb-info tcb.json \\\n"
+    "      --qe-identity qe.json --collateral-cert signing_chain.pem -o evidence.json\n"
     "  ropewalk ledger envelope --channel audit --domain ops --class Attestation --type build.attested \\\n"
     "      --payload body.json --key ada --evidence evidence.json\n",
 )
@@ -165,6 +221,7 @@ def report_data(payload: str, correlation_id: str | None, output: str | None) ->
 @click.option(
     "--cert", "certs", multiple=True, metavar="F", help="Its certificates in PEM or DER, the leaf first."
 )
+@collateral_options
 @click.option("--nonce", metavar="TEXT", help="The nonce that was asked for.")
 @click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
 def wrap(
@@ -174,6 +231,9 @@ def wrap(
     document: str | None,
     timestamp: str | None,
     certs: tuple[str, ...],
+    tcb_info: str | None,
+    qe_identity: str | None,
+    signers: tuple[str, ...],
     nonce: str | None,
     output: str,
 ) -> None:
@@ -191,6 +251,9 @@ def wrap(
 
         parse_timestamp(timestamp)
         value["timestamp"] = timestamp
+    given = _collateral(tcb_info, qe_identity, signers)
+    if given is not None:
+        value["collateral"] = given.to_json()
     more: dict[str, Any] = {}
     if certs:
         more["cert_chain"] = [each for cert in certs for each in parse_input(cert, parse_certificates)]
@@ -319,6 +382,32 @@ def _named(texts: tuple[str, ...], option: str) -> dict[str, tuple[str, ...]]:
             raise click.UsageError(f"{option} {text[:40]!r}: expected a name, =, and a value")
         found[name] = (*found.get(name, ()), value)
     return found
+
+
+def _numbers(texts: tuple[str, ...], option: str) -> dict[str, int]:
+    return {name: _number(values[-1], option) for name, values in _named(texts, option).items()}
+
+
+def _collateral(
+    tcb_info: str | None, qe_identity: str | None, signers: tuple[str, ...]
+) -> CollateralTexts | None:
+    """What Intel says of platforms, from the files it came in."""
+    if tcb_info is None and qe_identity is None and not signers:
+        return None
+    if tcb_info is None or qe_identity is None or not signers:
+        raise click.UsageError("--tcb-info, --qe-identity and --collateral-cert go together")
+    from ropewalk.ledger.certificates import parse_certificates
+    from ropewalk.ledger.collateral import parse_statement
+    from ropewalk.ledger.pins import CollateralTexts
+
+    chain = tuple(each for signer in signers for each in parse_input(signer, parse_certificates))
+    texts = []
+    for name, file in (("tcbInfo", tcb_info), ("enclaveIdentity", qe_identity)):
+        text = read_input(file).decode("utf-8", "replace")
+        with telling(file):
+            parse_statement(text, name)
+        texts.append(text)
+    return CollateralTexts(texts[0], texts[1], chain)
 
 
 def _number(text: str, option: str) -> int:

@@ -88,20 +88,20 @@ def _load(read: Callable[[bytes], x509.Certificate], raw: bytes) -> x509.Certifi
 
 def check_chain(
     leaf: x509.Certificate, above: Sequence[x509.Certificate], roots: Sequence[x509.Certificate], at_ns: int
-) -> None:
-    """Raise unless the leaf stands under one of the roots. `above` goes from the leaf's issuer upwards.
+) -> x509.Certificate:
+    """The root under which the leaf stands; raise if there is none. `above` goes from the leaf's issuer upwards.
 
     Looked at: issuers and signatures, validity at the given time, basicConstraints with path lengths, keyUsage, and
-    critical extensions nobody here understands. Not looked at: revocation, which would need the network.
+    critical extensions nobody here understands. Revocation is `crls`' to say.
     """
-    _check_readable([leaf, *above], roots, at_ns, _check_signer)
+    return _check_readable([leaf, *above], roots, at_ns, _check_signer)
 
 
 def check_endorsement(
     leaf: x509.Certificate, above: Sequence[x509.Certificate], roots: Sequence[x509.Certificate], at_ns: int
-) -> None:
+) -> x509.Certificate:
     """As `check_chain`, for the key of a chip, whose vendor says in extensions of its own what it may do."""
-    _check_readable([leaf, *above], roots, at_ns, _check_no_authority)
+    return _check_readable([leaf, *above], roots, at_ns, _check_no_authority)
 
 
 def public_key_of(certificate: x509.Certificate) -> Any:
@@ -126,16 +126,16 @@ def extensions_of(certificate: x509.Certificate) -> dict[str, bytes]:
 
 def _check_readable(
     chain: list[x509.Certificate], roots: Sequence[x509.Certificate], at_ns: int, leaf: _LeafRule
-) -> None:
+) -> x509.Certificate:
     try:
-        _check_chain(chain, roots, datetime.fromtimestamp(at_ns // 10**9, UTC), leaf)
+        return _check_chain(chain, roots, datetime.fromtimestamp(at_ns // 10**9, UTC), leaf)
     except _UNREADABLE as error:
         raise Unverified(f"a certificate cannot be read: {error}"[:200]) from error
 
 
 def _check_chain(
     chain: list[x509.Certificate], roots: Sequence[x509.Certificate], at: datetime, leaf: _LeafRule
-) -> None:
+) -> x509.Certificate:
     pinned = {root.public_bytes(Encoding.DER) for root in roots}
     if len(chain) > CHAIN_MAX:
         raise Unverified(f"a chain of {len(chain)} certificates; at most {CHAIN_MAX}")
@@ -152,6 +152,7 @@ def _check_chain(
         issuer = chain[depth + 1] if depth + 1 < len(chain) else None
         if issuer is not None:
             _check_issued(certificate, issuer, name)
+    return chain[-1]
 
 
 def _check_issued(certificate: x509.Certificate, issuer: x509.Certificate, name: str) -> None:

@@ -11,7 +11,6 @@ from typing import Final
 from ropewalk.errors import Invalid
 
 __all__ = [
-    "ENUMERATED",
     "IA5_STRING",
     "INTEGER",
     "OBJECT_ID",
@@ -25,7 +24,6 @@ __all__ = [
 INTEGER: Final = 0x02
 OCTET_STRING: Final = 0x04
 OBJECT_ID: Final = 0x06
-ENUMERATED: Final = 0x0A
 IA5_STRING: Final = 0x16
 SEQUENCE: Final = 0x30
 ELEMENTS_MAX: Final = 64  # the widest extension known, Intel's, has 18 in a row
@@ -61,7 +59,7 @@ def parse_element(raw: bytes, tag: int) -> bytes:
 
 
 def to_number(content: bytes, most: int) -> int:
-    """The number between 0 and `most` that an INTEGER or ENUMERATED holds.
+    """The number between 0 and `most` that an INTEGER holds.
 
     >>> to_number(b"\\x00\\xff", 255)
     255

@@ -26,6 +26,7 @@ from ropewalk.ledger.binding import (
     signed_bytes,
 )
 from ropewalk.ledger.certificates import check_chain, parse_pem, public_key_of
+from ropewalk.ledger.dcap import check_dcap
 from ropewalk.ledger.envelope import Envelope, decode_base64, parse_timestamp
 from ropewalk.ledger.evidencetrust import EvidenceTrust
 from ropewalk.ledger.nitro import check_nitro
@@ -38,6 +39,8 @@ SIGNATURES_MAX: Final = 16
 HARDWARE: Final[dict[str, Callable[[Piece], tuple[Status, str]]]] = {
     "aws_nitro": check_nitro,
     "sev": check_sev_snp,
+    "sgx": check_dcap,
+    "tdx": check_dcap,
 }
 """Who judges the documents of which hardware."""
 

@@ -42,7 +42,7 @@ class EvidenceTally:
             try:
                 self._believed = EvidenceTrust.of(trust.roots, trust.evidence)
             except Invalid as error:
-                raise Invalid(f"trust file: roots: {error.detail}", advice=error.advice_now) from error
+                raise Invalid(f"trust file: {error.detail}", advice=error.advice_now) from error
         self._mutex = threading.Lock()
         self._counts: dict[Status, int] = {"passed": 0, "failed": 0, "not_checked": 0}
         self._first: dict[Status, tuple[int, int, str]] = {}

@@ -16,6 +16,8 @@ from ropewalk.errors import Invalid
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.certificates import parse_pem
+from ropewalk.ledger.collateral import Collateral, parse_collateral
+from ropewalk.ledger.crls import parse_crl
 from ropewalk.ledger.pins import EvidencePins, parse_pins
 
 __all__ = ["EvidenceSettings", "EvidenceTrust", "parse_evidence_settings", "parse_evidence_trust"]
@@ -54,6 +56,10 @@ class EvidenceTrust:
     pinned: bool = True
     measurements: dict[str, frozenset[bytes]] = field(default_factory=dict)
     sev_tcb: dict[str, int] = field(default_factory=dict)
+    sgx_isv: dict[str, int] = field(default_factory=dict)
+    tcb_statuses: frozenset[str] = frozenset({"UpToDate"})
+    collateral: tuple[Collateral, ...] = ()
+    crls: tuple[x509.CertificateRevocationList, ...] = ()
 
     @classmethod
     def of(cls, roots: Iterable[str], pins: EvidencePins | None) -> EvidenceTrust:
@@ -68,6 +74,10 @@ class EvidenceTrust:
             pins is not None,
             {name: frozenset(map(bytes.fromhex, texts)) for name, texts in known.measurements.items()},
             known.sev_tcb,
+            known.sgx_isv,
+            frozenset(known.tcb_statuses or ("UpToDate",)),
+            tuple(parse_collateral(each) for each in known.collateral),
+            tuple(parse_crl(text.encode()) for text in known.crls),
         )
 
 

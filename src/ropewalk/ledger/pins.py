@@ -1,7 +1,9 @@
 """Which evidence is believed, beyond the root it ends in: signers, builders, measurements, levels and how old.
 
     {"keys":[{identity}…], "builders":["<id>"…], "pcrs":{"0":["<hex>"…]}, "max_age_s":n|null,
-     "measurements":{"sev.measurement":["<hex>"…]}, "sev_tcb":{"snp":n}}
+     "measurements":{"sev.measurement":["<hex>"…]}, "sev_tcb":{"snp":n}, "sgx_isv":{"prodid":n, "svn":n},
+     "tcb_statuses":["UpToDate"…], "collateral":[{"tcb_info":"<JSON>", "qe_identity":"<JSON>", "chain":["<PEM>"…]}…],
+     "crls":["<PEM>"…]}
 
 Trust files and the evidence.json of a channel hold it in this form. Nothing named is nothing believed.
 """
@@ -16,17 +18,72 @@ from typing import Any, Final
 from ropewalk.errors import Invalid, InvalidKey
 from ropewalk.kernel.keys import PublicKey
 
-__all__ = ["MEASUREMENTS", "SEV_TCB", "EvidencePins", "both_spellings", "parse_identities", "parse_pins"]
+__all__ = [
+    "MEASUREMENTS",
+    "SEV_TCB",
+    "SGX_ISV",
+    "TCB_STATUSES",
+    "CollateralTexts",
+    "EvidencePins",
+    "both_spellings",
+    "parse_collateral_texts",
+    "parse_identities",
+    "parse_pins",
+]
 
-MEASUREMENTS: Final = {"sev.measurement": 48, "sev.host_data": 32, "sev.id_key_digest": 48}
+MEASUREMENTS: Final = {
+    "sev.measurement": 48,
+    "sev.host_data": 32,
+    "sev.id_key_digest": 48,
+    "sgx.mrenclave": 32,
+    "sgx.mrsigner": 32,
+    "tdx.mrtd": 48,
+    "tdx.rtmr0": 48,
+    "tdx.rtmr1": 48,
+    "tdx.rtmr2": 48,
+    "tdx.rtmr3": 48,
+    "tdx.mrconfigid": 48,
+    "tdx.mrowner": 48,
+    "tdx.mrownerconfig": 48,
+    "tdx.mrseam": 48,
+}
 """The registers that can be pinned, by the kind of hardware and their own name, with how many bytes they have."""
 
 SEV_TCB: Final = ("fmc", "bootloader", "tee", "snp", "microcode")
 """The parts of an AMD platform whose security levels can be asked for."""
 
+SGX_ISV: Final = ("prodid", "svn")
+"""Which product of its signer an enclave must be, and the least level it must have."""
+
+TCB_STATUSES: Final = (
+    "UpToDate",
+    "SWHardeningNeeded",
+    "ConfigurationNeeded",
+    "ConfigurationAndSWHardeningNeeded",
+    "OutOfDate",
+    "OutOfDateConfigurationNeeded",
+)
+"""What Intel may say of a platform and somebody may put up with; what is revoked is not among them."""
+
 _PCR: Final = re.compile(r"[0-9]|[12][0-9]|3[01]")
 _HEX: Final = re.compile(r"(?:[0-9a-f]{2})+")
-_MEMBERS: Final = {"keys", "builders", "pcrs", "max_age_s", "measurements", "sev_tcb"}
+_MEMBERS: Final = {
+    *("keys", "builders", "pcrs", "max_age_s", "measurements"),
+    *("sev_tcb", "sgx_isv", "tcb_statuses", "collateral", "crls"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CollateralTexts:
+    """Files of Intel's about platforms of one kind: TCB info, QE identity, and the certificates of who signed them."""
+
+    tcb_info: str
+    qe_identity: str
+    chain: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As files and reports hold it."""
+        return {"tcb_info": self.tcb_info, "qe_identity": self.qe_identity, "chain": list(self.chain)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +100,10 @@ class EvidencePins:
     max_age_s: int | None = None
     measurements: dict[str, tuple[str, ...]] = field(default_factory=dict)
     sev_tcb: dict[str, int] = field(default_factory=dict)
+    sgx_isv: dict[str, int] = field(default_factory=dict)
+    tcb_statuses: tuple[str, ...] = ()
+    collateral: tuple[CollateralTexts, ...] = ()
+    crls: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As files hold it. What came later is written only where it says something, so older readers go on."""
@@ -52,11 +113,15 @@ class EvidencePins:
             "pcrs": {str(number): list(texts) for number, texts in self.pcrs.items()},
             "max_age_s": self.max_age_s,
         }
-        if self.measurements:
-            value["measurements"] = {name: list(texts) for name, texts in self.measurements.items()}
-        if self.sev_tcb:
-            value["sev_tcb"] = dict(self.sev_tcb)
-        return value
+        later: dict[str, Any] = {
+            "measurements": {name: list(texts) for name, texts in self.measurements.items()},
+            "sev_tcb": dict(self.sev_tcb),
+            "sgx_isv": dict(self.sgx_isv),
+            "tcb_statuses": list(self.tcb_statuses),
+            "collateral": [each.to_json() for each in self.collateral],
+            "crls": list(self.crls),
+        }
+        return value | {name: each for name, each in later.items() if each}
 
     def explain(self) -> list[str]:
         """What is believed, one line each."""
@@ -65,6 +130,14 @@ class EvidencePins:
         lines += [f"PCR{number} {text[:16]}…" for number, texts in self.pcrs.items() for text in texts]
         lines += [f"{name} {text[:16]}…" for name, texts in self.measurements.items() for text in texts]
         lines += [f"AMD {name} of level {least} or above" for name, least in self.sev_tcb.items()]
+        lines += [
+            f"SGX {name} {'of level ' * (name == 'svn')}{number}" for name, number in self.sgx_isv.items()
+        ]
+        lines += [f"Intel platforms that are {status}" for status in self.tcb_statuses]
+        if self.collateral:
+            lines.append(f"Intel's collateral, {len(self.collateral)} given")
+        if self.crls:
+            lines.append(f"nothing that {len(self.crls)} given revocation lists revoke")
         return [*lines, f"evidence at most {self.max_age_s} s old"] if self.max_age_s is not None else lines
 
 
@@ -86,8 +159,23 @@ def parse_pins(value: Any, wrong: Callable[[str], Invalid]) -> EvidencePins:
         _pcrs(pcrs, wrong),
         age,
         _measurements(value.get("measurements", {}), wrong),
-        _levels(value.get("sev_tcb", {}), wrong),
+        _numbers(value.get("sev_tcb", {}), "sev_tcb", SEV_TCB, 0xFF, wrong),
+        _numbers(value.get("sgx_isv", {}), "sgx_isv", SGX_ISV, 0xFFFF, wrong),
+        _statuses(value.get("tcb_statuses", []), wrong),
+        _collateral(value.get("collateral", []), wrong),
+        _texts(value.get("crls", []), "crls are revocation lists as PEM texts", wrong),
     )
+
+
+def parse_collateral_texts(value: Any, wrong: Callable[[str], Invalid]) -> CollateralTexts:
+    """Collateral in a JSON value, as trust files and reports hold it."""
+    if not isinstance(value, dict) or value.keys() != {"tcb_info", "qe_identity", "chain"}:
+        raise wrong("collateral has tcb_info, qe_identity and chain")
+    tcb_info, qe_identity = value["tcb_info"], value["qe_identity"]
+    if not isinstance(tcb_info, str) or not isinstance(qe_identity, str):
+        raise wrong("tcb_info and qe_identity of collateral are texts")
+    chain = _texts(value["chain"], "the chain of collateral are certificates as PEM texts", wrong)
+    return CollateralTexts(tcb_info, qe_identity, chain)
 
 
 def parse_identities(value: Any, name: str, wrong: Callable[[str], Invalid]) -> tuple[PublicKey, ...]:
@@ -132,9 +220,29 @@ def _measurements(value: Any, wrong: Callable[[str], Invalid]) -> dict[str, tupl
     return found
 
 
-def _levels(value: Any, wrong: Callable[[str], Invalid]) -> dict[str, int]:
-    if not isinstance(value, dict) or value.keys() - set(SEV_TCB):
-        raise wrong(f"sev_tcb maps {', '.join(SEV_TCB)} to levels")
-    if not all(type(least) is int and 0 <= least <= 255 for least in value.values()):
-        raise wrong("levels in sev_tcb are numbers from 0 to 255")
+def _numbers(
+    value: Any, name: str, known: tuple[str, ...], most: int, wrong: Callable[[str], Invalid]
+) -> dict[str, int]:
+    if not isinstance(value, dict) or value.keys() - set(known):
+        raise wrong(f"{name} maps {', '.join(known)} to numbers")
+    if not all(type(number) is int and 0 <= number <= most for number in value.values()):
+        raise wrong(f"numbers in {name} are from 0 to {most}")
     return dict(value)
+
+
+def _statuses(value: Any, wrong: Callable[[str], Invalid]) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(each in TCB_STATUSES for each in value):
+        raise wrong(f"tcb_statuses are some of {', '.join(TCB_STATUSES)}")
+    return tuple(value)
+
+
+def _collateral(value: Any, wrong: Callable[[str], Invalid]) -> tuple[CollateralTexts, ...]:
+    if not isinstance(value, list):
+        raise wrong("collateral is a list")
+    return tuple(parse_collateral_texts(each, wrong) for each in value)
+
+
+def _texts(value: Any, what: str, wrong: Callable[[str], Invalid]) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise wrong(what)
+    return tuple(value)

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from ropewalk.errors import Unverified
 from ropewalk.kernel.report import Status
 from ropewalk.ledger.certificates import public_key_of
+from ropewalk.ledger.crls import check_revoked
 from ropewalk.ledger.piece import Piece
 from ropewalk.ledger.vcek import TURIN_FAMILY, Endorsement, check_amd_chain, read_endorsement
 
@@ -104,7 +105,8 @@ def check_sev_snp(piece: Piece) -> tuple[Status, str]:
         return "not_checked", "no roots are configured for AMD SEV-SNP"
     if not chain:
         raise Unverified("no certificate stands beside the report: cert_chain begins with its VCEK or VLEK")
-    check_amd_chain(chain, piece.trust.roots, piece.at_ns)
+    root = check_amd_chain(chain, piece.trust.roots, piece.at_ns)
+    check_revoked(chain, root, piece.trust.crls, piece.at_ns)
     endorsement = read_endorsement(chain[0])
     _check_platform(report, endorsement)
     _check_signature(chain[0], report, raw)

@@ -81,13 +81,18 @@ def read_endorsement(leaf: x509.Certificate) -> Endorsement:
     return Endorsement(product, layout, bytes(tcb), None if chip_id is None else _chip_id(chip_id), cloud)
 
 
-def check_amd_chain(chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate], at_ns: int) -> None:
-    """Raise unless the chain is AMD's: the chip's key, a signing key, a configured root, by RSA-PSS of 4096 bits."""
+def check_amd_chain(
+    chain: Sequence[x509.Certificate], roots: Sequence[x509.Certificate], at_ns: int
+) -> x509.Certificate:
+    """The root of a chain that is AMD's: the chip's key, a signing key, a configured root, by RSA-PSS of 4096 bits.
+
+    Raise if it is something else.
+    """
     if not 2 <= len(chain) <= CHAIN_MAX:
         raise Unverified(
             f"{len(chain)} certificates; a VCEK or VLEK, an ASK or ASVK, and perhaps the ARK are expected"
         )
-    check_endorsement(chain[0], chain[1:], roots, at_ns)
+    root = check_endorsement(chain[0], chain[1:], roots, at_ns)
     for depth, certificate in enumerate(chain):
         pss = certificate.signature_algorithm_oid == SignatureAlgorithmOID.RSASSA_PSS
         if not pss or not isinstance(certificate.signature_hash_algorithm, hashes.SHA384):
@@ -95,6 +100,7 @@ def check_amd_chain(chain: Sequence[x509.Certificate], roots: Sequence[x509.Cert
         key = public_key_of(certificate)
         if depth and not (isinstance(key, rsa.RSAPublicKey) and key.key_size == RSA_BITS):
             raise Unverified(f"an authority of the chain has no RSA key of {RSA_BITS} bits")
+    return root
 
 
 def _level(found: dict[str, bytes], number: str) -> int:

@@ -45,6 +45,7 @@ class Authority:
         end: datetime = NOON + DAY,
         curve: Any = None,
         critical: bool = False,
+        extensions: dict[str, bytes] | None = None,
     ) -> None:
         self.key = ec.generate_private_key(curve or ec.SECP384R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -78,6 +79,9 @@ class Authority:
             builder = builder.add_extension(
                 x509.UnrecognizedExtension(x509.ObjectIdentifier("1.2.3.4"), b"\5\0"), critical=True
             )
+        for number, value in (extensions or {}).items():
+            said = x509.UnrecognizedExtension(x509.ObjectIdentifier(number), value)
+            builder = builder.add_extension(said, critical=False)
         signer = above.key if above is not None else self.key
         self.certificate = builder.sign(signer, hashes.SHA384())
 

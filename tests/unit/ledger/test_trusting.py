@@ -197,7 +197,7 @@ def test_pins_are_read_strictly(pins):
 
 def test_a_root_that_is_no_certificate_is_told_as_the_trust_files_fault(tmp_path):
     home = channel_with(tmp_path / "home", observed(1))
-    with pytest.raises(Invalid, match="trust file: roots"):
+    with pytest.raises(Invalid, match="trust file: this is no certificate"):
         verdict(bundle_of(home, tmp_path / "b.tar.zst"), replace(BARE, roots=("-----BEGIN x",)))
 
 
