@@ -13,8 +13,10 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block import GENESIS, seal
 from ropewalk.ledger.envelope import build, parse_stored
+from ropewalk.ledger.keyline import KeyLine
 from ropewalk.ledger.reducers import REDUCERS, Moment
 from ropewalk.ledger.replay import Replay
+from ropewalk.ledger.trust import Trust
 
 __all__ = ["run"]
 
@@ -62,7 +64,7 @@ def run(quick: bool) -> list[Result]:
         below = block.hash
 
     def ours_whole() -> int:
-        replay = Replay(REDUCERS["deployments"], "bench", signers=[key.public])
+        replay = Replay(REDUCERS["deployments"], "bench", line=KeyLine(Trust((key.public,), ())))
         for lines in blocks:
             replay.feed(lines)
         replay.root()

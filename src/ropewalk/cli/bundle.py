@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ropewalk.cli.ledger_channel import channel_key
 from ropewalk.cli.manners import (
     MARKS,
     Group,
@@ -19,7 +20,7 @@ from ropewalk.cli.manners import (
     tell,
     write_output,
 )
-from ropewalk.cli.places import here, signing_key
+from ropewalk.cli.places import here
 from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def export(
         carried = _read_anchors(reading, anchors) if anchors else None
         if carried is not None:
             carried.over(start, last)
-        key = signing_key(reading.settings.key)
+        key = channel_key(channel)
         for first, final in chunk_ranges(start, last, chunk):
             path = target if chunk is None else _chunk_path(target, first, final)
             watch = partial(progress, label=path.name, total=final - first + 1)

@@ -48,6 +48,7 @@ channel_option = click.option("--channel", required=True, metavar="C", help="The
             "evidence",
             "Say whose evidence a channel believes; wrap and check evidence.",
         ),
+        "key": ("ropewalk.cli.ledger_key", "key", "Rotate, retire, revoke and destroy the keys of channels."),
         "lifecycle": (
             "ropewalk.cli.ledger_lifecycle",
             "lifecycle",
@@ -334,17 +335,30 @@ def _certificate(raw: bytes) -> str:
     metavar="VKEY|F",
     help="A key whose signature on a head counts, or a file with such keys, one a line; may be given again.",
 )
-def trust(channel: str, output: str, roots: tuple[str, ...], witnesses: tuple[str, ...]) -> None:
+@click.option(
+    "--revocations",
+    metavar="F",
+    help="Keys that are not believed since a date: a list of {key, since, reason} as JSON.",
+)
+def trust(
+    channel: str,
+    output: str,
+    roots: tuple[str, ...],
+    witnesses: tuple[str, ...],
+    revocations: str | None,
+) -> None:
     """Write the trust file of a channel: what a verifier must believe, and why it matters.
 
     The file holds keys in hex, reports name them as did:key; what is said on stderr shows both. The file may hold
     did:keys as well.
 
-    Whose evidence the channel believes (`ledger evidence set`) goes into it too.
+    Whose evidence the channel believes (`ledger evidence set`) goes into it too. A channel whose key has changed has
+    them all in it, each with its dates.
     """
     from dataclasses import replace
 
     from ropewalk.cli.notekeys import note_keys
+    from ropewalk.ledger.revocations import parse_revocation_list
     from ropewalk.node.evidence import channel_trust
 
     known = channel_trust(here().home, channel)
@@ -352,6 +366,7 @@ def trust(channel: str, output: str, roots: tuple[str, ...], witnesses: tuple[st
         known,
         roots=(*known.roots, *(parse_input(root, _certificate) for root in roots)),
         witnesses=tuple(key for name in witnesses for key in note_keys(name)),
+        revocations=parse_input(revocations, parse_revocation_list) if revocations is not None else (),
     )
     write_output(output, made.to_bytes() + (b"\n" if output == "-" else b""))
     if output != "-" and session().json:

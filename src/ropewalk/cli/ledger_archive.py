@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ropewalk.cli.ledger_channel import channel_key
 from ropewalk.cli.manners import MARKS, Command, emit, parse_input, progress, say
-from ropewalk.cli.places import here, signing_key
+from ropewalk.cli.places import here
 from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
@@ -55,12 +56,11 @@ def archive(
     that they can still be erased.
     """
     from ropewalk.node.archiving import archive_channel
-    from ropewalk.node.ledger import read_settings
 
     if sum(each is not None for each in (keep_blocks, keep_days, before)) > 1:
         raise click.UsageError("--keep-blocks, --keep-days and --before say three different things; give one")
     home = here().home
-    key = signing_key(read_settings(home, channel).key)
+    key = channel_key(channel)
     done = archive_channel(
         home,
         channel,

@@ -8,12 +8,22 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from ropewalk.cli.manners import say
-from ropewalk.cli.places import NODE_KEY, here, signing_key
+from ropewalk.cli.places import NODE_KEY, here, key_folder, signing_key
 
 if TYPE_CHECKING:
+    from ropewalk.kernel.keys import SigningKey
     from ropewalk.node.ledger import Channel, OpenLog
 
-__all__ = ["channel_of", "check_first_line", "envelope_id", "now_text", "open_for_append"]
+__all__ = [
+    "channel_key",
+    "channel_keys",
+    "channel_of",
+    "check_first_line",
+    "envelope_id",
+    "now_text",
+    "open_for_append",
+    "open_sealing",
+]
 
 WRITER_WAIT_S = 30.0  # two commands that append at once stand in line this long
 
@@ -46,6 +56,39 @@ def channel_of(envelope: bytes, channel: str | None) -> Iterator[Channel]:
     raise NotFound(f"no envelope {envelope.hex()} in {channel or 'any channel'}", id=envelope.hex())
 
 
+def channel_keys(channel: str) -> tuple[SigningKey, ...]:
+    """The keys of a channel that are here, the newest first: by what they are, whatever they are called."""
+    from ropewalk.errors import NotFound
+    from ropewalk.node.keys import find_keys
+    from ropewalk.node.ledger import open_channel
+
+    with open_channel(here().home, channel) as reading:
+        line, name = reading.line(), reading.settings.key
+    if len(line.lives) == 1:
+        return (signing_key(name),)  # as it was when the channel was made
+    found = find_keys(line, here().keys, key_folder())
+    if not found:
+        raise NotFound(
+            f"no key of channel {channel} is here; {line.current.key.did()} seals it",
+            channel=channel,
+            advice="Work where that key is, or bring it here.",
+        )
+    return found
+
+
+def channel_key(channel: str) -> SigningKey:
+    """The newest key of a channel that is here."""
+    return channel_keys(channel)[0]
+
+
+def open_sealing(channel: str) -> OpenLog:
+    """The channel open for writing, with all of its keys that are here."""
+    from ropewalk.node.ledger import open_log
+
+    keys = channel_keys(channel)
+    return open_log(here().home, channel, keys[0], also=keys[1:], wait_s=WRITER_WAIT_S)
+
+
 def now_text() -> str:
     """The time as envelopes write it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -65,15 +108,15 @@ def check_first_line(channel: str, raw: bytes) -> None:
 def open_for_append(channel: str) -> OpenLog:
     """The channel open for writing; a missing one is made with the defaults, and that is said."""
     from ropewalk.errors import NotFound
-    from ropewalk.node.ledger import create_channel, open_log, read_settings
+    from ropewalk.node.ledger import create_channel, read_settings
 
     home = here().home
     try:
-        settings = read_settings(home, channel)
+        read_settings(home, channel)
     except NotFound:
-        settings = create_channel(home, channel, NODE_KEY, signing_key(NODE_KEY).public)
+        create_channel(home, channel, NODE_KEY, signing_key(NODE_KEY).public)
         say(f'made channel "{channel}", sealed by the key {NODE_KEY}')
-    opened = open_log(home, channel, signing_key(settings.key), wait_s=WRITER_WAIT_S)
+    opened = open_sealing(channel)
     if opened.torn is not None:
         say(f"channel {channel}: cut {opened.torn.size} bytes a crash had left; kept in {opened.torn.kept}")
     if opened.missing:

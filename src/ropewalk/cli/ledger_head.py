@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from ropewalk.cli.ledger_channel import channel_key
 from ropewalk.cli.manners import Command, emit
-from ropewalk.cli.places import here, signing_key
+from ropewalk.cli.places import here
 from ropewalk.cli.publish import host_option, tell_host
 
 __all__ = ["head"]
@@ -43,7 +44,7 @@ def head(channel: str, note: bool, host: str, old: int | None) -> None:
         found = reading.head()
         if note:
             size, root = reading.header_head()
-            key = signing_key(reading.settings.key)
+            key = channel_key(channel)
             text = signed_head(host, channel, size, root, key).decode()
             answer = {"note": text, "vkey": head_signer(host, channel, key).verifier.to_text()}
             if old is not None:

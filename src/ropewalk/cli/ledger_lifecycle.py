@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from ropewalk.cli.ledger_channel import channel_key, open_sealing
 from ropewalk.cli.manners import Group, emit, say
-from ropewalk.cli.places import here, signing_key
+from ropewalk.cli.places import here
 
 if TYPE_CHECKING:
     from ropewalk.ledger.versions import Lifecycle, Stage
@@ -78,15 +79,15 @@ def set_(version: str, stage: str, sunset: str | None, grace_days: int | None) -
 @click.option("--channel", required=True, metavar="C", help="The channel that takes the alerts.")
 def notify(channel: str) -> None:
     """Seal an Alert for every version that is 30, 14 or 7 days before its sunset. Said once: run it daily."""
-    from ropewalk.node.ledger import open_log, read_settings
+    from ropewalk.node.ledger import read_settings
     from ropewalk.node.lifecycle import notices, send_notices, version_to_write
 
     home, now = here().home, time.time_ns()
     settings, due = read_settings(home, channel), notices(home, now)
     sent: list[dict[str, Any]] = []
     if due:
-        key = signing_key(settings.key)
-        with open_log(home, channel, key, wait_s=30.0) as opened:
+        key = channel_key(channel)
+        with open_sealing(channel) as opened:
             version = version_to_write(home, settings.policy, now)
             for notice, receipt in send_notices(opened.log, key, due, now, protocol_version=version):
                 sent.append(

@@ -7,7 +7,7 @@ import time
 import click
 
 from ropewalk.cli.manners import Group, emit, write_output
-from ropewalk.cli.places import here, signing_key
+from ropewalk.cli.places import here
 
 __all__ = ["payload"]
 
@@ -51,16 +51,16 @@ def erase(payload_hash: str, channel: str, reason: str) -> None:
 
     The tombstone is also sealed into the channel, as an event of the type ledger.tombstone by the channel's key.
     """
-    from ropewalk.cli.ledger_channel import now_text
+    from ropewalk.cli.ledger_channel import channel_key, now_text, open_sealing
     from ropewalk.ledger.envelope import build
     from ropewalk.ledger.rules import Context, judge
-    from ropewalk.node.ledger import open_log, read_settings
+    from ropewalk.node.ledger import read_settings
     from ropewalk.node.lifecycle import version_to_write
     from ropewalk.stores.payloads import PayloadStore, PayloadTombstone
 
     home = here().home
     settings = read_settings(home, channel)
-    key = signing_key(settings.key)
+    key = channel_key(channel)
     store = PayloadStore(home / "payloads")
     stone = store.erased(payload_hash) or PayloadTombstone(payload_hash, now_text(), reason)
     event = build(  # of a tombstone that stands, the same one again: its receipt is the first one's
@@ -73,7 +73,7 @@ def erase(payload_hash: str, channel: str, reason: str) -> None:
         protocol_version=version_to_write(home, settings.policy, time.time_ns()),
     )
     judge(event, Context(policy=settings.policy)).require()  # before anything is gone
-    with open_log(home, channel, key, wait_s=30.0) as opened:
+    with open_sealing(channel) as opened:
         store.erase(payload_hash, at=stone.erased_at, reason=stone.reason)
         receipt = opened.log.submit(event.raw)
     emit(

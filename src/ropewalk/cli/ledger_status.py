@@ -50,6 +50,7 @@ def status(channel: str | None) -> None:
 def _look(home: Path, channel: str, now_ns: int) -> dict[str, Any]:
     from ropewalk.errors import RopewalkError
     from ropewalk.node.evidence import read_evidence
+    from ropewalk.node.keys import key_warnings
     from ropewalk.node.ledger import open_channel
     from ropewalk.node.lifecycle import open_minors
 
@@ -61,7 +62,7 @@ def _look(home: Path, channel: str, now_ns: int) -> dict[str, Any]:
                 "height": None if head.height == 0 else head.height - 1,
                 "envelopes": head.envelopes,
                 "last_block_ns": str(head.timestamp_ns) if head.height else None,
-                "signer": reading.settings.signer.did(),
+                "signer": reading.line().current.key.did(),
                 "policy_hash": None if policy is None else policy.hash.hex(),
                 "versions": [f"{minor}.x" for minor in sorted(open_minors(home, policy, now_ns))],
                 "judges_evidence": read_evidence(home, channel) is not None,
@@ -76,6 +77,7 @@ def _look(home: Path, channel: str, now_ns: int) -> dict[str, Any]:
                 out["warnings"].append(
                     f"{len(torn)} torn tails were cut after crashes; kept in {reading.folder / 'torn'}"
                 )
+            out["warnings"] += key_warnings(reading, now_ns)
             if not out["versions"]:
                 out["warnings"].append("no version is let in: nothing can be appended")
     except RopewalkError as error:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from ropewalk.cli.ledger_channel import channel_key
 from ropewalk.cli.manners import Command, emit, say, write_output
-from ropewalk.cli.places import here, signing_key
+from ropewalk.cli.places import here
 
 __all__ = ["host_option", "receipt", "tell_host", "tiles"]
 
@@ -65,7 +66,10 @@ def receipt(envelope_id: str, output: str, channel: str | None, form: str, host:
     name = parse_id(envelope_id)
     make = make_cose_receipt if form == "cose" else make_tlog_proof
     with channel_of(name, channel) as reading:
-        raw, found_in = make(reading, name, signing_key(reading.settings.key), host), reading.settings.channel
+        raw, found_in = (
+            make(reading, name, channel_key(reading.settings.channel), host),
+            reading.settings.channel,
+        )
     tell_host(host, found_in)
     write_output(output, raw)
     if output == "-":
@@ -98,7 +102,7 @@ def tiles(channel: str, output: str, host: str) -> None:
     from ropewalk.node.publish import publish_tiles
 
     with open_channel(here().home, channel) as reading:
-        done = publish_tiles(reading, signing_key(reading.settings.key), host, Path(output))
+        done = publish_tiles(reading, channel_key(reading.settings.channel), host, Path(output))
     tell_host(host, channel)
     files = f"{done.written} files written, {done.kept} kept"
     if done.mended:

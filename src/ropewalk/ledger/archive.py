@@ -4,6 +4,7 @@
     archive.manifest.sig     the signature of the channel's key over the manifest
     blocks.seg.zst           the blocks, as a segment holds them, packed with Zstandard
     channel.json …           the settings under which the channel gives its verdicts
+    keyproofs.json           what the channel has said about its keys, with the sealed blocks that say it, if anything
 
 `ArchiveChain` takes manifests one after another and knows where they end: archives that follow one another without
 a gap, each naming the digest of the manifest below it, are as good as the channel itself up to their last block.
@@ -26,6 +27,7 @@ from ropewalk.ledger.manifestform import File, ManifestForm
 __all__ = [
     "ARCHIVE_BLOCKS_MAX",
     "BLOCKS",
+    "KEY_PROOFS",
     "MANIFEST",
     "SETTINGS",
     "SIGNATURE",
@@ -41,6 +43,7 @@ __all__ = [
 MANIFEST: Final = "archive.manifest.json"
 SIGNATURE: Final = "archive.manifest.sig"
 BLOCKS: Final = "blocks.seg.zst"
+KEY_PROOFS: Final = "keyproofs.json"
 SETTINGS: Final = ("channel.json", "policy.json", "evidence.json", "lifecycle.json")
 ARCHIVE_BLOCKS_MAX: Final = 16_384  # the manifest of so many is a megabyte; a longer range is cut
 
@@ -154,7 +157,7 @@ def is_archived_name(name: str) -> bool:
     >>> is_archived_name("policy.json"), is_archived_name("../policy.json")
     (True, False)
     """
-    return name == BLOCKS or name in SETTINGS or _FORK.fullmatch(name) is not None
+    return name in (BLOCKS, KEY_PROOFS) or name in SETTINGS or _FORK.fullmatch(name) is not None
 
 
 def sign_manifest(raw: bytes, key: SigningKey) -> bytes:

@@ -221,7 +221,7 @@ class KeyLine:
             if life is None:
                 if self._begun or not self._lenient:
                     raise SigInvalid(f"block {height}: signer {signer.did()} is not trusted", height=height)
-                life = self._lives[signer] = KeyLife(signer, height - 1, named=False)
+                life = self._lives[signer] = KeyLife(signer, named=False)
             elif not life.counts(height, record.header.timestamp_ns):
                 sealed, why = format_timestamp(record.header.timestamp_ns), self._why(signer)
                 raise SigInvalid(

@@ -9,18 +9,20 @@ A *snapshot* is the state at a height, vouched for by a signed envelope `ledger.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 from ropewalk.errors import BrokenLink, DigestMismatch, Invalid, RopewalkError, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag, blake3, tagged
-from ropewalk.kernel.keys import PublicKey, SigningKey
+from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.binding import make_provenance
-from ropewalk.ledger.block import GENESIS, Block, Header, check_contents, check_link, check_signature
+from ropewalk.ledger.block import GENESIS, Block, Header, check_contents, check_link
 from ropewalk.ledger.envelope import Envelope, build, parse_stored
+from ropewalk.ledger.keyacts import is_key_statement
+from ropewalk.ledger.keyline import KeyLine
 from ropewalk.ledger.policy import EVALUATOR, Policy
 from ropewalk.ledger.reducers import Moment, Reducer, State
 from ropewalk.ledger.rules import Context, judge
@@ -132,9 +134,10 @@ class Replay:
         reducer: Reducer,
         channel: str,
         *,
-        signers: Iterable[PublicKey] | None = None,
+        line: KeyLine | None = None,
         policy: Policy | None = None,
     ) -> None:
+        """`line` says whose seals count; without it, any that holds."""
         self.reducer, self.channel = reducer, channel
         self.state: State = reducer.initial()
         self.height = -1
@@ -142,7 +145,7 @@ class Replay:
         self._block_hash = GENESIS
         self._below: Header | None = None
         self._evidence: bytes | None = None
-        self._signers = None if signers is None else tuple(signers)
+        self._line = line or KeyLine(None)
         self._policy_hash = None if policy is None else policy.hash
         self._context = Context(None, policy, policy_hash=self._policy_hash, sealed=True)
 
@@ -179,7 +182,8 @@ class Replay:
         """Verify the next block, then fold its events. If anything is wrong, the state is as it was."""
         block = Block.from_lines(lines)
         self._check_place(block)
-        check_signature(block.record, self._signers)
+        self._line.check(block.record)
+        self._line.take(block)
         self._take(block, self._judged(block))
 
     def follow(self, lines: Sequence[bytes]) -> None:
@@ -250,7 +254,12 @@ class Replay:
         for index, raw in enumerate(block.envelopes):
             try:
                 envelope = parse_stored(raw)
-                verdict = judge(envelope, self._context)
+                context = self._context
+                if len(block.envelopes) == 1 and is_key_statement(envelope):
+                    context = replace(context, policy=None)  # the line of keys has judged it
+                if self._line.revoked:
+                    self._line.check_author(envelope, header.height, header.timestamp_ns)
+                verdict = judge(envelope, context)
                 if not verdict.ok:
                     verdict.require()
             except RopewalkError as error:

@@ -37,21 +37,22 @@ class Refused:
 
 
 def read_snapshots(
-    channel: str, signer: PublicKey, blocks: Iterable[Found]
+    channel: str, signers: Iterable[PublicKey], blocks: Iterable[Found]
 ) -> tuple[list[Snapshot], list[Refused]]:
-    """The snapshots of a channel from the blocks of its companion: those sealed and signed by its key, and the rest.
+    """The snapshots of a channel from the blocks of its companion: those sealed and signed by its keys, and the rest.
 
     >>> from ropewalk.kernel.keys import SigningKey
-    >>> read_snapshots("ea.core", SigningKey.generate("ed25519", bytes(32)).public, [])
+    >>> read_snapshots("ea.core", [SigningKey.generate("ed25519", bytes(32)).public], [])
     ([], [])
     """
+    keys = tuple(signers)
     found: list[Snapshot] = []
     refused: list[Refused] = []
     for height, lines in _until_damage(companion(channel), blocks, refused):
         where = f"block {height} of {companion(channel)}"
         try:
             block = Block.from_lines(lines)
-            check_signature(block.record, (signer,))
+            check_signature(block.record, keys)
             check_contents(block)
             if block.header.channel != companion(channel):
                 raise Unverified(f'a block of channel "{block.header.channel}"')
@@ -65,7 +66,7 @@ def read_snapshots(
                 if envelope.event_type != SNAPSHOT_TYPE:
                     continue
                 name = envelope.hex_id
-                found.append(_believed(channel, signer, envelope))
+                found.append(_believed(channel, keys, envelope))
             except RopewalkError as error:
                 refused.append(Refused(name, error.detail))
     return found, refused
@@ -100,9 +101,11 @@ def resume_newest(
     return None, refused
 
 
-def _believed(channel: str, signer: PublicKey, envelope: Envelope) -> Snapshot:
+def _believed(channel: str, signers: Sequence[PublicKey], envelope: Envelope) -> Snapshot:
     rules = (rule_1_canonical_hash, rule_2_signature_scope)
-    if envelope.public_key != signer or any(rule(envelope, Context()).status != "passed" for rule in rules):
+    if envelope.public_key not in signers or any(
+        rule(envelope, Context()).status != "passed" for rule in rules
+    ):
         raise Unverified("it is not signed by the channel's key")
     snapshot = parse_snapshot(envelope)
     if snapshot.channel != channel:

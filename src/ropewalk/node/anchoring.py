@@ -26,7 +26,7 @@ class Anchoring:
 
     def add(self, note: bytes) -> None:
         """Take a note. `Invalid` if it is no head of this channel, `Unverified` if it is, but not of this history."""
-        name, signer = self._channel.settings.channel, self._channel.settings.signer
+        name = self._channel.settings.channel
         head = head_of(note, name)
         if not 0 < head.size <= self._tree.size:
             raise RangeExceeded(
@@ -34,7 +34,8 @@ class Anchoring:
                 advice="Export from a copy that has all blocks the head speaks of.",
                 size=head.size,
             )
-        if signer.alg == "ed25519" and is_key_name(head.origin):
+        signers = [life.key for life in self._channel.line().lives if life.key.alg == "ed25519"]
+        for signer in signers if is_key_name(head.origin) else ():
             own = Verifier(head.origin, signer)
             if any((each.name, each.key_id) == (own.name, own.key_id) for each in claimed_head(note)[1]):
                 open_note(note, [own])

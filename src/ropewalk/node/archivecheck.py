@@ -1,7 +1,7 @@
 """Verifying archives, offline, step by step, each block once and none kept.
 
     manifests         every manifest can be read and stands on the one before, from the first block on, without a gap
-    signatures        every manifest is signed by the channel's key
+    signatures        every manifest is signed by a key of the channel
     files             every file is the one its manifest lists, and there is no other
     storage … policy_hash, evidence    the blocks, as `ledger verify` has them
     payloads          detached payloads: archives hold their hashes only
@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from ropewalk.errors import Damaged, Invalid, NotFound, RopewalkError
+from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
+from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.archive import (
     BLOCKS,
+    KEY_PROOFS,
     MANIFEST,
     SETTINGS,
     SIGNATURE,
@@ -31,6 +34,7 @@ from ropewalk.ledger.archive import (
     parse_archive_manifest,
 )
 from ropewalk.ledger.evidencecheck import EVIDENCE, EvidenceTally
+from ropewalk.ledger.keyline import KeyLine, parse_key_proofs
 from ropewalk.ledger.policy import Policy, parse_policy
 from ropewalk.ledger.replay import companion
 from ropewalk.ledger.trust import Trust
@@ -103,6 +107,7 @@ class ArchiveReading:
     manifest: ArchiveManifest | None  # the last
     settings: dict[str, bytes]
     forks: dict[str, bytes]
+    line: KeyLine
 
 
 @dataclass(slots=True)
@@ -110,6 +115,7 @@ class _Looking:
     """A check under way: failures by step, the first of each, and what was read so far."""
 
     trust: Trust
+    line: KeyLine
     hasty: bool  # whoever restores needs no second failure
     chain: ArchiveChain = field(default_factory=ArchiveChain)
     failed: dict[str, Step] = field(default_factory=dict)
@@ -120,6 +126,8 @@ class _Looking:
     last: ArchiveManifest | None = None
     settings: dict[str, bytes] = field(default_factory=dict)  # of the last archive
     forks: dict[str, bytes] = field(default_factory=dict)
+    signers: dict[PublicKey, ArchiveFolder] = field(default_factory=dict)  # and the first archive of each
+    known: KeyLine | None = None  # the line as far as the archives carry proofs of it
 
     def fail(self, step: str, one: ArchiveFolder, detail: str, **facts: Any) -> None:
         self.failed.setdefault(
@@ -154,7 +162,8 @@ def check_archives(
     settings = _last_settings(found[-1])
     believed = trust if trust is not None else _own_trust(found, settings)
     policy = _policy(settings)
-    looking = _Looking(believed, hasty=take is not None)
+    line = KeyLine(believed, policy=policy, lenient=True)
+    looking = _Looking(believed, line, hasty=take is not None)
     looking.chain.channel = channel
     tally = EvidenceTally(believed)
 
@@ -169,16 +178,18 @@ def check_archives(
 
     if deep:
         with Hands() as hands, Spill() as spill:
-            span = check_channel(lines(), trust=believed, policy=policy, spread=hands, seen=Seen(spill.table))
+            seen = Seen(spill.table)
+            span = check_channel(lines(), trust=believed, policy=policy, spread=hands, seen=seen, line=line)
     else:
-        span = check_channel(lines(), trust=believed, policy=policy, deep=False)
+        span = check_channel(lines(), trust=believed, policy=policy, deep=False, line=line)
     if looking.damage and span.fault is None:
         first = looking.damage[0]
         span = replace(span, fault=Fault(int(first.fields.get("height", 0)), "storage", first.detail))
-    blocks = to_report(span, deep=deep, trust=believed)
+    blocks = to_report(span, deep=deep, trust=believed, line=line)
+    _check_signers(looking)
     steps = [
         looking.step("manifests", looking.reach()),
-        looking.step("signatures", f"{looking.archives} manifests signed by the channel's key"),
+        looking.step("signatures", _signed(looking)),
         looking.step("files", f"{looking.files} files as listed"),
         *(_located(step, found) for step in blocks.steps),
         tally.step() if deep else Step(EVIDENCE, "not_checked", "evidence inside envelopes needs --deep"),
@@ -198,7 +209,7 @@ def check_archives(
         ]
     counts = {"entries": span.envelopes, "blocks": span.blocks, "archives": looking.archives}
     return ArchiveReading(
-        Report(tuple(steps), counts), looking.chain, looking.last, looking.settings, looking.forks
+        Report(tuple(steps), counts), looking.chain, looking.last, looking.settings, looking.forks, line
     )
 
 
@@ -239,8 +250,7 @@ def _read_manifest(one: ArchiveFolder, looking: _Looking) -> ArchiveManifest | N
         looking.fail("manifests", one, error.detail, file=MANIFEST)
         return None
     try:
-        if manifest.signer not in looking.trust.block_signers:
-            raise Invalid(f"{manifest.signer.did()} is not trusted to seal this channel")
+        looking.signers.setdefault(manifest.signer, one)
         check_manifest_signature(raw, read_small(one.path / SIGNATURE), manifest.signer)
     except RopewalkError as error:
         looking.fail("signatures", one, error.detail, file=SIGNATURE)
@@ -262,12 +272,40 @@ def _check_files(one: ArchiveFolder, manifest: ArchiveManifest, looking: _Lookin
             else:
                 raw = read_small(one.path / file.name)
                 digest, size = blake3(raw).hex(), len(raw)
-                (looking.settings if file.name in SETTINGS else looking.forks)[file.name] = raw
+                _keep_file(file.name, raw, looking)
             if (digest, size) != (file.blake3, file.size):
                 raise Invalid(f"{file.name} is not the file the manifest lists")
             looking.files += 1
         except RopewalkError as error:
             looking.fail("files", one, error.detail, file=file.name)
+
+
+def _keep_file(name: str, raw: bytes, looking: _Looking) -> None:
+    if name == KEY_PROOFS:
+        # Whoever signs an old range may be a key that comes only later in the channel: these say how it came.
+        looking.known = KeyLine(looking.trust, lenient=True)
+        looking.known.follow(parse_key_proofs(jcs.parse(raw)))
+    else:
+        (looking.settings if name in SETTINGS else looking.forks)[name] = raw
+
+
+def _check_signers(looking: _Looking) -> None:
+    """Every manifest is signed by a key that is named, or that is proven to have followed one."""
+    for signer, one in looking.signers.items():
+        lines = [looking.line, *([looking.known] if looking.known is not None else [])]
+        if not any(line.descends(signer, looking.trust.block_signers) for line in lines):
+            life = looking.line.life(signer)
+            if life is not None and not life.named and looking.line.leads:
+                continue  # a key that came before those that are named: said below
+            why = f"{signer.did()} is not trusted to seal this channel"
+            looking.fail("signatures", one, why, file=SIGNATURE)
+        elif any(signer.identity() in line.revoked for line in lines):
+            looking.fail("signatures", one, f"{signer.did()} was revoked", file=SIGNATURE)
+
+
+def _signed(looking: _Looking) -> str:
+    several = f", {len(looking.signers)} keys one after another" if len(looking.signers) > 1 else ""
+    return f"{looking.archives} manifests signed by the channel's key{several}"
 
 
 def _last_settings(one: ArchiveFolder) -> dict[str, bytes]:
@@ -299,7 +337,8 @@ def _own_trust(found: list[ArchiveFolder], settings: dict[str, bytes]) -> Trust:
     else:
         return Trust((), ())
     policy = None if manifest.policy_hash is None else bytes.fromhex(manifest.policy_hash)
-    trust = Trust((manifest.signer,), (manifest.signer,), policy)
+    first = _first_signer(settings) or manifest.signer
+    trust = Trust((first,), (first,), policy)
     if "evidence.json" not in settings:
         return trust
     from ropewalk.ledger.evidencetrust import parse_evidence_settings
@@ -309,6 +348,15 @@ def _own_trust(found: list[ArchiveFolder], settings: dict[str, bytes]) -> Trust:
     except RopewalkError:
         return trust
     return replace(trust, roots=evidence.roots, evidence=evidence.pins)
+
+
+def _first_signer(settings: dict[str, bytes]) -> PublicKey | None:
+    """Who sealed the first block, as the settings have it: manifests may be signed by a later key."""
+    try:
+        value = jcs.parse(settings["channel.json"])
+        return PublicKey.from_json(value.get("signer") if isinstance(value, dict) else None)
+    except (KeyError, RopewalkError):
+        return None
 
 
 def _located(step: Step, found: list[ArchiveFolder]) -> Step:

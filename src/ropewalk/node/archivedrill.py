@@ -113,7 +113,7 @@ def run_drill(
         with Channel(home, channel) as rebuilt:
             facts |= _roots(rebuilt, restored.blocks)
             laps.lap("index")
-            steps += _prove(rebuilt, restored, trust or rebuilt.settings.trust())
+            steps += _prove(rebuilt, restored, trust or rebuilt.trust())
             laps.lap("proofs")
             reducer = find_reducer(REDUCER)
             facts["state_root"] = _state(home, channel, restored.blocks, reducer)

@@ -84,7 +84,7 @@ def pack_channel(
 
 def _verified(reading: Channel, start: int, watch: Watch | None) -> list[tuple[Place, bytes]]:
     """The records of a closed segment with their block hashes, each block verified, on the one before it."""
-    trust = reading.settings.trust()
+    trust = reading.trust()
     below = reading.index.block_hash(start - 1) if start else bytes(32)
     span = replace(EMPTY, channel=reading.settings.channel, last=start - 1, above=below, blocks=1)
     found: list[tuple[Place, bytes]] = []

@@ -18,6 +18,7 @@ from typing import Any, Final
 from ropewalk.errors import Conflict, NotFound, RopewalkError, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import hash_from_hex
+from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.report import Report
 from ropewalk.ledger.archive import ArchiveManifest
 from ropewalk.ledger.block import check_channel_name, parse_record
@@ -31,6 +32,7 @@ from ropewalk.node.ledger import FOLDER, Channel
 from ropewalk.stores.archives import archive_folders
 from ropewalk.stores.durable import Disk, unavailable
 from ropewalk.stores.folderlock import hold_folder
+from ropewalk.stores.keyheights import write_heights
 from ropewalk.stores.payloads import PayloadStore, PayloadTombstone
 from ropewalk.stores.segmentwriter import Files, Writer
 
@@ -168,7 +170,7 @@ class _Rebuilding:
                 advice="Nothing was restored. Take what is damaged or missing from another copy of the archives.",
             )
         assert found.manifest is not None
-        _check_settings(found.settings, self._channel, found.manifest)
+        _check_settings(found.settings, self._channel, found.manifest, found.line.runs[0][0])
 
     def _write_settings(self, found: ArchiveReading) -> None:
         with self._telling():
@@ -179,6 +181,7 @@ class _Rebuilding:
                 self._disk.make_directories(self._begun / "evidence")
                 for name, raw in found.forks.items():
                     self._disk.write_new(self._begun / "evidence" / name, raw, mode=0o600)
+            write_heights(self._begun, found.line.heights)
             self._disk.write_new(self._begun / "channel.json", found.settings["channel.json"], mode=0o600)
             self._begun.chmod(0o700)
             self._disk.fsync_directory(self._begun)
@@ -262,10 +265,12 @@ class _Rebuilding:
             raise unavailable(error, f"restoring {self._channel}") from error
 
 
-def _check_settings(settings: dict[str, bytes], channel: str, manifest: ArchiveManifest) -> None:
-    """The settings are those of this channel, its signer and its policy."""
+def _check_settings(
+    settings: dict[str, bytes], channel: str, manifest: ArchiveManifest, first: PublicKey
+) -> None:
+    """The settings are those of this channel, of who sealed its first block, and of its policy."""
     value = jcs.parse(settings["channel.json"]) if "channel.json" in settings else None
-    want = (channel, manifest.signer.to_json(), manifest.policy_hash)
+    want = (channel, first.to_json(), manifest.policy_hash)
     names = ("channel", "signer", "policy_hash")
     if not isinstance(value, dict) or want != tuple(map(value.get, names)):
         raise Unverified(f"the archived channel.json is not that of channel {channel}", file="channel.json")

@@ -19,10 +19,11 @@ from typing import Any, Final
 from ropewalk.errors import Conflict, Damaged, Forked, NotFound, RangeExceeded, RopewalkError, Unverified
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import blake3
-from ropewalk.kernel.keys import PublicKey, SigningKey
+from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.archive import (
     ARCHIVE_BLOCKS_MAX,
     BLOCKS,
+    KEY_PROOFS,
     MANIFEST,
     SETTINGS,
     SIGNATURE,
@@ -34,6 +35,7 @@ from ropewalk.ledger.archive import (
     sign_manifest,
 )
 from ropewalk.ledger.block import parse_record
+from ropewalk.ledger.keyline import KeyLine
 from ropewalk.ledger.manifestform import File
 from ropewalk.ledger.replay import companion
 from ropewalk.ledger.verify import EMPTY, Span, check_block, join
@@ -141,7 +143,7 @@ def archive_channel(
     if sum(each is not None for each in (keep_blocks, keep_days, before)) > 1:
         raise RangeExceeded("keep_blocks, keep_days and before say three different things; give one")
     with Channel(home, channel) as reading:
-        if key.public != reading.settings.signer:
+        if reading.line().life(key.public) is None:
             raise Conflict(f"channel {channel} is sealed by another key", channel=channel)
         size = reading.head().height
         if not size:
@@ -157,7 +159,7 @@ def archive_channel(
         return done
     with Channel(home, beside) as reading:
         # Signed with the channel's key, as snapshots are; one that anybody else put there is left alone.
-        if reading.settings.signer != key.public or not reading.head().height:
+        if reading.line().life(key.public) is None or not reading.head().height:
             return done
         below = _archive(reading, key, to, reading.head().height, None, disk or Disk(), range_bytes)
     return replace(done, snapshots=below)
@@ -195,7 +197,7 @@ def _archive(
         return Archived(name, (), 0, 0, merkle.RANGE.empty)
     made: list[ArchivedRange] = []
     with hold_folder(folder, 0, disk):
-        chain, kept, carried = _read_chain(folder, name, key.public)
+        chain, kept, carried = _read_chain(folder, name, reading.line())
         _check_history(reading, folder, chain)
         if chain.height < end:
             forks = _forks(reading.folder, carried)
@@ -220,7 +222,7 @@ def _write_one(
     range_bytes: int,
 ) -> ArchivedRange:
     """The next archive: as many verified blocks as fill it, then its manifest, then its name."""
-    settings, trust = reading.settings, reading.settings.trust()
+    settings, trust = reading.settings, reading.trust()
     # What is known of the block below: the first one must stand on it.
     span = replace(EMPTY, channel=settings.channel, last=chain.height - 1, above=chain.block_hash, blocks=1)
     hashes: list[bytes] = []
@@ -239,6 +241,8 @@ def _write_one(
             raise Damaged(f"channel {settings.channel} ends before block {chain.height}", height=chain.height)
         digest, packed = writer.pack()
         small = {**_settings(reading.folder), **forks}
+        if said := reading.key_proofs():
+            small[KEY_PROOFS] = jcs.encode([each.to_json() for each in said])
         manifest = ArchiveManifest(
             settings.channel,
             writer.first,
@@ -298,7 +302,7 @@ def _forks(folder: Path, carried: set[str]) -> dict[str, bytes]:
     }
 
 
-def _read_chain(folder: Path, channel: str, signer: PublicKey) -> tuple[ArchiveChain, int, set[str]]:
+def _read_chain(folder: Path, channel: str, line: KeyLine) -> tuple[ArchiveChain, int, set[str]]:
     """Where the archives of a folder end, how many there are, and the files they carry. Blocks are not read again."""
     chain, carried, count = ArchiveChain(), set[str](), 0
     chain.channel = channel
@@ -306,9 +310,9 @@ def _read_chain(folder: Path, channel: str, signer: PublicKey) -> tuple[ArchiveC
         try:
             raw = read_small(one.path / MANIFEST)
             manifest = parse_archive_manifest(raw)
-            if manifest.signer != signer:
+            if line.life(manifest.signer) is None:
                 raise Conflict(f"it is signed by {manifest.signer.did()}, not by the channel's key")
-            check_manifest_signature(raw, read_small(one.path / SIGNATURE), signer)
+            check_manifest_signature(raw, read_small(one.path / SIGNATURE), manifest.signer)
             chain.follow(manifest, raw)
             _check_sizes(one, manifest)
         except RopewalkError as error:

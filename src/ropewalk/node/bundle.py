@@ -113,9 +113,7 @@ def export_bundle(
     blocks: Iterable[Block] = channel.blocks(start, end)
     if watch is not None:
         blocks = watch(blocks)
-    packed = export_blocks(
-        blocks, key, path, created_at=created_at, anchors=carried, keys=channel.key_proofs()
-    )
+    packed = export_blocks(blocks, key, path, channel.key_proofs(), created_at=created_at, anchors=carried)
     return Exported(path, start, end, packed, kept=False)
 
 
@@ -123,10 +121,10 @@ def export_blocks(
     blocks: Iterable[Block],
     key: SigningKey,
     path: Path,
+    keys: Iterable[KeyProof] = (),
     *,
     created_at: str | None = None,
     anchors: Iterable[Anchor] = (),
-    keys: Iterable[KeyProof] = (),
 ) -> int:
     """Write these consecutive blocks as a bundle; returns the size of the file. Anchors must hold for these blocks.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ropewalk.errors import Damaged, Invalid, Unavailable
 from ropewalk.ledger.trust import Trust
-from ropewalk.node.ledger import FOLDER, read_settings
+from ropewalk.node.ledger import FOLDER, Channel, read_settings
 from ropewalk.stores.durable import Disk
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ def write_evidence(home: Path, channel: str, settings: EvidenceSettings) -> Path
 
 def channel_trust(home: Path, channel: str) -> Trust:
     """What a verifier must believe to accept this channel, its evidence included."""
-    trust, evidence = read_settings(home, channel).trust(), read_evidence(home, channel)
+    with Channel(home, channel) as reading:
+        trust = reading.trust()
+    evidence = read_evidence(home, channel)
     if evidence is None:
         return trust
     return replace(trust, roots=evidence.roots, evidence=evidence.pins)

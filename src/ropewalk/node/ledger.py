@@ -263,13 +263,17 @@ class Channel:
 
     def trust(self) -> Trust:
         """What a verifier must believe to accept this channel, every key it had so far included, each in its time."""
-        trust, line = self.settings.trust(), self.line()
+        trust, said = self.settings.trust(), self.key_proofs()
+        line = KeyLine(trust, policy=self.settings.policy)
+        line.follow(said)
         keys = tuple(life.key for life in line.lives)
-        limits = {
-            life.key: (life.since_ns, life.until_ns)
-            for life in line.lives
-            if life.since_ns or life.until_ns is not None
-        }
+        # What ends a key holds above its own block only; a date in a file holds everywhere, so it is not earlier.
+        times = {each.record.height: each.record.header.timestamp_ns for each in said}
+        limits = {}
+        for life in line.lives:
+            ends = [max(until_ns, times[height] + 1) for height, until_ns in life.ends]
+            if life.since_ns or ends:
+                limits[life.key] = life.since_ns, min(ends, default=None)
         return replace(trust, block_signers=keys, bundle_signers=keys, limits=limits, line=line)
 
     def header_head(self) -> tuple[int, bytes]:

@@ -65,7 +65,7 @@ class ChannelSource:
 
             settings = self._channel.settings
             block = check_block(
-                record.lines, record.height, trust=settings.trust(), policy=settings.policy, noted=note
+                record.lines, record.height, trust=self._channel.trust(), policy=settings.policy, noted=note
             )
             if until_ms is not None and block.last_ns // 1_000_000 > until_ms:
                 return

@@ -20,6 +20,7 @@ from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block import GENESIS, Block
 from ropewalk.ledger.evidencecheck import EvidenceTally
+from ropewalk.ledger.keyline import KeyLine
 from ropewalk.ledger.policy import Policy
 from ropewalk.ledger.reducers import Reducer, find_reducer
 from ropewalk.ledger.replay import Divergence, Replay, Snapshot, alert_of, companion, snapshot_envelope
@@ -27,10 +28,10 @@ from ropewalk.ledger.snapshots import Refused, read_snapshots, resume_newest
 from ropewalk.ledger.trust import Trust
 from ropewalk.node.bundle import export_blocks
 from ropewalk.node.guard import guarded
-from ropewalk.node.ledger import FOLDER, Channel, OpenLog, create_channel, open_log, read_settings
+from ropewalk.node.keys import find_keys
+from ropewalk.node.ledger import FOLDER, Channel, OpenLog, create_channel, open_log
 from ropewalk.node.lifecycle import version_to_write
 from ropewalk.stores.durable import unavailable
-from ropewalk.stores.keyfiles import load_signing
 
 __all__ = ["Replayed", "find_reducer", "recorded_snapshots", "replay_channel", "replay_signing"]
 
@@ -100,7 +101,7 @@ def replay_channel(
         replay = Replay(
             guarded(reducer) if guard else reducer,
             channel,
-            signers=trust.block_signers if trust is not None else (settings.signer,),
+            line=_line(reading, trust),
             policy=settings.policy,
         )
         snapshots, refused = _snapshots(home, channel)
@@ -125,6 +126,13 @@ def replay_channel(
     out.state, out.state_root = replay.state, replay.root()
     out.policy_hash = None if settings.policy is None else settings.policy.hash
     return out
+
+
+def _line(reading: Channel, trust: Trust | None) -> KeyLine:
+    """Whose seals count: the keys of the channel, as far as a trust file leads to them."""
+    line = KeyLine(trust or reading.settings.trust(), policy=reading.settings.policy)
+    line.follow(reading.key_proofs())
+    return line
 
 
 def _last_height(reading: Channel, until: int | None) -> int:
@@ -196,14 +204,16 @@ def replay_signing(
     home: Path, channel: str, reducer: Reducer, *, node_keys: Path, user_keys: Path, **options: Any
 ) -> Replayed:
     """`replay_channel` with the channel's own key, found by its name; without it nothing is signed, only checked."""
-    name = read_settings(home, channel).key
-    try:
-        key = load_signing(node_keys if name == "node" else user_keys, name)
-    except NotFound:
-        if options.get("snapshot_every") is not None:
-            raise
-        key = None  # an auditor's copy: replay needs no key, only snapshots do
-    return replay_channel(home, channel, reducer, key=key, **options)
+    with Channel(home, channel) as reading:
+        line = reading.line()
+    found = [key for key in find_keys(line, node_keys, user_keys) if key.public == line.current.key]
+    if not found and options.get("snapshot_every") is not None:
+        raise NotFound(
+            f"the key that seals channel {channel} is not here: {line.current.key.did()}",
+            advice="Snapshots are signed with it; without them a replay needs no key.",
+        )
+    # An auditor's copy has none: replay needs no key, only snapshots do.
+    return replay_channel(home, channel, reducer, key=found[0] if found else None, **options)
 
 
 def recorded_snapshots(home: Path, channel: str) -> list[Snapshot]:
@@ -216,9 +226,9 @@ def _snapshots(home: Path, channel: str) -> tuple[list[Snapshot], list[Refused]]
         reading = Channel(home, companion(channel))
     except NotFound:
         return [], []
-    with reading:
+    with reading, Channel(home, channel) as main:
         # Whose key counts is said by the channel, not by a companion that anybody could have put there.
-        return read_snapshots(channel, read_settings(home, channel).signer, reading.lines())
+        return read_snapshots(channel, [life.key for life in main.line().lives], reading.lines())
 
 
 class _Keeper:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ropewalk.errors import DigestMismatch
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.block import Block, check_contents, check_signature
+from ropewalk.ledger.block import Block, check_contents
 from ropewalk.ledger.envelope import Envelope, build, parse_stored
 from ropewalk.ledger.proof import range_root
 from ropewalk.ledger.rules import Context, judge
@@ -145,7 +145,7 @@ def _derive(source: Path, channel: str, start: int, end: int) -> dict[str, Any]:
         if height > end:
             break
         block = Block.from_lines(found.segments.read(place, height).lines)
-        check_signature(block.record, found.trust.block_signers)
+        found.seals.check(block.record)
         check_contents(block)
         hashes.append(block.hash)
         envelopes, time_ns = envelopes + len(block.envelopes), block.header.timestamp_ns

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import RangeExceeded
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.block import Block, check_contents, check_link, check_signature, parse_record
+from ropewalk.ledger.block import Block, check_contents, check_link, parse_record
+from ropewalk.ledger.keyline import KeyProof
 from ropewalk.ledger.proof import range_root
 from ropewalk.pipeline.ledgers import Ledgers
 from ropewalk.pipeline.spread import spread
@@ -27,8 +28,8 @@ __all__ = ["BLOCKS_PER_BUNDLE", "ExportedRange", "export_channels"]
 
 BLOCKS_PER_BUNDLE = 1_000
 ANSWERS = "channel string, start bigint, end bigint, root string, path string, bytes bigint, kept boolean"
-Write = Callable[[Iterable[Block], SigningKey, Path], int]
-"""How blocks become a bundle file; whoever composes the job brings it."""
+Write = Callable[[Iterable[Block], SigningKey, Path, tuple[KeyProof, ...]], int]
+"""How blocks, and what was said about keys, become a bundle file; whoever composes the job brings it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +104,16 @@ def _export(
         below = None
         for height, place in _places(found.segments.places(start), end):
             block = Block.from_lines(found.segments.read(place, height).lines)
-            check_signature(block.record, found.trust.block_signers)
+            found.seals.check(block.record)
             check_contents(block)
             if below is not None or height == 0:
                 check_link(below, block.header)
             below = block.header
             yield block
 
-    return ExportedRange(channel, start, end, root, str(path), write(blocks(), key, path), False)
+    return ExportedRange(
+        channel, start, end, root, str(path), write(blocks(), key, path, found.key_proofs), False
+    )
 
 
 def _places(places: Iterator[tuple[int, Any]], end: int) -> Iterator[tuple[int, Any]]:

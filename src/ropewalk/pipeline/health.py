@@ -18,7 +18,7 @@ import orjson
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Status
-from ropewalk.ledger.block import Block, Header, check_contents, check_link, check_signature
+from ropewalk.ledger.block import Block, Header, check_contents, check_link
 from ropewalk.ledger.envelope import Envelope, build, parse_stored, parse_timestamp
 from ropewalk.ledger.evidencecheck import EvidenceTally
 from ropewalk.ledger.trust import Trust, parse_trust
@@ -195,7 +195,7 @@ def _verified(channel: Channel) -> Iterable[Block]:
     for height, place in channel.segments.places():
         block = Block.from_lines(channel.segments.read(place, height).lines)
         check_link(below, block.header)
-        check_signature(block.record, channel.trust.block_signers)
+        channel.seals.check(block.record)
         check_contents(block)
         below = block.header
         yield block

@@ -14,6 +14,7 @@ from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.block import Block, check_channel_name, parse_record
 from ropewalk.ledger.envelope import envelope_id, parse_stored
+from ropewalk.ledger.keyline import KeyLine, KeyProof
 from ropewalk.ledger.policy import Policy, parse_policy
 from ropewalk.ledger.rules import Context, judge
 from ropewalk.ledger.trust import Trust
@@ -22,6 +23,7 @@ from ropewalk.pipeline.logs import CheckedRange, Want
 from ropewalk.pipeline.notes import Marks, RowNotes
 from ropewalk.pipeline.offsets import Extent, Point, Range
 from ropewalk.pipeline.rows import Row, broken_row, ledger_row
+from ropewalk.stores.keyheights import read_heights
 from ropewalk.stores.place import Place as Repository
 from ropewalk.stores.segments import Place, Segments
 
@@ -38,6 +40,12 @@ class Channel:
     segments: Segments
     trust: Trust
     policy: Policy | None
+    key_proofs: tuple[KeyProof, ...] = ()
+
+    @property
+    def seals(self) -> KeyLine:
+        """Whose seals count, at which height and time."""
+        return self.trust.line or KeyLine(self.trust, policy=self.policy)
 
 
 class Ledgers:
@@ -45,7 +53,7 @@ class Ledgers:
 
     def __init__(self, place: Repository) -> None:
         self.home = place.home / "ledger"
-        self._channels: dict[str, Channel] = {}
+        self._channels: dict[str, tuple[object, Channel]] = {}
         self._ends: dict[str, tuple[int, Place | None]] = {}
 
     def topics(self) -> list[str]:
@@ -53,10 +61,11 @@ class Ledgers:
         return sorted(path.parent.name for path in self.home.glob("*/channel.json"))
 
     def channel(self, topic: str) -> Channel:
-        """A channel with its trust."""
-        if topic not in self._channels:
-            self._channels[topic] = _read_channel(self.home, topic)
-        return self._channels[topic]
+        """A channel with its trust; read again when more was said about its keys."""
+        mark = read_heights(self.home / check_channel_name(topic))
+        if topic not in self._channels or self._channels[topic][0] != mark:
+            self._channels[topic] = mark, _read_channel(self.home, topic)
+        return self._channels[topic][1]
 
     def extent(self, topic: str, *, tolerant: bool = False) -> Extent:
         """How many whole blocks there are. Record headers are walked on from where the last call ended."""
@@ -327,4 +336,21 @@ def _read_channel(home: Path, topic: str) -> Channel:
             raise Damaged(f"channel {topic}: policy.json is not the policy of this channel", reason="policy")
     signer = PublicKey.from_json(value.get("signer"))
     trust = Trust((signer,), (signer,), None if policy is None else policy.hash)
-    return Channel(topic, Segments(folder), trust, policy)
+    segments = Segments(folder)
+    said = tuple(_key_proofs(segments))
+    line = KeyLine(trust, policy=policy)
+    line.follow(said)
+    # With the line every block can be judged alone.
+    trust = replace(trust, block_signers=tuple(life.key for life in line.lives), line=line)
+    return Channel(topic, segments, trust, policy, said)
+
+
+def _key_proofs(segments: Segments) -> Iterator[KeyProof]:
+    """What the channel has said about its keys so far."""
+    for height in read_heights(segments.folder):
+        try:
+            proof = KeyProof.of(Block.from_lines(segments.find(height).lines))
+        except NotFound:  # noted, and then not written after all
+            continue
+        if proof is not None:
+            yield proof

@@ -216,7 +216,7 @@ def _begin(ledgers: Ledgers, channel: str, reducer: Reducer, last: int) -> int:
         return -1
     found, beside = ledgers.channel(channel), ledgers.channel(name).segments
     lines = ((height, beside.read(place, height).lines) for height, place in beside.places())
-    snapshots, _ = read_snapshots(channel, found.trust.block_signers[0], lines)
+    snapshots, _ = read_snapshots(channel, found.trust.block_signers, lines)
     states = beside.folder / "states"
 
     def state_of(root: bytes) -> bytes | None:

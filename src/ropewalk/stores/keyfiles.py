@@ -19,7 +19,17 @@ from ropewalk.kernel.digest import Tag, tagged
 from ropewalk.kernel.keys import Algorithm, PublicKey, SealingKey, SigningKey
 from ropewalk.stores.durable import Disk
 
-__all__ = ["ALGORITHMS", "KeyAlgorithm", "KeyFile", "load_sealing", "load_signing", "ls", "make", "read"]
+__all__ = [
+    "ALGORITHMS",
+    "KeyAlgorithm",
+    "KeyFile",
+    "destroy",
+    "load_sealing",
+    "load_signing",
+    "ls",
+    "make",
+    "read",
+]
 
 KeyAlgorithm = Literal["ed25519", "p256", "secp256k1", "xchacha20poly1305"]
 ALGORITHMS: tuple[KeyAlgorithm, ...] = get_args(KeyAlgorithm)
@@ -58,6 +68,21 @@ def make(folder: Path, name: str, alg: KeyAlgorithm, entropy: bytes) -> KeyFile:
     except OSError as error:
         raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
     return read(folder, name)
+
+
+def destroy(folder: Path, name: str) -> None:
+    """Take a key away for good. It is written over first, which helps on disks that write in place."""
+    path = _path(folder, name)
+    _document(folder, name)
+    try:
+        with path.open("r+b") as stream:
+            stream.write(bytes(path.stat().st_size))
+            stream.flush()
+            os.fsync(stream.fileno())
+        path.unlink()
+        Disk().fsync_directory(folder)
+    except OSError as error:
+        raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
 
 
 def ls(folder: Path) -> list[KeyFile]:

@@ -41,6 +41,7 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag, blake3, tagged
 from ropewalk.ledger.block import GENESIS, seal
 from ropewalk.ledger.envelope import parse_stored
+from ropewalk.ledger.keyline import KeyLine
 from ropewalk.ledger.policy import STRICT
 from ropewalk.ledger.reducers import REDUCERS, Moment, Reducer
 from ropewalk.ledger.replay import (
@@ -54,6 +55,7 @@ from ropewalk.ledger.replay import (
     state_root,
 )
 from ropewalk.ledger.rules import Context, judge
+from ropewalk.ledger.trust import Trust
 from ropewalk.node.guard import guarded
 from ropewalk.node.ledger import create_channel, open_channel, open_log
 from ropewalk.node.replay import find_reducer, recorded_snapshots, replay_channel
@@ -62,7 +64,7 @@ COUNTS = REDUCERS["counts"]
 
 
 def replayed(blocks, reducer=COUNTS, **options):
-    replay = Replay(reducer, "ea.core", signers=[NODE.public], **options)
+    replay = Replay(reducer, "ea.core", line=KeyLine(Trust((NODE.public,), ())), **options)
     for block in blocks:
         replay.feed(block.lines())
     return replay
@@ -138,7 +140,7 @@ def test_another_policy_is_refused():
 def test_going_on_from_a_snapshot_gives_the_same_root(at):
     blocks = chain_of_blocks(6)
     whole, first = replayed(blocks), replayed(blocks[: at + 1])
-    rest = Replay(COUNTS, "ea.core", signers=[NODE.public])
+    rest = Replay(COUNTS, "ea.core", line=KeyLine(Trust((NODE.public,), ())))
     rest.resume(first.snapshot(), jcs.parse(jcs.encode(first.state)))
     for block in blocks[at + 1 :]:
         rest.feed(block.lines())
@@ -152,7 +154,7 @@ def test_a_snapshot_that_does_not_fit_is_refused():
     snapshot = first.snapshot()
 
     def fresh(reducer=COUNTS, channel="ea.core", policy=None):
-        return Replay(reducer, channel, signers=[NODE.public], policy=policy)
+        return Replay(reducer, channel, line=KeyLine(Trust((NODE.public,), ())), policy=policy)
 
     with pytest.raises(DigestMismatch):
         fresh().resume(snapshot, {**first.state, "total": 7})

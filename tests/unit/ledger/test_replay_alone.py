@@ -9,15 +9,17 @@ from tests.unit.ledger.making import NODE, NOON_NS, chain_of_blocks
 
 from ropewalk.errors import BrokenLink
 from ropewalk.ledger.block import GENESIS, Block, seal
+from ropewalk.ledger.keyline import KeyLine
 from ropewalk.ledger.reducers import REDUCERS
 from ropewalk.ledger.replay import Replay, Snapshot, companion, snapshot_envelope
 from ropewalk.ledger.snapshots import read_snapshots
+from ropewalk.ledger.trust import Trust
 
 COUNTS = REDUCERS["counts"]
 
 
 def replayed(blocks: list[Block], channel: str = "ea.core") -> Replay:
-    replay = Replay(COUNTS, channel, signers=[NODE.public])
+    replay = Replay(COUNTS, channel, line=KeyLine(Trust((NODE.public,), ())))
     for block in blocks:
         replay.feed(block.lines())
     return replay
@@ -46,10 +48,10 @@ def kept(snapshot: Snapshot, channel: str) -> tuple[int, list[bytes]]:
 
 def test_snapshots_are_those_of_this_channel_and_stand_in_its_companion():
     ours = replayed(chain_of_blocks(2)).snapshot()
-    found, refused = read_snapshots("ea.core", NODE.public, [kept(ours, companion("ea.core"))])
+    found, refused = read_snapshots("ea.core", [NODE.public], [kept(ours, companion("ea.core"))])
     assert (found, refused) == ([ours], [])
-    elsewhere, why = read_snapshots("ea.core", NODE.public, [kept(ours, companion("ea.other"))])
+    elsewhere, why = read_snapshots("ea.core", [NODE.public], [kept(ours, companion("ea.other"))])
     assert elsewhere == [] and "a block of channel" in why[0].reason
     theirs = replace(ours, channel="ea.other")
-    foreign, why = read_snapshots("ea.core", NODE.public, [kept(theirs, companion("ea.core"))])
+    foreign, why = read_snapshots("ea.core", [NODE.public], [kept(theirs, companion("ea.core"))])
     assert foreign == [] and 'of channel "ea.other"' in why[0].reason

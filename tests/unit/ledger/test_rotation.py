@@ -23,13 +23,30 @@ from tests.unit.ledger.rotating import (
 
 from ropewalk.errors import Conflict, Forked, RopewalkError, Unverified
 from ropewalk.ledger.block import Block
+from ropewalk.ledger.bundle import Gathering, block_name, frame_member, proof_name
+from ropewalk.ledger.bundlecheck import BundleVerifier
 from ropewalk.ledger.keyacts import KeyAct, key_envelope
 from ropewalk.ledger.keyline import KeyLine, KeyProof, parse_key_proofs
+from ropewalk.ledger.policy import EVALUATOR, Policy
+from ropewalk.ledger.proof import parse_proof, verify_proof
+from ropewalk.ledger.replay import companion
+from ropewalk.ledger.tar import END
 from ropewalk.ledger.trust import Trust, parse_trust
 from ropewalk.ledger.verify import Fault, check_block, check_channel, to_report
-from ropewalk.node.ledger import open_channel, open_log, verify_blocks
+from ropewalk.node.archivecheck import verify_archives
+from ropewalk.node.archivepack import pack_channel
+from ropewalk.node.archiverestore import restore_channel
+from ropewalk.node.archiving import archive_channel
+from ropewalk.node.bundle import export_bundle, verify_bundle
+from ropewalk.node.keys import find_keys, rotate_key
+from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_blocks
 from ropewalk.node.ledgercare import rebuild_index, verify_stored
+from ropewalk.node.replay import find_reducer, replay_channel
+from ropewalk.pipeline.ledgers import Ledgers
+from ropewalk.pipeline.offsets import LogName, Range
+from ropewalk.stores import keyfiles
 from ropewalk.stores.keyheights import read_heights, write_heights
+from ropewalk.stores.place import make_place
 
 FIRST = Trust((NODE.public,), (NODE.public,))
 NEWEST = Trust((NEXT.public,), (NEXT.public,))
@@ -303,8 +320,6 @@ def test_a_copy_takes_blocks_across_a_rotation(tmp_path):
 
 
 def test_a_policy_that_admits_only_authors_does_not_keep_the_channel_from_its_next_key(tmp_path):
-    from ropewalk.ledger.policy import EVALUATOR, Policy
-
     rule = {"id": "who", "name": "who", "version": 1, "kind": "signers", "decision": "deny"}
     policy = Policy("p", ({**rule, "allowed": [ADA.public.to_json()]},), EVALUATOR, {})
     rotated_channel(tmp_path, policy)
@@ -345,3 +360,167 @@ def test_an_altered_rotation_in_a_stored_block_is_found():
     other = Block(block.record, (rotation(until=100).raw,))
     chain.blocks[2] = other
     assert fault_of(chain).step == "block_hashes"
+
+
+# --- what others carry away ---
+
+
+def test_a_trust_file_of_a_rotated_channel_names_every_key_with_its_dates(tmp_path):
+    rotated_channel(tmp_path)
+    with open_channel(tmp_path, CHANNEL) as reading:
+        trust = parse_trust(reading.trust().to_bytes())
+    assert trust.block_signers == (NODE.public, NEXT.public)
+    assert trust.limits == {NODE.public: (0, NOON_NS + 1), NEXT.public: (NOON_NS, None)}
+    assert verify_blocks(tmp_path, CHANNEL, trust=trust, deep=True).ok
+
+
+def test_proofs_lead_from_the_first_key_to_the_one_that_sealed(tmp_path):
+    rotated_channel(tmp_path)
+    with open_channel(tmp_path, CHANNEL) as reading:
+        new, old = reading.prove(observed(3).id), reading.prove(observed(1).id)
+    assert parse_proof(new.to_bytes()) == new
+    step = step_of(verify_proof(new, FIRST), "block_signer")
+    assert step.status == "passed"
+    assert "followed a key that is trusted" in step.detail
+    assert step_of(verify_proof(new, NEWEST), "block_signer").status == "passed"
+    assert step_of(verify_proof(old, FIRST), "block_signer").status == "passed"
+    unsure = step_of(verify_proof(old, NEWEST), "block_signer")
+    assert unsure.status == "not_checked"
+    assert "cannot be judged" in unsure.detail
+    bare = step_of(verify_proof(replace(new, keys=()), FIRST), "block_signer")
+    assert bare.status == "failed"
+    stranger = Trust((STRANGER.public,), ())
+    assert step_of(verify_proof(new, stranger), "block_signer").status == "failed"
+
+
+def step_of(report, name):
+    return next(step for step in report.steps if step.name == name)
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 4), (0, 1), (1, 3), (3, 4)])
+def test_bundles_of_any_range_verify_by_the_first_key(tmp_path, start, end):
+    rotated_channel(tmp_path)
+    with open_channel(tmp_path, CHANNEL) as reading:
+        path = tmp_path / "b.tar.zst"
+        export_bundle(reading, NEXT, start, end, path)
+        assert export_bundle(reading, NEXT, start, end, path).kept
+    found = verify_bundle(path, FIRST, deep=True)
+    assert found.report.ok, found.report
+    assert step_of(found.report, "block_signatures").status == "passed"
+    later = verify_bundle(path, NEWEST, deep=True).report
+    assert later.ok
+    assert step_of(later, "block_signatures").status == ("passed" if start == 3 else "not_checked")
+    other = verify_bundle(path, Trust((STRANGER.public,), (STRANGER.public,))).report
+    assert step_of(other, "block_signatures").status == "failed"
+    assert step_of(other, "bundle_signature").status == "failed"
+
+
+def test_an_altered_rotation_in_a_bundle_is_refused(tmp_path):
+    chain = rotated_chain()
+    gathering = Gathering()
+    members = [gathering.add(block) for block in chain.blocks]
+    honest = gathering.finish(NEXT)
+    (proof,) = honest.keys
+    forged = replace(honest, keys=(KeyProof(proof.record, rotation(until=100)),))
+    left_out = replace(honest, keys=())
+    for manifest, status, why in (
+        (honest, "passed", "each while it counted"),
+        (forged, "failed", "not the one that its block holds"),
+        (left_out, "failed", "not trusted"),
+    ):
+        verifier = BundleVerifier(FIRST)
+        verifier.feed(gathering.front(manifest, NODE if manifest is left_out else NEXT))
+        for block, (lines, _) in zip(chain.blocks, members, strict=True):
+            verifier.feed(frame_member(block_name(block.height), lines))
+        for block, (_, proofs) in zip(chain.blocks, members, strict=True):
+            verifier.feed(frame_member(proof_name(block.height), proofs))
+        verifier.feed(END)
+        step = step_of(verifier.report(), "block_signatures")
+        assert step.status == status, step
+        assert why in step.detail
+
+
+def test_a_bundle_that_hides_what_its_blocks_say_about_keys_is_refused():
+    chain = Chain()
+    chain.add(NODE)
+    chain.add(NODE, rotation(until=100))
+    chain.add(NODE)
+    gathering = Gathering()
+    members = [gathering.add(block) for block in chain.blocks]
+    verifier = BundleVerifier(FIRST)
+    verifier.feed(gathering.front(replace(gathering.finish(NODE), keys=()), NODE))
+    for block, (lines, _) in zip(chain.blocks, members, strict=True):
+        verifier.feed(frame_member(block_name(block.height), lines))
+    for block, (_, proofs) in zip(chain.blocks, members, strict=True):
+        verifier.feed(frame_member(proof_name(block.height), proofs))
+    verifier.feed(END)
+    assert "the manifest does not list it" in step_of(verifier.report(), "block_signatures").detail
+
+
+@pytest.mark.parametrize("keep_blocks", [0, 3])
+def test_archives_made_by_either_key_verify_by_the_first_and_restore(tmp_path, keep_blocks):
+    home, cold, back = tmp_path / "home", tmp_path / "cold", tmp_path / "back"
+    rotated_channel(home)
+    archive_channel(home, CHANNEL, NODE, cold, before=1)
+    archive_channel(home, CHANNEL, NEXT, cold, keep_blocks=keep_blocks)
+    report = verify_archives(cold, trust=FIRST, deep=True)
+    assert report.ok, report
+    assert step_of(report, "signatures").status == "passed"
+    assert verify_archives(cold, deep=True).ok
+    refused = verify_archives(cold, trust=Trust((STRANGER.public,), ()))
+    assert step_of(refused, "signatures").status == "failed"
+    restored = restore_channel(cold, CHANNEL, back, trust=FIRST, deep=True)
+    assert restored.blocks == 5 - keep_blocks
+    with opened_with(back, NODE if keep_blocks else NEXT) as opened:
+        assert opened.log.submit(observed(50).raw).height == restored.blocks
+    assert verify_stored(back, CHANNEL, trust=FIRST, deep=True).ok
+
+
+def test_a_packed_channel_goes_on_across_a_rotation(tmp_path):
+    make_channel(tmp_path)
+    with opened_with(tmp_path, NODE, NEXT, segment_bytes=600) as opened:
+        opened.log.submit(observed(1).raw)
+        opened.log.submit(rotation().raw)
+        for number in range(2, 6):
+            opened.log.submit(observed(number).raw)
+    pack_channel(tmp_path, CHANNEL)
+    assert verify_stored(tmp_path, CHANNEL, trust=FIRST, deep=True).ok
+    with opened_with(tmp_path, NEXT) as opened:
+        opened.log.submit(observed(9).raw)
+
+
+def test_replays_snapshots_and_their_channel_follow_the_new_key(tmp_path):
+    make_channel(tmp_path)
+    counts = find_reducer("counts")
+    with opened_with(tmp_path, NODE) as opened:
+        opened.log.submit(observed(1).raw)
+    replay_channel(tmp_path, CHANNEL, counts, key=NODE, snapshot_every=1)
+    rotate_key(tmp_path, CHANNEL, NODE, NEXT, now_ns=lambda: NOON_NS)
+    with opened_with(tmp_path, NEXT) as opened:
+        opened.log.submit(observed(2).raw)
+    done = replay_channel(tmp_path, CHANNEL, counts, key=NEXT, snapshot_every=1, trust=FIRST)
+    assert done.blocks == 3 and done.compared >= 1 and not done.refused
+    assert replay_channel(tmp_path, CHANNEL, counts, from_snapshot=True).started_from == 2
+    assert verify_stored(tmp_path, companion(CHANNEL), trust=FIRST, deep=True).ok
+
+
+def test_the_pipeline_judges_every_block_by_the_key_of_its_time(tmp_path):
+    place, _ = make_place(tmp_path / "r.git")
+    rotated_channel(place.home)
+    ledgers = Ledgers(place)
+    end = ledgers.extent(CHANNEL).end
+    for start in range(end.position):
+        below = ledgers.id_at(CHANNEL, start - 1) if start else ""
+        part = Range(LogName("ledger", CHANNEL), start, end.position, below, end.head)
+        assert [one.fault_entry for one in ledgers.check(part, deep=True)] == [None]
+
+
+def test_a_channel_is_found_by_its_newest_key_whatever_that_is_called(tmp_path):
+    keys = tmp_path / "keys"
+    made = [keyfiles.make(keys, name, "ed25519", bytes([n]) * 32) for n, name in enumerate(("b", "a"), 1)]
+    first, second = (keyfiles.load_signing(keys, each.name) for each in made)
+    (keys / "broken.json").write_text("{")
+    create_channel(tmp_path, "c", "b", first.public)
+    rotate_key(tmp_path, "c", first, second)
+    with open_channel(tmp_path, "c") as reading:
+        assert [key.public for key in find_keys(reading.line(), keys)] == [second.public, first.public]

@@ -1,0 +1,334 @@
+"""`ropewalk ledger key`: the keys that seal a channel, one after another; acts that may take two people."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.manners import Group, emit, parse_input, say, write_output
+from ropewalk.cli.places import here, key_folder, key_folders, signing_key
+
+if TYPE_CHECKING:
+    from ropewalk.kernel.keys import SigningKey
+    from ropewalk.ledger.approvals import Approval
+    from ropewalk.ledger.keyacts import Act, KeyAct
+
+__all__ = ["key"]
+
+WRITER_WAIT_S = 30.0
+
+channel_option = click.option("--channel", required=True, metavar="C", help="The channel.")
+propose_option = click.option(
+    "--propose",
+    metavar="F",
+    help="Write what is to be done to a file, for others to approve; nothing is done.",
+)
+proposal_option = click.option(
+    "--proposal", metavar="F", help="Do what this file proposes, as it was approved."
+)
+approval_option = click.option(
+    "--approval", "approvals", multiple=True, metavar="F", help="An approval of it; may be given again."
+)
+since_option = click.option("--since", metavar="TIME", help="RFC 3339 in UTC; default: now.")
+reason_option = click.option("--reason", default="", metavar="TEXT", help="Why; it is sealed with it.")
+
+
+@click.group(
+    "key",
+    cls=Group,
+    epilog="Examples:\n  ropewalk ledger key ls --channel audit\n"
+    "  ropewalk ledger key rotate --channel audit --to node-2027 --overlap-days 30\n"
+    "  ropewalk ledger key approve rotation.json --key ada -o ada.json\n",
+)
+def key() -> None:
+    """The keys that seal a channel: rotate, retire, revoke and destroy them.
+
+    Each act is an envelope in the channel, signed by the key that seals it. Where the policy demands that several
+    people approve, --propose writes what is to be done, `key approve` signs it, and the act takes the approvals along.
+    """
+
+
+@key.command("ls", epilog="Examples:\n  ropewalk ledger key ls --channel audit --json\n")
+@channel_option
+def ls(channel: str) -> None:
+    """List the keys of a channel: since when and until when each counts."""
+    from ropewalk.node.keys import key_lifetimes, key_rows, key_warnings
+    from ropewalk.node.ledger import open_channel
+
+    now = time.time_ns()
+    with open_channel(here().home, channel) as reading:
+        rows, warnings = key_rows(reading, now), key_warnings(reading, now)
+        ends = [each.to_json() for each in key_lifetimes(reading, now)]
+    for text in warnings:
+        say(f"warning  {text}")
+    emit({"channel": channel, "keys": rows, "lifetimes": ends, "warnings": warnings}, lambda: _table(rows))
+
+
+@key.command("show", epilog="Examples:\n  ropewalk ledger key show --channel audit\n")
+@channel_option
+def show(channel: str) -> None:
+    """Show what was said about the keys of a channel, act by act, and who approved."""
+    from ropewalk.ledger.keyacts import parse_key_statement
+    from ropewalk.node.ledger import open_channel
+
+    acts = []
+    with open_channel(here().home, channel) as reading:
+        reading.line()  # raises where something said about keys does not hold
+        for each in reading.key_proofs():
+            said = parse_key_statement(each.envelope)
+            acts.append(
+                {
+                    "height": each.record.height,
+                    "envelope_id": each.envelope.hex_id,
+                    **said.act.to_json(),
+                    "approved_by": [one.approver.did() for one in said.approvals],
+                }
+            )
+    emit(
+        {"channel": channel, "acts": acts},
+        lambda: "\n".join(_act_line(each) for each in acts) or "nothing was said about its keys",
+    )
+
+
+@key.command(
+    "rotate",
+    epilog="Examples:\n  ropewalk ledger key rotate --channel audit --to node-2027\n"
+    "  ropewalk ledger key rotate --channel audit --to node-2027 --overlap-days 30 --propose rotation.json\n"
+    "  ropewalk ledger key rotate --channel audit --to node-2027 --proposal rotation.json \\\n"
+    "      --approval ada.json --approval bob.json\n",
+)
+@channel_option
+@click.option("--to", required=True, metavar="NAME", help="The new key; make it with `ropewalk key new`.")
+@since_option
+@click.option(
+    "--overlap-days",
+    type=click.FloatRange(0, 36_525),
+    default=0.0,
+    show_default=True,
+    metavar="N",
+    help="How long the old key counts beside the new one.",
+)
+@propose_option
+@proposal_option
+@approval_option
+def rotate(
+    channel: str,
+    to: str,
+    since: str | None,
+    overlap_days: float,
+    propose: str | None,
+    proposal: str | None,
+    approvals: tuple[str, ...],
+) -> None:
+    """Let the key that seals a channel give way to the key NAME.
+
+    The old key signs it and the new one accepts. Blocks above it are sealed by the new key, those below stay as good as
+    they were, and whoever trusts the first key can verify all of them.
+    """
+    from ropewalk.node.keys import carry_out, follow_with_snapshots, propose_rotation
+
+    home, new = here().home, signing_key(to)
+    act, signed = _given(proposal, approvals)
+    if act is None:
+        act = propose_rotation(home, channel, new.public, since_ns=_time(since), overlap_days=overlap_days)
+    _check_fits(act, "rotate", channel)
+    if propose is not None:
+        _write_proposal(propose, act)
+        return
+    keys = (*_keys(channel), new)
+    receipt = carry_out(home, act, keys, approvals=signed, wait_s=WRITER_WAIT_S)
+    beside = follow_with_snapshots(home, act, keys, wait_s=WRITER_WAIT_S)
+    if beside is not None:
+        say("the channel of its snapshots was rotated too")
+    emit(
+        {"channel": channel, **receipt.to_json(), **act.to_json()},
+        f"ok  {channel} {receipt.height}  sealed by {new.public.did()} since {act.since}; the old key counts until "
+        f"{act.until}",
+    )
+
+
+def _other(act: Act, name: str, doc: str, example: str) -> None:
+    """A command for an act that ends a key."""
+
+    @key.command(name, epilog=f"Examples:\n  {example}\n", help=doc)
+    @channel_option
+    @click.argument("which", metavar="KEY")
+    @since_option
+    @reason_option
+    @propose_option
+    @proposal_option
+    @approval_option
+    def end(
+        channel: str,
+        which: str,
+        since: str | None,
+        reason: str,
+        propose: str | None,
+        proposal: str | None,
+        approvals: tuple[str, ...],
+    ) -> None:
+        from ropewalk.node.keys import carry_out, destroy_key
+        from ropewalk.node.keys import propose as make
+
+        home = here().home
+        fingerprint = _fingerprint(which)
+        todo, signed = _given(proposal, approvals)
+        todo = todo or make(channel, act, fingerprint, since_ns=_time(since), reason=reason)
+        _check_fits(todo, act, channel, fingerprint)
+        if propose is not None:
+            _write_proposal(propose, todo)
+            return
+        keys = _keys(channel)
+        if act == "destroy":
+            folder = key_folders(which)
+            receipt = destroy_key(home, todo, keys, folder, which, approvals=signed, wait_s=WRITER_WAIT_S)
+        else:
+            receipt = carry_out(home, todo, keys, approvals=signed, wait_s=WRITER_WAIT_S)
+        emit(
+            {"channel": channel, **receipt.to_json(), **todo.to_json()},
+            f"ok  {channel} {receipt.height}  {act} {todo.key.hex()[:16]}… since {todo.since}",
+        )
+
+
+_other(
+    "retire",
+    "retire",
+    "End a key that has given way before its overlap is over. KEY is a name, a did:key or a fingerprint.",
+    "ropewalk ledger key retire --channel audit node",
+)
+_other(
+    "revoke",
+    "revoke",
+    "Say that what KEY signs since a date is not believed: a name, a did:key or a fingerprint, of whoever it is.\n\n"
+    "Blocks above this one refuse it; what stands below stands, and reports note it. A key that seals gives way first.",
+    "ropewalk ledger key revoke --channel audit did:key:z6Mk... --reason stolen",
+)
+_other(
+    "destroy",
+    "destroy",
+    "Destroy the key of this NAME for good, once it has given way, and record that it is gone.",
+    "ropewalk ledger key destroy --channel audit node-2026",
+)
+
+
+@key.command(
+    "approve",
+    epilog="Examples:\n  ropewalk ledger key approve rotation.json --key ada -o ada.json\n",
+)
+@click.argument("proposal")
+@click.option("--key", "name", required=True, metavar="NAME", help="Your key; the policy must name it.")
+@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+def approve_(proposal: str, name: str, output: str) -> None:
+    """Approve of what the file PROPOSAL says is to be done: sign exactly that."""
+    from ropewalk.ledger.approvals import approve
+
+    value = parse_input(proposal, _parse_proposal)
+    say(f"approving: {json.dumps(value, ensure_ascii=False)}")
+    made = approve(value, signing_key(name))
+    write_output(output, made.to_bytes(value) + (b"\n" if output == "-" else b""))
+    if output != "-":
+        emit({"path": output, "approver": made.approver.did(), "act": value}, f"ok  {output}")
+
+
+# --- inside ---
+
+
+def _keys(channel: str) -> tuple[SigningKey, ...]:
+    from ropewalk.cli.ledger_channel import channel_keys
+
+    return channel_keys(channel)
+
+
+def _parse_proposal(raw: bytes) -> dict[str, Any]:
+    """What is proposed, if it is something that can be done."""
+    from ropewalk.kernel import jcs
+    from ropewalk.ledger.keyacts import parse_act
+
+    return parse_act(jcs.parse(raw)).to_json()
+
+
+def _given(proposal: str | None, approvals: tuple[str, ...]) -> tuple[KeyAct | None, tuple[Approval, ...]]:
+    """What was proposed and the approvals of it; what is approved must be the same."""
+    from ropewalk.errors import Invalid
+    from ropewalk.kernel import jcs
+    from ropewalk.ledger.approvals import parse_approval
+    from ropewalk.ledger.keyacts import parse_act
+
+    act = parse_input(proposal, lambda raw: parse_act(jcs.parse(raw))) if proposal is not None else None
+    signed = []
+    for path in approvals:
+        said, approval = parse_input(path, parse_approval)
+        if act is None:
+            act = parse_act(said)
+        if said != act.to_json():
+            raise Invalid(
+                f"{path} approves of something else", advice="All must approve of the same proposal."
+            )
+        signed.append(approval)
+    return act, tuple(signed)
+
+
+def _check_fits(act: KeyAct, kind: Act, channel: str, fingerprint: bytes | None = None) -> None:
+    from ropewalk.errors import Invalid
+
+    if act.act != kind or act.channel != channel:
+        raise Invalid(
+            f"the proposal is to {act.act} a key of {act.channel}, not to {kind} one of {channel}",
+            advice="Propose it again, or run the command that was proposed.",
+        )
+    if fingerprint is not None and act.key != fingerprint:
+        raise Invalid("the proposal is about another key", advice="Name the key that was proposed.")
+
+
+def _write_proposal(path: str, act: KeyAct) -> None:
+    from ropewalk.kernel import jcs
+
+    write_output(path, jcs.encode(act.to_json()) + (b"\n" if path == "-" else b""))
+    if path != "-":
+        emit(
+            {"path": path, "act": act.to_json()},
+            f"ok  {path}  to be approved with `ropewalk ledger key approve`",
+        )
+
+
+def _time(text: str | None) -> int | None:
+    from ropewalk.ledger.fields import parse_timestamp
+
+    return parse_timestamp(text) if text is not None else None
+
+
+def _fingerprint(which: str) -> bytes:
+    """A key by its fingerprint, its did:key or its name here."""
+    from ropewalk.errors import NotFound
+    from ropewalk.kernel.digest import hash_from_hex
+    from ropewalk.kernel.keys import PublicKey
+    from ropewalk.stores import keyfiles
+
+    raw = hash_from_hex(which)
+    if raw is not None:
+        return raw
+    if which.startswith("did:key:"):
+        return PublicKey.from_did(which).identity()
+    found = keyfiles.read(key_folders(which) if which == "node" else key_folder(), which)
+    if found.public is None:
+        raise NotFound(f'key "{which}" is symmetric and has no fingerprint', name=which)
+    return found.public.identity()
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    lines = []
+    for row in rows:
+        times = [f"since {row['since']}"] if row["since"] else []
+        times += [f"until {row['until']}"] if row["until"] else []
+        times += [f"revoked since {row['revoked_since']}"] if row["revoked_since"] else []
+        lines.append(f"{'*' if row['counts'] else ' '} {row['did']}  {', '.join(times)}".rstrip())
+    return "\n".join(lines)
+
+
+def _act_line(act: dict[str, Any]) -> str:
+    to = f" to {act['new_fingerprint'][:16]}…, until {act['until']}" if act["act"] == "rotate" else ""
+    people = f"  approved by {', '.join(act['approved_by'])}" if act["approved_by"] else ""
+    return f"{act['height']}  {act['act']} {act['key'][:16]}…{to}, since {act['since']}{people}"

@@ -1,0 +1,243 @@
+"""The keys of a channel at work: found in folders, changed with everybody's approval, looked after.
+
+Whatever is done to a key is an envelope in the channel (`ledger.keyacts`), sealed by the key that counts now. `propose`
+says what is to be done, people approve of exactly that, `carry_out` seals it. Nothing else is kept: whoever reads the
+channel knows what there is to know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ropewalk.errors import Conflict, InvalidKey, InvalidName, NotFound
+from ropewalk.kernel.keys import PublicKey, SigningKey
+from ropewalk.ledger.approvals import Approval
+from ropewalk.ledger.block import parse_record
+from ropewalk.ledger.fields import format_timestamp
+from ropewalk.ledger.keyacts import Act, KeyAct, key_envelope
+from ropewalk.ledger.keyline import KeyLine
+from ropewalk.ledger.lifetimes import Lifetime, lifetime_warnings
+from ropewalk.ledger.replay import companion
+from ropewalk.ledger.ticket import Receipt
+from ropewalk.node.ledger import Channel, channels, open_log
+from ropewalk.node.lifecycle import version_to_write
+from ropewalk.stores import keyfiles
+
+__all__ = [
+    "carry_out",
+    "destroy_key",
+    "find_keys",
+    "key_lifetimes",
+    "key_rows",
+    "key_warnings",
+    "propose",
+    "propose_rotation",
+    "rotate_key",
+]
+
+DAY_NS: Final = 86_400 * 10**9
+Clock = Callable[[], int]
+
+
+def find_keys(line: KeyLine, *folders: Path) -> tuple[SigningKey, ...]:
+    """Those keys of a channel whose secrets lie in some folders of keys, the newest first."""
+    found: dict[PublicKey, SigningKey] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*.json")):
+            with contextlib.suppress(
+                InvalidKey, InvalidName
+            ):  # a broken file that nobody asked for hinders nobody
+                each = keyfiles.read(folder, path.stem)
+                if each.public is not None and line.life(each.public) is not None:
+                    found.setdefault(each.public, keyfiles.load_signing(folder, each.name))
+    return tuple(found[life.key] for life in reversed(line.lives) if life.key in found)
+
+
+def propose_rotation(
+    home: Path,
+    channel: str,
+    new_key: PublicKey,
+    *,
+    since_ns: int | None = None,
+    overlap_days: float = 0.0,
+    now_ns: Clock = time.time_ns,
+) -> KeyAct:
+    """The key that seals a channel is to give way to another, since a time, and to end so many days after that."""
+    with Channel(home, channel) as reading:
+        old = reading.line().current.key
+    begin = max(now_ns(), since_ns if since_ns is not None else 0)
+    end = begin + int(overlap_days * DAY_NS)
+    return KeyAct("rotate", channel, old.identity(), format_timestamp(begin), format_timestamp(end), new_key)
+
+
+def propose(
+    channel: str,
+    act: Act,
+    fingerprint: bytes,
+    *,
+    since_ns: int | None = None,
+    reason: str = "",
+    now_ns: Clock = time.time_ns,
+) -> KeyAct:
+    """A key is to be retired, revoked or destroyed, since a time."""
+    begin = since_ns if since_ns is not None else now_ns()
+    return KeyAct(act, channel, fingerprint, format_timestamp(begin), reason=reason)
+
+
+def carry_out(
+    home: Path,
+    act: KeyAct,
+    keys: Sequence[SigningKey],
+    *,
+    approvals: Iterable[Approval] = (),
+    now_ns: Clock = time.time_ns,
+    wait_s: float = 0.0,
+) -> Receipt:
+    """Seal an act into its channel. `keys` are those of the channel that are at hand, and the new one with a rotation.
+
+    What was done already is not done again: its receipt says so.
+    """
+    new_key = next((key for key in keys if key.public == act.new_key), None)
+    if act.new_key is not None and new_key is None:
+        raise NotFound(
+            f"the new key {act.new_key.did()} is not at hand",
+            advice="It must accept the rotation: name it with --to, where its secret is.",
+        )
+    with Channel(home, act.channel) as reading:
+        line, policy = reading.line(), reading.settings.policy
+    known = [key for key in keys if line.life(key.public) is not None]
+    if not known:
+        raise Conflict(f"channel {act.channel} is sealed by another key", channel=act.channel)
+    with open_log(home, act.channel, known[0], also=known[1:], now_ns=now_ns, wait_s=wait_s) as opened:
+        current = opened.log.line.current.key
+        signer = next((key for key in known if key.public == current), known[0])
+        said = key_envelope(
+            act,
+            signer,
+            format_timestamp(min(now_ns(), act.since_ns) if act.act == "rotate" else now_ns()),
+            new_key=new_key,
+            approvals=approvals,
+            protocol_version=version_to_write(home, policy, now_ns()),
+        )
+        receipt: Receipt = opened.log.submit(said.raw)
+        return receipt
+
+
+def rotate_key(
+    home: Path,
+    channel: str,
+    old: SigningKey,
+    new: SigningKey,
+    *,
+    since_ns: int | None = None,
+    overlap_days: float = 0.0,
+    approvals: Iterable[Approval] = (),
+    now_ns: Clock = time.time_ns,
+    wait_s: float = 0.0,
+) -> Receipt:
+    """Let the key of a channel give way to another, in one step; the channel of its snapshots follows.
+
+    >>> import tempfile
+    >>> from ropewalk import ledger
+    >>> old, new = (SigningKey.generate("ed25519", bytes([n]) * 32) for n in (1, 2))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     home = Path(folder)
+    ...     _ = ledger.create_channel(home, "ea.core", "node", old.public)
+    ...     receipt = rotate_key(home, "ea.core", old, new)
+    ...     with ledger.open_channel(home, "ea.core") as reading:
+    ...         now = reading.line().current.key
+    >>> receipt.height, now == new.public
+    (0, True)
+    """
+    act = propose_rotation(
+        home, channel, new.public, since_ns=since_ns, overlap_days=overlap_days, now_ns=now_ns
+    )
+    receipt = carry_out(home, act, (old, new), approvals=approvals, now_ns=now_ns, wait_s=wait_s)
+    follow_with_snapshots(home, act, (old, new), now_ns=now_ns, wait_s=wait_s)
+    return receipt
+
+
+def follow_with_snapshots(
+    home: Path, act: KeyAct, keys: Sequence[SigningKey], *, now_ns: Clock = time.time_ns, wait_s: float = 0.0
+) -> Receipt | None:
+    """Rotate the channel of a channel's snapshots too, which the same key seals; None if there is nothing to do."""
+    beside = companion(act.channel)
+    if act.act != "rotate" or beside not in channels(home):
+        return None
+    with Channel(home, beside) as reading:
+        if reading.line().current.key.identity() != act.key:
+            return None  # done before, or somebody else's
+    twin = KeyAct("rotate", beside, act.key, act.since, act.until, act.new_key)
+    return carry_out(home, twin, keys, now_ns=now_ns, wait_s=wait_s)
+
+
+def destroy_key(
+    home: Path,
+    act: KeyAct,
+    keys: Sequence[SigningKey],
+    folder: Path,
+    name: str,
+    *,
+    approvals: Iterable[Approval] = (),
+    now_ns: Clock = time.time_ns,
+    wait_s: float = 0.0,
+) -> Receipt:
+    """Record that a key of a channel is gone for good, then take its secret away. No other channel here may need it."""
+    found = keyfiles.read(folder, name)
+    if found.public is None or found.public.identity() != act.key:
+        raise Conflict(f'key "{name}" is not the one that is to be destroyed', name=name)
+    for each in channels(home):
+        with Channel(home, each) as reading:
+            if reading.line().current.key == found.public:
+                raise Conflict(
+                    f'key "{name}" seals channel {each}',
+                    name=name,
+                    advice="Rotate it there first: `ropewalk ledger key rotate`.",
+                )
+    receipt = carry_out(home, act, keys, approvals=approvals, now_ns=now_ns, wait_s=wait_s)
+    keyfiles.destroy(folder, name)
+    return receipt
+
+
+def key_lifetimes(reading: Channel, now_ns: int) -> tuple[Lifetime, ...]:
+    """When the key and the policy of a channel end, by its policy."""
+    policy = reading.settings.policy
+    if policy is None:
+        return ()
+    since_ns = reading.line().current.since_ns
+    if not since_ns and reading.head().height:
+        since_ns = parse_record(reading.index.lines_of(0, None)[0]).header.timestamp_ns
+    return policy.lifetimes(since_ns or now_ns)
+
+
+def key_warnings(reading: Channel, now_ns: int) -> list[str]:
+    """What wants attention about the keys and the policy of a channel."""
+    lines = lifetime_warnings(key_lifetimes(reading, now_ns), now_ns)
+    line = reading.line()
+    for life in line.lives:
+        until_ns = life.until_ns
+        if until_ns is not None and life.successor is not None and now_ns < until_ns:
+            lines.append(
+                f"{life.key.did()} still counts until {format_timestamp(until_ns)}; {life.successor.did()} follows"
+            )
+    return lines
+
+
+def key_rows(reading: Channel, now_ns: int) -> list[dict[str, Any]]:
+    """The keys of a channel, the first first, and whether each counts for the next block."""
+    line, height = reading.line(), reading.head().height
+    rows = []
+    for life in line.lives:
+        revoked = line.revoked.get(life.key.identity(), ())
+        rows.append(
+            {
+                **life.to_json(),
+                "counts": life.counts(height, now_ns),
+                "revoked_since": format_timestamp(revoked[0].since_ns) if revoked else None,
+            }
+        )
+    return rows
