@@ -99,9 +99,7 @@ def parse_quote(raw: bytes) -> Quote:
     tee = _SGX if version == 3 else _number(header[4:8])
     body = _body(rest, version, tee)
     signed = raw[: rest.at]
-    size = _number(rest.take(4, "length of the signature data"))
-    if size != len(raw) - rest.at:
-        raise Unverified(f"the quote announces {size} bytes of signature data and has {len(raw) - rest.at}")
+    rest.end_after(_number(rest.take(4, "length of the signature data")))
     signature, key = rest.take(64, "signature"), rest.take(64, "attestation key")
     if version >= 4:
         _announced(rest, _QE_REPORT)
@@ -119,7 +117,7 @@ def parse_quote(raw: bytes) -> Quote:
         qe=_enclave(qe_raw),
         qe_signature=qe_signature,
         qe_auth=qe_auth,
-        certificates=rest.take(len(raw) - rest.at, "certificates"),
+        certificates=rest.take(rest.left, "certificates"),
     )
 
 
@@ -127,13 +125,25 @@ class _Rest:
     """What of the bytes was not read yet."""
 
     def __init__(self, raw: bytes) -> None:
-        self.raw, self.at = raw, 0
+        self.raw, self.at, self.end = raw, 0, len(raw)
+
+    @property
+    def left(self) -> int:
+        return self.end - self.at
 
     def take(self, count: int, what: str) -> bytes:
-        if count > len(self.raw) - self.at:
+        if count > self.left:
             raise Unverified(f"the quote is cut off in its {what}")
         self.at += count
         return self.raw[self.at - count : self.at]
+
+    def end_after(self, count: int) -> None:
+        """The rest is what was announced; buffers that were larger end with zeros, and nothing else may."""
+        if count > self.left:
+            raise Unverified(f"the quote announces {count} bytes of signature data and has {self.left}")
+        self.end = self.at + count
+        if any(self.raw[self.end :]):
+            raise Unverified("bytes after the end of the quote are not zero")
 
 
 def _announced(rest: _Rest, kind: int) -> None:
@@ -142,9 +152,8 @@ def _announced(rest: _Rest, kind: int) -> None:
     if got != kind:
         raise Unverified(f"certification data of type {got}; {kind} is expected here")
     size = _number(rest.take(4, "certification data"))
-    if size != len(rest.raw) - rest.at:
-        got = len(rest.raw) - rest.at
-        raise Unverified(f"the quote announces {size} bytes of certification data and has {got}")
+    if size != rest.left:
+        raise Unverified(f"the quote announces {size} bytes of certification data and has {rest.left}")
 
 
 def _body(rest: _Rest, version: int, tee: int) -> EnclaveReport | TdReport:
