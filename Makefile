@@ -37,7 +37,7 @@ lock: $(READY)  ## pin every dependency again
 	$(BIN)/python -m uv pip compile --quiet pyproject.toml --extra spark --extra test --generate-hashes --no-emit-index-url \
 	  --universal --python-version 3.11 --output-file requirements.lock
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock pyproject.toml hatch_build.py $(wildcard src/ropewalk/native/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "ropewalk needs Python 3.11 or newer; name one with make PYTHON=python3.12"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

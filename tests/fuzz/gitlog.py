@@ -81,7 +81,7 @@ def _small_pack() -> tuple[str, bytes, bytes, tuple[str, ...]]:
     bodies = [b"a log in git", b"a log in git, and more of it" * 20, b""]
     made = [(packs.object_id("blob", raw), "blob", raw) for raw in bodies]
     name, pack, index = packs.build_pack(made)  # type: ignore[arg-type]
-    return name, pack, index, tuple(oid for oid, _, _ in made)
+    return name, bytes(pack), index, tuple(oid for oid, _, _ in made)
 
 
 def _catalogue() -> tuple[Parser, ...]:

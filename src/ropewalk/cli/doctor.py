@@ -70,12 +70,25 @@ def _installation() -> Iterator[Step]:
             yield Step(distribution, "passed", f"{metadata.version(distribution)}, {purpose}")
         except Exception as error:  # a broken wheel may raise anything
             yield Step(distribution, "failed", f"{error}; needed for {purpose}: pip install {distribution}")
+    yield _loops()
     git = shutil.which("git")
     if git is None:
         yield Step("git", "not_checked", "not on PATH; needed only for clone, fetch and push")
     else:
         answer = subprocess.run([git, "--version"], capture_output=True, text=True, check=False, timeout=10)
         yield Step("git", "passed", answer.stdout.strip().removeprefix("git version "))
+
+
+def _loops() -> Step:
+    from ropewalk.native import is_here
+
+    if is_here():
+        return Step("native loops", "passed", "compiled; large batches are packed by them")
+    return Step(
+        "native loops",
+        "not_checked",
+        "not compiled: Python does their work, more slowly. Install a C compiler, then ropewalk again",
+    )
 
 
 def _spark() -> Iterator[Step]:

@@ -156,7 +156,7 @@ def _plan(
         setting = Setting(when, bytes(10), copy.draft.author, find)
         try:
             with named(copy.origin, copy.sealed.ulid):
-                receipt = settled(layout, topic, copy.sealed, made.tip, fresh, copy.draft, setting)
+                receipt = settled(layout, topic, copy.sealed, made.tip.ulid, fresh, copy.draft, setting)
                 if receipt is None:
                     receipt = grow(layout, topic, made, copy.draft, copy.sealed, setting, None)
                     fresh[receipt.ulid] = receipt

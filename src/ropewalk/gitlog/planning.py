@@ -5,9 +5,11 @@ Nothing is touched here. What is decided is carried out by `gitlog.log`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import lru_cache
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, NamedTuple
 
 from ropewalk.errors import ContentDiffers, InvalidEnvelope, OutOfOrder, RopewalkError
 from ropewalk.gitlog.attachment import attach
@@ -18,8 +20,15 @@ from ropewalk.gitlog.objects import GitObject, Oid, Signature, object_id, plant
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import ContentId
 from ropewalk.kernel.ulid import Ulid, next_ulid, parse
+from ropewalk.native import is_here
 
-__all__ = ["Found", "Plan", "Receipt", "Setting", "Slot", "Tip", "grow", "plan", "settled"]
+if TYPE_CHECKING:
+    from ropewalk.native.bale import Bale, Compiled
+
+__all__ = ["Found", "Plan", "Receipt", "Setting", "Slot", "Tip", "all_objects", "grow", "plan", "settled"]
+
+WOVEN_MIN = 16  # events; fewer are made sooner than a template is cut
+PLAIN = Draft({})
 
 
 class Tip(NamedTuple):
@@ -64,7 +73,7 @@ class Plan:
 
     start: Tip
     tip: Tip
-    objects: list[GitObject] = field(default_factory=list)
+    objects: list[GitObject] | Bale = field(default_factory=list)
     outcomes: list[Receipt | RopewalkError] = field(default_factory=list)
     slots: list[Slot] = field(default_factory=list)  # the new places, for an index
 
@@ -85,29 +94,78 @@ def plan(
     layout: Layout, topic: str, tip: Tip, drafts: Sequence[Draft], setting: Setting, anchor: str | None
 ) -> Plan:
     """Decide a batch: each draft becomes a commit on top of the one before, or a refusal that harms no other."""
-    made = Plan(tip, tip)
-    fresh: dict[Ulid, Receipt] = {}
+    planning = _Planning(layout, topic, Plan(tip, tip), setting, anchor)
     for draft in drafts:
         try:
-            given = "ulid" in draft.document
-            ulid = (
-                _given_ulid(layout, draft)
-                if given
-                else next_ulid(made.tip.ulid, setting.now_ms, setting.entropy)
-            )
-            sealed = seal(layout, topic, draft.document, ulid)
-            old = (
-                settled(layout, topic, sealed, made.tip, fresh, draft, setting)
-                if given or draft.replay
-                else None
-            )
-            if old is None:
-                old = grow(layout, topic, made, draft, sealed, setting, anchor)
-                fresh[ulid] = old
-            made.outcomes.append(old)
+            planning.add(draft)
         except RopewalkError as error:
-            made.outcomes.append(error)
-    return made
+            planning.waiting.append(error)
+    planning.settle()
+    return planning.made
+
+
+class _Planning:
+    """A plan in the making. Plain events wait for one another, because many are grown for the price of a few."""
+
+    def __init__(self, layout: Layout, topic: str, made: Plan, setting: Setting, anchor: str | None) -> None:
+        self.layout, self.topic, self.setting, self.anchor = layout, topic, setting, anchor
+        self.made = made
+        self.waiting: list[
+            Sealed | Receipt | RopewalkError
+        ] = []  # outcomes in order; those sealed have no place yet
+        self._last = made.tip.ulid
+        self._fresh: dict[Ulid, Receipt] = {}
+
+    def add(self, draft: Draft) -> None:
+        """Decide one draft."""
+        layout, topic, setting = self.layout, self.topic, self.setting
+        given = "ulid" in draft.document
+        ulid = _given_ulid(layout, draft) if given else next_ulid(self._last, setting.now_ms, setting.entropy)
+        sealed = seal(layout, topic, draft.document, ulid)
+        if given or draft.replay:
+            if self._last is not None and ulid <= self._last:
+                self.settle()  # it may be one of those that wait
+            old = settled(layout, topic, sealed, self._last, self._fresh, draft, setting)
+            if old is not None:
+                self.waiting.append(old)
+                return
+        if self.made.tip.commit is None or not _is_plain(draft):
+            self.settle()
+            self._place(grow(layout, topic, self.made, draft, sealed, setting, self.anchor))
+        else:
+            self.waiting.append(sealed)
+        self._last = ulid
+
+    def settle(self) -> None:
+        """Give everybody who waits an outcome."""
+        waiting, self.waiting = self.waiting, []
+        plain = [each for each in waiting if isinstance(each, Sealed)]
+        try:
+            places = iter(_grow_plain(self.layout, self.topic, self.made, plain, self.setting, self.anchor))
+        except RopewalkError as error:  # what all of them would say besides their documents is refused
+            self.made.outcomes += [error if isinstance(each, Sealed) else each for each in waiting]
+            self._last = self.made.tip.ulid
+            return
+        for each in waiting:
+            self._place(next(places) if isinstance(each, Sealed) else each)
+
+    def _place(self, outcome: Receipt | RopewalkError) -> None:
+        self.made.outcomes.append(outcome)
+        if isinstance(outcome, Receipt):
+            self._fresh[outcome.ulid] = outcome
+
+
+def all_objects(plans: Iterable[Plan]) -> Sequence[GitObject]:
+    """The objects of several plans, to be written as one."""
+    parts = [made.objects for made in plans]
+    if not is_here():
+        return list(chain.from_iterable(parts))
+    from ropewalk.native.bale import Bale
+
+    gathered = Bale()
+    for part in parts:
+        gathered.extend(part)
+    return gathered
 
 
 def _given_ulid(layout: Layout, draft: Draft) -> Ulid:
@@ -121,7 +179,7 @@ def settled(
     layout: Layout,
     topic: str,
     sealed: Sealed,
-    tip: Tip,
+    last: Ulid | None,
     fresh: Mapping[Ulid, Receipt],
     draft: Draft,
     setting: Setting,
@@ -133,16 +191,16 @@ def settled(
             raise ContentDiffers(
                 f"this event stands in {topic} as {other}; a replay keeps its ULID", topic=topic, ulid=other
             )
-    if tip.ulid is None or sealed.ulid > tip.ulid:
+    if last is None or sealed.ulid > last:
         return None
     made = fresh.get(sealed.ulid)
     old = Found(made.commit, made.content_id) if made else setting.find(layout, topic, sealed.ulid)
     if old is None:
         raise OutOfOrder(
-            f"ULID {sealed.ulid} is not above the head of {topic}, {tip.ulid}",
+            f"ULID {sealed.ulid} is not above the head of {topic}, {last}",
             topic=topic,
             ulid=sealed.ulid,
-            head=tip.ulid,
+            head=last,
         )
     if old.content_id != sealed.content_id:
         raise ContentDiffers(
@@ -170,11 +228,58 @@ def grow(
     author = draft.author or setting.author
     commit = event_commit(topic, sealed, tree, tip.commit, author, draft.committer or author, trailer)
     oid = object_id("commit", commit)
-    made.objects += objects
+    made.objects.extend(objects)
     made.objects.append((oid, "commit", commit))
     made.slots.append(Slot(sealed.ulid, sealed.content_id, oid, Oid(objects[0][0]), tip.commit))
     made.tip = Tip(oid, sealed.ulid, height)
     return Receipt(topic, sealed.ulid, sealed.content_id, oid)
+
+
+def _grow_plain(
+    layout: Layout, topic: str, made: Plan, events: Sequence[Sealed], setting: Setting, anchor: str | None
+) -> list[Receipt]:
+    """Put events on top of a plan about which nothing is said besides their documents."""
+    if len(events) < WOVEN_MIN or not is_here():
+        return [grow(layout, topic, made, PLAIN, sealed, setting, anchor) for sealed in events]
+    template = _template(layout, topic, setting.author, setting.now_ms // 1000, anchor)
+    if template is None:
+        return [grow(layout, topic, made, PLAIN, sealed, setting, anchor) for sealed in events]
+    from ropewalk.gitlog.weaving import columns_of
+    from ropewalk.native.bale import Bale
+
+    tip = made.tip
+    assert tip.commit is not None
+    made.objects = objects = made.objects if isinstance(made.objects, Bale) else Bale(made.objects)
+    blobs, commits = objects.weave(template, columns_of(events), tip.height + 1, tip.commit)
+    ulids, _, content_ids = zip(*events, strict=True)
+    made.slots += map(
+        Slot._make, zip(ulids, content_ids, commits, blobs, [tip.commit, *commits], strict=False)
+    )
+    made.tip = Tip(Oid(commits[-1]), ulids[-1], tip.height + len(events))
+    places = zip(repeat(topic), ulids, content_ids, commits, repeat(False), strict=False)
+    return list(map(Receipt._make, places))
+
+
+@lru_cache(maxsize=64)  # for a second, a log and an author
+def _template(
+    layout: Layout, topic: str, author: Signature, now_s: int, anchor: str | None
+) -> Compiled | None:
+    from ropewalk.gitlog.weaving import cut_template
+
+    setting = Setting(now_s * 1000, b"", author, lambda _layout, _topic, _ulid: None)
+
+    def make(sealed: Sealed, parent: Oid, number: int) -> Sequence[GitObject]:
+        made = Plan(Tip(), Tip(parent, None, number - 1))
+        grow(layout, topic, made, PLAIN, sealed, setting, anchor)
+        return made.objects
+
+    return cut_template(make)
+
+
+def _is_plain(draft: Draft) -> bool:
+    return (
+        draft.trailer is None and not draft.attachments and draft.author is None and draft.committer is None
+    )
 
 
 def _trailer(topic: str, tip: Tip, draft: Draft, setting: Setting, anchor: str | None) -> bytes:

@@ -8,6 +8,7 @@ moved on.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import pairwise
 from typing import NewType, TypeGuard, cast
@@ -19,6 +20,7 @@ __all__ = [
     "RANDOMNESS_MAX",
     "TIME_MS_MAX",
     "Ulid",
+    "all_to_bytes",
     "from_bytes",
     "is_ulid",
     "make",
@@ -42,6 +44,7 @@ _PATTERN = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _matches = _PATTERN.fullmatch
 _PAIRS = tuple(a + b for a in _ALPHABET for b in _ALPHABET)  # ten bits at a time: half the steps of five
 _SUCCESSOR = dict(pairwise(_ALPHABET))
+_VALUES = {char: value for value, char in enumerate(_ALPHABET)}
 _TO_BASE32HEX = str.maketrans(_ALPHABET, "0123456789abcdefghijklmnopqrstuv")  # what int(…, 32) reads
 
 
@@ -99,6 +102,22 @@ def to_bytes(ulid: Ulid) -> bytes:
     '01563e3ab5d300000000000000000020'
     """
     return int(ulid.translate(_TO_BASE32HEX), 32).to_bytes(16, "big")
+
+
+def all_to_bytes(ulids: Iterable[Ulid]) -> list[bytes]:
+    """As `to_bytes`, of many at once: those of one millisecond mostly differ in their last character only.
+
+    >>> [raw.hex()[-4:] for raw in all_to_bytes(next_ulids(None, 0, bytes(10), 3))]
+    ['0000', '0001', '0002']
+    """
+    stem, number = "", 0
+    many = []
+    for ulid in ulids:
+        if ulid[:25] != stem:
+            stem = ulid[:25]
+            number = int(stem.translate(_TO_BASE32HEX), 32) << 5
+        many.append((number | _VALUES[ulid[25]]).to_bytes(16, "big"))
+    return many
 
 
 def from_bytes(raw: bytes) -> Ulid:

@@ -19,7 +19,7 @@ from ropewalk.errors import HeadMoved, RopewalkError, Unavailable
 from ropewalk.gitlog.envelope import Draft
 from ropewalk.gitlog.layout import Layout, anchors_ref
 from ropewalk.gitlog.log import Repo, append
-from ropewalk.gitlog.planning import Plan, Receipt, Setting, plan
+from ropewalk.gitlog.planning import Plan, Receipt, Setting, all_objects, plan
 from ropewalk.node.lines import Lines
 
 __all__ = ["Writer"]
@@ -140,7 +140,7 @@ class Writer:
                     _fail(requests, error)
             left: dict[str, list[_Request]] = {}
             try:
-                with self._repo.put([each for made in plans.values() for each in made.objects]):
+                with self._repo.put(all_objects(plans.values())):
                     for ref, made in plans.items():
                         if not self._move(ref, made, logs[ref]):
                             left[ref] = logs[ref]

@@ -22,7 +22,7 @@ ACCESS_ADVICE = "Check who may read and write there, or use another clone."
 class Disk:
     """The few calls that change a file system. Each one does what its name says, at once, or raises `OSError`."""
 
-    def write_new(self, path: Path, raw: bytes, *, mode: int = 0o444) -> None:
+    def write_new(self, path: Path, raw: bytes | bytearray, *, mode: int = 0o444) -> None:
         """Make a file that must not exist yet and put its bytes on the platter; nothing stays behind on failure."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
@@ -45,7 +45,7 @@ class Disk:
         self.rename(beside, path)
         self.fsync_directory(path.parent)
 
-    def write(self, descriptor: int, raw: bytes | memoryview) -> None:
+    def write(self, descriptor: int, raw: bytes | bytearray | memoryview) -> None:
         view = memoryview(raw)
         while view:
             view = view[os.write(descriptor, view) :]

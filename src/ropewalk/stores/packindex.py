@@ -174,17 +174,23 @@ def _assembled(
     if far:
         places = iter(range(OFFSET_31_BITS, OFFSET_31_BITS + len(far)))
         near = [offset if offset < OFFSET_31_BITS else next(places) for offset in offsets]
-    body = b"".join(
-        (
-            MAGIC,
-            FANOUT.pack(*accumulate(counts)),
-            oids,
-            _big_endian("I", crcs),
-            _big_endian("I", near),
-            _big_endian("Q", far),
-            checksum,
-        )
+    return seal_index(
+        b"".join(
+            (
+                FANOUT.pack(*accumulate(counts)),
+                oids,
+                _big_endian("I", crcs),
+                _big_endian("I", near),
+                _big_endian("Q", far),
+            )
+        ),
+        checksum,
     )
+
+
+def seal_index(columns: bytes, checksum: bytes) -> bytes:
+    """An index of its columns: the fanout and what follows it, and the checksum of the pack they belong to."""
+    body = MAGIC + columns + checksum
     return body + hashlib.sha1(body, usedforsecurity=False).digest()
 
 

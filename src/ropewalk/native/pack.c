@@ -1,0 +1,124 @@
+/* Entries of a git pack, and its index (version 2). */
+#include "native.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    TREE = 2,
+    KINDS = 5, /* none, commit, tree, blob, tag */
+    STORED_MAX = 160, /* bytes; trees this small are mostly object ids, which do not compress */
+    ENTRY_HEAD_MAX = 10,
+    FANOUT = 256,
+    BUCKETS = 4096,
+};
+
+#define BUCKET(id) ((id)[0] << 4 | (id)[1] >> 4)
+
+static uint32_t crc_tables[8][256];
+
+__attribute__((constructor)) static void make_crc_tables(void) {
+    for (uint32_t n = 0; n < 256; n++) {
+        uint32_t value = n;
+        for (int bit = 0; bit < 8; bit++) value = value >> 1 ^ (value & 1 ? 0xedb88320u : 0);
+        crc_tables[0][n] = value;
+    }
+    for (int table = 1; table < 8; table++)
+        for (int n = 0; n < 256; n++)
+            crc_tables[table][n] = crc_tables[table - 1][n] >> 8 ^ crc_tables[0][crc_tables[table - 1][n] & 255];
+}
+
+static uint32_t crc_of(const uint8_t *raw, size_t size) {
+    uint32_t value = ~0u;
+    for (; size >= 8; size -= 8, raw += 8) {
+        value ^= (uint32_t)raw[0] | (uint32_t)raw[1] << 8 | (uint32_t)raw[2] << 16 | (uint32_t)raw[3] << 24;
+        value = crc_tables[7][value & 255] ^ crc_tables[6][value >> 8 & 255] ^ crc_tables[5][value >> 16 & 255] ^
+                crc_tables[4][value >> 24] ^ crc_tables[3][raw[4]] ^ crc_tables[2][raw[5]] ^ crc_tables[1][raw[6]] ^
+                crc_tables[0][raw[7]];
+    }
+    for (; size; size--) value = value >> 8 ^ crc_tables[0][(value ^ *raw++) & 255];
+    return ~value;
+}
+
+static size_t entry_head(int kind, size_t size, uint8_t *out) {
+    size_t at = 0;
+    uint8_t byte = (uint8_t)((unsigned)kind << 4 | (size & 15));
+    for (size >>= 4; size; size >>= 7) {
+        out[at++] = byte | 0x80;
+        byte = size & 0x7f;
+    }
+    out[at++] = byte;
+    return at;
+}
+
+/* The most bytes `count` objects of `bytes` bytes together can take in a pack. */
+EXPORT uint64_t ropewalk_pack_bound(uint64_t count, uint64_t bytes) {
+    return zlib_bound(bytes) + count * (zlib_bound(0) + ENTRY_HEAD_MAX);
+}
+
+/* Writes objects `first` up to `last` as entries of a pack to `out`; where each begins, counted from `base`, to
+ * `begins`, the checksum its index wants to `crcs` (both start with object `first`). `raw`, `ends` and `kinds` are as `ropewalk_weave` leaves
+ * them. Returns how many bytes were written, -1 if they do not fit. */
+EXPORT int64_t ropewalk_pack(const uint8_t *raw, const uint64_t *ends, const uint8_t *kinds, uint64_t first, uint64_t last,
+                             uint8_t *out, uint64_t room, uint64_t base, uint64_t *begins, uint32_t *crcs) {
+    uint64_t at = 0;
+    codebook *books = codebooks(KINDS);
+    if (!books) return -1;
+    for (uint64_t n = first; n < last; n++) {
+        uint64_t begin = n ? ends[n - 1] : 0, entry = at;
+        size_t size = ends[n] - begin;
+        if (ends[n] < begin || kinds[n] >= KINDS || ENTRY_HEAD_MAX + zlib_bound(size) > room - at) {
+            free(books);
+            return -1;
+        }
+        at += entry_head(kinds[n], size, out + at);
+        if (kinds[n] == TREE && size <= STORED_MAX) at += zlib_store(raw + begin, size, out + at);
+        else at += zlib_pack(raw + begin, size, codebook_at(books, kinds[n]), out + at);
+        begins[n - first] = base + entry;
+        crcs[n - first] = crc_of(out + entry, at - entry);
+    }
+    free(books);
+    return (int64_t)at;
+}
+
+static void put32(uint8_t *at, uint32_t value) {
+    at[0] = (uint8_t)(value >> 24), at[1] = (uint8_t)(value >> 16), at[2] = (uint8_t)(value >> 8), at[3] = (uint8_t)value;
+}
+
+static int64_t compare(const uint8_t *ids, uint32_t one, uint32_t other) {
+    return memcmp(ids + 20 * (uint64_t)one, ids + 20 * (uint64_t)other, 20);
+}
+
+/* Writes the part of an index that depends on the objects: fanout, ids in order, checksums, offsets. `out` has room
+ * for 1024 + 28 bytes an object. Returns 0; 1 if an id comes twice; -1 if an offset needs more than 31 bits or there is
+ * no memory. */
+EXPORT int32_t ropewalk_index(uint64_t count, const uint8_t *ids, const uint32_t *crcs, const uint64_t *offsets,
+                              uint8_t *out) {
+    uint32_t starts[BUCKETS + 1] = {0};
+    if (count > UINT32_MAX >> 1) return -1;
+    uint32_t *order = malloc((count ? count : 1) * sizeof *order);
+    if (!order) return -1;
+    /* Ids are evenly spread, so two bytes sort nearly all of it, and neighbours the rest. */
+    for (uint32_t n = 0; n < count; n++) starts[BUCKET(ids + 20 * (uint64_t)n) + 1]++;
+    for (int n = 0; n < BUCKETS; n++) starts[n + 1] += starts[n];
+    for (int n = 0; n < FANOUT; n++) put32(out + 4 * n, starts[(n + 1) * (BUCKETS / FANOUT)]);
+    for (uint32_t n = 0; n < count; n++) order[starts[BUCKET(ids + 20 * (uint64_t)n)]++] = n;
+    for (uint32_t n = 1; n < count; n++) {
+        uint32_t moving = order[n], at = n;
+        for (; at && compare(ids, order[at - 1], moving) > 0; at--) order[at] = order[at - 1];
+        order[at] = moving;
+    }
+    int32_t verdict = 0;
+    uint8_t *id = out + 4 * FANOUT, *crc = id + 20 * count, *offset = crc + 4 * count;
+    for (uint32_t n = 0; n < count; n++, id += 20, crc += 4, offset += 4) {
+        if (n && !verdict && !compare(ids, order[n - 1], order[n])) verdict = 1;
+        if (offsets[order[n]] >> 31) verdict = -1;
+        memcpy(id, ids + 20 * (uint64_t)order[n], 20);
+        put32(crc, crcs[order[n]]);
+        put32(offset, (uint32_t)offsets[order[n]]);
+    }
+    free(order);
+    return verdict;
+}
+
+EXPORT uint32_t ropewalk_native_version(void) { return NATIVE_VERSION; }

@@ -1,0 +1,378 @@
+"""The compiled loops do what Python does, byte for byte where bytes are names, and never more than they are asked."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+import subprocess
+import sys
+import zlib
+from array import array
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.native.building import hook
+
+from ropewalk import native
+from ropewalk.errors import RopewalkError
+from ropewalk.gitlog.envelope import Draft
+from ropewalk.gitlog.layout import MESSAGES, SHIPLOG, Layout
+from ropewalk.gitlog.objects import Oid, Signature, object_id
+from ropewalk.gitlog.planning import Plan, Setting, Tip, all_objects, plan
+from ropewalk.gitlog.weaving import EXAMPLE, PARENT
+from ropewalk.kernel.ulid import Ulid, make
+from ropewalk.native import bale as bales
+from ropewalk.native import library as libraries
+from ropewalk.native.bale import NUMBER, PREVIOUS, Bale, Field, HexOf, IdOf, column_of_bytes, compile_template
+from ropewalk.stores import packs
+from ropewalk.stores.packindex import read_index
+
+ADA = Signature("Ada", "ada@example.test", 1_700_000_000)
+NOW_MS = 1_700_000_000_123
+
+
+def test_where_there_is_a_c_compiler_the_loops_are_here():
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("no C compiler on this machine; CI has one")
+    assert native.is_here()
+
+
+needs_loops = pytest.mark.skipif(
+    not native.is_here(), reason="no C compiler when ropewalk was installed; CI has one"
+)
+
+
+# ---- plans ----
+
+
+def decided(layout: Layout, drafts: list[Draft], tip: Tip, author: Signature, anchor: str | None) -> Plan:
+    setting = Setting(NOW_MS, bytes(10), author, lambda _layout, _topic, _ulid: None)
+    return plan(layout, "prod", tip, drafts, setting, anchor)
+
+
+def told(made: Plan) -> object:
+    outcomes = [
+        (type(each), each.detail) if isinstance(each, RopewalkError) else each for each in made.outcomes
+    ]
+    return made.tip, list(made.objects), outcomes, made.slots
+
+
+def some_drafts(chance: random.Random, count: int, layout: Layout) -> list[Draft]:
+    """Mostly plain events; some with a trailer, an author, an attachment or a ULID, some again, some refused."""
+    drafts: list[Draft] = []
+    for n in range(count):
+        document = {"type": "made", "payload": {"n": n, "text": "é" * chance.randrange(40)}}
+        kind = chance.randrange(24)
+        if kind == 0 and layout is SHIPLOG:
+            drafts.append(Draft(document, {"reason": "100 % sure"}))
+        elif kind == 1:
+            drafts.append(Draft(document, author=Signature("Bo", "bo@example.test", 5)))
+        elif kind == 2 and layout is MESSAGES:
+            drafts.append(Draft(document, attachments={"log.txt": b"same bytes"}))
+        elif kind == 3:
+            drafts.append(Draft({**document, "ulid": make(NOW_MS + n, n)}))
+        elif kind == 4 and drafts:
+            drafts.append(chance.choice(drafts))
+        elif kind == 5:
+            drafts.append(Draft({**document, "payload": chance.choice([5, {"n": 2**60}])}))
+        elif kind == 6:
+            drafts.append(Draft({**document, "ulid": "lower case"}))
+        else:
+            drafts.append(Draft(document))
+    return drafts
+
+
+@needs_loops
+@pytest.mark.parametrize("layout", [SHIPLOG, MESSAGES], ids=lambda layout: layout.name)
+def test_a_batch_is_decided_alike_by_the_loops_and_by_python(layout):
+    chance = random.Random(11)
+    woven = 0
+    for _ in range(60):
+        drafts = some_drafts(chance, chance.randrange(1, 120), layout)
+        tip = chance.choice([Tip(), Tip(Oid("ab" * 20), Ulid("01HF7YAT000000000000000005"), 41)])
+        author = chance.choice([ADA, Signature("100 %s", "%d@%", 7, "-0730"), Signature("é<\n", "", 0)])
+        anchor = chance.choice([None, "cd" * 20])
+        compiled = decided(layout, drafts, tip, author, anchor)
+        with native.switched_off():
+            by_python = decided(layout, drafts, tip, author, anchor)
+        assert told(compiled) == told(by_python)
+        assert isinstance(by_python.objects, list)
+        woven += isinstance(compiled.objects, Bale)
+    assert woven > 30
+
+
+@needs_loops
+@pytest.mark.parametrize("name", [PARENT, EXAMPLE.ulid, EXAMPLE.content_id, "7777777777777777"])
+def test_an_author_named_like_an_example_gets_the_same_commits(name):
+    author = Signature(name, "x@example.test", 9)
+    drafts = [Draft({"type": "made", "payload": {"n": n}}) for n in range(40)]
+    tip = Tip(Oid("ab" * 20), Ulid("01HF7YAT000000000000000005"), 41)
+    compiled = decided(SHIPLOG, drafts, tip, author, None)
+    with native.switched_off():
+        assert told(compiled) == told(decided(SHIPLOG, drafts, tip, author, None))
+    assert isinstance(compiled.objects, list)  # the template was not believed
+
+
+@needs_loops
+def test_plans_are_gathered_in_order_whatever_holds_their_objects():
+    few = [Draft({"type": "made", "payload": {"n": n}}) for n in range(3)]
+    many = [Draft({"type": "made", "payload": {"n": n}}) for n in range(90)]
+    plans = [decided(SHIPLOG, drafts, Tip(), ADA, None) for drafts in (few, many, few, many)]
+    listed = [each for made in plans for each in made.objects]
+    assert list(all_objects(plans)) == listed
+    with native.switched_off():
+        assert all_objects(plans) == listed
+
+
+# ---- packs ----
+
+CHANCE = random.Random(5)
+FIBONACCI = [1, 1]
+while sum(FIBONACCI) < 60_000:
+    FIBONACCI.append(FIBONACCI[-1] + FIBONACCI[-2])
+BODIES = [
+    b"",
+    b"x",
+    b"ab",
+    bytes(200_000),
+    CHANCE.randbytes(5),
+    CHANCE.randbytes(16_384),
+    CHANCE.randbytes(200_001),
+    b"abc" * 60_000,
+    CHANCE.randbytes(40_000).hex().encode(),
+    b"lorem ipsum " * 40,
+    # The deepest trees of codes, which must be cut at fifteen bits.
+    b"".join(bytes([symbol]) * count for symbol, count in enumerate(FIBONACCI)),
+    bytes(CHANCE.sample([s for s, count in enumerate(FIBONACCI) for _ in range(count)], sum(FIBONACCI))),
+    *(bytes(range(256)) * times for times in (1, 2, 64)),
+    *(
+        bytes(CHANCE.choices(range(letters), k=CHANCE.randrange(3_000)))
+        for letters in (1, 2, 5, 90, 256) * 12
+    ),
+]
+
+
+def named(body: bytes, kind: bales.Kind = "blob") -> bales.GitObject:
+    return object_id(kind, body), kind, body
+
+
+def unpacked(bale: Bale) -> list[bytes]:
+    """What any inflater makes of a bale's pack; checksums and the count of bytes are checked on the way."""
+    whole, begins, crcs = bale.pack(b"head")
+    ends = [*begins, len(whole)][1:]
+    bodies = []
+    for begin, end, crc in zip(begins, ends, crcs, strict=True):
+        assert zlib.crc32(whole[begin:end]) == crc
+        at = begin
+        while whole[at] & 0x80:
+            at += 1
+        inflate = zlib.decompressobj()
+        bodies.append(inflate.decompress(bytes(whole[at + 1 : end])))
+        assert inflate.eof
+        assert not inflate.unused_data
+    return bodies
+
+
+@needs_loops
+def test_any_inflater_reads_what_the_loops_deflate():
+    kinds: list[bales.Kind] = ["blob", "tree", "commit", "tag"]
+    bale = Bale(named(body, kinds[n % 4]) for n, body in enumerate(BODIES))
+    assert unpacked(bale) == BODIES
+
+
+@needs_loops
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.binary(max_size=600) | st.text(max_size=300).map(str.encode), max_size=12))
+def test_codes_made_for_one_object_harm_no_other(bodies):
+    assert unpacked(Bale(map(named, bodies))) == bodies
+
+
+@needs_loops
+def test_what_does_not_shrink_hardly_grows():
+    for size in (0, 1, 7, 300, 5_000, 16_384, 16_385, 400_000):
+        body = CHANCE.randbytes(size)
+        whole, _, _ = Bale([named(body)]).pack(b"")
+        assert len(whole) <= size + 24 + 8 * (size // 16_384)
+
+
+@needs_loops
+def test_small_texts_take_about_as_many_bytes_as_with_zlib():
+    bodies = [
+        b'{"ns":"demo","payload":{"id":"%s","text":"%s"},"type":"order.placed","ulid":"01HF%022d"}'
+        % (CHANCE.randbytes(200).hex().encode(), b"lorem ipsum dolor " * CHANCE.randrange(3, 30), n)
+        for n in range(300)
+    ]
+    ours, _, _ = Bale(map(named, bodies)).pack(b"")
+    assert len(ours) < 1.1 * sum(len(zlib.compress(body, 6)) for body in bodies)
+
+
+@needs_loops
+def test_two_threads_pack_as_one_does(monkeypatch):
+    bodies = [b'{"n":%d,"text":"%s"}' % (n, b"lorem ipsum " * 30) for n in range(2_000)]
+    bale = Bale(map(named, bodies))
+    assert sum(map(len, bodies)) > bales.ALONE_MAX
+    assert unpacked(bale) == bodies
+    monkeypatch.setattr(bales, "ALONE_MAX", 1 << 30)
+    assert unpacked(bale) == bodies
+
+
+@needs_loops
+def test_git_finds_no_fault_in_a_pack_of_the_loops(tmp_path):
+    chance = random.Random(3)
+    drafts = some_drafts(chance, 300, SHIPLOG)
+    made = decided(SHIPLOG, drafts, Tip(), ADA, None)
+    assert isinstance(made.objects, Bale)
+    objects = [*made.objects, *{oid: (oid, kind, raw) for oid, kind, raw in map(named, BODIES)}.values()]
+    name, pack, index = packs.build_pack(objects)
+    assert hashlib.sha1(pack[:-20]).digest() == pack[-20:]
+    with native.switched_off():
+        by_python = packs.build_pack(objects)
+    assert {each.oid for each in read_index(index)} == {each.oid for each in read_index(by_python[2])}
+    subprocess.run(["git", "init", "-q", "--bare", tmp_path], check=True)
+    folder = tmp_path / "objects" / "pack"
+    (folder / f"pack-{name}.pack").write_bytes(pack)
+    (folder / f"pack-{name}.idx").write_bytes(index)
+    (tmp_path / "refs/heads/log").write_text(f"{made.tip.commit}\n")
+    subprocess.run(["git", "verify-pack", str(folder / f"pack-{name}.idx")], check=True)
+    subprocess.run(["git", "fsck", "--full", "--strict"], cwd=tmp_path, check=True, capture_output=True)
+    listing = "".join(f"{oid}\n" for oid, _, _ in objects).encode()
+    answer = subprocess.run(
+        ["git", "cat-file", "--batch"], cwd=tmp_path, input=listing, capture_output=True, check=True
+    ).stdout
+    for oid, kind, raw in objects:
+        head = b"%s %s %d\n" % (oid.encode(), kind.encode(), len(raw))
+        assert answer.startswith(head + raw + b"\n")
+        answer = answer[len(head) + len(raw) + 1 :]
+
+
+@needs_loops
+def test_an_object_that_comes_twice_is_packed_once():
+    bodies = [b"%d" % n for n in range(100)]
+    _, _, index = packs.build_pack([*map(named, bodies), *map(named, bodies)])
+    assert sorted(each.oid.hex() for each in read_index(index)) == sorted(
+        object_id("blob", b) for b in bodies
+    )
+
+
+@needs_loops
+def test_an_index_that_needs_more_than_31_bits_is_left_to_python():
+    bale = Bale([named(b"a"), named(b"b")])
+    assert bale.columns(array("Q", [12, (1 << 31) - 1]), array("I", [0, 0])) is not None
+    assert bale.columns(array("Q", [12, 1 << 31]), array("I", [0, 0])) is None
+
+
+# ---- bales ----
+
+
+@needs_loops
+def test_a_bale_is_a_sequence_of_its_objects():
+    objects = [named(b"a"), named(b"", "tree"), named(b"c", "commit"), named(b"d", "tag")]
+    bale = Bale(objects[:2])
+    bale.extend(Bale(objects[2:]))
+    assert list(bale) == objects
+    assert bale[-1] == objects[-1]
+    assert bale[1:3] == objects[1:3]
+    with pytest.raises(IndexError):
+        bale[4]
+
+
+@needs_loops
+def test_a_pattern_says_what_objects_are_made_of():
+    template = compile_template(
+        [
+            ("blob", [Field(0)]),
+            ("tree", [b"100644 ", Field(1), b"\x00", IdOf(0)]),
+            ("commit", [b"tree ", HexOf(1), b"\nparent ", PREVIOUS, b"\n#", NUMBER]),
+        ]
+    )
+    bale = Bale([named(b"before")])
+    firsts, lasts = bale.weave(
+        template, [column_of_bytes([b"one", b""]), column_of_bytes([b"a", b"bb"])], 9, "0" * 40
+    )
+    expected = [named(b"before")]
+    parent = "0" * 40
+    for number, (body, name) in enumerate([(b"one", b"a"), (b"", b"bb")], 9):
+        blob = named(body)
+        tree = named(b"100644 %s\x00" % name + bytes.fromhex(blob[0]), "tree")
+        commit = named(b"tree %s\nparent %s\n#%d" % (tree[0].encode(), parent.encode(), number), "commit")
+        expected += [blob, tree, commit]
+        parent = commit[0]
+    assert list(bale) == expected
+    assert firsts == [expected[1][0], expected[4][0]]
+    assert lasts == [expected[3][0], expected[6][0]]
+
+
+# ---- the library ----
+
+
+def test_a_library_of_another_build_is_not_used(tmp_path, monkeypatch):
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("no C compiler on this machine; CI has one")
+    other = tmp_path / "loops.so"
+    assert hook().build(other, "-DNATIVE_VERSION=999", sources=libraries.FILE.parent)
+    monkeypatch.setattr(libraries, "FILE", other)
+    assert libraries.library.__wrapped__() is None
+    monkeypatch.setattr(libraries, "FILE", tmp_path / "nothing.so")
+    assert libraries.library.__wrapped__() is None
+    (tmp_path / "text.so").write_text("no library")
+    monkeypatch.setattr(libraries, "FILE", tmp_path / "text.so")
+    assert libraries.library.__wrapped__() is None
+
+
+def test_without_a_compiler_the_wheel_is_pure_and_with_one_it_brings_the_loops(tmp_path: Path):
+    root = Path(__file__).parents[3]
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+        shutil.copy(root / name, tmp_path / name)
+    for name in ("ropewalk/native", "pyspark_ropewalk"):
+        shutil.copytree(
+            root / "src" / name, tmp_path / "src" / name, ignore=shutil.ignore_patterns("loops.so")
+        )
+    shutil.copy(root / "src/ropewalk/__init__.py", tmp_path / "src/ropewalk/__init__.py")
+
+    def wheel(compiler: str) -> str:
+        out = tmp_path / compiler
+        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
+        subprocess.run(
+            command, cwd=tmp_path, env={**os.environ, "CC": compiler}, check=True, capture_output=True
+        )
+        (made,) = out.iterdir()
+        return made.name
+
+    assert wheel("false").endswith("-py3-none-any.whl")
+    assert not (tmp_path / "src/ropewalk/native/loops.so").exists()
+    if any(map(shutil.which, ("cc", "gcc", "clang"))):
+        assert "-py3-none-any" not in wheel(next(filter(shutil.which, ("cc", "gcc", "clang"))))
+        assert (tmp_path / "src/ropewalk/native/loops.so").exists()
+
+
+@pytest.mark.timeout(600)
+def test_no_input_makes_the_loops_touch_what_is_not_theirs(tmp_path):
+    """Chance templates, columns and objects against a library that watches its own memory."""
+    sanitizer = _sanitizer()
+    if sanitizer is None:
+        pytest.skip("no C compiler with an address sanitizer on this machine; CI has one")
+    watched = tmp_path / "loops.so"
+    flags = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    assert hook().build(watched, *flags, sources=libraries.FILE.parent)
+    environment = {**os.environ, "LD_PRELOAD": sanitizer, "ASAN_OPTIONS": "detect_leaks=0"}
+    command = [sys.executable, "-m", "tests.unit.native.watched", str(watched), "3000"]
+    answer = subprocess.run(
+        command, env=environment, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 0, answer.stderr[-4_000:]
+    assert answer.stdout.startswith("3000 rounds")
+
+
+def _sanitizer() -> str | None:
+    compiler = next(filter(shutil.which, ("cc", "gcc")), None)
+    if compiler is None:
+        return None
+    asked = subprocess.run(
+        [compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    )
+    path = Path(asked.stdout.strip())
+    return str(path.resolve()) if path.is_absolute() else None

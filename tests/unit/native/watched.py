@@ -1,0 +1,103 @@
+"""Chance input for a library built with sanitizers: `python -m tests.unit.native.watched LIBRARY ROUNDS`."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import sys
+import zlib
+from array import array
+from pathlib import Path
+
+from ropewalk.native import library as libraries
+from ropewalk.native.bale import NUMBERS, Bale
+
+CODES = b"OLCIHPN"
+
+
+def template(chance: random.Random) -> bytes:
+    """Something that looks like a template, whole or torn."""
+    code = bytearray()
+    for _ in range(chance.randrange(12)):
+        match chance.choice("OOLCIHPN?"):
+            case "O":
+                code += b"O" + bytes([chance.choice([0, 1, 2, 3, 4, 5, 255])])
+            case "L":
+                size = chance.randrange(20)
+                code += (
+                    b"L"
+                    + (size + chance.choice([0, 0, 0, 1, 1 << 31])).to_bytes(4, sys.byteorder)
+                    + bytes(size)
+                )
+            case "?":
+                code += chance.randbytes(chance.randrange(4))
+            case letter:
+                code += letter.encode() + (b"" if letter in "PN" else bytes([chance.choice([0, 1, 2, 200])]))
+    return bytes(code[: chance.randrange(len(code) + 1)] if chance.random() < 0.2 else code)
+
+
+def weave(loaded: ctypes.CDLL, chance: random.Random) -> int:
+    """Call the loop with buffers of exactly the sizes it is told."""
+    events, columns, objects = chance.randrange(5), 2, chance.randrange(12)
+    bodies = [chance.randbytes(40) for _ in range(columns)]
+    ends = [array("Q", sorted(chance.randrange(41) for _ in range(events))) for _ in range(columns)]
+    if events and chance.random() < 0.1:
+        ends[0].reverse()
+    room = chance.randrange(400)
+    code = template(chance)
+    raw = ctypes.create_string_buffer(room) if room else None
+    kept = [(ctypes.c_uint64 * len(each))(*each) for each in ends]
+    found: int = loaded.ropewalk_weave(
+        ctypes.create_string_buffer(code, len(code)) if code else None,
+        len(code),
+        columns,
+        (ctypes.c_char_p * columns)(*bodies),
+        (ctypes.c_void_p * columns)(*(ctypes.addressof(each) for each in kept)),
+        events,
+        chance.choice([0, 7, 2**64 - 1]),
+        bytes(20),
+        raw,
+        chance.choice([0, 0, 0, room, room + 1]),
+        room,
+        objects,
+        (ctypes.c_uint64 * objects)() if objects else None,
+        (ctypes.c_uint8 * (20 * objects))() if objects else None,
+        (ctypes.c_uint8 * objects)() if objects else None,
+    )
+    return found
+
+
+def pack(chance: random.Random) -> None:
+    """Objects of every kind and texture, packed and inflated again."""
+    bodies = []
+    for _ in range(chance.randrange(6)):
+        size = chance.choice(
+            [chance.randrange(8), chance.randrange(200), chance.randrange(3_000), 16_384, 40_000]
+        )
+        bodies.append(bytes(chance.choices(range(chance.choice([1, 2, 3, 17, 100, 256])), k=size)))
+    kinds = list(NUMBERS)
+    bale = Bale((bytes([n] * 20).hex(), chance.choice(kinds), body) for n, body in enumerate(bodies))
+    whole, begins, crcs = bale.pack(b"")
+    for begin, body in zip(begins, bodies, strict=True):
+        at = begin
+        while whole[at] & 0x80:
+            at += 1
+        assert zlib.decompressobj().decompress(bytes(whole[at + 1 :])) == body
+    assert bale.columns(begins, crcs) is not None
+
+
+def main() -> None:
+    libraries.FILE = Path(sys.argv[1])
+    loaded = libraries.library()
+    assert loaded is not None
+    chance, rounds, woven = random.Random(17), int(sys.argv[2]), 0
+    for n in range(rounds):
+        woven += weave(loaded, chance) >= 0
+        if n % 20 == 0:
+            pack(chance)
+    assert woven > rounds // 20, "nothing fitted: the templates are of no use"
+    print(f"{rounds} rounds, {woven} fitted")
+
+
+if __name__ == "__main__":
+    main()
