@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from ropewalk.pipeline.warehouse import Warehouse
 from ropewalk.stores import keyfiles
 from tests.pipeline.tampering import change_payload
 from tests.pipeline.world import ADA, BOB, NODE, NOON_MS, World
-from tests.unit.ledger.attesting import PCR0, Authority, attested, dsse, nitro, nitro_document
+from tests.unit.ledger.attesting import NOON, PCR0, Authority, attested, dsse, nitro, nitro_document
 from tests.unit.ledger.making import observed
+from tests.unit.ledger.quoting import revocations
 
 NOON_NS = NOON_MS * 10**6
 
@@ -123,6 +125,24 @@ def test_evidence_is_judged_at_the_time_of_its_block_and_the_newest_also_now():
     assert late.attestation_chain_valid is False and "no longer" in str(late.evidence_detail) and late.stale
     other = nitro_document(leaf, [root], pcrs={0: b"\1" * 48})
     assert health(other, NOON_NS).attestation_chain_valid is False
+
+
+def test_a_revoked_certificate_is_bad_news_at_once():
+    root = Authority("root")
+    leaf = Authority("leaf", root, ca=False)
+    block = sealed(nitro(nitro_document(leaf, [root])))
+
+    def valid(now_ns: int, *crls: str) -> bool | None:
+        pins = EvidencePins(pcrs={0: (PCR0.hex(),)}, crls=crls)
+        (found,) = measure("ea.core", [block], Trust((), (), roots=(root.pem,), evidence=pins), now_ns)
+        return found.attestation_chain_valid
+
+    assert valid(NOON_NS, revocations(root)) is True
+    assert valid(NOON_NS, revocations(root, leaf)) is False
+    # Revoked an hour after the block: it held then, and pages from then on.
+    later = revocations(root, leaf, when=NOON + timedelta(hours=1))
+    assert valid(NOON_NS, later) is True
+    assert valid(NOON_NS + 2 * 3600 * 10**9, later) is False
 
 
 def test_evidence_is_stale_at_four_fifths_of_its_budget():

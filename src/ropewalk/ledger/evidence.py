@@ -26,6 +26,7 @@ from ropewalk.ledger.binding import (
     signed_bytes,
 )
 from ropewalk.ledger.certificates import check_chain, parse_pem, public_key_of
+from ropewalk.ledger.crls import check_revoked
 from ropewalk.ledger.dcap import check_dcap
 from ropewalk.ledger.envelope import Envelope, decode_base64, parse_timestamp
 from ropewalk.ledger.evidencetrust import EvidenceTrust
@@ -163,7 +164,8 @@ def _leaf(evidence: dict[str, Any], trust: EvidenceTrust, at_ns: int) -> x509.Ce
     if not chain or not trust.roots:
         return None
     certificates = [parse_pem(str(text)) for text in chain]
-    check_chain(certificates[0], certificates[1:], trust.roots, at_ns)
+    root = check_chain(certificates[0], certificates[1:], trust.roots, at_ns)
+    check_revoked(certificates, root, trust.crls, at_ns)
     return certificates[0]
 
 

@@ -15,6 +15,7 @@ from ropewalk.errors import Unverified
 from ropewalk.kernel.report import Status
 from ropewalk.ledger.binding import report_data
 from ropewalk.ledger.certificates import check_chain, parse_der, public_key_of
+from ropewalk.ledger.crls import check_revoked
 from ropewalk.ledger.evidencetrust import EvidenceTrust
 from ropewalk.ledger.piece import EARLY_S_MAX, Piece
 
@@ -27,15 +28,14 @@ _PCR_BYTES: Final = (32, 48, 64)
 
 def check_nitro(piece: Piece) -> tuple[Status, str]:
     """Whether an enclave's document is bound to its envelope and holds."""
-    envelope, evidence, report, trust = piece.envelope, piece.evidence, piece.report, piece.trust
+    envelope, evidence, trust = piece.envelope, piece.evidence, piece.trust
     protected, payload, signature = _parse_sign1(piece.document(DOCUMENT_BYTES_MAX))
     document = _parse_document(payload)
     literal = envelope.payload_hash + (envelope.correlation_id or "").encode()
     if document["user_data"] not in (report_data(envelope.payload_hash, envelope.correlation_id), literal):
         raise Unverified("user_data of the document does not bind payload_hash and correlation_id")
-    measurement = report.get("measurement")
-    if measurement is not None and measurement != document["pcrs"].get(0, b"").hex():
-        raise Unverified("the measurement named in the report is not the document's PCR0")
+    leaf = parse_der(document["certificate"])
+    piece.require_said(document["pcrs"].get(0, b""), leaf, document["timestamp"])
     said = evidence.get("nonce")
     have = document["nonce"]
     if said is not None and (have is None or said not in (have.hex(), have.decode("utf-8", "replace"))):
@@ -46,8 +46,9 @@ def check_nitro(piece: Piece) -> tuple[Status, str]:
         raise Unverified("PCR0 is zero: the enclave ran in debug mode")
     if not trust.roots:
         return "not_checked", "no roots are configured for enclaves"
-    leaf = parse_der(document["certificate"])
-    check_chain(leaf, [parse_der(each) for each in reversed(document["cabundle"])], trust.roots, piece.at_ns)
+    chain = [leaf, *(parse_der(each) for each in reversed(document["cabundle"]))]
+    root = check_chain(leaf, chain[1:], trust.roots, piece.at_ns)
+    check_revoked(chain, root, trust.crls, piece.at_ns)
     _check_es384(leaf, protected, payload, signature)
     if not trust.pinned:
         return (

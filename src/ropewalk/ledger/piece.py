@@ -69,8 +69,13 @@ class Piece:
                 "the report does not bind the nonce that was asked for: it must be the correlation id"
             )
 
-    def require_said(self, measurement: bytes, leaf: x509.Certificate | None) -> None:
-        """Raise unless measurement and certificate named beside the document are its own."""
+    def require_said(
+        self, measurement: bytes, leaf: x509.Certificate | None, signed_at_ms: int | None = None
+    ) -> None:
+        """Raise unless measurement, certificate and, where the document has one, time named beside it are its own.
+
+        An issuer may be named too. Nobody signs it but whoever signs the envelope, so it need only be a text.
+        """
         said = self.report.get("measurement")
         if said is not None and said != measurement.hex():
             raise Unverified("the measurement named in the report is not the document's")
@@ -79,6 +84,13 @@ class Piece:
             other = parse_pem(str(certificate)).public_bytes(Encoding.DER)
             if other != leaf.public_bytes(Encoding.DER):
                 raise Unverified("the certificate named in the report is not the one that vouches for it")
+        timestamp = self.report.get("timestamp")
+        if timestamp is not None:
+            named_ns = parse_timestamp(str(timestamp))
+            if signed_at_ms is not None and named_ns // 10**9 != signed_at_ms // 10**3:
+                raise Unverified("the timestamp named in the report is not the document's")
+        if not isinstance(self.report.get("issuer", ""), str):
+            raise Unverified("the issuer named in the report is no text")
 
     def require_age(self) -> None:
         """Raise if the report is too old. The hardware signs no time: the envelope's signer says it."""

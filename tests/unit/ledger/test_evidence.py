@@ -24,10 +24,12 @@ from tests.unit.ledger.attesting import (
     statement,
 )
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, P256, observed, opened
+from tests.unit.ledger.quoting import revocations
 
 from ropewalk.errors import Invalid, RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.ledger.binding import report_data, signed_bytes
+from ropewalk.ledger.crls import parse_crl
 from ropewalk.ledger.envelope import payload_hash
 from ropewalk.ledger.evidence import check_evidence, evidence_check
 from ropewalk.ledger.evidencetrust import EvidenceTrust, parse_evidence_trust
@@ -238,6 +240,39 @@ def test_the_measurement_beside_the_document_must_be_its_own():
     good = {"tee_type": "aws_nitro", "document": document, "measurement": PCR0.hex()}
     assert verdict(attested(good))[0] == "passed"
     refused(attested({**good, "measurement": "00" * 48}), "measurement")
+
+
+def test_certificate_time_and_issuer_beside_the_document_must_be_its_own():
+    document = b64encode(nitro_document(LEAF, BUNDLE)).decode()
+    good = {
+        "tee_type": "aws_nitro",
+        "document": document,
+        "certificate": LEAF.pem,
+        "timestamp": "2024-11-01T12:00:00Z",
+        "issuer": "https://aws.example",
+    }
+    assert verdict(attested(good))[0] == "passed"
+    refused(attested({**good, "certificate": LOWER.pem}), "certificate named")
+    refused(attested({**good, "timestamp": "2024-11-01T12:00:01Z"}), "timestamp named")
+    refused(attested({**good, "timestamp": "noon"}), "timestamp")
+    refused(attested({**good, "issuer": 1}), "issuer")
+
+
+def test_revoked_certificates_are_refused_in_documents_and_for_provenance():
+    signer = Authority("builder", LOWER, ca=False)
+    built = attested(dsse(signer), "slsa.v1", cert_chain=[signer.pem, LOWER.pem, MIDDLE.pem])
+    trust = replace(TRUST, keys=())
+    for envelope, revoked, issuer in (
+        (nitro(nitro_document(LEAF, BUNDLE)), LEAF, LOWER),
+        (nitro(nitro_document(LEAF, BUNDLE)), LOWER, MIDDLE),
+        (built, signer, LOWER),
+        (built, MIDDLE, ROOT),
+    ):
+        assert (
+            verdict(envelope, replace(trust, crls=(parse_crl(revocations(issuer).encode()),)))[0] == "passed"
+        )
+        crl = parse_crl(revocations(issuer, revoked).encode())
+        refused(envelope, "was revoked", replace(trust, crls=(crl,)))
 
 
 def test_measurements_must_be_configured():
