@@ -12,7 +12,7 @@ from pathlib import Path
 __all__ = ["FILE", "VERSION", "library"]
 
 VERSION = 1  # as NATIVE_VERSION in native.h
-FILE = Path(__file__).with_name("loops.so")  # one name on every system: nobody but us looks for it
+FILE = Path(__file__).with_name("loops.lib")  # not `.so`: Python takes every such file for a module
 
 _u32, _u64, _bytes = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 _SIGNATURES: dict[str, tuple[type, tuple[type, ...]]] = {

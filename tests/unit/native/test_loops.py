@@ -312,7 +312,7 @@ def test_a_pattern_says_what_objects_are_made_of():
 def test_a_library_of_another_build_is_not_used(tmp_path, monkeypatch):
     if not any(map(shutil.which, ("cc", "gcc", "clang"))):
         pytest.skip("no C compiler on this machine; CI has one")
-    other = tmp_path / "loops.so"
+    other = tmp_path / "loops.lib"
     assert hook().build(other, "-DNATIVE_VERSION=999", sources=libraries.FILE.parent)
     monkeypatch.setattr(libraries, "FILE", other)
     assert libraries.library.__wrapped__() is None
@@ -329,7 +329,7 @@ def test_without_a_compiler_the_wheel_is_pure_and_with_one_it_brings_the_loops(t
         shutil.copy(root / name, tmp_path / name)
     for name in ("ropewalk/native", "pyspark_ropewalk"):
         shutil.copytree(
-            root / "src" / name, tmp_path / "src" / name, ignore=shutil.ignore_patterns("loops.so")
+            root / "src" / name, tmp_path / "src" / name, ignore=shutil.ignore_patterns("loops.lib")
         )
     shutil.copy(root / "src/ropewalk/__init__.py", tmp_path / "src/ropewalk/__init__.py")
 
@@ -343,10 +343,10 @@ def test_without_a_compiler_the_wheel_is_pure_and_with_one_it_brings_the_loops(t
         return made.name
 
     assert wheel("false").endswith("-py3-none-any.whl")
-    assert not (tmp_path / "src/ropewalk/native/loops.so").exists()
+    assert not (tmp_path / "src/ropewalk/native/loops.lib").exists()
     if any(map(shutil.which, ("cc", "gcc", "clang"))):
         assert "-py3-none-any" not in wheel(next(filter(shutil.which, ("cc", "gcc", "clang"))))
-        assert (tmp_path / "src/ropewalk/native/loops.so").exists()
+        assert (tmp_path / "src/ropewalk/native/loops.lib").exists()
 
 
 @pytest.mark.timeout(600)
@@ -355,7 +355,7 @@ def test_no_input_makes_the_loops_touch_what_is_not_theirs(tmp_path):
     sanitizer = _sanitizer()
     if sanitizer is None:
         pytest.skip("no C compiler with an address sanitizer on this machine; CI has one")
-    watched = tmp_path / "loops.so"
+    watched = tmp_path / "loops.lib"
     flags = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     assert hook().build(watched, *flags, sources=libraries.FILE.parent)
     environment = {**os.environ, "LD_PRELOAD": sanitizer, "ASAN_OPTIONS": "detect_leaks=0"}
