@@ -128,9 +128,15 @@ def rotate(
     The old key signs it and the new one accepts. Blocks above it are sealed by the new key, those below stay as good as
     they were, and whoever trusts the first key can verify all of them.
     """
-    from ropewalk.node.keys import carry_out, follow_with_snapshots, propose_rotation
+    from ropewalk.errors import Conflict
+    from ropewalk.node.keys import carry_out, propose_rotation
+    from ropewalk.node.ledger import open_channel
 
     home, new = here().home, signing_key(to)
+    with open_channel(home, channel) as reading:
+        if reading.line().current.key == new.public:
+            _follow(channel, (*_keys(channel), new))  # where that was interrupted
+            raise Conflict(f'key "{to}" seals channel {channel} already', channel=channel)
     act, signed = _given(proposal, approvals)
     if act is None:
         act = propose_rotation(home, channel, new.public, since_ns=_time(since), overlap_days=overlap_days)
@@ -140,9 +146,7 @@ def rotate(
         return
     keys = (*_keys(channel), new)
     receipt = carry_out(home, act, keys, approvals=signed, wait_s=WRITER_WAIT_S)
-    beside = follow_with_snapshots(home, act, keys, wait_s=WRITER_WAIT_S)
-    if beside is not None:
-        say("the channel of its snapshots was rotated too")
+    _follow(channel, keys)
     emit(
         {"channel": channel, **receipt.to_json(), **act.to_json()},
         f"ok  {channel} {receipt.height}  sealed by {new.public.did()} since {act.since}; the old key counts until "
@@ -234,6 +238,14 @@ def approve_(proposal: str, name: str, output: str) -> None:
 
 
 # --- inside ---
+
+
+def _follow(channel: str, keys: tuple[SigningKey, ...]) -> None:
+    """The channel of its snapshots is sealed by the same key."""
+    from ropewalk.node.keys import follow_with_snapshots
+
+    if follow_with_snapshots(here().home, channel, keys, wait_s=WRITER_WAIT_S) is not None:
+        say("the channel of its snapshots was rotated too")
 
 
 def _keys(channel: str) -> tuple[SigningKey, ...]:

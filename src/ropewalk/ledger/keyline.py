@@ -257,7 +257,9 @@ class KeyLine:
                 raise Unverified("two blocks of that height speak about keys")
             if proof.envelope.id != record.header.merkle_root or record.header.envelope_count != 1:
                 raise Unverified("its envelope is not the one that its block holds alone")
-            said = self.look(proof.envelope, record.signer, record.header.channel)
+            same = self._policy is not None and self._policy.hash == record.header.policy_hash
+            policy = self._policy if same else None
+            said = self.look(proof.envelope, record.signer, record.header.channel, policy)
         except RopewalkError as error:
             raise Unverified(
                 f"block {record.height}: its statement about keys does not hold: {error.detail}",
@@ -326,8 +328,13 @@ class KeyLine:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def look(self, envelope: Envelope, sealer: PublicKey, channel: str) -> KeyStatement:
-        """What an envelope says about keys, if it may say it in a block that `sealer` seals; nothing is changed."""
+    def look(
+        self, envelope: Envelope, sealer: PublicKey, channel: str, policy: Policy | None
+    ) -> KeyStatement:
+        """What an envelope says about keys, if it may say it in a block that `sealer` seals; nothing is changed.
+
+        `policy` is the one the block is made under, where its text is here: it may demand that people approve.
+        """
         for finding in (rule_1_canonical_hash(envelope, Context()), rule_2_signature_scope(envelope)):
             if finding.status != "passed":
                 raise SigInvalid(finding.detail)
@@ -347,8 +354,8 @@ class KeyLine:
                 raise Unverified(f"{act.key.hex()[:16]}… is no key of this channel")
             if life is not None and life.successor is None and not self._anybody:
                 raise Unverified(f"{life.key.did()} has not given way: rotate first, then {act.act}")
-        if self._policy is not None:
-            require_approvals(act.to_json(), said.approvals, self._policy.controls)
+        if policy is not None:
+            require_approvals(act.to_json(), said.approvals, policy.controls)
         return said
 
     def _look_at_rotation(self, said: KeyStatement, envelope: Envelope, sealer: PublicKey) -> None:

@@ -8,6 +8,7 @@ signed_head       the size and root of the header tree as a C2SP note, for witne
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -20,7 +21,7 @@ from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.block import BlockRecord, check_channel_name, check_signature, parse_record
 from ropewalk.ledger.envelope import Envelope, parse_stored
 from ropewalk.ledger.evidencecheck import EvidenceTally
-from ropewalk.ledger.keyline import KeyProof, parse_key_proofs
+from ropewalk.ledger.keyline import KeyLine, KeyProof, parse_key_proofs
 from ropewalk.ledger.rules import Context, rule_1_canonical_hash, rule_2_signature_scope
 from ropewalk.ledger.steps import compared, short, signer_step
 from ropewalk.ledger.trust import Trust
@@ -114,6 +115,8 @@ def verify_proof(proof: Proof, trust: Trust | None = None) -> Report:
     ):
         finding = rule(envelope, Context())
         steps.append(Step(name, finding.status, finding.detail or said))
+    if trust is not None and (refused := _revoked(proof, trust)) is not None:
+        steps[-1] = Step("envelope_signature", "failed", refused)
     steps.append(
         compared(
             "merkle_path",
@@ -270,6 +273,18 @@ def head_signer(host: str, channel: str, key: SigningKey) -> note.Signer:
 def signed_head(host: str, channel: str, size: int, root: bytes, key: SigningKey) -> bytes:
     """Size and root of the SHA-256 tree over the channel's headers, as a C2SP checkpoint."""
     return note.sign_head(note.SignedHead(f"{host}/{channel}", size, root), head_signer(host, channel, key))
+
+
+def _revoked(proof: Proof, trust: Trust) -> str | None:
+    """What refuses the author's signature, if the key was revoked by the time of the block."""
+    line = KeyLine(trust, lenient=True)
+    with contextlib.suppress(RopewalkError):  # said by the step about the block's signer
+        line.follow(proof.keys)
+    try:
+        line.check_author(proof.envelope, proof.block.height, proof.block.header.timestamp_ns)
+    except RopewalkError as error:
+        return error.detail
+    return None
 
 
 def _check_id(proof: Proof) -> None:

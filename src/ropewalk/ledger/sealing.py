@@ -160,7 +160,7 @@ class Sealing:
             )
         # Whoever is not among our keys cannot seal it: the line says why.
         sealer = envelope.public_key if envelope.public_key in self._keys else self.line.current.key
-        self.line.look(envelope, sealer, self._channel)
+        self.line.look(envelope, sealer, self._channel, self._policy)
 
     def _sealer(self, forming: Forming, timestamp_ns: int) -> SigningKey:
         """The newest of our keys that counts now; a statement about keys is sealed by who signed it."""
@@ -318,7 +318,7 @@ class Sealing:
             )
         statement = KeyProof.of(block)
         if statement is not None:
-            self.line.look(statement.envelope, record.signer, self._channel)
+            self.line.look(statement.envelope, record.signer, self._channel, self._policy)
             self._note(block.height)
             context = replace(context, policy=None)
         envelopes = self._judged(block, context)

@@ -18,7 +18,7 @@ from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.approvals import Approval
 from ropewalk.ledger.block import parse_record
 from ropewalk.ledger.fields import format_timestamp
-from ropewalk.ledger.keyacts import Act, KeyAct, key_envelope
+from ropewalk.ledger.keyacts import Act, KeyAct, key_envelope, parse_key_statement
 from ropewalk.ledger.keyline import KeyLine
 from ropewalk.ledger.lifetimes import Lifetime, lifetime_warnings
 from ropewalk.ledger.replay import companion
@@ -31,6 +31,7 @@ __all__ = [
     "carry_out",
     "destroy_key",
     "find_keys",
+    "follow_with_snapshots",
     "key_lifetimes",
     "key_rows",
     "key_warnings",
@@ -69,7 +70,7 @@ def propose_rotation(
     """The key that seals a channel is to give way to another, since a time, and to end so many days after that."""
     with Channel(home, channel) as reading:
         old = reading.line().current.key
-    begin = max(now_ns(), since_ns if since_ns is not None else 0)
+    begin = max(_second(now_ns()), since_ns if since_ns is not None else 0)
     end = begin + int(overlap_days * DAY_NS)
     return KeyAct("rotate", channel, old.identity(), format_timestamp(begin), format_timestamp(end), new_key)
 
@@ -84,7 +85,7 @@ def propose(
     now_ns: Clock = time.time_ns,
 ) -> KeyAct:
     """A key is to be retired, revoked or destroyed, since a time."""
-    begin = since_ns if since_ns is not None else now_ns()
+    begin = since_ns if since_ns is not None else _second(now_ns())
     return KeyAct(act, channel, fingerprint, format_timestamp(begin), reason=reason)
 
 
@@ -97,10 +98,7 @@ def carry_out(
     now_ns: Clock = time.time_ns,
     wait_s: float = 0.0,
 ) -> Receipt:
-    """Seal an act into its channel. `keys` are those of the channel that are at hand, and the new one with a rotation.
-
-    What was done already is not done again: its receipt says so.
-    """
+    """Seal an act into its channel. `keys` are those of the channel that are at hand, and the new one of a rotation."""
     new_key = next((key for key in keys if key.public == act.new_key), None)
     if act.new_key is not None and new_key is None:
         raise NotFound(
@@ -110,6 +108,13 @@ def carry_out(
     with Channel(home, act.channel) as reading:
         line, policy = reading.line(), reading.settings.policy
     known = [key for key in keys if line.life(key.public) is not None]
+    life = line.find(act.key)
+    if act.act == "rotate" and life is not None and life.successor is not None:
+        raise Conflict(
+            f"{life.key.did()} has given way to {life.successor.did()} already",
+            channel=act.channel,
+            advice="`ropewalk ledger key ls` says which key counts now.",
+        )
     if not known:
         raise Conflict(f"channel {act.channel} is sealed by another key", channel=act.channel)
     with open_log(home, act.channel, known[0], also=known[1:], now_ns=now_ns, wait_s=wait_s) as opened:
@@ -157,20 +162,28 @@ def rotate_key(
         home, channel, new.public, since_ns=since_ns, overlap_days=overlap_days, now_ns=now_ns
     )
     receipt = carry_out(home, act, (old, new), approvals=approvals, now_ns=now_ns, wait_s=wait_s)
-    follow_with_snapshots(home, act, (old, new), now_ns=now_ns, wait_s=wait_s)
+    follow_with_snapshots(home, channel, (old, new), now_ns=now_ns, wait_s=wait_s)
     return receipt
 
 
 def follow_with_snapshots(
-    home: Path, act: KeyAct, keys: Sequence[SigningKey], *, now_ns: Clock = time.time_ns, wait_s: float = 0.0
+    home: Path,
+    channel: str,
+    keys: Sequence[SigningKey],
+    *,
+    now_ns: Clock = time.time_ns,
+    wait_s: float = 0.0,
 ) -> Receipt | None:
     """Rotate the channel of a channel's snapshots too, which the same key seals; None if there is nothing to do."""
-    beside = companion(act.channel)
-    if act.act != "rotate" or beside not in channels(home):
+    beside = companion(channel)
+    if beside not in channels(home):
         return None
-    with Channel(home, beside) as reading:
-        if reading.line().current.key.identity() != act.key:
-            return None  # done before, or somebody else's
+    with Channel(home, channel) as main, Channel(home, beside) as reading:
+        line, old = main.line(), reading.line().current.key
+        acts = [parse_key_statement(each.envelope).act for each in main.key_proofs()]
+    act = next((each for each in acts if each.act == "rotate" and each.key == old.identity()), None)
+    if act is None or old == line.current.key:
+        return None  # done before, or somebody else's
     twin = KeyAct("rotate", beside, act.key, act.since, act.until, act.new_key)
     return carry_out(home, twin, keys, now_ns=now_ns, wait_s=wait_s)
 
@@ -241,3 +254,8 @@ def key_rows(reading: Channel, now_ns: int) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _second(ns: int) -> int:
+    """The second that has begun: people read these times."""
+    return ns - ns % 10**9

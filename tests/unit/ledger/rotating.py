@@ -55,8 +55,9 @@ def act_of(
 class Chain:
     """A channel in memory, sealed by hand: honest or not."""
 
-    def __init__(self, channel: str = CHANNEL) -> None:
+    def __init__(self, channel: str = CHANNEL, policy_hash: bytes | None = None) -> None:
         self.channel, self.blocks, self._number = channel, list[Block](), 0
+        self._policy_hash = policy_hash
 
     def add(self, key: SigningKey, *envelopes: Envelope, hours: float = 0) -> Block:
         """Seal a block with a key at a time; without envelopes an ordinary one is made."""
@@ -71,6 +72,7 @@ class Chain:
             prev_block_hash=below.hash if below is not None else GENESIS,
             envelopes=[each.raw for each in envelopes],
             timestamp_ns=NOON_NS + int(hours * HOUR_NS),
+            policy_hash=self._policy_hash,
         )
         self.blocks.append(made)
         return made

@@ -1,0 +1,489 @@
+"""Keys have lives (S4 §13, §14): they end, take two people to change, and are not believed once revoked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.ledger.calling import Ropewalk, make
+from tests.unit.ledger.making import ADA, NODE, NOON_NS, P256, SECP, observed
+from tests.unit.ledger.rotating import (
+    CHANNEL,
+    DAY_NS,
+    HOUR_NS,
+    NEXT,
+    STRANGER,
+    THIRD,
+    Chain,
+    act_of,
+    at,
+    make_channel,
+    opened_with,
+    rotated_chain,
+    rotated_channel,
+    rotation,
+)
+
+from ropewalk.errors import Conflict, Denied, Invalid, SigInvalid, Unverified
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.kernel.report import Report
+from ropewalk.ledger.approvals import approve, parse_approval, require_approvals
+from ropewalk.ledger.keyacts import KeyAct, key_envelope
+from ropewalk.ledger.keyline import KeyLine
+from ropewalk.ledger.policy import EVALUATOR, Policy, parse_policy
+from ropewalk.ledger.proof import verify_proof
+from ropewalk.ledger.revocations import Revocation
+from ropewalk.ledger.trust import Trust, parse_trust
+from ropewalk.ledger.verify import check_channel, to_report
+from ropewalk.node.bundle import export_bundle, verify_bundle
+from ropewalk.node.keys import (
+    carry_out,
+    destroy_key,
+    key_rows,
+    key_warnings,
+    propose,
+    rotate_key,
+)
+from ropewalk.node.ledger import create_channel, open_channel
+from ropewalk.node.ledgercare import verify_stored
+from ropewalk.stores import keyfiles
+
+FIRST = Trust((NODE.public,), (NODE.public,))
+
+
+def rule(kind: str, **members: Any) -> dict[str, Any]:
+    return {"id": kind, "name": kind, "version": 1, "kind": kind, "decision": "deny", **members}
+
+
+def policy_of(*rules: dict[str, Any]) -> Policy:
+    return parse_policy(Policy("p", rules, EVALUATOR, {}).to_bytes())
+
+
+def person(name: str, key: SigningKey) -> dict[str, str]:
+    return {"name": name, **key.public.to_json()}
+
+
+def two_people(*acts: str) -> Policy:
+    """Ada has two keys, Bob has one."""
+    people = [person("ada", ADA), person("ada", P256), person("bob", SECP)]
+    return policy_of(rule("control", acts=list(acts), approvals=2, approvers=people))
+
+
+def statement(act: KeyAct, *approvers: SigningKey, new: SigningKey = NEXT) -> bytes:
+    signed = [approve(act.to_json(), key) for key in approvers]
+    new_key = new if act.new_key is not None else None
+    return key_envelope(act, NODE, at(0), new_key=new_key, approvals=signed).raw
+
+
+ROTATE = KeyAct("rotate", CHANNEL, NODE.public.identity(), at(0), at(0), NEXT.public)
+
+
+# --- two people ---
+
+
+def test_a_rotation_that_two_people_approve_is_sealed_and_verifies(tmp_path):
+    make_channel(tmp_path, two_people("rotate"))
+    with opened_with(tmp_path, NODE, NEXT) as opened:
+        opened.log.submit(statement(ROTATE, ADA, SECP))
+        opened.log.submit(observed(1).raw)
+    assert verify_stored(tmp_path, CHANNEL, deep=True).ok
+
+
+@pytest.mark.parametrize(
+    ("approvers", "why"),
+    [
+        ((), "nobody who may"),
+        ((ADA,), "ada alone"),
+        ((ADA, ADA), "ada alone"),
+        ((ADA, P256), "ada alone"),  # two keys, one person
+        ((ADA, STRANGER), "ada alone"),
+        ((NODE, NEXT), "nobody who may"),
+    ],
+)
+def test_one_person_is_not_two_however_often_and_with_how_many_keys(tmp_path, approvers, why):
+    make_channel(tmp_path, two_people("rotate"))
+    with opened_with(tmp_path, NODE) as opened:
+        with pytest.raises(Denied, match=f"takes 2 people, and {why}"):
+            opened.log.submit(statement(ROTATE, *approvers))
+        opened.log.submit(observed(1).raw)
+
+
+def test_an_approval_of_something_else_is_none(tmp_path):
+    make_channel(tmp_path, two_people("rotate"))
+    other = [approve(replace(ROTATE, until=at(1)).to_json(), key) for key in (ADA, SECP)]
+    said = key_envelope(ROTATE, NODE, at(0), new_key=NEXT, approvals=other)
+    with opened_with(tmp_path, NODE) as opened, pytest.raises(SigInvalid, match="the approval of"):
+        opened.log.submit(said.raw)
+
+
+def test_a_verifier_that_has_the_policy_demands_the_approvals_again():
+    policy = two_people("rotate")
+    chain = Chain(policy_hash=policy.hash)
+    chain.add(NODE, rotation())
+    chain.add(NEXT)
+    fault = check_channel(chain.found(), trust=FIRST, policy=policy).fault
+    assert fault is not None and "takes 2 people" in fault.detail
+    assert check_channel(chain.found(), trust=FIRST).fault is None  # without its text nobody can tell
+
+
+def test_a_policy_may_demand_two_people_for_some_acts_only(tmp_path):
+    make_channel(tmp_path, two_people("destroy"))
+    rotate_key(tmp_path, CHANNEL, NODE, NEXT, now_ns=lambda: NOON_NS)
+    todo = propose(CHANNEL, "destroy", NODE.public.identity(), now_ns=lambda: NOON_NS)
+    with pytest.raises(Denied, match="to destroy takes 2 people"):
+        carry_out(tmp_path, todo, (NEXT,), now_ns=lambda: NOON_NS)
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ({"approvals": 3}, "3 approvals are demanded of 2 people"),
+        ({"approvals": 0}, "approvals is a number"),
+        ({"approvals": True}, "approvals is a number"),
+        ({"acts": ["sing"]}, "acts are some of"),
+        ({"acts": []}, "acts are some of"),
+        ({"approvers": [{"name": "x"}]}, "approver x"),
+        ({"approvers": [person("a", ADA), person("b", ADA)]}, "listed twice"),
+        ({"decision": "audit"}, "denies"),
+        ({"when": {"domains": ["*"]}}, "denies"),
+    ],
+)
+def test_a_rule_of_control_that_makes_no_sense_is_refused(members, why):
+    people = [person("ada", ADA), person("bob", SECP)]
+    good = rule("control", acts=["rotate"], approvals=2, approvers=people)
+    policy_of(good)
+    with pytest.raises(Invalid, match=why):
+        policy_of({**good, **members})
+
+
+def test_approvals_are_read_back_and_none_that_was_changed_is():
+    act = ROTATE.to_json()
+    raw = approve(act, ADA).to_bytes(act)
+    said, found = parse_approval(raw)
+    assert require_approvals(said, [found], two_people("destroy").controls) == ()
+    with pytest.raises(SigInvalid):
+        parse_approval(raw.replace(CHANNEL.encode(), b"ea.kore"))
+
+
+# --- lifetimes ---
+
+
+LIVES = policy_of(
+    rule("key_lifetime", days=90, overlap_days=30),
+    rule("policy_lifetime", until="2026-01-01T00:00:00Z", overlap_days=10),
+)
+
+
+def warnings_at(home, days: float) -> list[str]:
+    with open_channel(home, CHANNEL) as reading:
+        return key_warnings(reading, NOON_NS + int(days * DAY_NS))
+
+
+def test_a_key_past_its_lifetime_seals_nothing_new_but_the_next_key(tmp_path):
+    make_channel(tmp_path, LIVES)
+    with opened_with(tmp_path, NODE) as opened:
+        opened.log.submit(observed(1).raw)
+    with opened_with(tmp_path, NODE, NEXT, hours=24 * 90) as opened:
+        with pytest.raises(Denied, match=r"the key of this channel ended on 2025-01-30.*key_lifetime"):
+            opened.log.submit(observed(2).raw)
+        opened.log.submit(rotation(since=24 * 90, until=24 * 90).raw)
+        assert opened.log.submit(observed(2).raw).height == 2
+    assert verify_stored(tmp_path, CHANNEL, deep=True).ok  # what was sealed stays as good as it was
+
+
+def test_a_writer_that_stays_open_notices_that_its_key_ends(tmp_path):
+    make_channel(tmp_path, LIVES)
+    clock = [NOON_NS]
+    with opened_with(tmp_path, NODE, now_ns=lambda: clock[0]) as opened:
+        opened.log.submit(observed(1).raw)
+        clock[0] += 90 * DAY_NS
+        with pytest.raises(Denied, match="the key of this channel ended"):
+            opened.log.submit(observed(2).raw)
+
+
+def test_warnings_come_during_the_overlap_and_end_with_the_rotation(tmp_path):
+    make_channel(tmp_path, LIVES)
+    with opened_with(tmp_path, NODE) as opened:
+        opened.log.submit(observed(1).raw)
+    assert warnings_at(tmp_path, 59) == []
+    assert "the key ends on 2025-01-30T12:00:00Z, in 29 days" in warnings_at(tmp_path, 60.5)[0]
+    assert "the key ended" in warnings_at(tmp_path, 91)[0]
+    rotate_key(tmp_path, CHANNEL, NODE, NEXT, now_ns=lambda: NOON_NS + 61 * DAY_NS)
+    assert warnings_at(tmp_path, 62) == []
+
+
+def test_a_policy_past_its_end_lets_nothing_in_and_says_so_before(tmp_path):
+    make_channel(tmp_path, policy_of(LIVES.rules[1]))
+    with opened_with(tmp_path, NODE) as opened:
+        opened.log.submit(observed(1).raw)
+    with (
+        opened_with(tmp_path, NODE, hours=24 * 500) as opened,
+        pytest.raises(Denied, match="the policy of this"),
+    ):
+        opened.log.submit(observed(2).raw)
+    assert any("the policy ends on 2026-01-01" in text for text in warnings_at(tmp_path, 420))
+    assert verify_stored(tmp_path, CHANNEL, deep=True).ok
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"days": 0},
+        {"days": True},
+        {"overlap_days": 91},
+        {"overlap_days": -1},
+        {"days": 10**9},
+        {"decision": "audit"},
+    ],
+)
+def test_a_lifetime_that_makes_no_sense_is_refused(members):
+    with pytest.raises(Invalid):
+        policy_of({**LIVES.rules[0], **members})
+
+
+@pytest.mark.parametrize("times", [{"until": "soon"}, {"since": "2027-01-01T00:00:00Z"}, {"since": 7}])
+def test_a_policy_that_ends_before_it_begins_is_refused(times):
+    with pytest.raises(Invalid):
+        policy_of({**LIVES.rules[1], **times})
+
+
+# --- ends ---
+
+
+def test_a_retired_key_ends_before_its_overlap_is_over(tmp_path):
+    make_channel(tmp_path)
+    with opened_with(tmp_path, NODE) as opened:
+        opened.log.submit(rotation(until=48).raw)
+    with opened_with(tmp_path, NEXT, hours=1) as opened:
+        opened.log.submit(act_of("retire", NODE, signer=NEXT, said=1, since=1).raw)
+    with pytest.raises(Conflict, match="sealed by another key"):
+        opened_with(tmp_path, NODE, hours=2)
+    with open_channel(tmp_path, CHANNEL) as reading:
+        assert [row["counts"] for row in key_rows(reading, NOON_NS + 2 * HOUR_NS)] == [False, True]
+
+
+@pytest.mark.parametrize("kind", ["retire", "revoke", "destroy"])
+def test_a_key_that_seals_cannot_be_ended_before_it_gave_way(tmp_path, kind):
+    make_channel(tmp_path)
+    with opened_with(tmp_path, NODE) as opened, pytest.raises(Unverified, match="rotate first"):
+        opened.log.submit(act_of(kind, NODE, signer=NODE).raw)
+
+
+def test_only_the_sealing_key_ends_others():
+    chain = rotated_chain()
+    chain.add(NEXT, act_of("retire", NODE, signer=STRANGER))
+    fault = check_channel(chain.found(), trust=FIRST).fault
+    assert fault is not None and fault.height == 5
+
+
+def test_a_destroyed_key_is_recorded_and_gone_and_one_that_is_needed_stays(tmp_path):
+    keys = tmp_path / "keys"
+    for number, name in enumerate(("old", "new"), 1):
+        keyfiles.make(keys, name, "ed25519", bytes([number]) * 32)
+    old, new = (keyfiles.load_signing(keys, name) for name in ("old", "new"))
+    create_channel(tmp_path, CHANNEL, "old", old.public)
+    todo = propose(CHANNEL, "destroy", old.public.identity())
+    with pytest.raises(Conflict, match="seals channel"):
+        destroy_key(tmp_path, todo, (old,), keys, "old")
+    rotate_key(tmp_path, CHANNEL, old, new)
+    with pytest.raises(Conflict, match="not the one"):
+        destroy_key(tmp_path, todo, (old, new), keys, "new")
+    destroy_key(tmp_path, propose(CHANNEL, "destroy", old.public.identity()), (old, new), keys, "old")
+    assert [each.name for each in keyfiles.ls(keys)] == ["new"]
+    assert verify_stored(tmp_path, CHANNEL, deep=True).ok
+
+
+# --- revocation ---
+
+
+def test_what_a_revoked_author_signs_is_refused_from_then_on_and_stands_before(tmp_path):
+    make_channel(tmp_path)
+    with opened_with(tmp_path, NODE) as opened:
+        opened.log.submit(observed(1).raw)
+        opened.log.submit(act_of("revoke", ADA, signer=NODE).raw)
+        with pytest.raises(SigInvalid, match=r"revoked since 2024-11-01T12:00:00Z \(a test\)"):
+            opened.log.submit(observed(2).raw)
+        opened.log.submit(observed(3, key=P256).raw)
+    assert verify_stored(tmp_path, CHANNEL, deep=True).ok
+
+
+def test_a_chain_that_took_a_revoked_author_in_all_the_same_is_refused():
+    chain = Chain()
+    chain.add(NODE)
+    chain.add(NODE, act_of("revoke", ADA, signer=NODE))
+    chain.add(NODE)
+    fault = check_channel(chain.found(), trust=FIRST).fault
+    assert fault is not None and (fault.height, fault.step) == (2, "envelopes")
+
+
+def test_a_revocation_for_the_future_holds_when_its_date_has_come():
+    chain = Chain()
+    chain.add(NODE, act_of("revoke", ADA, signer=NODE, since=5))
+    chain.add(NODE, hours=4)
+    assert check_channel(chain.found(), trust=FIRST).fault is None
+    chain.add(NODE, hours=5)
+    fault = check_channel(chain.found(), trust=FIRST).fault
+    assert fault is not None and fault.height == 2
+
+
+def test_a_revoked_sealing_key_seals_nothing_above_and_what_it_sealed_stands_with_a_note():
+    chain = Chain()
+    chain.add(NODE)
+    chain.add(NODE, rotation(until=100))
+    chain.add(NEXT, act_of("revoke", NODE, signer=NEXT, since=-24), hours=1)
+    chain.add(NEXT, hours=2)
+    line = KeyLine(FIRST, lenient=True)
+    span = check_channel(chain.found(), trust=FIRST, line=line)
+    report = to_report(span, deep=True, trust=FIRST, line=line)
+    (step,) = [each for each in report.steps if each.name == "block_signatures"]
+    assert step.status == "passed"
+    assert "was revoked later: what it sealed before stands" in step.detail
+    chain.add(NODE, hours=3)
+    fault = check_channel(chain.found(), trust=FIRST).fault
+    assert fault is not None and "revoked since" in fault.detail
+
+
+def test_a_rotation_back_to_a_revoked_key_is_refused():
+    chain = Chain()
+    chain.add(NODE, act_of("revoke", THIRD, signer=NODE))
+    chain.add(NODE, rotation(new=THIRD))
+    fault = check_channel(chain.found(), trust=FIRST).fault
+    assert fault is not None and "was revoked" in fault.detail
+
+
+def revoking(key: SigningKey, hours: float) -> Trust:
+    return replace(FIRST, revocations=(Revocation(key.public.identity(), at(hours), "stolen"),))
+
+
+def test_a_list_in_a_trust_file_refuses_from_its_date_on_at_every_height(tmp_path):
+    chain = Chain()
+    for hours in range(3):
+        chain.add(NODE, hours=hours)
+    for key, step in ((ADA, "envelopes"), (NODE, "block_signatures")):
+        fault = check_channel(chain.found(), trust=revoking(key, 1)).fault
+        assert fault is not None and (fault.height, fault.step) == (1, step)
+        assert "revoked since 2024-11-01T13:00:00Z (stolen)" in fault.detail
+        assert check_channel(chain.found(), trust=revoking(key, 3)).fault is None
+    told = KeyLine(revoking(ADA, 3), lenient=True)
+    check_channel(chain.found(), trust=revoking(ADA, 3), line=told)
+    assert "3 envelopes of keys that were revoked later stand" in told.summary()
+    assert parse_trust(revoking(ADA, 1).to_bytes()) == revoking(ADA, 1)
+
+
+def test_bundles_and_proofs_look_revocations_up_too(tmp_path):
+    rotated_channel(tmp_path)
+    path = tmp_path / "b.tar.zst"
+    with open_channel(tmp_path, CHANNEL) as reading:
+        export_bundle(reading, NEXT, 0, 4, path)
+        proof = reading.prove(observed(3).id)
+    assert verify_bundle(path, revoking(ADA, 1), deep=True).report.ok
+    assert failed(verify_bundle(path, revoking(ADA, 0), deep=True).report) == ["envelope_rules"]
+    assert failed(verify_bundle(path, revoking(NEXT, 0)).report) == ["bundle_signature", "block_signatures"]
+    assert verify_proof(proof, revoking(ADA, 1)).ok
+    assert failed(verify_proof(proof, revoking(ADA, 0))) == ["envelope_signature"]
+    assert failed(verify_proof(proof, revoking(NEXT, 0))) == ["block_signer"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        [7],
+        [{"key": "ab" * 32}],
+        [{"key": "ab", "since": at(0)}],
+        [{"key": "ab" * 32, "since": "now"}],
+        [{"key": "ab" * 32, "since": at(0), "more": 1}],
+        [{"key": "ab" * 32, "since": at(0), "reason": 1}],
+    ],
+)
+def test_revocations_that_cannot_be_read_are_refused(value):
+    raw = json.loads(FIRST.to_bytes()) | {"revocations": value}
+    with pytest.raises(Invalid):
+        parse_trust(json.dumps(raw).encode())
+
+
+# --- the commands ---
+
+
+def done(ropewalk: Ropewalk, *words: str) -> Any:
+    answer = ropewalk(*words, "--json")
+    assert answer.code == 0, answer
+    return answer.json
+
+
+def failed(report: Report) -> list[str]:
+    return [step.name for step in report.steps if step.status == "failed"]
+
+
+def test_the_commands_rotate_with_two_approvals_and_refuse_one(ropewalk):
+    for name in ("ada", "bob", "next"):
+        done(ropewalk, "key", "new", name, "--if-missing")
+    people = [{"name": name, **done(ropewalk, "key", "show", name)["public"]} for name in ("ada", "bob")]
+    policy = policy_of(
+        rule("control", acts=["rotate", "retire", "destroy"], approvals=2, approvers=people),
+        rule("key_lifetime", days=90, overlap_days=90),
+    )
+    Path("policy.json").write_bytes(policy.to_bytes())
+    done(ropewalk, "ledger", "create", "--channel", "c", "--policy", "policy.json")
+    rotate = ("ledger", "key", "rotate", "--channel", "c", "--to", "next")
+    done(ropewalk, *rotate, "--overlap-days", "30", "--propose", "rotation.json")
+    given = []
+    for name in ("ada", "bob"):
+        done(ropewalk, "ledger", "key", "approve", "rotation.json", "--key", name, "-o", f"{name}.json")
+        given += ["--approval", f"{name}.json"]
+    alone = ropewalk(*rotate, "--proposal", "rotation.json", *given[:2], *given[:2])
+    assert alone.code == 6
+    assert "ada alone has approved" in alone.err
+    told = done(ropewalk, *rotate, "--proposal", "rotation.json", *given)
+    assert (told["act"], told["height"]) == ("rotate", 0)
+    listed = done(ropewalk, "ledger", "key", "ls", "--channel", "c")
+    assert [row["counts"] for row in listed["keys"]] == [True, True]
+    assert listed["lifetimes"][0]["what"] == "the key"
+    (act,) = done(ropewalk, "ledger", "key", "show", "--channel", "c")["acts"]
+    assert len(act["approved_by"]) == 2
+    assert any("the key ends on" in text for text in done(ropewalk, "ledger", "status")["warnings"])
+    retire = ("ledger", "key", "retire", "--channel", "c", "node")
+    assert ropewalk(*retire).code == 6
+    other = ropewalk(*retire, "--proposal", "rotation.json", *given)
+    assert other.code == 8
+    assert "is to rotate a key" in other.err
+    again = ropewalk(*rotate, "--proposal", "rotation.json", *given)
+    assert again.code == 4
+    assert "seals channel c already" in again.err
+
+
+def test_the_commands_go_on_with_the_new_key_and_destroy_the_old_one(ropewalk):
+    done(ropewalk, "key", "new", "ada", "--if-missing")
+    for name in ("first", "second"):
+        done(ropewalk, "key", "new", name)
+    done(ropewalk, "ledger", "create", "--channel", "audit", "--key", "first")
+    make(ropewalk, "one.json")
+    done(ropewalk, "ledger", "append", "--channel", "audit", "--file", "one.json")
+    done(ropewalk, "ledger", "trust", "--channel", "audit", "-o", "first.json")
+    done(ropewalk, "ledger", "key", "rotate", "--channel", "audit", "--to", "second")
+    make(ropewalk, "two.json", "--correlation-id", "two")
+    done(ropewalk, "ledger", "append", "--channel", "audit", "--file", "two.json")
+    assert ropewalk("ledger", "key", "destroy", "--channel", "audit", "second").code == 4
+    done(ropewalk, "ledger", "key", "destroy", "--channel", "audit", "first", "--reason", "rotated")
+    assert ropewalk("key", "show", "first").code == 3
+    stolen = done(ropewalk, "key", "show", "ada")["did"]
+    done(ropewalk, "ledger", "key", "revoke", "--channel", "audit", stolen, "--reason", "stolen")
+    make(ropewalk, "three.json", "--correlation-id", "three")
+    assert ropewalk("ledger", "append", "--channel", "audit", "--file", "three.json").code == 5
+    assert done(ropewalk, "ledger", "verify", "--deep", "--trust", "first.json")["ok"]
+    Path("revoked.json").write_text(json.dumps([{"key": stolen, "since": "2020-01-01T00:00:00Z"}]))
+    done(
+        ropewalk,
+        "ledger",
+        "trust",
+        "--channel",
+        "audit",
+        "--revocations",
+        "revoked.json",
+        "-o",
+        "strict.json",
+    )
+    assert ropewalk("ledger", "verify", "--deep", "--trust", "strict.json").code == 5
