@@ -40,7 +40,10 @@ _UNREADABLE: Final = (
 
 
 def parse_pem(text: str) -> x509.Certificate:
-    """A certificate from PEM text."""
+    """The one certificate that a PEM text holds."""
+    if text.count("-----BEGIN CERTIFICATE-----") > 1:
+        # Only the first would be read, which may be another than was meant.
+        raise Invalid("more than one certificate in one PEM text", advice="Give each by itself.")
     try:
         found = _load(x509.load_pem_x509_certificate, text.encode())
     except _UNREADABLE as error:

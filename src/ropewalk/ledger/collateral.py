@@ -72,6 +72,8 @@ def parse_statement(text: str, name: str) -> Statement:
         raise Invalid(f"{name} of version {value.get('version')!r:.20}; known is {_VERSIONS[name]}")
     since, until = (parse_timestamp(str(value.get(each))) for each in ("issueDate", "nextUpdate"))
     _levels(value)
+    if name == "tcbInfo":
+        _hex(value, "fmspc"), _hex(value, "pceId")
     return Statement(name, raw, bytes.fromhex(found["signature"]), value, since, until)
 
 

@@ -67,13 +67,15 @@ def _check_lists(
     at: datetime,
 ) -> None:
     name = certificate.subject.rfc4514_string()[:80] or "a certificate"
+    # Authorities of one name may have had several keys: a list by another of them says nothing about this one.
     key = public_key_of(issuer)
-    for crl in lists:
-        if not crl.is_signature_valid(key):
-            raise Unverified(f"the revocation list for {name} is not signed by its issuer")
+    own = [crl for crl in lists if crl.is_signature_valid(key)]
+    if not own:
+        raise Unverified(f"no revocation list for {name} is signed by its issuer")
+    for crl in own:
         entry = crl.get_revoked_certificate_by_serial_number(certificate.serial_number)
         if entry is not None and entry.revocation_date_utc <= at:
             raise Unverified(f"{name} was revoked at {entry.revocation_date_utc.isoformat()}")
-    ends = [crl.next_update_utc for crl in lists]
+    ends = [crl.next_update_utc for crl in own]
     if all(end is not None and end < at for end in ends):
         raise Unverified(f"the revocation list for {name} had ended by {at.isoformat()}")

@@ -185,6 +185,7 @@ def test_each_flaw_of_an_amd_chain_is_found():
     refused(sev(REPORT, MILAN.chain[:1]), "1 certificates")
     refused(sev(REPORT, [*MILAN.chain, pem(AMD.ark), pem(AMD.ark)]), "4 certificates")
     refused(sev(REPORT, ["x", *MILAN.chain[1:]]), "PEM")
+    refused(sev(REPORT, ["".join(MILAN.chain), *MILAN.chain[1:]]), "more than one certificate")
     refused(by(AMD.chip(end=NOON - DAY / 2)), "not valid")
     refused(by(MILAN), "not valid", at_ns=NOON_NS + 2 * 86_400 * 10**9)
     authority = certify("VCEK", MILAN.key, (AMD.ask, AMD.ask_key), ca=True, extensions=chip_extensions())
@@ -401,5 +402,9 @@ def test_a_document_needs_its_hardware_and_nothing_else_beside_it(ropewalk):
         == 8
     )
     bad = ("ledger", "evidence", "set", "--channel", "c")
+    assert ropewalk("ledger", "create", "--channel", "c").code == 0
+    Path("two.pem").write_text(pem(AMD.ask) + pem(AMD.ark))  # which of them would be the root?
+    several = ropewalk(*bad, "--root", "two.pem")
+    assert several.code == 8 and "more than one certificate" in several.err
     assert ropewalk(*bad, "--sev-tcb", "snp=x").code == 2
     assert ropewalk(*bad, "--measurement", "sev.measurement").code == 2
