@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.ledger import chips, quoting
 from tests.unit.ledger.attesting import PCR0, Authority, attested, dsse, nitro, nitro_document
 from tests.unit.ledger.bundling import statuses, verdict
 from tests.unit.ledger.calling import make
@@ -97,6 +98,39 @@ def test_bundle_proof_and_channel_say_the_same_of_a_nitro_document(tmp_path, tru
     for where, (got, detail) in judged(home, trust, tmp_path).items():
         assert got == status, (where, detail)
         assert words in detail, (where, detail)
+
+
+def on_amd() -> tuple[Envelope, str, EvidencePins]:
+    vendor = chips.Vendor()
+    chip = vendor.chip()
+    pins = EvidencePins(measurements={"sev.measurement": (chips.MEASUREMENT.hex(),)}, sev_tcb={"snp": 24})
+    return chips.sev(chip.report(), chip.chain), chips.pem(vendor.ark), pins
+
+
+def on_intel() -> tuple[Envelope, str, EvidencePins]:
+    vendor = quoting.Vendor()
+    crls = (quoting.revocations(vendor.ca), quoting.revocations(vendor.root))
+    pins = EvidencePins(measurements={"tdx.mrtd": (quoting.MR_TD.hex(),)}, crls=crls)
+    envelope = quoting.quoted(vendor.quote(), said={"collateral": vendor.collateral()})
+    return envelope, vendor.root.pem, pins
+
+
+@pytest.mark.parametrize(("made", "register"), [(on_amd, "sev.measurement"), (on_intel, "tdx.mrtd")])
+def test_bundle_proof_and_channel_say_the_same_of_other_hardware(tmp_path, made, register):
+    """Certificates, collateral and lists ended a day after the block was sealed, which is long ago."""
+    envelope, root, pins = made()
+    home = channel_with(tmp_path / "home", envelope)
+    other = replace(pins, measurements={register: ("ab" * 48,)})
+    for trust, status, words in (
+        (replace(BARE, roots=(root,), evidence=pins), "passed", ""),
+        (replace(BARE, roots=(root,)), "not_checked", "is not pinned"),
+        (replace(BARE, roots=(VENDOR.root.pem,), evidence=pins), "failed", "root"),
+        (replace(BARE, roots=(root,), evidence=other), "failed", register),
+        (BARE, "not_checked", "nobody is trusted"),
+    ):
+        assert parse_trust(trust.to_bytes()) == trust
+        for where, (got, detail) in judged(home, trust, tmp_path).items():
+            assert got == status and words in detail, (where, detail)
 
 
 def test_provenance_is_judged_by_pinned_keys_and_builders(tmp_path):
