@@ -41,6 +41,17 @@ channel_option = click.option("--channel", required=True, metavar="C", help="The
     cls=Group,
     lazy={
         "append": ("ropewalk.cli.ledger_append", "append", "Judge envelopes and seal them into blocks."),
+        "send": ("ropewalk.cli.ledger_remote", "send", "Append envelopes to a channel that is elsewhere."),
+        "pull": (
+            "ropewalk.cli.ledger_remote",
+            "pull",
+            "Keep a verified copy of a channel that is elsewhere.",
+        ),
+        "serve": (
+            "ropewalk.cli.ledger_remote",
+            "serve",
+            "Let others append to channels here, and read them.",
+        ),
         "payload": ("ropewalk.cli.ledger_payload", "payload", "Read and erase detached payloads kept here."),
         "policy": ("ropewalk.cli.ledger_policy", "policy", "Show, check and hash policies."),
         "evidence": (

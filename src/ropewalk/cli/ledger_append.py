@@ -5,10 +5,11 @@ from __future__ import annotations
 import queue
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Protocol
 
 import click
 
@@ -16,9 +17,9 @@ from ropewalk.cli.manners import Command, answer_line, emit, parse_input, tell
 
 if TYPE_CHECKING:
     from ropewalk.errors import RopewalkError
-    from ropewalk.ledger.log import Log, Receipt
+    from ropewalk.ledger.log import Receipt
 
-__all__ = ["append"]
+__all__ = ["LINE_BYTES_MAX", "answer_lines", "append", "check_envelope", "receipt_line"]
 
 LINE_BYTES_MAX = 4 << 20  # the largest envelope, before it is canonical
 LINES_AHEAD_MAX = 4096  # read but not yet answered; beyond this the reader waits
@@ -43,19 +44,25 @@ def append(channel: str, file: str, jsonl: bool, stop_on_error: bool) -> None:
     from ropewalk.cli.ledger_channel import check_first_line, open_for_append
 
     if jsonl:
-        code = _append_lines(channel, file, stop_on_error)
+        with ExitStack() as stack:
+            code = answer_lines(
+                file,
+                lambda: stack.enter_context(open_for_append(channel)).log,
+                stop_on_error,
+                partial(_refused_at_first, channel),
+            )
         if code:
             raise click.exceptions.Exit(code)
         return
     # Before the channel: what is refused makes none.
-    raw = parse_input(file, _envelope, limit=LINE_BYTES_MAX)
+    raw = parse_input(file, check_envelope, limit=LINE_BYTES_MAX)
     check_first_line(channel, raw)
     with open_for_append(channel) as opened:
         receipt = opened.log.submit(raw)
-        emit(receipt.to_json(), _plain(receipt))  # now: it stands, whatever closing says
+        emit(receipt.to_json(), receipt_line(receipt))  # now: it stands, whatever closing says
 
 
-def _envelope(raw: bytes) -> bytes:
+def check_envelope(raw: bytes) -> bytes:
     """The bytes again, if they are an envelope."""
     from ropewalk.errors import InvalidEnvelope
     from ropewalk.ledger.envelope import parse_wire
@@ -68,32 +75,48 @@ def _envelope(raw: bytes) -> bytes:
     return raw
 
 
-def _append_lines(channel: str, file: str, stop_on_error: bool) -> int:
-    """Answer every line; what has arrived together is sealed together."""
-    from ropewalk.cli.ledger_channel import open_for_append
+class Taking(Protocol):
+    """What takes envelopes: a channel that is open here, or one that is elsewhere."""
+
+    def submit(self, raw: bytes) -> Receipt:
+        """Take one, or raise what refuses it."""
+
+    def submit_many(self, raws: list[bytes]) -> list[Receipt | RopewalkError]:
+        """Take these, one outcome each, in order."""
+
+
+def answer_lines(
+    file: str,
+    begin: Callable[[], Taking],
+    stop_on_error: bool,
+    look: Callable[[list[bytes]], list[RopewalkError]] = lambda _lines: [],
+) -> int:
+    """Answer every line; what has arrived together is sealed together. The code is that of the first refusal.
+
+    It begins with the first line that `look` does not refuse.
+    """
     from ropewalk.errors import RopewalkError
 
     code = number = 0
-    log: Log | None = None
-    with ExitStack() as stack:
-        for lines in _arrivals(file):
-            outcomes: list[Receipt | RopewalkError] = []
-            if log is None:
-                outcomes += _refused_at_first(channel, lines)
-                rest = [] if outcomes and stop_on_error else lines[len(outcomes) :]
-                if rest:
-                    log = stack.enter_context(open_for_append(channel)).log
-            else:
-                rest = lines
-            if log is not None:
-                outcomes += _until_refused(log, rest) if stop_on_error else log.submit_many(rest)
-            for outcome in outcomes:
-                number += 1
-                _answer(tell(outcome, f"line {number}") if isinstance(outcome, RopewalkError) else outcome)
-                if isinstance(outcome, RopewalkError):
-                    code = code or outcome.exit_code
-                    if stop_on_error:
-                        return code
+    log: Taking | None = None
+    for lines in _arrivals(file):
+        outcomes: list[Receipt | RopewalkError] = []
+        if log is None:
+            outcomes += look(lines)
+            rest = [] if outcomes and stop_on_error else lines[len(outcomes) :]
+            if rest:
+                log = begin()
+        else:
+            rest = lines
+        if log is not None:
+            outcomes += _until_refused(log, rest) if stop_on_error else log.submit_many(rest)
+        for outcome in outcomes:
+            number += 1
+            _answer(tell(outcome, f"line {number}") if isinstance(outcome, RopewalkError) else outcome)
+            if isinstance(outcome, RopewalkError):
+                code = code or outcome.exit_code
+                if stop_on_error:
+                    return code
     return code
 
 
@@ -112,7 +135,7 @@ def _refused_at_first(channel: str, lines: list[bytes]) -> list[RopewalkError]:
     return refused
 
 
-def _until_refused(log: Log, lines: list[bytes]) -> list[Receipt | RopewalkError]:
+def _until_refused(log: Taking, lines: list[bytes]) -> list[Receipt | RopewalkError]:
     """One after another, each durable before the next is looked at: nothing behind a refusal may be in the log."""
     from ropewalk.errors import RopewalkError
 
@@ -171,10 +194,11 @@ def _answer(outcome: Receipt | RopewalkError) -> None:
     if isinstance(outcome, RopewalkError):
         answer_line(outcome.to_problem(), f"error  {outcome.code}: {outcome.detail}")
     else:
-        answer_line(outcome.to_json(), _plain(outcome))
+        answer_line(outcome.to_json(), receipt_line(outcome))
 
 
-def _plain(receipt: Receipt) -> str:
+def receipt_line(receipt: Receipt) -> str:
+    """A receipt for people."""
     again = "  (stood there already)" if receipt.replayed else ""
     place = f"height={receipt.height} index={receipt.index}"
     return (

@@ -10,7 +10,8 @@ archive             old blocks where they are kept for good
 `ServedLog` is the way in for coroutines. `verify_head` checks a published checkpoint, `make_witness` and `open_witness`
 see to it that a log has one history. `archive_channel` writes old blocks to write-once storage, where `verify_archives`
 checks them; `restore_channel` rebuilds a channel from there, and `run_drill` rehearses it. `pack_channel` compresses
-old blocks where they are.
+old blocks where they are. `LedgerServer` lets others in from elsewhere, `connect_channel` and, for coroutines,
+`LedgerClient` go there; `pull_channel` keeps a verified copy.
 """
 
 from __future__ import annotations
@@ -30,23 +31,31 @@ if TYPE_CHECKING:
     from ropewalk.node.archiving import archive_channel
     from ropewalk.node.ledger import create_channel, open_channel, open_log
     from ropewalk.node.ledgercare import verify_stored as verify_channel
+    from ropewalk.node.ledgerclient import LedgerClient
+    from ropewalk.node.ledgercopy import pull_channel
+    from ropewalk.node.ledgerremote import connect_channel
+    from ropewalk.node.ledgerserver import LedgerServer
     from ropewalk.node.served import ServedLog
     from ropewalk.node.witness import make_witness, open_witness
 
 __all__ = [
     "Envelope",
     "HeadTrust",
+    "LedgerClient",
+    "LedgerServer",
     "Proof",
     "ServedLog",
     "Trust",
     "archive_channel",
     "build",
+    "connect_channel",
     "create_channel",
     "make_witness",
     "open_channel",
     "open_log",
     "open_witness",
     "pack_channel",
+    "pull_channel",
     "restore_channel",
     "run_drill",
     "verify_archives",
@@ -58,17 +67,21 @@ __all__ = [
 _LAZY = {
     "Envelope": ("ropewalk.ledger.envelope", "Envelope"),
     "HeadTrust": ("ropewalk.ledger.headcheck", "HeadTrust"),
+    "LedgerClient": ("ropewalk.node.ledgerclient", "LedgerClient"),
+    "LedgerServer": ("ropewalk.node.ledgerserver", "LedgerServer"),
     "Proof": ("ropewalk.ledger.proof", "Proof"),
     "ServedLog": ("ropewalk.node.served", "ServedLog"),
     "Trust": ("ropewalk.ledger.trust", "Trust"),
     "archive_channel": ("ropewalk.node.archiving", "archive_channel"),
     "build": ("ropewalk.ledger.envelope", "build"),
+    "connect_channel": ("ropewalk.node.ledgerremote", "connect_channel"),
     "create_channel": ("ropewalk.node.ledger", "create_channel"),
     "make_witness": ("ropewalk.node.witness", "make_witness"),
     "open_channel": ("ropewalk.node.ledger", "open_channel"),
     "open_log": ("ropewalk.node.ledger", "open_log"),
     "open_witness": ("ropewalk.node.witness", "open_witness"),
     "pack_channel": ("ropewalk.node.archivepack", "pack_channel"),
+    "pull_channel": ("ropewalk.node.ledgercopy", "pull_channel"),
     "restore_channel": ("ropewalk.node.archiverestore", "restore_channel"),
     "run_drill": ("ropewalk.node.archivedrill", "run_drill"),
     "verify_archives": ("ropewalk.node.archivecheck", "verify_archives"),

@@ -75,6 +75,8 @@ class FramePipe:
                 raise Unavailable(f"{self.pipe.name} has read nothing for {self._idle_s:g} s") from error
 
     async def _fill(self, patient: bool) -> None:
+        if self._cutter.held:
+            self._ready = self._cutter.receive(b"")  # what is held may be wrong already
         now = asyncio.get_running_loop().time
         start, received = now(), 0
         while not self._ready and not self._ended:

@@ -39,12 +39,14 @@ class Frames:
         return len(self._buffer)
 
     def receive(self, data: bytes) -> list[bytes]:
-        """Take bytes and return the frames they complete; a length beyond the limit raises at once."""
+        """Take bytes and return the frames they complete; a length beyond the limit raises after those."""
         self._buffer += data
         frames: list[bytes] = []
         at = 0
         while len(self._buffer) - at >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(self._buffer, at)
+            if size > self.limit and frames:
+                break
             if size > self.limit:
                 raise TooLarge(f"a frame of {size} bytes; at most {self.limit}", size=size, limit=self.limit)
             end = at + _LENGTH.size + size

@@ -156,6 +156,7 @@ class LedgerClient:
         tls: ssl.SSLContext | None = None,
         key: SigningKey | None = None,
         trust: Trust | None = None,
+        versions: tuple[str, ...] = ("1.0.x", "1.1.x"),
         compression: tuple[str, ...] = ("none", "zstd"),
         max_message_bytes: int = MESSAGE_BYTES,
         retry_s: float = RETRY_S,
@@ -172,7 +173,7 @@ class LedgerClient:
         self._tls, self._trust = tls, trust
         self._key = key or SigningKey.generate("ed25519", os.urandom(32))
         self._able = Capabilities(
-            (self._scheme,), compression=compression, max_message_bytes=max_message_bytes
+            (self._scheme,), versions, compression=compression, max_message_bytes=max_message_bytes
         )
         self._retry_s, self._idle_s, self._connect_s = retry_s, idle_s, connect_s
         self._waiting: deque[_Request] = deque()
@@ -180,6 +181,7 @@ class LedgerClient:
         self._changed = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
         self._heard_at = 0.0
+        self._lost_at: float | None = None  # when a connection was lost, if nothing was answered since
         self.connections = 0
 
     async def __aenter__(self) -> LedgerClient:
@@ -370,6 +372,7 @@ class LedgerClient:
                     raise Invalid(f"message: an answer to {message.number}, which was not asked")
                 if line.sent[0].hear(message):
                     line.sent.popleft()
+                    self._lost_at = None
                     self._changed.set()
             line.error = line.error or Unavailable(f"{self.url} has closed the connection")
         except RopewalkError as error:
@@ -379,21 +382,25 @@ class LedgerClient:
     async def _again(self, line: _Line) -> _Line | None:
         """Another connection for all that has no answer; or everybody is told why there is none."""
         await self._leave(line)
+        fresh = not line.sent  # nothing was lost: whoever asks now has not waited yet
         self._waiting.extendleft(reversed(line.sent))
         line.sent.clear()
         assert line.error is not None
-        error, end, pause = line.error, time.monotonic() + self._retry_s, PAUSE_S[0]
-        while isinstance(error, Unavailable) and "retry" in line.agreement.features:
+        error, pause = line.error, PAUSE_S[0]
+        self._lost_at = self._lost_at or time.monotonic()
+        end = self._lost_at + self._retry_s
+        while fresh or (
+            isinstance(error, Unavailable) and "retry" in line.agreement.features and time.monotonic() < end
+        ):
             try:
                 made = await self._connect()
                 self._heard_at = time.monotonic()
                 return made
             except RopewalkError as refused:
-                error = refused
-            if time.monotonic() + pause > end:
-                break
-            await asyncio.sleep(pause)
+                error, fresh = refused, False
+            await asyncio.sleep(min(pause, max(0.0, end - time.monotonic())))
             pause = min(2 * pause, PAUSE_S[1])
+        self._lost_at = None
         self._fail_all(error)
         return None
 
@@ -422,9 +429,8 @@ class LedgerClient:
         await frames.send(pack_parts(opening.parts_out()))
         raw = await frames.receive()
         if raw is None:
-            raise Unavailable(
-                f"{self.url} closed the connection", advice="It may be full, or not know your certificate."
-            )
+            wants = "want tls://" if self._tls is None else "not accept your certificate"
+            raise Unavailable(f"{self.url} closed the connection", advice=f"It may be full, or {wants}.")
         message = parse_message(unpack_parts(raw, 3))
         if message.op == "problem" and len(message.parts) == 1:
             told = outcome_of(message.parts[0])

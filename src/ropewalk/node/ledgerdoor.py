@@ -36,7 +36,12 @@ class Door:
     """One channel for many sessions of one event loop."""
 
     def __init__(
-        self, home: Path, channel: str, keys: Callable[[str], SigningKey], *, linger_s: float = LINGER_S
+        self,
+        home: Path,
+        channel: str,
+        keys: Callable[[str], Sequence[SigningKey]],
+        *,
+        linger_s: float = LINGER_S,
     ) -> None:
         self.channel = channel
         self._home, self._keys, self._linger_s = home, keys, linger_s
@@ -54,8 +59,8 @@ class Door:
         return read_settings(self._home, self.channel)
 
     def key(self) -> SigningKey:
-        """The key that seals the channel, and answers for it."""
-        return self._keys(self.settings().key)
+        """The key that answers for the channel: the newest of those that seal it."""
+        return self._keys(self.channel)[0]
 
     async def submit_many(self, raws: Sequence[bytes]) -> list[Receipt | RopewalkError]:
         """Judge and seal envelopes; one outcome each, in order."""
@@ -109,7 +114,8 @@ class Door:
             return self._served
 
     def _open(self) -> OpenLog:
-        opened = open_log(self._home, self.channel, self.key(), wait_s=WRITER_WAIT_S)
+        key, *also = self._keys(self.channel)
+        opened = open_log(self._home, self.channel, key, also=also, wait_s=WRITER_WAIT_S)
         if opened.torn is not None:
             _journal.warning("channel %s: cut %d bytes a crash had left", self.channel, opened.torn.size)
         if opened.missing:

@@ -36,14 +36,15 @@ _journal = logging.getLogger("ropewalk.ledger.remote")
 class LedgerServer:
     """Serves the channels of a repository. Use it in an `async with`.
 
-    `keys` gives the signing key of a name. Without `channels`, all that exist are served; none is ever made. With
-    `record`, what every session negotiated is sealed in that channel before the session begins.
+    `keys` gives the keys of a channel, the newest first; it is called from threads. Without `channels`, all that exist
+    are served; none is ever made. With `record`, what every session negotiated is sealed in that channel before the
+    session begins.
     """
 
     def __init__(
         self,
         home: Path,
-        keys: Callable[[str], SigningKey],
+        keys: Callable[[str], Sequence[SigningKey]],
         *,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -85,6 +86,11 @@ class LedgerServer:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.transport}://{host}:{self.port}"
 
+    @property
+    def channels(self) -> list[str]:
+        """The channels that are served now."""
+        return list(self._channels) if self._channels is not None else channels_of(self._home)
+
     async def __aenter__(self) -> LedgerServer:
         self._listening = await serve_tcp(self._accept, self.host, self.port, tls=self._tls)
         self.port = self._listening.port
@@ -108,8 +114,7 @@ class LedgerServer:
 
     def door(self, channel: str) -> Door:
         """The door to a channel that is served; NotFound for any other."""
-        served = self._channels if self._channels is not None else channels_of(self._home)
-        if channel not in served:
+        if channel not in self.channels:
             raise NotFound(
                 f'no channel "{channel[:80]}" is served here',
                 channel=channel[:80],
