@@ -139,8 +139,12 @@ class Vendor:
         size: int = 584,
         kind: int | None = None,
         key: ec.EllipticCurvePrivateKey | None = None,
+        public: bytes | None = None,
     ) -> bytes:
-        """A quote; the changes are made before each part is signed. `key` signs in place of the key that is named."""
+        """A quote; the changes are made before each part is signed.
+
+        `key` signs in place of the key that is named, and `public` is named in place of the key that signs.
+        """
         pck = pck or self.pck
         data = report_data(bytes.fromhex(payload_hash(PAYLOAD)), "c-1")
         head = bytes(48)
@@ -153,7 +157,7 @@ class Vendor:
             kind = kind or {384: 1, 584: 2, 648: 3}[len(report)]
             head += kind.to_bytes(2, "little") + len(report).to_bytes(4, "little")
         point = self.key.public_key().public_numbers()
-        public = point.x.to_bytes(32, "big") + point.y.to_bytes(32, "big")
+        public = public or point.x.to_bytes(32, "big") + point.y.to_bytes(32, "big")
         bound = hashlib.sha256(public + AUTH).digest() + bytes(32)
         own = enclave_report(bound, QE_SIGNER, b"\x77" * 32, 2 if tee == "tdx" else 1)
         qe_report = bent(bent(own, {48: b"\x15"}), qe)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.ledger.attesting import DAY, NOON, Authority
@@ -25,11 +26,9 @@ from tests.unit.ledger.quoting import (
     element,
     member,
     number,
-    p256,
     platform_extension,
     quoted,
     revocations,
-    signed,
     stamp,
     tcb_info,
 )
@@ -37,7 +36,7 @@ from tests.unit.ledger.quoting import (
 from ropewalk.errors import Invalid, RopewalkError
 from ropewalk.kernel import schema
 from ropewalk.ledger.collateral import parse_collateral, parse_statement
-from ropewalk.ledger.crls import parse_crl
+from ropewalk.ledger.crls import CRL_BYTES_MAX, crl_text, parse_crl
 from ropewalk.ledger.dcap import _certificates, _check_signatures
 from ropewalk.ledger.envelope import Envelope
 from ropewalk.ledger.evidence import check_evidence
@@ -246,6 +245,15 @@ def test_revoked_certificates_are_refused_where_lists_are_given():
     assert verdict(tdx(), lists(revocations(Authority("somebody else"))))[0] == "passed"
 
 
+def test_revocation_lists_are_taken_in_both_forms_and_within_a_bound():
+    text = revocations(INTEL.ca, INTEL.pck)
+    der = parse_crl(text.encode()).public_bytes(Encoding.DER)
+    assert crl_text(der) == crl_text(text.encode()) == text
+    for wrong in (b"", der[:-1], b"\x30" * 40, bytes(CRL_BYTES_MAX + 1)):
+        with pytest.raises(Invalid):
+            parse_crl(wrong)
+
+
 # --- collateral ---
 
 
@@ -405,12 +413,17 @@ def test_no_text_surprises_the_reader_of_collateral(text):
 
 
 def test_a_key_that_is_no_point_is_refused():
-    raw = bytearray(TDX)
-    at = 48 + 584 + 4 + 64
-    raw[at : at + 64] = b"\xff" * 64
-    with pytest.raises(RopewalkError):
-        _judge(bytes(raw))
-    assert signed("tcbInfo", {}, INTEL.signer) and p256(INTEL.key, b"x")
+    for public in (b"\xff" * 64, bytes(63) + b"\1"):
+        refused(tdx(INTEL.quote(public=public)), "no point of P-256")
+
+
+def test_certification_data_of_another_kind_or_size_are_refused():
+    outer = 48 + 584 + 4 + 128
+    inner = outer + 6 + 384 + 64 + 2 + 32
+    for at, kind in ((outer, 6), (inner, 5)):
+        assert TDX[at] == kind
+        refused(tdx(TDX[:at] + b"\1" + TDX[at + 1 :]), f"{kind} is expected here")
+        refused(tdx(TDX[: at + 2] + b"\0" + TDX[at + 3 :]), "bytes of certification data")
 
 
 # --- settings and the command line ---

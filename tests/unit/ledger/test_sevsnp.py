@@ -225,6 +225,7 @@ def test_an_authority_with_a_short_key_is_refused():
         ({"2": b"\x16\x02\x00\x00"}, "short text"),
         ({"2": b"\x0c\x01A"}, "one element"),
         ({"4": CHIP[:9]}, "chip id of no known length"),
+        ({"4": b"\x04\x09" + CHIP[:9]}, "chip id of no known length"),
         ({"4": None}, "neither a chip nor a cloud"),
         ({"5": b"\x16\x01x"}, "or both"),
         ({"4": b"\x04\x40" + b"\7" * 64}, "chip id"),
