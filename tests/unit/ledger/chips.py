@@ -106,9 +106,9 @@ class Vendor:
     """ARK and ASK with their keys, able to certify chips. The two share no key."""
 
     def __init__(self, number: int = 0, **options: Any) -> None:
-        ark_key, self.ask_key = rsa_key(2 * number), rsa_key(2 * number + 1)
-        self.ark = certify("ARK-Milan", ark_key, None, ca=True)
-        self.ask = certify("SEV-Milan", self.ask_key, (self.ark, ark_key), ca=True, **options)
+        self.ark_key, self.ask_key = rsa_key(2 * number), rsa_key(2 * number + 1)
+        self.ark = certify("ARK-Milan", self.ark_key, None, ca=True)
+        self.ask = certify("SEV-Milan", self.ask_key, (self.ark, self.ark_key), ca=True, **options)
 
     def chip(self, extensions: dict[str, bytes] | None = None, **options: Any) -> Chip:
         """A chip with its key."""
@@ -153,6 +153,22 @@ def sealed(key: ec.EllipticCurvePrivateKey, body: bytes) -> bytes:
     r, s = decode_dss_signature(key.sign(body, ec.ECDSA(hashes.SHA384())))
     size = 72 if key.key_size <= 384 else 66
     return body + (r.to_bytes(size, "little") + s.to_bytes(size, "little")).ljust(512, b"\0")
+
+
+def revocations(vendor: Vendor, *revoked: x509.Certificate) -> str:
+    """A list of the root's, signed as AMD signs it."""
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(vendor.ark.subject)
+        .last_update(NOON - DAY)
+        .next_update(NOON + DAY)
+    )
+    for each in revoked:
+        entry = x509.RevokedCertificateBuilder().serial_number(each.serial_number)
+        builder = builder.add_revoked_certificate(entry.revocation_date(NOON - DAY).build())
+    filling = padding.PSS(padding.MGF1(hashes.SHA384()), 48)
+    made = builder.sign(vendor.ark_key, hashes.SHA384(), rsa_padding=filling)
+    return made.public_bytes(Encoding.PEM).decode()
 
 
 def tcb(layout: int = 0) -> bytes:

@@ -26,6 +26,7 @@ from tests.unit.ledger.chips import (
     certify,
     chip_extensions,
     pem,
+    revocations,
     rsa_key,
     sealed,
     sev,
@@ -35,6 +36,7 @@ from tests.unit.ledger.making import NOON_NS, observed
 
 from ropewalk.errors import Invalid
 from ropewalk.kernel import schema
+from ropewalk.ledger.crls import parse_crl
 from ropewalk.ledger.envelope import Envelope
 from ropewalk.ledger.evidence import check_evidence
 from ropewalk.ledger.evidencetrust import EvidenceTrust, parse_evidence_trust
@@ -196,6 +198,12 @@ def test_each_flaw_of_an_amd_chain_is_found():
     refused(by(Vendor(0, usage=False).chip()), "keyCertSign")
     # A report by another chip of the same vendor.
     refused(sev(AMD.chip().report(), MILAN.chain), "signature does not hold")
+
+
+def test_a_signing_key_that_amd_has_revoked_is_refused_where_its_list_is_given():
+    good, bad = (parse_crl(text.encode()) for text in (revocations(AMD), revocations(AMD, AMD.ask)))
+    assert verdict(by(MILAN), replace(TRUST, crls=(good,)))[0] == "passed"
+    refused(by(MILAN), "was revoked", replace(TRUST, crls=(bad,)))
 
 
 def test_an_authority_with_a_short_key_is_refused():
