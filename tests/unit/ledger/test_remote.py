@@ -221,7 +221,8 @@ def test_restricted_envelopes_travel_encrypted_or_not_at_all_in_both_directions(
 
 
 def test_the_policy_of_the_channel_pins_what_is_agreed(tmp_path):
-    pinned = replace(STRICT, rules=(), capability_matrix={"compression": ["zstd"], "versions": ["1.0.x"]})
+    matrix = {"compression": ["zstd"], "versions": ["1.0.x"], "evidence": ["slsa.v1"]}
+    pinned = replace(STRICT, rules=(), capability_matrix=matrix)
 
     async def act(remote: LedgerClient) -> Any:
         with pytest.raises(Unverified, match=r"version 1\.1\.0"):
@@ -230,6 +231,7 @@ def test_the_policy_of_the_channel_pins_what_is_agreed(tmp_path):
 
     agreed = with_client(tmp_path, act, policy=pinned)
     assert (agreed.compression, agreed.protocol_version) == ("zstd", "1.0.x")
+    assert agreed.attestation_format == "slsa.v1" and agreed.attestation_formats == ("slsa.v1",)
     elsewhere = replace(pinned, capability_matrix={"transports": ["tls"]})
 
     async def none(remote: LedgerClient) -> None:
