@@ -170,12 +170,15 @@ def _look_at_policy(path: Path) -> str:
 
 
 def _channels(home: Path) -> Iterator[Step]:
-    """Channels whose settings cannot be read; nothing is appended to them."""
-    from ropewalk.node.ledger import channels, read_settings
+    """Channels that cannot be read, to which nothing is appended; and keys, policies and roots that end."""
+    from ropewalk.node.keys import key_notices
+    from ropewalk.node.ledger import channels, open_channel
 
     for name in channels(home):
         try:
-            read_settings(home, name)
+            with open_channel(home, name) as reading:
+                for text in key_notices(reading, time.time_ns()):
+                    yield Step("channel", "not_checked", f"{name}: {text}")
         except (RopewalkError, OSError) as error:
             yield Step("channel", "failed", f"{name}: {error}")
 

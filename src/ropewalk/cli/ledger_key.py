@@ -55,12 +55,12 @@ def key() -> None:
 @channel_option
 def ls(channel: str) -> None:
     """List the keys of a channel: since when and until when each counts."""
-    from ropewalk.node.keys import key_lifetimes, key_rows, key_warnings
+    from ropewalk.node.keys import key_lifetimes, key_notices, key_rows
     from ropewalk.node.ledger import open_channel
 
     now = time.time_ns()
     with open_channel(here().home, channel) as reading:
-        rows, warnings = key_rows(reading, now), key_warnings(reading, now)
+        rows, warnings = key_rows(reading, now), key_notices(reading, now)
         ends = [each.to_json() for each in key_lifetimes(reading, now)]
     for text in warnings:
         say(f"warning  {text}")

@@ -50,7 +50,7 @@ def status(channel: str | None) -> None:
 def _look(home: Path, channel: str, now_ns: int) -> dict[str, Any]:
     from ropewalk.errors import RopewalkError
     from ropewalk.node.evidence import read_evidence
-    from ropewalk.node.keys import key_warnings
+    from ropewalk.node.keys import key_notices
     from ropewalk.node.ledger import open_channel
     from ropewalk.node.lifecycle import open_minors
 
@@ -77,7 +77,7 @@ def _look(home: Path, channel: str, now_ns: int) -> dict[str, Any]:
                 out["warnings"].append(
                     f"{len(torn)} torn tails were cut after crashes; kept in {reading.folder / 'torn'}"
                 )
-            out["warnings"] += key_warnings(reading, now_ns)
+            out["warnings"] += key_notices(reading, now_ns)
             if not out["versions"]:
                 out["warnings"].append("no version is let in: nothing can be appended")
     except RopewalkError as error:

@@ -4,7 +4,7 @@ envelope, binding   what is said, and evidence about it         rules, policy   
 block, proof        how it is sealed, and shown to be there     log, ticket      how it gets in
 verify, steps       how all of it is checked again              trust            what a verifier believes before
 headcheck           heads that somebody published               witness          who cosigns those that only grow
-archive             old blocks where they are kept for good
+archive             old blocks where they are kept for good     keyline          whose seal counts, and when
 
 `create_channel`, `open_log`, `open_channel` and `verify_channel` are the ways in; `build` makes what goes through them.
 `ServedLog` is the way in for coroutines. `verify_head` checks a published checkpoint, `make_witness` and `open_witness`
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ropewalk.node.archivepack import pack_channel
     from ropewalk.node.archiverestore import restore_channel
     from ropewalk.node.archiving import archive_channel
+    from ropewalk.node.keys import rotate_key
     from ropewalk.node.ledger import create_channel, open_channel, open_log
     from ropewalk.node.ledgercare import verify_stored as verify_channel
     from ropewalk.node.ledgerclient import LedgerClient
@@ -57,6 +58,7 @@ __all__ = [
     "pack_channel",
     "pull_channel",
     "restore_channel",
+    "rotate_key",
     "run_drill",
     "verify_archives",
     "verify_channel",
@@ -83,6 +85,7 @@ _LAZY = {
     "pack_channel": ("ropewalk.node.archivepack", "pack_channel"),
     "pull_channel": ("ropewalk.node.ledgercopy", "pull_channel"),
     "restore_channel": ("ropewalk.node.archiverestore", "restore_channel"),
+    "rotate_key": ("ropewalk.node.keys", "rotate_key"),
     "run_drill": ("ropewalk.node.archivedrill", "run_drill"),
     "verify_archives": ("ropewalk.node.archivecheck", "verify_archives"),
     "verify_channel": ("ropewalk.node.ledgercare", "verify_stored"),

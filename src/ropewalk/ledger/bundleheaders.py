@@ -9,7 +9,7 @@ from ropewalk.ledger.bundle import HEADERS
 from ropewalk.ledger.bundlefindings import Findings
 from ropewalk.ledger.bundleform import HEADER_LINE_MAX
 from ropewalk.ledger.bundlemanifest import Manifest
-from ropewalk.ledger.keyacts import may_be_key_statement
+from ropewalk.ledger.keyacts import maybe_key_statement
 from ropewalk.ledger.keyline import KeyLine
 from ropewalk.ledger.policy import Policy
 from ropewalk.ledger.trust import Trust
@@ -79,7 +79,7 @@ class HeaderCheck:
 
     def check_statement(self, height: int, raw: bytes) -> None:
         """Raise if a lone envelope of the range speaks about keys, and the manifest does not say so."""
-        if may_be_key_statement(raw) and height not in self._said:
+        if maybe_key_statement(raw) and height not in self._said:
             raise Invalid("it speaks about keys, and the manifest does not list it")
 
     def _read(self, raw: bytes) -> None:

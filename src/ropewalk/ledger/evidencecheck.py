@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from ropewalk.errors import Invalid, RopewalkError, Unverified
 from ropewalk.kernel.report import Status, Step
@@ -16,6 +17,9 @@ from ropewalk.ledger.binding import check_binding
 from ropewalk.ledger.block import parse_record
 from ropewalk.ledger.envelope import Envelope, parse_stored
 from ropewalk.ledger.trust import Trust
+
+if TYPE_CHECKING:
+    from ropewalk.ledger.evidencetrust import EvidenceTrust
 
 __all__ = ["EVIDENCE", "EvidenceTally"]
 
@@ -34,6 +38,7 @@ class EvidenceTally:
 
     def __init__(self, trust: Trust | None) -> None:
         self._sealers = trust.block_signers if trust is not None else ()
+        self._revoked = {each.key: each.since_ns for each in trust.revocations} if trust is not None else {}
         self._believed = None
         if trust is not None and trust.judges_evidence:
             # Certificates are read with a large library, which only those who need it should load.
@@ -59,7 +64,8 @@ class EvidenceTally:
         if self._believed is not None:
             from ropewalk.ledger.evidence import check_evidence
 
-            return check_evidence(envelope, self._believed, at_ns, nonce=nonce)
+            status, detail = check_evidence(envelope, self._believed, at_ns, nonce=nonce)
+            return self._still(status, detail, envelope, self._believed, at_ns)
         status, detail = check_binding(envelope)
         if status == "failed":
             return status, detail
@@ -115,6 +121,24 @@ class EvidenceTally:
                 return Step(EVIDENCE, status, text, facts)
         return Step(EVIDENCE, "passed", f"{total} pieces hold")
 
+    def _still(
+        self, status: Status, detail: str, envelope: Envelope, trust: EvidenceTrust, at_ns: int
+    ) -> tuple[Status, str]:
+        """What was found, unless only a key vouches for it that was revoked by that time."""
+        if not self._revoked or status == "failed":
+            return status, detail
+        keys = tuple(key for key in trust.keys if at_ns < self._revoked.get(key.identity(), at_ns + 1))
+        if keys == trust.keys:
+            return status, detail
+        from ropewalk.ledger.evidence import check_evidence
+
+        again, _ = check_evidence(envelope, replace(trust, keys=keys), at_ns)
+        return (
+            (status, detail)
+            if again == status
+            else ("failed", "the key that vouches for it was revoked by then")
+        )
+
     def _judge_snapshot(self, envelope: Envelope, at_ns: int, nonce: bytes | None) -> tuple[Status, str]:
         """Snapshots of replays vouch for themselves with the key that seals the blocks, not under anybody's root."""
         from ropewalk.ledger.evidence import check_evidence
@@ -124,7 +148,7 @@ class EvidenceTally:
         status, detail = check_evidence(envelope, own, at_ns, nonce=nonce)
         if status == "not_checked" and nonce is None:
             status = "passed"  # by the envelope's own signature
-        return status, detail
+        return status, detail  # a sealing key that was revoked is found by who checks the author
 
 
 _WORDS: Final[dict[Status, str]] = {"passed": "hold", "failed": "failed", "not_checked": "not checked"}

@@ -37,7 +37,7 @@ __all__ = [
     "KeyStatement",
     "is_key_statement",
     "key_envelope",
-    "may_be_key_statement",
+    "maybe_key_statement",
     "parse_act",
     "parse_key_statement",
 ]
@@ -158,10 +158,10 @@ class KeyStatement:
             raise SigInvalid(f"the new key has not accepted: {error.detail}") from error
 
 
-def may_be_key_statement(raw: bytes) -> bool:
+def maybe_key_statement(raw: bytes) -> bool:
     """Whether canonical bytes could be a statement about keys: cheap, and never wrong the other way.
 
-    >>> may_be_key_statement(b'{"event_type":"disk.full"}')
+    >>> maybe_key_statement(b'{"event_type":"disk.full"}')
     False
     """
     return _HINT in raw

@@ -27,7 +27,7 @@ from ropewalk.ledger.block import Block, BlockRecord, check_signature, parse_rec
 from ropewalk.ledger.envelope import Envelope, parse_stored
 from ropewalk.ledger.fields import format_timestamp
 from ropewalk.ledger.findings import Context
-from ropewalk.ledger.keyacts import KeyAct, KeyStatement, may_be_key_statement, parse_key_statement
+from ropewalk.ledger.keyacts import KeyAct, KeyStatement, maybe_key_statement, parse_key_statement
 from ropewalk.ledger.rules import rule_1_canonical_hash, rule_2_signature_scope
 
 if TYPE_CHECKING:
@@ -92,6 +92,15 @@ class KeyLife:
         }
 
 
+@dataclass(slots=True)
+class Run:
+    """Blocks one after another that one key sealed."""
+
+    key: PublicKey
+    first: int
+    last: int
+
+
 @dataclass(frozen=True, slots=True)
 class Revoked:
     """Since when a key is not believed, and above which height that holds."""
@@ -111,7 +120,7 @@ class KeyProof:
     @classmethod
     def of(cls, block: Block) -> KeyProof | None:
         """The proof that a block is, if it holds a statement about keys alone."""
-        if len(block.envelopes) != 1 or not may_be_key_statement(block.envelopes[0]):
+        if len(block.envelopes) != 1 or not maybe_key_statement(block.envelopes[0]):
             return None
         return cls(block.record, parse_stored(block.envelopes[0]))
 
@@ -160,7 +169,8 @@ class KeyLine:
         self._unnamed: list[int] = []  # first and last height that an unnamed key sealed
         self._unnamed_key: PublicKey | None = None
         self.revoked: dict[bytes, list[Revoked]] = {}
-        self.runs: list[tuple[PublicKey, int, int]] = []
+        self.runs: list[Run] = []
+        self._free: PublicKey | None = None
         self.stand = 0  # envelopes of revoked keys, from before
         if trust is None:
             return
@@ -216,28 +226,38 @@ class KeyLine:
     def admit(self, record: BlockRecord) -> None:
         """Raise unless the key that a block names counts there; the seal itself is not checked."""
         signer, height = record.signer, record.header.height
+        if signer != self._free:
+            self._judge(signer, height, record.header.timestamp_ns)
+        run = self.runs[-1] if self.runs else None
+        if run is not None and run.key == signer:
+            run.last = height
+        else:
+            self.runs.append(Run(signer, height, height))
+
+    def _judge(self, signer: PublicKey, height: int, at_ns: int) -> None:
+        self._free = None
         if not self._anybody:
             life = self._lives.get(signer)
             if life is None:
                 if self._begun or not self._lenient:
                     raise SigInvalid(f"block {height}: signer {signer.did()} is not trusted", height=height)
                 life = self._lives[signer] = KeyLife(signer, named=False)
-            elif not life.counts(height, record.header.timestamp_ns):
-                sealed, why = format_timestamp(record.header.timestamp_ns), self._why(signer)
+            elif not life.counts(height, at_ns):
+                sealed, why = format_timestamp(at_ns), self._why(signer)
                 raise SigInvalid(
                     f"block {height}: sealed on {sealed} with {signer.did()}, which {life.explain()}{why}",
                     height=height,
                 )
             if life.named:
                 self._vouched = self._vouched or self._leads
+                if life == KeyLife(signer):
+                    self._free = (
+                        signer  # nothing limits it: most channels have one key, and thousands of blocks
+                    )
             else:
                 self._unnamed = [*self._unnamed[:1], height]
                 self._unnamed_key = self._unnamed_key or signer
         self._begun = True
-        if self.runs and self.runs[-1][0] == signer:
-            self.runs[-1] = signer, self.runs[-1][1], height
-        else:
-            self.runs.append((signer, height, height))
 
     def take(self, block: Block) -> bool:
         """Learn from a block that was checked what it says about keys; whether it says anything."""
@@ -271,10 +291,11 @@ class KeyLine:
     def follow(self, proofs: Iterable[KeyProof]) -> None:
         """Take proofs that lie outside of what is judged: they say who counts, and are no part of it."""
         for each in proofs:
-            before = list(self.runs), self._unnamed, self._unnamed_key
+            before, self.runs = self.runs, []
+            unnamed, first = self._unnamed, self._unnamed_key
             self.check(each.record)
             self.learn(each)
-            self.runs, self._unnamed, self._unnamed_key = before
+            self.runs, self._unnamed, self._unnamed_key = before, unnamed, first
 
     def check_author(self, envelope: Envelope, height: int, at_ns: int) -> None:
         """Raise if the author's key was revoked before a block of that height and time."""
@@ -315,10 +336,10 @@ class KeyLine:
         """Who sealed what, where it was more than one key or one that was revoked; else empty."""
         words = []
         if len(self.runs) > 1:
-            shown = [f"{_span(first, last)} by {key.did()}" for key, first, last in self.runs[:4]]
+            shown = [f"{_span(run)} by {run.key.did()}" for run in self.runs[:4]]
             rest = f", and {len(self.runs) - 4} runs more" if len(self.runs) > 4 else ""
             words.append(f"sealed {', '.join(shown)}{rest}, each while it counted")
-        revoked = {key for key, _, _ in self.runs if key.identity() in self.revoked}
+        revoked = {run.key for run in self.runs if run.key.identity() in self.revoked}
         words += [
             f"{key.did()} was revoked later: what it sealed before stands" for key in sorted_keys(revoked)
         ]
@@ -406,6 +427,7 @@ class KeyLine:
         self._end(self.find(fingerprint), revoked.above, revoked.since_ns)
 
     def _end(self, life: KeyLife | None, height: int, until_ns: int) -> None:
+        self._free = None
         if life is not None:
             self._lives[life.key] = replace(life, ends=(*life.ends, (height, until_ns)))
 
@@ -419,8 +441,8 @@ def sorted_keys(keys: Iterable[PublicKey]) -> list[PublicKey]:
     return sorted(keys, key=lambda key: (key.alg, key.raw))
 
 
-def _span(first: int, last: int) -> str:
-    return f"block {first}" if first == last else f"blocks {first}–{last}"
+def _span(run: Run) -> str:
+    return f"block {run.first}" if run.first == run.last else f"blocks {run.first}–{run.last}"
 
 
 def _reason(revoked: Revoked) -> str:

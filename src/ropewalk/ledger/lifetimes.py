@@ -17,7 +17,7 @@ from typing import Any, Final
 from ropewalk.errors import Denied, Invalid, InvalidEnvelope
 from ropewalk.ledger.fields import format_timestamp, parse_timestamp
 
-__all__ = ["Lifetime", "check_lifetimes", "lifetime_rule_fault", "lifetime_warnings", "lifetimes_of"]
+__all__ = ["Lifetime", "check_lifetimes", "lifetime_notices", "lifetime_rule_fault", "lifetimes_of"]
 
 DAY_NS: Final = 86_400 * 10**9
 DAYS_MAX: Final = 36_525  # a hundred years
@@ -80,7 +80,7 @@ def check_lifetimes(lifetimes: Iterable[Lifetime], now_ns: int) -> None:
             )
 
 
-def lifetime_warnings(lifetimes: Iterable[Lifetime], now_ns: int) -> list[str]:
+def lifetime_notices(lifetimes: Iterable[Lifetime], now_ns: int) -> list[str]:
     """What wants attention, one line each: ends that have come, and ends that come."""
     lines = []
     for each in lifetimes:

@@ -22,8 +22,8 @@ from ropewalk.ledger.approvals import Control, parse_control
 from ropewalk.ledger.envelope import Envelope
 from ropewalk.ledger.lifetimes import Lifetime, lifetimes_of
 from ropewalk.ledger.policyrules import (
-    ABOUT_THE_CHANNEL,
     ASK,
+    CHANNEL_KINDS,
     OUTCOMES,
     Outcome,
     Reason,
@@ -157,7 +157,7 @@ class Policy:
         found = self._applying.get(kind)
         if found is None:
             found = tuple(
-                rule for rule in self.rules if rule["kind"] not in ABOUT_THE_CHANNEL and applies(rule, *kind)
+                rule for rule in self.rules if rule["kind"] not in CHANNEL_KINDS and applies(rule, *kind)
             )
             if len(self._applying) >= _KINDS_MAX:
                 self._applying.clear()

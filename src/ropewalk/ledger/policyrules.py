@@ -39,8 +39,8 @@ from ropewalk.ledger.envelope import FIELDS, Envelope
 from ropewalk.ledger.lifetimes import lifetime_rule_fault
 
 __all__ = [
-    "ABOUT_THE_CHANNEL",
     "ASK",
+    "CHANNEL_KINDS",
     "OUTCOMES",
     "Outcome",
     "Reason",
@@ -74,7 +74,7 @@ _KINDS: Final[dict[str, dict[str, type]]] = {
     "control": {"acts": list, "approvals": int, "approvers": list},
 }
 _OPTIONAL: Final = {"signed_fields": {"fields"}, "schema": {"detached"}, "policy_lifetime": {"since"}}
-ABOUT_THE_CHANNEL: Final = frozenset(("key_lifetime", "policy_lifetime", "control"))
+CHANNEL_KINDS: Final = frozenset(("key_lifetime", "policy_lifetime", "control"))
 _IDENTITIES: Final = frozenset(("signers", "control"))  # their lists are no patterns
 _LEVELS: Final = ("public", "internal", "confidential", "restricted")
 _NEEDS: Final = ("detached", "key_ref", "enclave_ref")

@@ -136,6 +136,8 @@ class Sealing:
 
     def check_lives(self, now_ns: int) -> None:
         """Refuse what is no statement about keys once the policy, or the time it gives to the key, has ended."""
+        if self._policy is None:
+            return
         current = self.line.current
         if self._lives is None or self._lives[0] is not current:
             self._lives = current, self._lifetimes(current.since_ns)
@@ -144,8 +146,7 @@ class Sealing:
 
     def _lifetimes(self, since_ns: int) -> tuple[Lifetime, ...]:
         """The lifetimes by the policy; the first key is as old as the channel."""
-        if self._policy is None:
-            return ()
+        assert self._policy is not None
         first_ns = self._now_ns()
         if self.head.height:
             first_ns = parse_record(self._index.lines_of(0, None)[0]).header.timestamp_ns
@@ -164,6 +165,9 @@ class Sealing:
 
     def _sealer(self, forming: Forming, timestamp_ns: int) -> SigningKey:
         """The newest of our keys that counts now; a statement about keys is sealed by who signed it."""
+        newest = self.line.current
+        if not forming.alone and newest.key in self._keys and newest.counts(forming.height, timestamp_ns):
+            return self._keys[newest.key]
         lives = [life for life in reversed(self.line.lives) if life.counts(forming.height, timestamp_ns)]
         if forming.alone:
             lives = [life for life in lives if life.key == forming.envelopes[0].public_key]

@@ -170,7 +170,7 @@ class _Rebuilding:
                 advice="Nothing was restored. Take what is damaged or missing from another copy of the archives.",
             )
         assert found.manifest is not None
-        _check_settings(found.settings, self._channel, found.manifest, found.line.runs[0][0])
+        _check_settings(found.settings, self._channel, found.manifest, found.line.runs[0].key)
 
     def _write_settings(self, found: ArchiveReading) -> None:
         with self._telling():

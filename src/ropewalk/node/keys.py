@@ -15,14 +15,16 @@ from typing import Any, Final
 
 from ropewalk.errors import Conflict, InvalidKey, InvalidName, NotFound
 from ropewalk.kernel.keys import PublicKey, SigningKey
+from ropewalk.kernel.plaintext import printable
 from ropewalk.ledger.approvals import Approval
 from ropewalk.ledger.block import parse_record
 from ropewalk.ledger.fields import format_timestamp
 from ropewalk.ledger.keyacts import Act, KeyAct, key_envelope, parse_key_statement
 from ropewalk.ledger.keyline import KeyLine
-from ropewalk.ledger.lifetimes import Lifetime, lifetime_warnings
+from ropewalk.ledger.lifetimes import Lifetime, lifetime_notices
 from ropewalk.ledger.replay import companion
 from ropewalk.ledger.ticket import Receipt
+from ropewalk.node.evidence import read_evidence
 from ropewalk.node.ledger import Channel, channels, open_log
 from ropewalk.node.lifecycle import version_to_write
 from ropewalk.stores import keyfiles
@@ -33,14 +35,15 @@ __all__ = [
     "find_keys",
     "follow_with_snapshots",
     "key_lifetimes",
+    "key_notices",
     "key_rows",
-    "key_warnings",
     "propose",
     "propose_rotation",
     "rotate_key",
 ]
 
 DAY_NS: Final = 86_400 * 10**9
+ROOT_NOTICE_DAYS: Final = 30  # S4 §13: an overlap of thirty days
 Clock = Callable[[], int]
 
 
@@ -227,15 +230,37 @@ def key_lifetimes(reading: Channel, now_ns: int) -> tuple[Lifetime, ...]:
     return policy.lifetimes(since_ns or now_ns)
 
 
-def key_warnings(reading: Channel, now_ns: int) -> list[str]:
+def key_notices(reading: Channel, now_ns: int) -> list[str]:
     """What wants attention about the keys and the policy of a channel."""
-    lines = lifetime_warnings(key_lifetimes(reading, now_ns), now_ns)
+    lines = lifetime_notices(key_lifetimes(reading, now_ns), now_ns)
     line = reading.line()
     for life in line.lives:
         until_ns = life.until_ns
         if until_ns is not None and life.successor is not None and now_ns < until_ns:
             lines.append(
                 f"{life.key.did()} still counts until {format_timestamp(until_ns)}; {life.successor.did()} follows"
+            )
+    return [*lines, *_root_warnings(reading, now_ns)]
+
+
+def _root_warnings(reading: Channel, now_ns: int) -> list[str]:
+    """Roots under which the channel judges evidence, and which end within the month or have ended."""
+    evidence = read_evidence(reading.folder.parent.parent, reading.settings.channel)
+    if evidence is None or not evidence.roots:
+        return []
+    # Certificates are read with a large library, which only channels that judge evidence should load.
+    from ropewalk.ledger.certificates import parse_pem
+
+    lines = []
+    for text in evidence.roots:
+        root = parse_pem(text)
+        until_ns = int(root.not_valid_after_utc.timestamp()) * 10**9
+        if now_ns >= until_ns - ROOT_NOTICE_DAYS * DAY_NS:
+            name = printable(root.subject.rfc4514_string(), 80)
+            ended = "ended" if now_ns >= until_ns else "ends"
+            lines.append(
+                f"the root {name} {ended} on {format_timestamp(until_ns)}. Name its successor beside it: "
+                "`ropewalk ledger evidence set`."
             )
     return lines
 

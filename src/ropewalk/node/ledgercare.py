@@ -9,7 +9,7 @@ from pathlib import Path
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.evidencecheck import EVIDENCE, EvidenceTally
-from ropewalk.ledger.keyacts import may_be_key_statement
+from ropewalk.ledger.keyacts import maybe_key_statement
 from ropewalk.ledger.marks import derive
 from ropewalk.ledger.replay import companion
 from ropewalk.ledger.trust import Trust
@@ -85,7 +85,7 @@ def rebuild_index(home: Path, channel: str) -> int:
 def _key_heights(reading: Channel) -> Iterator[int]:
     """Where something is said about keys, from the blocks themselves."""
     for height, lines in reading.lines():
-        if len(lines) == 2 and may_be_key_statement(lines[1]):
+        if len(lines) == 2 and maybe_key_statement(lines[1]):
             yield height
 
 

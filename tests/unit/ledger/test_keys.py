@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.ledger.attesting import Authority, attested, dsse
 from tests.unit.ledger.calling import Ropewalk, make
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, P256, SECP, observed
 from tests.unit.ledger.rotating import (
@@ -31,19 +32,22 @@ from ropewalk.errors import Conflict, Denied, Invalid, SigInvalid, Unverified
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Report
 from ropewalk.ledger.approvals import approve, parse_approval, require_approvals
+from ropewalk.ledger.evidencetrust import EvidenceSettings
 from ropewalk.ledger.keyacts import KeyAct, key_envelope
 from ropewalk.ledger.keyline import KeyLine
+from ropewalk.ledger.pins import EvidencePins
 from ropewalk.ledger.policy import EVALUATOR, Policy, parse_policy
 from ropewalk.ledger.proof import verify_proof
 from ropewalk.ledger.revocations import Revocation
 from ropewalk.ledger.trust import Trust, parse_trust
 from ropewalk.ledger.verify import check_channel, to_report
 from ropewalk.node.bundle import export_bundle, verify_bundle
+from ropewalk.node.evidence import write_evidence
 from ropewalk.node.keys import (
     carry_out,
     destroy_key,
+    key_notices,
     key_rows,
-    key_warnings,
     propose,
     rotate_key,
 )
@@ -179,7 +183,7 @@ LIVES = policy_of(
 
 def warnings_at(home, days: float) -> list[str]:
     with open_channel(home, CHANNEL) as reading:
-        return key_warnings(reading, NOON_NS + int(days * DAY_NS))
+        return key_notices(reading, NOON_NS + int(days * DAY_NS))
 
 
 def test_a_key_past_its_lifetime_seals_nothing_new_but_the_next_key(tmp_path):
@@ -487,3 +491,30 @@ def test_the_commands_go_on_with_the_new_key_and_destroy_the_old_one(ropewalk):
         "strict.json",
     )
     assert ropewalk("ledger", "verify", "--deep", "--trust", "strict.json").code == 5
+
+
+# --- evidence ---
+
+
+def test_provenance_by_a_key_that_was_revoked_is_refused_from_its_date_on(tmp_path):
+    make_channel(tmp_path)
+    with opened_with(tmp_path, NODE) as opened:
+        opened.log.submit(attested(dsse(P256), "slsa.v1").raw)
+    pins = EvidencePins(keys=(P256.public,), builders=("https://builder.example/v1",))
+    believed = replace(FIRST, evidence=pins)
+    assert verify_stored(tmp_path, CHANNEL, trust=believed, deep=True).ok
+    for hours, wrong in ((1, []), (0, ["evidence"])):
+        revoked = Revocation(P256.public.identity(), at(hours))
+        report = verify_stored(tmp_path, CHANNEL, trust=replace(believed, revocations=(revoked,)), deep=True)
+        assert failed(report) == wrong
+
+
+def test_roots_that_end_are_announced_a_month_before(tmp_path):
+    root = Authority("a root")
+    make_channel(tmp_path)
+    write_evidence(tmp_path, CHANNEL, EvidenceSettings((root.pem,)))
+    until_ns = int(root.certificate.not_valid_after_utc.timestamp()) * 10**9
+    with open_channel(tmp_path, CHANNEL) as reading:
+        assert key_notices(reading, until_ns - 31 * DAY_NS) == []
+        assert "ends on" in key_notices(reading, until_ns - 29 * DAY_NS)[0]
+        assert "ended on" in key_notices(reading, until_ns)[0]
