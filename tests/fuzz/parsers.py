@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.fuzz import gitlog, gossip, kernel, ledger, stream
+from tests.fuzz import gitlog, gossip, kernel, ledger, remote, stream
 from tests.fuzz.offering import Parser, offer
 
 __all__ = ["PARSERS", "Parser", "offer"]
 
-PARSERS = (*kernel.PARSERS, *gitlog.PARSERS, *gossip.PARSERS, *ledger.PARSERS, *stream.PARSERS)
+PARSERS = (*kernel.PARSERS, *gitlog.PARSERS, *gossip.PARSERS, *ledger.PARSERS, *remote.PARSERS, *stream.PARSERS)

@@ -176,7 +176,7 @@ def error_of(problem: dict[str, Any]) -> RopewalkError:
     """
     kind = _kinds().get(str(problem.get("code")), RopewalkError)
     advice, instance = problem.get("advice"), problem.get("instance")
-    told = ("type", "title", "status", "code", "detail", "instance", "advice", "aliases")
+    told = ("type", "title", "status", "code", "detail", "instance", "advice", "aliases", "self")
     return kind(
         str(problem.get("detail", "refused without a reason"))[: PROBLEM_CHARS_MAX * 4],
         advice=advice if isinstance(advice, str) else "",

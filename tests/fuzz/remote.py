@@ -1,0 +1,85 @@
+"""Parsers of remote channels: frames, messages, packed messages, outcomes, advertisements."""
+
+from __future__ import annotations
+
+from ropewalk.errors import Invalid, RopewalkError
+from ropewalk.ledger import envelope, message, negotiate
+from ropewalk.ledger.negotiate import Capabilities
+from ropewalk.ledger.ticket import Receipt
+from ropewalk.net import frames
+from tests.fuzz.offering import Parser
+from tests.unit.ledger.making import ADA, NOON
+
+__all__ = ["PARSERS"]
+
+LIMIT = 4096
+
+
+def _frames(raw: bytes) -> None:
+    cutter = frames.Frames(LIMIT)
+    bodies = cutter.receive(raw)
+    again = b"".join(map(frames.frame, bodies))
+    assert raw.startswith(again) and cutter.held == len(raw) - len(again)
+    for body in bodies:
+        found = message.parse_message(frames.unpack_parts(body, 100))
+        assert message.parse_message(found.parts_out()) == found
+
+
+def _packed(raw: bytes) -> None:
+    found = message.decompress(raw, LIMIT)
+    assert len(found) <= LIMIT and message.decompress(message.compress(found), LIMIT) == found
+
+
+def _outcome(raw: bytes) -> None:
+    found = message.outcome_of(raw)
+    again = message.outcome_of(message.outcome_part(found))
+    if isinstance(found, RopewalkError):
+        assert isinstance(again, type(found))
+    else:
+        assert again == found
+
+
+def _advertisement(raw: bytes) -> None:
+    found = negotiate.capabilities_of(envelope.parse_wire(raw))
+    own = Capabilities(("tls",))
+    assert negotiate.choose(found, own).max_message_bytes <= own.max_message_bytes
+
+
+def _wired(*messages: message.Message) -> bytes:
+    return b"".join(frames.frame(frames.pack_parts(each.parts_out())) for each in messages)
+
+
+PARSERS = (
+    Parser(
+        "remote_frames",
+        _frames,
+        (
+            _wired(message.Message("head", 1)),
+            _wired(message.Message("append", 1, {}, (b"{}", b"")), message.Message("blocks", 2, {"from": 5})),
+            _wired(message.Message("outcomes", 7, {"first": 0}, (b"{}",))),
+        ),
+    ),
+    Parser("remote_packed", _packed, (message.compress(b""), message.compress(b"x" * 4000))),
+    Parser(
+        "remote_outcome",
+        _outcome,
+        (
+            message.outcome_part(Receipt(bytes(32), 3, 1, bytes(32), replayed=True)),
+            message.outcome_part(Invalid("wrong", advice="Do better.", instance="urn:x", where="/a")),
+            b'{"code":"Novel","detail":7,"self":1,"class":2}',
+        ),
+    ),
+    Parser(
+        "remote_advertisement",
+        _advertisement,
+        (
+            negotiate.advertise(ADA, Capabilities(("tls",)), timestamp=NOON, correlation_id="c").raw,
+            negotiate.advertise(
+                ADA,
+                Capabilities(("tls",), ("1.0.x",), compression=("zstd", "none")),
+                timestamp=NOON,
+                correlation_id="d",
+            ).raw,
+        ),
+    ),
+)
