@@ -12,7 +12,7 @@ import json
 import re
 from base64 import urlsafe_b64decode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -21,7 +21,7 @@ import orjson
 
 from ropewalk.errors import Denied
 
-__all__ = ["ALLOW_MARK", "KINDS", "Finding", "refuse_secrets", "scan_json", "scan_text"]
+__all__ = ["ALLOW_MARK", "KINDS", "Finding", "are_plainly_free", "refuse_secrets", "scan_json", "scan_text"]
 
 ALLOW_MARK = "ropewalk:allow-secret"  # on the same line: somebody looked and says it is none
 TEXT_CHARACTERS_MAX = 64 << 20
@@ -81,6 +81,18 @@ def scan_json(value: Any, allow: Collection[str] = ()) -> list[Finding]:
             if len(found) == FINDINGS_MAX:
                 return list(found)
     return list(found)
+
+
+def are_plainly_free(values: Sequence[Any]) -> bool:
+    """Whether one look at many JSON values shows that none of them holds a secret; if not, look at each.
+
+    >>> are_plainly_free([{"a": 1}, {"b": "all is well"}]), are_plainly_free([{"a": "AKIAQRSTUVWX23456Z7A"}])
+    (True, False)
+    """
+    try:
+        return _is_plainly_free(_whole(values))
+    except (ValueError, RecursionError):  # one of them is no JSON: whoever looks at it alone says what it is
+        return False
 
 
 def refuse_secrets(value: Any, what: str, allow: Collection[str] = ()) -> None:

@@ -224,10 +224,9 @@ class Bale(Sequence[GitObject]):
         beside.start()
         whole, begins, crcs = self._pack(0, middle, head)
         beside.join()
-        begins.extend([len(whole) + begin for begin in behind[0][1]])
-        whole += behind[0][0]
-        crcs += behind[0][2]
-        return whole, begins, crcs
+        ((entries, more_begins, more_crcs),) = behind
+        self._library.ropewalk_shift(_address(more_begins), len(more_begins), len(whole))
+        return whole + entries, begins + more_begins, crcs + more_crcs
 
     def _pack(self, first: int, last: int, head: bytes) -> tuple[bytearray, array[int], array[int]]:
         begins, crcs = array("Q", bytes(8 * (last - first))), array("I", bytes(4 * (last - first)))

@@ -11,11 +11,11 @@ from pathlib import Path
 
 __all__ = ["FILE", "VERSION", "library"]
 
-VERSION = 1  # as NATIVE_VERSION in native.h
+VERSION = 2  # as NATIVE_VERSION in native.h
 FILE = Path(__file__).with_name("loops.lib")  # not `.so`: Python takes every such file for a module
 
 _u32, _u64, _bytes = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
-_SIGNATURES: dict[str, tuple[type, tuple[type, ...]]] = {
+_SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "ropewalk_native_version": (_u32, ()),
     "ropewalk_weave": (
         ctypes.c_int64,
@@ -29,6 +29,7 @@ _SIGNATURES: dict[str, tuple[type, tuple[type, ...]]] = {
         ctypes.c_int64,
         (_bytes, _bytes, _bytes, _u64, _u64, _bytes, _u64, _u64, _bytes, _bytes),
     ),
+    "ropewalk_shift": (None, (_bytes, _u64, _u64)),
     "ropewalk_index": (ctypes.c_int32, (_u64, _bytes, _bytes, _bytes, _bytes)),
 }
 

@@ -11,7 +11,7 @@
 
 /* Raised whenever a signature below changes, so that a library of another build is never called. */
 #ifndef NATIVE_VERSION
-#define NATIVE_VERSION 1
+#define NATIVE_VERSION 2
 #endif
 
 typedef struct {

@@ -81,6 +81,11 @@ EXPORT int64_t ropewalk_pack(const uint8_t *raw, const uint64_t *ends, const uin
     return (int64_t)at;
 }
 
+/* Moves places that were counted from the beginning of a part, when that part comes behind `by` bytes. */
+EXPORT void ropewalk_shift(uint64_t *places, uint64_t count, uint64_t by) {
+    for (uint64_t n = 0; n < count; n++) places[n] += by;
+}
+
 static void put32(uint8_t *at, uint32_t value) {
     at[0] = (uint8_t)(value >> 24), at[1] = (uint8_t)(value >> 16), at[2] = (uint8_t)(value >> 8), at[3] = (uint8_t)value;
 }

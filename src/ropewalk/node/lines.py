@@ -18,7 +18,7 @@ from ropewalk.gitlog.planning import Slot, Tip
 from ropewalk.gitlog.reading import missing_topic
 from ropewalk.kernel.ulid import Ulid
 from ropewalk.stores.git import GitStore
-from ropewalk.stores.gitindex import Extent, GitIndex, IndexedSlot
+from ropewalk.stores.gitindex import Extent, GitIndex, IndexedSlot, commit_of, records_of
 from ropewalk.stores.gitseen import SeenHeads
 
 __all__ = ["Accepted", "IndexedLine", "Lines"]
@@ -78,7 +78,7 @@ class Lines:
         self.seen = SeenHeads(store.place.home / "seen", store.disk)
         self._index: GitIndex | None = None
         self._tips: dict[str, Tip] = {}
-        self._pending: dict[str, tuple[Extent, list[Slot]]] = {}
+        self._pending: dict[str, tuple[Extent, list[bytes]]] = {}
 
     @property
     def index(self) -> GitIndex:
@@ -154,9 +154,9 @@ class Lines:
         self._tips[ref] = tip
         self.seen.set(ref, tip.commit)
         base, waiting = self._pending.get(ref, (Extent(start.commit, start.height + 1), []))
-        if waiting and waiting[-1].commit != start.commit:
+        if waiting and commit_of(waiting[-1]) != start.commit:
             base, waiting = Extent(start.commit, start.height + 1), []
-        waiting.extend(slots)
+        waiting.extend(records_of(slots))
         self._pending[ref] = (base, waiting)
         if len(waiting) >= 2_000:
             self.flush(ref)

@@ -19,7 +19,7 @@ from ropewalk.kernel.ulid import Ulid, next_ulid, parse
 from ropewalk.node.consumers import consume
 from ropewalk.node.lines import Lines
 from ropewalk.node.privacy import PrivacyRules
-from ropewalk.node.vetting import vet_draft
+from ropewalk.node.vetting import vet_all
 from ropewalk.node.writer import Writer
 from ropewalk.stores.git import GitStore
 from ropewalk.stores.gitrollup import PACKS_SMALL_MAX, pack_count, roll_up
@@ -94,7 +94,9 @@ class Repository:
         """Record many events at once; one outcome each, and a refusal harms no other."""
         layout.head_ref(topic)
         policy = self.privacy.policy()
-        vetted = [self._vetted(draft, policy) for draft in drafts]
+        vetted = [self._shaped(draft, policy) for draft in drafts]
+        if self.allow_secrets is not True:
+            vetted = vet_all(vetted, self.allow_secrets or ())
         fit = [draft for draft in vetted if isinstance(draft, Draft)]
         written = iter(self._writer.submit(layout, topic, fit) if fit else ())
         outcomes = [next(written) if isinstance(each, Draft) else each for each in vetted]
@@ -218,17 +220,14 @@ class Repository:
                 return event.ulid
         return None
 
-    def _vetted(self, draft: Draft, policy: Policy | None) -> Draft | RopewalkError:
-        """The draft as it may be recorded, or why it may not."""
+    def _shaped(self, draft: Draft, policy: Policy | None) -> Draft | RopewalkError:
+        """The draft as the privacy rules leave it, or why it may not be recorded."""
         try:
             document: object = draft.document
             if not isinstance(document, Mapping):
                 kind = type(document).__name__
                 raise InvalidEnvelope(f"an event is a mapping, as a dict is, not {kind}", where="")
-            draft = self.privacy.apply(draft, policy)
-            if self.allow_secrets is not True:
-                vet_draft(draft, self.allow_secrets or ())
-            return draft
+            return self.privacy.apply(draft, policy)
         except RopewalkError as error:
             return error
 

@@ -26,7 +26,7 @@ from ropewalk.kernel.digest import ContentId
 from ropewalk.stores.gitindexfiles import borrow, give_back, write_stamp
 from ropewalk.stores.privatefolder import make_private_folder
 
-__all__ = ["Extent", "GitIndex", "IndexedSlot"]
+__all__ = ["Extent", "GitIndex", "IndexedSlot", "commit_of", "records_of"]
 
 BATCH = 10_000  # records per transaction
 SPILL_BYTES_MAX = 1 << 20  # of a walk kept in memory, about 12,000 records; a longer one goes to a file
@@ -180,13 +180,13 @@ class GitIndex:
                     while alive and cursor.key().startswith(kind + key):
                         alive = cursor.delete()
 
-    def add(self, ref: str, base: Extent, slots: Sequence[Described]) -> bool:
+    def add(self, ref: str, base: Extent, records: Sequence[bytes]) -> bool:
         """Extend a covered line by entries just written on top of it; False if the index is elsewhere."""
         key = _key(ref)
         with self._building(), self._writing() as txn:
             if self._extent(txn, key) != base:
                 return False
-            _store(txn, key, ref, base.count, _pack_all(slots))
+            _store(txn, key, ref, base.count, records)
         return True
 
     def _walk_down(
@@ -203,7 +203,7 @@ class GitIndex:
         while at is not None and at != known.head:
             met = met or at == expect
             slot = describe(at)
-            spill.write(_pack(slot))
+            spill.write(*records_of([slot]))
             at = slot.parent
         return at is not None, met or (at is not None and at == expect)
 
@@ -296,17 +296,8 @@ def _store(txn: Any, key: bytes, ref: str, height: int, records: Sequence[bytes]
     txn.put(b"m" + key, _check(key + meta) + meta)
 
 
-def _pack(slot: Described) -> bytes:
-    return RECORD.pack(
-        ulid.to_bytes(slot.ulid),
-        bytes.fromhex(slot.commit),
-        bytes.fromhex(slot.blob),
-        bytes.fromhex(slot.content_id[len("blake3:") :]),
-    )
-
-
-def _pack_all(slots: Sequence[Described]) -> list[bytes]:
-    """As `_pack`, of many: hex is read in one go."""
+def records_of(slots: Sequence[Described]) -> list[bytes]:
+    """What the index keeps of entries. Bytes, because thousands may wait, and the garbage collector need not know."""
     names = ulid.all_to_bytes([slot.ulid for slot in slots])
     commits = bytes.fromhex("".join([slot.commit for slot in slots]))
     blobs = bytes.fromhex("".join([slot.blob for slot in slots]))
@@ -315,6 +306,11 @@ def _pack_all(slots: Sequence[Described]) -> list[bytes]:
         name + commits[20 * n : 20 * n + 20] + blobs[20 * n : 20 * n + 20] + contents[32 * n : 32 * n + 32]
         for n, name in enumerate(names)
     ]
+
+
+def commit_of(record: bytes) -> str:
+    """The commit a record speaks of."""
+    return record[16:36].hex()
 
 
 def _key(ref: str) -> bytes:
