@@ -34,7 +34,7 @@ from ropewalk.node.ledgerclient import BATCH_BYTES, BATCH_ENVELOPES, LedgerClien
 
 __all__ = ["run"]
 
-SIZES = (("1 KiB", 300), ("64 KiB", 64_800))
+SIZES = (("1 KiB", 300, 8_000), ("64 KiB", 64_800, 400), ("1 MiB", 1_047_800, 24))
 SERVE = """
 import asyncio, sys
 from pathlib import Path
@@ -139,7 +139,7 @@ async def echo(port: int, tls: ssl.SSLContext, raws: list[bytes]) -> int:
 
 
 def run(quick: bool) -> list[Result]:
-    """Both sizes."""
+    """Every size."""
     rows: list[Result] = []
     with tempfile.TemporaryDirectory(prefix="ropewalk-bench-transport-") as folder:
         home = Path(folder)
@@ -152,8 +152,8 @@ def run(quick: bool) -> list[Result]:
             create_channel(home, name, "node", NODE.public)
         fresh = iter(names)
         with beside(home, "serve") as port, beside(home, "echo") as echoing:
-            for size, text in SIZES:
-                count = (1_000 if quick else 8_000) // (1 if text < 1_000 else 20)
+            for size, text, most in SIZES:
+                count = most // 8 if quick else most
                 raws = [envelope(number, "x" * text).raw for number in range(count)]
                 ours = Contestant("TLS, all rules, fsync", partial(_sent, port, tls, fresh, raws))
                 peers = [

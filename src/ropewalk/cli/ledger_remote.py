@@ -296,8 +296,7 @@ def pull(url: str, channel: str, follow: bool, every: float, **options: Any) -> 
     home = here().home
     trust = parse_input(options["trust"], parse_trust) if options["trust"] is not None else None
     gone = Hangup()
-    # Whoever answers, it is the blocks that must hold: their keys may have changed since the trust file was made.
-    with _connected(url, channel, options | {"trust": None}) as remote:
+    with _connected(url, channel, options) as remote:
         first = True
         while first or (follow and not gone.wait(every)):
             with counting(f"pulling {channel}", "blocks") as told:

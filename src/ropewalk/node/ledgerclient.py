@@ -20,9 +20,10 @@ from types import TracebackType
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from ropewalk.errors import Invalid, RopewalkError, TooLarge, Unavailable, Unverified, Usage
+from ropewalk.errors import Invalid, RopewalkError, SigInvalid, TooLarge, Unavailable, Unverified, Usage
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.envelope import envelope_id, parse_stored, parse_wire
+from ropewalk.ledger.keyline import KeyLine, parse_key_proofs
 from ropewalk.ledger.log import check_wire
 from ropewalk.ledger.message import (
     PARTS_MAX,
@@ -47,6 +48,7 @@ __all__ = ["LedgerClient", "RemoteSettings", "parse_address"]
 
 BATCH_ENVELOPES = 512  # in one message; few enough that answers come while the next are on their way
 BATCH_BYTES = 1 << 20
+HEIGHT_MAX = 1 << 53  # of blocks to come
 CONNECT_S = 10.0
 ANSWER_S = 60.0  # longer than a server waits for its turn to write
 RETRY_S = 60.0  # how long a lost connection is tried again before those who wait are told
@@ -438,12 +440,26 @@ class LedgerClient:
         if message.op != "opened" or len(message.parts) != 2:
             raise Invalid(f"message: `{message.op}` answers no `open`")
         own, agreed = map(parse_stored, message.parts)
-        signers = None if self._trust is None else self._trust.block_signers
-        agreement = check_answer(asked, own, agreed, signers)
+        agreement = check_answer(asked, own, agreed)
+        self._check_responder(agreed.public_key, message.facts.get("keys"))
         if agreement.transport != self._scheme:
             raise Invalid(f"message: {agreement.transport} was agreed on, over {self._scheme}")
         cutter.limit = agreement.max_message_bytes
         return _Line(pipe, frames, agreement, agreed.public_key, message.facts.get("recorded"))
+
+    def _check_responder(self, key: PublicKey, proofs: Any) -> None:
+        """Raise unless whoever answers seals the channel now, by the trust file and what the channel says since."""
+        if self._trust is None:
+            return
+        line = KeyLine(self._trust)
+        if proofs is not None:
+            line.follow(parse_key_proofs(proofs))
+        life = line.life(key)
+        if life is None or not life.named or not life.counts(HEIGHT_MAX, time.time_ns()):
+            raise SigInvalid(
+                f"the answer is signed by {key.did()}, which is not trusted",
+                advice="Check the address, or take the trust file of whoever runs it.",
+            )
 
     async def _leave(self, line: _Line) -> None:
         if line.reading is not None:

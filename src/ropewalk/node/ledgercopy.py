@@ -91,14 +91,16 @@ def pull_channel(
         made = True
     if trust is not None and settings.signer not in trust.block_signers:
         raise SigInvalid(f"channel {channel} is sealed by {settings.signer.did()}, which is not trusted")
-    with OpenCopy(Channel(home, channel), wait_s=WRITER_WAIT_S) as copy:
-        before = copy.log.head
-        if _has_more(remote, before, channel):
+    with Channel(home, channel) as reading:
+        before = head = reading.head()
+    if _has_more(remote, before, channel):
+        with OpenCopy(Channel(home, channel), wait_s=WRITER_WAIT_S) as copy:
+            before = copy.log.head
             # From our last block on, which is known: if it is another there, the fork is found and kept.
             for height, lines in remote.blocks(max(0, before.height - 1)):
                 copy.log.insert(Block.from_lines(lines))
                 told(height + 1)
-        head = copy.log.head
+            head = copy.log.head
     count = head.envelopes - before.envelopes
     return Pulled(channel, head.height - before.height, count, head, made, settings.signer.did())
 

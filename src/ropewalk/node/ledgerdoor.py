@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ropewalk.errors import NotFound, RopewalkError, Unavailable
 from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.keyline import KeyProof
 from ropewalk.ledger.ports import Head
 from ropewalk.ledger.ticket import Receipt
 from ropewalk.node.ledger import ChannelSettings, OpenLog, open_channel, open_log, read_settings
@@ -23,6 +24,7 @@ from ropewalk.node.threads import in_thread
 __all__ = ["Door"]
 
 LINGER_S = 1.0
+HEIGHT_MAX = 1 << 53  # of blocks to come
 WRITER_WAIT_S = 30.0  # a command that appends on the spot may be at it for so long
 READ_BYTES = 1 << 20  # of blocks that are read at a time
 
@@ -58,9 +60,14 @@ class Door:
         """The settings of the channel, as they are now."""
         return read_settings(self._home, self.channel)
 
-    def key(self) -> SigningKey:
-        """The key that answers for the channel: the newest of those that seal it."""
-        return self._keys(self.channel)[0]
+    def keys(self, now_ns: int) -> tuple[SigningKey, tuple[KeyProof, ...]]:
+        """The key that answers for the channel, which is one that seals it now, and how it came to be that."""
+        found = self._keys(self.channel)
+        with open_channel(self._home, self.channel) as reading:
+            proofs, line = reading.key_proofs(), reading.line()
+        lives = ((key, line.life(key.public)) for key in found)
+        counting = (key for key, life in lives if life is not None and life.counts(HEIGHT_MAX, now_ns))
+        return next(counting, found[0]), proofs
 
     async def submit_many(self, raws: Sequence[bytes]) -> list[Receipt | RopewalkError]:
         """Judge and seal envelopes; one outcome each, in order."""

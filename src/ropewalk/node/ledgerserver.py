@@ -7,7 +7,6 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
@@ -147,10 +146,9 @@ class LedgerServer:
             features=self._features,
         )
 
-    def now_text(self) -> str:
-        """The time as envelopes write it."""
-        now = self._now_ns()
-        return datetime.fromtimestamp(now // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    def now_ns(self) -> int:
+        """The time."""
+        return self._now_ns()
 
     async def record(self, said: Answer, initiator: bytes) -> Receipt | None:
         """Seal what was negotiated; who asked comes first, what was agreed last."""
@@ -174,10 +172,11 @@ class LedgerServer:
         return found
 
     async def _accept(self, pipe: TcpPipe) -> None:
+        session = LedgerSession(self, pipe, idle_s=self._idle_s)
         if len(self.sessions) >= self._sessions_max:
             _journal.warning("%s: turned away, %d are connected", pipe.name, len(self.sessions))
+            await session.part_with(Unavailable(f"{self._sessions_max} sessions are open already"))
             return
-        session = LedgerSession(self, pipe, idle_s=self._idle_s)
         if self._tls is not None and pipe.protocol != PROTOCOL:
             _journal.info("%s: refused: it does not speak %s", pipe.name, PROTOCOL)
             await session.part_with(Unavailable(f"only {PROTOCOL} is spoken here"))

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from ropewalk.errors import Denied, Invalid, Replayed, RopewalkError, Unavailable
 from ropewalk.ledger.envelope import parse_stored, parse_wire
+from ropewalk.ledger.fields import NANOS, format_timestamp
 from ropewalk.ledger.message import (
     PARTS_MAX,
     Message,
@@ -38,6 +39,7 @@ OPEN_BYTES_MAX = 256 << 10  # an advertisement; more is not taken from whoever h
 HELD_BYTES_MAX = 4 << 20  # requests of one session that are worked on; one larger message is taken alone
 READ_BYTES_MAX = 4 << 20  # of blocks, in answer to one request
 GOODBYE_S = 10.0  # what the last answers may take when the server stops
+PARTING_S = 1.0  # for the peer to read why it must go
 
 _journal = logging.getLogger("ropewalk.ledger.remote")
 
@@ -51,8 +53,8 @@ class Served(Protocol):
     def capabilities(self, door: Door) -> Capabilities:
         """What can be done on this connection, under the policy of the channel."""
 
-    def now_text(self) -> str:
-        """The time as envelopes write it."""
+    def now_ns(self) -> int:
+        """The time."""
 
     async def record(self, said: Answer, initiator: bytes) -> Receipt | None:
         """Seal what was negotiated, where the server keeps it."""
@@ -137,11 +139,16 @@ class LedgerSession:
         asked = parse_wire(message.parts[0])
         able = self._served.capabilities(door)
         version = f"{able.supported_versions[0].removesuffix('.x')}.0" if able.supported_versions else "1.0.0"
-        said = answer(door.key(), asked, able, timestamp=self._served.now_text(), protocol_version=version)
+        now_ns = self._served.now_ns()
+        key, proofs = door.keys(now_ns)
+        moment = format_timestamp(now_ns // NANOS * NANOS)
+        said = answer(key, asked, able, timestamp=moment, protocol_version=version)
         recorded = await self._served.record(said, asked.raw)
         if recorded is not None and recorded.replayed:
             raise Replayed("this advertisement opened another session before", advice="Make a new one.")
         facts: dict[str, Any] = {} if recorded is None else {"recorded": recorded.to_json()}
+        if proofs:
+            facts["keys"] = [proof.to_json() for proof in proofs]
         await self._send(Message("opened", 0, facts, (said.advertisement.raw, said.agreed.raw)))
         self._cutter.limit = said.agreement.max_message_bytes
         self._compressed = said.agreement.compression == "zstd"
@@ -255,8 +262,12 @@ class LedgerSession:
 
     async def part_with(self, error: RopewalkError) -> None:
         """Tell the peer why it ends, if it still listens."""
-        with contextlib.suppress(RopewalkError):
-            await self._send(problem_message(error))
+        with contextlib.suppress(RopewalkError, TimeoutError):
+            async with asyncio.timeout(PARTING_S):
+                await self._send(problem_message(error))
+                # What it has sent is read all the same: a system that drops unread bytes drops ours with them.
+                while await self._pipe.receive():
+                    pass
 
 
 def head_json(height: int, block_hash: bytes, envelopes: int) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from ropewalk.errors import (
     Unverified,
     Usage,
 )
+from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.envelope import parse_stored, to_cbor
 from ropewalk.ledger.message import PROTOCOL
 from ropewalk.ledger.negotiate import FEATURES
@@ -443,3 +444,23 @@ def test_a_copy_follows_the_keys_of_the_channel(tmp_path):
     assert pulled(home, copy, TRUST).blocks == 2
     assert verify_blocks(copy, "audit", trust=TRUST, deep=True).ok
     assert pulled(home, copy, TRUST).blocks == 0
+
+
+def test_a_trust_file_from_before_a_rotation_still_says_who_may_answer(tmp_path):
+    create_channel(tmp_path, "audit", "node", NODE.public)
+    with open_log(tmp_path, "audit", NODE, also=[NEXT]) as opened:
+        opened.log.submit(rotation(channel="audit").raw)
+
+    async def answers(trust: Trust, keys: list[SigningKey]) -> PublicKey:
+        server = LedgerServer(tmp_path, lambda _channel: keys)
+        async with server, LedgerClient(server.url, "audit", trust=trust) as remote:
+            return remote.responder
+
+    assert asyncio.run(answers(TRUST, [NEXT, NODE])) == NEXT.public
+    for trust, keys in (
+        (TRUST, [NODE]),  # it has ended
+        (TRUST, [ADA]),
+        (Trust((ADA.public,), ()), [NEXT]),
+    ):
+        with pytest.raises(SigInvalid, match="not trusted"):
+            asyncio.run(answers(trust, keys))
