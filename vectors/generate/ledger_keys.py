@@ -153,9 +153,9 @@ def line() -> Case:
 
     return {
         "name": "key_line",
-        "why": "What a channel says about its keys, each statement with the sealed block that holds it alone, the lowest "
-        "first; `named` is what a trust file names. Does the seal of `signer` count for a block of that height and time? "
-        "If a statement does not hold, that is an error.",
+        "why": "What a channel says about its keys, each statement with the sealed block that holds it alone, the "
+        "lowest first; `named` is what a trust file names. Does the seal of `signer` count for a block of that height "
+        "and time? If a statement does not hold, that is an error.",
         "cases": [
             case("nothing_said", "a named key counts", [], (9, 0, FIRST), **yes),
             case("stranger", "no other does", [], (9, 0, OTHER), **no),

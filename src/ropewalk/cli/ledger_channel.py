@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ropewalk.cli.manners import say
+from ropewalk.cli.manners import emit, parse_input, say, write_output
 from ropewalk.cli.places import NODE_KEY, here, key_folder, signing_key
 
 if TYPE_CHECKING:
     from ropewalk.kernel.keys import SigningKey
+    from ropewalk.ledger.approvals import Approval
     from ropewalk.node.ledger import Channel, OpenLog
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
     "now_text",
     "open_for_append",
     "open_sealing",
+    "read_approvals",
+    "write_proposal",
 ]
 
 WRITER_WAIT_S = 30.0  # two commands that append at once stand in line this long
@@ -87,6 +90,31 @@ def open_sealing(channel: str) -> OpenLog:
 
     keys = channel_keys(channel)
     return open_log(here().home, channel, keys[0], also=keys[1:], wait_s=WRITER_WAIT_S)
+
+
+def write_proposal(path: str, act: dict[str, Any]) -> None:
+    """Write what is to be done, for others to approve."""
+    from ropewalk.kernel import jcs
+
+    write_output(path, jcs.encode(act) + (b"\n" if path == "-" else b""))
+    if path != "-":
+        emit({"path": path, "act": act}, f"ok  {path}  to be approved with `ropewalk ledger key approve`")
+
+
+def read_approvals(paths: Iterable[str], act: dict[str, Any]) -> tuple[Approval, ...]:
+    """The approvals in files; all must be of that act."""
+    from ropewalk.errors import Invalid
+    from ropewalk.ledger.approvals import parse_approval
+
+    found = []
+    for path in paths:
+        said, approval = parse_input(path, parse_approval)
+        if said != act:
+            raise Invalid(
+                f"{path} approves of something else", advice="All must approve of the same proposal."
+            )
+        found.append(approval)
+    return tuple(found)
 
 
 def now_text() -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ropewalk.cli.ledger_channel import channel_keys, read_approvals, write_proposal
 from ropewalk.cli.manners import Group, emit, parse_input, say, write_output
 from ropewalk.cli.places import here, key_folder, key_folders, signing_key
 
@@ -135,16 +136,16 @@ def rotate(
     home, new = here().home, signing_key(to)
     with open_channel(home, channel) as reading:
         if reading.line().current.key == new.public:
-            _follow(channel, (*_keys(channel), new))  # where that was interrupted
+            _follow(channel, (*channel_keys(channel), new))  # where that was interrupted
             raise Conflict(f'key "{to}" seals channel {channel} already', channel=channel)
     act, signed = _given(proposal, approvals)
     if act is None:
         act = propose_rotation(home, channel, new.public, since_ns=_time(since), overlap_days=overlap_days)
     _check_fits(act, "rotate", channel)
     if propose is not None:
-        _write_proposal(propose, act)
+        write_proposal(propose, act.to_json())
         return
-    keys = (*_keys(channel), new)
+    keys = (*channel_keys(channel), new)
     receipt = carry_out(home, act, keys, approvals=signed, wait_s=WRITER_WAIT_S)
     _follow(channel, keys)
     emit(
@@ -183,9 +184,9 @@ def _other(act: Act, name: str, doc: str, example: str) -> None:
         todo = todo or make(channel, act, fingerprint, since_ns=_time(since), reason=reason)
         _check_fits(todo, act, channel, fingerprint)
         if propose is not None:
-            _write_proposal(propose, todo)
+            write_proposal(propose, todo.to_json())
             return
-        keys = _keys(channel)
+        keys = channel_keys(channel)
         if act == "destroy":
             folder = key_folders(which)
             receipt = destroy_key(home, todo, keys, folder, which, approvals=signed, wait_s=WRITER_WAIT_S)
@@ -248,39 +249,29 @@ def _follow(channel: str, keys: tuple[SigningKey, ...]) -> None:
         say("the channel of its snapshots was rotated too")
 
 
-def _keys(channel: str) -> tuple[SigningKey, ...]:
-    from ropewalk.cli.ledger_channel import channel_keys
-
-    return channel_keys(channel)
-
-
 def _parse_proposal(raw: bytes) -> dict[str, Any]:
-    """What is proposed, if it is something that can be done."""
+    """What is proposed, if it is something that can be done: to a key, or to a version."""
     from ropewalk.kernel import jcs
     from ropewalk.ledger.keyacts import parse_act
+    from ropewalk.ledger.versionacts import parse_version_act
 
-    return parse_act(jcs.parse(raw)).to_json()
+    value = jcs.parse(raw)
+    if isinstance(value, dict) and value.get("act") == "version":
+        return parse_version_act(value).to_json()
+    return parse_act(value).to_json()
 
 
 def _given(proposal: str | None, approvals: tuple[str, ...]) -> tuple[KeyAct | None, tuple[Approval, ...]]:
-    """What was proposed and the approvals of it; what is approved must be the same."""
-    from ropewalk.errors import Invalid
+    """What was proposed and the approvals of it."""
     from ropewalk.kernel import jcs
-    from ropewalk.ledger.approvals import parse_approval
     from ropewalk.ledger.keyacts import parse_act
 
-    act = parse_input(proposal, lambda raw: parse_act(jcs.parse(raw))) if proposal is not None else None
-    signed = []
-    for path in approvals:
-        said, approval = parse_input(path, parse_approval)
-        if act is None:
-            act = parse_act(said)
-        if said != act.to_json():
-            raise Invalid(
-                f"{path} approves of something else", advice="All must approve of the same proposal."
-            )
-        signed.append(approval)
-    return act, tuple(signed)
+    if proposal is None:
+        if approvals:
+            raise click.UsageError("approvals are of a proposal: name it with --proposal")
+        return None, ()
+    act = parse_input(proposal, lambda raw: parse_act(jcs.parse(raw)))
+    return act, read_approvals(approvals, act.to_json())
 
 
 def _check_fits(act: KeyAct, kind: Act, channel: str, fingerprint: bytes | None = None) -> None:
@@ -293,17 +284,6 @@ def _check_fits(act: KeyAct, kind: Act, channel: str, fingerprint: bytes | None 
         )
     if fingerprint is not None and act.key != fingerprint:
         raise Invalid("the proposal is about another key", advice="Name the key that was proposed.")
-
-
-def _write_proposal(path: str, act: KeyAct) -> None:
-    from ropewalk.kernel import jcs
-
-    write_output(path, jcs.encode(act.to_json()) + (b"\n" if path == "-" else b""))
-    if path != "-":
-        emit(
-            {"path": path, "act": act.to_json()},
-            f"ok  {path}  to be approved with `ropewalk ledger key approve`",
-        )
 
 
 def _time(text: str | None) -> int | None:

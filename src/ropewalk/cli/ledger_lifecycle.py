@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from ropewalk.cli.ledger_channel import channel_key, open_sealing
+from ropewalk.cli.ledger_channel import (
+    channel_key,
+    channel_keys,
+    open_sealing,
+    read_approvals,
+    write_proposal,
+)
 from ropewalk.cli.manners import Group, emit, say
 from ropewalk.cli.places import here
 
@@ -62,17 +68,52 @@ def show() -> None:
 @click.option(
     "--grace-days", type=click.IntRange(0), metavar="N", help="How long it is still read after that."
 )
-def set_(version: str, stage: str, sunset: str | None, grace_days: int | None) -> None:
+@click.option("--channel", metavar="C", help="Record the change in this channel, with who approved.")
+@click.option(
+    "--propose", metavar="F", help="Write the change to a file, for others to approve; nothing is done."
+)
+@click.option(
+    "--approval", "approvals", multiple=True, metavar="F", help="An approval of it; may be given again."
+)
+def set_(
+    version: str,
+    stage: str,
+    sunset: str | None,
+    grace_days: int | None,
+    channel: str | None,
+    propose: str | None,
+    approvals: tuple[str, ...],
+) -> None:
     """Move a version (as 1.0.x) to its next stage, or change the dates of the one it is in.
 
     A life goes only forward: preview, active, maintenance, deprecated, disabled. A preview is let in only where the
     channel's policy names it in capability_matrix.versions. What stands in the ledger stays readable and provable.
-    """
-    from ropewalk.node.lifecycle import move_version
 
-    moved = move_version(here().home, version, cast("Stage", stage), sunset=sunset, grace_days=grace_days)
+    With --channel the change is recorded there. Where a policy demands that several people sign it off (a `control`
+    rule with the act `version`), --propose writes it, `ledger key approve` signs it, and --approval takes it along.
+    """
+    from ropewalk.ledger.versionacts import VersionAct
+    from ropewalk.node.lifecycle import move_version
+    from ropewalk.node.versionchange import change_version, require_no_approvals
+
+    home, where = here().home, ""
+    if channel is None:
+        if propose is not None or approvals:
+            raise click.UsageError(
+                "approvals belong to a change that a channel records: name it with --channel"
+            )
+        require_no_approvals(home)
+        moved = move_version(home, version, cast("Stage", stage), sunset=sunset, grace_days=grace_days)
+    else:
+        act = VersionAct(channel, version, cast("Stage", stage), sunset, grace_days)
+        if propose is not None:
+            write_proposal(propose, act.to_json())
+            return
+        signed = read_approvals(approvals, act.to_json())
+        moved, height = change_version(home, act, channel_keys(channel), signed, wait_s=30.0)
+        where = f", recorded in {channel} at height {height}"
     until = f" until {moved.sunset}" if moved.sunset is not None else ""
-    emit(moved.to_json(), f"ok  {version}  {moved.stage}{until}")
+    emit(moved.to_json(), f"ok  {version}  {moved.stage}{until}{where}")
 
 
 @lifecycle.command("notify", epilog="Examples:\n  ropewalk ledger lifecycle notify --channel ops\n")

@@ -28,6 +28,7 @@ __all__ = ["ACTS", "Approval", "Control", "approve", "parse_approval", "parse_co
 
 ACTS: Final = ("rotate", "retire", "revoke", "destroy", "version")
 APPROVALS_MAX: Final = 32
+_WORDS: Final = {"version": "change a version"}
 _MEMBERS: Final = frozenset(("version", "kind", "act", "approver", "signature"))
 
 
@@ -149,7 +150,7 @@ def require_approvals(
         if len(people) < control.approvals:
             who = f"{', '.join(sorted(people))} alone" if people else "nobody who may"
             raise Denied(
-                f"to {act['act']} takes {control.approvals} people, and {who} has approved",
+                f"to {_WORDS.get(act['act'], act['act'])} takes {control.approvals} people, and {who} has approved",
                 advice="Collect approvals with `ropewalk ledger key approve`: the policy names who may give them.",
             )
         names |= people

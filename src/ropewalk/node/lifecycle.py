@@ -52,6 +52,27 @@ def move_version(
     home: Path, version: str, stage: Stage, *, sunset: str | None = None, grace_days: int | None = None
 ) -> Lifecycle:
     """Move a version to its next stage, or change the dates of the one it is in. A life goes only forward."""
+    moved, raw = _moved(home, version, stage, sunset=sunset, grace_days=grace_days)
+    path = _path(home)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Disk().replace(path, raw, mode=0o600)
+    except OSError as error:
+        raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
+    return moved
+
+
+def check_move(
+    home: Path, version: str, stage: Stage, *, sunset: str | None = None, grace_days: int | None = None
+) -> None:
+    """Raise what would refuse such a move; nothing is written."""
+    _moved(home, version, stage, sunset=sunset, grace_days=grace_days)
+
+
+def _moved(
+    home: Path, version: str, stage: Stage, *, sunset: str | None, grace_days: int | None
+) -> tuple[Lifecycle, bytes]:
+    """A version as it would be, and the table then."""
     table = read_lifecycle(home)
     minor = ".".join(map(str, parse_range(version)))
     life = next((each for each in table if each.minor == minor), None)
@@ -65,13 +86,7 @@ def move_version(
     )
     raw = encode_lifecycle([moved if each.minor == minor else each for each in table])
     parse_lifecycle(raw)  # what cannot be read back is never written
-    path = _path(home)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Disk().replace(path, raw, mode=0o600)
-    except OSError as error:
-        raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
-    return moved
+    return moved, raw
 
 
 def open_minors(home: Path, policy: Policy | None, now_ns: int) -> frozenset[str]:

@@ -41,6 +41,7 @@ from ropewalk.ledger.proof import verify_proof
 from ropewalk.ledger.revocations import Revocation
 from ropewalk.ledger.trust import Trust, parse_trust
 from ropewalk.ledger.verify import check_channel, to_report
+from ropewalk.ledger.versionacts import VersionAct
 from ropewalk.node.bundle import export_bundle, verify_bundle
 from ropewalk.node.evidence import write_evidence
 from ropewalk.node.keys import (
@@ -53,6 +54,7 @@ from ropewalk.node.keys import (
 )
 from ropewalk.node.ledger import create_channel, open_channel
 from ropewalk.node.ledgercare import verify_stored
+from ropewalk.node.versionchange import change_version
 from ropewalk.stores import keyfiles
 
 FIRST = Trust((NODE.public,), (NODE.public,))
@@ -518,3 +520,44 @@ def test_roots_that_end_are_announced_a_month_before(tmp_path):
         assert key_notices(reading, until_ns - 31 * DAY_NS) == []
         assert "ends on" in key_notices(reading, until_ns - 29 * DAY_NS)[0]
         assert "ended on" in key_notices(reading, until_ns)[0]
+
+
+# --- versions ---
+
+
+def test_a_version_changes_only_with_two_sign_offs_and_the_channel_records_them(ropewalk):
+    done(ropewalk, "key", "new", "bob")
+    people = [{"name": name, **done(ropewalk, "key", "show", name)["public"]} for name in ("ada", "bob")]
+    policy = policy_of(rule("control", acts=["version"], approvals=2, approvers=people))
+    Path("policy.json").write_bytes(policy.to_bytes())
+    done(ropewalk, "ledger", "create", "--channel", "c", "--policy", "policy.json")
+    change = ("ledger", "lifecycle", "set", "1.0.x", "maintenance")
+    assert ropewalk(*change).code == 6  # not without the channel that asks
+    done(ropewalk, *change, "--channel", "c", "--propose", "change.json")
+    given = []
+    for name in ("ada", "bob"):
+        done(ropewalk, "ledger", "key", "approve", "change.json", "--key", name, "-o", f"{name}.json")
+        given += ["--approval", f"{name}.json"]
+    refused = ropewalk(*change, "--channel", "c", *given[:2], *given[:2])
+    assert refused.code == 6
+    assert "to change a version takes 2 people, and ada alone" in refused.err
+    other = ropewalk("ledger", "lifecycle", "set", "1.1.x", "maintenance", "--channel", "c", *given)
+    assert other.code == 8
+    assert done(ropewalk, *change, "--channel", "c", *given)["stage"] == "maintenance"
+    (block,) = done(ropewalk, "ledger", "read", "--channel", "c")["blocks"]
+    ask, result = block["envelopes"]
+    assert (ask["event_class"], result["event_class"]) == ("Command", "Result")
+    assert len(result["payload"]["approvals"]) == 2
+    assert done(ropewalk, *change, "--channel", "c", *given)["stage"] == "maintenance"  # said once
+    assert len(done(ropewalk, "ledger", "read", "--channel", "c")["blocks"]) == 1
+    assert done(ropewalk, "ledger", "verify", "--deep")["ok"]
+
+
+def test_a_change_that_the_life_of_a_version_forbids_is_not_recorded(tmp_path):
+    make_channel(tmp_path)
+    act = VersionAct(CHANNEL, "1.0.x", "disabled")
+    change_version(tmp_path, act, (NODE,), now_ns=lambda: NOON_NS)
+    with pytest.raises(Invalid):
+        change_version(tmp_path, replace(act, stage="active"), (NODE,), now_ns=lambda: NOON_NS)
+    with open_channel(tmp_path, CHANNEL) as reading:
+        assert reading.head().height == 1
