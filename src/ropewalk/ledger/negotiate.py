@@ -36,6 +36,7 @@ __all__ = [
     "capabilities_of",
     "check_answer",
     "choose",
+    "confidentiality_refusal",
     "transcript",
 ]
 
@@ -134,10 +135,7 @@ class Agreement:
     def check(self, envelope: Envelope) -> None:
         """Raise what keeps an envelope out of this session."""
         if envelope.level == "restricted" and not self.encrypted:
-            raise Denied(
-                f"rule 6, confidentiality: restricted, and {self.transport} does not encrypt",
-                advice="Send it over tls://.",
-            )
+            raise confidentiality_refusal(self.transport)
         version = envelope.protocol_version
         if f"{version[: version.rindex('.')]}.x" not in self.versions:
             raise Unverified(
@@ -310,6 +308,14 @@ def check_answer(
     if agreed.payload != _statement(initiator, own, agreement):
         raise _stripped("what is agreed does not follow from what both sides said")
     return agreement
+
+
+def confidentiality_refusal(transport: str) -> Denied:
+    """What refuses a restricted envelope on a transport without encryption (S4 §7.6)."""
+    return Denied(
+        f"rule 6, confidentiality: restricted, and {transport} does not encrypt",
+        advice="Send it over tls://.",
+    )
 
 
 def _statement(initiator: Envelope, own: Envelope, agreement: Agreement) -> dict[str, Any]:

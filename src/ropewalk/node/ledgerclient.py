@@ -36,7 +36,14 @@ from ropewalk.ledger.message import (
     outcome_of,
     parse_message,
 )
-from ropewalk.ledger.negotiate import MESSAGE_BYTES, Agreement, Capabilities, advertise, check_answer
+from ropewalk.ledger.negotiate import (
+    MESSAGE_BYTES,
+    Agreement,
+    Capabilities,
+    advertise,
+    check_answer,
+    confidentiality_refusal,
+)
 from ropewalk.ledger.policy import Policy, parse_policy
 from ropewalk.ledger.ticket import Receipt
 from ropewalk.ledger.trust import Trust
@@ -241,14 +248,9 @@ class LedgerClient:
             size = 0
 
         for number, raw in enumerate(map(check_wire, raws)):
-            if len(raw) + ROOM + 4 > limit:
-                outcomes.append(
-                    TooLarge(
-                        f"an envelope of {len(raw)} bytes; at most {limit - ROOM - 4}",
-                        size=len(raw),
-                        limit=limit,
-                    )
-                )
+            refused = self._refusal(raw, limit)
+            if refused is not None:
+                outcomes.append(refused)
                 continue
             outcomes.append(None)
             if len(batch) >= BATCH_ENVELOPES or (
@@ -272,6 +274,21 @@ class LedgerClient:
                 for number, raw, part in zip(where, request.parts, parts, strict=True):
                     outcomes[number] = _outcome(raw, part)
         return cast(Outcomes, outcomes)
+
+    def _refusal(self, raw: bytes, limit: int) -> RopewalkError | None:
+        """What keeps an envelope from being sent at all."""
+        if len(raw) + ROOM + 4 > limit:
+            return TooLarge(
+                f"an envelope of {len(raw)} bytes; at most {limit - ROOM - 4}", size=len(raw), limit=limit
+            )
+        if self.agreement.encrypted:
+            return None
+        # The other side would refuse it too, when everybody on the way has read it.
+        with contextlib.suppress(RopewalkError):
+            envelope = parse_wire(raw)
+            if envelope.level == "restricted":
+                return confidentiality_refusal(self.agreement.transport)
+        return None
 
     async def head(self) -> dict[str, Any]:
         """Where the channel ends: height, block hash, number of envelopes."""

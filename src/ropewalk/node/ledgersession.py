@@ -99,7 +99,6 @@ class LedgerSession:
                 await self.part_with(refused)
                 return
             self._door, self._agreement, self._look = opening.result()
-            _journal.info("%s: connected to %s", self.name, self._door.channel)
             await self._converse(stopping)
         finally:
             await _cancelled(opening, stopping)
@@ -150,6 +149,7 @@ class LedgerSession:
         if proofs:
             facts["keys"] = [proof.to_json() for proof in proofs]
         await self._send(Message("opened", 0, facts, (said.advertisement.raw, said.agreed.raw)))
+        _journal.info("%s: connected to %s as %s", self.name, door.channel, asked.public_key.did())
         self._cutter.limit = said.agreement.max_message_bytes
         self._compressed = said.agreement.compression == "zstd"
         return door, said.agreement, said.agreement.narrows(able)

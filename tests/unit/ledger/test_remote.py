@@ -247,7 +247,7 @@ def test_versions_that_retire_are_named_and_those_past_their_sunset_may_only_be_
     with open_log(tmp_path, "audit", NODE) as opened:
         opened.log.submit(observed(1).raw)
     move_version(tmp_path, "1.1.x", "deprecated", sunset="2100-01-01T00:00:00Z")
-    move_version(tmp_path, "1.0.x", "deprecated", sunset="2026-01-01T00:00:00Z", grace_days=36_500)
+    move_version(tmp_path, "1.0.x", "deprecated", sunset="2025-01-01T00:00:00Z", grace_days=36_500)
 
     async def main() -> None:
         async with served(tmp_path) as server:

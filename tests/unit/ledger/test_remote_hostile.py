@@ -17,7 +17,7 @@ from tests.unit.ledger.making import ADA, NODE, NOON, observed
 from tests.unit.ledger.test_remote import authority, served  # noqa: F401 - a fixture
 from tests.waiting import LIMIT_S, soon
 
-from ropewalk.errors import Invalid, RopewalkError, SigInvalid, TooLarge, Unavailable, Unverified
+from ropewalk.errors import Denied, Invalid, RopewalkError, SigInvalid, TooLarge, Unavailable, Unverified
 from ropewalk.ledger.envelope import Envelope, build, parse
 from ropewalk.ledger.message import (
     PROTOCOL,
@@ -126,13 +126,15 @@ def opening(said: Envelope | None = None, channel: str = "audit") -> bytes:
 
 
 async def heard(reader: asyncio.StreamReader) -> list[Message]:
-    """All messages until the other side ends."""
+    """All messages until the other side ends, or says why it will."""
     frames = Frames(1 << 25)
-    bodies: list[bytes] = []
+    messages: list[Message] = []
     with contextlib.suppress(ConnectionError):
         while data := await reader.read(1 << 16):
-            bodies += frames.receive(data)
-    return [parse_message(unpack_parts(body, 10_000)) for body in bodies]
+            messages += [parse_message(unpack_parts(body, 10_000)) for body in frames.receive(data)]
+            if messages and (messages[-1].op, messages[-1].number) == ("problem", 0):
+                break
+    return messages
 
 
 def said_to(home: Path, raw: bytes, *, end: bool = True, **options: Any) -> list[Message]:
@@ -213,6 +215,26 @@ def test_a_request_that_makes_no_sense_is_refused_alone(tmp_path):
     assert (second.op, second.parts, third.op, len(third.parts)) == ("outcomes", (), "outcomes", 2)
 
 
+def test_a_restricted_envelope_is_refused_there_and_does_not_even_leave(tmp_path):
+    secret = observed(1, confidentiality={"level": "restricted"}).raw
+    _, outcomes = said_to(tmp_path, opening() + asking("append", 1, secret))
+    assert isinstance(outcome_of(outcomes.parts[0]), Denied)
+    heard_of: list[Message] = []
+
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await agree(reader, writer)
+        heard_of.append(await asked_of(reader))
+        writer.write(asking("problem", 1, outcome_part(Invalid("heard"))))
+        await reader.read()
+
+    async def act(remote: LedgerClient) -> Any:
+        return await remote.submit_many([secret, observed(2).raw])
+
+    first, second = against(reply, act)
+    assert isinstance(first, Denied) and isinstance(second, Invalid)
+    assert [message.parts for message in heard_of] == [(observed(2).raw,)]
+
+
 def test_a_frame_that_stays_unfinished_is_not_waited_for(tmp_path):
     whole = opening()
     late = said_to(tmp_path, whole[:-1], end=False, idle_s=0.2)
@@ -227,12 +249,14 @@ def test_a_client_that_reads_nothing_is_held_up_and_then_let_go(tmp_path):
         large = [observed(i, payload={"n": i, "text": "x" * 60_000}).raw for i in range(40)]
         async with served(tmp_path, idle_s=0.5) as server, LedgerClient(server.url, "audit") as other:
             await other.submit_many(large)
+            before = set(server.sessions)
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
             writer.write(opening())
             for number in range(1, 41):  # far more than fits into all buffers on the way
                 writer.write(asking("blocks", number, **{"from": 0}))
-            assert len(server.sessions) >= 1
-            await soon(lambda: len(server.sessions) == 1)  # it has gone; the one that reads is still here
+            await soon(lambda: bool(server.sessions - before))
+            (slow,) = server.sessions - before
+            await soon(lambda: slow not in server.sessions)  # it has gone; whoever reads is answered
             assert (await other.head())["envelopes"] == 40
             writer.transport.abort()
             del reader
