@@ -134,14 +134,15 @@ static void measure(const uint16_t *often, int size, unsigned limit, code *it) {
     depth[made - 1] = 0;
     for (int n = made - 2; n >= 0; n--) depth[n] = (uint8_t)(depth[above[n]] + 1);
     for (int n = 0; n < used; n++) counts[depth[n] < limit ? depth[n] : limit]++;
-    /* Cutting depths at the limit may promise more codes than there are: lengthen the longest below it until it fits. */
+    /* Cutting depths at the limit may promise more codes than there are. One that is shorter becomes two of the next
+     * length, its own and one for a symbol from the limit: each such step takes one code back, so it ends with exactly
+     * as many as there are. Inflaters refuse a code that leaves any over. */
     uint32_t promised = 0;
     for (unsigned length = 1; length <= limit; length++) promised += counts[length] << (limit - length);
-    while (promised > 1u << limit) {
+    for (; promised > 1u << limit; promised--) {
         unsigned length = limit - 1;
         while (!counts[length]) length--;
-        counts[length]--, counts[length + 1]++;
-        promised -= 1u << (limit - length - 1);
+        counts[length]--, counts[length + 1] += 2, counts[limit]--;
     }
     int at = 0; /* the rarest get the longest */
     for (unsigned length = limit; length; length--)
@@ -345,7 +346,7 @@ static void write_block(block *it, codebook *book, int last, bits *to) {
 
 /* ---- repetitions ---- */
 
-/* The bytes a match begins with, as a number. Eight are read: the last seven of an object begin no match. */
+/* The bytes a match begins with, as a number. */
 static inline uint64_t beginning(const uint8_t *at) {
     uint64_t value = 0;
     for (int n = 0; n < MATCH_MIN; n++) value |= (uint64_t)at[n] << (8 * n);

@@ -9,9 +9,9 @@
 #define EXPORT __attribute__((visibility("default")))
 #define HIDDEN __attribute__((visibility("hidden")))
 
-/* Raised whenever a signature below changes, so that a library of another build is never called. */
+/* Raised whenever a signature below changes, or a fault is mended, so that a library of another build is never called. */
 #ifndef NATIVE_VERSION
-#define NATIVE_VERSION 2
+#define NATIVE_VERSION 3
 #endif
 
 typedef struct {

@@ -184,6 +184,28 @@ def test_any_inflater_reads_what_the_loops_deflate():
     assert unpacked(bale) == BODIES
 
 
+def of_frequencies(how_many: dict[int, int]) -> bytes:
+    """Bytes in chance order: `how_many` says how many different ones come how often."""
+    chance = random.Random(1)
+    often = [often for often, count in how_many.items() for _ in range(count)]
+    letters = chance.sample(range(256), len(often))
+    return bytes(chance.sample(letters, sum(often), counts=often))
+
+
+@needs_loops
+@pytest.mark.parametrize(
+    "how_many",
+    [
+        {1: 1, 2: 1, 4: 3, 8: 8, 16: 13, 32: 33, 64: 55, 128: 22, 256: 2, 512: 6, 1024: 1, 4096: 1},
+        {1: 1, 2: 1, 4: 3, 8: 6, 16: 8, 32: 34, 64: 56, 128: 20, 256: 13, 512: 1, 1024: 1, 4096: 1},
+    ],
+)
+def test_codes_cut_at_their_limit_leave_none_over(how_many):
+    """The lengths of these codes come so unevenly often that their own code must be cut at seven bits."""
+    body = of_frequencies(how_many)
+    assert unpacked(Bale([named(body)])) == [body]
+
+
 @needs_loops
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.binary(max_size=600) | st.text(max_size=300).map(str.encode), max_size=12))
