@@ -14,6 +14,7 @@ anchors in `bundleanchors`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from blake3 import blake3
@@ -313,8 +314,10 @@ class BundleVerifier:
             return Step("anchors", *CUT_SHORT)
         if manifest.anchors and len(headers.leaves) != len(manifest.heights):
             return Step("anchors", "not_checked", "the headers they should lead from could not all be read")
+        sealers = tuple(life.key for life in headers.line.lives if life.named)
+        trust = replace(self._trust, block_signers=sealers)  # heads may be signed by a key that followed
         self.anchors = tuple(
-            judge_anchor(anchor, manifest.channel, manifest.start_height, headers.leaves, self._trust)
+            judge_anchor(anchor, manifest.channel, manifest.start_height, headers.leaves, trust)
             for anchor in manifest.anchors
         )
         return anchors_step(self.anchors)

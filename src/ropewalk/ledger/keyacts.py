@@ -108,7 +108,11 @@ def parse_act(value: Any) -> KeyAct:
     True
     """
     act = value.get("act") if isinstance(value, dict) else None
-    if act not in _TYPE_OF or value.keys() != (_ROTATE if act == "rotate" else _OTHER):
+    if (
+        not isinstance(act, str)
+        or act not in _TYPE_OF
+        or value.keys() != (_ROTATE if act == "rotate" else _OTHER)
+    ):
         raise _wrong("expected version, act, channel, key, since and what belongs to the act")
     if value["version"] != 1 or value["version"] is True:
         raise _wrong(f"version {value['version']!r:.20} is not known; 1 is")
@@ -123,11 +127,11 @@ def parse_act(value: Any) -> KeyAct:
     if act != "rotate":
         if not isinstance(value["reason"], str) or len(value["reason"]) > REASON_MAX:
             raise _wrong(f"reason is a text of at most {REASON_MAX} characters")
-        return KeyAct(act, value["channel"], key, value["since"], reason=value["reason"])
+        return KeyAct(cast(Act, act), value["channel"], key, value["since"], reason=value["reason"])
     new_key = PublicKey.from_json(value["new_key"])
     if value["new_fingerprint"] != new_key.identity().hex():
         raise _wrong("new_fingerprint is not that of new_key")
-    return KeyAct(act, value["channel"], key, value["since"], value["until"], new_key)
+    return KeyAct("rotate", value["channel"], key, value["since"], value["until"], new_key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class KeyLife:
         """
         if height <= self.above or at_ns < self.since_ns:
             return False
-        return all(height <= above or at_ns < until_ns for above, until_ns in self.ends)
+        return not self.ends or all(height <= above or at_ns < until_ns for above, until_ns in self.ends)
 
     @property
     def until_ns(self) -> int | None:
@@ -171,6 +171,7 @@ class KeyLine:
         self.revoked: dict[bytes, list[Revoked]] = {}
         self.runs: list[Run] = []
         self._free: PublicKey | None = None
+        self._current: KeyLife | None = None
         self.stand = 0  # envelopes of revoked keys, from before
         if trust is None:
             return
@@ -191,7 +192,9 @@ class KeyLine:
     @property
     def current(self) -> KeyLife:
         """The newest key: the last that has not given way."""
-        return next(life for life in reversed(self._lives.values()) if life.successor is None)
+        if self._current is None:  # asked for every block
+            self._current = next(life for life in reversed(self._lives.values()) if life.successor is None)
+        return self._current
 
     @property
     def heights(self) -> tuple[int, ...]:
@@ -242,6 +245,7 @@ class KeyLine:
                 if self._begun or not self._lenient:
                     raise SigInvalid(f"block {height}: signer {signer.did()} is not trusted", height=height)
                 life = self._lives[signer] = KeyLife(signer, named=False)
+                self._current = None
             elif not life.counts(height, at_ns):
                 sealed, why = format_timestamp(at_ns), self._why(signer)
                 raise SigInvalid(
@@ -261,8 +265,7 @@ class KeyLine:
 
     def take(self, block: Block) -> bool:
         """Learn from a block that was checked what it says about keys; whether it says anything."""
-        proof = KeyProof.of(block)
-        if proof is None:
+        if len(block.envelopes) != 1 or (proof := KeyProof.of(block)) is None:
             return False
         self.learn(proof)
         return True
@@ -421,13 +424,14 @@ class KeyLine:
                     known, above=max(known.above, height), since_ns=max(known.since_ns, act.since_ns)
                 )
             self._lives[act.new_key] = known
+            self._current = None
 
     def _revoke(self, fingerprint: bytes, revoked: Revoked) -> None:
         self.revoked.setdefault(fingerprint, []).append(revoked)
         self._end(self.find(fingerprint), revoked.above, revoked.since_ns)
 
     def _end(self, life: KeyLife | None, height: int, until_ns: int) -> None:
-        self._free = None
+        self._free = self._current = None
         if life is not None:
             self._lives[life.key] = replace(life, ends=(*life.ends, (height, until_ns)))
 

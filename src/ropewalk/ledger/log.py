@@ -183,7 +183,7 @@ class Log:
             self._sealing.check_open()
             context = self._look_at_the_gate()
             now_ns = self._now_ns()
-            ended = self._look_at_lives(now_ns)
+            ended = self._look_at_lives(now_ns) if self.policy is not None else None
             for raw, ticket in arrivals:
                 if ticket.gone:
                     continue

@@ -193,10 +193,8 @@ class Sealing:
         written: list[Written] = []
         error: RopewalkError | None = None
         full = len(self._forming) - more
-        for number, forming in enumerate(self._forming[:full], 1):
-            if forming.alone:  # what follows it may need another key
-                full = number
-                break
+        if full > 1:  # what follows a statement about keys may need another key
+            full = next((number for number, each in enumerate(self._forming[:full], 1) if each.alone), full)
         self._unknown = True  # from here on an interruption leaves what the next who leads must clear away
         self._sealing, self._forming = self._forming[:full], self._forming[full:]
         try:

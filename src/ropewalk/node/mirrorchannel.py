@@ -57,16 +57,14 @@ class ChannelSource:
 
     def copies(self, until_ms: int | None) -> Iterator[Copy | Refused]:
         """Every envelope from where the last call ended, once its block has passed every check."""
+        settings, trust = self._channel.settings, self._channel.trust()  # which learns on, block by block
         for record in self._records():
             found: list[tuple[Header, int, Envelope]] = []
 
             def note(header: Header, first: int, envelopes: Sequence[Envelope], found: Any = found) -> None:
                 found.extend((header, index, each) for index, each in enumerate(envelopes, first))
 
-            settings = self._channel.settings
-            block = check_block(
-                record.lines, record.height, trust=self._channel.trust(), policy=settings.policy, noted=note
-            )
+            block = check_block(record.lines, record.height, trust=trust, policy=settings.policy, noted=note)
             if until_ms is not None and block.last_ns // 1_000_000 > until_ms:
                 return
             self._check(join(self._span, block))

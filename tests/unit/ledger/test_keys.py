@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.unit.ledger.attesting import Authority, attested, dsse
 from tests.unit.ledger.calling import Ropewalk, make
-from tests.unit.ledger.making import ADA, NODE, NOON_NS, P256, SECP, observed
+from tests.unit.ledger.making import ADA, NODE, NOON_NS, P256, SECP, observed, payload_resigned
 from tests.unit.ledger.rotating import (
     CHANNEL,
     DAY_NS,
@@ -41,7 +41,7 @@ from ropewalk.ledger.proof import verify_proof
 from ropewalk.ledger.revocations import Revocation
 from ropewalk.ledger.trust import Trust, parse_trust
 from ropewalk.ledger.verify import check_channel, to_report
-from ropewalk.ledger.versionacts import VersionAct
+from ropewalk.ledger.versionacts import VersionAct, parse_version_act
 from ropewalk.node.bundle import export_bundle, verify_bundle
 from ropewalk.node.evidence import write_evidence
 from ropewalk.node.keys import (
@@ -561,3 +561,29 @@ def test_a_change_that_the_life_of_a_version_forbids_is_not_recorded(tmp_path):
         change_version(tmp_path, replace(act, stage="active"), (NODE,), now_ns=lambda: NOON_NS)
     with open_channel(tmp_path, CHANNEL) as reading:
         assert reading.head().height == 1
+
+
+# --- form ---
+
+
+@pytest.mark.parametrize("other", [None, True, 7, "", "x", [], {}, "00" * 32])
+@pytest.mark.parametrize("name", [*ROTATE.to_json(), "acceptance", "approvals"])
+def test_a_statement_with_a_member_that_makes_no_sense_is_refused_in_words(name, other):
+    whole = rotation().value
+    if name == "approvals" and other == []:
+        return  # as it is
+    payload = {**whole["payload"], name: other}
+    chain = Chain()
+    chain.add(NODE, payload_resigned({**whole, "payload": payload}, NODE))
+    fault = check_channel(chain.found(), trust=FIRST).fault
+    assert fault is not None and fault.step == "block_signatures"
+
+
+@pytest.mark.parametrize("name", VersionAct(CHANNEL, "1.0.x", "active").to_json())
+def test_a_change_of_a_version_with_a_member_that_makes_no_sense_is_refused(name):
+    whole = VersionAct(CHANNEL, "1.0.x", "active").to_json()
+    others: list[Any] = [True, -7, "x", [], {}]
+    for other in others:
+        if (name, other) != ("channel", "x"):
+            with pytest.raises(Invalid):
+                parse_version_act({**whole, name: other})
