@@ -27,7 +27,9 @@ static void blocks_portable(uint32_t state[5], const uint8_t *at, size_t count) 
     }
 }
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(PORTABLE)
+#define HAS_INSTRUCTIONS
+#include <cpuid.h>
 #include <immintrin.h>
 
 __attribute__((target("sha,ssse3,sse4.1"))) static void blocks_shani(uint32_t state[5], const uint8_t *at, size_t count) {
@@ -60,12 +62,20 @@ __attribute__((target("sha,ssse3,sse4.1"))) static void blocks_shani(uint32_t st
     _mm_storeu_si128((__m128i *)state, _mm_shuffle_epi32(abcd, 0x1b));
     state[4] = (uint32_t)_mm_extract_epi32(e, 3);
 }
+
+static int instructions_are_here;
+
+/* Asked of the processor itself: `__builtin_cpu_supports` knows nothing of SHA in many compilers. */
+__attribute__((constructor)) static void look_for_instructions(void) {
+    unsigned a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_SSSE3) || !(c & bit_SSE4_1)) return;
+    instructions_are_here = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_SHA);
+}
 #endif
 
 static void blocks(uint32_t state[5], const uint8_t *at, size_t count) {
-#if defined(__x86_64__)
-    /* Asking costs a load and a test: the answer is kept by the compiler's runtime. */
-    if (__builtin_cpu_supports("sha") && __builtin_cpu_supports("sse4.1")) {
+#ifdef HAS_INSTRUCTIONS
+    if (instructions_are_here) {
         blocks_shani(state, at, count);
         return;
     }

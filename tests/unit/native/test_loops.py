@@ -345,6 +345,21 @@ def test_a_library_of_another_build_is_not_used(tmp_path, monkeypatch):
     assert libraries.library.__wrapped__() is None
 
 
+@pytest.mark.parametrize("flags", [(), ("-DPORTABLE",)], ids=["instructions", "portable"])
+def test_names_are_those_of_git_whatever_the_processor_can(flags, tmp_path, monkeypatch):
+    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+        pytest.skip("no C compiler on this machine; CI has one")
+    monkeypatch.setattr(libraries, "FILE", tmp_path / "loops.lib")
+    assert hook().build(libraries.FILE, *flags, sources=Path(bales.__file__).parent)
+    loaded = libraries.library.__wrapped__()
+    assert loaded is not None
+    monkeypatch.setattr(bales, "library", lambda: loaded)
+    bodies = [CHANCE.randbytes(size) for size in [*range(200), 4_096, 70_001]]
+    woven = Bale()
+    woven.weave(compile_template([("blob", [Field(0)])]), [column_of_bytes(bodies)], 0, "0" * 40)
+    assert list(woven) == list(map(named, bodies))
+
+
 def test_without_a_compiler_the_wheel_is_pure_and_with_one_it_brings_the_loops(tmp_path: Path):
     root = Path(__file__).parents[3]
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
