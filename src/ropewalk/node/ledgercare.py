@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import RopewalkError, Unverified
 from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.evidencecheck import EVIDENCE, EvidenceTally
 from ropewalk.ledger.keyacts import maybe_key_statement
@@ -14,7 +14,7 @@ from ropewalk.ledger.marks import derive
 from ropewalk.ledger.replay import companion
 from ropewalk.ledger.trust import Trust
 from ropewalk.node.evidence import channel_trust
-from ropewalk.node.ledger import FOLDER, Channel, channels, verify_blocks
+from ropewalk.node.ledger import FOLDER, Channel, channels, read_settings, verify_blocks
 from ropewalk.stores.keyheights import write_heights
 from ropewalk.stores.ledgerindex import LedgerIndex
 from ropewalk.stores.ledgerindexcheck import check_index
@@ -38,7 +38,7 @@ def verify_stored(
 
     Without a trust file the channel's own settings say whom to believe, and the report says so.
     """
-    believed = trust if trust is not None else channel_trust(home, channel)
+    believed = trust if trust is not None else _own_trust(home, channel)
     if believed.policy_hash is not None and any(channel == companion(each) for each in channels(home)):
         believed = replace(believed, policy_hash=None)  # snapshots are made under no policy of their own
     tally = EvidenceTally(believed)
@@ -56,6 +56,14 @@ def verify_stored(
     else:
         steps.append(Step(EVIDENCE, "not_checked", "evidence inside envelopes needs --deep"))
     return Report(tuple(steps), report.counts)
+
+
+def _own_trust(home: Path, channel: str) -> Trust:
+    """What the channel says of itself; if what it says about its keys cannot be read, its first key is enough."""
+    try:
+        return channel_trust(home, channel)
+    except Unverified:  # and whoever reads the blocks says where
+        return read_settings(home, channel).trust()
 
 
 def index_step(segments: Segments) -> Step:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -337,12 +338,17 @@ def _read_channel(home: Path, topic: str) -> Channel:
     signer = PublicKey.from_json(value.get("signer"))
     trust = Trust((signer,), (signer,), None if policy is None else policy.hash)
     segments = Segments(folder)
-    said = tuple(_key_proofs(segments))
+    said: list[KeyProof] = []
     line = KeyLine(trust, policy=policy)
-    line.follow(said)
+    with contextlib.suppress(
+        RopewalkError
+    ):  # said where the block is read; what stands above it does not hold
+        for each in _key_proofs(segments):
+            line.follow((each,))
+            said.append(each)
     # With the line every block can be judged alone.
     trust = replace(trust, block_signers=tuple(life.key for life in line.lives), line=line)
-    return Channel(topic, segments, trust, policy, said)
+    return Channel(topic, segments, trust, policy, tuple(said))
 
 
 def _key_proofs(segments: Segments) -> Iterator[KeyProof]:

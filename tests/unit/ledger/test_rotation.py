@@ -21,7 +21,7 @@ from tests.unit.ledger.rotating import (
     rotation,
 )
 
-from ropewalk.errors import Conflict, Forked, RopewalkError, Unverified
+from ropewalk.errors import Conflict, Damaged, Forked, RopewalkError, Unverified
 from ropewalk.ledger.block import Block
 from ropewalk.ledger.bundle import Gathering, block_name, frame_member, proof_name
 from ropewalk.ledger.bundlecheck import BundleVerifier
@@ -524,3 +524,22 @@ def test_a_channel_is_found_by_its_newest_key_whatever_that_is_called(tmp_path):
     rotate_key(tmp_path, "c", first, second)
     with open_channel(tmp_path, "c") as reading:
         assert [key.public for key in find_keys(reading.line(), keys)] == [second.public, first.public]
+
+
+def test_a_damaged_rotation_is_reported_where_it_stands_and_everywhere_else_refused(tmp_path):
+    place, _ = make_place(tmp_path / "r.git")
+    rotated_channel(place.home)
+    (segment,) = (place.home / "ledger" / CHANNEL / "segments").glob("*.seg")
+    raw = segment.read_bytes()
+    at_byte = raw.index(b"ledger.key_rotation")
+    segment.write_bytes(raw[:at_byte] + b"L" + raw[at_byte + 1 :])
+    for trust in (None, FIRST):
+        report = verify_stored(place.home, CHANNEL, trust=trust, deep=True)
+        assert report.first_failure is not None
+        assert (report.first_failure.name, report.first_failure.fields["height"]) == ("storage", 2)
+    with pytest.raises(Damaged):
+        opened_with(place.home, NEXT)
+    ledgers = Ledgers(place)
+    end = ledgers.extent(CHANNEL, tolerant=True).end
+    part = Range(LogName("ledger", CHANNEL), 0, end.position, "", end.head)
+    assert next(one.fault_entry for one in ledgers.check(part, deep=True)) == "block 2"
