@@ -118,7 +118,7 @@ def ledger() -> None:
 )
 @click.option("--policy", metavar="F", help="The policy bundle of the channel; see `ledger policy show`.")
 def create(channel: str, key: str, policy: str | None) -> None:
-    """Make a channel. Its key and its policy stay with it."""
+    """Make a channel. Its policy stays with it; its key can give way to another (`ledger key rotate`)."""
     from ropewalk.ledger.policy import parse_policy
     from ropewalk.node.ledger import create_channel
 

@@ -99,7 +99,7 @@ def create_channel(
         raise Conflict(
             f'channel "{channel}" exists already',
             channel=channel,
-            advice="Append to it as it is, for a channel keeps its key and its policy; or choose another name.",
+            advice="Append to it as it is, for a channel keeps its policy and its keys; or choose another name.",
         )
     settings: dict[str, Any] = {
         "version": 1,
