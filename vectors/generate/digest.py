@@ -26,6 +26,7 @@ TAGS = {
     "BUNDLE": "ea:bundle:v1",
     "ARCHIVE": "ea:archive:v1",
     "MAILBOX": "ea:mailbox:v1",
+    "MAILBOX_SLOT": "ea:mailbox-slot:v1",
     "REPORT_DATA": "ea:report-data:v1",
     "STATE": "ea:state:v1",
     "KEY_ACCEPTANCE": "ea:key-acceptance:v1",

@@ -93,6 +93,7 @@ class Tag(bytes, Enum):
     BUNDLE = b"ea:bundle:v1", "what is signed over a bundle's manifest"
     ARCHIVE = b"ea:archive:v1", "what is signed over an archive's manifest"
     MAILBOX = b"ea:mailbox:v1", "root over the slots of a mailbox"
+    MAILBOX_SLOT = b"ea:mailbox-slot:v1", "digest of one slot of a mailbox"
     REPORT_DATA = b"ea:report-data:v1", "what a trusted environment binds into its report"
     STATE = b"ea:state:v1", "root over the state that a replay arrives at"
     KEY_ACCEPTANCE = b"ea:key-acceptance:v1", "what a new key signs to take over the sealing of a channel"

@@ -21,6 +21,8 @@ from ropewalk.kernel.digest import Tag, tagged
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.envelope import FIELDS, Envelope, build
 from ropewalk.ledger.findings import Context
+from ropewalk.ledger.mailbox import TRANSPORT as MAILBOX
+from ropewalk.ledger.mailbox import MailboxLimits
 from ropewalk.ledger.rules import rule_1_canonical_hash
 from ropewalk.ledger.versions import highest_common, parse_range
 
@@ -75,6 +77,7 @@ class Capabilities:
     attestation_formats: tuple[str, ...] = ("tee.report", "slsa.v1", "snark.v1")
     features: frozenset[str] = FEATURES
     max_in_flight: int = IN_FLIGHT
+    mailbox: MailboxLimits | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The payload of an advertisement, as S4 §9 shows it."""
@@ -88,6 +91,7 @@ class Capabilities:
             "attestation_formats": list(self.attestation_formats),
             "features": dict.fromkeys(sorted(self.features), True),
             "max_in_flight": self.max_in_flight,
+            **({} if self.mailbox is None else {MAILBOX: self.mailbox.to_json()}),
         }
 
 
@@ -104,6 +108,7 @@ class Agreement:
     max_message_bytes: int
     max_in_flight: int
     features: frozenset[str]
+    mailbox: MailboxLimits | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As the transcript covers it."""
@@ -117,6 +122,7 @@ class Agreement:
             "max_message_bytes": self.max_message_bytes,
             "max_in_flight": self.max_in_flight,
             "features": dict.fromkeys(sorted(self.features), True),
+            **({} if self.mailbox is None else {MAILBOX: self.mailbox.to_json()}),
         }
 
     @property
@@ -217,6 +223,7 @@ def capabilities_of(envelope: Envelope) -> Capabilities:
         attestation_formats=_names(said, "attestation_formats"),
         features=frozenset(name for name, has in features.items() if has),
         max_in_flight=_number(said, "max_in_flight", IN_FLIGHT),
+        mailbox=MailboxLimits.from_json(said[MAILBOX]) if MAILBOX in said else None,
     )
 
 
@@ -238,8 +245,10 @@ def choose(initiator: Capabilities, responder: Capabilities) -> Agreement:
     if version is None:
         raise _nothing("version", theirs, responder.supported_versions)
     formats = _common(initiator.attestation_formats, responder.attestation_formats)
+    transport = _first("transport", initiator.transports, responder.transports)
+    slots, others = (side.mailbox or MailboxLimits() for side in (initiator, responder))
     return Agreement(
-        _first("transport", initiator.transports, responder.transports),
+        transport,
         version,
         _first("compression", initiator.compression, responder.compression),
         formats[0] if formats else None,
@@ -248,6 +257,7 @@ def choose(initiator: Capabilities, responder: Capabilities) -> Agreement:
         min(initiator.max_message_bytes, responder.max_message_bytes),
         min(initiator.max_in_flight, responder.max_in_flight) if "streaming" in features else 1,
         features,
+        slots.within(others) if transport == MAILBOX else None,
     )
 
 

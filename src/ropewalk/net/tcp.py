@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from ropewalk.errors import Unavailable, Usage
 from ropewalk.net.refusals import listening, reason
 
-__all__ = ["TcpListening", "TcpPipe", "connect_tcp", "serve_tcp"]
+__all__ = ["TcpListening", "TcpPipe", "attending", "connect_tcp", "serve_tcp"]
 
 CHUNK_BYTES = 64 << 10
 GOODBYE_S = 1.0  # how long closing waits for the other side
@@ -108,23 +108,9 @@ async def serve_tcp(
 ) -> TcpListening:
     """Listen; `accept` owns each pipe until it returns, which must be without an exception."""
     tasks: set[asyncio.Task[None]] = set()
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-        pipe = TcpPipe(reader, writer)
-        try:
-            await accept(pipe)
-        except asyncio.CancelledError:
-            pass  # we are closing; asyncio would report it as an error of the connection
-        finally:
-            await pipe.close()
-
     with listening(host, port):
         server = await asyncio.start_server(
-            handle,
+            attending(accept, tasks, TcpPipe),
             host,
             port,
             limit=CHUNK_BYTES,
@@ -132,3 +118,26 @@ async def serve_tcp(
             ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
         )
     return TcpListening(server, tasks)
+
+
+def attending(
+    accept: Callable[[TcpPipe], Awaitable[None]],
+    tasks: set[asyncio.Task[None]],
+    pipe_of: Callable[[asyncio.StreamReader, asyncio.StreamWriter], TcpPipe],
+) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    """What asyncio calls for each connection: a pipe for `accept`, its task among `tasks`."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        pipe = pipe_of(reader, writer)
+        try:
+            await accept(pipe)
+        except asyncio.CancelledError:
+            pass  # we are closing; asyncio would report it as an error of the connection
+        finally:
+            await pipe.close()
+
+    return handle

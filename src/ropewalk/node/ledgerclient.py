@@ -129,7 +129,7 @@ class _Line:
     frames: FramePipe
     agreement: Agreement
     responder: PublicKey
-    recorded: dict[str, Any] | None
+    facts: dict[str, Any]  # said when it was opened
     reading: asyncio.Task[None] | None = None
     number: int = 0
     error: RopewalkError | None = None
@@ -173,13 +173,8 @@ class LedgerClient:
         connect_s: float = CONNECT_S,
     ) -> None:
         self.url, self.channel = url, channel
-        self._scheme, self._host, self._port = parse_address(url)
-        if (self._scheme == "tls") != (tls is not None):
-            raise Usage(
-                f"{url} {'needs certificates' if tls is None else 'is not encrypted, and certificates were given'}",
-                advice="tls:// goes with --tls-cert, --tls-key and --server-ca; tcp:// goes without.",
-            )
         self._tls, self._trust = tls, trust
+        self._scheme = self._locate()
         self._key = key or SigningKey.generate("ed25519", os.urandom(32))
         self._able = Capabilities(
             (self._scheme,), versions, compression=compression, max_message_bytes=max_message_bytes
@@ -208,6 +203,19 @@ class LedgerClient:
             await self._leave(self._line)
         self._fail_all(Unavailable("the connection was closed here"))
 
+    def _locate(self) -> str:
+        """Where the address leads; returns the name of the transport."""
+        scheme, self._host, self._port = parse_address(self.url)
+        if (scheme == "tls") != (self._tls is not None):
+            has = (
+                "needs certificates" if self._tls is None else "is not encrypted, and certificates were given"
+            )
+            raise Usage(
+                f"{self.url} {has}",
+                advice="tls:// goes with --tls-cert, --tls-key and --server-ca; others go without.",
+            )
+        return scheme
+
     @property
     def agreement(self) -> Agreement:
         """What was agreed on, on the newest connection."""
@@ -221,7 +229,8 @@ class LedgerClient:
     @property
     def recorded(self) -> dict[str, Any] | None:
         """The receipt of what was negotiated, where the server keeps it."""
-        return self._newest().recorded
+        recorded: dict[str, Any] | None = self._newest().facts.get("recorded")
+        return recorded
 
     async def submit(self, raw: bytes) -> Receipt:
         """Send one envelope, and return its receipt once it is durable there. What refuses it there is raised here."""
@@ -253,7 +262,7 @@ class LedgerClient:
                 outcomes.append(refused)
                 continue
             outcomes.append(None)
-            if len(batch) >= BATCH_ENVELOPES or (
+            if len(batch) >= self._batch_envelopes or (
                 batch and size + len(raw) + 4 > min(limit - ROOM, BATCH_BYTES)
             ):
                 close_batch()
@@ -272,8 +281,12 @@ class LedgerClient:
             else:
                 parts = [part for message in heard for part in message.parts]
                 for number, raw, part in zip(where, request.parts, parts, strict=True):
-                    outcomes[number] = _outcome(raw, part)
+                    outcomes[number] = self._outcome(raw, part)
         return cast(Outcomes, outcomes)
+
+    @property
+    def _batch_envelopes(self) -> int:
+        return BATCH_ENVELOPES
 
     def _refusal(self, raw: bytes, limit: int) -> RopewalkError | None:
         """What keeps an envelope from being sent at all."""
@@ -289,6 +302,19 @@ class LedgerClient:
             if envelope.level == "restricted":
                 return confidentiality_refusal(self.agreement.transport)
         return None
+
+    def _outcome(self, raw: bytes, part: bytes) -> Receipt | RopewalkError:
+        """What became of an envelope, if that is what the answer is about."""
+        outcome = outcome_of(part)
+        # Almost all envelopes are sent in their canonical form, whose id is at hand.
+        if isinstance(outcome, Receipt) and outcome.envelope_id != envelope_id(raw):
+            own = self._id_of(raw)
+            if outcome.envelope_id != own:
+                return Unverified(f"a receipt for {outcome.envelope_id.hex()}, where {own.hex()} was sent")
+        return outcome
+
+    def _id_of(self, raw: bytes) -> bytes:
+        return parse_wire(raw).id
 
     async def head(self) -> dict[str, Any]:
         """Where the channel ends: height, block hash, number of envelopes."""
@@ -424,7 +450,7 @@ class LedgerClient:
         return None
 
     async def _connect(self) -> _Line:
-        pipe = await connect_tcp(self._host, self._port, timeout_s=self._connect_s, tls=self._tls)
+        pipe = await self._reach()
         try:
             if self._tls is not None and pipe.protocol != PROTOCOL:
                 raise Unavailable(f"{self.url} does not speak {PROTOCOL}", advice="Check the port.")
@@ -434,6 +460,9 @@ class LedgerClient:
         except BaseException:
             await pipe.close()
             raise
+
+    async def _reach(self) -> TcpPipe:
+        return await connect_tcp(self._host, self._port, timeout_s=self._connect_s, tls=self._tls)
 
     async def _negotiate(self, pipe: TcpPipe) -> _Line:
         cutter = Frames(MESSAGE_BYTES)
@@ -462,7 +491,7 @@ class LedgerClient:
         if agreement.transport != self._scheme:
             raise Invalid(f"message: {agreement.transport} was agreed on, over {self._scheme}")
         cutter.limit = agreement.max_message_bytes
-        return _Line(pipe, frames, agreement, agreed.public_key, message.facts.get("recorded"))
+        return _Line(pipe, frames, agreement, agreed.public_key, message.facts)
 
     def _check_responder(self, key: PublicKey, proofs: Any) -> None:
         """Raise unless whoever answers seals the channel now, by the trust file and what the channel says since."""
@@ -492,17 +521,6 @@ class LedgerClient:
             self._line.sent.clear()
         for request in requests:
             request.fail(error)
-
-
-def _outcome(raw: bytes, part: bytes) -> Receipt | RopewalkError:
-    """What became of an envelope, if that is what the answer is about."""
-    outcome = outcome_of(part)
-    # Almost all envelopes are sent in their canonical form, whose id is at hand.
-    if isinstance(outcome, Receipt) and outcome.envelope_id != envelope_id(raw):
-        own = parse_wire(raw).id
-        if outcome.envelope_id != own:
-            return Unverified(f"a receipt for {outcome.envelope_id.hex()}, where {own.hex()} was sent")
-    return outcome
 
 
 def parse_address(url: str) -> tuple[str, str, int]:

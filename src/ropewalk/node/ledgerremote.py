@@ -105,9 +105,14 @@ class RemoteChannel:
 
 
 async def _connected(url: str, channel: str, options: dict[str, Any]) -> LedgerClient:
-    return await LedgerClient(url, channel, **options).__aenter__()
+    kind: type[LedgerClient] = LedgerClient
+    if url.startswith("mailbox:"):
+        from ropewalk.node.mailboxclient import MailboxClient
+
+        kind = MailboxClient
+    return await kind(url, channel, **options).__aenter__()
 
 
 def connect_channel(url: str, channel: str, **options: Any) -> RemoteChannel:
-    """Connect to a channel at `tls://HOST:PORT` or `tcp://HOST:PORT`; see `LedgerClient` for the options."""
+    """Connect to a channel at `tls://HOST:PORT`, `tcp://HOST:PORT` or `mailbox:FOLDER`; options: `LedgerClient`."""
     return RemoteChannel(url, channel, **options)

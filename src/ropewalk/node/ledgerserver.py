@@ -91,7 +91,7 @@ class LedgerServer:
         return list(self._channels) if self._channels is not None else channels_of(self._home)
 
     async def __aenter__(self) -> LedgerServer:
-        self._listening = await serve_tcp(self._accept, self.host, self.port, tls=self._tls)
+        self._listening = await self._listen()
         self.port = self._listening.port
         return self
 
@@ -171,8 +171,14 @@ class LedgerServer:
             self._doors[channel] = found
         return found
 
+    async def _listen(self) -> TcpListening:
+        return await serve_tcp(self._accept, self.host, self.port, tls=self._tls)
+
+    def _session(self, pipe: TcpPipe) -> LedgerSession:
+        return LedgerSession(self, pipe, idle_s=self._idle_s)
+
     async def _accept(self, pipe: TcpPipe) -> None:
-        session = LedgerSession(self, pipe, idle_s=self._idle_s)
+        session = self._session(pipe)
         if len(self.sessions) >= self._sessions_max:
             _journal.warning("%s: turned away, %d are connected", pipe.name, len(self.sessions))
             await session.part_with(Unavailable(f"{self._sessions_max} sessions are open already"))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ropewalk.errors import Denied, Invalid, Replayed, RopewalkError, Unavailable
+from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.envelope import parse_stored, parse_wire
 from ropewalk.ledger.fields import NANOS, format_timestamp
 from ropewalk.ledger.message import (
@@ -148,11 +149,16 @@ class LedgerSession:
         facts: dict[str, Any] = {} if recorded is None else {"recorded": recorded.to_json()}
         if proofs:
             facts["keys"] = [proof.to_json() for proof in proofs]
+        facts |= self._prepare(door, said.agreement, key)
         await self._send(Message("opened", 0, facts, (said.advertisement.raw, said.agreed.raw)))
         _journal.info("%s: connected to %s as %s", self.name, door.channel, asked.public_key.did())
         self._cutter.limit = said.agreement.max_message_bytes
         self._compressed = said.agreement.compression == "zstd"
         return door, said.agreement, said.agreement.narrows(able)
+
+    def _prepare(self, door: Door, agreement: Agreement, key: SigningKey) -> dict[str, Any]:  # noqa: ARG002
+        """Make ready what the transport needs beside the pipe, and say where it is."""
+        return {}
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,165 @@
+"""Mailboxes (S4 §5): what two sides agree on before envelopes go through shared memory, and what the host vouches for.
+
+The host agent, which is the side that has the channel, signs a root over every run of slots it has answered: that it
+took these envelopes, in this order, out of this mailbox. Whoever put them in holds it against the digests of what it
+put in.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ropewalk.errors import Invalid, Unverified
+from ropewalk.kernel import merkle
+from ropewalk.kernel.digest import Tag, hash_from_hex, tagged
+from ropewalk.kernel.keys import PublicKey, SigningKey
+
+__all__ = ["DAMAGED", "TRANSPORT", "MailboxLimits", "Pace", "SignedRoot", "mailbox_root", "sign_root"]
+
+TRANSPORT: Final = "vm_mailbox"  # its name in advertisements, S4 §5
+DAMAGED: Final = bytes(32)  # stands for the digest of a slot that did not hold what was put in
+_RUN: Final = struct.Struct("<QQ")
+_SIGNATURE: Final = re.compile("[0-9a-f]{128}")
+_SEAL: Final = struct.Struct("<QQ32s64s16x")
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxLimits:
+    """How many slots a mailbox has, how many bytes fit into one, and how many envelopes a second are taken out.
+
+    >>> MailboxLimits(8, 1000, 50).within(MailboxLimits(16, 500))
+    MailboxLimits(slots=8, slot_bytes=500, burst_per_s=50)
+    """
+
+    slots: int = 256
+    slot_bytes: int = 64 << 10
+    burst_per_s: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As an advertisement says it, and as the transcript covers it."""
+        said = {"slots": self.slots, "slot_bytes": self.slot_bytes}
+        return said if self.burst_per_s is None else {**said, "burst_per_s": self.burst_per_s}
+
+    @classmethod
+    def from_json(cls, said: object) -> MailboxLimits:
+        """What an advertisement says; Invalid where it makes no sense.
+
+        >>> MailboxLimits.from_json({"slots": 8, "slot_bytes": 0})
+        Traceback (most recent call last):
+        ropewalk.errors.Invalid: capability advertisement: slot_bytes of vm_mailbox is a number above 0
+        """
+        if not isinstance(said, dict):
+            raise Invalid("capability advertisement: vm_mailbox is an object")
+        for name in ("slots", "slot_bytes", "burst_per_s"):
+            found = said.get(name, 1 if name == "burst_per_s" else None)
+            if type(found) is not int or found < 1:
+                raise Invalid(f"capability advertisement: {name} of vm_mailbox is a number above 0")
+        return cls(said["slots"], said["slot_bytes"], said.get("burst_per_s"))
+
+    def within(self, other: MailboxLimits) -> MailboxLimits:
+        """The smaller of each; who names no rate leaves it to the other."""
+        rates = [each.burst_per_s for each in (self, other) if each.burst_per_s is not None]
+        return MailboxLimits(
+            min(self.slots, other.slots),
+            min(self.slot_bytes, other.slot_bytes),
+            min(rates) if rates else None,
+        )
+
+
+class Pace:
+    """A rate that is kept: what comes faster waits, and nothing is refused.
+
+    >>> pace = Pace(10)
+    >>> pace.wait_s(5, now_s=0.0), pace.wait_s(1, now_s=0.0), pace.wait_s(1, now_s=2.0)
+    (0.0, 0.5, 0.0)
+    """
+
+    def __init__(self, per_s: int | None) -> None:
+        self._per_s = per_s
+        self._free_s = 0.0  # when those let through so far are paid for
+
+    def wait_s(self, count: int, now_s: float) -> float:
+        """How long to wait before this many more go through."""
+        if self._per_s is None:
+            return 0.0
+        wait_s = max(0.0, self._free_s - now_s)
+        self._free_s = now_s + wait_s + count / self._per_s
+        return wait_s
+
+
+@dataclass(frozen=True, slots=True)
+class SignedRoot:
+    """What the host agent says about a run of slots: from which place on, how many, their root, and its signature.
+
+    >>> key = SigningKey.generate("ed25519", bytes(32))
+    >>> signed = sign_root(key, b"i" * 16, 7, [bytes(32)])
+    >>> SignedRoot.from_bytes(signed.to_bytes()) == SignedRoot.from_json(signed.to_json()) == signed
+    True
+    >>> signed.check(key.public, b"i" * 16, 7, [bytes(32)])
+    """
+
+    first: int
+    count: int
+    root: bytes
+    signature: bytes
+
+    def to_bytes(self) -> bytes:
+        """As it stands in the mailbox."""
+        return _SEAL.pack(self.first, self.count, self.root, self.signature)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> SignedRoot | None:
+        """As it stands in the mailbox; None before anything was taken."""
+        return cls(*_SEAL.unpack(raw)) if any(raw) else None
+
+    def to_json(self) -> dict[str, Any]:
+        """As it travels with receipts."""
+        return {
+            "from": self.first,
+            "count": self.count,
+            "root": self.root.hex(),
+            "signature": self.signature.hex(),
+        }
+
+    @classmethod
+    def from_json(cls, said: object) -> SignedRoot:
+        """As it travels with receipts."""
+        found = said if isinstance(said, dict) else {}
+        first, count, root = found.get("from"), found.get("count"), hash_from_hex(found.get("root"))
+        signature = found.get("signature")
+        if (
+            not (type(first) is int and 0 <= first < 2**64 and type(count) is int and 0 <= count < 2**64)
+            or root is None
+            or not (isinstance(signature, str) and _SIGNATURE.fullmatch(signature))
+        ):
+            raise Invalid("message: a mailbox's root has from, count, root and signature")
+        return cls(first, count, root, bytes.fromhex(signature))
+
+    def check(self, signer: PublicKey, mailbox: bytes, first: int, digests: Sequence[bytes]) -> None:
+        """Raise Unverified unless the signer says that exactly these were taken from there on."""
+        root = mailbox_root(mailbox, first, digests)
+        if (self.first, self.count, self.root) != (first, len(digests), root):
+            raise Unverified(
+                f"mailbox: from place {first} on, other slots were taken than were put in",
+                advice="Somebody writes into the mailbox.",
+            )
+        signer.verify(root, self.signature)
+
+
+def mailbox_root(mailbox: bytes, first: int, digests: Sequence[bytes]) -> bytes:
+    """The root over a run of slots: which mailbox, from which place on, how many, and the tree over their digests.
+
+    >>> mailbox_root(bytes(16), 0, []) == tagged(Tag.MAILBOX, bytes(32), merkle.root([]))
+    True
+    """
+    return tagged(Tag.MAILBOX, mailbox, _RUN.pack(first, len(digests)), merkle.root(digests))
+
+
+def sign_root(key: SigningKey, mailbox: bytes, first: int, digests: Sequence[bytes]) -> SignedRoot:
+    """What the host agent says about a run of slots it has taken."""
+    root = mailbox_root(mailbox, first, digests)
+    return SignedRoot(first, len(digests), root, key.sign(root))

@@ -1,0 +1,238 @@
+"""A ring of slots in memory that two processes share: one puts bytes in, the other takes them out, in order.
+
+Little endian; `slots` slots of `slot_bytes` each at most:
+
+    0     magic `EAMBOX1\\0`, version u32, slots u32, slot_bytes u32, zero u32, id (16 bytes), zero (16)
+    56    tail u64: how many were put in           written by the writer alone
+    64    head u64: how many were let go           written by the reader alone, on a cache line of its own
+    128   seal (128 bytes): what the reader says about those it took; zero before
+    256   slots, each `seq u64 | len u32 | flags u32 | digest (32) | bytes`, filled up to a multiple of 64
+
+The place `n` lies in slot `n % slots` and is there once `seq` is `n + 1`. That number is written last and in one piece:
+a writer that is killed before leaves nothing that anybody would read. The digest covers all else, the number and the id
+of the ring, so neither a changed byte nor what lay in the slot before can pass for it. `tail` is for onlookers: what
+was put in follows from the slots. No fence is needed: a reader looks when it is told to, and a system call lies
+between.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from typing import Final
+
+from ropewalk.errors import DigestMismatch, Invalid, RopewalkError, TooLarge, Unverified, Usage
+from ropewalk.kernel.digest import Tag, tagged
+
+__all__ = ["SEAL_BYTES", "SLOTS_MAX", "SLOT_BYTES_MAX", "Ring", "RingReader", "RingWriter", "ring_bytes"]
+
+MAGIC: Final = b"EAMBOX1\0"
+VERSION: Final = 1
+HEADER_BYTES: Final = 256
+SLOT_HEADER_BYTES: Final = 48
+SEAL_BYTES: Final = 128
+SLOTS_MAX: Final = 4_096
+SLOT_BYTES_MAX: Final = 8 << 20  # twice the largest envelope
+RING_BYTES_MAX: Final = 1 << 30
+_FIXED: Final = struct.Struct("<8sIIII16s16s")
+_SLOT: Final = struct.Struct("<II32s")  # after the number, which is written apart
+_COVERED: Final = struct.Struct("<QII")
+_TAIL, _HEAD, _SEAL = 56, 64, 128
+
+
+def ring_bytes(slots: int, slot_bytes: int) -> int:
+    """How much memory a ring takes; Usage where it would be none, or too much.
+
+    >>> ring_bytes(4, 100)
+    1024
+    """
+    if not 1 <= slots <= SLOTS_MAX or not 64 <= slot_bytes <= SLOT_BYTES_MAX:
+        raise Usage(
+            f"a ring of {slots} slots of {slot_bytes} bytes",
+            advice=f"It has 1 to {SLOTS_MAX} slots of 64 to {SLOT_BYTES_MAX} bytes.",
+        )
+    size = HEADER_BYTES + slots * _stride(slot_bytes)
+    if size > RING_BYTES_MAX:
+        raise Usage(
+            f"a ring of {size} bytes; at most {RING_BYTES_MAX}", advice="Take fewer or smaller slots."
+        )
+    return size
+
+
+class Ring:
+    """The memory of a ring, checked, for whoever looks at it.
+
+    >>> ring = Ring.format(bytearray(1024), 4, 100, b"i" * 16)
+    >>> ring.slots, ring.slot_bytes, ring.head, ring.published()
+    (4, 100, 0, 0)
+    """
+
+    def __init__(self, memory: bytearray | memoryview) -> None:
+        if sys.byteorder != "little":
+            raise Usage("a ring is read and written on little-endian machines only")
+        self.memory = memoryview(memory)
+        if len(self.memory) < HEADER_BYTES:
+            raise Invalid("a ring: shorter than its header")
+        magic, version, slots, slot_bytes, zero, name, _ = _FIXED.unpack_from(self.memory)
+        if magic != MAGIC or version != VERSION or zero:
+            raise Invalid("a ring: not one of version 1")
+        try:
+            size = ring_bytes(slots, slot_bytes)
+        except Usage as error:
+            raise Invalid(f"a ring: {error.detail}") from error
+        if len(self.memory) != size:
+            raise Invalid(f"a ring: {len(self.memory)} bytes where {size} belong")
+        self.slots, self.slot_bytes, self.id = int(slots), int(slot_bytes), bytes(name)
+        self._stride = _stride(self.slot_bytes)
+        self._numbers = self.memory.cast("Q")  # read and written eight bytes at a time
+
+    @classmethod
+    def format(cls, memory: bytearray | memoryview, slots: int, slot_bytes: int, name: bytes) -> Ring:
+        """A new ring in memory that holds zeros."""
+        _FIXED.pack_into(memory, 0, MAGIC, VERSION, slots, slot_bytes, 0, name, bytes(16))
+        return cls(memory)
+
+    @property
+    def head(self) -> int:
+        """How many were let go."""
+        return self._numbers[_HEAD // 8]
+
+    @property
+    def tail(self) -> int:
+        """How many were put in, as the writer says."""
+        return self._numbers[_TAIL // 8]
+
+    @property
+    def seal(self) -> bytes:
+        """What the reader last said about those it took."""
+        return bytes(self.memory[_SEAL : _SEAL + SEAL_BYTES])
+
+    def published(self, after: int | None = None) -> int:
+        """How many were put in, as the slots say, from a place on that is known to be reached."""
+        place = self.head if after is None else after
+        for at in range(place, place + self.slots):
+            if self._numbers[self._offset(at) // 8] != at + 1:
+                return at
+        return place + self.slots
+
+    def look(self, place: int) -> tuple[bytes, bytes]:
+        """The digest and the bytes of what was put in there; DigestMismatch if it is not what was put in."""
+        at = self._offset(place)
+        size, flags, digest = _SLOT.unpack_from(self.memory, at + 8)
+        if self._numbers[at // 8] != place + 1 or size > self.slot_bytes or flags:
+            raise _damaged(place)
+        at += SLOT_HEADER_BYTES
+        raw = bytes(
+            self.memory[at : at + size]
+        )  # ours before it is checked: memory that is shared may change
+        if self.digest(place, raw) != digest:
+            raise _damaged(place)
+        return digest, raw
+
+    def digest(self, place: int, raw: bytes) -> bytes:
+        """The digest of bytes in a place of this ring."""
+        return tagged(Tag.MAILBOX_SLOT, self.id, _COVERED.pack(place + 1, len(raw), 0), raw)
+
+    def release(self) -> None:
+        """Let go of the memory, so that it can be unmapped."""
+        self._numbers.release()
+        self.memory.release()
+
+    def _offset(self, place: int) -> int:
+        return HEADER_BYTES + place % self.slots * self._stride
+
+
+class RingWriter:
+    """The side that puts in. What it has put in it knows itself; of the other it believes nothing that cannot be.
+
+    >>> ring = Ring.format(bytearray(1024), 4, 100, b"i" * 16)
+    >>> writer, reader = RingWriter(ring), RingReader(ring)
+    >>> digest = writer.put(b"one")
+    >>> reader.take(1) == [(digest, b"one")], writer.room, reader.let_go(1), writer.room
+    (True, 3, 1, 4)
+    """
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self.tail = ring.published()
+        self._head = ring.head
+
+    @property
+    def room(self) -> int:
+        """How many more can be put in now."""
+        head = self.ring.head
+        if not self._head <= head <= self.tail:
+            raise Unverified(
+                f"mailbox: {head} were let go of {self.tail} that were put in",
+                advice="Somebody writes into it.",
+            )
+        self._head = head
+        return self.ring.slots - (self.tail - head)
+
+    def put(self, raw: bytes) -> bytes:
+        """Put bytes in, and return their digest. There must be room."""
+        ring, place = self.ring, self.tail
+        if len(raw) > ring.slot_bytes:
+            raise TooLarge(
+                f"{len(raw)} bytes; a slot holds {ring.slot_bytes}", size=len(raw), limit=ring.slot_bytes
+            )
+        if self.room == 0:
+            raise Usage("the ring is full")
+        at = ring._offset(place)
+        ring._numbers[at // 8] = 0  # nobody takes the old for the new while it is written
+        digest = ring.digest(place, raw)
+        _SLOT.pack_into(ring.memory, at + 8, len(raw), 0, digest)
+        at += SLOT_HEADER_BYTES
+        ring.memory[at : at + len(raw)] = raw
+        ring._numbers[ring._offset(place) // 8] = place + 1  # last: now it is there
+        self.tail = place + 1
+        ring._numbers[_TAIL // 8] = self.tail
+        return digest
+
+
+class RingReader:
+    """The side that takes out. What is taken stays in its slot until it is let go of: a crash before loses nothing."""
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self.head = ring.head
+        self.taken = self.head
+
+    def take(self, count: int) -> list[tuple[bytes, bytes] | RopewalkError]:
+        """The next ones as digests and bytes, DigestMismatch in the place of what is damaged."""
+        if count > self.ring.slots - (self.taken - self.head):
+            raise Invalid(f"{count} more slots than there can be")
+        found: list[tuple[bytes, bytes] | RopewalkError] = []
+        for place in range(self.taken, self.taken + count):
+            try:
+                found.append(self.ring.look(place))
+            except DigestMismatch as error:
+                found.append(error)
+        self.taken += count
+        return found
+
+    def rewind(self) -> None:
+        """Take again what was taken and not let go of."""
+        self.taken = self.head
+
+    def let_go(self, count: int, seal: bytes = b"") -> int:
+        """The oldest of those that were taken may be written over; a seal says what was taken."""
+        if count > self.taken - self.head:
+            raise Usage("nobody lets go of what was not taken")
+        if seal:
+            self.ring.memory[_SEAL : _SEAL + len(seal)] = seal
+        self.head += count
+        self.ring._numbers[_HEAD // 8] = self.head
+        return self.head
+
+
+def _stride(slot_bytes: int) -> int:
+    return -(-(SLOT_HEADER_BYTES + slot_bytes) // 64) * 64
+
+
+def _damaged(place: int) -> DigestMismatch:
+    return DigestMismatch(
+        f"mailbox: slot {place} does not hold what was put in",
+        where=f"slot {place}",
+        advice="Send it again; if it goes on, somebody writes into the mailbox.",
+    )
