@@ -262,7 +262,7 @@ static void store(const uint8_t *raw, size_t size, bits *to) {
     align(to);
     const uint8_t sizes[4] = {(uint8_t)size, (uint8_t)(size >> 8), (uint8_t)~size, (uint8_t)(~size >> 8)};
     memcpy(to->at, sizes, 4);
-    memcpy(to->at + 4, raw, size);
+    if (size) memcpy(to->at + 4, raw, size);
     to->at += 4 + size;
 }
 

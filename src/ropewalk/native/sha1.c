@@ -91,6 +91,7 @@ HIDDEN void sha1_begin(sha1 *it) {
 
 HIDDEN void sha1_add(sha1 *it, const uint8_t *raw, size_t size) {
     size_t held = it->count & 63;
+    if (!size) return; /* what is empty may lie nowhere, and nowhere must not be copied from */
     it->count += size;
     if (held) {
         size_t room = 64 - held, take = size < room ? size : room;

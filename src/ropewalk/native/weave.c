@@ -115,7 +115,7 @@ EXPORT int64_t ropewalk_weave(const uint8_t *template, uint64_t template_size, u
                 return -1;
             }
             if (size > room - at) return -1;
-            memcpy(raw + at, piece, size);
+            if (size) memcpy(raw + at, piece, size);
             at += size;
         }
         if (done == event_first) return -1;

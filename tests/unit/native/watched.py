@@ -10,7 +10,7 @@ from array import array
 from pathlib import Path
 
 from ropewalk.native import library as libraries
-from ropewalk.native.bale import NUMBERS, Bale
+from ropewalk.native.bale import NUMBERS, Bale, Field, column_of_bytes, compile_template
 
 CODES = b"OLCIHPN"
 
@@ -86,10 +86,24 @@ def pack(chance: random.Random) -> None:
     assert bale.columns(begins, crcs) is not None
 
 
+def nothing() -> None:
+    """Objects without a byte, and no objects: buffers that lie nowhere."""
+    empty, none = Bale(), Bale()
+    empty.weave(
+        compile_template([("blob", [Field(0)]), ("tree", [b""])]), [column_of_bytes([b""])], 0, "0" * 40
+    )
+    for bale in (empty, none):
+        whole, begins, crcs = bale.pack(b"")
+        assert len(begins) == len(bale)
+        assert bale.columns(begins, crcs) is not None
+        assert (len(whole) > 0) == (len(bale) > 0)
+
+
 def main() -> None:
     libraries.FILE = Path(sys.argv[1])
     loaded = libraries.library()
     assert loaded is not None
+    nothing()
     chance, rounds, woven = random.Random(17), int(sys.argv[2]), 0
     for n in range(rounds):
         woven += weave(loaded, chance) >= 0
