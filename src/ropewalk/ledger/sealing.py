@@ -19,7 +19,8 @@ from ropewalk.ledger.envelope import Envelope, parse_stored
 from ropewalk.ledger.fields import format_timestamp
 from ropewalk.ledger.history import OpenHistory
 from ropewalk.ledger.keyacts import is_key_statement
-from ropewalk.ledger.keyline import KeyLife, KeyLine, KeyProof
+from ropewalk.ledger.keylife import KeyLife
+from ropewalk.ledger.keyline import KeyLine, KeyProof
 from ropewalk.ledger.lifetimes import Lifetime, check_lifetimes
 from ropewalk.ledger.marks import marks_of
 from ropewalk.ledger.policy import Policy
