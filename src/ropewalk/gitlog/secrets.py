@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from ropewalk.errors import Denied
+from ropewalk.errors import Denied, InvalidJson
 
 __all__ = ["ALLOW_MARK", "KINDS", "Finding", "are_plainly_free", "refuse_secrets", "scan_json", "scan_text"]
 
@@ -91,7 +91,7 @@ def are_plainly_free(values: Sequence[Any]) -> bool:
     """
     try:
         return _is_plainly_free(_whole(values))
-    except (ValueError, RecursionError):  # one of them is no JSON: whoever looks at it alone says what it is
+    except InvalidJson:  # one of them is none: whoever looks at it alone says so
         return False
 
 
@@ -157,9 +157,18 @@ def _is_marked(text: str, match: re.Match[str]) -> bool:
 def _whole(value: Any) -> str:
     """A document as one text. No hint holds a character that JSON escapes, so each stands there as in its own text."""
     try:
-        return orjson.dumps(value).decode()
+        return orjson.dumps(value, default=_opened).decode()
     except (TypeError, ValueError):
-        return json.dumps(value, default=str)
+        pass
+    try:
+        return json.dumps(value, default=_opened)
+    except (TypeError, ValueError, RecursionError) as error:  # it holds itself, say, and would be looked at for ever
+        raise InvalidJson(f"this is no JSON document: {error}", reason="not JSON") from error
+
+
+def _opened(value: object) -> object:
+    """What JSON does not know, so that its texts are seen: a mapping need not be a dict to be recorded."""
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def _texts(value: Any) -> Iterator[tuple[str, str]]:

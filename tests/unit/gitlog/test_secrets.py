@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.errors import Denied
+from ropewalk.errors import Denied, InvalidJson
+from ropewalk.gitlog.envelope import Draft
+from ropewalk.gitlog.planning import Receipt
 from ropewalk.gitlog.secrets import ALLOW_MARK, KINDS, refuse_secrets, scan_json, scan_text
 
 # Made here from letters and digits, so that no scanner of this repository takes them for real.
@@ -228,9 +231,6 @@ def test_events_trailers_attachments_and_output_are_vetted(log):
 
 
 def test_one_refusal_harms_no_other_event(log):
-    from ropewalk.gitlog.envelope import Draft
-    from ropewalk.gitlog.planning import Receipt
-
     drafts = [Draft({"type": "a", "payload": {"t": text}}) for text in ("x", "ghp_" + mix(36), "y")]
     outcomes = log.append_all("prod", drafts)
     assert [type(each) for each in outcomes] == [Receipt, Denied, Receipt]
@@ -244,3 +244,60 @@ def test_allowed_kinds_are_recorded(log):
         log.append("prod", {"type": "a", "payload": {"t": "glpat-" + mix(20)}})
     log.allow_secrets = True
     log.append("prod", {"type": "a", "payload": {"t": "glpat-" + mix(20)}})
+
+
+class Opaque(Mapping[str, object]):
+    """A mapping that is no dict and shows nothing when it is printed."""
+
+    def __init__(self, members: dict[str, object]) -> None:
+        self._members = members
+
+    def __getitem__(self, name: str) -> object:
+        return self._members[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __repr__(self) -> str:
+        return "Opaque"
+
+
+def test_a_mapping_that_is_no_dict_hides_no_secret(log):
+    for secret in ("ghp_" + mix(36), Opaque({"t": "ghp_" + mix(36)})):
+        with pytest.raises(Denied):
+            log.append("prod", Opaque({"type": "a", "payload": {"t": secret}}))
+    log.append("prod", Opaque({"type": "a", "payload": {"t": "fine"}}))
+
+
+@pytest.mark.parametrize("beside", [0, 70], ids=["alone", "among others"])
+@pytest.mark.parametrize("kind", ["holds itself", "too deep", "no such key", "no such value"])
+def test_what_is_no_json_is_refused_and_harms_no_other_event(log, kind, beside):
+    itself: list[object] = []
+    itself += [itself, itself]
+    deep: list[object] = []
+    for _ in range(50_000):
+        deep = [deep]
+    odd = {
+        "holds itself": itself,
+        "too deep": deep,
+        "no such key": {(1, 2): 3},
+        "no such value": {"set": {1}},
+    }[kind]
+    others = [Draft({"type": "a", "payload": {"n": n}}) for n in range(beside)]
+    outcomes = log.append_all("prod", [*others, Draft({"type": "a", "payload": {"odd": odd}})])
+    assert [type(each) for each in outcomes] == [Receipt] * beside + [InvalidJson]
+
+
+@pytest.mark.parametrize("count", [64, 65, 300])
+def test_of_many_events_only_those_that_hold_a_secret_are_refused(log, count):
+    token = "ghp_" + mix(36)
+    held = {0, 63, count - 1}
+    drafts = [
+        Draft({"type": "a", "payload": {"t": token if n in held else token[:20]}}) for n in range(count)
+    ]
+    outcomes = log.append_all("prod", drafts)
+    assert {n for n, each in enumerate(outcomes) if isinstance(each, Denied)} == held
+    assert len(list(log.events("prod"))) == count - len(held)
