@@ -35,6 +35,8 @@ GitObject: TypeAlias = tuple[str, Kind, bytes]
 
 KINDS: tuple[Kind, ...] = ("commit", "tree", "blob", "tag")  # packed as 1 to 4
 NUMBERS = {kind: number for number, kind in enumerate(KINDS, 1)}
+Packed: TypeAlias = tuple[bytearray, "array[int]", "array[int]"]
+UNREADABLE = -2  # what the loops answer if an object did not come out of its pack as it went in
 ALONE_MAX = 256 << 10  # bytes; more are packed by two threads
 
 
@@ -212,23 +214,28 @@ class Bale(Sequence[GitObject]):
             digits[at + behind : at + behind + 40] for at in starts
         ]
 
-    def pack(self, head: bytes) -> tuple[bytearray, array[int], array[int]]:
-        """The objects as they stand in a pack behind its head: all bytes, where each object begins, its checksum."""
+    def pack(self, head: bytes) -> Packed | None:
+        """The objects as they stand in a pack behind its head: all bytes, where each object begins, its checksum.
+
+        Every one was inflated again. None if one did not come out as it went in: then the loops are not to be believed.
+        """
         if len(self._raw) <= ALONE_MAX:
             return self._pack(0, len(self), head)
         middle = bisect_left(self._ends, len(self._raw) // 2)
-        behind: list[tuple[bytearray, array[int], array[int]]] = []
+        behind: list[Packed | None] = []
         beside = threading.Thread(
             target=lambda: behind.append(self._pack(middle, len(self), b"")), daemon=True
         )
         beside.start()
-        whole, begins, crcs = self._pack(0, middle, head)
+        before = self._pack(0, middle, head)
         beside.join()
-        ((entries, more_begins, more_crcs),) = behind
+        if before is None or behind[0] is None:
+            return None
+        (whole, begins, crcs), (entries, more_begins, more_crcs) = before, behind[0]
         self._library.ropewalk_shift(_address(more_begins), len(more_begins), len(whole))
         return whole + entries, begins + more_begins, crcs + more_crcs
 
-    def _pack(self, first: int, last: int, head: bytes) -> tuple[bytearray, array[int], array[int]]:
+    def _pack(self, first: int, last: int, head: bytes) -> Packed | None:
         begins, crcs = array("Q", bytes(8 * (last - first))), array("I", bytes(4 * (last - first)))
         size = (self._ends[last - 1] if last else 0) - (self._ends[first - 1] if first else 0)
         room = self._library.ropewalk_pack_bound(last - first, size)
@@ -246,6 +253,8 @@ class Bale(Sequence[GitObject]):
             _address(begins),
             _address(crcs),
         )
+        if written == UNREADABLE:
+            return None
         assert written >= 0, "a pack does not fit its bound"
         del out[len(head) + written :]
         return out, begins, crcs

@@ -415,11 +415,17 @@ static void deflate_all(const uint8_t *raw, size_t size, codebook *book, bits *t
 
 /* ---- zlib's frame ---- */
 
-static uint32_t adler(const uint8_t *raw, size_t size) {
+HIDDEN uint32_t zlib_sum(const uint8_t *raw, size_t size) {
     uint32_t a = 1, b = 0;
     while (size) {
         size_t run = size < 5552 ? size : 5552; /* as many as cannot overflow */
         size -= run;
+        for (; run >= 32; run -= 32, raw += 32) {
+            uint32_t sum = 0, slope = 0;
+            for (uint32_t n = 0; n < 32; n++) sum += raw[n], slope += (32 - n) * raw[n];
+            b += 32 * a + slope;
+            a += sum;
+        }
         for (; run; run--) a += *raw++, b += a;
         a %= 65521, b %= 65521;
     }
@@ -429,7 +435,7 @@ static uint32_t adler(const uint8_t *raw, size_t size) {
 HIDDEN size_t zlib_bound(size_t size) { return size + (size / BLOCK + 1) * 16 + 64; }
 
 static void frame(const uint8_t *raw, size_t size, uint8_t *begin, uint8_t *end) {
-    uint32_t sum = adler(raw, size);
+    uint32_t sum = zlib_sum(raw, size);
     begin[0] = 0x78, begin[1] = 0x01;
     for (int n = 0; n < 4; n++) end[n] = (uint8_t)(sum >> (24 - 8 * n));
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 
 __all__ = ["FILE", "VERSION", "library"]
 
-VERSION = 3  # as NATIVE_VERSION in native.h
+VERSION = 4  # as NATIVE_VERSION in native.h
 FILE = Path(__file__).with_name("loops.lib")  # not `.so`: Python takes every such file for a module
 
 _u32, _u64, _bytes = ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p

@@ -11,7 +11,7 @@
 
 /* Raised whenever a signature below changes, or a fault is mended, so that a library of another build is never called. */
 #ifndef NATIVE_VERSION
-#define NATIVE_VERSION 3
+#define NATIVE_VERSION 4
 #endif
 
 typedef struct {
@@ -35,5 +35,15 @@ HIDDEN size_t zlib_bound(size_t size);
 HIDDEN size_t zlib_pack(const uint8_t *raw, size_t size, codebook *book, uint8_t *out);
 /* The same without compressing, for up to 65,535 bytes. */
 HIDDEN size_t zlib_store(const uint8_t *raw, size_t size, uint8_t *out);
+
+/* The checksum zlib puts behind a stream (Adler-32). */
+HIDDEN uint32_t zlib_sum(const uint8_t *raw, size_t size);
+
+/* Whether a zlib stream holds exactly these bytes, as any inflater would read it. Empty checkers are all zero; `free`
+ * them. */
+typedef struct checker checker;
+HIDDEN checker *checkers(size_t count);
+HIDDEN checker *checker_at(checker *them, size_t at);
+HIDDEN int zlib_holds(const uint8_t *packed, size_t packed_size, const uint8_t *raw, size_t size, checker *by);
 
 #endif

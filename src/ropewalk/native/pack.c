@@ -58,27 +58,35 @@ EXPORT uint64_t ropewalk_pack_bound(uint64_t count, uint64_t bytes) {
 
 /* Writes objects `first` up to `last` as entries of a pack to `out`; where each begins, counted from `base`, to
  * `begins`, the checksum its index wants to `crcs` (both start with object `first`). `raw`, `ends` and `kinds` are as `ropewalk_weave` leaves
- * them. Returns how many bytes were written, -1 if they do not fit. */
+ * them. Each is inflated again before the next. Returns how many bytes were written; -1 if they do not fit, -2 if one did
+ * not come out as it went in. */
 EXPORT int64_t ropewalk_pack(const uint8_t *raw, const uint64_t *ends, const uint8_t *kinds, uint64_t first, uint64_t last,
                              uint8_t *out, uint64_t room, uint64_t base, uint64_t *begins, uint32_t *crcs) {
-    uint64_t at = 0;
     codebook *books = codebooks(KINDS);
-    if (!books) return -1;
-    for (uint64_t n = first; n < last; n++) {
-        uint64_t begin = n ? ends[n - 1] : 0, entry = at;
+    checker *by = checkers(KINDS);
+    int64_t at = books && by ? 0 : -1;
+    for (uint64_t n = first; at >= 0 && n < last; n++) {
+        uint64_t begin = n ? ends[n - 1] : 0;
         size_t size = ends[n] - begin;
-        if (ends[n] < begin || kinds[n] >= KINDS || ENTRY_HEAD_MAX + zlib_bound(size) > room - at) {
-            free(books);
-            return -1;
+        if (ends[n] < begin || kinds[n] >= KINDS || ENTRY_HEAD_MAX + zlib_bound(size) > room - (uint64_t)at) {
+            at = -1;
+            break;
         }
-        at += entry_head(kinds[n], size, out + at);
-        if (kinds[n] == TREE && size <= STORED_MAX) at += zlib_store(raw + begin, size, out + at);
-        else at += zlib_pack(raw + begin, size, codebook_at(books, kinds[n]), out + at);
-        begins[n - first] = base + entry;
-        crcs[n - first] = crc_of(out + entry, at - entry);
+        uint8_t *entry = out + at, *stream = entry + entry_head(kinds[n], size, entry);
+        int whole = kinds[n] == TREE && size <= STORED_MAX;
+        size_t packed = whole ? zlib_store(raw + begin, size, stream)
+                              : zlib_pack(raw + begin, size, codebook_at(books, kinds[n]), stream);
+        if (!zlib_holds(stream, packed, raw + begin, size, checker_at(by, kinds[n]))) {
+            at = -2;
+            break;
+        }
+        begins[n - first] = base + (uint64_t)at;
+        crcs[n - first] = crc_of(entry, (size_t)(stream - entry) + packed);
+        at += (stream - entry) + (int64_t)packed;
     }
     free(books);
-    return (int64_t)at;
+    free(by);
+    return at;
 }
 
 /* Moves places that were counted from the beginning of a part, when that part comes behind `by` bytes. */

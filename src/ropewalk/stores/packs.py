@@ -74,11 +74,16 @@ def build_pack(objects: Sequence[tuple[str, Kind, bytes]]) -> tuple[str, bytes |
 
 
 def _build_compiled(objects: Sequence[tuple[str, Kind, bytes]]) -> tuple[str, bytearray, bytes] | None:
-    """The same by compiled loops; None for what is left to Python: an object that comes twice, a pack of gigabytes."""
+    """The same by compiled loops; None for what is left to Python: an object that comes twice, a pack of gigabytes, and
+    whatever the loops themselves could not read again.
+    """
     from ropewalk.native.bale import Bale
 
     bale = objects if isinstance(objects, Bale) else Bale(objects)
-    pack, begins, crcs = bale.pack(PACK_HEADER.pack(b"PACK", 2, len(bale)))
+    packed = bale.pack(PACK_HEADER.pack(b"PACK", 2, len(bale)))
+    if packed is None:
+        return None
+    pack, begins, crcs = packed
     columns = bale.columns(begins, crcs)
     if columns is None:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import random
@@ -41,6 +42,9 @@ def test_where_there_is_a_c_compiler_the_loops_are_here():
     assert native.is_here()
 
 
+needs_compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler on this machine; CI has one"
+)
 needs_loops = pytest.mark.skipif(
     not native.is_here(), reason="no C compiler when ropewalk was installed; CI has one"
 )
@@ -162,7 +166,9 @@ def named(body: bytes, kind: bales.Kind = "blob") -> bales.GitObject:
 
 def unpacked(bale: Bale) -> list[bytes]:
     """What any inflater makes of a bale's pack; checksums and the count of bytes are checked on the way."""
-    whole, begins, crcs = bale.pack(b"head")
+    packed = bale.pack(b"head")
+    assert packed is not None
+    whole, begins, crcs = packed
     ends = [*begins, len(whole)][1:]
     bodies = []
     for begin, end, crc in zip(begins, ends, crcs, strict=True):
@@ -217,8 +223,9 @@ def test_codes_made_for_one_object_harm_no_other(bodies):
 def test_what_does_not_shrink_hardly_grows():
     for size in (0, 1, 7, 300, 5_000, 16_384, 16_385, 400_000):
         body = CHANCE.randbytes(size)
-        whole, _, _ = Bale([named(body)]).pack(b"")
-        assert len(whole) <= size + 24 + 8 * (size // 16_384)
+        packed = Bale([named(body)]).pack(b"")
+        assert packed is not None
+        assert len(packed[0]) <= size + 24 + 8 * (size // 16_384)
 
 
 @needs_loops
@@ -228,8 +235,9 @@ def test_small_texts_take_about_as_many_bytes_as_with_zlib():
         % (CHANCE.randbytes(200).hex().encode(), b"lorem ipsum dolor " * CHANCE.randrange(3, 30), n)
         for n in range(300)
     ]
-    ours, _, _ = Bale(map(named, bodies)).pack(b"")
-    assert len(ours) < 1.1 * sum(len(zlib.compress(body, 6)) for body in bodies)
+    ours = Bale(map(named, bodies)).pack(b"")
+    assert ours is not None
+    assert len(ours[0]) < 1.1 * sum(len(zlib.compress(body, 6)) for body in bodies)
 
 
 @needs_loops
@@ -285,6 +293,82 @@ def test_an_index_that_needs_more_than_31_bits_is_left_to_python():
     bale = Bale([named(b"a"), named(b"b")])
     assert bale.columns(array("Q", [12, (1 << 31) - 1]), array("I", [0, 0])) is not None
     assert bale.columns(array("Q", [12, 1 << 31]), array("I", [0, 0])) is None
+
+
+SLIPS = {
+    "a wrong length": ("31, 35, 43, 51", "31, 36, 43, 51"),
+    "a wrong literal": ("put(&here, literals->bits[*token],", "put(&here, literals->bits[*token] ^ 1,"),
+    "a wrong end": ("put(&here, literals->bits[END],", "put(&here, 1 ^ literals->bits[END],"),
+    "a wrong code": ("put(to, lengths.bits[symbol],", "put(to, 1 ^ lengths.bits[symbol],"),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize(("right", "wrong"), SLIPS.values(), ids=SLIPS)
+def test_what_the_loops_cannot_read_again_is_packed_by_python(right, wrong, tmp_path, monkeypatch):
+    sources = tmp_path / "native"
+    shutil.copytree(libraries.FILE.parent, sources, ignore=shutil.ignore_patterns("loops.lib"))
+    text = (sources / "deflate.c").read_text()
+    assert text.count(right) == 1
+    (sources / "deflate.c").write_text(text.replace(right, wrong))
+    assert hook().build(sources / "loops.lib", "-O0")
+    monkeypatch.setattr(libraries, "FILE", sources / "loops.lib")
+    loaded = libraries.library.__wrapped__()
+    monkeypatch.setattr(bales, "library", lambda: loaded)
+    chance = random.Random(2)
+    texts = [
+        b'{"id":"%s","text":"%s"}' % (chance.randbytes(99).hex().encode(), b"lorem ipsum dolor " * 3)
+        for _ in range(99)
+    ]
+    assert Bale(map(named, texts)).pack(b"") is None
+    monkeypatch.setattr(bales, "ALONE_MAX", 0)
+    assert Bale(map(named, texts)).pack(b"") is None
+    slipped = packs.build_pack([*map(named, texts)])
+    with native.switched_off():
+        assert packs.build_pack([*map(named, texts)]) == slipped
+
+
+PROBE = """
+#include "native.h"
+#include <stdlib.h>
+EXPORT int probe(const uint8_t *packed, size_t packed_size, const uint8_t *raw, size_t size) {
+    static checker *one; /* the same for all, as one pack has it */
+    if (!one) one = checkers(1);
+    return zlib_holds(packed, packed_size, raw, size, one);
+}
+"""
+
+
+@needs_compiler
+def test_the_loops_read_streams_exactly_as_zlib_does(tmp_path):
+    """Streams of zlib at every level, whole, cut, with a bit turned, and beside other bytes than they hold."""
+    sources = tmp_path / "native"
+    shutil.copytree(libraries.FILE.parent, sources, ignore=shutil.ignore_patterns("loops.lib"))
+    (sources / "probe.c").write_text(PROBE)
+    assert hook().build(sources / "loops.lib", "-O1")
+    probe = ctypes.CDLL(str(sources / "loops.lib")).probe
+
+    def holds(packed: bytes, body: bytes) -> bool:
+        return bool(probe(packed, ctypes.c_size_t(len(packed)), body, ctypes.c_size_t(len(body))))
+
+    def inflates(packed: bytes, body: bytes) -> bool:
+        inflate = zlib.decompressobj()
+        try:
+            return inflate.decompress(packed) == body and inflate.eof and not inflate.unused_data
+        except zlib.error:
+            return False
+
+    chance = random.Random(8)
+    for body in BODIES:
+        for level in (0, 1, 6, 9):
+            packed = zlib.compress(body, level)
+            assert holds(packed, body)
+            assert not holds(packed, body + b"x")
+            assert not holds(packed[: chance.randrange(len(packed))], body)
+            for _ in range(20 if len(body) < 4_000 else 2):
+                turned = bytearray(packed)
+                turned[chance.randrange(len(packed))] ^= 1 << chance.randrange(8)
+                assert holds(bytes(turned), body) == inflates(bytes(turned), body)
 
 
 # ---- bales ----

@@ -77,7 +77,9 @@ def pack(chance: random.Random) -> None:
         bodies.append(bytes(chance.choices(range(chance.choice([1, 2, 3, 17, 100, 256])), k=size)))
     kinds = list(NUMBERS)
     bale = Bale((bytes([n] * 20).hex(), chance.choice(kinds), body) for n, body in enumerate(bodies))
-    whole, begins, crcs = bale.pack(b"")
+    packed = bale.pack(b"")
+    assert packed is not None
+    whole, begins, crcs = packed
     for begin, body in zip(begins, bodies, strict=True):
         at = begin
         while whole[at] & 0x80:
@@ -93,7 +95,9 @@ def nothing() -> None:
         compile_template([("blob", [Field(0)]), ("tree", [b""])]), [column_of_bytes([b""])], 0, "0" * 40
     )
     for bale in (empty, none):
-        whole, begins, crcs = bale.pack(b"")
+        packed = bale.pack(b"")
+        assert packed is not None
+        whole, begins, crcs = packed
         assert len(begins) == len(bale)
         assert bale.columns(begins, crcs) is not None
         assert (len(whole) > 0) == (len(bale) > 0)
