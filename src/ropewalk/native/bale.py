@@ -5,6 +5,7 @@ A bale is a sequence of `(id, kind, bytes)` like any other; it only holds them m
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import struct
 import threading
@@ -223,17 +224,26 @@ class Bale(Sequence[GitObject]):
             return self._pack(0, len(self), head)
         middle = bisect_left(self._ends, len(self._raw) // 2)
         behind: list[Packed | None] = []
-        beside = threading.Thread(
-            target=lambda: behind.append(self._pack(middle, len(self), b"")), daemon=True
-        )
-        beside.start()
+
+        def pack_rest() -> None:
+            with contextlib.suppress(
+                MemoryError
+            ):  # the caller's own thread tries again, and is heard if it fails
+                behind.append(self._pack(middle, len(self), b""))
+
+        beside = threading.Thread(target=pack_rest, daemon=True)
+        with contextlib.suppress(RuntimeError):  # no more threads are to be had, or the interpreter is ending
+            beside.start()
         before = self._pack(0, middle, head)
-        beside.join()
-        if before is None or behind[0] is None:
+        if beside.ident is not None:
+            beside.join()
+        rest = behind[0] if behind else self._pack(middle, len(self), b"")
+        if before is None or rest is None:
             return None
-        (whole, begins, crcs), (entries, more_begins, more_crcs) = before, behind[0]
+        (whole, begins, crcs), (entries, more_begins, more_crcs) = before, rest
         self._library.ropewalk_shift(_address(more_begins), len(more_begins), len(whole))
-        return whole + entries, begins + more_begins, crcs + more_crcs
+        whole += entries
+        return whole, begins + more_begins, crcs + more_crcs
 
     def _pack(self, first: int, last: int, head: bytes) -> Packed | None:
         begins, crcs = array("Q", bytes(8 * (last - first))), array("I", bytes(4 * (last - first)))

@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 import zlib
 from array import array
 from pathlib import Path
@@ -248,6 +249,41 @@ def test_two_threads_pack_as_one_does(monkeypatch):
     assert unpacked(bale) == bodies
     monkeypatch.setattr(bales, "ALONE_MAX", 1 << 30)
     assert unpacked(bale) == bodies
+
+
+@needs_loops
+@pytest.mark.parametrize("trouble", [RuntimeError("can't start new thread"), MemoryError()])
+def test_without_a_second_thread_one_packs_everything(trouble, monkeypatch):
+    bodies = [b'{"n":%d,"text":"%s"}' % (n, b"lorem ipsum " * 30) for n in range(2_000)]
+    bale = Bale(map(named, bodies))
+
+    class Thread(threading.Thread):
+        def start(self) -> None:
+            if isinstance(trouble, RuntimeError):
+                raise trouble
+            super().start()
+
+    def pack(self: Bale, first: int, last: int, head: bytes) -> bales.Packed | None:
+        if isinstance(threading.current_thread(), Thread):
+            raise trouble
+        return alone(self, first, last, head)
+
+    alone = Bale._pack
+    monkeypatch.setattr(threading, "Thread", Thread)
+    monkeypatch.setattr(Bale, "_pack", pack)
+    assert unpacked(bale) == bodies
+
+
+@needs_loops
+def test_a_batch_is_packed_also_while_the_interpreter_ends():
+    program = (
+        "import atexit\n"
+        "from ropewalk.native.bale import Bale\n"
+        "bale = Bale(('%040x' % n, 'blob', b'lorem ipsum %d ' % n * 200) for n in range(500))\n"
+        "atexit.register(lambda: print(len(bale.pack(b'')[1])))\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (answer.stdout, answer.stderr) == ("500\n", "")
 
 
 @needs_loops
