@@ -106,7 +106,7 @@ def append_copies(
     with repo.turn(ref):
         for attempt in range(ATTEMPTS_MAX):
             made = _plan(layout, topic, tip_of(repo.head(ref)), copies, find)
-            if not made.slots:
+            if not made.places:
                 return made
             try:
                 with repo.put(made.objects):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ropewalk.errors import ContentDiffers, InvalidEnvelope, OutOfOrder, RopewalkError
 from ropewalk.gitlog.attachment import attach
@@ -19,14 +19,27 @@ from ropewalk.gitlog.layout import Layout
 from ropewalk.gitlog.objects import GitObject, Oid, Signature, object_id, plant
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import ContentId
-from ropewalk.kernel.ulid import Ulid, next_ulid, parse
+from ropewalk.kernel.ulid import Ulid, next_ulid, next_ulids, parse
 from ropewalk.native import is_here
 
 if TYPE_CHECKING:
     from ropewalk.native.bale import Bale, Compiled
 
-__all__ = ["Found", "Plan", "Receipt", "Setting", "Slot", "Tip", "all_objects", "grow", "plan", "settled"]
+__all__ = [
+    "Found",
+    "Places",
+    "Plan",
+    "Receipt",
+    "Setting",
+    "Slot",
+    "Tip",
+    "all_objects",
+    "grow",
+    "plan",
+    "settled",
+]
 
+ULIDS_AHEAD = 64
 WOVEN_MIN = 16  # events; fewer are made sooner than a template is cut
 PLAIN = Draft({})
 
@@ -47,6 +60,31 @@ class Slot(NamedTuple):
     commit: Oid
     blob: Oid
     parent: Oid | None
+
+
+class Places(NamedTuple):
+    """Places of a line one above the other, by column: a batch has thousands."""
+
+    ulids: list[Ulid]
+    content_ids: list[ContentId]
+    commits: list[Oid]
+    blobs: list[Oid]
+
+    def __bool__(self) -> bool:
+        return bool(self.ulids)
+
+    def add(
+        self,
+        ulids: Iterable[Ulid],
+        content_ids: Iterable[ContentId],
+        commits: Iterable[Oid],
+        blobs: Iterable[Oid],
+    ) -> None:
+        """Put more on top."""
+        self.ulids.extend(ulids)
+        self.content_ids.extend(content_ids)
+        self.commits.extend(commits)
+        self.blobs.extend(blobs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +113,7 @@ class Plan:
     tip: Tip
     objects: list[GitObject] | Bale = field(default_factory=list)
     outcomes: list[Receipt | RopewalkError] = field(default_factory=list)
-    slots: list[Slot] = field(default_factory=list)  # the new places, for an index
+    places: Places = field(default_factory=lambda: Places([], [], [], []))  # the new ones, for an index
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,27 +152,33 @@ class _Planning:
             Sealed | Receipt | RopewalkError
         ] = []  # outcomes in order; those sealed have no place yet
         self._last = made.tip.ulid
+        self._coming: list[Ulid] = []  # the next ULIDs, the first one last
         self._fresh: dict[Ulid, Receipt] = {}
+        self._told = 0  # outcomes that `_fresh` knows
 
     def add(self, draft: Draft) -> None:
         """Decide one draft."""
         layout, topic, setting = self.layout, self.topic, self.setting
         given = "ulid" in draft.document
-        ulid = _given_ulid(layout, draft) if given else next_ulid(self._last, setting.now_ms, setting.entropy)
+        ulid = _given_ulid(layout, draft) if given else self._next_ulid()
         sealed = seal(layout, topic, draft.document, ulid)
         if given or draft.replay:
             if self._last is not None and ulid <= self._last:
                 self.settle()  # it may be one of those that wait
-            old = settled(layout, topic, sealed, self._last, self._fresh, draft, setting)
+            old = settled(layout, topic, sealed, self._last, self._receipts(), draft, setting)
             if old is not None:
                 self.waiting.append(old)
                 return
         if self.made.tip.commit is None or not _is_plain(draft):
             self.settle()
-            self._place(grow(layout, topic, self.made, draft, sealed, setting, self.anchor))
+            self.made.outcomes.append(grow(layout, topic, self.made, draft, sealed, setting, self.anchor))
         else:
             self.waiting.append(sealed)
         self._last = ulid
+        if given:
+            self._coming.clear()
+        else:
+            self._coming.pop()
 
     def settle(self) -> None:
         """Give everybody who waits an outcome."""
@@ -145,14 +189,29 @@ class _Planning:
         except RopewalkError as error:  # what all of them would say besides their documents is refused
             self.made.outcomes += [error if isinstance(each, Sealed) else each for each in waiting]
             self._last = self.made.tip.ulid
+            self._coming.clear()
             return
-        for each in waiting:
-            self._place(next(places) if isinstance(each, Sealed) else each)
+        self.made.outcomes += [next(places) if isinstance(each, Sealed) else each for each in waiting]
 
-    def _place(self, outcome: Receipt | RopewalkError) -> None:
-        self.made.outcomes.append(outcome)
-        if isinstance(outcome, Receipt):
-            self._fresh[outcome.ulid] = outcome
+    def _next_ulid(self) -> Ulid:
+        """The ULID above the last, to be taken by whoever is not refused."""
+        if not self._coming:
+            last, setting = self._last, self.setting
+            try:
+                many = next_ulids(last, setting.now_ms, setting.entropy, ULIDS_AHEAD)
+            except OutOfOrder:  # so many are not left in their millisecond; one may be
+                many = [next_ulid(last, setting.now_ms, setting.entropy)]
+            self._coming = many[::-1]
+        return self._coming[-1]
+
+    def _receipts(self) -> Mapping[Ulid, Receipt]:
+        """What this plan has made so far."""
+        outcomes = self.made.outcomes
+        if len(outcomes) > self._told:
+            new = (each for each in outcomes[self._told :] if isinstance(each, Receipt))
+            self._fresh.update({each.ulid: each for each in new})
+            self._told = len(outcomes)
+        return self._fresh
 
 
 def all_objects(plans: Iterable[Plan]) -> Sequence[GitObject]:
@@ -230,7 +289,7 @@ def grow(
     oid = object_id("commit", commit)
     made.objects.extend(objects)
     made.objects.append((oid, "commit", commit))
-    made.slots.append(Slot(sealed.ulid, sealed.content_id, oid, Oid(objects[0][0]), tip.commit))
+    made.places.add([sealed.ulid], [sealed.content_id], [oid], [Oid(objects[0][0])])
     made.tip = Tip(oid, sealed.ulid, height)
     return Receipt(topic, sealed.ulid, sealed.content_id, oid)
 
@@ -250,14 +309,14 @@ def _grow_plain(
     tip = made.tip
     assert tip.commit is not None
     made.objects = objects = made.objects if isinstance(made.objects, Bale) else Bale(made.objects)
-    blobs, commits = objects.weave(template, columns_of(events), tip.height + 1, tip.commit)
+    firsts, lasts = objects.weave(template, columns_of(events), tip.height + 1, tip.commit)
+    blobs, commits = cast(list[Oid], firsts), cast(list[Oid], lasts)
     ulids, _, content_ids = zip(*events, strict=True)
-    made.slots += map(
-        Slot._make, zip(ulids, content_ids, commits, blobs, [tip.commit, *commits], strict=False)
+    made.places.add(ulids, content_ids, commits, blobs)
+    made.tip = Tip(commits[-1], ulids[-1], tip.height + len(events))
+    return list(
+        map(Receipt._make, zip(repeat(topic), ulids, content_ids, commits, repeat(False), strict=False))
     )
-    made.tip = Tip(Oid(commits[-1]), ulids[-1], tip.height + len(events))
-    places = zip(repeat(topic), ulids, content_ids, commits, repeat(False), strict=False)
-    return list(map(Receipt._make, places))
 
 
 @lru_cache(maxsize=64)  # for a second, a log and an author

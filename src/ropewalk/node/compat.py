@@ -45,7 +45,7 @@ class _Target:
         return events(self._log.store, line, start, line.count)
 
     def grown(self, topic: str, made: Plan) -> None:
-        self._log.lines.grown(SHIPLOG, topic, made.start, made.tip, made.slots)
+        self._log.lines.grown(SHIPLOG, topic, made.start, made.tip, made.places)
 
 
 def import_from_compat(

@@ -14,7 +14,7 @@ from ropewalk.gitlog.displaced import Divergence, Memory, displaced_ref, find_di
 from ropewalk.gitlog.layout import Layout
 from ropewalk.gitlog.log import describe
 from ropewalk.gitlog.objects import Oid, parse_commit
-from ropewalk.gitlog.planning import Slot, Tip
+from ropewalk.gitlog.planning import Places, Slot, Tip
 from ropewalk.gitlog.reading import missing_topic
 from ropewalk.kernel.ulid import Ulid
 from ropewalk.stores.git import GitStore
@@ -147,7 +147,7 @@ class Lines:
             height = self.line(layout, topic).count - 1
         return Tip(Oid(head), slot.ulid, height)
 
-    def grown(self, layout: Layout, topic: str, start: Tip, tip: Tip, slots: list[Slot]) -> None:
+    def grown(self, layout: Layout, topic: str, start: Tip, tip: Tip, places: Places) -> None:
         """Remember an append that succeeded: the tip for the next one, the places for the index."""
         ref = layout.head_ref(topic)
         assert tip.commit is not None
@@ -156,7 +156,7 @@ class Lines:
         base, waiting = self._pending.get(ref, (Extent(start.commit, start.height + 1), []))
         if waiting and commit_of(waiting[-1]) != start.commit:
             base, waiting = Extent(start.commit, start.height + 1), []
-        waiting.extend(records_of(slots))
+        waiting.extend(records_of(*places))
         self._pending[ref] = (base, waiting)
         if len(waiting) >= 2_000:
             self.flush(ref)

@@ -65,8 +65,8 @@ class Target:
         tip_of = partial(log.lines.tip, layout, topic)
         with log.store.turn(layout.head_ref(topic)):
             made = append_copies(log.store, layout, topic, copies, tip_of=tip_of, find=self._find)
-            if made.slots:
-                log.lines.grown(layout, topic, made.start, made.tip, made.slots)
+            if made.places:
+                log.lines.grown(layout, topic, made.start, made.tip, made.places)
                 log.note_pack()
         return made.outcomes
 

@@ -159,7 +159,7 @@ class Writer:
     def _move(self, ref: str, made: Plan, requests: Sequence[_Request]) -> bool:
         """Move one head to where its plan ends; False if it was no longer where the plan began."""
         try:
-            if made.tip.commit is not None and made.slots:
+            if made.tip.commit is not None and made.places:
                 self._repo.move_head(ref, made.start.commit, made.tip.commit)
             self._settle(requests, made)
         except HeadMoved:
@@ -170,8 +170,8 @@ class Writer:
 
     def _settle(self, requests: Sequence[_Request], made: Plan) -> None:
         """Remember what was written, and give everybody their outcomes."""
-        if made.slots:
-            self._lines.grown(requests[0].layout, requests[0].topic, made.start, made.tip, made.slots)
+        if made.places:
+            self._lines.grown(requests[0].layout, requests[0].topic, made.start, made.tip, made.places)
         at = 0
         for request in requests:
             request.outcomes = made.outcomes[at : at + len(request.drafts)]

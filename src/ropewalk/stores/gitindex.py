@@ -15,6 +15,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -203,7 +204,7 @@ class GitIndex:
         while at is not None and at != known.head:
             met = met or at == expect
             slot = describe(at)
-            spill.write(*records_of([slot]))
+            spill.write(*records_of([slot.ulid], [slot.content_id], [slot.commit], [slot.blob]))
             at = slot.parent
         return at is not None, met or (at is not None and at == expect)
 
@@ -296,15 +297,16 @@ def _store(txn: Any, key: bytes, ref: str, height: int, records: Sequence[bytes]
     txn.put(b"m" + key, _check(key + meta) + meta)
 
 
-def records_of(slots: Sequence[Described]) -> list[bytes]:
+def records_of(
+    ulids: Sequence[ulid.Ulid], content_ids: Sequence[str], commits: Sequence[str], blobs: Sequence[str]
+) -> list[bytes]:
     """What the index keeps of entries. Bytes, because thousands may wait, and the garbage collector need not know."""
-    names = ulid.all_to_bytes([slot.ulid for slot in slots])
-    commits = bytes.fromhex("".join([slot.commit for slot in slots]))
-    blobs = bytes.fromhex("".join([slot.blob for slot in slots]))
-    contents = bytes.fromhex("".join([slot.content_id for slot in slots]).replace("blake3:", ""))
+    names = ulid.all_to_bytes(ulids)
+    of_commits, of_blobs = bytes.fromhex("".join(commits)), bytes.fromhex("".join(blobs))
+    contents = bytes.fromhex("".join(content_ids).replace("blake3:", ""))
     return [
-        name + commits[20 * n : 20 * n + 20] + blobs[20 * n : 20 * n + 20] + contents[32 * n : 32 * n + 32]
-        for n, name in enumerate(names)
+        name + of_commits[at : at + 20] + of_blobs[at : at + 20] + contents[content : content + 32]
+        for name, at, content in zip(names, count(0, 20), count(0, 32), strict=False)
     ]
 
 

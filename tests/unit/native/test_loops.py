@@ -63,7 +63,7 @@ def told(made: Plan) -> object:
     outcomes = [
         (type(each), each.detail) if isinstance(each, RopewalkError) else each for each in made.outcomes
     ]
-    return made.tip, list(made.objects), outcomes, made.slots
+    return made.tip, list(made.objects), outcomes, made.places
 
 
 def some_drafts(chance: random.Random, count: int, layout: Layout) -> list[Draft]:
@@ -405,6 +405,27 @@ def test_the_loops_read_streams_exactly_as_zlib_does(tmp_path):
                 turned = bytearray(packed)
                 turned[chance.randrange(len(packed))] ^= 1 << chance.randrange(8)
                 assert holds(bytes(turned), body) == inflates(bytes(turned), body)
+
+
+@needs_loops
+def test_what_the_loops_refuse_is_believed_also_without_assertions():
+    """`python -O` leaves out every assert; a pack that was given up must not be taken for a short one."""
+    program = (
+        "from ropewalk.native.bale import Bale, Field, column_of_bytes, compile_template\n"
+        "class Refusing:\n"
+        "    def __getattr__(self, name): return getattr(loaded, name)\n"
+        "    def ropewalk_pack(self, *_): return -1\n"
+        "    def ropewalk_weave(self, *_): return -1\n"
+        "bale = Bale([('00' * 20, 'blob', b'lorem ipsum')])\n"
+        "loaded, bale._library = bale._library, Refusing()\n"
+        "print(bale.pack(b'head'))\n"
+        "try:\n"
+        "    bale.weave(compile_template([('blob', [Field(0)])]), [column_of_bytes([b'a'])], 0, '0' * 40)\n"
+        "except ValueError as error:\n"
+        "    print(error)\n"
+    )
+    answer = subprocess.run([sys.executable, "-O", "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines() == ["None", "a template does not fit its events"]
 
 
 # ---- bales ----
