@@ -37,7 +37,6 @@ GitObject: TypeAlias = tuple[str, Kind, bytes]
 KINDS: tuple[Kind, ...] = ("commit", "tree", "blob", "tag")  # packed as 1 to 4
 NUMBERS = {kind: number for number, kind in enumerate(KINDS, 1)}
 Packed: TypeAlias = tuple[bytearray, "array[int]", "array[int]"]
-UNREADABLE = -2  # what the loops answer if an object did not come out of its pack as it went in
 ALONE_MAX = 256 << 10  # bytes; more are packed by two threads
 
 
@@ -206,7 +205,8 @@ class Bale(Sequence[GitObject]):
             _address(self._ids, 20 * before),
             _address(self._kinds, before),
         )
-        assert end >= 0, "a template does not fit its events"
+        if end < 0:
+            raise ValueError("a template does not fit its events")
         del self._raw[end:]
         digits = self._ids[20 * before :].hex()
         starts = range(0, len(digits), 40 * compiled.objects)
@@ -218,7 +218,8 @@ class Bale(Sequence[GitObject]):
     def pack(self, head: bytes) -> Packed | None:
         """The objects as they stand in a pack behind its head: all bytes, where each object begins, its checksum.
 
-        Every one was inflated again. None if one did not come out as it went in: then the loops are not to be believed.
+        Every one was inflated again. None if one did not come out as it went in, or there was no memory for it: then
+        Python is asked.
         """
         if len(self._raw) <= ALONE_MAX:
             return self._pack(0, len(self), head)
@@ -263,9 +264,8 @@ class Bale(Sequence[GitObject]):
             _address(begins),
             _address(crcs),
         )
-        if written == UNREADABLE:
+        if written < 0:
             return None
-        assert written >= 0, "a pack does not fit its bound"
         del out[len(head) + written :]
         return out, begins, crcs
 
