@@ -177,7 +177,7 @@ class _Planning:
         self._last = ulid
         if given:
             self._coming.clear()
-        else:
+        elif self._coming:  # else those that waited were refused, and all ULIDs given back
             self._coming.pop()
 
     def settle(self) -> None:

@@ -162,11 +162,8 @@ def _whole(value: Any) -> str:
         pass
     try:
         return json.dumps(value, default=_opened)
-    except (
-        TypeError,
-        ValueError,
-        RecursionError,
-    ) as error:  # it holds itself, say, and would be looked at for ever
+    except (TypeError, ValueError, RecursionError) as error:
+        # It holds itself, say, and would be looked at for ever.
         raise InvalidJson(f"this is no JSON document: {error}", reason="not JSON") from error
 
 

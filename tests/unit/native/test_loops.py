@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from tests.unit.native.building import hook
 
 from ropewalk import native
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import InvalidEnvelope, RopewalkError
+from ropewalk.gitlog import planning
 from ropewalk.gitlog.envelope import Draft
 from ropewalk.gitlog.layout import MESSAGES, SHIPLOG, Layout
 from ropewalk.gitlog.objects import Oid, Signature, object_id
@@ -120,6 +121,20 @@ def test_an_author_named_like_an_example_gets_the_same_commits(name):
     with native.switched_off():
         assert told(compiled) == told(decided(SHIPLOG, drafts, tip, author, None))
     assert isinstance(compiled.objects, list)  # the template was not believed
+
+
+def test_what_plain_events_have_in_common_can_be_refused_without_harm_to_others(monkeypatch):
+    def refuse(*_args: object) -> bytes:
+        raise InvalidEnvelope("no such trailer", where="", schema="shiplog/deployment_trailer")
+
+    monkeypatch.setattr(planning, "default_trailer", refuse)
+    plain, told_otherwise = Draft({"type": "made", "payload": {}}), Draft({"type": "made", "payload": {}}, {})
+    tip = Tip(Oid("ab" * 20), Ulid("01HF7YAT000000000000000005"), 41)
+    for count in (1, 40):
+        made = decided(SHIPLOG, [*[plain] * count, told_otherwise, plain, told_otherwise], tip, ADA, None)
+        refused = [isinstance(each, InvalidEnvelope) for each in made.outcomes]
+        assert refused == [True] * count + [False, True, False]
+        assert len(set(made.places.ulids)) == 2
 
 
 @needs_loops
