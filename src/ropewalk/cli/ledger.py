@@ -52,6 +52,11 @@ channel_option = click.option("--channel", required=True, metavar="C", help="The
             "serve",
             "Let others append to channels here, and read them.",
         ),
+        "mailbox": (
+            "ropewalk.cli.ledger_mailbox",
+            "mailbox",
+            "Let processes of this machine append through shared memory.",
+        ),
         "payload": ("ropewalk.cli.ledger_payload", "payload", "Read and erase detached payloads kept here."),
         "policy": ("ropewalk.cli.ledger_policy", "policy", "Show, check and hash policies."),
         "evidence": (

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ropewalk.node.ledgerremote import RemoteChannel
     from ropewalk.node.ledgerserver import LedgerServer
 
-__all__ = ["pull", "send", "serve"]
+__all__ = ["keys_from_here", "pull", "run_server", "send", "serve", "talk"]
 
 IDLE_S = 30.0  # written out so that --help loads no engine; a test compares
 RETRY_S = 60.0
@@ -94,10 +94,10 @@ def serve(
     if plain and not is_loopback(host):
         say(f"anybody who reaches {host} can append to the channels and read them, and listen in")
     closed = {"read"} if append_only else {"append"} if read_only else set[str]()
-    _talk()
+    talk()
     server = LedgerServer(
         here().home,
-        _keys(),
+        keys_from_here(),
         host=host,
         port=port,
         tls=tls,
@@ -107,10 +107,10 @@ def serve(
         record=record,
         idle_s=idle,
     )
-    asyncio.run(_serve(server))
+    asyncio.run(run_server(server))
 
 
-def _keys() -> Callable[[str], Sequence[SigningKey]]:
+def keys_from_here() -> Callable[[str], Sequence[SigningKey]]:
     """The keys of a channel, from any thread: which folders they lie in is known to this one alone."""
     from ropewalk.cli.ledger_channel import channel_keys
 
@@ -123,7 +123,7 @@ def _keys() -> Callable[[str], Sequence[SigningKey]]:
     return find
 
 
-def _talk() -> None:
+def talk() -> None:
     """Say on stderr who comes, who goes and why."""
     import logging
 
@@ -136,7 +136,8 @@ def _talk() -> None:
     journal.setLevel(logging.INFO)
 
 
-async def _serve(server: LedgerServer) -> None:
+async def run_server(server: LedgerServer) -> None:
+    """Serve until somebody wants it to end; what has come until then is answered."""
     stop = asyncio.Event()
     signals: list[signal.Signals] = []
 
@@ -151,8 +152,7 @@ async def _serve(server: LedgerServer) -> None:
         emit_line(
             {
                 "url": server.url,
-                "host": server.host,
-                "port": server.port,
+                **server.address,
                 "transport": server.transport,
                 "channels": server.channels,
             }
@@ -241,7 +241,9 @@ def _tls(
 )
 @_reaching
 def send(url: str, channel: str, file: str, jsonl: bool, stop_on_error: bool, **options: Any) -> None:
-    """Append envelopes to a channel at URL, tls://HOST:PORT or tcp://HOST:PORT; the answers are those of `append`.
+    """Append envelopes to a channel at URL, and print the answers of `append`.
+
+    URL is tls://HOST:PORT, tcp://HOST:PORT or, on the same machine, mailbox:FOLDER.
 
     No repository is needed here. A connection that is lost is made again, and what has no answer is sent again: an
     envelope that stands there already gives its first receipt.

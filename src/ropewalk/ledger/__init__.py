@@ -11,7 +11,8 @@ archive             old blocks where they are kept for good     keyline         
 see to it that a log has one history. `archive_channel` writes old blocks to write-once storage, where `verify_archives`
 checks them; `restore_channel` rebuilds a channel from there, and `run_drill` rehearses it. `pack_channel` compresses
 old blocks where they are. `LedgerServer` lets others in from elsewhere, `connect_channel` and, for coroutines,
-`LedgerClient` go there; `pull_channel` keeps a verified copy.
+`LedgerClient` go there; `pull_channel` keeps a verified copy. `MailboxServer` and `MailboxClient` are the same through
+memory that two processes share.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from ropewalk.node.ledgercopy import pull_channel
     from ropewalk.node.ledgerremote import connect_channel
     from ropewalk.node.ledgerserver import LedgerServer
+    from ropewalk.node.mailbox import MailboxServer
+    from ropewalk.node.mailboxclient import MailboxClient
     from ropewalk.node.served import ServedLog
     from ropewalk.node.witness import make_witness, open_witness
 
@@ -44,6 +47,8 @@ __all__ = [
     "HeadTrust",
     "LedgerClient",
     "LedgerServer",
+    "MailboxClient",
+    "MailboxServer",
     "Proof",
     "ServedLog",
     "Trust",
@@ -71,6 +76,8 @@ _LAZY = {
     "HeadTrust": ("ropewalk.ledger.headcheck", "HeadTrust"),
     "LedgerClient": ("ropewalk.node.ledgerclient", "LedgerClient"),
     "LedgerServer": ("ropewalk.node.ledgerserver", "LedgerServer"),
+    "MailboxClient": ("ropewalk.node.mailboxclient", "MailboxClient"),
+    "MailboxServer": ("ropewalk.node.mailbox", "MailboxServer"),
     "Proof": ("ropewalk.ledger.proof", "Proof"),
     "ServedLog": ("ropewalk.node.served", "ServedLog"),
     "Trust": ("ropewalk.ledger.trust", "Trust"),

@@ -35,8 +35,8 @@ class MailboxLimits:
     MailboxLimits(slots=8, slot_bytes=500, burst_per_s=50)
     """
 
-    slots: int = 256
-    slot_bytes: int = 64 << 10
+    slots: int = 512
+    slot_bytes: int = 32 << 10
     burst_per_s: int | None = None
 
     def to_json(self) -> dict[str, Any]:

@@ -7,12 +7,13 @@ Either way it outlives the processes that map it, so what was put in is there af
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import mmap
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
-from ropewalk.errors import NotFound, Unavailable, Usage
+from ropewalk.errors import Invalid, NotFound, Unavailable, Usage
 from ropewalk.net.refusals import reason
 from ropewalk.net.ring import Ring, ring_bytes
 from ropewalk.net.tcp import CHUNK_BYTES, TcpListening, TcpPipe, attending
@@ -74,17 +75,13 @@ def map_ring(path: Path, *, write: bool = True) -> MappedRing:
     except OSError as error:
         raise Unavailable(f"{path}: {reason(error)}") from error
     if mapped is None:
-        return MappedRing(path, *_refuse_empty())
+        raise Invalid(f"{path} is empty, and no ring")
     view = memoryview(mapped)
     try:
         return MappedRing(path, mapped, Ring(view))
     except BaseException:
         view.release()
         raise
-
-
-def _refuse_empty() -> tuple[mmap.mmap, Ring]:
-    return mmap.mmap(-1, 1), Ring(bytearray())  # raises Invalid
 
 
 def _reserve(descriptor: int, size: int) -> None:
@@ -113,12 +110,12 @@ class BellListening(TcpListening):
 
 async def serve_bell(accept: Callable[[TcpPipe], Awaitable[None]], path: Path) -> BellListening:
     """Listen at a path, in the place of whoever listened there before and has ended."""
-    _check_path(path)
     tasks: set[asyncio.Task[None]] = set()
     try:
         path.unlink(missing_ok=True)
         handle = attending(accept, tasks, lambda reader, writer: BellPipe(path, reader, writer))
-        server = await asyncio.start_unix_server(handle, path, limit=CHUNK_BYTES)
+        with _reachable(path) as name:
+            server = await asyncio.start_unix_server(handle, name, limit=CHUNK_BYTES)
         path.chmod(0o600)
     except OSError as error:
         raise Unavailable(f"cannot listen at {path}: {reason(error)}") from error
@@ -127,10 +124,10 @@ async def serve_bell(accept: Callable[[TcpPipe], Awaitable[None]], path: Path) -
 
 async def connect_bell(path: Path, *, timeout_s: float) -> BellPipe:
     """Connect; Unavailable if nobody listens there."""
-    _check_path(path)
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_unix_connection(path, limit=CHUNK_BYTES)
+            with _reachable(path) as name:
+                reader, writer = await asyncio.open_unix_connection(name, limit=CHUNK_BYTES)
     except TimeoutError as error:
         raise Unavailable(f"mailbox:{path.parent} does not answer within {timeout_s:g} s") from error
     except OSError as error:
@@ -141,6 +138,17 @@ async def connect_bell(path: Path, *, timeout_s: float) -> BellPipe:
     return BellPipe(path, reader, writer)
 
 
-def _check_path(path: Path) -> None:
-    if len(os.fsencode(path)) > PATH_BYTES_MAX:
-        raise Usage(f"{path} is too long a name for a socket", advice=f"At most {PATH_BYTES_MAX} bytes.")
+@contextlib.contextmanager
+def _reachable(path: Path) -> Iterator[Path]:
+    """A name for the path that is short enough for a socket: where it is not, one through its folder, held open."""
+    if len(os.fsencode(path)) <= PATH_BYTES_MAX:
+        yield path
+        return
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        through = Path(f"/proc/self/fd/{descriptor}")
+        if not through.is_dir():
+            raise Usage(f"{path} is too long a name for a socket", advice=f"At most {PATH_BYTES_MAX} bytes.")
+        yield through / path.name
+    finally:
+        os.close(descriptor)

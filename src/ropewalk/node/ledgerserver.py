@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from ropewalk.errors import NotFound, RopewalkError, Unavailable, Usage
 from ropewalk.kernel.keys import SigningKey
@@ -84,6 +85,11 @@ class LedgerServer:
         """Where to connect to."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.transport}://{host}:{self.port}"
+
+    @property
+    def address(self) -> dict[str, Any]:
+        """The parts of it."""
+        return {"host": self.host, "port": self.port}
 
     @property
     def channels(self) -> list[str]:

@@ -75,6 +75,10 @@ class MailboxServer(LedgerServer):
     def url(self) -> str:
         return f"mailbox:{self.folder}"
 
+    @property
+    def address(self) -> dict[str, Any]:
+        return {"folder": str(self.folder)}
+
     def capabilities(self, door: Door) -> Capabilities:
         return replace(super().capabilities(door), mailbox=self._limits)
 
