@@ -153,6 +153,10 @@ class Bale(Sequence[GitObject]):
     def __iter__(self) -> Iterator[GitObject]:
         return (self[at] for at in range(len(self)))
 
+    def ids(self) -> list[bytes]:
+        """The names of the objects, 20 bytes each."""
+        return [bytes(self._ids[at : at + 20]) for at in range(0, len(self._ids), 20)]
+
     def append(self, one: GitObject) -> None:
         """Add an object whose name is known."""
         oid, kind, raw = one

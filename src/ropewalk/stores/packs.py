@@ -74,8 +74,8 @@ def build_pack(objects: Sequence[tuple[str, Kind, bytes]]) -> tuple[str, bytes |
 
 
 def _build_compiled(objects: Sequence[tuple[str, Kind, bytes]]) -> tuple[str, bytearray, bytes] | None:
-    """The same by compiled loops; None for what is left to Python: an object that comes twice, a pack of gigabytes, and
-    whatever the loops themselves could not read again.
+    """The same by compiled loops; None for what is left to Python: an object that comes twice, and whatever the loops
+    themselves could not read again.
     """
     from ropewalk.native.bale import Bale
 
@@ -85,10 +85,13 @@ def _build_compiled(objects: Sequence[tuple[str, Kind, bytes]]) -> tuple[str, by
         return None
     pack, begins, crcs = packed
     columns = bale.columns(begins, crcs)
-    if columns is None:
+    ids = bale.ids() if columns is None else []
+    if len(set(ids)) < len(ids):
         return None
     checksum = hashlib.sha1(pack, usedforsecurity=False).digest()
     pack += checksum
+    if columns is None:  # a pack of gigabytes: made twice, it would not fit in memory
+        return checksum.hex(), pack, build_index(zip(ids, crcs, begins, strict=True), checksum)
     return checksum.hex(), pack, seal_index(columns, checksum)
 
 

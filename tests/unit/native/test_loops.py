@@ -346,6 +346,27 @@ def test_an_index_that_needs_more_than_31_bits_is_left_to_python():
     assert bale.columns(array("Q", [12, 1 << 31]), array("I", [0, 0])) is None
 
 
+@needs_loops
+def test_a_pack_of_gigabytes_is_made_once(monkeypatch):
+    """Only its index is left to Python: places beyond 31 bits are written elsewhere in it."""
+    objects = [named(b"%d" % n) for n in range(100)]
+    plain, far = Bale.pack, 1 << 33
+    monkeypatch.setattr(packs, "_packed", None)  # nobody packs an object in Python
+
+    def pack(self: Bale, head: bytes) -> bales.Packed | None:
+        made = plain(self, head)
+        assert made is not None
+        made[1][99] += far
+        return made
+
+    near = {each.oid: each for each in read_index(packs.build_pack(objects)[2])}
+    monkeypatch.setattr(Bale, "pack", pack)
+    name, whole, index = packs.build_pack(objects)
+    assert hashlib.sha1(whole[:-20]).hexdigest() == name
+    moved = {each.oid: each.offset - near[each.oid].offset for each in read_index(index)}
+    assert moved == {bytes.fromhex(oid): far if n == 99 else 0 for n, (oid, _, _) in enumerate(objects)}
+
+
 SLIPS = {
     "a wrong length": ("31, 35, 43, 51", "31, 36, 43, 51"),
     "a wrong literal": ("put(&here, literals->bits[*token],", "put(&here, literals->bits[*token] ^ 1,"),
