@@ -86,10 +86,9 @@ def channel_key(channel: str) -> SigningKey:
 
 def open_sealing(channel: str) -> OpenLog:
     """The channel open for writing, with all of its keys that are here."""
-    from ropewalk.node.ledger import open_log
+    from ropewalk.node import keys
 
-    keys = channel_keys(channel)
-    return open_log(here().home, channel, keys[0], also=keys[1:], wait_s=WRITER_WAIT_S)
+    return keys.open_sealing(here().home, channel, lambda: channel_keys(channel), wait_s=WRITER_WAIT_S)
 
 
 def write_proposal(path: str, act: dict[str, Any]) -> None:

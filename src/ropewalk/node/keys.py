@@ -25,7 +25,7 @@ from ropewalk.ledger.lifetimes import Lifetime, lifetime_notices
 from ropewalk.ledger.replay import companion
 from ropewalk.ledger.ticket import Receipt
 from ropewalk.node.evidence import read_evidence
-from ropewalk.node.ledger import Channel, channels, open_log
+from ropewalk.node.ledger import Channel, OpenLog, channels, open_log
 from ropewalk.node.lifecycle import version_to_write
 from ropewalk.stores import keyfiles
 
@@ -37,6 +37,7 @@ __all__ = [
     "key_lifetimes",
     "key_notices",
     "key_rows",
+    "open_sealing",
     "propose",
     "propose_rotation",
     "rotate_key",
@@ -59,6 +60,20 @@ def find_keys(line: KeyLine, *folders: Path) -> tuple[SigningKey, ...]:
                 if each.public is not None and line.life(each.public) is not None:
                     found.setdefault(each.public, keyfiles.load_signing(folder, each.name))
     return tuple(found[life.key] for life in reversed(line.lives) if life.key in found)
+
+
+def open_sealing(
+    home: Path, channel: str, keys: Callable[[], Sequence[SigningKey]], *, wait_s: float = 0.0
+) -> OpenLog:
+    """A channel open for writing with its keys, which are asked for again if one gave way while we stood in line."""
+    found = keys()
+    while True:
+        try:
+            return open_log(home, channel, found[0], also=found[1:], wait_s=wait_s)
+        except Conflict:
+            before, found = found, keys()
+            if [key.public for key in found] == [key.public for key in before]:
+                raise
 
 
 def propose_rotation(

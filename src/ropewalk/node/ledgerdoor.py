@@ -1,7 +1,8 @@
 """The door to one channel of a server: open for writing while somebody writes, and no longer.
 
 A channel has one writer at a time. A server that kept it open would shut out every command that appends on the spot;
-so the door is opened for the first batch, and closed again when nothing came for a second.
+so the door is opened for the first batch, and closed again when nothing came for a second. Where somebody stands in
+line, it is also closed under load that knows no pause, for as long as they need to get in.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.keyline import KeyProof
 from ropewalk.ledger.ports import Head
 from ropewalk.ledger.ticket import Receipt
-from ropewalk.node.ledger import ChannelSettings, OpenLog, open_channel, open_log, read_settings
+from ropewalk.node.keys import open_sealing
+from ropewalk.node.ledger import ChannelSettings, OpenLog, open_channel, read_settings
 from ropewalk.node.served import ServedLog
 from ropewalk.node.threads import in_thread
+from ropewalk.stores.segmentwriter import is_awaited
 
 __all__ = ["Door"]
 
 LINGER_S = 1.0
+TURN_S = 1.0  # how long a door stays open while others wait, and how long it stays closed for them to come in
 HEIGHT_MAX = 1 << 53  # of blocks to come
 WRITER_WAIT_S = 30.0  # a command that appends on the spot may be at it for so long
+POLL_S = 0.01
 READ_BYTES = 1 << 20  # of blocks that are read at a time
 
 _journal = logging.getLogger("ropewalk.ledger.remote")
@@ -53,6 +58,7 @@ class Door:
         self._writers = 0
         self._broken = False  # it refused what it should have taken: open it again
         self._ended = False
+        self._turn_s = 0.0  # when others may have their turn
         self._closing: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -115,14 +121,28 @@ class Door:
                 raise Unavailable(f"channel {self.channel} is not served any more")
             if self._broken:
                 await self._shut()
+            await self._give_way()
             if self._served is None:
                 self._opened = await in_thread(self._open)
+                self._turn_s = asyncio.get_running_loop().time() + TURN_S
                 self._served = ServedLog(self._opened.log)
             return self._served
 
+    async def _give_way(self) -> None:
+        """Let in whoever stands in line, if we were in long enough; all who came before have their answers first."""
+        now = asyncio.get_running_loop().time
+        if self._opened is None or now() < self._turn_s or not is_awaited(self._opened.channel.folder):
+            return
+        folder = self._opened.channel.folder
+        await self._shut()
+        end = now() + TURN_S
+        while now() < end and is_awaited(folder):
+            await asyncio.sleep(POLL_S)
+
     def _open(self) -> OpenLog:
-        key, *also = self._keys(self.channel)
-        opened = open_log(self._home, self.channel, key, also=also, wait_s=WRITER_WAIT_S)
+        opened = open_sealing(
+            self._home, self.channel, lambda: self._keys(self.channel), wait_s=WRITER_WAIT_S
+        )
         if opened.torn is not None:
             _journal.warning("channel %s: cut %d bytes a crash had left", self.channel, opened.torn.size)
         if opened.missing:

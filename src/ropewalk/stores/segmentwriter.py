@@ -16,7 +16,7 @@ from ropewalk.errors import HeadMoved, TooLarge, Unavailable
 from ropewalk.stores.segmentform import ALIGN, BODY_BYTES_MAX, Place, Torn, record_head, segment_head
 from ropewalk.stores.segments import Segments
 
-__all__ = ["Files", "Writer", "hold_lock"]
+__all__ = ["Files", "Writer", "hold_lock", "is_awaited"]
 
 SEGMENT_BYTES = 64 << 20  # a new file is begun beyond this; one block may stand across the limit
 LOCK_POLL_S = 0.02
@@ -233,25 +233,48 @@ def hold_lock(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
         os.close(descriptor)
 
 
+def is_awaited(folder: Path) -> bool:
+    """Whether somebody waits to write to a channel, or to keep writers out of it."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever waits shares it
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def _take_lock(path: Path, wait_s: float) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES) or time.monotonic() >= deadline:
-                holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
-                os.close(fd)
-                if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise
-                raise Unavailable(
-                    f"channel {path.parent.name} is being written by process {holder or 'unknown'}",
-                    holder=holder,
-                    advice="A channel has one writer at a time; wait for it to end.",
-                ) from error
-            time.sleep(LOCK_POLL_S)
+    line: int | None = None  # held while we wait, for whoever writes to see
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES) or time.monotonic() >= deadline:
+                    holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
+                    os.close(fd)
+                    if error.errno not in (errno.EAGAIN, errno.EACCES):
+                        raise
+                    raise Unavailable(
+                        f"channel {path.parent.name} is being written by process {holder or 'unknown'}",
+                        holder=holder,
+                        advice="A channel has one writer at a time; wait for it to end.",
+                    ) from error
+                if line is None:
+                    line = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+                    fcntl.flock(line, fcntl.LOCK_SH)
+                time.sleep(LOCK_POLL_S)
+    finally:
+        if line is not None:
+            os.close(line)
     with contextlib.suppress(OSError):  # the number is a courtesy to people, the lock itself is held
         os.ftruncate(fd, 0)
         os.pwrite(fd, str(os.getpid()).encode(), 0)
