@@ -128,10 +128,11 @@ def test_what_plain_events_have_in_common_can_be_refused_without_harm_to_others(
         raise InvalidEnvelope("no such trailer", where="", schema="shiplog/deployment_trailer")
 
     monkeypatch.setattr(planning, "default_trailer", refuse)
+    unknown = Signature("Cy", "cy@example.test", 3)  # for whom no template was cut before
     plain, told_otherwise = Draft({"type": "made", "payload": {}}), Draft({"type": "made", "payload": {}}, {})
     tip = Tip(Oid("ab" * 20), Ulid("01HF7YAT000000000000000005"), 41)
     for count in (1, 40):
-        made = decided(SHIPLOG, [*[plain] * count, told_otherwise, plain, told_otherwise], tip, ADA, None)
+        made = decided(SHIPLOG, [*[plain] * count, told_otherwise, plain, told_otherwise], tip, unknown, None)
         refused = [isinstance(each, InvalidEnvelope) for each in made.outcomes]
         assert refused == [True] * count + [False, True, False]
         assert len(set(made.places.ulids)) == 2
