@@ -523,7 +523,7 @@ def test_a_library_of_another_build_is_not_used(tmp_path, monkeypatch):
     assert libraries.library.__wrapped__() is None
 
 
-@pytest.mark.parametrize("flags", [(), ("-DPORTABLE",)], ids=["instructions", "portable"])
+@pytest.mark.parametrize("flags", [("-O0",), ("-O0", "-DPORTABLE")], ids=["instructions", "portable"])
 def test_names_are_those_of_git_whatever_the_processor_can(flags, tmp_path, monkeypatch):
     if not any(map(shutil.which, ("cc", "gcc", "clang"))):
         pytest.skip("no C compiler on this machine; CI has one")
