@@ -1,0 +1,105 @@
+"""A small share of `make torture ONLY=scenarios`: load and chaos with real processes, and the reports about them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.torture.scenarios import SCENES, SEED, play
+from tests.torture.scenes.report import BASELINE, Scene, as_baseline, compare
+from tests.torture.scenes.workload import Workload
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    return play(list(SCENES), quick=True)
+
+
+def holds(report: dict[str, Any], scene: str) -> dict[str, Any]:
+    part: dict[str, Any] = report["scenarios"][scene]
+    assert part["ok"], json.dumps(part, indent=1)
+    return part
+
+
+def test_every_transport_carries_every_size_and_says_how_fast(report):
+    measured = holds(report, "transports")["measured"]
+    for transport in ("tcp", "tls", "mailbox"):
+        for size in ("1_kib", "64_kib", "1_mib"):
+            assert measured[f"{transport}_{size}_envelopes_per_s"] > 0
+            p50, p95, p99 = (measured[f"{transport}_{size}_durable_p{rank}_ms"] for rank in (50, 95, 99))
+            assert 0 < p50 <= p95 <= p99
+
+
+def test_bursts_of_ten_times_the_load_lose_nothing_and_a_server_stays_small(report):
+    holds(report, "bursts")
+
+
+def test_a_replay_beside_the_live_feed_finds_what_was_planted_and_names_the_block(report):
+    assert holds(report, "replay")["measured"]["planted"] > 0
+
+
+def test_in_bad_weather_every_envelope_is_sealed_once(report):
+    assert holds(report, "weather")["measured"]["cuts"] > 0
+
+
+def test_late_evidence_is_refused_and_fresh_evidence_is_accepted_after_it(report):
+    holds(report, "late_evidence")
+
+
+def test_a_key_gives_way_while_clients_send_and_a_follower_pulls(report):
+    holds(report, "key_rotation")
+
+
+def test_healthy_peers_go_on_while_others_misbehave(report):
+    holds(report, "misbehaving_peers")
+
+
+def test_followers_catch_up_and_bundles_are_made_under_load(report):
+    holds(report, "followers")
+
+
+def test_what_a_policy_costs_is_measured(report):
+    assert holds(report, "policy_cost")["measured"]["policy_time_ratio"] > 0
+
+
+def test_a_seed_makes_the_same_workload_byte_for_byte_and_another_seed_another():
+    one, same, other, elsewhere = (Workload(*of) for of in ((1, "a"), (1, "a"), (2, "a"), (1, "b")))
+    made = [work.raws(3, 2_000) for work in (one, same, other, elsewhere)]
+    assert made[0] == made[1] and one.digest == same.digest
+    assert len({tuple(each) for each in made}) == 3 and len({one.digest, other.digest, elsewhere.digest}) == 3
+    assert all(abs(len(raw) - 2_000) < 200 for raws in made for raw in raws)
+
+
+def test_every_scene_is_reported_with_criteria_and_held_against_a_baseline_that_is_kept(report):
+    assert json.loads(json.dumps(report)) == report and report["seed"] == SEED
+    kept = json.loads(BASELINE.read_text())["sizes"]
+    for name, (clause, _) in SCENES.items():
+        part = report["scenarios"][name]
+        assert part["clause"] == clause and part["criteria"] and part["measured"]
+        assert part["baseline"]["same_workload"] is True and part["baseline"]["criteria_gone"] == []
+        assert {name in kept[size]["scenarios"] for size in ("quick", "full")} == {True}
+
+
+def test_what_is_worse_than_the_baseline_fails_and_what_is_only_slower_does_not():
+    scene = Scene("x", "S4-15", "a test")
+    scene.check("it holds", True)
+    scene.measure("took_s", 2.0)
+    part = {**scene.to_json(), "workload": "w"}
+    before = as_baseline(part)
+    for change, ok in (
+        ({}, True),
+        ({"measured": {"took_s": 0.001}}, True),
+        ({"criteria": ["it holds", "so does this"]}, False),
+        ({"workload": "another"}, False),
+    ):
+        again = dict(part)
+        compare(again, {**before, **change}, same_seed=True)
+        assert again["ok"] is ok, change
+    again = dict(part)
+    compare(again, {**before, "workload": "another"}, same_seed=False)
+    assert again["ok"] and again["baseline"]["ratios"] == {"took_s": 1.0}
+    scene.check("it fails", False, why="because")
+    assert not scene.to_json()["ok"]
