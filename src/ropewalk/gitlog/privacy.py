@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
-from ropewalk.errors import Denied, Invalid
+from ropewalk.errors import Denied, Invalid, InvalidJson
 from ropewalk.gitlog.pointer import entropy_bits, is_pointer
 from ropewalk.kernel import jcs, schema
 from ropewalk.kernel.digest import ContentId, content_id
@@ -106,7 +106,7 @@ def apply_policy(policy: Policy, payload: Mapping[str, Any], sealer: Sealer | No
     >>> apply_policy(policy, {"user": {"email": "a@b", "name": "Ada"}}, None)
     PrivacyOutcome(payload={'user': {'name': 'Ada'}}, redacted=('/user/email',), pointerized=())
     """
-    made: dict[str, Any] = deepcopy(dict(payload))
+    made: dict[str, Any] = {name: _as_recorded(inner) for name, inner in payload.items()}
     redacted: list[str] = []
     pointerized: list[str] = []
     for rule in policy.rules:
@@ -131,6 +131,17 @@ def apply_policy(policy: Policy, payload: Mapping[str, Any], sealer: Sealer | No
                 above[name] = dict(sealer(plaintext, rule, rule.privacy_class.is_low_entropy(plaintext)))
                 pointerized.append(where)
     return PrivacyOutcome(made, tuple(sorted(redacted)), tuple(sorted(pointerized)))
+
+
+def _as_recorded(value: Any, depth: int = 1) -> Any:
+    """A copy in the form canonical JSON gives it, so that the rules see what will be read: a tuple is a list."""
+    if depth > jcs.DEPTH_MAX:
+        raise InvalidJson(f"the payload is nested deeper than {jcs.DEPTH_MAX} levels, or holds itself")
+    if isinstance(value, dict):
+        return {name: _as_recorded(inner, depth + 1) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_recorded(inner, depth + 1) for inner in value]
+    return value
 
 
 def is_private(policy: Policy, value: object) -> bool:

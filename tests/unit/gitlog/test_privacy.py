@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.errors import Denied, Invalid, InvalidEnvelope
+from ropewalk.errors import Denied, Invalid, InvalidEnvelope, InvalidJson
+from ropewalk.gitlog.envelope import Draft
+from ropewalk.gitlog.planning import Receipt
 from ropewalk.gitlog.pointer import is_pointer, open_pointer, read_pointer
 from ropewalk.gitlog.privacy import apply_policy, parse_policy
 from ropewalk.kernel.seal import SealingKey
@@ -70,6 +72,27 @@ def test_the_payload_that_was_given_is_not_changed():
     before = json.dumps(PAYLOAD)
     apply_policy(policy(redact("**.ssn")), PAYLOAD, None)
     assert json.dumps(PAYLOAD) == before
+
+
+def test_rules_look_into_tuples_which_are_recorded_as_lists():
+    applied = apply_policy(policy(redact("**.email")), {"u": ({"email": "ada@example.test", "n": 1},)}, None)
+    assert applied.payload == {"u": [{"n": 1}]}
+    assert applied.redacted == ("/u/0/email",)
+
+
+def test_a_payload_that_holds_itself_or_is_too_deep_is_refused_and_harms_no_other(log):
+    policy_file(log.store.place).write_text(json.dumps({"privacy": {"rules": [redact("**.email")]}}))
+    circle: dict[str, Any] = {}
+    circle["again"] = [circle]
+    deep: Any = {}
+    for _ in range(5_000):
+        deep = {"in": deep}
+    drafts = [Draft({"type": "t", "payload": payload}) for payload in ({"n": 1}, circle, deep, {"n": 2})]
+    first, second, third, fourth = log.append_all("demo", drafts)
+    assert isinstance(second, InvalidJson)
+    assert isinstance(third, InvalidJson)
+    assert isinstance(first, Receipt)
+    assert isinstance(fourth, Receipt)
 
 
 def test_what_must_be_behind_a_pointer_is_refused_without_a_key_and_not_shown():
