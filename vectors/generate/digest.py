@@ -27,6 +27,8 @@ TAGS = {
     "ARCHIVE": "ea:archive:v1",
     "MAILBOX": "ea:mailbox:v1",
     "MAILBOX_SLOT": "ea:mailbox-slot:v1",
+    "ENCLAVE": "ea:enclave:v1",
+    "ENCLAVE_KEY": "ea:enclave-key:v1",
     "REPORT_DATA": "ea:report-data:v1",
     "STATE": "ea:state:v1",
     "KEY_ACCEPTANCE": "ea:key-acceptance:v1",

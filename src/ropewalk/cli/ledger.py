@@ -57,6 +57,11 @@ channel_option = click.option("--channel", required=True, metavar="C", help="The
             "mailbox",
             "Let processes of this machine append through shared memory.",
         ),
+        "enclave": (
+            "ropewalk.cli.ledger_enclave",
+            "enclave",
+            "Seal envelopes for a measured environment, and open them there.",
+        ),
         "payload": ("ropewalk.cli.ledger_payload", "payload", "Read and erase detached payloads kept here."),
         "policy": ("ropewalk.cli.ledger_policy", "policy", "Show, check and hash policies."),
         "evidence": (
@@ -170,6 +175,7 @@ def ls() -> None:
 @click.option("--timestamp", metavar="TIME", help="RFC 3339 in UTC; default: now.")
 @click.option("--level", type=click.Choice(LEVELS), help="Confidentiality.")
 @click.option("--key-ref", metavar="REF", help="The key a confidential payload is sealed with.")
+@click.option("--enclave-ref", metavar="REF", help="With --level: the enclave that may read it.")
 @click.option("--detach", metavar="URI", help="Keep only the payload's hash, and where it lies.")
 @click.option("--keep", is_flag=True, help="Detach the payload and keep it here, where it can be erased.")
 @click.option("--evidence", metavar="F", help="Attestation evidence as JSON.")
@@ -208,8 +214,10 @@ def envelope(channel: str, payload: str, key: str, parent: str | None, output: s
         )
     }
     tag = {"level": options["level"]} if options["level"] else None
-    if tag is not None and options["key_ref"]:
-        tag["key_ref"] = options["key_ref"]
+    if tag is None and options["enclave_ref"]:
+        raise click.UsageError("--enclave-ref goes with --level")
+    if tag is not None:
+        tag |= {name: options[name] for name in ("key_ref", "enclave_ref") if options[name]}
     detached: dict[str, Any] | None = None
     if options["detach"]:
         detached = {"locator": options["detach"], "bytes": len(jcs.encode(body))}

@@ -94,6 +94,8 @@ class Tag(bytes, Enum):
     ARCHIVE = b"ea:archive:v1", "what is signed over an archive's manifest"
     MAILBOX = b"ea:mailbox:v1", "root over the slots of a mailbox"
     MAILBOX_SLOT = b"ea:mailbox-slot:v1", "digest of one slot of a mailbox"
+    ENCLAVE = b"ea:enclave:v1", "what the seal of an envelope for an enclave is bound to"
+    ENCLAVE_KEY = b"ea:enclave-key:v1", "HKDF context that derives the key an enclave opens with"
     REPORT_DATA = b"ea:report-data:v1", "what a trusted environment binds into its report"
     STATE = b"ea:state:v1", "root over the state that a replay arrives at"
     KEY_ACCEPTANCE = b"ea:key-acceptance:v1", "what a new key signs to take over the sealing of a channel"
