@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from tests.fuzz import gitlog, gossip, kernel, ledger, remote, stream
+from tests.fuzz import gitlog, gossip, kernel, ledger, mailbox, remote, stream
 from tests.fuzz.offering import Parser, offer
 
 __all__ = ["PARSERS", "Parser", "offer"]
 
-PARSERS = (*kernel.PARSERS, *gitlog.PARSERS, *gossip.PARSERS, *ledger.PARSERS, *remote.PARSERS, *stream.PARSERS)
+PARSERS = (
+    *kernel.PARSERS,
+    *gitlog.PARSERS,
+    *gossip.PARSERS,
+    *ledger.PARSERS,
+    *remote.PARSERS,
+    *mailbox.PARSERS,
+    *stream.PARSERS,
+)

@@ -122,6 +122,11 @@ class MailboxServer(LedgerServer):
         except Invalid as error:
             _journal.warning("%s: left alone: %s", path, error.detail)
             return
+        ring = mapped.ring
+        if not ring.head <= ring.tail <= ring.head + ring.slots:
+            _journal.warning("%s: left alone: %d put in, %d let go of", path, ring.tail, ring.head)
+            mapped.close()
+            return
         key, _ = door.keys(self.now_ns())
         await _Intake(mapped, door, choose(able, able), key).end()
 

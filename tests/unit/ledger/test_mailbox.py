@@ -320,11 +320,16 @@ def test_a_host_takes_in_what_the_one_before_was_killed_over(tmp_path):
     )
     ring.close()
     make_ring(box / stranger, 1, 64, bytes(16)).close()
+    strange = f"audit~{'2' * 32}.ring"
+    damaged = make_ring(box / strange, 8, 4096, bytes(16))
+    RingWriter(damaged.ring).put(to_cbor(observed(9)))
+    damaged.ring.memory[64] = 2  # let go of more than were put in: nobody knows what is in it
+    damaged.close()
     (box / "audit~unfinished.ring.new").write_bytes(b"x")
     (box / f"audit~{'1' * 32}.ring").write_bytes(b"no ring")
     asyncio.run(_only_open(tmp_path))
     assert stored(tmp_path) == [observed(number).raw for number in (0, 2, 3)]
-    assert sorted(rings(tmp_path)) == sorted([stranger, f"audit~{'1' * 32}.ring"])
+    assert sorted(rings(tmp_path)) == sorted([stranger, strange, f"audit~{'1' * 32}.ring"])
 
 
 async def _only_open(home: Path) -> None:
