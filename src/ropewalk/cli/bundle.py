@@ -20,11 +20,12 @@ from ropewalk.cli.manners import (
     tell,
     write_output,
 )
-from ropewalk.cli.places import here
+from ropewalk.cli.places import NODE_KEY, here, signing_key
 from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
     from ropewalk.cli.verify import Asked
+    from ropewalk.kernel.keys import SigningKey
     from ropewalk.node.anchoring import Anchoring
     from ropewalk.node.ledger import Channel
 
@@ -74,6 +75,8 @@ def export(
 ) -> None:
     """Write blocks with headers, proofs and a signed manifest. The same range gives the same bytes.
 
+    The channel's key signs it; in a copy (`ledger pull`) the key of the repository does.
+
     What is there already, complete and right, is kept; so an interrupted export goes on where it stopped.
 
     An anchor (`ledger head --note`, or the checkpoint of `ledger tiles`, with whatever witnesses added to it) lets an
@@ -97,7 +100,7 @@ def export(
         carried = _read_anchors(reading, anchors) if anchors else None
         if carried is not None:
             carried.over(start, last)
-        key = channel_key(channel)
+        key = _exporter(reading)
         for first, final in chunk_ranges(start, last, chunk):
             path = target if chunk is None else _chunk_path(target, first, final)
             watch = partial(progress, label=path.name, total=final - first + 1)
@@ -116,6 +119,22 @@ def export(
     word = "kept" if all(one.kept for one in made) else "ok"
     where = output if chunk is None else made[0].path.parent
     emit(answer, f"{word}  {channel} {start}–{made[-1].end}  {size} bytes  {where}")
+
+
+def _exporter(reading: Channel) -> SigningKey:
+    """Who signs a bundle: the channel's key, or in a copy, whose keys are elsewhere, the key of this repository."""
+    from ropewalk.errors import Conflict, NotFound
+
+    try:
+        key = channel_key(reading.settings.channel)
+    except (Conflict, NotFound):
+        key = signing_key(NODE_KEY)
+    if reading.line().life(key.public) is None:
+        say(
+            f"signed by {key.public.did()}, the key of this repository: those of the channel are elsewhere. Who "
+            "verifies it names that key among the `bundle_signers` of a trust file."
+        )
+    return key
 
 
 @bundle.command("inspect", epilog="Examples:\n  ropewalk bundle inspect audit.tar.zst --json\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from tests.unit.cli.conftest import living_in, move_in
@@ -203,3 +204,22 @@ def test_what_a_bundle_says_of_itself_steers_neither_terminal_nor_page(ropewalk,
 def test_a_bundle_is_not_written_to_a_file_called_dash(ropewalk, channel, tmp_path):
     answer = ropewalk("bundle", "export", "--repo", channel, "--channel", "audit", "-o", "-")
     assert answer.code == 2 and not (tmp_path / "-").exists()
+
+
+def test_a_copy_signs_bundles_with_a_key_of_its_own_and_says_so(ropewalk, channel, tmp_path):
+    assert ropewalk("init", "copy.git").code == 0
+    shutil.copytree(
+        tmp_path / channel / "ropewalk" / "ledger" / "audit",
+        tmp_path / "copy.git" / "ropewalk" / "ledger" / "audit",
+    )
+    made = ropewalk("bundle", "export", "--repo", "copy.git", "--channel", "audit", "-o", "x.tar.zst")
+    own = ropewalk("key", "show", "node", "--repo", "copy.git", "--did").text.strip()
+    assert made.code == 0 and f"signed by {own}" in made.err and "bundle_signers" in made.err
+    at_home = ropewalk("bundle", "export", "--repo", channel, "--channel", "audit", "-o", "y.tar.zst")
+    assert at_home.code == 0 and "signed by" not in at_home.err
+    verify = ("bundle", "verify", "x.tar.zst", "--deep", "--trust")
+    assert ropewalk(*verify, "trust.json").code == 5
+    trust = json.loads((tmp_path / "trust.json").read_text())
+    shown = ropewalk("key", "show", "node", "--repo", "copy.git", "--public").json
+    (tmp_path / "wider.json").write_text(json.dumps({**trust, "bundle_signers": [shown]}))
+    assert ropewalk(*verify, "wider.json").code == 0
