@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ropewalk.cli.manners import emit, parse_input, read_input, telling, write_output
+from ropewalk.cli.manners import Command, emit, parse_input, read_input, telling, write_output
 
 if TYPE_CHECKING:
     from ropewalk.ledger.pins import CollateralTexts
@@ -19,10 +19,10 @@ FORMATS = ("slsa.v1", "tee.report", "snark.v1")
 HARDWARE = ("aws_nitro", "sev", "sgx", "tdx")
 DOCUMENT_BYTES_MAX = 1 << 16
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-def collateral_options(command: Command) -> Command:
+def collateral_options(command: Decorated) -> Decorated:
     """The files in which Intel says how its platforms stand."""
     for option in (
         click.option(
@@ -65,6 +65,7 @@ def read_collateral(
 
 @click.command(
     "report-data",
+    cls=Command,
     epilog="Examples:\n  ropewalk ledger evidence report-data --payload body.json --correlation-id c-1\n"
     "  ropewalk ledger evidence report-data --payload body.json -o request.bin\n",
 )
@@ -90,6 +91,7 @@ def report_data(payload: str, correlation_id: str | None, output: str | None) ->
 
 @click.command(
     "wrap",
+    cls=Command,
     epilog="Examples:\n  ropewalk ledger evidence wrap --format slsa.v1 --report build.dsse.json -o evidence.json\n"
     "  ropewalk ledger evidence wrap --format tee.report --tee sev --document report.bin \\\n"
     "      --cert vcek.der --cert cert_chain.pem -o evidence.json\n"
@@ -165,6 +167,7 @@ def _document(tee: str, name: str) -> dict[str, Any]:
 
 @click.command(
     "provenance",
+    cls=Command,
     epilog="Examples:\n  ropewalk ledger evidence provenance --payload image.json --key ci \\\n"
     "      --builder https://builder.example/v1 --build-type https://builder.example/image -o evidence.json\n",
 )

@@ -7,14 +7,16 @@ import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from tests.unit.cli.conftest import living_in
 from tests.waiting import ended
 
 from ropewalk import __version__
-from ropewalk.cli.main import COMMANDS
+from ropewalk.cli.main import COMMANDS, root
 
 GATOSD = Path(sys.executable).with_name("gatosd")
 
@@ -30,6 +32,25 @@ def test_every_command_has_help_with_an_example(ropewalk, name):
     assert answer.code == 0
     assert "Examples:" in answer.text, answer.text
     assert "--json" in answer.text and "--repo" in answer.text
+
+
+def test_every_command_at_any_depth_takes_json_and_repo():
+    def leaves(group: click.Group, words: str) -> Iterator[tuple[str, click.Command]]:
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            found = group.get_command(context, name)
+            assert found is not None
+            if isinstance(found, click.Group):
+                yield from leaves(found, f"{words} {name}")
+            else:
+                yield f"{words} {name}", found
+
+    lacking = [
+        words
+        for words, found in leaves(root, "ropewalk")
+        if not {"--json", "--repo"} <= {text for each in found.params for text in each.opts}
+    ]
+    assert not lacking
 
 
 def test_an_unknown_command_is_a_usage_error(ropewalk):
