@@ -130,6 +130,9 @@ class BundleVerifier:
             steps.append(self._anchors_step())
         if self._deep:
             steps.append(self._findings.step("envelope_rules", self._rules_step))
+        elif self._trust.revocations:  # they speak of authors too, and nobody looked at those
+            detail = "whether an author was revoked, as the trust file says of some, is judged with --deep"
+            steps.append(Step("envelope_rules", "not_checked", detail))
         if self._evidence is not None:
             steps.append(self._evidence.step())
         blocks = self._headers.count if self._headers is not None else 0

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 __all__ = ["verify_gitlogs", "verify_repository"]
 
+NO_LOGS = (
+    "there is no log under refs/gatos/ in this repository; a plain `git clone` leaves them behind, "
+    "`git clone --mirror` brings them"
+)
+
 
 def verify_repository(
     path: str | os.PathLike[str] = ".",
@@ -167,7 +172,7 @@ def _refs_step(store: GitStore, ns: str | None) -> Step:
 def _unwalked(store: GitStore, *, logs: int) -> Iterator[Step]:
     """What somebody may have expected to be verified here, and was not."""
     if not logs:
-        yield Step("logs", "not_checked", "there is no log under refs/gatos/ in this repository")
+        yield Step("logs", "not_checked", NO_LOGS)
     journals = sum(len(_names(store, f"{root}journal/")) for root in ROOTS)
     if journals:
         yield Step("journals", "not_checked", f"{journals} journals of git shiplog; an import judges them")
