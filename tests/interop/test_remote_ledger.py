@@ -39,6 +39,9 @@ class House:
     def __call__(self, *arguments: str, repo: str = "log.git", **more: Any) -> Answer:
         return self._run("ledger", *arguments, env={"ROPEWALK_REPO": str(self.folder / repo)}, **more)
 
+    def command(self, *arguments: str) -> Answer:
+        return self._run(*arguments)
+
     def start(self, *arguments: str, repo: str = "log.git", **streams: Any) -> subprocess.Popen[str]:
         environment = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "LANG": "C.UTF-8"}
         process = subprocess.Popen(
@@ -181,6 +184,23 @@ def test_a_copy_is_kept_up_while_the_channel_grows(house):
     assert report.code == 0 and report.json["entries"] == 2
     refused = house("send", said["url"], "--channel", "audit", "--file", "-", stdin=observed(3).raw)
     assert refused.code == 6 and "cannot be appended to" in refused.err
+
+
+def test_a_copy_hands_its_blocks_on_and_signs_no_head_that_is_not_its_own(house):
+    assert house("append", "--channel", "audit", "--file", "-", stdin=observed(1).raw).code == 0
+    _, said = house.serve()
+    for name in ("copy.git", "second.git"):
+        assert house.command("init", name).code == 0
+    assert house("pull", said["url"], "--channel", "audit", repo="copy.git").code == 0
+    process = house.start("serve", "--port", "0", repo="copy.git")
+    assert process.stdout is not None
+    copy = json.loads(process.stdout.readline())["url"]
+    assert house("pull", copy, "--channel", "audit", repo="second.git").code == 0
+    assert house("verify", "--channel", "audit", "--deep", repo="second.git").code == 0
+    refused = house("send", copy, "--channel", "audit", "--json", "--file", "-", stdin=observed(2).raw)
+    assert refused.code == 4 and "`ropewalk ledger send`" in refused.json["advice"]
+    note = house("head", "--channel", "audit", "--note", "--host", "a.example", "--json", repo="copy.git")
+    assert note.code == 4 and "sealed by another key" in note.json["detail"]
 
 
 def test_commands_that_append_here_go_on_beside_a_server(house):

@@ -61,21 +61,19 @@ def channel_of(envelope: bytes, channel: str | None) -> Iterator[Channel]:
 
 def channel_keys(channel: str) -> tuple[SigningKey, ...]:
     """The keys of a channel that are here, the newest first: by what they are, whatever they are called."""
-    from ropewalk.errors import NotFound
+    from ropewalk.ledger.sealing import foreign_channel
     from ropewalk.node.keys import find_keys
     from ropewalk.node.ledger import open_channel
 
     with open_channel(here().home, channel) as reading:
         line, name = reading.line(), reading.settings.key
     if len(line.lives) == 1:
-        return (signing_key(name),)  # as it was when the channel was made
+        named = signing_key(name)  # as it was when the channel was made
+        if named.public == line.current.key:
+            return (named,)
     found = find_keys(line, here().keys, key_folder())
-    if not found:
-        raise NotFound(
-            f"no key of channel {channel} is here; {line.current.key.did()} seals it",
-            channel=channel,
-            advice="Work where that key is, or bring it here.",
-        )
+    if not found:  # a copy: the `node` of this repository is another than that of the one it is from
+        raise foreign_channel(channel, line.current.key)
     return found
 
 

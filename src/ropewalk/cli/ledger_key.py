@@ -137,7 +137,11 @@ def rotate(
     with open_channel(home, channel) as reading:
         if reading.line().current.key == new.public:
             _follow(channel, (*channel_keys(channel), new))  # where that was interrupted
-            raise Conflict(f'key "{to}" seals channel {channel} already', channel=channel)
+            raise Conflict(
+                f'key "{to}" seals channel {channel} already',
+                channel=channel,
+                advice="A channel gives way to another key: make one with `ropewalk key new`.",
+            )
     act, signed = _given(proposal, approvals)
     if act is None:
         act = propose_rotation(home, channel, new.public, since_ns=_time(since), overlap_days=overlap_days)
@@ -208,7 +212,7 @@ _other(
     "revoke",
     "revoke",
     "Say that what KEY signs since a date is not believed: a name, a did:key or a fingerprint, of whoever it is.\n\n"
-    "Blocks above this one refuse it; what stands below stands, and reports note it. A key that seals gives way first.",
+    "Blocks above this one refuse it; what stands below stands. A key that seals gives way first.",
     "ropewalk ledger key revoke --channel audit did:key:z6Mk... --reason stolen",
 )
 _other(
@@ -287,9 +291,15 @@ def _check_fits(act: KeyAct, kind: Act, channel: str, fingerprint: bytes | None 
 
 
 def _time(text: str | None) -> int | None:
+    from ropewalk.errors import Invalid
     from ropewalk.ledger.fields import parse_timestamp
 
-    return parse_timestamp(text) if text is not None else None
+    try:
+        return parse_timestamp(text) if text is not None else None
+    except Invalid as error:
+        raise Invalid(
+            f"--since: {error.detail}", advice="Write the date, the time and Z: 2027-01-31T12:00:00Z."
+        ) from error
 
 
 def _fingerprint(which: str) -> bytes:
@@ -316,7 +326,9 @@ def _table(rows: list[dict[str, Any]]) -> str:
         times = [f"since {row['since']}"] if row["since"] else []
         times += [f"until {row['until']}"] if row["until"] else []
         times += [f"revoked since {row['revoked_since']}"] if row["revoked_since"] else []
-        lines.append(f"{'*' if row['counts'] else ' '} {row['did']}  {', '.join(times)}".rstrip())
+        lines.append(
+            f"{'*' if row['counts'] else ' '} {row['fingerprint'][:16]}…  {row['did']}  {', '.join(times)}".rstrip()
+        )
     return "\n".join(lines)
 
 

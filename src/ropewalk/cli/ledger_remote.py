@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ropewalk.cli.manners import Command, counting, emit, emit_line, parse_input, say
-from ropewalk.cli.places import here, signing_key
+from ropewalk.cli.places import NODE_KEY, here, signing_key
 from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
@@ -111,14 +111,21 @@ def serve(
 
 
 def keys_from_here() -> Callable[[str], Sequence[SigningKey]]:
-    """The keys of a channel, from any thread: which folders they lie in is known to this one alone."""
+    """The keys of a channel, from any thread: which folders they lie in is known to this one alone.
+
+    A copy, whose keys are elsewhere, can be read all the same: the key of the repository answers for it.
+    """
     from ropewalk.cli.ledger_channel import channel_keys
+    from ropewalk.errors import Conflict
 
     context = click.get_current_context()
 
     def find(channel: str) -> Sequence[SigningKey]:
         with context.scope(cleanup=False):
-            return channel_keys(channel)
+            try:
+                return channel_keys(channel)
+            except Conflict:
+                return (signing_key(NODE_KEY),)
 
     return find
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ropewalk.errors import Conflict, RopewalkError, Unavailable, Unverified
-from ropewalk.kernel.keys import SigningKey
+from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.block import Block, check_link, find_fork, parse_record, seal
 from ropewalk.ledger.envelope import Envelope, parse_stored
 from ropewalk.ledger.fields import format_timestamp
@@ -28,7 +28,7 @@ from ropewalk.ledger.ports import Blocks, Head, Index, Limits
 from ropewalk.ledger.rules import Context, Finding, Position, judge
 from ropewalk.ledger.ticket import Forming, Receipt, Ticket
 
-__all__ = ["Sealing", "no_key"]
+__all__ = ["Sealing", "foreign_channel", "no_key"]
 
 STOPPED: Final = "stopped before a block that it wrote was known here"
 Written = tuple[Forming, Block, Any]
@@ -351,6 +351,16 @@ class Sealing:
     @property
     def _policy_hash(self) -> bytes | None:
         return self._policy.hash if self._policy is not None else None
+
+
+def foreign_channel(channel: str, sealer: PublicKey) -> Conflict:
+    """What refuses to seal where no key at hand was ever one of the channel's, as in a copy of it."""
+    return Conflict(
+        f"channel {channel} is sealed by another key than those that are here: {sealer.did()}",
+        channel=channel,
+        advice="Work where its key is. A copy grows by `ropewalk ledger pull`; "
+        "`ropewalk ledger send` appends where it was pulled from.",
+    )
 
 
 def no_key(channel: str, line: KeyLine, at_ns: int) -> Conflict:

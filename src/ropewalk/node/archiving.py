@@ -38,6 +38,7 @@ from ropewalk.ledger.block import parse_record
 from ropewalk.ledger.keyline import KeyLine
 from ropewalk.ledger.manifestform import File
 from ropewalk.ledger.replay import companion
+from ropewalk.ledger.sealing import foreign_channel
 from ropewalk.ledger.verify import EMPTY, Span, check_block, join
 from ropewalk.node.ledger import Channel, channels
 from ropewalk.stores.archives import (
@@ -144,7 +145,7 @@ def archive_channel(
         raise RangeExceeded("keep_blocks, keep_days and before say three different things; give one")
     with Channel(home, channel) as reading:
         if reading.line().life(key.public) is None:
-            raise Conflict(f"channel {channel} is sealed by another key", channel=channel)
+            raise foreign_channel(channel, reading.line().current.key)
         size = reading.head().height
         if not size:
             raise NotFound(f"channel {channel} has no blocks yet", channel=channel)

@@ -13,16 +13,18 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ropewalk.errors import Conflict, InvalidKey, InvalidName, NotFound
+from ropewalk.errors import Conflict, Invalid, InvalidKey, InvalidName, NotFound
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.kernel.plaintext import printable
 from ropewalk.ledger.approvals import Approval
 from ropewalk.ledger.block import parse_record
 from ropewalk.ledger.fields import format_timestamp
 from ropewalk.ledger.keyacts import Act, KeyAct, key_envelope, parse_key_statement
+from ropewalk.ledger.keylife import KeyLife
 from ropewalk.ledger.keyline import KeyLine
 from ropewalk.ledger.lifetimes import Lifetime, lifetime_notices
 from ropewalk.ledger.replay import companion
+from ropewalk.ledger.sealing import foreign_channel
 from ropewalk.ledger.ticket import Receipt
 from ropewalk.node.evidence import read_evidence
 from ropewalk.node.ledger import Channel, OpenLog, channels, open_log
@@ -44,6 +46,7 @@ __all__ = [
 ]
 
 DAY_NS: Final = 86_400 * 10**9
+GRACE_NS: Final = 60 * 10**9  # "now", as whoever asks read it from a clock a moment ago
 ROOT_NOTICE_DAYS: Final = 30  # S4 §13: an overlap of thirty days
 Clock = Callable[[], int]
 
@@ -88,7 +91,14 @@ def propose_rotation(
     """The key that seals a channel is to give way to another, since a time, and to end so many days after that."""
     with Channel(home, channel) as reading:
         old = reading.line().current.key
-    begin = max(_second(now_ns()), since_ns if since_ns is not None else 0)
+    now = _second(now_ns())
+    if since_ns is not None and since_ns < now - GRACE_NS:
+        raise Invalid(
+            f"the new key would count since {format_timestamp(since_ns)}, which has passed",
+            channel=channel,
+            advice="A new key counts from now on, or from a later date: leave the date out, or give a later one.",
+        )
+    begin = max(now, since_ns if since_ns is not None else 0)
     end = begin + int(overlap_days * DAY_NS)
     return KeyAct("rotate", channel, old.identity(), format_timestamp(begin), format_timestamp(end), new_key)
 
@@ -124,20 +134,13 @@ def carry_out(
             advice="It must accept the rotation: name it with --to, where its secret is.",
         )
     with Channel(home, act.channel) as reading:
-        line, policy = reading.line(), reading.settings.policy
+        line, policy, height = reading.line(), reading.settings.policy, reading.head().height
     known = [key for key in keys if line.life(key.public) is not None]
-    life = line.find(act.key)
-    if act.act == "rotate" and life is not None and life.successor is not None:
-        raise Conflict(
-            f"{life.key.did()} has given way to {life.successor.did()} already",
-            channel=act.channel,
-            advice="`ropewalk ledger key ls` says which key counts now.",
-        )
+    _check_makes_sense(act, line, height, now_ns())
     if not known:
-        raise Conflict(f"channel {act.channel} is sealed by another key", channel=act.channel)
+        raise foreign_channel(act.channel, line.current.key)
     with open_log(home, act.channel, known[0], also=known[1:], now_ns=now_ns, wait_s=wait_s) as opened:
-        current = opened.log.line.current.key
-        signer = next((key for key in known if key.public == current), known[0])
+        signer = _signer(opened.log.line, known, height, now_ns())
         said = key_envelope(
             act,
             signer,
@@ -206,6 +209,66 @@ def follow_with_snapshots(
     return carry_out(home, twin, keys, now_ns=now_ns, wait_s=wait_s)
 
 
+def _check_makes_sense(act: KeyAct, line: KeyLine, height: int, now_ns: int) -> None:
+    """Raise, before anything is opened, for what could not be sealed or would leave the channel without a key."""
+    life, current = line.find(act.key), line.current
+    ls = f"`ropewalk ledger key ls --channel {act.channel}` says which keys it has."
+    if act.act == "rotate":
+        if life is not None and life.successor is not None:
+            raise Conflict(
+                f"{life.key.did()} has given way to {life.successor.did()} already",
+                channel=act.channel,
+                advice="`ropewalk ledger key ls` says which key counts now.",
+            )
+        if now_ns < current.since_ns:
+            raise Conflict(
+                f"a rotation is under way: {current.key.did()} counts since {format_timestamp(current.since_ns)}",
+                channel=act.channel,
+                advice="Rotate again once that key counts.",
+            )
+        return
+    if life is None:
+        if act.act != "revoke":  # anybody's key may be revoked
+            raise NotFound(
+                f"{act.key.hex()[:16]}… is no key of channel {act.channel}", channel=act.channel, advice=ls
+            )
+        return
+    if life.successor is None:
+        raise Conflict(
+            f"{life.key.did()} has not given way: rotate first, then {act.act}",
+            channel=act.channel,
+            advice=ls,
+        )
+    if act.act == "retire" and life.until_ns is not None and life.until_ns <= min(now_ns, act.since_ns):
+        raise Conflict(
+            f"{life.key.did()} has ended on {format_timestamp(life.until_ns)}", channel=act.channel, advice=ls
+        )
+    if act.act != "revoke":  # a stolen key ends at once, whatever comes of it
+        _check_another_counts(line, life, act.channel, height, max(now_ns, act.since_ns))
+
+
+def _check_another_counts(line: KeyLine, life: KeyLife, channel: str, height: int, at_ns: int) -> None:
+    """Raise if nobody could seal a channel from a time on, for the key that is to end is the only one that counts."""
+    if life.counts(height, at_ns) and not any(
+        other.counts(height, at_ns) for other in line.lives if other.key != life.key
+    ):
+        since = format_timestamp(line.current.since_ns)
+        raise Conflict(
+            f"{life.key.did()} seals channel {channel} until {line.current.key.did()} counts, on {since}",
+            channel=channel,
+            advice="Nobody could seal it until then: end the key after that.",
+        )
+
+
+def _signer(line: KeyLine, known: Sequence[SigningKey], height: int, now_ns: int) -> SigningKey:
+    """Who says it: the newest key at hand that counts now. A key that waits for its date cannot."""
+    for life in reversed(line.lives):
+        for key in known:
+            if key.public == life.key and life.counts(height, now_ns):
+                return key
+    return known[0]
+
+
 def destroy_key(
     home: Path,
     act: KeyAct,
@@ -223,12 +286,16 @@ def destroy_key(
         raise Conflict(f'key "{name}" is not the one that is to be destroyed', name=name)
     for each in channels(home):
         with Channel(home, each) as reading:
-            if reading.line().current.key == found.public:
-                raise Conflict(
-                    f'key "{name}" seals channel {each}',
-                    name=name,
-                    advice="Rotate it there first: `ropewalk ledger key rotate`.",
-                )
+            line, height = reading.line(), reading.head().height
+        if line.current.key == found.public:
+            raise Conflict(
+                f'key "{name}" seals channel {each}',
+                name=name,
+                advice="Rotate it there first: `ropewalk ledger key rotate`.",
+            )
+        life = line.life(found.public)
+        if life is not None:  # the one that follows may still wait for its date
+            _check_another_counts(line, life, each, height, now_ns())
     receipt = carry_out(home, act, keys, approvals=approvals, now_ns=now_ns, wait_s=wait_s)
     keyfiles.destroy(folder, name)
     return receipt

@@ -42,7 +42,7 @@ from ropewalk.ledger.marks import derive
 from ropewalk.ledger.policy import Policy, parse_policy
 from ropewalk.ledger.proof import Consistency, Proof, RangeStatement
 from ropewalk.ledger.rules import Context, judge
-from ropewalk.ledger.sealing import no_key
+from ropewalk.ledger.sealing import foreign_channel, no_key
 from ropewalk.ledger.trust import Trust
 from ropewalk.ledger.verify import Fault, Seen, check_channel, to_report
 from ropewalk.node.hands import Hands
@@ -368,10 +368,7 @@ class OpenLog:
         """Raise unless one of the keys is the channel's now."""
         known = [life for key in keys if (life := line.life(key.public)) is not None]
         if not known:
-            raise Conflict(
-                f"channel {self.channel.settings.channel} is sealed by another key",
-                channel=self.channel.settings.channel,
-            )
+            raise foreign_channel(self.channel.settings.channel, line.current.key)
         if not any(life.counts(self.index.state.height, now_ns) for life in known):
             raise no_key(self.channel.settings.channel, line, now_ns)
 

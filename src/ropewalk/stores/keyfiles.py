@@ -35,6 +35,7 @@ KeyAlgorithm = Literal["ed25519", "p256", "secp256k1", "xchacha20poly1305"]
 ALGORITHMS: tuple[KeyAlgorithm, ...] = get_args(KeyAlgorithm)
 SEALING = "xchacha20poly1305"
 SECRET_BYTES = 32
+REPOSITORY_KEY = "node"  # the one that `ropewalk init` makes
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 
@@ -159,7 +160,9 @@ def _document(folder: Path, name: str) -> dict[str, str]:
         raise NotFound(
             f'no key "{name}"',
             name=name,
-            advice=f"Make one with `ropewalk key new {name}`; `ropewalk key ls` lists them.",
+            advice="`ropewalk init` makes the repository's own key; where a command takes --key, name another."
+            if name == REPOSITORY_KEY
+            else f"Make one with `ropewalk key new {name}`; `ropewalk key ls` lists them.",
         ) from error
     except OSError as error:
         raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error

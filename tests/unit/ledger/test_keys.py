@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,12 @@ from tests.unit.ledger.rotating import (
     rotation,
 )
 
-from ropewalk.errors import Conflict, Denied, Invalid, SigInvalid, Unverified
+from ropewalk.errors import Conflict, Denied, Invalid, NotFound, SigInvalid, Unverified
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Report
 from ropewalk.ledger.approvals import approve, parse_approval, require_approvals
 from ropewalk.ledger.evidencetrust import EvidenceSettings
-from ropewalk.ledger.keyacts import KeyAct, key_envelope
+from ropewalk.ledger.keyacts import Act, KeyAct, key_envelope
 from ropewalk.ledger.keyline import KeyLine
 from ropewalk.ledger.pins import EvidencePins
 from ropewalk.ledger.policy import EVALUATOR, Policy, parse_policy
@@ -302,6 +303,70 @@ def test_a_destroyed_key_is_recorded_and_gone_and_one_that_is_needed_stays(tmp_p
     assert verify_stored(tmp_path, CHANNEL, deep=True).ok
 
 
+def test_a_key_whose_successor_waits_for_its_date_is_still_needed_here_and_in_every_channel(tmp_path):
+    keys = tmp_path / "keys"
+    for number, name in enumerate(("old", "new"), 1):
+        keyfiles.make(keys, name, "ed25519", bytes([number]) * 32)
+    old, new = (keyfiles.load_signing(keys, name) for name in ("old", "new"))
+    for channel in ("done", "waiting"):
+        create_channel(tmp_path, channel, "old", old.public)
+    now = partial(int, NOON_NS)
+    rotate_key(tmp_path, "done", old, new, now_ns=now)
+    rotate_key(tmp_path, "waiting", old, new, since_ns=NOON_NS + DAY_NS, now_ns=now)
+    for channel in ("done", "waiting"):
+        todo = propose(channel, "destroy", old.public.identity(), now_ns=now)
+        with pytest.raises(Conflict, match="seals channel waiting until"):
+            destroy_key(tmp_path, todo, (new, old), keys, "old", now_ns=now)
+    with pytest.raises(Conflict, match="seals channel waiting until"):
+        carry_out(
+            tmp_path, propose("waiting", "retire", old.public.identity(), now_ns=now), (new, old), now_ns=now
+        )
+    assert [each.name for each in keyfiles.ls(keys)] == ["new", "old"]
+    later = partial(int, NOON_NS + DAY_NS)
+    todo = propose("done", "destroy", old.public.identity(), now_ns=later)
+    destroy_key(tmp_path, todo, (new, old), keys, "old", now_ns=later)
+    assert [each.name for each in keyfiles.ls(keys)] == ["new"]
+
+
+def test_while_a_new_key_waits_for_its_date_the_old_one_still_revokes_others_and_does_not_rotate(tmp_path):
+    make_channel(tmp_path)
+    now = partial(int, NOON_NS)
+    rotate_key(tmp_path, CHANNEL, NODE, NEXT, since_ns=NOON_NS + DAY_NS, now_ns=now)
+    stolen = propose(CHANNEL, "revoke", ADA.public.identity(), now_ns=now)
+    assert carry_out(tmp_path, stolen, (NEXT, NODE), now_ns=now).height == 1
+    with pytest.raises(Conflict, match="a rotation is under way"):
+        rotate_key(tmp_path, CHANNEL, NEXT, THIRD, now_ns=now)
+    assert verify_stored(tmp_path, CHANNEL, deep=True).ok
+
+
+def test_a_rotation_is_not_dated_back(tmp_path):
+    make_channel(tmp_path)
+    with pytest.raises(Invalid, match="which has passed"):
+        rotate_key(tmp_path, CHANNEL, NODE, NEXT, since_ns=NOON_NS - HOUR_NS, now_ns=lambda: NOON_NS)
+    with open_channel(tmp_path, CHANNEL) as reading:
+        assert reading.head().height == 0
+
+
+def test_what_cannot_be_done_to_a_key_is_no_failed_verification(tmp_path):
+    make_channel(tmp_path)
+    now = partial(int, NOON_NS)
+    ends: tuple[Act, ...] = ("retire", "revoke", "destroy")
+    for act in ends:
+        with pytest.raises(Conflict, match="rotate first"):
+            carry_out(
+                tmp_path, propose(CHANNEL, act, NODE.public.identity(), now_ns=now), (NODE,), now_ns=now
+            )
+    with pytest.raises(NotFound, match="is no key of channel"):
+        carry_out(
+            tmp_path, propose(CHANNEL, "retire", ADA.public.identity(), now_ns=now), (NODE,), now_ns=now
+        )
+    rotate_key(tmp_path, CHANNEL, NODE, NEXT, now_ns=now)
+    with pytest.raises(Conflict, match="has ended on"):
+        carry_out(
+            tmp_path, propose(CHANNEL, "retire", NODE.public.identity(), now_ns=now), (NEXT,), now_ns=now
+        )
+
+
 # --- revocation ---
 
 
@@ -387,6 +452,11 @@ def test_bundles_and_proofs_look_revocations_up_too(tmp_path):
         proof = reading.prove(observed(3).id)
     assert verify_bundle(path, revoking(ADA, 1), deep=True).report.ok
     assert failed(verify_bundle(path, revoking(ADA, 0), deep=True).report) == ["envelope_rules"]
+    shallow = verify_bundle(path, revoking(ADA, 0)).report
+    assert [step.name for step in shallow.steps if step.status == "not_checked"] == [
+        "policy_hash",
+        "envelope_rules",
+    ]
     assert failed(verify_bundle(path, revoking(NEXT, 0)).report) == ["bundle_signature", "block_signatures"]
     assert verify_proof(proof, revoking(ADA, 1)).ok
     assert failed(verify_proof(proof, revoking(ADA, 0))) == ["envelope_signature"]
