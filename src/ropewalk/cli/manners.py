@@ -18,7 +18,7 @@ from typing import IO, Any, TypeVar
 
 import click
 
-from ropewalk.errors import Invalid, NotFound, RopewalkError, Unavailable
+from ropewalk.errors import Invalid, InvalidJson, NotFound, RopewalkError, Unavailable
 from ropewalk.kernel.plaintext import printable
 
 __all__ = [
@@ -266,7 +266,19 @@ def parse_input(name: str, parse: Callable[[bytes], T], *, limit: int = INPUT_BY
     """What the bytes of a file, or of stdin for `-`, mean. If they mean nothing, the error names the file."""
     raw = read_input(name, limit=limit)
     with telling("stdin" if name == "-" else name):
-        return parse(raw)
+        try:
+            return parse(raw)
+        except InvalidJson as error:
+            if error.fields.get("reason") == "trailing bytes" and _could_be_lines(name):
+                error.advice_now = "If it holds one a line, add --jsonl."
+            raise
+
+
+def _could_be_lines(name: str) -> bool:
+    """Whether the command would have taken that file line by line, and was not told to."""
+    context = click.get_current_context(silent=True)
+    given = context.params if context is not None else {}
+    return given.get("jsonl") is False and given.get("file") == name
 
 
 @contextmanager

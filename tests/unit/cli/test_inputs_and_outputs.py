@@ -68,6 +68,21 @@ def test_of_many_lines_the_refused_ones_are_named(ropewalk):
     assert [each.get("input") for each in answers] == [None, "line 3", None, "line 5"]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("shiplog", "append", "--ns", "a"),
+        ("messages", "publish", "--topic", "a"),
+        ("ledger", "append", "--channel", "audit"),
+        ("ledger", "send", "tcp://127.0.0.1:1", "--channel", "audit"),
+    ],
+)
+def test_lines_that_were_not_announced_are_answered_with_how_to(ropewalk, ledger, command):
+    lines = b'{"type":"a","payload":{}}\n' * 2
+    answer = ropewalk("--repo", "log.git", *command, "--file", "-", "--json", stdin=lines)
+    assert answer.code == 8 and "--jsonl" in answer.json["advice"]
+
+
 def test_lines_that_fail_together_keep_their_own_numbers():
     shared = Unavailable("the disk is full", advice="Make room.", path="/mnt")
     first, second = tell(shared, "line 1"), tell(shared, "line 2")
