@@ -77,6 +77,13 @@ async def connect_tcp(
         raise Unavailable(f"{address} does not answer within {timeout_s:g} s") from error
     except socket.gaierror as error:
         raise Unavailable(f"{address}: {error.strerror}", advice="Check the name of the host.") from error
+    except ssl.SSLCertVerificationError as error:
+        raise Unavailable(
+            f"{address}: {reason(error)}",
+            advice="Check the host in the address, and that --server-ca is what its certificate leads to.",
+        ) from error
+    except ssl.SSLError as error:
+        raise Unavailable(f"{address}: {reason(error)}", advice="It may speak plain tcp://.") from error
     except OSError as error:
         raise Unavailable(f"{address}: {reason(error)}") from error
     except (UnicodeError, ValueError) as error:

@@ -325,6 +325,7 @@ def test_a_server_without_the_right_certificate_gets_nothing(tmp_path, authority
     other = Authority(tmp_path, "other")
     error = refused_over_tls(tmp_path, authority, client_tls(authority.files("me", other.roots), PROTOCOL))
     assert isinstance(error, Unavailable) and "certificate is not accepted" in error.detail
+    assert "--server-ca" in error.advice_now
 
 
 def test_another_protocol_in_tls_is_refused_on_both_sides(tmp_path, authority):  # noqa: F811
