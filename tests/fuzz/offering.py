@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -44,8 +45,9 @@ def as_text(raw: bytes) -> str:
 
 @cache
 def work_folder() -> Path:
-    """Where parsers of files find them; in memory where that is possible."""
+    """Where parsers of files find them; in memory where that is possible, unless TMPDIR names a place."""
     place = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(prefix="ropewalk-fuzz-", dir=place if place.is_dir() else None))
+    anywhere = "TMPDIR" in os.environ or not place.is_dir()
+    folder = Path(tempfile.mkdtemp(prefix="ropewalk-fuzz-", dir=None if anywhere else place))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
