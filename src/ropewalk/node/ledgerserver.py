@@ -38,7 +38,7 @@ class LedgerServer:
 
     `keys` gives the keys of a channel, the newest first; it is called from threads. Without `channels`, all that exist
     are served; none is ever made. With `record`, what every session negotiated is sealed in that channel before the
-    session begins.
+    session begins; clients may read it and append nothing.
     """
 
     def __init__(
@@ -149,7 +149,8 @@ class LedgerServer:
             ),
             compression=_narrowed(able.compression, pinned.get("compression")),
             attestation_formats=_narrowed(able.attestation_formats, pinned.get("evidence")),
-            features=self._features,
+            # What is recorded there is ours to say, and nobody else's.
+            features=self._features - {"append"} if door.channel == self._record else self._features,
         )
 
     def now_ns(self) -> int:

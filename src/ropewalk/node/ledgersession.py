@@ -197,7 +197,8 @@ class LedgerSession:
         yield problem_message(
             Denied(
                 f"channel {self._door.channel} cannot be {act} in this session",
-                advice="Whoever runs the server said so, or the versions in common may only be read.",
+                advice="Whoever runs the server said so, its sessions are recorded there, or the versions in common "
+                "may only be read.",
             ),
             message.number,
         )

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ropewalk.errors import Denied, Invalid, RopewalkError, Unavailable
+from ropewalk.errors import Denied, Invalid, RopewalkError, Unavailable, Usage
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.envelope import parse_cbor
 from ropewalk.ledger.mailbox import DAMAGED, TRANSPORT, MailboxLimits, Pace, sign_root
@@ -61,6 +61,11 @@ class MailboxServer(LedgerServer):
         sessions_max: int = SESSIONS_MAX,
         **options: Any,
     ) -> None:
+        if options.get("record") == channel:
+            raise Usage(
+                f"channel {channel} takes no envelopes where sessions are recorded in it",
+                advice="Record them in a channel of their own.",
+            )
         super().__init__(home, keys, channels=[channel], sessions_max=sessions_max, **options)
         self.folder = folder.absolute()
         self._limits = limits or MailboxLimits()

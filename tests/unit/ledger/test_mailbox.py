@@ -167,6 +167,8 @@ def test_slots_bytes_and_rate_are_the_smaller_of_both_sides(tmp_path):
     create_channel(tmp_path, "audit", "node", NODE.public, None)
     with pytest.raises(Usage):
         MailboxServer(tmp_path, lambda _channel: [NODE], tmp_path, "audit", limits=MailboxLimits(0, 1))
+    with pytest.raises(Usage, match="takes no envelopes where sessions are recorded"):
+        MailboxServer(tmp_path, lambda _channel: [NODE], tmp_path, "audit", record="audit")
     assert MailboxLimits(ledger_mailbox.SLOTS, ledger_mailbox.SLOT_BYTES) == MailboxLimits()
 
 

@@ -283,6 +283,24 @@ def test_what_was_negotiated_is_sealed_before_the_session_begins(tmp_path):
     assert verify_blocks(tmp_path, "sessions", deep=True).ok
 
 
+def test_nobody_but_the_server_appends_to_the_channel_it_records_in(tmp_path):
+    create_channel(tmp_path, "sessions", "node", NODE.public)
+
+    async def main() -> None:
+        async with (
+            served(tmp_path, record="sessions") as server,
+            LedgerClient(server.url, "sessions") as remote,
+            LedgerClient(server.url, "audit") as other,
+        ):
+            with pytest.raises(Denied, match="channel sessions cannot be appended to") as refused:
+                await remote.submit(observed(1).raw)
+            assert "recorded there" in refused.value.advice_now
+            assert (await other.submit(observed(1).raw)).height == 0
+            assert len(await remote.read_blocks(0)) == 2
+
+    asyncio.run(main())
+
+
 def test_only_a_trusted_key_answers_for_a_channel(tmp_path):
     async def act(remote: LedgerClient) -> Any:
         return remote.responder
