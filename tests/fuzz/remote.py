@@ -57,6 +57,7 @@ PARSERS = (
             _wired(message.Message("head", 1)),
             _wired(message.Message("append", 1, {}, (b"{}", b"")), message.Message("blocks", 2, {"from": 5})),
             _wired(message.Message("outcomes", 7, {"first": 0}, (b"{}",))),
+            frames.frame(frames.pack_parts([b'{"number":1,"op":[]}'])),
         ),
     ),
     Parser("remote_packed", _packed, (message.compress(b""), message.compress(b"x" * 4000))),

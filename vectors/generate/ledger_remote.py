@@ -63,6 +63,7 @@ BROKEN = (
     ("op_nobody_knows", frame(pack_parts([b'{"number":1,"op":"dance"}'])).hex()),
     ("number_is_no_natural", frame(pack_parts([b'{"number":-1,"op":"head"}'])).hex()),
     ("number_is_missing", frame(pack_parts([b'{"op":"head"}'])).hex()),
+    ("op_is_no_text", "00000018000000147b226e756d626572223a312c226f70223a5b5d7d"),
 )
 LIMIT = 65_536
 

@@ -99,7 +99,7 @@ def parse_message(parts: Sequence[bytes]) -> Message:
     if not isinstance(head, dict):
         raise _wrong("its first part is an object")
     op, number = head.pop("op", None), head.pop("number", None)
-    if op not in _OPS:
+    if not isinstance(op, str) or op not in _OPS:
         raise _wrong(f'"{str(op)[:40]}" is none we know')
     if type(number) is not int or number < 0:
         raise _wrong("number is a natural number")
