@@ -40,9 +40,8 @@ def build(library: Path, *flags: str, sources: Path | None = None) -> bool:
         print("ropewalk: no C compiler; the loops run in Python", file=sys.stderr)
         return False
     texts = sorted(str(path) for path in (sources or library.parent).glob("*.c"))
-    beside = library.with_suffix(
-        f".{os.getpid()}"
-    )  # a process may have the old one mapped: it must stay as it is
+    # Not written over: a process may have the old one mapped, and it must stay as it is.
+    beside = library.with_suffix(f".{os.getpid()}")
     try:
         subprocess.run([*named.split(), *FLAGS, *flags, "-o", str(beside), *texts], check=True)
         beside.replace(library)

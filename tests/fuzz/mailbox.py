@@ -45,9 +45,8 @@ def _limits(raw: bytes) -> None:
 def _sealed(raw: bytes) -> None:
     found = parse_sealed(raw)
     assert parse_sealed(found.to_bytes()) == found
-    assert (
-        open_sealed(found, KEY, "pay").raw == CASE["expect"].encode()
-    )  # nothing else was sealed to this key
+    # Nothing else was sealed to this key.
+    assert open_sealed(found, KEY, "pay").raw == CASE["expect"].encode()
 
 
 def _filled(*raws: bytes) -> bytes:

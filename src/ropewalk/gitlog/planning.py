@@ -148,9 +148,8 @@ class _Planning:
     def __init__(self, layout: Layout, topic: str, made: Plan, setting: Setting, anchor: str | None) -> None:
         self.layout, self.topic, self.setting, self.anchor = layout, topic, setting, anchor
         self.made = made
-        self.waiting: list[
-            Sealed | Receipt | RopewalkError
-        ] = []  # outcomes in order; those sealed have no place yet
+        # Outcomes in order; those that are only sealed have no place yet.
+        self.waiting: list[Sealed | Receipt | RopewalkError] = []
         self._last = made.tip.ulid
         self._coming: list[Ulid] = []  # the next ULIDs, the first one last
         self._fresh: dict[Ulid, Receipt] = {}

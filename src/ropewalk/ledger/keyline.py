@@ -185,10 +185,8 @@ class KeyLine:
                 )
             if life.named:
                 self._vouched = self._vouched or self._leads
-                if life == KeyLife(signer):
-                    self._free = (
-                        signer  # nothing limits it: most channels have one key, and thousands of blocks
-                    )
+                # Nothing limits it: most channels have one key, and thousands of blocks.
+                self._free = signer if life == KeyLife(signer) else None
             else:
                 self._unnamed = [*self._unnamed[:1], height]
                 self._unnamed_key = self._unnamed_key or signer

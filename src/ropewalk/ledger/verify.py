@@ -216,9 +216,8 @@ def _close(
         return piece.span
     known = policy if policy is not None and policy.hash == header.policy_hash else None
     if header.envelope_count == 1 and piece.envelopes and is_key_statement(piece.envelopes[0]):
-        known = (
-            None  # the line of keys has judged it; what authors may say does not bind the channel's own key
-        )
+        # The line of keys has judged it; what authors may say does not bind the channel's own key.
+        known = None
     context = Context(seen, known, policy_hash=header.policy_hash, sealed=True)
     signatures = spread(check_signatures, piece.envelopes)
     for index, (envelope, signature) in enumerate(zip(piece.envelopes, signatures, strict=True), piece.first):

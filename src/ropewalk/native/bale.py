@@ -231,9 +231,8 @@ class Bale(Sequence[GitObject]):
         behind: list[Packed | None] = []
 
         def pack_rest() -> None:
-            with contextlib.suppress(
-                MemoryError
-            ):  # the caller's own thread tries again, and is heard if it fails
+            # The caller's own thread tries again, and is heard if it fails.
+            with contextlib.suppress(MemoryError):
                 behind.append(self._pack(middle, len(self), b""))
 
         beside = threading.Thread(target=pack_rest, daemon=True)

@@ -122,9 +122,8 @@ class Ring:
         if self._numbers[at // 8] != place + 1 or size > self.slot_bytes or flags:
             raise _damaged(place)
         at += SLOT_HEADER_BYTES
-        raw = bytes(
-            self.memory[at : at + size]
-        )  # ours before it is checked: memory that is shared may change
+        # A copy, before it is checked: memory that is shared may change.
+        raw = bytes(self.memory[at : at + size])
         if self.digest(place, raw) != digest:
             raise _damaged(place)
         return digest, raw

@@ -31,9 +31,8 @@ class _RingLine(_Line):
     mapped: MappedRing
     writer: RingWriter
     idle_s: float
-    put: dict[int, tuple[int, list[bytes]]] = field(
-        default_factory=dict
-    )  # request: from which place on, digests
+    # By the number of the request: from which place on, and the digests.
+    put: dict[int, tuple[int, list[bytes]]] = field(default_factory=dict)
     freed: asyncio.Event = field(default_factory=asyncio.Event)
     over: bool = False
 

@@ -340,9 +340,8 @@ def _read_channel(home: Path, topic: str) -> Channel:
     segments = Segments(folder)
     said: list[KeyProof] = []
     line = KeyLine(trust, policy=policy)
-    with contextlib.suppress(
-        RopewalkError
-    ):  # said where the block is read; what stands above it does not hold
+    # It is said where the block is read; what stands above it does not hold.
+    with contextlib.suppress(RopewalkError):
         for each in _key_proofs(segments):
             line.follow((each,))
             said.append(each)

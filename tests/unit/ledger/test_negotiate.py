@@ -144,9 +144,8 @@ def test_an_option_stripped_from_what_was_asked_is_seen_there_or_here():
     said = asked(replace(TLS, compression=("zstd", "none")))
     with pytest.raises(SigInvalid, match="not the one that was signed"):
         answered(stripped(said, None, **WEAK))
-    told = answered(
-        stripped(said, MALLORY, **WEAK)
-    )  # well signed, by somebody: the answer names another question
+    # Well signed, by somebody: the answer names another question.
+    told = answered(stripped(said, MALLORY, **WEAK))
     with pytest.raises(SigInvalid, match="does not follow"):
         check_answer(said, told.advertisement, told.agreed)
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from ropewalk.native import library as libraries
 from ropewalk.native.bale import NUMBERS, Bale, Field, column_of_bytes, compile_template
 
-CODES = b"OLCIHPN"
-
 
 def template(chance: random.Random) -> bytes:
     """Something that looks like a template, whole or torn."""
