@@ -29,6 +29,7 @@ from ropewalk.ledger.versions import highest_common, parse_range
 __all__ = [
     "AGREED_TYPE",
     "CAPABILITY_TYPE",
+    "CERTIFIED_TYPE",
     "ENCRYPTED",
     "Agreement",
     "Answer",
@@ -36,6 +37,7 @@ __all__ = [
     "advertise",
     "answer",
     "capabilities_of",
+    "certified",
     "check_answer",
     "choose",
     "confidentiality_refusal",
@@ -44,6 +46,7 @@ __all__ = [
 
 CAPABILITY_TYPE: Final = "transport.capability"
 AGREED_TYPE: Final = "transport.agreed"
+CERTIFIED_TYPE: Final = "transport.certificate"
 DOMAIN: Final = "ropewalk.transport"
 ENCRYPTED: Final = frozenset({"tls", "quic", "grpc"})  # S4 §7.6: what may carry restricted envelopes
 MESSAGE_BYTES: Final = (4 << 20) + (64 << 10)  # the largest envelope, and what is said about it
@@ -297,6 +300,21 @@ def answer(
         protocol_version=protocol_version,
     )
     return Answer(own, agreed, agreement)
+
+
+def certified(key: SigningKey, initiator: Envelope, subject: str, sha256: str, own: Envelope) -> Envelope:
+    """The responder's word on the certificate that the initiator showed, for the record: nothing is agreed by it."""
+    return build(
+        key,
+        domain=DOMAIN,
+        event_class="CapabilityAdvertisement",
+        event_type=CERTIFIED_TYPE,
+        payload={"initiator": initiator.hex_id, "certificate": {"subject": subject, "sha256": sha256}},
+        timestamp=own.fields["timestamp"],
+        correlation_id=own.correlation_id,
+        parent=initiator,
+        protocol_version=own.protocol_version,
+    )
 
 
 def check_answer(

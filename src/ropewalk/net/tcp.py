@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from ropewalk.errors import Unavailable, Usage
 from ropewalk.net.refusals import listening, reason
+from ropewalk.net.tls import certificate_of
 
 __all__ = ["TcpListening", "TcpPipe", "attending", "connect_tcp", "serve_tcp"]
 
@@ -26,10 +28,10 @@ class TcpPipe:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        host, port = (writer.get_extra_info("peername") or ("?", 0))[:2]
         tls: ssl.SSLObject | None = writer.get_extra_info("ssl_object")
         self.protocol = tls.selected_alpn_protocol() if tls is not None else None  # as both named it
-        self.name = f"{'tcp' if tls is None else 'tls'}://{f'[{host}]' if ':' in host else host}:{port}"
+        self.certificate = certificate_of(tls) if tls is not None else None
+        self.name = _name(writer.transport, "tcp" if tls is None else "tls")
         _keep_alive(writer)
 
     async def receive(self) -> bytes:
@@ -49,6 +51,12 @@ class TcpPipe:
         self._writer.close()
         with contextlib.suppress(OSError, TimeoutError):
             await asyncio.wait_for(self._writer.wait_closed(), GOODBYE_S)
+
+
+def _name(transport: asyncio.BaseTransport, scheme: str) -> str:
+    """Who is at the other end, for people."""
+    host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _keep_alive(writer: asyncio.StreamWriter) -> None:
@@ -111,20 +119,90 @@ class TcpListening:
 
 
 async def serve_tcp(
-    accept: Callable[[TcpPipe], Awaitable[None]], host: str, port: int, *, tls: ssl.SSLContext | None = None
+    accept: Callable[[TcpPipe], Awaitable[None]],
+    host: str,
+    port: int,
+    *,
+    tls: ssl.SSLContext | None = None,
+    refused: Callable[[str, str], None] = lambda _who, _why: None,
 ) -> TcpListening:
-    """Listen; `accept` owns each pipe until it returns, which must be without an exception."""
+    """Listen; `accept` owns each pipe until it returns, which must be without an exception.
+
+    `refused` is told who did not come in, and why: with TLS, whose certificate is not accepted.
+    """
     tasks: set[asyncio.Task[None]] = set()
     with listening(host, port):
-        server = await asyncio.start_server(
-            attending(accept, tasks, TcpPipe),
-            host,
-            port,
-            limit=CHUNK_BYTES,
-            ssl=tls,
-            ssl_handshake_timeout=HANDSHAKE_S if tls is not None else None,
-        )
+        if tls is None:
+            handle = attending(accept, tasks, TcpPipe)
+            server = await asyncio.start_server(handle, host, port, limit=CHUNK_BYTES)
+        else:
+            greet = _greeting(accept, tls, refused)
+            server = await asyncio.get_running_loop().create_server(
+                lambda: _Greeted(greet, tasks), host, port
+            )
     return TcpListening(server, tasks)
+
+
+def _greeting(
+    accept: Callable[[TcpPipe], Awaitable[None]], tls: ssl.SSLContext, refused: Callable[[str, str], None]
+) -> Callable[[asyncio.Transport], Coroutine[Any, Any, None]]:
+    """What is done with each connection that is to be encrypted."""
+
+    async def greet(transport: asyncio.Transport) -> None:
+        try:
+            pipe = await _encrypted(transport, tls)
+        except OSError as error:
+            refused(_name(transport, "tls"), _broken_off(error))
+            transport.abort()
+            return
+        await _attend(accept, pipe)
+
+    return greet
+
+
+async def _encrypted(transport: asyncio.Transport, tls: ssl.SSLContext) -> TcpPipe:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=CHUNK_BYTES, loop=loop)
+    protocol = _Stream(reader, loop=loop)
+    secure = await loop.start_tls(
+        transport, protocol, tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
+    )
+    if secure is None:  # it left at the very end of the handshake
+        raise ConnectionResetError
+    protocol.connection_made(secure)
+    return TcpPipe(reader, asyncio.StreamWriter(secure, protocol, reader, loop))
+
+
+def _broken_off(error: OSError) -> str:
+    """Why a handshake did not come to its end."""
+    if isinstance(error, ConnectionAbortedError) and error.errno is None:
+        return f"TLS: not ready within {HANDSHAKE_S:g} s"
+    return reason(error) or "it left before TLS was ready"
+
+
+class _Greeted(asyncio.Protocol):
+    """A connection whose handshake is ours: asyncio, where it does that, says nothing of one that fails."""
+
+    def __init__(
+        self,
+        greet: Callable[[asyncio.Transport], Coroutine[Any, Any, None]],
+        tasks: set[asyncio.Task[None]],
+    ) -> None:
+        self._greet, self._tasks = greet, tasks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        task = asyncio.get_running_loop().create_task(self._greet(transport))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _Stream(asyncio.StreamReaderProtocol):
+    """A stream inside TLS, where nothing can be sent once the other side has ended."""
+
+    def eof_received(self) -> bool:
+        super().eof_received()
+        return False
 
 
 def attending(
@@ -139,12 +217,15 @@ def attending(
         assert task is not None
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-        pipe = pipe_of(reader, writer)
-        try:
-            await accept(pipe)
-        except asyncio.CancelledError:
-            pass  # we are closing; asyncio would report it as an error of the connection
-        finally:
-            await pipe.close()
+        await _attend(accept, pipe_of(reader, writer))
 
     return handle
+
+
+async def _attend(accept: Callable[[TcpPipe], Awaitable[None]], pipe: TcpPipe) -> None:
+    try:
+        await accept(pipe)
+    except asyncio.CancelledError:
+        pass  # we are closing; asyncio would report it as an error of the connection
+    finally:
+        await pipe.close()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ropewalk.errors import Invalid, NotFound, Unavailable
 
-__all__ = ["TlsFiles", "client_tls", "server_tls"]
+__all__ = ["Certificate", "TlsFiles", "certificate_of", "client_tls", "server_tls"]
+
+SHORT = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,30 @@ class TlsFiles:
     certificate: Path
     key: Path
     roots: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Whom the other side's certificate names, once it was accepted, and the SHA-256 of its DER, in hex."""
+
+    subject: str
+    sha256: str
+
+    def __str__(self) -> str:
+        return f"{self.subject}, sha256 {self.sha256}"
+
+
+def certificate_of(tls: ssl.SSLObject) -> Certificate | None:
+    """The certificate that the other side showed."""
+    raw = tls.getpeercert(binary_form=True)
+    said: dict[str, Any] | None = tls.getpeercert()
+    if raw is None or not said:
+        return None
+    named = said.get("subject", ())
+    parts = [f"{SHORT.get(name, name)}={value}" for each in named for name, value in each]
+    # One without a subject names its holder by other means.
+    parts = parts or [f"{kind}:{value}" for kind, value in said.get("subjectAltName", ())]
+    return Certificate(",".join(parts) or "no name", hashlib.sha256(raw).hexdigest())
 
 
 def server_tls(files: TlsFiles, protocol: str) -> ssl.SSLContext:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ropewalk.errors import NotFound, RopewalkError, Unavailable, Usage
 from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.envelope import Envelope
 from ropewalk.ledger.message import PROTOCOL
 from ropewalk.ledger.negotiate import FEATURES, Answer, Capabilities
 from ropewalk.ledger.ticket import Receipt
@@ -25,6 +26,7 @@ from ropewalk.node.ledger import read_settings
 from ropewalk.node.ledgerdoor import LINGER_S, Door
 from ropewalk.node.ledgersession import LedgerSession
 from ropewalk.node.lifecycle import open_minors, read_lifecycle
+from ropewalk.node.sparing import Sparing
 
 __all__ = ["LedgerServer", "is_loopback"]
 
@@ -74,6 +76,7 @@ class LedgerServer:
         self._doors: dict[str, Door] = {}
         self._listening: TcpListening | None = None
         self._gone = asyncio.Event()
+        self._refused = Sparing(_journal.warning)
 
     @property
     def transport(self) -> str:
@@ -114,6 +117,7 @@ class LedgerServer:
         await self._listening.close()
         for door in self._doors.values():
             await door.close()
+        self._refused.close()
 
     # What a session asks.
 
@@ -157,12 +161,17 @@ class LedgerServer:
         """The time."""
         return self._now_ns()
 
-    async def record(self, said: Answer, initiator: bytes) -> Receipt | None:
+    def refused(self, who: str, why: str) -> None:
+        """Tell whoever runs the server, sparingly."""
+        self._refused(f"{who}: refused: {why}")
+
+    async def record(self, said: Answer, initiator: bytes, shown: Envelope | None) -> Receipt | None:
         """Seal what was negotiated; who asked comes first, what was agreed last."""
         if self._record is None:
             return None
+        between = [] if shown is None else [shown.raw]
         outcomes = await self._door(self._record).submit_many(
-            [initiator, said.advertisement.raw, said.agreed.raw]
+            [initiator, said.advertisement.raw, *between, said.agreed.raw]
         )
         for outcome in outcomes:
             if isinstance(outcome, RopewalkError):
@@ -179,19 +188,19 @@ class LedgerServer:
         return found
 
     async def _listen(self) -> TcpListening:
-        return await serve_tcp(self._accept, self.host, self.port, tls=self._tls)
+        return await serve_tcp(self._accept, self.host, self.port, tls=self._tls, refused=self.refused)
 
     def _session(self, pipe: TcpPipe) -> LedgerSession:
-        return LedgerSession(self, pipe, idle_s=self._idle_s)
+        return LedgerSession(self, pipe, idle_s=self._idle_s, certificate=pipe.certificate)
 
     async def _accept(self, pipe: TcpPipe) -> None:
         session = self._session(pipe)
         if len(self.sessions) >= self._sessions_max:
-            _journal.warning("%s: turned away, %d are connected", pipe.name, len(self.sessions))
+            self.refused(pipe.name, f"{len(self.sessions)} are connected")
             await session.part_with(Unavailable(f"{self._sessions_max} sessions are open already"))
             return
         if self._tls is not None and pipe.protocol != PROTOCOL:
-            _journal.info("%s: refused: it does not speak %s", pipe.name, PROTOCOL)
+            self.refused(pipe.name, f"it does not speak {PROTOCOL}")
             await session.part_with(Unavailable(f"only {PROTOCOL} is spoken here"))
             return
         self.sessions.add(session)

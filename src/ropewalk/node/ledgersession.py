@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ropewalk.errors import Denied, Invalid, Replayed, RopewalkError, Unavailable
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.envelope import parse_stored, parse_wire
+from ropewalk.ledger.envelope import Envelope, parse_stored, parse_wire
 from ropewalk.ledger.fields import NANOS, format_timestamp
 from ropewalk.ledger.message import (
     PARTS_MAX,
@@ -27,11 +27,12 @@ from ropewalk.ledger.message import (
     problem_message,
     split_parts,
 )
-from ropewalk.ledger.negotiate import Agreement, Answer, Capabilities, answer
+from ropewalk.ledger.negotiate import Agreement, Answer, Capabilities, answer, certified
 from ropewalk.ledger.ticket import Receipt
 from ropewalk.net.framepipe import FramePipe
 from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
 from ropewalk.net.pipe import Pipe
+from ropewalk.net.tls import Certificate
 from ropewalk.node.ledgerdoor import Door
 
 __all__ = ["LedgerSession", "Served", "head_json"]
@@ -57,8 +58,11 @@ class Served(Protocol):
     def now_ns(self) -> int:
         """The time."""
 
-    async def record(self, said: Answer, initiator: bytes) -> Receipt | None:
-        """Seal what was negotiated, where the server keeps it."""
+    def refused(self, who: str, why: str) -> None:
+        """Tell whoever runs the server that somebody did not come in."""
+
+    async def record(self, said: Answer, initiator: bytes, shown: Envelope | None) -> Receipt | None:
+        """Seal what was negotiated, and the certificate that was shown, where the server keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +76,10 @@ class _Reply:
 class LedgerSession:
     """One peer. `run` returns when it has gone, or was told why it must."""
 
-    def __init__(self, served: Served, pipe: Pipe, *, idle_s: float) -> None:
-        self.name = pipe.name
+    def __init__(
+        self, served: Served, pipe: Pipe, *, idle_s: float, certificate: Certificate | None = None
+    ) -> None:
+        self.name, self._certificate = pipe.name, certificate
         self._served, self._pipe, self._idle_s = served, pipe, idle_s
         self._cutter = Frames(OPEN_BYTES_MAX)
         self._frames = FramePipe(pipe, self._cutter, frame, idle_s=idle_s)
@@ -96,7 +102,8 @@ class LedgerSession:
                 return
             refused = _error_of(opening)
             if refused is not None:
-                _journal.info("%s: refused: %s", self.name, refused.detail)
+                who = self.name if self._certificate is None else f"{self.name} ({self._certificate})"
+                self._served.refused(who, refused.detail)
                 await self.part_with(refused)
                 return
             self._door, self._agreement, self._look = opening.result()
@@ -143,7 +150,14 @@ class LedgerSession:
         key, proofs = door.keys(now_ns)
         moment = format_timestamp(now_ns // NANOS * NANOS)
         said = answer(key, asked, able, timestamp=moment, protocol_version=version)
-        recorded = await self._served.record(said, asked.raw)
+        shown = self._certificate
+        recorded = await self._served.record(
+            said,
+            asked.raw,
+            certified(key, asked, shown.subject, shown.sha256, said.advertisement)
+            if shown is not None
+            else None,
+        )
         if recorded is not None and recorded.replayed:
             raise Replayed("this advertisement opened another session before", advice="Make a new one.")
         facts: dict[str, Any] = {} if recorded is None else {"recorded": recorded.to_json()}
@@ -151,7 +165,8 @@ class LedgerSession:
             facts["keys"] = [proof.to_json() for proof in proofs]
         facts |= self._prepare(door, said.agreement, key)
         await self._send(Message("opened", 0, facts, (said.advertisement.raw, said.agreed.raw)))
-        _journal.info("%s: connected to %s as %s", self.name, door.channel, asked.public_key.did())
+        who = asked.public_key.did() if shown is None else f"{shown}, with the key {asked.public_key.did()}"
+        _journal.info("%s: connected to %s as %s", self.name, door.channel, who)
         self._cutter.limit = said.agreement.max_message_bytes
         self._compressed = said.agreement.compression == "zstd"
         return door, said.agreement, said.agreement.narrows(able)

@@ -283,6 +283,23 @@ def test_what_was_negotiated_is_sealed_before_the_session_begins(tmp_path):
     assert verify_blocks(tmp_path, "sessions", deep=True).ok
 
 
+def test_the_record_names_the_certificate_that_was_shown(tmp_path, authority):
+    create_channel(tmp_path, "sessions", "node", NODE.public)
+
+    async def act(remote: LedgerClient) -> Any:
+        return remote.recorded
+
+    own = server_tls(authority.files("server"), PROTOCOL)
+    with_tls = {"tls": client_tls(authority.files("ada"), PROTOCOL)}
+    recorded = with_client(tmp_path, act, with_tls, record="sessions", tls=own)
+    with open_channel(tmp_path, "sessions") as channel:
+        asked, _, shown, agreed = (parse_stored(raw) for block in channel.blocks() for raw in block.envelopes)
+    said: Any = shown.payload
+    assert (said["initiator"], said["certificate"]["subject"]) == (asked.hex_id, "CN=ada")
+    assert shown.public_key == NODE.public and recorded["envelope_id"] == agreed.hex_id
+    assert verify_blocks(tmp_path, "sessions", deep=True).ok
+
+
 def test_nobody_but_the_server_appends_to_the_channel_it_records_in(tmp_path):
     create_channel(tmp_path, "sessions", "node", NODE.public)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.x509 import load_pem_x509_certificate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.ledger.certifying import Authority
@@ -17,7 +20,16 @@ from tests.unit.ledger.making import ADA, NODE, NOON, observed
 from tests.unit.ledger.test_remote import authority, served  # noqa: F401 - a fixture
 from tests.waiting import LIMIT_S, soon
 
-from ropewalk.errors import Denied, Invalid, RopewalkError, SigInvalid, TooLarge, Unavailable, Unverified
+from ropewalk.errors import (
+    Denied,
+    Invalid,
+    NotFound,
+    RopewalkError,
+    SigInvalid,
+    TooLarge,
+    Unavailable,
+    Unverified,
+)
 from ropewalk.ledger.envelope import Envelope, build, parse
 from ropewalk.ledger.message import (
     PROTOCOL,
@@ -36,6 +48,7 @@ from ropewalk.net.tls import client_tls, server_tls
 from ropewalk.node.ledger import verify_blocks
 from ropewalk.node.ledgerclient import LedgerClient
 from ropewalk.node.ledgerserver import LedgerServer
+from ropewalk.node.sparing import Sparing
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -319,6 +332,50 @@ def test_a_client_without_the_right_certificate_does_not_come_in(tmp_path, autho
     bare = ssl.create_default_context(cafile=str(authority.roots))
     bare.set_alpn_protocols([PROTOCOL])
     assert isinstance(refused_over_tls(tmp_path, authority, bare), Unavailable)
+
+
+def test_the_log_says_whose_certificate_came_in_and_why_another_did_not(tmp_path, authority, caplog):  # noqa: F811
+    caplog.set_level(logging.INFO, "ropewalk.ledger.remote")
+    mine = authority.files("me")
+    shown = load_pem_x509_certificate(mine.certificate.read_bytes()).fingerprint(SHA256()).hex()
+
+    async def main() -> None:
+        own = server_tls(authority.files("server"), PROTOCOL)
+        async with served(tmp_path, tls=own) as server:
+            async with LedgerClient(server.url, "audit", tls=client_tls(mine, PROTOCOL), key=ADA) as remote:
+                await remote.head()
+            with pytest.raises(NotFound):
+                async with LedgerClient(server.url, "nope", tls=client_tls(mine, PROTOCOL)):
+                    pass
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+
+    asyncio.run(main())
+    stranger = Authority(tmp_path, "other").files("stranger", authority.roots)
+    refused_over_tls(tmp_path, authority, client_tls(stranger, PROTOCOL))
+    said = caplog.text
+    assert f"connected to audit as CN=me, sha256 {shown}, with the key {ADA.public.did()}" in said
+    assert f'(CN=me, sha256 {shown}): refused: no channel "nope"' in said
+    assert "refused: TLS: http request" in said
+    assert "refused: its certificate is not accepted: " in said
+
+
+def test_strangers_cannot_flood_the_log():
+    async def main() -> list[str]:
+        said: list[str] = []
+        told = Sparing(said.append, lines_max=2, every_s=0.01)
+        for number in range(5):
+            told(f"stranger {number}")
+        await soon(lambda: len(said) == 3)
+        told("one more")
+        told.close()
+        return said
+
+    said = asyncio.run(main())
+    assert said == ["stranger 0", "stranger 1", "3 more were refused within 0.01 s", "one more"]
 
 
 def test_a_server_without_the_right_certificate_gets_nothing(tmp_path, authority):  # noqa: F811
