@@ -1,7 +1,7 @@
 """A ledger channel in a folder: segments, index, settings and log put together.
 
-<home>/ledger/<channel>/channel.json    {"version":1,"channel","key","signer","policy_hash"}
-<home>/ledger/<channel>/policy.json     the policy bundle, where there is one
+<home>/ledger/<channel>/channel.json    who seals it and under which policy: `channelsettings`
+<home>/ledger/<channel>/policy.json     the policy itself, where there is one
 <home>/ledger/<channel>/evidence.json   which roots, keys and builders evidence must lead to, where that is judged
 <home>/ledger/<channel>/keys.json       at which heights something is said about its keys, where anything is
 <home>/ledger/<channel>/segments/…      the blocks
@@ -15,36 +15,38 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ropewalk.errors import (
-    Conflict,
     Damaged,
-    Invalid,
     InvalidDigest,
-    InvalidJson,
-    InvalidKey,
     NotFound,
     RangeExceeded,
-    Unavailable,
 )
-from ropewalk.kernel import jcs, merkle
-from ropewalk.kernel.keys import PublicKey, SigningKey
+from ropewalk.kernel import merkle
+from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Report, Status
-from ropewalk.ledger.block import Block, check_channel_name, parse_record
+from ropewalk.ledger.block import Block, parse_record
 from ropewalk.ledger.envelope import Envelope, parse_stored, parse_wire
 from ropewalk.ledger.keyline import KeyLine, KeyProof
 from ropewalk.ledger.log import Head, Limits, Log, check_time
 from ropewalk.ledger.marks import derive
-from ropewalk.ledger.policy import Policy, parse_policy
 from ropewalk.ledger.proof import Consistency, Proof, RangeStatement
 from ropewalk.ledger.rules import Context, judge
 from ropewalk.ledger.sealing import foreign_channel, no_key
 from ropewalk.ledger.trust import Trust
 from ropewalk.ledger.verify import Fault, Seen, check_channel, to_report
+from ropewalk.node.channelsettings import (
+    FOLDER,
+    ChannelSettings,
+    channels,
+    create_channel,
+    read_settings,
+    write_file,
+)
 from ropewalk.node.hands import Hands
 from ropewalk.node.lifecycle import Gate, open_minors
 from ropewalk.stores.keyheights import note_height, read_heights
@@ -54,6 +56,7 @@ from ropewalk.stores.segmentwriter import Files, Writer
 from ropewalk.stores.spill import Spill
 
 __all__ = [
+    "FOLDER",
     "Channel",
     "ChannelSettings",
     "OpenLog",
@@ -67,97 +70,12 @@ __all__ = [
     "verify_blocks",
 ]
 
-FOLDER = "ledger"
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelSettings:
-    """Who seals a channel's blocks, by name and by key, and under which policy."""
-
-    channel: str
-    key: str
-    signer: PublicKey
-    policy: Policy | None = None
-
-    def trust(self) -> Trust:
-        """What a verifier must believe to accept this channel."""
-        return Trust((self.signer,), (self.signer,), self.policy.hash if self.policy is not None else None)
-
-
-def channels(home: Path) -> list[str]:
-    """The channels in a repository, by name."""
-    folder = home / FOLDER
-    return sorted(path.parent.name for path in folder.glob("*/channel.json")) if folder.is_dir() else []
-
-
-def create_channel(
-    home: Path, channel: str, key_name: str, signer: PublicKey, policy: Policy | None = None
-) -> ChannelSettings:
-    """Make a channel; one of that name must not exist."""
-    folder = home / FOLDER / check_channel_name(channel)
-    if (folder / "channel.json").exists():
-        raise Conflict(
-            f'channel "{channel}" exists already',
-            channel=channel,
-            advice="Append to it as it is, for a channel keeps its policy and its keys; or choose another name.",
-        )
-    settings: dict[str, Any] = {
-        "version": 1,
-        "channel": channel,
-        "key": key_name,
-        "signer": signer.to_json(),
-        "policy_hash": None if policy is None else policy.hash.hex(),
-    }
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if policy is not None:
-            _write_whole(folder / "policy.json", policy.to_bytes())
-        _write_whole(folder / "channel.json", jcs.encode(settings))  # last: with it the channel exists
-        Files().sync_folder(folder.parent)
-    except OSError as error:
-        raise Unavailable(f"{folder}: {error.strerror}", path=str(folder)) from error
-    return ChannelSettings(channel, key_name, signer, policy)
-
 
 def check_first(home: Path, raw: bytes, now_ns: Callable[[], int] = time.time_ns) -> None:
     """Raise what refuses an envelope as the first of a channel without a policy, so that none is made for it."""
     envelope, now = parse_wire(raw), now_ns()
     check_time(envelope, now, Limits())
     judge(envelope, Context(Seen(), supported_minors=open_minors(home, None, now))).require()
-
-
-def read_settings(home: Path, channel: str) -> ChannelSettings:
-    """The settings of a channel that exists."""
-    folder = home / FOLDER / check_channel_name(channel)
-    try:
-        value = jcs.parse((folder / "channel.json").read_bytes())
-    except FileNotFoundError as error:
-        raise NotFound(
-            f'no channel "{channel}"',
-            channel=channel,
-            advice="Make one with `ropewalk ledger create --channel NAME`, or append to it.",
-        ) from error
-    except InvalidJson as error:
-        raise Damaged(f"channel {channel}: channel.json is no JSON", reason="settings") from error
-    if not isinstance(value, dict) or value.get("version") != 1 or value.get("channel") != channel:
-        raise Damaged(f"channel {channel}: channel.json is not ours", reason="settings")
-    policy = None
-    if value.get("policy_hash") is not None:
-        try:
-            policy = parse_policy((folder / "policy.json").read_bytes())
-        except (FileNotFoundError, Invalid) as error:
-            raise Damaged(
-                f"channel {channel}: policy.json is missing or cannot be read", reason="policy"
-            ) from error
-        if policy.hash.hex() != value["policy_hash"]:
-            raise Damaged(
-                f"channel {channel}: policy.json is not the policy of this channel", reason="policy"
-            )
-    try:
-        signer = PublicKey.from_json(value.get("signer"))
-    except InvalidKey as error:
-        raise Damaged(f"channel {channel}: channel.json names no signer", reason="settings") from error
-    return ChannelSettings(channel, str(value.get("key")), signer, policy)
 
 
 class Channel:
@@ -376,7 +294,7 @@ class OpenLog:
         folder = self.channel.folder / "evidence"
         folder.mkdir(exist_ok=True)
         if not (folder / name).exists():
-            _write_whole(folder / name, raw)
+            write_file(folder / name, raw)
 
     def close(self) -> None:
         """Flush the index and release the lock."""
@@ -431,16 +349,6 @@ def open_channel(home: Path, channel: str) -> Channel:
 def open_log(home: Path, channel: str, key: SigningKey, **options: Any) -> OpenLog:
     """A channel for writing; see `OpenLog`."""
     return OpenLog(Channel(home, channel), key, **options)
-
-
-def _write_whole(path: Path, raw: bytes) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with beside.open("wb") as stream:
-        stream.write(raw)
-        stream.flush()
-        os.fsync(stream.fileno())
-    beside.replace(path)
-    Files().sync_folder(path.parent)
 
 
 def verify_blocks(
