@@ -513,7 +513,7 @@ def test_a_library_of_another_build_is_not_used(tmp_path, monkeypatch):
     if not any(map(shutil.which, ("cc", "gcc", "clang"))):
         pytest.skip("no C compiler on this machine; CI has one")
     other = tmp_path / "loops.lib"
-    assert hook().build(other, "-DNATIVE_VERSION=999", sources=libraries.FILE.parent)
+    assert hook().build(other, "-O0", "-DNATIVE_VERSION=999", sources=libraries.FILE.parent)
     monkeypatch.setattr(libraries, "FILE", other)
     assert libraries.library.__wrapped__() is None
     monkeypatch.setattr(libraries, "FILE", tmp_path / "nothing.so")

@@ -70,24 +70,23 @@ def test_in_any_order_of_steps_and_crashes_what_is_let_go_of_is_what_was_put_in(
     assert ring.published() == ring.tail == number
 
 
-@given(st.data())
-@settings(deadline=None, max_examples=300)
-def test_a_changed_byte_is_seen_or_changes_nothing(data):
+@pytest.mark.parametrize("bits", [0x01, 0x80, 0xFF])
+def test_a_changed_byte_is_seen_or_changes_nothing(bits):
     ring = made()
     writer = RingWriter(ring)
     for number in range(SLOTS):
         writer.put(text(number + 1))
-    at = data.draw(st.integers(HEADER_BYTES, len(ring.memory) - 1))
-    ring.memory[at] ^= data.draw(st.integers(1, 255))
-    seen = 0
-    for place in range(SLOTS):
-        try:
-            assert ring.look(place)[1] == text(place + 1)
-        except DigestMismatch:
-            seen += 1
-    in_slot = (at - HEADER_BYTES) % 128
-    filled = 48 + len(text((at - HEADER_BYTES) // 128 + 1))
-    assert seen == (1 if in_slot < filled else 0)
+    for at in range(HEADER_BYTES, len(ring.memory)):
+        ring.memory[at] ^= bits
+        changed, in_slot = divmod(at - HEADER_BYTES, 128)
+        for place in range(SLOTS):
+            filled = 48 + len(text(place + 1))
+            if place == changed and in_slot < filled:
+                with pytest.raises(DigestMismatch):
+                    ring.look(place)
+            else:
+                assert ring.look(place)[1] == text(place + 1)
+        ring.memory[at] ^= bits
 
 
 def test_what_lay_in_a_slot_before_or_lies_in_another_ring_does_not_pass():
