@@ -144,6 +144,28 @@ def test_a_server_killed_in_the_middle_loses_nothing_and_doubles_nothing(house):
     assert verify_blocks(house.home, "audit", deep=True).ok
 
 
+def test_whoever_asks_for_it_waits_for_a_server_that_is_about_to_start(house):
+    server, said = house.serve()
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(LIMIT_S) == 0
+    to = (said["url"], "--channel", "audit")
+    assert house("send", *to, "--file", "-", stdin=observed(1).raw).code == 7  # nobody asked for patience
+    late = house("send", *to, "--retry", "0.1", "--file", "-", stdin=observed(1).raw)
+    assert late.code == 7 and "Connection refused; trying again for 0.1 s" in late.err
+    (house.folder / "one.json").write_bytes(observed(1).raw)
+    assert house.command("init", "copy.git").code == 0
+    sending = ("send", *to, "--retry", str(LIMIT_S), "--file", "one.json")
+    client = house.start(*sending, stderr=subprocess.PIPE)
+    follower = house.start("pull", *to, "--follow", repo="copy.git", stderr=subprocess.PIPE)
+    with ended(client), ended(follower):
+        assert client.stderr is not None and follower.stderr is not None and follower.stdout is not None
+        assert "trying again" in client.stderr.readline() and "trying again" in follower.stderr.readline()
+        house.serve(port=said["port"])
+        assert client.wait(LIMIT_S) == 0
+        assert follower.stdout.readline().startswith("ok  audit")
+    assert house.envelopes() == [observed(1).raw]
+
+
 def test_a_client_killed_in_the_middle_leaves_a_channel_that_goes_on(house):
     _, said = house.serve()
     raws = [observed(i).raw for i in range(1_500)]

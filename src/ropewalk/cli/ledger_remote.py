@@ -191,7 +191,7 @@ def _reaching(command: F) -> F:
             default=RETRY_S,
             show_default=True,
             metavar="SECONDS",
-            help="How long a connection that was lost is tried again.",
+            help="How long a connection that was lost is tried again; if given, the first one, too.",
         ),
     )
     for option in reversed(options):
@@ -199,13 +199,17 @@ def _reaching(command: F) -> F:
     return command
 
 
-def _connected(url: str, channel: str, options: dict[str, Any]) -> RemoteChannel:
+def _connected(url: str, channel: str, options: dict[str, Any], *, patient: bool = False) -> RemoteChannel:
+    """Connect. Who said how long to try, or is patient anyway, waits for a server that is about to start."""
+    from click.core import ParameterSource
+
     from ropewalk.ledger.trust import parse_trust
     from ropewalk.node.ledgerremote import connect_channel
 
     own, key_file, roots = (options[name] for name in ("tls_cert", "tls_key", "server_ca"))
     tls = _tls(own, key_file, roots, "--tls-cert, --tls-key and --server-ca", server=False)
-    trust, key = options["trust"], options["key"]
+    trust, key, retry_s = options["trust"], options["key"], options["retry"]
+    patient |= click.get_current_context().get_parameter_source("retry") is not ParameterSource.DEFAULT
     return connect_channel(
         url,
         channel,
@@ -213,7 +217,9 @@ def _connected(url: str, channel: str, options: dict[str, Any]) -> RemoteChannel
         key=signing_key(key) if key is not None else None,
         trust=parse_input(trust, parse_trust) if trust is not None else None,
         compression=("zstd", "none") if options["compress"] else ("none", "zstd"),
-        retry_s=options["retry"],
+        retry_s=retry_s,
+        first_s=retry_s if patient else 0.0,
+        told=lambda error: say(f"{printable(error.detail)}; trying again for {retry_s:g} s"),
     )
 
 
@@ -305,7 +311,7 @@ def pull(url: str, channel: str, follow: bool, every: float, **options: Any) -> 
     home = here().home
     trust = parse_input(options["trust"], parse_trust) if options["trust"] is not None else None
     gone = Hangup()
-    with _connected(url, channel, options) as remote:
+    with _connected(url, channel, options, patient=follow) as remote:
         first = True
         while first or (follow and not gone.wait(every)):
             with counting(f"pulling {channel}", "blocks") as told:

@@ -29,7 +29,7 @@ from ropewalk.ledger.versions import highest_common, parse_range
 __all__ = [
     "AGREED_TYPE",
     "CAPABILITY_TYPE",
-    "CERTIFIED_TYPE",
+    "CERTIFICATE_TYPE",
     "ENCRYPTED",
     "Agreement",
     "Answer",
@@ -37,7 +37,7 @@ __all__ = [
     "advertise",
     "answer",
     "capabilities_of",
-    "certified",
+    "certificate_statement",
     "check_answer",
     "choose",
     "confidentiality_refusal",
@@ -46,7 +46,7 @@ __all__ = [
 
 CAPABILITY_TYPE: Final = "transport.capability"
 AGREED_TYPE: Final = "transport.agreed"
-CERTIFIED_TYPE: Final = "transport.certificate"
+CERTIFICATE_TYPE: Final = "transport.certificate"
 DOMAIN: Final = "ropewalk.transport"
 ENCRYPTED: Final = frozenset({"tls", "quic", "grpc"})  # S4 §7.6: what may carry restricted envelopes
 MESSAGE_BYTES: Final = (4 << 20) + (64 << 10)  # the largest envelope, and what is said about it
@@ -302,13 +302,15 @@ def answer(
     return Answer(own, agreed, agreement)
 
 
-def certified(key: SigningKey, initiator: Envelope, subject: str, sha256: str, own: Envelope) -> Envelope:
+def certificate_statement(
+    key: SigningKey, initiator: Envelope, subject: str, sha256: str, own: Envelope
+) -> Envelope:
     """The responder's word on the certificate that the initiator showed, for the record: nothing is agreed by it."""
     return build(
         key,
         domain=DOMAIN,
         event_class="CapabilityAdvertisement",
-        event_type=CERTIFIED_TYPE,
+        event_type=CERTIFICATE_TYPE,
         payload={"initiator": initiator.hex_id, "certificate": {"subject": subject, "sha256": sha256}},
         timestamp=own.fields["timestamp"],
         correlation_id=own.correlation_id,

@@ -13,7 +13,7 @@ import os
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
@@ -154,7 +154,7 @@ class LedgerClient:
 
     `key` signs what we can do; without one a key is made for the occasion. With `trust`, only a key that may seal the
     channel may answer for it. `compression` is what we would rather have, first. `retry_s` is how long a lost
-    connection is tried again.
+    connection is tried again, `first_s` how long the first one is; `told` hears, once, why that is not there yet.
     """
 
     def __init__(
@@ -169,6 +169,8 @@ class LedgerClient:
         compression: tuple[str, ...] = ("none", "zstd"),
         max_message_bytes: int = MESSAGE_BYTES,
         retry_s: float = RETRY_S,
+        first_s: float = 0.0,
+        told: Callable[[RopewalkError], None] = lambda _error: None,
         idle_s: float = ANSWER_S,
         connect_s: float = CONNECT_S,
     ) -> None:
@@ -180,6 +182,7 @@ class LedgerClient:
             (self._scheme,), versions, compression=compression, max_message_bytes=max_message_bytes
         )
         self._retry_s, self._idle_s, self._connect_s = retry_s, idle_s, connect_s
+        self._first_s, self._told = first_s, told
         self._waiting: deque[_Request] = deque()
         self._line: _Line | None = None
         self._changed = asyncio.Event()
@@ -189,7 +192,7 @@ class LedgerClient:
         self.connections = 0
 
     async def __aenter__(self) -> LedgerClient:
-        self._line = await self._connect()
+        self._line = await self._connect_first()
         self._pump = asyncio.create_task(self._keep_going())
         return self
 
@@ -448,6 +451,24 @@ class LedgerClient:
         self._lost_at = None
         self._fail_all(error)
         return None
+
+    async def _connect_first(self) -> _Line:
+        """The first connection, for which a server that is about to start is waited for."""
+        begin, pause, told = time.monotonic(), PAUSE_S[0], False
+        while True:
+            try:
+                return await self._connect()
+            except Unavailable as error:
+                left = begin + self._first_s - time.monotonic()
+                if left <= 0 or isinstance(
+                    error.__cause__, ssl.SSLError
+                ):  # waiting makes no certificate right
+                    raise
+                if not told:
+                    self._told(error)
+                told = True
+            await asyncio.sleep(min(pause, left))
+            pause = min(2 * pause, PAUSE_S[1])
 
     async def _connect(self) -> _Line:
         pipe = await self._reach()

@@ -27,7 +27,7 @@ from ropewalk.ledger.message import (
     problem_message,
     split_parts,
 )
-from ropewalk.ledger.negotiate import Agreement, Answer, Capabilities, answer, certified
+from ropewalk.ledger.negotiate import Agreement, Answer, Capabilities, answer, certificate_statement
 from ropewalk.ledger.ticket import Receipt
 from ropewalk.net.framepipe import FramePipe
 from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
@@ -154,7 +154,7 @@ class LedgerSession:
         recorded = await self._served.record(
             said,
             asked.raw,
-            certified(key, asked, shown.subject, shown.sha256, said.advertisement)
+            certificate_statement(key, asked, shown.subject, shown.sha256, said.advertisement)
             if shown is not None
             else None,
         )
