@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.cli.manners import emit, parse_input, say, write_output
+from ropewalk.cli.manners import parse_input, say
 from ropewalk.cli.places import NODE_KEY, here, key_folder, signing_key
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ __all__ = [
     "open_for_append",
     "open_sealing",
     "read_approvals",
-    "write_proposal",
 ]
 
 WRITER_WAIT_S = 30.0  # two commands that append at once stand in line this long
@@ -87,15 +86,6 @@ def open_sealing(channel: str) -> OpenLog:
     from ropewalk.node import keys
 
     return keys.open_sealing(here().home, channel, lambda: channel_keys(channel), wait_s=WRITER_WAIT_S)
-
-
-def write_proposal(path: str, act: dict[str, Any]) -> None:
-    """Write what is to be done, for others to approve."""
-    from ropewalk.kernel import jcs
-
-    write_output(path, jcs.encode(act) + (b"\n" if path == "-" else b""))
-    if path != "-":
-        emit({"path": path, "act": act}, f"ok  {path}  to be approved with `ropewalk ledger key approve`")
 
 
 def read_approvals(paths: Iterable[str], act: dict[str, Any]) -> tuple[Approval, ...]:

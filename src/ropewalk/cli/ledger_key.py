@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.ledger_channel import channel_keys, read_approvals, write_proposal
+from ropewalk.cli.ledger_channel import channel_keys, read_approvals
 from ropewalk.cli.manners import Group, emit, parse_input, say, write_output
 from ropewalk.cli.places import here, key_folder, key_folders, signing_key
+from ropewalk.cli.proposal import describe_proposal, write_proposal
 
 if TYPE_CHECKING:
     from ropewalk.kernel.keys import SigningKey
@@ -235,7 +235,7 @@ def approve_(proposal: str, name: str, output: str) -> None:
     from ropewalk.ledger.approvals import approve
 
     value = parse_input(proposal, _parse_proposal)
-    say(f"approving: {json.dumps(value, ensure_ascii=False)}")
+    say(f"you approve to {describe_proposal(value)}")
     made = approve(value, signing_key(name))
     write_output(output, made.to_bytes(value) + (b"\n" if output == "-" else b""))
     if output != "-":

@@ -7,15 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from ropewalk.cli.ledger_channel import (
-    channel_key,
-    channel_keys,
-    open_sealing,
-    read_approvals,
-    write_proposal,
-)
+from ropewalk.cli.ledger_channel import channel_key, channel_keys, open_sealing, read_approvals
 from ropewalk.cli.manners import Group, emit, say
 from ropewalk.cli.places import here
+from ropewalk.cli.proposal import write_proposal
 
 if TYPE_CHECKING:
     from ropewalk.ledger.versions import Lifecycle, Stage

@@ -506,9 +506,23 @@ def test_the_commands_rotate_with_two_approvals_and_refuse_one(ropewalk):
     done(ropewalk, "ledger", "create", "--channel", "c", "--policy", "policy.json")
     rotate = ("ledger", "key", "rotate", "--channel", "c", "--to", "next")
     done(ropewalk, *rotate, "--overlap-days", "30", "--propose", "rotation.json")
+    written = Path("rotation.json").read_bytes()
+    over = ropewalk(*rotate, "--propose", "rotation.json")
+    assert over.code == 4 and "people may have approved" in over.err
+    assert Path("rotation.json").read_bytes() == written
     given = []
     for name in ("ada", "bob"):
-        done(ropewalk, "ledger", "key", "approve", "rotation.json", "--key", name, "-o", f"{name}.json")
+        told = ropewalk("ledger", "key", "approve", "rotation.json", "--key", name, "-o", f"{name}.json")
+        assert told.code == 0
+        act = json.loads(written)
+        lines = [" ".join(line.split()) for line in told.err.splitlines()]
+        assert lines == [
+            "you approve to let the key that seals channel c give way to another",
+            f"key node, {done(ropewalk, 'key', 'show', 'node')['did']}",
+            f"new key next, {done(ropewalk, 'key', 'show', 'next')['did']}",
+            f"since {act['since']}",
+            f"old key until {act['until']}",
+        ]
         given += ["--approval", f"{name}.json"]
     alone = ropewalk(*rotate, "--proposal", "rotation.json", *given[:2], *given[:2])
     assert alone.code == 6
@@ -563,6 +577,16 @@ def test_the_commands_go_on_with_the_new_key_and_destroy_the_old_one(ropewalk):
         "strict.json",
     )
     assert ropewalk("ledger", "verify", "--deep", "--trust", "strict.json").code == 5
+
+
+def test_whoever_approves_far_away_is_told_what_is_not_known_there(ropewalk):
+    done(ropewalk, "key", "new", "ada", "--if-missing")
+    act = {"version": 1, "act": "revoke", "channel": "far", "key": "ab" * 32, "since": at(0)}
+    Path("act.json").write_text(json.dumps(act | {"reason": "stolen\x1b[2J"}))
+    told = ropewalk("ledger", "key", "approve", "act.json", "--key", "ada", "--repo", "nowhere")
+    assert told.code == 0 and json.loads(told.out)["act"]["reason"] == "stolen\x1b[2J"
+    assert f"fingerprint {'ab' * 32}, not known here" in told.err
+    assert "revoke a key in channel far" in told.err and "\x1b" not in told.err
 
 
 # --- evidence ---
