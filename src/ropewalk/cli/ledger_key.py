@@ -10,7 +10,8 @@ import click
 from ropewalk.cli.ledger_channel import channel_keys, read_approvals
 from ropewalk.cli.manners import Group, emit, parse_input, say, write_output
 from ropewalk.cli.places import here, key_folder, key_folders, signing_key
-from ropewalk.cli.proposal import describe_proposal, write_proposal
+from ropewalk.cli.proposal import describe_proposal, known_keys, write_proposal
+from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
     from ropewalk.kernel.keys import SigningKey
@@ -55,17 +56,21 @@ def key() -> None:
 @key.command("ls", epilog="Examples:\n  ropewalk ledger key ls --channel audit --json\n")
 @channel_option
 def ls(channel: str) -> None:
-    """List the keys of a channel: since when and until when each counts."""
-    from ropewalk.node.keys import key_lifetimes, key_notices, key_rows
+    """List the keys of a channel: since when and until when each counts; then other keys that it revokes."""
+    from ropewalk.node.keys import key_lifetimes, key_notices, key_rows, revoked_rows
     from ropewalk.node.ledger import open_channel
 
     now = time.time_ns()
     with open_channel(here().home, channel) as reading:
         rows, warnings = key_rows(reading, now), key_notices(reading, now)
+        revoked = revoked_rows(reading)
         ends = [each.to_json() for each in key_lifetimes(reading, now)]
     for text in warnings:
         say(f"warning  {text}")
-    emit({"channel": channel, "keys": rows, "lifetimes": ends, "warnings": warnings}, lambda: _table(rows))
+    emit(
+        {"channel": channel, "keys": rows, "revoked": revoked, "lifetimes": ends, "warnings": warnings},
+        lambda: _table(rows, revoked, channel),
+    )
 
 
 @key.command("show", epilog="Examples:\n  ropewalk ledger key show --channel audit\n")
@@ -320,7 +325,7 @@ def _fingerprint(which: str) -> bytes:
     return found.public.identity()
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
+def _table(rows: list[dict[str, Any]], revoked: list[dict[str, Any]], channel: str) -> str:
     lines = []
     for row in rows:
         times = [f"since {row['since']}"] if row["since"] else []
@@ -329,6 +334,11 @@ def _table(rows: list[dict[str, Any]]) -> str:
         lines.append(
             f"{'*' if row['counts'] else ' '} {row['fingerprint'][:16]}…  {row['did']}  {', '.join(times)}".rstrip()
         )
+    known = known_keys(channel) if revoked else {}
+    for row in revoked:
+        who = known.get(row["fingerprint"], "a key that is not known here")
+        why = f" ({row['reason']})" if row["reason"] else ""
+        lines.append(printable(f"  {row['fingerprint'][:16]}…  {who}  revoked since {row['since']}{why}"))
     return "\n".join(lines)
 
 

@@ -366,7 +366,10 @@ class KeyLine:
 
     def _why(self, key: PublicKey) -> str:
         found = self.revoked.get(key.identity())
-        return f", revoked since {format_timestamp(found[0].since_ns)}{_reason(found[0])}" if found else ""
+        if not found:
+            return ""
+        first = min(found, key=lambda each: each.since_ns)
+        return f", revoked since {format_timestamp(first.since_ns)}{_reason(first)}"
 
 
 def sorted_keys(keys: Iterable[PublicKey]) -> list[PublicKey]:

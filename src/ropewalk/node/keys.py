@@ -42,6 +42,7 @@ __all__ = [
     "open_sealing",
     "propose",
     "propose_rotation",
+    "revoked_rows",
     "rotate_key",
 ]
 
@@ -227,6 +228,8 @@ def _check_makes_sense(act: KeyAct, line: KeyLine, height: int, now_ns: int) -> 
                 advice="Rotate again once that key counts.",
             )
         return
+    if act.act == "revoke":
+        _check_revokes_more(act, line, ls)
     if life is None:
         if act.act != "revoke":  # anybody's key may be revoked
             raise NotFound(
@@ -245,6 +248,17 @@ def _check_makes_sense(act: KeyAct, line: KeyLine, height: int, now_ns: int) -> 
         )
     if act.act != "revoke":  # a stolen key ends at once, whatever comes of it
         _check_another_counts(line, life, act.channel, height, max(now_ns, act.since_ns))
+
+
+def _check_revokes_more(act: KeyAct, line: KeyLine, advice: str) -> None:
+    """Raise if a key is not believed since that date already: only an earlier one says more."""
+    since_ns = min((each.since_ns for each in line.revoked.get(act.key, ())), default=None)
+    if since_ns is not None and since_ns <= act.since_ns:
+        raise Conflict(
+            f"{act.key.hex()[:16]}… is revoked since {format_timestamp(since_ns)} already",
+            channel=act.channel,
+            advice=f"Only an earlier date would say more: give it with --since. {advice}",
+        )
 
 
 def _check_another_counts(line: KeyLine, life: KeyLife, channel: str, height: int, at_ns: int) -> None:
@@ -353,13 +367,27 @@ def key_rows(reading: Channel, now_ns: int) -> list[dict[str, Any]]:
     rows = []
     for life in line.lives:
         revoked = line.revoked.get(life.key.identity(), ())
+        since_ns = min((each.since_ns for each in revoked), default=None)
         rows.append(
             {
                 **life.to_json(),
                 "counts": life.counts(height, now_ns),
-                "revoked_since": format_timestamp(revoked[0].since_ns) if revoked else None,
+                "revoked_since": format_timestamp(since_ns) if since_ns is not None else None,
             }
         )
+    return rows
+
+
+def revoked_rows(reading: Channel) -> list[dict[str, Any]]:
+    """The keys that the channel revokes and that never sealed it, authors' for one: since when, and why."""
+    line = reading.line()
+    own = {life.key.identity() for life in line.lives}
+    rows = []
+    for fingerprint, found in line.revoked.items():
+        if fingerprint not in own:
+            first = min(found, key=lambda each: each.since_ns)
+            since = format_timestamp(first.since_ns)
+            rows.append({"fingerprint": fingerprint.hex(), "since": since, "reason": first.reason})
     return rows
 
 

@@ -51,6 +51,7 @@ from ropewalk.node.keys import (
     key_notices,
     key_rows,
     propose,
+    revoked_rows,
     rotate_key,
 )
 from ropewalk.node.ledger import create_channel, open_channel
@@ -381,6 +382,22 @@ def test_what_a_revoked_author_signs_is_refused_from_then_on_and_stands_before(t
     assert verify_stored(tmp_path, CHANNEL, deep=True).ok
 
 
+def test_a_key_is_revoked_again_only_for_an_earlier_date(tmp_path):
+    make_channel(tmp_path)
+    revoke = partial(propose, CHANNEL, "revoke", ADA.public.identity())
+    for hours, refused in ((2, False), (2, True), (3, True), (1, False), (1.5, True)):
+        act = revoke(since_ns=NOON_NS + int(hours * HOUR_NS), reason=f"{hours} h")
+        if refused:
+            with pytest.raises(Conflict, match="is revoked since"):
+                carry_out(tmp_path, act, (NODE,), now_ns=lambda: NOON_NS)
+        else:
+            carry_out(tmp_path, act, (NODE,), now_ns=lambda: NOON_NS)
+    with open_channel(tmp_path, CHANNEL) as reading:
+        assert reading.head().height == 2
+        (row,) = revoked_rows(reading)
+    assert row == {"fingerprint": ADA.public.identity().hex(), "since": at(1), "reason": "1 h"}
+
+
 def test_a_chain_that_took_a_revoked_author_in_all_the_same_is_refused():
     chain = Chain()
     chain.add(NODE)
@@ -560,7 +577,11 @@ def test_the_commands_go_on_with_the_new_key_and_destroy_the_old_one(ropewalk):
     done(ropewalk, "ledger", "key", "destroy", "--channel", "audit", "first", "--reason", "rotated")
     assert ropewalk("key", "show", "first").code == 3
     stolen = done(ropewalk, "key", "show", "ada")["did"]
-    done(ropewalk, "ledger", "key", "revoke", "--channel", "audit", stolen, "--reason", "stolen")
+    revoke = ("ledger", "key", "revoke", "--channel", "audit", stolen, "--reason", "stolen")
+    done(ropewalk, *revoke)
+    assert ropewalk(*revoke).code == 4
+    listed = ropewalk("ledger", "key", "ls", "--channel", "audit").out.splitlines()
+    assert len(listed) == 3 and f"ada, {stolen}  revoked since" in listed[2] and "(stolen)" in listed[2]
     make(ropewalk, "three.json", "--correlation-id", "three")
     assert ropewalk("ledger", "append", "--channel", "audit", "--file", "three.json").code == 5
     assert done(ropewalk, "ledger", "verify", "--deep", "--trust", "first.json")["ok"]
