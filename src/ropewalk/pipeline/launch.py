@@ -13,7 +13,6 @@ import importlib.util
 import logging
 import os
 import re
-import shutil
 import struct
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import Unavailable
 from ropewalk.pipeline.java import INSTALL_LINE, JAVA_MINIMUM, Java, archive_flags, find_java
+from ropewalk.stores.privatefolder import drop_private_folder, make_private_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -157,7 +157,7 @@ class _Jvm:
             self.process.wait(0 if self.keeps_archive else STOP_WAIT_S)
         except subprocess.TimeoutExpired:
             threading.Thread(target=self.process.wait, name="ropewalk-jvm-end", daemon=True).start()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        drop_private_folder(self.folder)
 
 
 _running: dict[str, _Jvm] = {}
@@ -224,7 +224,7 @@ def _start_jvm(setting: Setting, environment: MutableMapping[str, str]) -> _Jvm:
 
     java = find_java(environment)
     home = Path(pyspark.__file__).parent
-    folder = Path(tempfile.mkdtemp(prefix="ropewalk-jvm-"))
+    folder = make_private_folder("jvm")
     told = folder / "gateway"
     archive = archive_flags(java, home / "jars", setting.cache) if setting.cache is not None else []
     command = [
@@ -256,7 +256,7 @@ def _start_jvm(setting: Setting, environment: MutableMapping[str, str]) -> _Jvm:
     while not told.exists():
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
-            shutil.rmtree(folder, ignore_errors=True)
+            drop_private_folder(folder)
             raise Unavailable(
                 f"Java {java.version} ({java.path}) did not start Spark",
                 java=str(java.path),

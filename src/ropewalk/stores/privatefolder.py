@@ -18,19 +18,19 @@ from pathlib import Path
 
 __all__ = ["drop_private_folder", "make_private_folder"]
 
-PREFIX, OWNER = "ropewalk-index-", ".owner"
+PREFIX, OWNER = "ropewalk-", ".owner"
 NAMES_MAX = 10_000  # of the temporary directory that are looked at
 SWEPT_MAX = 8  # folders removed at a time; each use sweeps some more
 
 _held: dict[Path, tuple[int, int]] = {}  # folder → the process that made it, and its lock
 
 
-def make_private_folder() -> Path:
-    """A new folder of this process; folders of processes that were killed are swept first."""
+def make_private_folder(what: str = "index") -> Path:
+    """A new folder of this process, named after what it is for; those of processes that were killed are swept first."""
     with contextlib.suppress(OSError):
         _sweep(Path(tempfile.gettempdir()))
     while True:
-        descriptor, name = tempfile.mkstemp(prefix=PREFIX, suffix=OWNER)
+        descriptor, name = tempfile.mkstemp(prefix=f"{PREFIX}{what}-", suffix=OWNER)
         # Somebody who sweeps may have been faster: then the file is gone, and another is made.
         if _lock(descriptor, wait=True) and _is_at(descriptor, Path(name)):
             break

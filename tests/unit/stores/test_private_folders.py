@@ -15,7 +15,7 @@ MAKE = """
 import sys
 from ropewalk.stores.privatefolder import make_private_folder
 for _ in range(int(sys.argv[1])):
-    folder = make_private_folder()
+    folder = make_private_folder(*sys.argv[2:])
     (folder / "data.mdb").write_bytes(b"x")
     print(folder, flush=True)
 sys.stdin.read()
@@ -48,10 +48,12 @@ print(folder.is_dir())
 
 
 @contextmanager
-def owner(script: str, scratch: Path, count: int = 1) -> Iterator[tuple[subprocess.Popen[str], list[Path]]]:
+def owner(
+    script: str, scratch: Path, count: int = 1, *what: str
+) -> Iterator[tuple[subprocess.Popen[str], list[Path]]]:
     """A process that makes folders and stays until its input ends."""
     process = subprocess.Popen(
-        [sys.executable, "-c", script, str(count)],
+        [sys.executable, "-c", script, str(count), *what],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -83,6 +85,15 @@ def test_what_a_killed_process_left_is_gone_after_the_next_use(tmp_path):
         process.kill()
         process.wait()
         assert (folder / "data.mdb").exists()
+        use_once(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whoever_needs_a_folder_sweeps_those_that_were_for_something_else_too(tmp_path):
+    with owner(MAKE, tmp_path, 1, "jvm") as (process, (folder,)):
+        assert folder.name.startswith("ropewalk-jvm-")
+        process.kill()
+        process.wait()
         use_once(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
