@@ -235,6 +235,18 @@ def test_commands_that_append_here_go_on_beside_a_server(house):
     assert len(house.envelopes()) == 3
 
 
+def test_a_server_without_channels_says_so_and_serves_those_to_come(house):
+    assert house.command("init", "empty.git").code == 0
+    server = house.start("serve", "--port", "0", repo="empty.git", stderr=subprocess.PIPE)
+    with ended(server):
+        assert server.stdout is not None and server.stderr is not None
+        said = json.loads(server.stdout.readline())
+        assert said["channels"] == [] and "no channel is here" in server.stderr.readline()
+        assert house("create", "--channel", "late", repo="empty.git").code == 0
+        sent = house("send", said["url"], "--channel", "late", "--file", "-", stdin=observed(1).raw)
+        assert sent.code == 0, sent
+
+
 def test_what_makes_no_sense_is_told_before_anything_listens(house):
     for arguments, complaint in (
         (("--append-only", "--read-only"), "leave nothing to do"),

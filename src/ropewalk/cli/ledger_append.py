@@ -91,15 +91,16 @@ def answer_lines(
     stop_on_error: bool,
     look: Callable[[list[bytes]], list[RopewalkError]] = lambda _lines: [],
 ) -> int:
-    """Answer every line; what has arrived together is sealed together. The code is that of the first refusal.
+    """Answer every line but blank ones; what has arrived together is sealed together. The code is the first refusal's.
 
     It begins with the first line that `look` does not refuse.
     """
     from ropewalk.errors import RopewalkError
 
-    code = number = 0
+    code = 0
     log: Taking | None = None
-    for lines in _arrivals(file):
+    for numbered in _numbered(_arrivals(file)):
+        lines = [line for _, line in numbered]
         outcomes: list[Receipt | RopewalkError] = []
         if log is None:
             outcomes += look(lines)
@@ -110,14 +111,23 @@ def answer_lines(
             rest = lines
         if log is not None:
             outcomes += _until_refused(log, rest) if stop_on_error else log.submit_many(rest)
-        for outcome in outcomes:
-            number += 1
+        for (number, _), outcome in zip(numbered, outcomes, strict=False):  # they may end at a refusal
             _answer(tell(outcome, f"line {number}") if isinstance(outcome, RopewalkError) else outcome)
             if isinstance(outcome, RopewalkError):
                 code = code or outcome.exit_code
                 if stop_on_error:
                     return code
     return code
+
+
+def _numbered(batches: Iterator[list[bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    """The lines with their numbers, without the blank ones."""
+    count = 0
+    for lines in batches:
+        found = [(number, line) for number, line in enumerate(lines, count + 1) if line.strip()]
+        count += len(lines)
+        if found:
+            yield found
 
 
 def _refused_at_first(channel: str, lines: list[bytes]) -> list[RopewalkError]:

@@ -10,7 +10,7 @@ import click
 from ropewalk.cli.ledger_channel import channel_keys, read_approvals
 from ropewalk.cli.manners import Group, emit, parse_input, say, write_output
 from ropewalk.cli.places import here, key_folder, key_folders, signing_key
-from ropewalk.cli.proposal import describe_proposal, known_keys, write_proposal
+from ropewalk.cli.proposal import describe_proposal, named_keys, write_proposal
 from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
@@ -334,7 +334,7 @@ def _table(rows: list[dict[str, Any]], revoked: list[dict[str, Any]], channel: s
         lines.append(
             f"{'*' if row['counts'] else ' '} {row['fingerprint'][:16]}…  {row['did']}  {', '.join(times)}".rstrip()
         )
-    known = known_keys(channel) if revoked else {}
+    known = named_keys(channel) if revoked else {}
     for row in revoked:
         who = known.get(row["fingerprint"], "a key that is not known here")
         why = f" ({row['reason']})" if row["reason"] else ""

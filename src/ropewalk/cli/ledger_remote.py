@@ -164,6 +164,8 @@ async def run_server(server: LedgerServer) -> None:
                 "channels": server.channels,
             }
         )
+        if not server.channels:
+            say("no channel is here to be served yet: `ropewalk ledger create --channel NAME` makes one")
         await stop.wait()
     if signal.SIGINT in signals:
         raise KeyboardInterrupt

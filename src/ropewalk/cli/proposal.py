@@ -10,7 +10,7 @@ from ropewalk.cli.manners import emit, write_output
 from ropewalk.cli.places import here, key_folder
 from ropewalk.kernel.plaintext import printable
 
-__all__ = ["describe_proposal", "known_keys", "write_proposal"]
+__all__ = ["describe_proposal", "named_keys", "write_proposal"]
 
 WORDS = {
     "rotate": "let the key that seals channel {} give way to another",
@@ -44,7 +44,7 @@ def describe_proposal(act: dict[str, Any]) -> str:
         )
         rows = [("sunset", act["sunset"]), ("grace", act["grace_days"] and f"{act['grace_days']} days")]
     else:
-        words, known = WORDS[act["act"]].format(act["channel"]), known_keys(act["channel"])
+        words, known = WORDS[act["act"]].format(act["channel"]), named_keys(act["channel"])
         rows = [
             ("key", known.get(act["key"]) or f"fingerprint {act['key']}, not known here"),
             ("new key", _shown_new(act, known)),
@@ -69,7 +69,7 @@ def _shown_new(act: dict[str, Any], known: dict[str, str]) -> str | None:
     return known.get(act["new_fingerprint"]) or PublicKey.from_json(act["new_key"]).did()
 
 
-def known_keys(channel: str) -> dict[str, str]:
+def named_keys(channel: str) -> dict[str, str]:
     """The keys that are known here by their fingerprints: those of the channel, and those that have a name."""
     from ropewalk.errors import RopewalkError
     from ropewalk.node.ledger import open_channel

@@ -297,7 +297,7 @@ class BundleVerifier:
             return "not_checked", line.unjudged
         said = line.summary()
         what = f"{self._headers.count} blocks, linked, under one range root"
-        return "passed", f"{what}; {said}" if said else what
+        return "passed", f"{what} ({said})" if said else what
 
     def _policy_step(self) -> tuple[Status, str]:
         manifest, want = self.manifest, self._trust.policy_hash

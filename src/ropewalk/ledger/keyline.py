@@ -269,8 +269,8 @@ class KeyLine:
         words = []
         if len(self.runs) > 1:
             shown = [f"{_span(run)} by {run.key.did()}" for run in self.runs[:4]]
-            rest = f", and {len(self.runs) - 4} runs more" if len(self.runs) > 4 else ""
-            words.append(f"sealed {', '.join(shown)}{rest}, each while it counted")
+            rest = f", and so on {len(self.runs) - 4} times" if len(self.runs) > 4 else ""
+            words.append(f"{', '.join(shown)}{rest}, each while it counted")
         revoked = {run.key for run in self.runs if run.key.identity() in self.revoked}
         words += [
             f"{key.did()} was revoked later: what it sealed before stands" for key in sorted_keys(revoked)

@@ -331,7 +331,7 @@ def to_report(span: Span, *, deep: bool, trust: Trust | None = None, line: KeyLi
         else:
             detail = f"up to block {span.fault.height}" if span.fault is not None else _counted(name, span)
             said = line.summary() if line is not None and name == "block_signatures" else ""
-            steps.append(Step(name, "passed", f"{detail}, {said}" if said else detail))
+            steps.append(Step(name, "passed", f"{detail} ({said})" if said else detail))
     return Report.of(steps, entries=span.envelopes, blocks=span.blocks)
 
 

@@ -23,6 +23,8 @@ from ropewalk.stores.segmentwriter import hold_lock
 
 __all__ = ["index_step", "rebuild_index", "verify_stored"]
 
+OWN_KEY = "the key this repository names"
+HINT = "; a trust file says whose"
 Lines = Iterator[tuple[int, list[bytes]]]
 
 
@@ -101,9 +103,6 @@ def _with_signer(step: Step, trust: Trust | None) -> Step:
     """Whose seal it is that holds: one the verifier trusts, or only the one this repository names."""
     if step.name != "block_signatures" or step.status != "passed":
         return step
-    whose = (
-        "by a trusted key"
-        if trust is not None
-        else "by the key this repository names; a trust file says whose"
-    )
-    return replace(step, detail=f"{step.detail}, sealed {whose}")
+    count, mark, who = step.detail.partition(" (")  # who sealed which, where it was more than one key
+    whose, hint = ("a trusted key", "") if trust is not None else (OWN_KEY, HINT)
+    return replace(step, detail=f"{count}, sealed by {whose}{mark}{who}{hint}")
