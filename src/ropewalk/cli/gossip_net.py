@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ropewalk.cli.gossip import PROFILES, say_new_topic
-from ropewalk.cli.manners import Command, emit, emit_line, say, session
+from ropewalk.cli.manners import Command, emit, say, session
 from ropewalk.cli.places import here
+from ropewalk.cli.serving import run_server, say_journal
 
 if TYPE_CHECKING:
     from ropewalk.gossip.log import Log
@@ -117,48 +117,22 @@ def serve(topic: str, host: str, port: int, profile: Any, idle: float) -> None:
     from ropewalk.node.gossip import open_topic, topics
 
     known = topics(here().home)
-    _talk()
+    say_journal("ropewalk.gossip.peers")
     with open_topic(here().home, topic, create=True, profile=profile) as log:
         say_new_topic(topic, known)
         asyncio.run(_serve(log, host, port, idle))
 
 
-def _talk() -> None:
-    """Say on stderr who comes, who goes and why."""
-    import logging
-
-    class Talk(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            say(record.getMessage())
-
-    journal = logging.getLogger("ropewalk.gossip.peers")
-    journal.addHandler(Talk())
-    journal.setLevel(logging.INFO)
-
-
 async def _serve(log: Log, host: str, port: int, idle_s: float) -> None:
     from ropewalk.node.serving import GossipServer
 
-    stop = asyncio.Event()
-    signals: list[signal.Signals] = []
-
-    def heard(number: signal.Signals) -> None:
-        signals.append(number)
-        stop.set()
-
-    # Also where a shell starts us in the background, with SIGINT ignored.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, heard, number)
-    async with GossipServer(log, host=host, port=port, idle_s=idle_s) as server:
-        emit_line(
-            {
-                "url": server.url,
-                "host": host,
-                "port": server.port,
-                "topic": log.topic,
-                "profile": log.profile.name,
-            }
-        )
-        await stop.wait()
-    if signal.SIGINT in signals:
-        raise KeyboardInterrupt
+    await run_server(
+        GossipServer(log, host=host, port=port, idle_s=idle_s),
+        lambda server: {
+            "url": server.url,
+            "host": host,
+            "port": server.port,
+            "topic": log.topic,
+            "profile": log.profile.name,
+        },
+    )

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import re
-import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from ropewalk.cli.gitlog import opened
-from ropewalk.cli.manners import Group, emit_line, parse_input, say
+from ropewalk.cli.manners import Group, parse_input, say
+from ropewalk.cli.serving import run_server, say_journal
 from ropewalk.errors import Invalid
-from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
     from ropewalk.node.repository import Repository
 
-__all__ = ["serving_options", "shows_page", "stream", "stream_journal", "stream_token"]
+__all__ = ["JOURNAL", "serving_options", "shows_page", "stream", "stream_token"]
 
 REPLAY_FRAMES = 1_000  # written out so that --help loads no engine; a test compares
 REPLAY_MINUTES = 10.0
 TOKEN_BYTES_MAX = 4_096
+JOURNAL = "ropewalk.stream"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -139,7 +139,7 @@ def serve(
     token = stream_token(token_file)
     if token is None and host not in ("127.0.0.1", "::1", "localhost"):
         say(f"anybody who reaches {host} can read the stream; --token-file asks for a token")
-    stream_journal()
+    say_journal(JOURNAL)
     with opened() as log:
         options: dict[str, Any] = {
             "host": host,
@@ -155,30 +155,17 @@ def serve(
 async def _serve(log: Repository, options: dict[str, Any]) -> None:
     from ropewalk.node.streams import RepositoryStream
 
-    stop = asyncio.Event()
-    signals: list[signal.Signals] = []
-
-    def heard(number: signal.Signals) -> None:
-        signals.append(number)
-        stop.set()
-
-    # Also where a shell starts us in the background, with SIGINT ignored.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, heard, number)
-    async with RepositoryStream(log, **options) as served:
-        emit_line(
-            {
-                "url": served.url,
-                "host": options["host"],
-                "port": served.server.port,
-                "page": served.server.page_url,
-                "stream": served.window.stream,
-                "seq": served.window.seq,
-            }
-        )
-        await stop.wait()
-    if signal.SIGINT in signals:
-        raise KeyboardInterrupt
+    await run_server(
+        RepositoryStream(log, **options),
+        lambda served: {
+            "url": served.url,
+            "host": options["host"],
+            "port": served.server.port,
+            "page": served.server.page_url,
+            "stream": served.window.stream,
+            "seq": served.window.seq,
+        },
+    )
 
 
 def stream_token(file: str | None) -> str | None:
@@ -191,16 +178,3 @@ def _parse_token(raw: bytes) -> str:
     if not token or not all("!" <= each <= "~" for each in token):
         raise Invalid("no token", advice="A token is one line of ASCII without blanks.")
     return token
-
-
-def stream_journal() -> None:
-    """Say on stderr who comes, who goes and why."""
-    import logging
-
-    class Talk(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            say(printable(record.getMessage()))
-
-    journal = logging.getLogger("ropewalk.stream")
-    journal.addHandler(Talk())
-    journal.setLevel(logging.INFO)

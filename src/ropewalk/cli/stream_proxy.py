@@ -11,7 +11,8 @@ import click
 
 from ropewalk.cli.gitlog import opened
 from ropewalk.cli.manners import Command, emit_line, say, session
-from ropewalk.cli.stream import serving_options, shows_page, stream_journal, stream_token
+from ropewalk.cli.serving import say_journal
+from ropewalk.cli.stream import JOURNAL, serving_options, shows_page, stream_token
 
 __all__ = ["proxy"]
 
@@ -57,7 +58,7 @@ def proxy(
     token = stream_token(token_file)
     if token is None and host not in ("127.0.0.1", "::1", "localhost"):
         say(f"anybody who reaches {host} can read the stream; --token-file asks for a token")
-    stream_journal()
+    say_journal(JOURNAL)
     options: dict[str, Any] = {
         "host": host,
         "port": port,

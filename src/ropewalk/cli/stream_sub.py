@@ -14,7 +14,8 @@ import click
 from ropewalk.cli.gitlog import short
 from ropewalk.cli.hangup import has_ended, output_pipe
 from ropewalk.cli.manners import Command, drop_output, emit, emit_line, say, session
-from ropewalk.cli.stream import stream_journal, stream_token
+from ropewalk.cli.serving import say_journal
+from ropewalk.cli.stream import JOURNAL, stream_token
 from ropewalk.errors import Denied, Invalid, RopewalkError
 from ropewalk.kernel.plaintext import printable, printable_json
 
@@ -79,7 +80,7 @@ def sub(
     lost.
     """
     session().json = session().json or jsonl
-    stream_journal()
+    say_journal(JOURNAL)
     options: dict[str, Any] = {
         "refs": refs,
         "topics": topics,
