@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -17,7 +17,7 @@ from ropewalk.cli.manners import Command, answer_line, emit, parse_input, tell
 
 if TYPE_CHECKING:
     from ropewalk.errors import RopewalkError
-    from ropewalk.ledger.log import Receipt
+    from ropewalk.ledger.ticket import Receipt, Taking
 
 __all__ = ["LINE_BYTES_MAX", "answer_lines", "append", "check_envelope", "receipt_line"]
 
@@ -73,16 +73,6 @@ def check_envelope(raw: bytes) -> bytes:
         error.advice_now = "`ropewalk ledger envelope` builds and signs one around a payload."
         raise
     return raw
-
-
-class Taking(Protocol):
-    """What takes envelopes: a channel that is open here, or one that is elsewhere."""
-
-    def submit(self, raw: bytes) -> Receipt:
-        """Take one, or raise what refuses it."""
-
-    def submit_many(self, raws: list[bytes]) -> list[Receipt | RopewalkError]:
-        """Take these, one outcome each, in order."""
 
 
 def answer_lines(

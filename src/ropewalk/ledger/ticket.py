@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.envelope import Envelope
 
-__all__ = ["Forming", "Receipt", "Sleeper", "Ticket"]
+__all__ = ["Forming", "Receipt", "Sleeper", "Taking", "Ticket"]
 
 LOOK_AGAIN_S: Final = 1.0  # a call may be lost with a thread that is interrupted while it calls
 
@@ -35,6 +35,16 @@ class Receipt:
             "block_hash": self.block_hash.hex(),
             "replayed": self.replayed,
         }
+
+
+class Taking(Protocol):
+    """What takes envelopes: a channel that is open here, one that is elsewhere, or one in an enclave."""
+
+    def submit(self, raw: bytes) -> Receipt:
+        """Take one, or raise what refuses it."""
+
+    def submit_many(self, raws: Sequence[bytes]) -> list[Receipt | RopewalkError]:
+        """Take these, one outcome each, in order."""
 
 
 class Sleeper:

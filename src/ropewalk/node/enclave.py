@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from ropewalk.errors import InvalidKey, RopewalkError
 from ropewalk.ledger.enclave import (
@@ -18,19 +17,9 @@ from ropewalk.ledger.enclave import (
     sealing_place,
 )
 from ropewalk.ledger.envelope import Envelope
-from ropewalk.ledger.ticket import Receipt
+from ropewalk.ledger.ticket import Receipt, Taking
 
 __all__ = ["OpeningLog", "seal_envelope"]
-
-
-class Taking(Protocol):
-    """A channel that takes envelopes."""
-
-    def submit(self, raw: bytes) -> Receipt:
-        """Take one, or raise what refuses it."""
-
-    def submit_many(self, raws: Sequence[bytes]) -> list[Receipt | RopewalkError]:
-        """Take these, one outcome each, in order."""
 
 
 def seal_envelope(envelope: Envelope, channel: str, offer: Offer) -> Sealed:
