@@ -221,6 +221,8 @@ def test_a_copy_hands_its_blocks_on_and_signs_no_head_that_is_not_its_own(house)
     assert house("verify", "--channel", "audit", "--deep", repo="second.git").code == 0
     refused = house("send", copy, "--channel", "audit", "--json", "--file", "-", stdin=observed(2).raw)
     assert refused.code == 4 and "`ropewalk ledger send`" in refused.json["advice"]
+    here = house("append", "--channel", "audit", "--file", "-", repo="copy.git", stdin=observed(2).raw)
+    assert here.code == 4 and "A copy grows by `ropewalk ledger pull`" in here.err
     note = house("head", "--channel", "audit", "--note", "--host", "a.example", "--json", repo="copy.git")
     assert note.code == 4 and "sealed by another key" in note.json["detail"]
 

@@ -60,6 +60,9 @@ CONNECT_S = 10.0
 ANSWER_S = 60.0  # longer than a server waits for its turn to write
 RETRY_S = 60.0  # how long a lost connection is tried again before those who wait are told
 PAUSE_S = (0.05, 2.0)  # between two tries; it doubles from the first to the second
+SILENCES_MAX = (
+    3  # ends of TLS without a word: a server that does not accept our certificate, or one that stops
+)
 
 Outcomes = list[Receipt | RopewalkError]
 Found = tuple[int, list[bytes]]
@@ -183,6 +186,7 @@ class LedgerClient:
         )
         self._retry_s, self._idle_s, self._connect_s = retry_s, idle_s, connect_s
         self._first_s, self._told = first_s, told
+        self._silences = 0  # how often the other side ended before it said anything
         self._waiting: deque[_Request] = deque()
         self._line: _Line | None = None
         self._changed = asyncio.Event()
@@ -460,9 +464,8 @@ class LedgerClient:
                 return await self._connect()
             except Unavailable as error:
                 left = begin + self._first_s - time.monotonic()
-                if left <= 0 or isinstance(
-                    error.__cause__, ssl.SSLError
-                ):  # waiting makes no certificate right
+                # Waiting makes no certificate right.
+                if left <= 0 or isinstance(error.__cause__, ssl.SSLError) or self._silences == SILENCES_MAX:
                     raise
                 if not told:
                     self._told(error)
@@ -495,9 +498,12 @@ class LedgerClient:
             correlation_id=os.urandom(16).hex(),
         )
         opening = Message("open", 0, {"channel": self.channel}, (asked.raw,))
+        self._silences += self._tls is not None
         await frames.send(pack_parts(opening.parts_out()))
         raw = await frames.receive()
-        if raw is None:
+        if raw is not None:
+            self._silences = 0
+        else:
             wants = "want tls://" if self._tls is None else "not accept your certificate"
             raise Unavailable(f"{self.url} closed the connection", advice=f"It may be full, or {wants}.")
         message = parse_message(unpack_parts(raw, 3))

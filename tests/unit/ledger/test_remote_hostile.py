@@ -310,12 +310,17 @@ def test_more_sessions_than_allowed_are_turned_away(tmp_path):
 # TLS.
 
 
-def refused_over_tls(home: Path, authority: Authority, context: ssl.SSLContext) -> RopewalkError:  # noqa: F811
+def refused_over_tls(
+    home: Path,
+    authority: Authority,  # noqa: F811
+    context: ssl.SSLContext,
+    first_s: float = 0.0,
+) -> RopewalkError:
     async def main() -> RopewalkError:
         own = server_tls(authority.files("server"), PROTOCOL)
         async with served(home, tls=own) as server:
             with pytest.raises(RopewalkError) as refused:
-                await LedgerClient(server.url, "audit", tls=context).__aenter__()
+                await LedgerClient(server.url, "audit", tls=context, first_s=first_s).__aenter__()
             good = client_tls(authority.files("client"), PROTOCOL)
             async with LedgerClient(server.url, "audit", tls=good) as remote:  # others come in all the same
                 assert (await remote.submit(observed(1).raw)).height == 0
@@ -327,7 +332,7 @@ def refused_over_tls(home: Path, authority: Authority, context: ssl.SSLContext) 
 def test_a_client_without_the_right_certificate_does_not_come_in(tmp_path, authority):  # noqa: F811
     other = Authority(tmp_path, "other")
     stranger = client_tls(other.files("stranger", authority.roots), PROTOCOL)
-    error = refused_over_tls(tmp_path, authority, stranger)
+    error = refused_over_tls(tmp_path, authority, stranger, first_s=3600)  # waiting makes it no better
     assert isinstance(error, Unavailable)
     bare = ssl.create_default_context(cafile=str(authority.roots))
     bare.set_alpn_protocols([PROTOCOL])
@@ -380,7 +385,8 @@ def test_strangers_cannot_flood_the_log():
 
 def test_a_server_without_the_right_certificate_gets_nothing(tmp_path, authority):  # noqa: F811
     other = Authority(tmp_path, "other")
-    error = refused_over_tls(tmp_path, authority, client_tls(authority.files("me", other.roots), PROTOCOL))
+    wrong = client_tls(authority.files("me", other.roots), PROTOCOL)
+    error = refused_over_tls(tmp_path, authority, wrong, first_s=3600)
     assert isinstance(error, Unavailable) and "certificate is not accepted" in error.detail
     assert "--server-ca" in error.advice_now
 
