@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from ropewalk.kernel import digest, jcs, merkle
 from ropewalk.kernel.notekey import Verifier
 from ropewalk.ledger import (
+    approvals,
     archive,
     block,
     bundleanchors,
@@ -32,6 +33,7 @@ from ropewalk.ledger import (
     proof,
     quote,
     receipts,
+    revocations,
     sevsnp,
     tar,
     tiles,
@@ -55,7 +57,8 @@ from tests.fuzz.offering import Parser, work_folder
 from tests.unit.ledger.attesting import Authority
 from tests.unit.ledger.heading import LOG, SmallLog
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, chain_of_blocks, command, observed
-from tests.unit.ledger.quoting import Vendor, revocations
+from tests.unit.ledger.quoting import Vendor
+from tests.unit.ledger.quoting import revocations as revocation_lists
 
 __all__ = ["PARSERS"]
 
@@ -122,6 +125,16 @@ def _evidence_trust(raw: bytes) -> None:
     found = evidencetrust.parse_evidence_settings(raw)
     assert evidencetrust.parse_evidence_settings(found.to_bytes()) == found
     evidencetrust.parse_evidence_trust(raw)
+
+
+def _approval(raw: bytes) -> None:
+    act, found = approvals.parse_approval(raw)
+    assert approvals.parse_approval(found.to_bytes(act)) == (act, found)
+
+
+def _revocations(raw: bytes) -> None:
+    found = revocations.parse_revocation_list(raw)
+    assert revocations.parse_revocation_list(jcs.encode([each.to_json() for each in found])) == found
 
 
 def _certificates(raw: bytes) -> None:
@@ -471,6 +484,8 @@ def _catalogue() -> tuple[Parser, ...]:
         ("range_proof", _range, (_range_sample(hashes),)),
         ("consistency_proof", _consistency, (_consistency_sample(hashes),)),
         ("policy", _policy, (policy.STRICT.to_bytes(),)),
+        ("approval", _approval, (approvals.approve({"act": "retire"}, ADA).to_bytes({"act": "retire"}),)),
+        ("revocations", _revocations, (b'[{"key":"%s","since":"2024-11-01T12:00:00Z"}]' % (b"ab" * 32),)),
         ("trust", _trust, (trust.Trust((key,), (key,), bytes(32)).to_bytes(),)),
         ("evidence_trust", _evidence_trust, (pem_free,)),
         ("certificates", _certificates, (Authority("a").pem.encode() * 2, Authority("a").der)),
@@ -480,7 +495,7 @@ def _catalogue() -> tuple[Parser, ...]:
         ("quote", _quote, (intel.quote(), intel.quote("sgx", 3))),
         ("tdx_quote", _tdx, (intel.quote(),)),
         ("tcb_info", _statement, (intel.collateral()["tcb_info"].encode(),)),
-        ("crl", _crl, (revocations(intel.ca, intel.pck).encode(),)),
+        ("crl", _crl, (revocation_lists(intel.ca, intel.pck).encode(),)),
         (
             "lifecycle",
             _lifecycle,
