@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ropewalk.cli.ledger_remote import keys_from_here, run_server, talk
+from ropewalk.cli.ledger_remote import keys_from_here, run_ledger_server
 from ropewalk.cli.manners import Group, emit, parse_input
 from ropewalk.cli.places import here
 
@@ -74,10 +74,9 @@ def serve(
     from ropewalk.ledger.mailbox import MailboxLimits
     from ropewalk.node.mailbox import MailboxServer
 
-    talk()
     limits = MailboxLimits(slots, slot_bytes, burst)
     server = MailboxServer(here().home, keys_from_here(), Path(folder), channel, limits=limits, record=record)
-    asyncio.run(run_server(server))
+    asyncio.run(run_ledger_server(server))
 
 
 @mailbox.command(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ropewalk.cli.manners import Command, counting, emit, emit_line, parse_input, say
+from ropewalk.cli.manners import Command, counting, emit, parse_input, say
 from ropewalk.cli.places import NODE_KEY, here, signing_key
+from ropewalk.cli.serving import run_server, say_journal
 from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ropewalk.node.ledgerremote import RemoteChannel
     from ropewalk.node.ledgerserver import LedgerServer
 
-__all__ = ["keys_from_here", "pull", "run_server", "send", "serve", "talk"]
+__all__ = ["keys_from_here", "pull", "run_ledger_server", "send", "serve"]
 
 IDLE_S = 30.0  # written out so that --help loads no engine; a test compares
 RETRY_S = 60.0
@@ -94,7 +94,6 @@ def serve(
     if plain and not is_loopback(host):
         say(f"anybody who reaches {host} can append to the channels and read them, and listen in")
     closed = {"read"} if append_only else {"append"} if read_only else set[str]()
-    talk()
     server = LedgerServer(
         here().home,
         keys_from_here(),
@@ -107,7 +106,7 @@ def serve(
         record=record,
         idle_s=idle,
     )
-    asyncio.run(run_server(server))
+    asyncio.run(run_ledger_server(server))
 
 
 def keys_from_here() -> Callable[[str], Sequence[SigningKey]]:
@@ -130,45 +129,21 @@ def keys_from_here() -> Callable[[str], Sequence[SigningKey]]:
     return find
 
 
-def talk() -> None:
-    """Say on stderr who comes, who goes and why."""
-    import logging
+async def run_ledger_server(server: LedgerServer) -> None:
+    """Serve, and say who comes; also what a server without channels needs."""
+    say_journal("ropewalk.ledger.remote")
 
-    class Talk(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            say(printable(record.getMessage()))
-
-    journal = logging.getLogger("ropewalk.ledger.remote")
-    journal.addHandler(Talk())
-    journal.setLevel(logging.INFO)
-
-
-async def run_server(server: LedgerServer) -> None:
-    """Serve until somebody wants it to end; what has come until then is answered."""
-    stop = asyncio.Event()
-    signals: list[signal.Signals] = []
-
-    def heard(number: signal.Signals) -> None:
-        signals.append(number)
-        stop.set()
-
-    # Also where a shell starts us in the background, with SIGINT ignored.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, heard, number)
-    async with server:
-        emit_line(
-            {
-                "url": server.url,
-                **server.address,
-                "transport": server.transport,
-                "channels": server.channels,
-            }
-        )
-        if not server.channels:
+    def facts(served: LedgerServer) -> dict[str, Any]:
+        if not served.channels:
             say("no channel is here to be served yet: `ropewalk ledger create --channel NAME` makes one")
-        await stop.wait()
-    if signal.SIGINT in signals:
-        raise KeyboardInterrupt
+        return {
+            "url": served.url,
+            **served.address,
+            "transport": served.transport,
+            "channels": served.channels,
+        }
+
+    await run_server(server, facts)
 
 
 def _reaching(command: F) -> F:

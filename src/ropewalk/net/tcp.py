@@ -224,8 +224,8 @@ def attending(
 
 async def _attend(accept: Callable[[TcpPipe], Awaitable[None]], pipe: TcpPipe) -> None:
     try:
-        await accept(pipe)
-    except asyncio.CancelledError:
-        pass  # we are closing; asyncio would report it as an error of the connection
+        # A connection is cancelled when we close; asyncio would report that as an error of its own.
+        with contextlib.suppress(asyncio.CancelledError):
+            await accept(pipe)
     finally:
         await pipe.close()

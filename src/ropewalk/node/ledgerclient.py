@@ -14,7 +14,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, cast
@@ -26,13 +26,10 @@ from ropewalk.ledger.envelope import envelope_id, parse_stored, parse_wire
 from ropewalk.ledger.keyline import KeyLine, parse_key_proofs
 from ropewalk.ledger.log import check_wire
 from ropewalk.ledger.message import (
-    PARTS_MAX,
     PROTOCOL,
     ROOM,
     Message,
     Op,
-    compress,
-    decompress,
     outcome_of,
     parse_message,
 )
@@ -50,6 +47,7 @@ from ropewalk.ledger.trust import Trust
 from ropewalk.net.framepipe import FramePipe
 from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
 from ropewalk.net.tcp import TcpPipe, connect_tcp
+from ropewalk.node.clientsession import Request, Session
 
 __all__ = ["LedgerClient", "RemoteSettings", "parse_address"]
 
@@ -60,9 +58,8 @@ CONNECT_S = 10.0
 ANSWER_S = 60.0  # longer than a server waits for its turn to write
 RETRY_S = 60.0  # how long a lost connection is tried again before those who wait are told
 PAUSE_S = (0.05, 2.0)  # between two tries; it doubles from the first to the second
-SILENCES_MAX = (
-    3  # ends of TLS without a word: a server that does not accept our certificate, or one that stops
-)
+# Ends of TLS without a word: a server that does not accept our certificate, or one that stops.
+SILENCES_MAX = 3
 
 Outcomes = list[Receipt | RopewalkError]
 Found = tuple[int, list[bytes]]
@@ -75,81 +72,6 @@ class RemoteSettings:
     key: str
     signer: PublicKey
     policy: Policy | None
-
-
-class _Request:
-    """One question, kept until it is answered; asked again on a new connection, it begins anew."""
-
-    def __init__(self, op: Op, facts: dict[str, Any], parts: tuple[bytes, ...] = ()) -> None:
-        self.op, self.facts, self.parts = op, facts, parts
-        self.number = 0
-        self.answer: asyncio.Future[list[Message]] = asyncio.get_running_loop().create_future()
-        self.heard: list[Message] = []
-        self._taken = 0
-
-    def begin(self, number: int) -> Message:
-        """The message that asks it."""
-        self.number, self.heard, self._taken = number, [], 0
-        return Message(self.op, number, self.facts, self.parts)
-
-    def hear(self, message: Message) -> bool:
-        """Take a message of the answer; whether it was the last."""
-        if message.op == "problem" and len(message.parts) == 1:
-            error = outcome_of(message.parts[0])
-            if isinstance(error, RopewalkError):
-                self.fail(error)
-                return True
-        self.heard.append(message)
-        if self.op == "append" and message.op == "outcomes":
-            if message.natural("first") != self._taken:
-                raise Invalid("message: outcomes are missing")
-            self._taken += len(message.parts)
-            if self._taken > len(self.parts):
-                raise Invalid("message: more outcomes than envelopes")
-            return self._end(self._taken == len(self.parts))
-        if self.op == "blocks" and message.op == "block":
-            return False
-        if message.op != self.op:
-            raise Invalid(f"message: `{message.op}` answers no `{self.op}`")
-        return self._end(True)
-
-    def fail(self, error: RopewalkError) -> None:
-        """There will be no answer."""
-        if not self.answer.done():
-            self.answer.set_exception(error)
-
-    def _end(self, last: bool) -> bool:
-        if last and not self.answer.done():
-            self.answer.set_result(self.heard)
-        return last
-
-
-@dataclass(slots=True)
-class _Line:
-    """A connection with a session on it."""
-
-    pipe: TcpPipe
-    frames: FramePipe
-    agreement: Agreement
-    responder: PublicKey
-    facts: dict[str, Any]  # said when it was opened
-    reading: asyncio.Task[None] | None = None
-    number: int = 0
-    error: RopewalkError | None = None
-    sent: deque[_Request] = field(default_factory=deque)
-
-    async def send(self, message: Message) -> None:
-        body = pack_parts(message.parts_out())
-        await self.frames.send(compress(body) if self.agreement.compression == "zstd" else body)
-
-    async def receive(self) -> Message | None:
-        raw = await self.frames.receive(patient=True)
-        if raw is None:
-            return None
-        body = (
-            decompress(raw, self.agreement.max_message_bytes) if self.agreement.compression == "zstd" else raw
-        )
-        return parse_message(unpack_parts(body, PARTS_MAX))
 
 
 class LedgerClient:
@@ -187,8 +109,8 @@ class LedgerClient:
         self._retry_s, self._idle_s, self._connect_s = retry_s, idle_s, connect_s
         self._first_s, self._told = first_s, told
         self._silences = 0  # how often the other side ended before it said anything
-        self._waiting: deque[_Request] = deque()
-        self._line: _Line | None = None
+        self._waiting: deque[Request] = deque()
+        self._line: Session | None = None
         self._changed = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
         self._heard_at = 0.0
@@ -250,7 +172,7 @@ class LedgerClient:
         """Send envelopes in order; one outcome each, in order, refusals in their places."""
         limit = min(self.agreement.max_message_bytes, MESSAGE_BYTES)
         outcomes: list[Receipt | RopewalkError | None] = []
-        requests: list[tuple[_Request, list[int]]] = []
+        requests: list[tuple[Request, list[int]]] = []
         batch: list[bytes] = []
         places: list[int] = []
         size = 0
@@ -258,7 +180,7 @@ class LedgerClient:
         def close_batch() -> None:
             nonlocal size
             if batch:
-                requests.append((_Request("append", {}, tuple(batch)), places[:]))
+                requests.append((Request("append", {}, tuple(batch)), places[:]))
             batch.clear()
             places.clear()
             size = 0
@@ -362,17 +284,17 @@ class LedgerClient:
     # --- the conversation -------------------------------------------------------------------------------------------
 
     async def _asked(self, op: Op, facts: dict[str, Any]) -> list[Message]:
-        request = _Request(op, facts)
+        request = Request(op, facts)
         self._ask(request)
         return await request.answer
 
-    def _ask(self, *requests: _Request) -> None:
+    def _ask(self, *requests: Request) -> None:
         if self._pump is None or self._pump.done():
             raise Unavailable(f"the connection to {self.url} is closed", advice="Connect again.")
         self._waiting.extend(requests)
         self._changed.set()
 
-    def _newest(self) -> _Line:
+    def _newest(self) -> Session:
         if self._line is None:
             raise Unavailable(f"{self.url} is not connected", advice="Use it in an `async with`.")
         return self._line
@@ -412,7 +334,7 @@ class LedgerClient:
                 if line.sent and time.monotonic() - self._heard_at >= self._idle_s:
                     line.error = Unavailable(f"{self.url} has not answered for {self._idle_s:g} s")
 
-    async def _read(self, line: _Line) -> None:
+    async def _read(self, line: Session) -> None:
         try:
             while (message := await line.receive()) is not None:
                 self._heard_at = time.monotonic()
@@ -431,7 +353,7 @@ class LedgerClient:
             line.error = line.error or error
         self._changed.set()
 
-    async def _again(self, line: _Line) -> _Line | None:
+    async def _again(self, line: Session) -> Session | None:
         """Another connection for all that has no answer; or everybody is told why there is none."""
         await self._leave(line)
         fresh = not line.sent  # nothing was lost: whoever asks now has not waited yet
@@ -456,7 +378,7 @@ class LedgerClient:
         self._fail_all(error)
         return None
 
-    async def _connect_first(self) -> _Line:
+    async def _connect_first(self) -> Session:
         """The first connection, for which a server that is about to start is waited for."""
         begin, pause, told = time.monotonic(), PAUSE_S[0], False
         while True:
@@ -473,7 +395,7 @@ class LedgerClient:
             await asyncio.sleep(min(pause, left))
             pause = min(2 * pause, PAUSE_S[1])
 
-    async def _connect(self) -> _Line:
+    async def _connect(self) -> Session:
         pipe = await self._reach()
         try:
             if self._tls is not None and pipe.protocol != PROTOCOL:
@@ -488,7 +410,7 @@ class LedgerClient:
     async def _reach(self) -> TcpPipe:
         return await connect_tcp(self._host, self._port, timeout_s=self._connect_s, tls=self._tls)
 
-    async def _negotiate(self, pipe: TcpPipe) -> _Line:
+    async def _negotiate(self, pipe: TcpPipe) -> Session:
         cutter = Frames(MESSAGE_BYTES)
         frames = FramePipe(pipe, cutter, frame, idle_s=self._idle_s)
         asked = advertise(
@@ -518,7 +440,7 @@ class LedgerClient:
         if agreement.transport != self._scheme:
             raise Invalid(f"message: {agreement.transport} was agreed on, over {self._scheme}")
         cutter.limit = agreement.max_message_bytes
-        return _Line(pipe, frames, agreement, agreed.public_key, message.facts)
+        return Session(pipe, frames, agreement, agreed.public_key, message.facts)
 
     def _check_responder(self, key: PublicKey, proofs: Any) -> None:
         """Raise unless whoever answers seals the channel now, by the trust file and what the channel says since."""
@@ -534,7 +456,7 @@ class LedgerClient:
                 advice="Check the address, or take the trust file of whoever runs it.",
             )
 
-    async def _leave(self, line: _Line) -> None:
+    async def _leave(self, line: Session) -> None:
         if line.reading is not None:
             line.reading.cancel()
             await asyncio.gather(line.reading, return_exceptions=True)

@@ -16,7 +16,8 @@ from ropewalk.ledger.message import Message
 from ropewalk.net.mailbox import MappedRing, connect_bell, map_ring
 from ropewalk.net.ring import RingWriter
 from ropewalk.net.tcp import TcpPipe
-from ropewalk.node.ledgerclient import BATCH_ENVELOPES, LedgerClient, Outcomes, _Line
+from ropewalk.node.clientsession import Session
+from ropewalk.node.ledgerclient import BATCH_ENVELOPES, LedgerClient, Outcomes
 from ropewalk.node.mailbox import BELL, RING_NAME
 
 __all__ = ["SCHEME", "MailboxClient"]
@@ -25,7 +26,7 @@ SCHEME = "mailbox:"
 
 
 @dataclass(slots=True, kw_only=True)
-class _RingLine(_Line):
+class RingSession(Session):
     """A connection with a ring beside it."""
 
     mapped: MappedRing
@@ -44,12 +45,12 @@ class _RingLine(_Line):
                 digests.append(self.writer.put(raw))
             self.put[message.number] = (first, digests)
             message = Message("append", message.number, {"slots": len(digests)})
-        await _Line.send(self, message)
+        await Session.send(self, message)
 
     async def receive(self) -> Message | None:
         message: Message | None = None
         try:
-            message = await _Line.receive(self)
+            message = await Session.receive(self)
             if message is not None and message.op == "outcomes" and message.natural("first") == 0:
                 self._check(message)
             return message
@@ -103,7 +104,7 @@ class MailboxClient(LedgerClient):
     async def _reach(self) -> TcpPipe:
         return await connect_bell(self._folder / BELL, timeout_s=self._connect_s)
 
-    async def _negotiate(self, pipe: TcpPipe) -> _Line:
+    async def _negotiate(self, pipe: TcpPipe) -> Session:
         line = await super()._negotiate(pipe)
         name, limits = line.facts.get("ring"), line.agreement.mailbox
         if name is None or limits is None:
@@ -116,11 +117,11 @@ class MailboxClient(LedgerClient):
             mapped.close()
             raise Invalid("message: another ring than was agreed on")
         known = {each.name: getattr(line, each.name) for each in fields(line)}
-        return _RingLine(**known, mapped=mapped, writer=RingWriter(ring), idle_s=self._idle_s)
+        return RingSession(**known, mapped=mapped, writer=RingWriter(ring), idle_s=self._idle_s)
 
-    async def _leave(self, line: _Line) -> None:
+    async def _leave(self, line: Session) -> None:
         await super()._leave(line)
-        if isinstance(line, _RingLine):
+        if isinstance(line, RingSession):
             line.mapped.close()
 
     @property

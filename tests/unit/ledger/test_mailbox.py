@@ -44,7 +44,7 @@ from ropewalk.node.ledger import create_channel, open_channel, verify_blocks
 from ropewalk.node.ledgerclient import LedgerClient
 from ropewalk.node.ledgerremote import connect_channel
 from ropewalk.node.mailbox import MailboxServer
-from ropewalk.node.mailboxclient import MailboxClient, _RingLine
+from ropewalk.node.mailboxclient import MailboxClient, RingSession
 from ropewalk.node.ringreport import read_rings
 from ropewalk.node.served import ServedLog
 
@@ -78,8 +78,8 @@ def with_client(
     return asyncio.run(main())
 
 
-def line_of(remote: LedgerClient) -> _RingLine:
-    assert isinstance(remote._line, _RingLine)
+def line_of(remote: LedgerClient) -> RingSession:
+    assert isinstance(remote._line, RingSession)
     return remote._line
 
 
