@@ -297,9 +297,9 @@ def _grow_plain(
     layout: Layout, topic: str, made: Plan, events: Sequence[Sealed], setting: Setting, anchor: str | None
 ) -> list[Receipt]:
     """Put events on top of a plan about which nothing is said besides their documents."""
-    if len(events) < WOVEN_MIN or not is_here():
-        return [grow(layout, topic, made, PLAIN, sealed, setting, anchor) for sealed in events]
-    template = _template(layout, topic, setting.author, setting.now_ms // 1000, anchor)
+    template = None
+    if len(events) >= WOVEN_MIN and is_here():
+        template = _template(layout, topic, setting.author, setting.now_ms // 1000, anchor)
     if template is None:
         return [grow(layout, topic, made, PLAIN, sealed, setting, anchor) for sealed in events]
     from ropewalk.gitlog.weaving import columns_of
