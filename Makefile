@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench torture vectors lock docs clean
+.PHONY: demo test check bench torture mutants vectors lock docs clean
 
 demo: $(READY)  ## run the main job on sample data
 	@$(BIN)/ropewalk demo
@@ -25,6 +25,9 @@ bench: $(READY)  ## ours beside its peers; `make bench ONLY="jcs merkle"` for so
 
 torture: $(READY)  ## long reliability runs; reports land in build/
 	$(BIN)/python -m tests.torture $(ONLY)
+
+mutants: $(READY)  ## break each clause of docs/status.md; its tests must notice; AREA=gitlog, ROW=S0-5 for some
+	$(BIN)/python -m tests.mutants $(if $(AREA),--area $(AREA)) $(if $(ROW),--row $(ROW))
 
 vectors: $(READY)  ## write the generated vectors again
 	$(BIN)/python -m vectors.generate

@@ -35,15 +35,29 @@ LAWS: dict[str, tuple[set[str], str]] = {
         "node composes everything but the command line and the pipeline",
     ),
     "server": ({"stream", "kernel", "errors"} | ENGINES, "the server reaches stores through node"),
-    "pipeline": ({"stores", "kernel", "errors"} | ENGINES, "pipeline never imports server, net or cli"),
+    "pipeline": (
+        {"node", "stores", "kernel", "errors"} | ENGINES,
+        "pipeline never imports server, net or cli; it reads logs through node",
+    ),
     "testing": ({"stores", "stream", "kernel", "errors"} | ENGINES, "testing offers stores and engines"),
 }
 FREE = {"cli", "__init__"}  # the command line may import everything; the package root lists the public names
 
 # A package's own front door may hand on to the composition behind it, on first use only.
-FRONT_DOORS = {(f"{room}/__init__.py", "node") for room in ("gitlog", "gossip", "ledger", "stream")}
+FRONT_DOORS = {(f"{room}/__init__.py", "node") for room in ("gossip", "ledger", "stream")}
 
 PURE = {"kernel", "stream", "bridge"} | ENGINES
+
+# ARCHITECTURE.md names these: pure modules that use threads, and stores that read a clock or take randomness.
+THREADED = {"gossip/log.py", "ledger/evidencecheck.py", "ledger/log.py", "ledger/ticket.py"}
+TIMED_STORES = {
+    f"stores/{name}.py"
+    for name in (
+        *("folderlock", "git", "gitrefs", "gitrollup", "gitseen"),
+        *("indexfiles", "packread", "segmentwriter", "statefolder"),
+    )
+}
+CHANCE = {"time", "random", "secrets", "uuid"}
 IMPURE_MODULES = {
     "asyncio",
     "glob",
@@ -133,6 +147,48 @@ def test_every_room_imports_only_what_its_law_allows():
 def test_kernel_and_engines_do_no_io_and_read_no_clock():
     found = [impurity for path, tree in modules() for impurity in impurities(path, tree)]
     assert not found, "\n".join(found)
+
+
+def test_architecture_names_every_threaded_module():
+    threads = {"threading", "concurrent", "multiprocessing", "_thread"}
+    found = {
+        path.relative_to(SOURCE).as_posix()
+        for path, tree in modules()
+        if room(path) in PURE and any(name.split(".")[0] in threads for name, _ in imported(tree))
+    }
+    assert found == THREADED
+    text = (SOURCE.parents[1] / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in text for name in THREADED)
+
+
+def test_architecture_names_every_store_with_a_clock():
+    found = {
+        path.relative_to(SOURCE).as_posix()
+        for path, tree in modules()
+        if room(path) == "stores"
+        and (
+            any(name.split(".")[0] in CHANCE for name, _ in imported(tree))
+            or any(
+                isinstance(node, ast.Attribute)
+                and (node.attr in IMPURE_METHODS | {"urandom"})
+                and isinstance(node.value, ast.Name)
+                and node.value.id in {"datetime", "date", "os"}
+                for node in ast.walk(tree)
+            )
+        )
+    }
+    assert found == TIMED_STORES
+    text = (SOURCE.parents[1] / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert all(f"`{Path(name).stem}`" in text for name in TIMED_STORES)
+
+
+def test_architecture_names_every_front_door():
+    doors = {path.relative_to(SOURCE).as_posix() for path, tree in modules() if leads_to_node(path, tree)}
+    assert doors == {where for where, _ in FRONT_DOORS}
+
+
+def leads_to_node(path: Path, tree: ast.Module) -> bool:
+    return room(path) in PURE and any(name.startswith("ropewalk.node") for name, _ in imported(tree))
 
 
 def test_the_environment_is_read_only_by_the_command_line():

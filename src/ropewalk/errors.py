@@ -361,7 +361,7 @@ class Unavailable(RopewalkError):
 
 
 class Spelling(NamedTuple):
-    """How one code is written on each surface; `aliases` are older names of S0 that readers may still send."""
+    """How one code is written on each surface; `aliases` are other names S0 gives it, which its readers match on."""
 
     messages: str
     stream: str
@@ -384,12 +384,12 @@ SPELLINGS: dict[str, Spelling] = {
     "InvalidDigest": Spelling("invalid_digest", "INVALID_DIGEST", "InvalidEnvelope"),
     "InvalidEnvelope": Spelling("invalid_envelope", "INVALID_ENVELOPE", "InvalidEnvelope"),
     "InvalidInput": Spelling("invalid_input", "INVALID_SUB", "InvalidEnvelope"),
-    "InvalidJson": Spelling("invalid_json", "INVALID_JSON", "InvalidEnvelope"),
+    "InvalidJson": Spelling("invalid_json", "INVALID_JSON", "InvalidEnvelope", ("InvalidEnvelope",)),
     "InvalidKey": Spelling("invalid_key", "INVALID_KEY", "SigInvalid"),
-    "InvalidName": Spelling("invalid_topic", "INVALID_TOPIC", "InvalidEnvelope"),
+    "InvalidName": Spelling("invalid_topic", "INVALID_TOPIC", "InvalidEnvelope", ("InvalidEnvelope",)),
     "InvalidNote": Spelling("invalid_note", "INVALID_NOTE", "SigInvalid"),
     "InvalidProof": Spelling("invalid_proof", "INVALID_PROOF", "DigestMismatch"),
-    "InvalidUlid": Spelling("invalid_ulid", "INVALID_ULID", "InvalidEnvelope"),
+    "InvalidUlid": Spelling("invalid_ulid", "INVALID_ULID", "InvalidEnvelope", ("InvalidEnvelope",)),
     "NotFound": Spelling("topic_not_found", "NOT_FOUND", "NotFound"),
     "PolicyDenied": Spelling("policy_denied", "POLICY_DENIED", "PolicyFail"),
     "ProofRefused": Spelling("proof_refused", "PROOF_REFUSED", "DigestMismatch"),

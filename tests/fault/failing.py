@@ -25,6 +25,10 @@ class FailingDisk(Disk):
     def __init__(self, call: Countdown) -> None:
         self._call = call
 
+    def open(self, path, flags):
+        self._call()
+        return super().open(path, flags)
+
     def write(self, descriptor, raw):
         self._call()
         super().write(descriptor, raw)

@@ -19,28 +19,8 @@ from ropewalk.node.archiverestore import restore_channel
 from ropewalk.node.ledger import channels, open_channel
 from ropewalk.stores.archives import archive_folders
 from ropewalk.stores.segments import Segments
-from ropewalk.stores.segmentwriter import Files
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-class FailingFiles(Files):
-    """The same for the files of a channel."""
-
-    def __init__(self, call: Countdown) -> None:
-        self._call = call
-
-    def open(self, path, flags):
-        self._call()
-        return super().open(path, flags)
-
-    def write(self, fd, raw):
-        self._call()
-        return super().write(fd, raw)
-
-    def sync(self, fd):
-        self._call()
-        super().sync(fd)
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +57,8 @@ def test_whichever_call_fails_a_channel_is_restored_whole_or_not_at_all(home, tm
     archived(home, tmp_path / "cold")
     for at in range(1, 100):
         back, call = tmp_path / f"back{at}", Countdown(at)
-        disk, files = FailingDisk(call), FailingFiles(call)
         try:
-            restore_channel(tmp_path / "cold", CHANNEL, back, trust=TRUST, disk=disk, files=files)
+            restore_channel(tmp_path / "cold", CHANNEL, back, trust=TRUST, disk=FailingDisk(call))
         except Unavailable:
             if not channels(back):
                 assert contents(back) == {}

@@ -10,10 +10,10 @@ from ropewalk.errors import RopewalkError
 from ropewalk.ledger.log import Limits
 from ropewalk.ledger.ticket import Receipt
 from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_blocks
-from ropewalk.stores.segmentwriter import Files
+from ropewalk.stores.durable import Disk
 
 
-class NthFails(Files):
+class NthFails(Disk):
     """Every call that changes the disk counts; from the n-th on, `length` of them fail."""
 
     def __init__(self, nth: int, length: int, short: bool) -> None:
@@ -28,17 +28,22 @@ class NthFails(Files):
             raise OSError(24, "Too many open files")
         return super().open(path, flags)
 
-    def write(self, fd, raw):
+    def write_some(self, fd, raw):
         if self._count():
             if self.short and len(raw) > 1:
-                return super().write(fd, raw[: len(raw) // 2])  # then the next call goes on, or fails
+                return super().write_some(fd, raw[: len(raw) // 2])  # then the next call goes on, or fails
             raise OSError(28, "No space left on device")
-        return super().write(fd, raw)
+        return super().write_some(fd, raw)
 
-    def sync(self, fd):
+    def write_at(self, fd, raw, offset):
+        if self._count():
+            raise OSError(28, "No space left on device")
+        super().write_at(fd, raw, offset)
+
+    def fsync(self, fd):
         if self._count():
             raise OSError(5, "Input/output error")
-        super().sync(fd)
+        super().fsync(fd)
 
     def truncate(self, fd, size):
         if self._count():
@@ -46,7 +51,7 @@ class NthFails(Files):
         super().truncate(fd, size)
 
 
-def attempt(home: Path, files: Files) -> list[Receipt]:
+def attempt(home: Path, disk: Disk) -> list[Receipt]:
     """Append until something fails; what was acknowledged."""
     receipts: list[Receipt] = []
     try:
@@ -54,7 +59,7 @@ def attempt(home: Path, files: Files) -> list[Receipt]:
             home,
             "ea.core",
             NODE,
-            files=files,
+            disk=disk,
             now_ns=lambda: NOON_NS,
             limits=Limits(block_envelopes=2),
             segment_bytes=1500,
@@ -73,19 +78,19 @@ def test_the_nth_failure_loses_no_receipt_and_the_channel_goes_on(tmp_path):
         while True:
             home = tmp_path / f"{length}-{short}-{nth}"
             create_channel(home, "ea.core", "node", NODE.public)
-            files = NthFails(nth, length, short)
-            receipts = attempt(home, files)
+            disk = NthFails(nth, length, short)
+            receipts = attempt(home, disk)
             with open_channel(home, "ea.core") as channel:
                 for receipt in receipts:
                     proof = channel.prove(receipt.envelope_id)
                     assert (proof.height, proof.index) == (receipt.height, receipt.index)
                     assert proof.block.hash == receipt.block_hash
             assert verify_blocks(home, "ea.core", deep=True).ok
-            again = attempt(home, Files())  # with a healthy disk everything gets in, once
+            again = attempt(home, Disk())  # with a healthy disk everything gets in, once
             assert len(again) == 12
             with open_channel(home, "ea.core") as channel:
                 assert channel.head().envelopes == 12
-            if files.calls < nth:
+            if disk.calls < nth:
                 break
             nth += 1
         assert nth > 20

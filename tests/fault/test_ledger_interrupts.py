@@ -20,26 +20,26 @@ from ropewalk.ledger.log import Limits, Log
 from ropewalk.ledger.rules import judge
 from ropewalk.ledger.ticket import Receipt, Sleeper
 from ropewalk.node.ledger import open_channel, verify_blocks
-from ropewalk.stores.segmentwriter import Files
+from ropewalk.stores.durable import Disk
 
 
-class Interrupted(Files):
+class Interrupted(Disk):
     """Files whose n-th call is interrupted: before it does anything, halfway, or when it is done."""
 
     def __init__(self, number: int, when: str) -> None:
         self.number, self.when, self.calls = number, when, 0
 
-    def write(self, fd, raw):
+    def write_some(self, fd, raw):
         if not self._is_due():
-            return super().write(fd, raw)
+            return super().write_some(fd, raw)
         if self.when != "before":
-            super().write(fd, raw[: len(raw) // 2] if self.when == "halfway" else raw)
+            super().write_some(fd, raw[: len(raw) // 2] if self.when == "halfway" else raw)
         raise KeyboardInterrupt
 
-    def sync(self, fd):
+    def fsync(self, fd):
         due = self._is_due()
         if not due or self.when == "after":
-            super().sync(fd)
+            super().fsync(fd)
         if due:
             raise KeyboardInterrupt
 
@@ -55,9 +55,9 @@ def test_interrupted_in_any_call_to_the_disk_every_receipt_is_true_and_the_chann
 ):
     with opened(tmp_path):
         pass
-    files = Interrupted(number, when)
+    disk = Interrupted(number, when)
     receipts: list[Receipt] = []
-    with opened(tmp_path, files=files) as ledger:
+    with opened(tmp_path, disk=disk) as ledger:
         for start in range(0, 18, 3):
             try:
                 outcomes = ledger.log.submit_many(observed(start + i).raw for i in range(3))
@@ -79,21 +79,21 @@ def test_interrupted_in_any_call_to_the_disk_every_receipt_is_true_and_the_chann
 def test_whoever_leads_and_is_interrupted_leaves_the_others_their_receipts(tmp_path):
     writing, all_came = threading.Event(), threading.Event()
 
-    class Held(Files):
+    class Held(Disk):
         armed = False
 
-        def sync(self, fd):
-            super().sync(fd)
+        def fsync(self, fd):
+            super().fsync(fd)
             if self.armed:
                 self.armed = False
                 writing.set()
                 all_came.wait(LIMIT_S)
                 raise KeyboardInterrupt
 
-    files = Held()
-    with opened(tmp_path, files=files) as ledger, Crew(8) as pool:
+    disk = Held()
+    with opened(tmp_path, disk=disk) as ledger, Crew(8) as pool:
         log = ledger.log
-        files.armed = True
+        disk.armed = True
         first = pool.submit(log.submit, observed(0).raw)
         assert writing.wait(LIMIT_S)  # those who come from now on are in the next round
         others = [pool.submit(log.submit, observed(1 + i).raw) for i in range(6)]
@@ -186,18 +186,18 @@ def test_a_call_that_got_lost_keeps_nobody_asleep(monkeypatch):
 def test_in_a_forked_child_the_channel_is_closed_whoever_was_writing(tmp_path):
     inside, go = threading.Event(), threading.Event()
 
-    class Slow(Files):
+    class Slow(Disk):
         armed = False
 
-        def sync(self, fd):
+        def fsync(self, fd):
             if self.armed:
                 inside.set()
                 go.wait(LIMIT_S)
-            super().sync(fd)
+            super().fsync(fd)
 
-    files = Slow()
-    with opened(tmp_path, files=files) as ledger, Crew(1) as pool:
-        files.armed = True
+    disk = Slow()
+    with opened(tmp_path, disk=disk) as ledger, Crew(1) as pool:
+        disk.armed = True
         writing = pool.submit(ledger.log.submit, observed(0).raw)
         assert inside.wait(LIMIT_S)
         with warnings.catch_warnings():

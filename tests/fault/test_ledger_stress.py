@@ -14,19 +14,19 @@ from ropewalk.errors import RopewalkError
 from ropewalk.ledger.log import Limits
 from ropewalk.ledger.ticket import Receipt
 from ropewalk.node.ledger import open_channel, verify_blocks
-from ropewalk.stores.segmentwriter import Files
+from ropewalk.stores.durable import Disk
 
 
-class Moody(Files):
+class Moody(Disk):
     """Now and then the disk is full for one write; it never loses what it has taken."""
 
     def __init__(self, seed: int, share: float) -> None:
         self.chance, self.share = random.Random(seed), share
 
-    def write(self, fd, raw):
+    def write_some(self, fd, raw):
         if self.chance.random() < self.share:
             raise OSError(28, "No space left on device")
-        return super().write(fd, raw)
+        return super().write_some(fd, raw)
 
 
 @pytest.mark.parametrize(("seed", "share", "linger_s"), [(1, 0.0, 0.0), (2, 0.3, 0.0), (3, 0.1, 0.002)])
@@ -36,7 +36,7 @@ def test_everybody_gets_a_true_answer(tmp_path, seed, share, linger_s):
     limits = Limits(block_envelopes=7, linger_s=linger_s)
     with opened(tmp_path) as first:
         first.log.submit(observed(999_999).raw)
-    with opened(tmp_path, files=Moody(seed, share), limits=limits) as ledger:
+    with opened(tmp_path, disk=Moody(seed, share), limits=limits) as ledger:
 
         def work(number: int) -> None:
             chance = random.Random(seed * 1000 + number)

@@ -58,7 +58,7 @@ def test_whichever_write_fails_the_channel_has_one_key_or_the_other_and_goes_on(
         files = NthFails(nth, 1, short=False)
         rotated = False
         try:
-            with opened_with(home, NODE, NEXT, files=files) as opened:
+            with opened_with(home, NODE, NEXT, disk=files) as opened:
                 opened.log.submit(rotation().raw)
                 rotated = True
                 opened.log.submit(observed(2).raw)

@@ -18,6 +18,7 @@ from tests.unit.cli.conftest import Ropewalk, living_in, move_in, ropewalk  # no
 from tests.waiting import aside, soon, until
 
 from ropewalk.cli import gossip_net
+from ropewalk.gossip.ids import ProfileName
 from ropewalk.gossip.log import Log
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.net.pipe import Pipe
@@ -89,7 +90,7 @@ def home(tmp_path: Path, repo: str) -> Path:
     return tmp_path / repo / "ropewalk"
 
 
-def fill(tmp_path: Path, repo: str, count: int, profile: str | None = None, signer: int = 1) -> None:
+def fill(tmp_path: Path, repo: str, count: int, profile: ProfileName | None = None, signer: int = 1) -> None:
     with open_topic(home(tmp_path, repo), TOPIC, create=True, signer=key(signer), profile=profile) as log:
         log.append_many({"n": n, "text": "x" * 200} for n in range(count))
 

@@ -30,13 +30,14 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-c", "from ropewalk.cli import main; main()", "pipeline", *arguments]
 
 
-def run(*arguments: str) -> tuple[int, dict[str, Any]]:
+def run(*arguments: str, cwd: Path | None = None) -> tuple[int, dict[str, Any]]:
     done = subprocess.run(
         command(*arguments, "--json"),
         capture_output=True,
         text=True,
         timeout=500,
         check=False,
+        cwd=cwd,
     )
     assert done.stdout.strip(), done.stderr
     return done.returncode, json.loads(done.stdout)
@@ -60,6 +61,10 @@ def test_from_a_repository_to_a_query_in_two_commands(world: World, tmp_path: Pa
         "sql", "--warehouse", warehouse, "--master", "local[2]", "SELECT count(*) AS n FROM events"
     )
     assert (code, said) == (0, {"columns": ["n"], "rows": [[47]]})
+    other = World.make(tmp_path / "other.git")
+    other.git("prod", 1)
+    code, said = run("verify", "--warehouse", warehouse, "--master", "local[2]", cwd=other.path)
+    assert (code, said["ok"], sum(log["entries"] for log in said["logs"])) == (0, True, 47)
     code, said = run("status", "--warehouse", warehouse)
     assert code == 0 and said["batches"][0]["logs"][0]["root"] and said["runs"][0]["job"] == "ingest"
 

@@ -125,8 +125,7 @@ def replace_blob(world: World) -> None:
     from ropewalk.pipeline.gitlogs import GitLogs
 
     logs = GitLogs(world.place)
-    logs.extent("prod")
-    slot = logs.index.span("refs/gatos/shiplog/prod/head", 3, 4)[0]
+    slot = logs.line("prod").span(3, 4)[0]
     _, raw = logs.store.get(slot.blob)
     changed = raw.replace(b'"ok":true', b'"ok":null')
     folder = world.place.git_dir / "objects" / slot.blob[:2]
@@ -277,7 +276,7 @@ TAMPERINGS: dict[str, Tampering] = {
     "forged envelope": Tampering("ledger", forged_envelope_under_a_good_seal, 19),
     "changed blob": Tampering("gitlog", replace_blob, 19),
     "dropped commits": Tampering("gitlog", drop_commits, 0, refused_always=True),
-    "lost commit": Tampering("gitlog", lose_commit, 15),
+    "lost commit": Tampering("gitlog", lose_commit, 8),
     "torn ref": Tampering("gitlog", tear_ref, 8),
     "torn settings": Tampering("ledger", tear_settings, 0),
     "changed message": Tampering("gossip", change_message, 6),

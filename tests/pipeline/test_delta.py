@@ -118,7 +118,7 @@ def test_without_the_library_one_line_says_what_to_install(tmp_path: Path, monke
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with pytest.raises(Unavailable) as caught:
         keep_delta(Warehouse(tmp_path / "tables"))
-    assert 'pip install "ropewalk[delta]"' in caught.value.advice_now
+    assert 'pip install ".[delta]"' in caught.value.advice_now
 
 
 def test_merged_files_hold_the_same_rows_and_other_readers_see_the_fold(

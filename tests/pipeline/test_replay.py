@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ropewalk.errors import Unverified
+from ropewalk.errors import RopewalkError, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.ledger.replay import companion
 from ropewalk.node.ledger import open_channel
@@ -85,7 +85,7 @@ def test_a_second_run_has_nothing_to_do_until_the_channel_grows(spark: Any, worl
     first, second = run(), run()
     assert (first.blocks, first.kept, second.blocks, second.kept) == (5, False, 0, True)
     assert second.state_root == first.state_root
-    assert len(list(replays.folder.glob("*.parquet"))) == 1
+    assert len(replays.warehouse.noted("replays")) == 1
     world.ledger("ea.core", 4)
     assert (run().blocks, run().kept) == (6, True)
 
@@ -122,6 +122,17 @@ def test_a_reducer_that_changed_is_found_with_an_alert_and_a_reproduction(
     assert alert.event_class == "Alert"
 
 
+def test_pipeline_replay_guards_reducers(
+    spark: Any, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "dialling.py").write_text(
+        "import socket\ndef fold(state, event, moment):\n    socket.socket()\n    return state\n"
+    )
+    with pytest.raises(RopewalkError, match="asks the network"):
+        replay_channels(spark, world.path, "dialling:fold", SIGNING, channels="ea.core")
+
+
 def test_a_replay_killed_at_any_moment_is_taken_up_by_the_next(
     spark: Any, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -134,7 +145,7 @@ def test_a_replay_killed_at_any_moment_is_taken_up_by_the_next(
     )
     arguments = command(
         "replay", "--warehouse", str(tmp_path / "t"), "--source", str(world.path), "--master", "local[1]",
-        "--reducer", "slow:fold", "--snapshot-every", "1",
+        "--reducer", "slow:fold", "--unsafe-no-guard", "--snapshot-every", "1",
     )  # fmt: skip
     home = world.place.home
     process = subprocess.Popen(
@@ -152,7 +163,14 @@ def test_a_replay_killed_at_any_moment_is_taken_up_by_the_next(
             os.killpg(process.pid, signal.SIGKILL)
     stood = max(each.height for each in recorded_snapshots(home, "ea.core"))
     (found,) = replay_channels(
-        spark, world.path, "slow:fold", SIGNING, resume=True, snapshot_every=1, channels="ea.core"
+        spark,
+        world.path,
+        "slow:fold",
+        SIGNING,
+        resume=True,
+        snapshot_every=1,
+        channels="ea.core",
+        unsafe_no_guard=True,
     )
     assert found.from_snapshot is not None and found.from_snapshot >= stood and found.height == 29
     assert json.loads(found.state) == {"n": 45}

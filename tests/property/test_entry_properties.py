@@ -1,4 +1,4 @@
-"""Lines may be cut anywhere; graphs may arrive in any causal order."""
+"""Lines may be cut anywhere."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from ropewalk.errors import BrokenLink, Unverified
 from ropewalk.kernel.digest import sha256
-from ropewalk.kernel.entry import EMPTY, Entry, EntryId, Heads, Span, advance_graph, check_span, join
+from ropewalk.kernel.entry import EMPTY, Entry, EntryId, Span, check_span, join
 
 LENGTH = 1_000
-NONE: Heads = frozenset()
 
 
 def derive(parents: tuple[EntryId, ...], body: bytes) -> EntryId:
@@ -88,34 +87,6 @@ def test_a_missing_doubled_or_moved_span_is_caught(cuts, data):
     random = data.draw(st.randoms(use_true_random=False))
     with pytest.raises(BrokenLink):
         join_somehow(broken, random)
-
-
-def graph(random: Random, length: int) -> list[Entry]:
-    entries = [make(b"root")]
-    while len(entries) < length:
-        parents = random.sample(entries[-8:], k=min(len(entries), random.randint(0, 3)))
-        entries.append(make(b"%d" % len(entries), *sorted(parent.id for parent in parents)))
-    return entries
-
-
-def causal_order(entries: list[Entry], random: Random) -> list[Entry]:
-    waiting, seen, order = list(entries), set[EntryId](), list[Entry]()
-    while waiting:
-        ready = [entry for entry in waiting if seen.issuperset(entry.parents)]
-        entry = random.choice(ready)
-        waiting.remove(entry)
-        seen.add(entry.id)
-        order.append(entry)
-    return order
-
-
-@settings(deadline=None, max_examples=25)
-@given(st.randoms(use_true_random=False), st.integers(1, 60))
-def test_any_causal_order_of_a_graph_ends_with_the_same_heads(random, length):
-    entries = graph(random, length)
-    childless = {entry.id for entry in entries} - {parent for entry in entries for parent in entry.parents}
-    for _ in range(4):
-        assert reduce(advance_graph, causal_order(entries, random), NONE) == childless
 
 
 def test_empty_parts_are_harmless():

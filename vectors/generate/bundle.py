@@ -49,7 +49,10 @@ def generate() -> dict[str, object]:
     def case(
         name: str, why: str, members: Members, failed: list[str], anchors: str | None = None, **changes: Any
     ) -> Case:
-        expect: dict[str, Any] = {"failed": failed} | ({} if anchors is None else {"anchors": anchors})
+        missed = anchors == "not_checked" and "witnesses" in changes
+        verdict = "failed" if failed else "partly" if missed else "passed"
+        expect: dict[str, Any] = {"failed": failed, "verdict": verdict}
+        expect |= {} if anchors is None else {"anchors": anchors}
         return {
             "name": name,
             "why": why,
@@ -84,7 +87,8 @@ def generate() -> dict[str, object]:
         "bundle/bundle.json": {
             "name": "bundle",
             "why": "S4 §12: five steps and the anchors, each judged by itself; those in `failed` must fail, all others "
-            "must not; of `anchors` also what it comes to, where it is there",
+            "must not; of `anchors` also what it comes to, where it is there. `verdict` is `partly` where a witness is "
+            "named and none has signed",
             "cases": [
                 case("good", "two blocks of three envelopes under a policy", good, []),
                 case(

@@ -221,6 +221,14 @@ def _causality() -> tuple[str, str, list[Value]]:
             _case("ancestor_not_in_the_channel", step, 3, "not_checked", history=[]),
             _case("result_without_its_command", done, 3, "failed", history=[]),
             _case(
+                "result_without_chain",
+                _signed({k: v for k, v in done.value.items() if k != "causality_chain"}),
+                3,
+                "failed",
+                history=history,
+            ),
+            _case("result_with_the_seed_alone", chained("c-1", base=done), 3, "failed", history=history),
+            _case(
                 "tail_is_not_the_correlation_id",
                 chained(ask.hex_id, step.hex_id),
                 3,
@@ -453,8 +461,10 @@ def _replay() -> tuple[str, str, list[Value]]:
     again = _said(1, event_class="Command", correlation_id="c-1")
     done = _said(2, event_class="Result", parent=ask)
     done_again = _said(3, event_class="Result", parent=ask)
-    allow = {"policy_hash": "x", "decision": "allow"}
-    deny = {"policy_hash": "x", "decision": "deny"}
+    strict = {"policy_hash": STRICT.hash.hex()}
+    allow, deny = {**strict, "decision": "allow"}, {**strict, "decision": "deny"}
+    foreign = {"policy_hash": "00" * 32, "decision": "allow"}
+    said_once, policy = [alert(6).value], {"policy": STRICT_VALUE}
     evidence = {"format": "tee.report", "evidence_hash": "0" * 64}
     rich = _said(5, evidence=evidence, signed_fields=DEFAULT_SIGNED)
     stripped = {k: v for k, v in rich.value.items() if k != "attestation_evidence"}
@@ -472,12 +482,26 @@ def _replay() -> tuple[str, str, list[Value]]:
                 history=[ask.value],
             ),
             _case(
-                "alert_again_where_allowed", alert(7, policy_tag=allow), 8, "passed", history=[alert(6).value]
+                "alert_again_where_allowed",
+                alert(7, policy_tag=allow),
+                8,
+                "passed",
+                history=said_once,
+                **policy,
             ),
             _case("command_again", again, 8, "failed", history=[ask.value]),
             _case("result_again", done_again, 8, "failed", history=[ask.value, done.value]),
-            _case("alert_again", alert(7), 8, "failed", history=[alert(6).value]),
-            _case("alert_again_denied", alert(7, policy_tag=deny), 8, "failed", history=[alert(6).value]),
+            _case("alert_again", alert(7), 8, "failed", history=said_once),
+            _case("alert_again_denied", alert(7, policy_tag=deny), 8, "failed", history=said_once, **policy),
+            _case(
+                "alert_again_under_a_foreign_policy",
+                alert(7, policy_tag=foreign),
+                8,
+                "failed",
+                history=said_once,
+                **policy,
+            ),
+            _case("alert_again_without_policy", alert(7, policy_tag=allow), 8, "failed", history=said_once),
             _case("same_statement_stripped_of_evidence", stripped, 8, "failed", history=[rich.value]),
         ],
     )

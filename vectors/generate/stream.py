@@ -116,9 +116,9 @@ def _catch_up() -> dict[str, Any]:
     why = (
         "A stream whose first frame has the number base+1 published frames at the given times (ms), and keeps the "
         "newest frames_max of them, and none of age_ms_max or older. Somebody connects at now_ms and asks for all "
-        "since a number: they are sent the frames, or, where one of them is gone or the number is ahead, "
-        "REPLAY_EXPIRED with missingSeq = sinceSeq+1, the oldest frame kept and the newest, and then only what "
-        "comes. Nought asks for all that is kept, and nothing is gone then."
+        "since a number: they are sent the frames. Where one of them is gone, or the number is ahead, "
+        "REPLAY_EXPIRED comes first, with missingSeq = sinceSeq+1, the oldest frame kept and the number before it; "
+        "then come all frames that are kept. Nought asks for all that is kept, and nothing is gone then."
     )
     cases = [
         _case("everything", 100, [0, 1, 2], 10, 1000, 600_000, 0),
@@ -158,8 +158,8 @@ def _case(
         "sinceSeq": since,
     }
     if start > newest or start + 1 < oldest:
-        lost = {"code": "REPLAY_EXPIRED", "missingSeq": since + 1, "oldestSeq": oldest, "seq": newest}
-        return {"name": name, "input": given, "expect": {"seqs": [], "lost": lost}}
+        lost = {"code": "REPLAY_EXPIRED", "missingSeq": since + 1, "oldestSeq": oldest, "seq": oldest - 1}
+        return {"name": name, "input": given, "expect": {"seqs": kept, "lost": lost}}
     return {
         "name": name,
         "input": given,

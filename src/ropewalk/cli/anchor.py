@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ropewalk.cli.gitlog import opened, short
+from ropewalk.cli.gitlog import meaning, opened, short
 from ropewalk.cli.manners import Group, emit
 from ropewalk.cli.places import signing_key
 
@@ -41,10 +41,13 @@ def ls(ns: str | None) -> None:
     """List the anchors of each namespace, newest first."""
     from ropewalk.gitlog.anchor import anchors
     from ropewalk.gitlog.layout import SHIPLOG
+    from ropewalk.gitlog.reading import missing_topic
 
-    with opened() as log:
+    with opened() as log, meaning(log, SHIPLOG):
         names = [ns] if ns is not None else log.topics()
         found = [each for name in names for each in anchors(log.store, SHIPLOG, name)]
+        if ns is not None and not found and log.store.head(SHIPLOG.head_ref(ns)) is None:
+            raise missing_topic(SHIPLOG, ns)
         rows = [
             {**each.document, "commit": each.commit, "signed": each.signature is not None} for each in found
         ]

@@ -21,17 +21,17 @@ from ropewalk.cli.manners import (
     write_output,
 )
 from ropewalk.cli.places import NODE_KEY, here, signing_key
+from ropewalk.cli.verdict import allow_partly_option, end_with_report, verdict_name
 from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
     from ropewalk.cli.verify import Asked
     from ropewalk.kernel.keys import SigningKey
+    from ropewalk.kernel.report import Report
     from ropewalk.node.anchoring import Anchoring
     from ropewalk.node.ledger import Channel
 
 __all__ = ["bundle", "verify_bundle_file"]
-
-VERIFICATION_FAILED = 5
 
 
 @click.group(
@@ -206,6 +206,7 @@ def inspect(file: str) -> None:
     metavar="N",
     help="Refuse what unpacks to more, and nothing for packing well; default: 64 GiB, a thousand times its size.",
 )
+@allow_partly_option
 def verify(
     file: str,
     trust: str,
@@ -215,10 +216,11 @@ def verify(
     deep: bool,
     policy: str | None,
     max_bytes: int | None,
+    allow_partly: bool,
 ) -> None:
     """Check a bundle offline: signature, envelope hashes, Merkle paths, block signatures, policy, anchors.
 
-    Opens no socket and extracts nothing. Exit 5 if a step failed, 8 if the file is no bundle.
+    Opens no socket and extracts nothing. Exit 5 unless the verdict is `passed`, 8 if the file is no bundle.
     """
     from dataclasses import replace
 
@@ -235,7 +237,7 @@ def verify(
     limits = Limits() if max_bytes is None else Limits.said(max_bytes)
     rules = parse_input(policy, parse_policy) if policy is not None else None
     verdict = verify_bundle(Path(file), believed, deep=deep, policy=rules, threshold=threshold, limits=limits)
-    answer = verdict.report
+    answer = verdict.report.accept(partly=allow_partly)
     if report is not None:
         source, anchors = Path(file).name, verdict.anchors
         page = render_report(
@@ -244,11 +246,11 @@ def verify(
         write_output(report, page.encode())
         say(f"report  {report}")
     counts = f"{answer.counts['envelopes']} envelopes, {answer.counts['blocks']} blocks"
-    emit(
-        answer.to_json(),
+    end_with_report(
+        answer,
         lambda: "\n".join(
             [
-                f"{'ok' if answer.ok else 'FAILED'}  {file}  {counts}",
+                f"{verdict_name(answer)}  {file}  {counts}",
                 *(
                     f"  {MARKS[step.status]} {step.name}: {step.status}"
                     f"{f' – {printable(step.detail)}' if step.detail else ''}"
@@ -257,8 +259,6 @@ def verify(
             ]
         ),
     )
-    if not answer.ok:
-        raise click.exceptions.Exit(VERIFICATION_FAILED)
 
 
 @bundle.command(
@@ -300,43 +300,22 @@ def compare(file: str, other: str | None, channel: str | None, output: str | Non
     emit(found.to_json(), f"ok  {found.channel}  {found.same} blocks alike, {found.alone} only on one side")
 
 
-def verify_bundle_file(asked: Asked) -> dict[str, Any]:
-    """What `ropewalk verify` says of a bundle. Without a trust file, whose keys these are stays unchecked."""
+def verify_bundle_file(asked: Asked) -> Report:
+    """Return the report on a bundle. Without a trust file any key may have signed, and the verdict says so."""
     from dataclasses import replace
 
     from ropewalk.cli.notekeys import note_keys
-    from ropewalk.errors import RopewalkError
-    from ropewalk.kernel.keys import PublicKey
-    from ropewalk.kernel.report import Report, Step
     from ropewalk.ledger.trust import Trust, parse_trust
-    from ropewalk.node.bundle import inspect_bundle, verify_bundle
+    from ropewalk.node.bundle import verify_bundle
 
-    path, deep = asked.path, asked.deep
-    assert path is not None
+    assert asked.path is not None
+    believed = parse_input(asked.trust, parse_trust) if asked.trust is not None else Trust((), ())
     named = tuple(key for name in asked.witnesses for key in note_keys(name))
-    if asked.trust is not None:
-        believed = parse_input(asked.trust, parse_trust)
-        believed = replace(believed, witnesses=(*believed.witnesses, *named))
-        report = verify_bundle(path, believed, deep=deep, threshold=asked.threshold).report
-    else:
-        try:
-            own: tuple[PublicKey, ...] = (inspect_bundle(path)[0].signer,)
-        except RopewalkError:
-            own = ()  # verifying says better what is wrong
-        believed = replace(Trust(own, own), witnesses=named)
-        found = verify_bundle(path, believed, deep=deep, threshold=asked.threshold).report
-        # Witnesses that were named are believed whoever the signer is.
-        unsure = {"bundle_signature", "block_signatures", *(() if named else ("anchors",))}
-        report = Report(
-            tuple(
-                Step(step.name, "not_checked", "holds under its own key; no trust file says whose that is")
-                if step.name in unsure and step.status == "passed"
-                else step
-                for step in found.steps
-            ),
-            found.counts,
-        )
-    return {**report.to_json(), "entries": report.counts["envelopes"]}
+    believed = replace(believed, witnesses=(*believed.witnesses, *named))
+    found = verify_bundle(
+        asked.path, believed, deep=asked.deep, threshold=asked.threshold, anybody=asked.trust is None
+    ).report
+    return replace(found, counts={**found.counts, "entries": found.counts["envelopes"]})
 
 
 def _read_anchors(reading: Channel, names: tuple[str, ...]) -> Anchoring:

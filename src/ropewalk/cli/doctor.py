@@ -137,6 +137,7 @@ def _repository() -> Iterator[Step]:
         )
         return
     yield _attempt("repository", lambda: _look_at_repository(place))
+    yield _attempt("clock", lambda: _look_at_clock(place))
     free = shutil.disk_usage(place.git_dir).free
     yield Step("disk", "passed" if free >= FREE_BYTES_MIN else "failed", f"{free >> 20:,} MiB free")
     if (place.keys / f"{NODE_KEY}.json").is_file():
@@ -206,6 +207,16 @@ def _look_at_repository(place: Place) -> str:
     store = GitStore(place)  # refuses objects and refs of other formats
     refs = [*store.heads("refs/gatos/"), *store.heads("refs/_shiplog/")]
     return f"{place.git_dir}, {len(refs)} log refs"
+
+
+def _look_at_clock(place: Place) -> str:
+    from ropewalk.node.clock import heads_ahead
+    from ropewalk.stores.git import GitStore
+
+    ahead = list(heads_ahead(GitStore(place), time.time_ns() // 1_000_000))
+    if ahead:
+        raise RopewalkError("; ".join(ahead))
+    return "no log is dated ahead of it"
 
 
 def _attempt(name: str, look: Callable[[], str]) -> Step:

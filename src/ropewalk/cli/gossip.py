@@ -151,10 +151,56 @@ def heads(topic: str | None) -> None:
     emit({"heads": ids, "clock": clock, "pending": waiting}, "\n".join(ids) or "no messages yet")
 
 
-@gossip.command("pending", epilog="Examples:\n  ropewalk gossip pending --topic com.example --json\n")
+@gossip.group(
+    "pending",
+    cls=Group,
+    invoke_without_command=True,
+    epilog="Examples:\n  ropewalk gossip pending ls --topic com.example --json\n"
+    "  ropewalk gossip pending drop --topic com.example --older-than 1\n",
+)
 @topic_option
-def pending(topic: str | None) -> None:
-    """The messages that wait for parents, each with what it waits for."""
+@click.pass_context
+def pending(context: click.Context, topic: str | None) -> None:
+    """List or drop messages that wait for their parents; without a command, list them."""
+    if context.invoked_subcommand is None:
+        _list_pending(topic)
+
+
+@pending.command("ls", epilog="Examples:\n  ropewalk gossip pending ls --topic com.example --json\n")
+@topic_option
+def pending_ls(topic: str | None) -> None:
+    """List the messages that wait for parents, each with what it waits for."""
+    _list_pending(topic)
+
+
+@pending.command(
+    "drop",
+    epilog="Examples:\n  ropewalk gossip pending drop $ID --topic com.example\n"
+    "  ropewalk gossip pending drop --all --topic com.example\n",
+)
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@topic_option
+@click.option("--all", "everything", is_flag=True, help="Drop all of them.")
+@click.option(
+    "--older-than",
+    type=click.FloatRange(min=0),
+    metavar="DAYS",
+    help="Drop those that have waited for more than so many days.",
+)
+def pending_drop(ids: tuple[str, ...], topic: str | None, everything: bool, older_than: float | None) -> None:
+    """Drop messages that wait for their parents. A peer that still has them can send them again."""
+    if (bool(ids), everything, older_than is not None).count(True) != 1:
+        raise click.UsageError("give IDs, --all or --older-than DAYS")
+    with open_here(topic) as log:
+        if older_than is not None:
+            dropped = log.drop_pending(older_than_s=int(older_than * 86_400))
+        else:
+            dropped = log.drop_pending(ids or None)
+        left = len(log.pending())
+    emit({"dropped": dropped, "pending": left}, f"ok  dropped={dropped} pending={left}")
+
+
+def _list_pending(topic: str | None) -> None:
     with open_here(topic) as log:
         waiting = [{"id": id, "missing": missing} for id, missing in log.pending()]
     emit(
@@ -294,11 +340,9 @@ def root(topic: str | None) -> None:
 @topic_option
 def verify(topic: str | None) -> None:
     """Check every signature, id and parent again, and the tree and the indexes against them."""
-    from ropewalk.cli.verify import VERIFICATION_FAILED, plain
+    from ropewalk.cli.verdict import end_with_report, format_report
     from ropewalk.gossip.verify import verify_log
 
     with open_here(topic) as found:
-        report = verify_log(found, lambda rows: progress(rows, "messages", len(found))).to_json()
-    emit(report, lambda: plain(report))
-    if not report["ok"]:
-        raise click.exceptions.Exit(VERIFICATION_FAILED)
+        report = verify_log(found, lambda rows: progress(rows, "messages", len(found)))
+    end_with_report(report, lambda: format_report(report))

@@ -10,14 +10,16 @@ import click
 from ropewalk.cli.gossip import PROFILES, say_new_topic
 from ropewalk.cli.manners import Command, emit, say, session
 from ropewalk.cli.places import here
-from ropewalk.cli.serving import run_server, say_journal
+from ropewalk.cli.serving import connection_options, run_server, say_journal
 
 if TYPE_CHECKING:
     from ropewalk.gossip.log import Log
+    from ropewalk.net.admission import ConnectionLimits
 
 __all__ = ["serve", "sync"]
 
 IDLE_S = 30.0  # written out so that --help loads no engine; a test compares
+PEERS_MAX = 64
 
 idle_option = click.option(
     "--idle",
@@ -109,25 +111,36 @@ async def _shown(log: Log, work: Any) -> Any:
     "--profile", type=click.Choice(PROFILES), help="The wire profile of a new topic; default v0.13."
 )
 @idle_option
-def serve(topic: str, host: str, port: int, profile: Any, idle: float) -> None:
+@connection_options(PEERS_MAX)
+def serve(
+    topic: str,
+    host: str,
+    port: int,
+    profile: Any,
+    idle: float,
+    max_connections: int,
+    max_per_address: int | None,
+) -> None:
     """Let peers connect, answer them, and push whatever is appended here, by this or any other process.
 
     Prints one JSON line when it listens. A v0.13 topic is served over WebSockets, a v0.6 topic over TCP.
     """
+    from ropewalk.net.admission import ConnectionLimits
     from ropewalk.node.gossip import open_topic, topics
 
     known = topics(here().home)
     say_journal("ropewalk.gossip.peers")
     with open_topic(here().home, topic, create=True, profile=profile) as log:
         say_new_topic(topic, known)
-        asyncio.run(_serve(log, host, port, idle))
+        limits = ConnectionLimits(max_connections, address_max=max_per_address)
+        asyncio.run(_serve(log, host, port, idle, limits))
 
 
-async def _serve(log: Log, host: str, port: int, idle_s: float) -> None:
+async def _serve(log: Log, host: str, port: int, idle_s: float, limits: ConnectionLimits) -> None:
     from ropewalk.node.serving import GossipServer
 
     await run_server(
-        GossipServer(log, host=host, port=port, idle_s=idle_s),
+        GossipServer(log, host=host, port=port, idle_s=idle_s, limits=limits),
         lambda server: {
             "url": server.url,
             "host": host,

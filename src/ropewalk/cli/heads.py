@@ -36,14 +36,15 @@ def ls() -> None:
             # Also those that were seen and are gone.
             gone = (ref for ref in log.lines.seen.refs(layout.prefix) if layout.topic_of(ref) is not None)
             for ref in sorted({*map(layout.head_ref, log.topics(layout)), *gone}):
-                row = {"ref": ref, "head": None, "seen": log.lines.seen.get(ref), "problem": None}
-                try:
-                    row["head"] = log.store.head(ref)
-                except RopewalkError as error:
-                    row["problem"] = error.detail
-                    code = code or error.exit_code
-                    if not session().json:
-                        fail(error, as_json=False)
+                row = {"ref": ref, "head": None, "seen": None, "problem": None}
+                for name, look in (("head", log.store.head), ("seen", log.lines.seen.get)):
+                    try:
+                        row[name] = look(ref)
+                    except RopewalkError as error:
+                        row["problem"] = row["problem"] or error.detail
+                        code = code or error.exit_code
+                        if not session().json:
+                            fail(error, as_json=False)
                 rows.append(row)
         width = max((len(str(row["ref"])) for row in rows), default=0)
         emit(
@@ -80,9 +81,16 @@ def accept(ns: str | None, topic: str | None, forget: bool) -> None:
         counts = {"displaced": 0, "lost": 0, "gone": 0}
         if found is not None:
             counts = {"displaced": len(found.displaced), "lost": len(found.lost), "gone": len(found.gone)}
-        answer = {"ref": done.ref, "old": done.old, "head": done.head, "accepted": found is not None}
+        answer = {
+            "ref": done.ref,
+            "old": done.old,
+            "head": done.head,
+            "accepted": done.anew or found is not None,
+        }
         moved = f"ok  {done.ref}: {short(done.old or '-')} -> {short(done.head or '-')}"
-        if found is None:
+        if done.anew:
+            moved = f"ok  {done.ref}: the head seen before was damaged; {short(done.head or '-')} is seen now"
+        elif found is None:
             moved = f"ok  {done.ref}: nothing to accept, {short(done.head or '-')} contains all that was seen"
         emit({**answer, **counts, "kept": done.kept}, moved)
         if found is None or forget:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +22,7 @@ from ropewalk.cli.manners import (
     write_output,
 )
 from ropewalk.cli.places import NODE_KEY, here, signing_key
+from ropewalk.cli.verdict import allow_partly_option, end_with_report, verdict_name
 from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ __all__ = ["ledger"]
 
 CLASSES = ("Command", "Observation", "Result", "Alert", "Attestation", "CapabilityAdvertisement")
 LEVELS = ("public", "internal", "confidential", "restricted")
-VERIFICATION_FAILED = 5
 DENIED = 6
 
 channel_option = click.option("--channel", required=True, metavar="C", help="The channel.")
@@ -87,6 +88,11 @@ channel_option = click.option("--channel", required=True, metavar="C", help="The
         ),
         "status": ("ropewalk.cli.ledger_status", "status", "Say how every channel is."),
         "reindex": ("ropewalk.cli.ledger_status", "reindex", "Build the index again from the log."),
+        "repair": (
+            "ropewalk.cli.ledger_repair",
+            "repair",
+            "Show what a damaged channel has lost, and make it whole again.",
+        ),
         "adapt": (
             "ropewalk.cli.adapt",
             "adapt",
@@ -170,7 +176,9 @@ def ls() -> None:
 @click.option("--key", required=True, metavar="NAME", help="The author's key.")
 @click.option("--correlation-id", metavar="I", help="Ties a Result to its Command.")
 @click.option(
-    "--parent", metavar="ENVELOPE_ID", help="The envelope this one follows from; it must be in the channel."
+    "--parent",
+    metavar="ENVELOPE_ID",
+    help="The envelope this one follows from, in the channel; default for a Result: its Command.",
 )
 @click.option("--timestamp", metavar="TIME", help="RFC 3339 in UTC; default: now.")
 @click.option("--level", type=click.Choice(LEVELS), help="Confidentiality.")
@@ -183,27 +191,21 @@ def ls() -> None:
 @click.option("--policy-tag", metavar="F", help="Policy tag as JSON.")
 @click.option(
     "--protocol-version",
-    default="1.0.0",
-    show_default=True,
     metavar="V",
-    help="The envelope format it is in.",
+    help="The envelope format it is in; default: the oldest that the channel takes in now.",
 )
 @click.option("--cbor", is_flag=True, help="Write it as deterministic CBOR; the id is the same.")
 @click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
 def envelope(channel: str, payload: str, key: str, parent: str | None, output: str, **options: Any) -> None:
     """Build and sign one envelope. It is printed, not appended."""
-    from ropewalk.cli.ledger_channel import envelope_id, now_text
+    from ropewalk.cli.ledger_channel import find_parent, now_text, version_for
     from ropewalk.kernel import jcs
     from ropewalk.ledger.envelope import build, to_cbor
-    from ropewalk.node.ledger import open_channel
     from ropewalk.stores.payloads import PayloadStore
 
     if options["keep"] and options["detach"]:
         raise click.UsageError("--keep and --detach name two places for one payload")
-    above = None
-    if parent is not None:
-        with open_channel(here().home, channel) as reading:
-            above = reading.envelope(envelope_id(parent))
+    above = find_parent(channel, parent, options["event_class"], options["correlation_id"])
     body = parse_input(payload, jcs.parse)
     extras = {
         name: parse_input(options[option], jcs.parse) if options[option] is not None else None
@@ -233,7 +235,7 @@ def envelope(channel: str, payload: str, key: str, parent: str | None, output: s
         payload=body,
         timestamp=options["timestamp"] or now_text(),
         correlation_id=options["correlation_id"],
-        protocol_version=options["protocol_version"],
+        protocol_version=options["protocol_version"] or version_for(channel),
         parent=above,
         detached=detached,
         confidentiality=cast("dict[str, jcs.Json] | None", tag),
@@ -268,7 +270,9 @@ def read(channel: str, start: int, end: int | None) -> None:
                 block = Block.from_lines(lines)
                 if as_json:  # as a stream: a channel may be larger than memory
                     envelopes = ",".join(raw.decode() for raw in block.envelopes)
-                    head = f'"height":{height},"block_hash":"{block.hash.hex()}"'
+                    # The stored record is a JSON object with header, signature and signer.
+                    record = block.record.raw[1:-1].decode()
+                    head = f'"height":{height},"block_hash":"{block.hash.hex()}",{record}'
                     write(f'{"" if first else ","}{{{head},"envelopes":[{envelopes}]}}')
                 else:
                     for index, raw in enumerate(block.envelopes):
@@ -292,12 +296,14 @@ def read(channel: str, start: int, end: int | None) -> None:
 @click.option("--channel", metavar="C", help="The channel; default: all.")
 @click.option("--deep", is_flag=True, help="Also judge every envelope, its evidence, and the index.")
 @click.option("--trust", metavar="F", help="A trust file; default: the channel's own settings.")
-def verify(channel: str | None, deep: bool, trust: str | None) -> None:
+@allow_partly_option
+def verify(channel: str | None, deep: bool, trust: str | None, allow_partly: bool) -> None:
     """Check stored blocks again: checksums, hashes, seals, links.
 
     With --deep also every envelope by all eight rules, its evidence by the roots of the trust file, and the index row
-    by row. Nothing is written. Exit 5 if a step failed.
+    by row. Nothing is written. Exit 5 unless the verdict is `passed`.
     """
+    from ropewalk.errors import NotFound
     from ropewalk.ledger.trust import parse_trust
     from ropewalk.node.ledger import channels
     from ropewalk.node.ledgercare import verify_stored
@@ -309,24 +315,31 @@ def verify(channel: str | None, deep: bool, trust: str | None) -> None:
         answers[each] = verify_stored(
             home, each, trust=pinned, deep=deep, watch=partial(progress, label=each)
         )
-    if channel is not None:
-        answer = answers[channel].to_json()
-    else:
-        steps = [{**step.to_json(), "channel": name} for name, one in answers.items() for step in one.steps]
-        counts = {
-            key: sum(one.counts.get(key, 0) for one in answers.values()) for key in ("entries", "blocks")
-        }
-        answer = {"ok": all(one.ok for one in answers.values()), "steps": steps, **counts}
-    emit(answer, lambda: "\n".join(_lines(answers)) or "no channels")
-    if not answer["ok"]:
-        raise click.exceptions.Exit(VERIFICATION_FAILED)
+    if channel is None and not answers:
+        raise NotFound("this repository has no channels", advice="Make one with `ropewalk ledger create`.")
+    answers = {name: one.accept(partly=allow_partly) for name, one in answers.items()}
+    whole = answers[channel] if channel is not None else _together(answers).accept(partly=allow_partly)
+    end_with_report(whole, lambda: "\n".join(_lines(answers)))
+
+
+def _together(answers: dict[str, Report]) -> Report:
+    """Return one report over several channels; every step names its channel."""
+    from ropewalk.kernel.report import Report
+
+    steps = [
+        replace(step, fields={**step.fields, "channel": name})
+        for name, one in answers.items()
+        for step in one.steps
+    ]
+    counts = {key: sum(one.counts.get(key, 0) for one in answers.values()) for key in ("entries", "blocks")}
+    return Report.of(steps, **counts)
 
 
 def _lines(answers: dict[str, Report]) -> list[str]:
     out = []
     for name, one in answers.items():
         counts = ", ".join(f"{count} {noun}" for noun, count in one.counts.items())
-        out.append(f"{'ok' if one.ok else 'FAILED'}  {name}  {counts}")
+        out.append(f"{verdict_name(one)}  {name}  {counts}")
         out += [
             f"  {MARKS[step.status]} {step.name}: {printable(step.detail) or step.status}"
             for step in one.steps

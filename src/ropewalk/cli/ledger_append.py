@@ -13,11 +13,13 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.manners import Command, answer_line, emit, parse_input, tell
+from ropewalk.cli.manners import Command, answer_line, emit, parse_input, say, tell
+from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
     from ropewalk.errors import RopewalkError
     from ropewalk.ledger.ticket import Receipt, Taking
+    from ropewalk.node.ledger import OpenLog
 
 __all__ = ["LINE_BYTES_MAX", "answer_lines", "append", "check_envelope", "receipt_line"]
 
@@ -44,33 +46,42 @@ def append(channel: str, file: str, jsonl: bool, stop_on_error: bool) -> None:
     from ropewalk.cli.ledger_channel import check_first_line, open_for_append
 
     if jsonl:
+        opened: list[OpenLog] = []
+
+        def begin() -> Taking:
+            opened.append(stack.enter_context(open_for_append(channel)))
+            return opened[0].log
+
         with ExitStack() as stack:
-            code = answer_lines(
-                file,
-                lambda: stack.enter_context(open_for_append(channel)).log,
-                stop_on_error,
-                partial(_refused_at_first, channel),
-            )
+            code = answer_lines(file, begin, stop_on_error, partial(_refused_at_first, channel))
+        for each in opened:
+            _say_unindexed(each)
         if code:
             raise click.exceptions.Exit(code)
         return
     # Before the channel: what is refused makes none.
     raw = parse_input(file, check_envelope, limit=LINE_BYTES_MAX)
     check_first_line(channel, raw)
-    with open_for_append(channel) as opened:
-        receipt = opened.log.submit(raw)
+    with open_for_append(channel) as sealing:
+        receipt = sealing.log.submit(raw)
         emit(receipt.to_json(), receipt_line(receipt))  # now: it stands, whatever closing says
+    _say_unindexed(sealing)
+
+
+def _say_unindexed(opened: OpenLog) -> None:
+    if opened.unindexed:
+        say(f"{opened.unindexed}; what was sealed is in the log, and the index is built again from it")
 
 
 def check_envelope(raw: bytes) -> bytes:
     """The bytes again, if they are an envelope."""
     from ropewalk.errors import InvalidEnvelope
-    from ropewalk.ledger.envelope import parse_wire
+    from ropewalk.ledger.envelope import BUILD_ADVICE, parse_wire
 
     try:
         parse_wire(raw)
     except InvalidEnvelope as error:
-        error.advice_now = "`ropewalk ledger envelope` builds and signs one around a payload."
+        error.advice_now = BUILD_ADVICE
         raise
     return raw
 
@@ -201,6 +212,6 @@ def receipt_line(receipt: Receipt) -> str:
     """A receipt for people."""
     again = "  (stood there already)" if receipt.replayed else ""
     place = f"height={receipt.height} index={receipt.index}"
-    return (
-        f"ok  {place} envelope_id={receipt.envelope_id.hex()} block={receipt.block_hash.hex()[:16]}…{again}"
-    )
+    audit = f"  audit ({'; '.join(map(printable, receipt.audit))})" if receipt.audit else ""
+    block = f"{receipt.block_hash.hex()[:16]}…"
+    return f"ok  {place} envelope_id={receipt.envelope_id.hex()} block={block}{again}{audit}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import click
 from ropewalk.cli.ledger_channel import channel_key
 from ropewalk.cli.manners import MARKS, Command, emit, parse_input, progress, say
 from ropewalk.cli.places import here
+from ropewalk.cli.verdict import no_trust_option, verdict_name
 from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from ropewalk.node.archiving import Archived
 
 __all__ = ["archive", "pack", "restore", "verify_archive_folder"]
-
-VERIFICATION_FAILED = 5
 
 Lines = Iterable[tuple[int, list[bytes]]]
 
@@ -147,6 +147,7 @@ def pack(channel: str, keep_blocks: int | None, keep_days: float | None) -> None
     metavar="F",
     help="With --drill: where the result goes; default: the live channel's folder, drills/.",
 )
+@no_trust_option
 def restore(
     source: str,
     channel: str,
@@ -155,6 +156,7 @@ def restore(
     deep: bool,
     drill: bool,
     record: str | None,
+    no_trust: bool,
 ) -> None:
     """Rebuild a channel from its archives alone: the same blocks, roots, proofs and replays, or nothing at all.
 
@@ -162,7 +164,8 @@ def restore(
     is to append to the rebuilt channel needs the one it was sealed with.
 
     With --drill nothing is kept: the channel is rebuilt, proved and replayed in an empty folder and, if the repository
-    has it, compared with it block by block. Exit 5 if something is not the same.
+    has it, compared with it block by block. Exit 5 if something is not the same, or if neither a trust file nor a live
+    channel says whose key it is.
     """
     from ropewalk.ledger.trust import parse_trust
     from ropewalk.node.archiverestore import restore_channel
@@ -173,10 +176,11 @@ def restore(
     if record is not None and not drill:
         raise click.UsageError("--record goes with --drill")
     believed = parse_input(trust, parse_trust) if trust is not None else None
-    if believed is None:
+    if believed is None and not drill:
         say("no trust file: the key that the archives name is believed")
     if drill:
-        _drill(Path(source), channel, record, trust=believed, deep=deep, watch=_bar(f"drill {channel}"))
+        watch = _bar(f"drill {channel}")
+        _drill(Path(source), channel, record, no_trust, trust=believed, deep=deep, watch=watch)
         return
     home = here().home if to_repo is None else make_place(Path(to_repo))[0].home
     done = restore_channel(
@@ -191,7 +195,7 @@ def restore(
     )
 
 
-def _drill(source: Path, channel: str, record: str | None, **options: Any) -> None:
+def _drill(source: Path, channel: str, record: str | None, no_trust: bool, **options: Any) -> None:
     from ropewalk.errors import NotFound, Unavailable
     from ropewalk.node.archivedrill import record_drill, run_drill
     from ropewalk.node.ledger import FOLDER, channels
@@ -202,6 +206,7 @@ def _drill(source: Path, channel: str, record: str | None, **options: Any) -> No
         home = None  # an empty machine: nothing to compare with
     live = home if home is not None and channel in channels(home) else None
     done = run_drill(source, channel, live, **options)
+    done = replace(done, report=done.report.accept(untrusted=no_trust))
     kept: Path | None = None
     if record is not None:
         kept = record_drill(done, Path(record))
@@ -215,8 +220,8 @@ def _drill(source: Path, channel: str, record: str | None, **options: Any) -> No
     if kept is not None:
         say(f"recorded  {kept}")
     emit(done.to_json(), lambda: "\n".join(_drill_lines(done)))
-    if not done.ok:
-        raise click.exceptions.Exit(VERIFICATION_FAILED)
+    if done.report.exit_code:
+        raise click.exceptions.Exit(done.report.exit_code)
 
 
 def _drill_lines(done: Drill) -> list[str]:
@@ -226,11 +231,10 @@ def _drill_lines(done: Drill) -> list[str]:
         for name in ("block_hash", "outer_root", "header_root", "state_root")
         if name in done.facts
     ]
-    verdict = "ok" if done.ok else "FAILED"
     return [
         *_step_lines(done.report),
         *roots,
-        f"{verdict}  {done.channel}  drill took {done.seconds_total:.1f} s ({parts})",
+        f"{verdict_name(done.report)}  {done.channel}  drill took {done.seconds_total:.1f} s ({parts})",
     ]
 
 
@@ -238,11 +242,11 @@ def _step_lines(report: Report) -> list[str]:
     return [f"{MARKS[step.status]} {step.name:<28} {printable(step.detail)}" for step in report.steps]
 
 
-def verify_archive_folder(asked: Asked) -> dict[str, Any]:
+def verify_archive_folder(asked: Asked) -> Report:
     """What `ropewalk verify` says of a folder with archives."""
     from ropewalk.ledger.trust import parse_trust
     from ropewalk.node.archivecheck import verify_archives
 
     assert asked.path is not None
     believed = parse_input(asked.trust, parse_trust) if asked.trust is not None else None
-    return verify_archives(asked.path, trust=believed, deep=asked.deep).to_json()
+    return verify_archives(asked.path, trust=believed, deep=asked.deep)

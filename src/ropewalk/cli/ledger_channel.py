@@ -13,6 +13,7 @@ from ropewalk.cli.places import NODE_KEY, here, key_folder, signing_key
 if TYPE_CHECKING:
     from ropewalk.kernel.keys import SigningKey
     from ropewalk.ledger.approvals import Approval
+    from ropewalk.ledger.envelope import Envelope
     from ropewalk.node.ledger import Channel, OpenLog
 
 __all__ = [
@@ -21,10 +22,12 @@ __all__ = [
     "channel_of",
     "check_first_line",
     "envelope_id",
+    "find_parent",
     "now_text",
     "open_for_append",
     "open_sealing",
     "read_approvals",
+    "version_for",
 ]
 
 WRITER_WAIT_S = 30.0  # two commands that append at once stand in line this long
@@ -42,6 +45,55 @@ def envelope_id(text: str) -> bytes:
             advice="`ledger read` prints them.",
         )
     return raw
+
+
+def find_parent(
+    channel: str, parent: str | None, event_class: str, correlation_id: str | None
+) -> Envelope | None:
+    """Return the envelope that a new one follows from: the one that is named, or the Command that a Result answers."""
+    from ropewalk.errors import NotFound
+    from ropewalk.ledger.envelope import parse_stored
+    from ropewalk.ledger.marks import claim_key
+    from ropewalk.node.ledger import open_channel
+
+    if parent is not None:
+        with open_channel(here().home, channel) as reading:
+            return reading.envelope(envelope_id(parent))
+    if event_class != "Result" or correlation_id is None:
+        return None
+    try:
+        with open_channel(here().home, channel) as reading:
+            place = reading.index.claim(claim_key("Command", correlation_id))
+            if place is None:
+                return None
+            height, leaf = place
+            (block,) = reading.blocks(height, height)
+    except NotFound:  # no channel yet: the envelope may be meant for another repository
+        return None
+    return parse_stored(block.envelopes[leaf])
+
+
+def version_for(channel: str) -> str:
+    """Return the version to write envelopes in: the oldest that the channel takes in now.
+
+    Without a repository, as where an envelope is built to be sent elsewhere, it is the oldest that this code knows.
+    """
+    import time
+
+    from ropewalk.errors import NotFound
+    from ropewalk.ledger.versions import LIFECYCLE
+    from ropewalk.node.ledger import read_settings
+    from ropewalk.node.lifecycle import version_to_write
+
+    try:
+        home = here().home
+    except NotFound:
+        return f"{LIFECYCLE[0].minor}.0"
+    try:
+        policy = read_settings(home, channel).policy
+    except NotFound:
+        policy = None
+    return version_to_write(home, policy, time.time_ns())
 
 
 @contextmanager
@@ -134,6 +186,4 @@ def open_for_append(channel: str) -> OpenLog:
     opened = open_sealing(channel)
     if opened.torn is not None:
         say(f"channel {channel}: cut {opened.torn.size} bytes a crash had left; kept in {opened.torn.kept}")
-    if opened.missing:
-        say(f"channel {channel}: {opened.missing} blocks the index knew are gone; compare with a replica")
     return opened

@@ -10,14 +10,13 @@ import click
 from ropewalk.cli.ledger_report import collateral_options, provenance, read_collateral, report_data, wrap
 from ropewalk.cli.manners import MARKS, Group, emit, parse_input, read_input
 from ropewalk.cli.places import here
+from ropewalk.errors import Unverified
 from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
     from ropewalk.kernel.keys import PublicKey
 
 __all__ = ["evidence"]
-
-VERIFICATION_FAILED = 5
 
 
 @click.group(
@@ -89,7 +88,12 @@ for _command in (report_data, wrap, provenance):
 @click.option(
     "--crl", "crls", multiple=True, metavar="F", help="A revocation list in PEM or DER; may be given again."
 )
-@click.option("--max-age", type=click.IntRange(1), metavar="SECONDS", help="How old a document may be.")
+@click.option(
+    "--max-age",
+    type=click.IntRange(1),
+    metavar="SECONDS",
+    help="How old a document, a report or provenance may be.",
+)
 def set_(
     channel: str,
     roots: tuple[str, ...],
@@ -191,7 +195,7 @@ def check(file: str, channel: str | None, trust: str | None, at: str | None, non
         f"{MARKS[status]} {printable(detail) or status}",
     )
     if status == "failed" or (nonce is not None and status != "passed"):
-        raise click.exceptions.Exit(VERIFICATION_FAILED)
+        raise click.exceptions.Exit(Unverified.exit_code)
 
 
 def _nonce(text: str | None) -> bytes | None:

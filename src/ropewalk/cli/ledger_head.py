@@ -45,6 +45,8 @@ def head(channel: str, note: bool, host: str, old: int | None) -> None:
         if note:
             size, root = reading.header_head()
             key = channel_key(channel)
+            if size:
+                reading.note_head(size, reading.index.block_hash(size - 1), "a signed head")
             text = signed_head(host, channel, size, root, key).decode()
             answer = {"note": text, "vkey": head_signer(host, channel, key).verifier.to_text()}
             if old is not None:

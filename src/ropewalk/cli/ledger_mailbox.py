@@ -10,12 +10,12 @@ import click
 from ropewalk.cli.ledger_remote import keys_from_here, run_ledger_server
 from ropewalk.cli.manners import Group, emit, parse_input
 from ropewalk.cli.places import here
+from ropewalk.errors import Unverified
 
 __all__ = ["mailbox"]
 
 SLOTS = 512  # written out so that --help loads no engine; a test compares
 SLOT_BYTES = 32 << 10
-VERIFICATION_FAILED = 5
 
 
 @click.group(
@@ -111,4 +111,4 @@ def show(folder: str, trust: str | None) -> None:
         "\n".join(lines) or "ok  no sessions are open",
     )
     if not ok:
-        raise click.exceptions.Exit(VERIFICATION_FAILED)
+        raise click.exceptions.Exit(Unverified.exit_code)

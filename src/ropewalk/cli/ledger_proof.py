@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +11,7 @@ from ropewalk.cli.places import here
 
 if TYPE_CHECKING:
     from ropewalk.cli.verify import Asked
+    from ropewalk.kernel.report import Report
 
 __all__ = ["consistency", "prove", "verify_proof_file", "verify_receipt_file"]
 
@@ -76,38 +77,49 @@ def consistency(channel: str, old: int, new: int, output: str) -> None:
         emit(answer, f"ok  {channel}  {old} blocks are the beginning of {new}  {output}")
 
 
-def verify_receipt_file(asked: Asked) -> dict[str, Any]:
-    """The report on a COSE receipt."""
+def verify_receipt_file(asked: Asked) -> Report:
+    """The report on a receipt: of COSE, or a C2SP proof file."""
+    from ropewalk.cli.verifyhead import head_trust
     from ropewalk.ledger.envelope import parse_wire
     from ropewalk.ledger.receipts import check_receipt
+    from ropewalk.ledger.tlogcheck import check_tlog_proof
     from ropewalk.ledger.trust import parse_trust
 
-    believed = parse_input(asked.trust, parse_trust) if asked.trust is not None else None
     given = parse_input(asked.envelope, parse_wire) if asked.envelope is not None else None
+    if read_input(str(asked.path)).startswith(b"c2sp.org/"):
+        heads = head_trust(asked)
+        return parse_input(str(asked.path), lambda raw: check_tlog_proof(raw, given, heads))
+    believed = parse_input(asked.trust, parse_trust) if asked.trust is not None else None
     signers = believed.block_signers if believed is not None else ()
-    return parse_input(str(asked.path), lambda raw: check_receipt(raw, given, signers)).to_json()
+    return parse_input(str(asked.path), lambda raw: check_receipt(raw, given, signers))
 
 
-def verify_proof_file(asked: Asked) -> dict[str, Any]:
+def verify_proof_file(asked: Asked) -> Report:
     """The report on a proof: of an envelope, of a range of blocks, of one head under another, of a fork."""
     from ropewalk.cli.verifyhead import head_trust
     from ropewalk.kernel import jcs
     from ropewalk.ledger.fork import parse_fork, verify_fork
     from ropewalk.ledger.headfork import parse_head_fork, verify_head_fork
-    from ropewalk.ledger.proof import Proof, parse_consistency, parse_proof, parse_range, verify_proof
+    from ropewalk.ledger.proof import (
+        PROOF_BYTES_MAX,
+        Proof,
+        parse_consistency,
+        parse_proof,
+        parse_range,
+        verify_proof,
+    )
     from ropewalk.ledger.trust import parse_trust
 
-    raw = read_input(str(asked.path))
+    raw = read_input(str(asked.path), limit=PROOF_BYTES_MAX)
     with telling(str(asked.path)):
-        value = jcs.parse(raw)
+        value = jcs.parse(raw, bytes_max=PROOF_BYTES_MAX)
         kind = value.get("kind") if isinstance(value, dict) else None
         if kind == "range":
-            return parse_range(raw).report().to_json()
+            return parse_range(raw).report()
         if kind == "consistency":
-            return parse_consistency(raw).report().to_json()
+            return parse_consistency(raw).report()
         if kind == "head_fork":
-            return verify_head_fork(parse_head_fork(raw), head_trust(asked)).to_json()
+            return verify_head_fork(parse_head_fork(raw), head_trust(asked))
         found = parse_fork(raw) if kind == "fork" else parse_proof(raw)
     believed = parse_input(asked.trust, parse_trust) if asked.trust is not None else None
-    report = verify_proof(found, believed) if isinstance(found, Proof) else verify_fork(found, believed)
-    return report.to_json()
+    return verify_proof(found, believed) if isinstance(found, Proof) else verify_fork(found, believed)

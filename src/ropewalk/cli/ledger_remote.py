@@ -12,7 +12,7 @@ import click
 
 from ropewalk.cli.manners import Command, counting, emit, parse_input, say
 from ropewalk.cli.places import NODE_KEY, here, signing_key
-from ropewalk.cli.serving import run_server, say_journal
+from ropewalk.cli.serving import connection_options, run_server, say_journal
 from ropewalk.kernel.plaintext import printable
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ __all__ = ["keys_from_here", "pull", "run_ledger_server", "send", "serve"]
 
 IDLE_S = 30.0  # written out so that --help loads no engine; a test compares
 RETRY_S = 60.0
+SESSIONS_MAX = 64
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -65,6 +66,7 @@ F = TypeVar("F", bound=Callable[..., Any])
     metavar="SECONDS",
     help="How long a client may make no progress in the middle of a message.",
 )
+@connection_options(SESSIONS_MAX)
 def serve(
     host: str,
     port: int,
@@ -77,6 +79,8 @@ def serve(
     read_only: bool,
     record: str | None,
     idle: float,
+    max_connections: int,
+    max_per_address: int | None,
 ) -> None:
     """Let others append to channels here, and read them, over TLS in which both sides show a certificate.
 
@@ -84,6 +88,7 @@ def serve(
     connect, and restricted envelopes are refused. Commands that append here go on working beside it.
     """
     from ropewalk.ledger.negotiate import FEATURES
+    from ropewalk.net.admission import ConnectionLimits
     from ropewalk.node.ledgerserver import LedgerServer, is_loopback
 
     if append_only and read_only:
@@ -105,6 +110,7 @@ def serve(
         features=FEATURES - closed,
         record=record,
         idle_s=idle,
+        limits=ConnectionLimits(max_connections, address_max=max_per_address),
     )
     asyncio.run(run_ledger_server(server))
 

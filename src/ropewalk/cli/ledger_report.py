@@ -176,11 +176,19 @@ def _document(tee: str, name: str) -> dict[str, Any]:
 @click.option("--builder", required=True, metavar="ID", help="Who built it, a URI.")
 @click.option("--build-type", required=True, metavar="ID", help="How it was built, a URI.")
 @click.option("--parameters", metavar="F", help="What the build was asked for, a JSON object.")
+@click.option("--finished-on", metavar="TIME", help="When the build ended, RFC 3339 in UTC; default: now.")
 @click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
 def provenance(
-    payload: str, key: str, builder: str, build_type: str, parameters: str | None, output: str
+    payload: str,
+    key: str,
+    builder: str,
+    build_type: str,
+    parameters: str | None,
+    finished_on: str | None,
+    output: str,
 ) -> None:
     """Make and sign SLSA provenance for a payload, as the evidence of its envelope."""
+    from ropewalk.cli.ledger_channel import now_text
     from ropewalk.cli.places import signing_key
     from ropewalk.errors import Invalid
     from ropewalk.kernel import jcs
@@ -196,6 +204,7 @@ def provenance(
         builder=builder,
         build_type=build_type,
         parameters=asked,
+        finished_on=finished_on or now_text(),
     )
     _write(output, made)
 

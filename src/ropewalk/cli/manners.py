@@ -352,12 +352,14 @@ def write_output(name: str, raw: bytes) -> None:
 
 
 def _replace(target: Path, raw: bytes) -> None:
+    from ropewalk.stores.durable import sync
+
     beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with beside.open("wb") as stream:
             stream.write(raw)
             stream.flush()
-            os.fsync(stream.fileno())
+            sync(stream.fileno())
         beside.replace(target)
     except OSError:
         with suppress(OSError):

@@ -13,6 +13,7 @@ from ropewalk.cli.manners import MARKS, Group, emit, emit_line, say, session
 from ropewalk.cli.pipeline_running import (
     now_ms,
     recorded,
+    recorded_source,
     source_of,
     source_option,
     spark_options,
@@ -73,7 +74,7 @@ def pipeline() -> None:
 @click.option("--topics", metavar="A,B", help="Only these logs.")
 @click.option("--follow", is_flag=True, help="Keep running and take in what comes.")
 @click.option(
-    "--delta", is_flag=True, help="Keep Delta logs beside the tables, from now on; needs ropewalk[delta]."
+    "--delta", is_flag=True, help="Keep Delta logs beside the tables, from now on; needs the extra delta."
 )
 @click.option(
     "--batch-rows",
@@ -101,8 +102,8 @@ def ingest(
     from ropewalk.pipeline.ingest import Ingest
     from ropewalk.pipeline.warehouse import Warehouse
 
-    place = source_of(source)
     store = Warehouse(warehouse)
+    place = source_of(store, source)
     if delta:
         from ropewalk.pipeline.delta import keep_delta
 
@@ -190,14 +191,14 @@ def verify(
     started = time.monotonic()
     with recorded(store, "verify") as facts, spark_session(master, remote) as spark:
         if of_tables:
-            report = verify_tables(spark, store)
+            report = verify_tables(spark, store, source or session().repo)
         else:
             at = Offset()
             for manifest in store.manifests():
                 at = at.merged(manifest.end)
             report, rows = verify_logs(
                 spark,
-                source_of(source),
+                source_of(store, source),
                 engine=engine,
                 topics=topics,
                 deep=not blocks_only,
@@ -219,14 +220,11 @@ def verify(
 def _keep_verdicts(store: Warehouse, rows: list[dict[str, Any]]) -> None:
     """One verdict row a range, as a table beside the others."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from ropewalk.pipeline.schemas import VERDICT_COLUMNS, arrow_schema
 
-    folder = store.make().path / "verdicts"
-    folder.mkdir(exist_ok=True)
     table = pa.Table.from_pylist(rows, arrow_schema(VERDICT_COLUMNS, VERDICT_COLUMNS))
-    pq.write_table(table, folder / f"verify-{now_ms()}.parquet")
+    store.note("verdicts", f"verify-{now_ms()}", table)
 
 
 def _report_text(report: Any) -> str:
@@ -241,17 +239,27 @@ def _report_text(report: Any) -> str:
 
 @pipeline.command("status", epilog="Examples:\n  ropewalk pipeline status --warehouse ./tables\n")
 @warehouse_option
+@source_option
 @click.option(
     "--limit", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Only the newest."
 )
-def status(warehouse: Path, limit: int) -> None:
-    """What ran, over which ranges, with which roots and rates."""
+def status(warehouse: Path, source: Path | None, limit: int) -> None:
+    """What ran, over which ranges, with which roots and rates, and how far the source has grown since."""
+    from ropewalk.errors import NotFound
     from ropewalk.pipeline.warehouse import Warehouse
 
     store = Warehouse(warehouse).require()
     batches = store.manifests()
+    named = source or session().repo
+    found: Path | None = None
+    try:
+        found = named if named is not None else recorded_source(batches[-1].source) if batches else None
+    except NotFound as error:
+        say(f"{error.detail}. {error.advice_now}")
     value = {
         "warehouse": str(store.path),
+        "source": batches[-1].source if named is None and batches else None if named is None else str(named),
+        "logs": [] if found is None else _progress_of(batches, found),
         "batches": [
             {
                 "number": each.number,
@@ -268,8 +276,32 @@ def status(warehouse: Path, limit: int) -> None:
     emit(value, lambda: _status_text(value))
 
 
+def _progress_of(batches: list[Manifest], source: Path) -> list[dict[str, Any]]:
+    """How many entries of every log are recorded, and how many there are now."""
+    from ropewalk.pipeline.offsets import Offset
+    from ropewalk.pipeline.query import make_query
+
+    at = Offset()
+    for manifest in batches:
+        at = at.merged(manifest.end)
+    query = make_query({"repository": str(source), "verify": "quarantine"})
+    return [
+        {
+            "engine": name.engine,
+            "topic": name.topic,
+            "recorded": at.at(name).position,
+            "entries": query.extent(name).end.position,
+        }
+        for name in query.names()
+    ]
+
+
 def _status_text(value: dict[str, Any]) -> str:
-    lines = []
+    lines = [f"source {value['source']}"] if value["source"] else []
+    lines += [
+        f"  {log['engine']:<7} {log['topic']:<24} {log['recorded']} of {log['entries']} entries recorded"
+        for log in value["logs"]
+    ]
     for batch in value["batches"]:
         lines.append(f"batch {batch['number']}  {batch['rows']} rows  verify={batch['verify']}")
         lines += [
@@ -291,7 +323,7 @@ def _status_text(value: dict[str, Any]) -> str:
 )
 @warehouse_option
 @click.option(
-    "--delta", is_flag=True, help="Keep Delta logs beside the tables, from now on; needs ropewalk[delta]."
+    "--delta", is_flag=True, help="Keep Delta logs beside the tables, from now on; needs the extra delta."
 )
 def tables(warehouse: Path, delta: bool) -> None:
     """Which tables there are, how many rows they have, and up to which heads."""
@@ -337,10 +369,11 @@ def _table_line(table: dict[str, Any]) -> str:
 @spark_options
 def sql(warehouse: Path, query: str, limit: int, master: str, remote: str | None) -> None:
     """Ask the tables. VARIANT columns are printed as JSON; `payload:name::type` reaches into them."""
+    from ropewalk.cli.near import meant
     from ropewalk.pipeline.sql import ask
     from ropewalk.pipeline.warehouse import Warehouse
 
     store = Warehouse(warehouse).require()
     with spark_session(master, remote) as spark:
-        answer = ask(spark, store, query, limit)
+        answer = ask(spark, store, query, limit, meant)
     emit(answer.to_json(), answer.to_text)

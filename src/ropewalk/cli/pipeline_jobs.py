@@ -22,7 +22,7 @@ from ropewalk.cli.pipeline_running import (
     warehouse_option,
 )
 from ropewalk.cli.places import NODE_KEY
-from ropewalk.cli.replay import snapshot_option, to_option
+from ropewalk.cli.replay import guard_option, snapshot_option, to_option
 from ropewalk.kernel.plaintext import printable
 
 __all__ = ["compact", "export", "health", "replay", "report"]
@@ -58,9 +58,7 @@ key_option = click.option(
     default=None,
     help="Go on from the last snapshot, or fold every block and compare. Default: go on where the code is the same.",
 )
-@click.option(
-    "--guard", is_flag=True, help="Refuse a reducer that asks the clock, chance, files or the network."
-)
+@guard_option
 @click.option(
     "--partitions", type=click.IntRange(1), metavar="N", help="Hands; the roots are the same for any number."
 )
@@ -73,7 +71,7 @@ def replay(
     until: int | None,
     snapshot_every: int | None,
     resume: bool | None,
-    guard: bool,
+    unsafe_no_guard: bool,
     partitions: int | None,
     master: str,
     remote: str | None,
@@ -91,7 +89,8 @@ def replay(
 
     if ":" in reducer:
         sys.path.insert(0, str(Path.cwd()))  # as `python -m` would
-    store, place = Warehouse(warehouse), find_place(source_of(source))
+    store = Warehouse(warehouse)
+    place = find_place(source_of(store, source))
     with recorded(store, "replay") as facts, spark_session(master, remote, memory_mb=2048) as spark:
         replays = Replays(store)
         found = replay_channels(
@@ -103,7 +102,7 @@ def replay(
             until=until,
             resume=resume,
             snapshot_every=snapshot_every,
-            guard=guard,
+            unsafe_no_guard=unsafe_no_guard,
             known=replays.last(reducer),
             partitions=partitions,
         )
@@ -169,13 +168,14 @@ def export(
     from ropewalk.pipeline.warehouse import Warehouse
     from ropewalk.stores.place import find_place
 
-    store, place = Warehouse(warehouse).make(), source_of(source)
+    store = Warehouse(warehouse)
+    place = source_of(store.make(), source)
     keys = find_place(place).keys if key_name == NODE_KEY else key_folder()
     with recorded(store, "export") as facts, spark_session(master, remote) as spark:
         found = export_channels(
             spark,
             place,
-            store.path / "bundles",
+            store.inside("bundles"),
             export_blocks,
             key_folder=keys,
             key_name=key_name,
@@ -221,7 +221,8 @@ def compact(
     from ropewalk.stores.keyfiles import load_signing
     from ropewalk.stores.place import find_place
 
-    store, place = Warehouse(warehouse).make(), source_of(source)
+    store = Warehouse(warehouse)
+    place = source_of(store.make(), source)
     key = load_signing(find_place(place).keys if key_name == NODE_KEY else key_folder(), key_name)
     with recorded(store, "compact") as facts, spark_session(master, remote) as spark:
         found = summarise(spark, place, store, key, channels=channels, blocks_per_summary=blocks)
@@ -248,6 +249,13 @@ def compact(
     "--freshness-s", type=float, default=86_400.0, show_default=True, help="How old evidence may be."
 )
 @click.option(
+    "--window-s",
+    type=click.FloatRange(0, min_open=True),
+    default=86_400.0,
+    show_default=True,
+    help="Count failures and policy mismatches in blocks sealed within this many seconds before now.",
+)
+@click.option(
     "--trust", metavar="F", help="Judge evidence by this trust file; default: as each channel says."
 )
 @click.option(
@@ -260,6 +268,7 @@ def health(
     source: Path | None,
     channels: str | None,
     freshness_s: float,
+    window_s: float,
     trust: str | None,
     metrics: str | None,
     key_name: str,
@@ -272,7 +281,6 @@ def health(
     cannot be judged, for want of roots say, is unknown, which is not valid.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from ropewalk.cli.places import key_folder
     from ropewalk.ledger.trust import parse_trust
@@ -282,24 +290,30 @@ def health(
     from ropewalk.stores.keyfiles import load_signing
     from ropewalk.stores.place import find_place
 
-    store, place = Warehouse(warehouse).make(), source_of(source)
+    store = Warehouse(warehouse)
+    place = source_of(store.make(), source)
     key = load_signing(find_place(place).keys if key_name == NODE_KEY else key_folder(), key_name)
     with recorded(store, "health") as facts, spark_session(master, remote) as spark:
         now_ns = time.time_ns()
         believed = None if trust is None else parse_trust(read_input(trust))
         found = measure_channels(
-            spark, place, now_ns, channels=channels, freshness_s=freshness_s, trust=believed
+            spark,
+            place,
+            now_ns,
+            channels=channels,
+            freshness_s=freshness_s,
+            window_s=window_s,
+            trust=believed,
         )
-        folder = store.path / "health"
-        folder.mkdir(exist_ok=True)
         if found:
-            pq.write_table(
-                pa.Table.from_pylist([each.to_json() for each in found]), folder / f"health-{now_ns}.parquet"
-            )
+            store.note("health", f"health-{now_ns}", pa.Table.from_pylist([each.to_json() for each in found]))
         envelopes = [observation(each, key, now_ns).raw for each in found]
-        write_output(str(store.home / "observations.jsonl"), b"".join(raw + b"\n" for raw in envelopes))
+        write_output(
+            str(store.inside(store.home.name, "observations.jsonl")),
+            b"".join(raw + b"\n" for raw in envelopes),
+        )
         if metrics is not None:
-            write_output(metrics, metrics_text(found).encode())
+            write_output(metrics, metrics_text(found, now_ns).encode())
         facts |= {
             "measured": len(found),
             "stale": sum(each.stale for each in found),
@@ -346,6 +360,6 @@ def report(warehouse: Path, output: str | None, **_ignored: Any) -> None:
 
     require_spark()
     store = Warehouse(warehouse).require()
-    target = output or str(store.path / "report.html")
+    target = output or str(store.inside("report.html"))
     write_output(target, render(store, now_ms()).encode())
     emit({"report": target}, f"ok  {target}")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.manners import say
+from ropewalk.cli.manners import say, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +22,7 @@ __all__ = [
     "cache_folder",
     "now_ms",
     "recorded",
+    "recorded_source",
     "source_of",
     "source_option",
     "spark_options",
@@ -33,7 +34,10 @@ warehouse_option = click.option(
     "--warehouse", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Where the tables are."
 )
 source_option = click.option(
-    "--source", metavar="REPO", type=click.Path(path_type=Path), help="The repository; default: as --repo."
+    "--source",
+    metavar="REPO",
+    type=click.Path(path_type=Path),
+    help="The repository; default: --repo, else the one the warehouse was filled from, else as other commands.",
 )
 
 
@@ -87,11 +91,33 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ropewalk"
 
 
-def source_of(source: Path | None) -> Path:
-    """The repository a job reads."""
+def source_of(store: Warehouse, source: Path | None) -> Path:
+    """Return the repository a job reads: the one that was named, else the one the warehouse was filled from.
+
+    Only a warehouse without batches takes the repository around the current directory.
+    """
     from ropewalk.cli.places import here
 
-    return source if source is not None else here().git_dir
+    named = source or session().repo
+    if named is not None:
+        return named
+    manifests = store.manifests()
+    return recorded_source(manifests[-1].source) if manifests else here().git_dir
+
+
+def recorded_source(recorded: str) -> Path:
+    """Return the repository that a warehouse was filled from; raise `NotFound` if it is no longer there."""
+    from ropewalk.errors import NotFound
+    from ropewalk.stores.place import find_place
+
+    with suppress(NotFound):
+        if find_place(Path(recorded)).git_dir == Path(recorded):
+            return Path(recorded)
+    raise NotFound(
+        f"the warehouse was filled from {recorded}, and no git repository is there now",
+        path=recorded,
+        advice="Name the repository with --source.",
+    )
 
 
 @contextmanager

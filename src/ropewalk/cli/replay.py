@@ -12,7 +12,7 @@ import click
 from ropewalk.cli.manners import Command, emit, parse_input, progress, say, session, write_output
 from ropewalk.cli.places import here, key_folder
 
-__all__ = ["replay", "snapshot_option", "to_option"]
+__all__ = ["guard_option", "replay", "snapshot_option", "to_option"]
 
 to_option = click.option(
     "--to", "until", type=click.IntRange(0), metavar="H", help="Last height; default: the head."
@@ -23,6 +23,13 @@ snapshot_option = click.option(
     metavar="N",
     help="Sign a snapshot every N blocks, on the channel C.snapshots.",
 )
+guard_option = click.option(
+    "--unsafe-no-guard/--guard",
+    "unsafe_no_guard",
+    default=False,
+    help="Run a reducer of your own without the guard; it may then use the clock, chance, files and the network, and "
+    "end in another state each time. Default: --guard, which refuses such a reducer and fixes the hash seed.",
+)
 
 
 @click.command(
@@ -30,7 +37,7 @@ snapshot_option = click.option(
     cls=Command,
     epilog="Examples:\n  ropewalk ledger replay --channel audit --reducer counts\n"
     "  ropewalk ledger replay --channel audit --reducer deployments --snapshot-every 1000\n"
-    "  ropewalk ledger replay --channel audit --reducer mine:fold --guard --json\n",
+    "  ropewalk ledger replay --channel audit --reducer mine:fold --json\n",
 )
 @click.option("--channel", required=True, metavar="C", help="The channel.")
 @click.option(
@@ -45,9 +52,7 @@ snapshot_option = click.option(
 @click.option(
     "--from-snapshot", is_flag=True, help="Go on from the last snapshot instead of the first block."
 )
-@click.option(
-    "--guard", is_flag=True, help="Refuse a reducer that asks the clock, chance, files or the network."
-)
+@guard_option
 @click.option(
     "--trust", metavar="F", help="Whose blocks, policy and evidence count; default: the channel's own."
 )
@@ -58,7 +63,7 @@ def replay(
     until: int | None,
     snapshot_every: int | None,
     from_snapshot: bool,
-    guard: bool,
+    unsafe_no_guard: bool,
     trust: str | None,
     output: str | None,
 ) -> None:
@@ -80,7 +85,7 @@ def replay(
         until=until,
         snapshot_every=snapshot_every,
         from_snapshot=from_snapshot,
-        guard=guard,
+        unsafe_no_guard=unsafe_no_guard,
         watch=partial(progress, label=channel),
         trust=parse_input(trust, parse_trust) if trust is not None else None,
     )

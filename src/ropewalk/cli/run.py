@@ -80,8 +80,9 @@ def run(
     Ends with CMD's own exit code, like `time`. SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed on to CMD, and how it
     ended then is recorded; a second one kills it.
 
-    The output is attached to the event as a git note, unless it holds what looks like a secret. Sealed output stays in
-    this repository's private store; its note is a pointer that `ropewalk pointer open` takes.
+    The output is attached to the event as a git note, unless it holds what looks like a secret. The event names the
+    digest of its note in `refs.log`: `verify` and `shiplog show` refuse a note that was replaced. Sealed output stays
+    in this repository's private store; its note is a pointer that `ropewalk pointer open` takes.
     """
     from ropewalk.gitlog.layout import SHIPLOG, check_namespace
 
@@ -94,27 +95,23 @@ def run(
         log.allow_secrets = allow_secret
         note = _note(log, key)
         started_ms = log.now_ms()
-        _refuse_early(log, ns, _draft(log, argv, given, 0, started_ms, started_ms, attached=True))
+        _refuse_early(log, ns, _draft(log, argv, given, 0, started_ms, started_ms, hung=b""))
         writer = Writer(log, SHIPLOG, ns, "namespace")
         with passing_signals() as passing:  # to the end of the record: no run goes without one
             sink = sys.stderr.buffer if session().json else sys.stdout.buffer
             code, output = run_command(command, sink, passing)
             ended_ms = log.now_ms()
-            # What is sealed may hold a secret: that is what sealing is for.
-            withheld = _withheld(output) if keeping == "keep" and not allow_secret else None
-            attached = bool(output) and withheld is None and keeping != "drop"
-            draft = _draft(
-                log, argv, given, code, started_ms, ended_ms, attached=attached, signals=passing.heard
-            )
+            hung, withheld = _hung(output, keeping, note, allow_secret=allow_secret)
+            draft = _draft(log, argv, given, code, started_ms, ended_ms, hung=hung, signals=passing.heard)
             try:
                 recorded = writer.write_one(draft)
             except RopewalkError as error:
                 say("the command ran, but it was NOT recorded:")
                 raise click.exceptions.Exit(fail(error, as_json=session().json)) from error
-            if attached:
-                withheld = _attach(log, recorded.receipt, note, output, ended_ms)
+            if hung is not None:
+                withheld = _attach(log, recorded.receipt, hung, ended_ms)
         try:
-            _answer(recorded, code, passing.heard, withheld, kept=attached and withheld is None)
+            _answer(recorded, code, passing.heard, withheld, kept=hung is not None and withheld is None)
         except OSError:  # a terminal or a reader that has gone changes nothing about the command
             drop_output(sys.stdout)
             drop_output(sys.stderr)
@@ -164,7 +161,25 @@ def _refuse_early(log: Repository, ns: str, draft: Draft) -> None:
         vet_draft(draft)
     head = SHIPLOG.head_ref(ns)
     with log.store.turn(head):  # a repository nobody may write to, a history that was rewritten
-        log.lines.tip(SHIPLOG, ns, log.store.head(head))
+        tip = log.lines.tip(SHIPLOG, ns, log.store.head(head))
+        if tip.ulid is not None:
+            log.clock_limit().check(SHIPLOG.option(ns), tip.ulid, tip.ulid)
+
+
+def _hung(
+    output: bytes, keeping: str, note: Note, *, allow_secret: bool
+) -> tuple[bytes | None, Withheld | None]:
+    """What is hung on the event for its output, if anything; and why nothing is, where something should be."""
+    if not output or keeping == "drop":
+        return None, None
+    # What is sealed may hold a secret: that is what sealing is for.
+    withheld = _withheld(output) if keeping == "keep" and not allow_secret else None
+    if withheld is not None:
+        return None, withheld
+    try:
+        return note(output), None
+    except RopewalkError as error:
+        return None, (f"{error.code}: {printable(error.detail)}", error.advice_now)
 
 
 def _withheld(output: bytes) -> Withheld | None:
@@ -189,10 +204,12 @@ def _draft(
     started_ms: int,
     ended_ms: int,
     *,
-    attached: bool,
+    hung: bytes | None,
     signals: Sequence[signal.Signals] = (),
 ) -> Draft:
     from ropewalk.gitlog.envelope import Draft
+    from ropewalk.gitlog.notes import LOG_REF
+    from ropewalk.kernel.digest import content_id
 
     status = "success" if code == 0 else "failed"
     ran: dict[str, Any] = {
@@ -201,11 +218,13 @@ def _draft(
         "exit_code": code,
         "duration_ms": ended_ms - started_ms,
         "host": socket.gethostname(),
-        "log_attached": attached,
+        "log_attached": hung is not None,
     }
     if signals:
         ran["signals"] = [each.name for each in signals]
-    document = {"type": f"deployment.{status}", "payload": {"run": ran, **given}}
+    document: dict[str, Any] = {"type": f"deployment.{status}", "payload": {"run": ran, **given}}
+    if hung is not None:
+        document["refs"] = {LOG_REF: content_id(hung)}  # a note can be replaced; an event cannot
     return Draft(document, _trailer(log, given, status, started_ms, ended_ms))
 
 
@@ -216,13 +235,13 @@ def _note(log: Repository, key: str | None) -> Note:
     return sealed_note(log, sealing_key(key), key, RUN_POLICY) if key is not None else lambda output: output
 
 
-def _attach(log: Repository, receipt: Receipt, note: Note, output: bytes, now_ms: int) -> Withheld | None:
-    """Hang the output on its event; returns why that failed and advice, if it did: the event stands either way."""
+def _attach(log: Repository, receipt: Receipt, hung: bytes, now_ms: int) -> Withheld | None:
+    """Hang a note on its event; return why that failed and advice, if it did: the event stands either way."""
     from ropewalk.gitlog.layout import LOG_NOTES
     from ropewalk.gitlog.notes import add_note
 
     try:
-        add_note(log.store, LOG_NOTES, receipt.commit, note(output) or b"", log.author(now_ms))
+        add_note(log.store, LOG_NOTES, receipt.commit, hung, log.author(now_ms))
     except RopewalkError as error:
         return f"{error.code}: {printable(error.detail)}", error.advice_now
     return None

@@ -9,12 +9,42 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
+import click
+
 from ropewalk.cli.manners import emit_line, say
 from ropewalk.kernel.plaintext import printable
 
-__all__ = ["run_server", "say_journal"]
+__all__ = ["connection_options", "run_server", "say_journal"]
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def connection_options(connections: int) -> Callable[[F], F]:
+    """Return the options that limit the connections of a server."""
+    options = (
+        click.option(
+            "--max-connections",
+            type=click.IntRange(1, 100_000),
+            default=connections,
+            show_default=True,
+            metavar="N",
+            help="Maximum number of clients that are connected at once.",
+        ),
+        click.option(
+            "--max-per-address",
+            type=click.IntRange(1, 100_000),
+            metavar="N",
+            help="Maximum number of clients of one address. Default: half of --max-connections, at least 16.",
+        ),
+    )
+
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 class _Saying(logging.Handler):

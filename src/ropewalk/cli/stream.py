@@ -11,7 +11,7 @@ import click
 
 from ropewalk.cli.gitlog import opened
 from ropewalk.cli.manners import Group, parse_input, say
-from ropewalk.cli.serving import run_server, say_journal
+from ropewalk.cli.serving import connection_options, run_server, say_journal
 from ropewalk.errors import Invalid
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JOURNAL", "serving_options", "shows_page", "stream", "stream_token"]
 
+CONNECTIONS_MAX = 4_096  # written out so that --help loads no engine; a test compares
 REPLAY_FRAMES = 1_000  # written out so that --help loads no engine; a test compares
 REPLAY_MINUTES = 10.0
 TOKEN_BYTES_MAX = 4_096
@@ -91,6 +92,7 @@ def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -
     )
 
     def decorate(command: F) -> F:
+        command = connection_options(CONNECTIONS_MAX)(command)
         for option in reversed(options):
             command = option(command)
         return command
@@ -128,6 +130,8 @@ def serve(
     page: bool | None,
     replay_limit: int,
     replay_minutes: float,
+    max_connections: int,
+    max_per_address: int | None,
 ) -> None:
     """Tell subscribers what changes here, whichever process changes it: at /api/v1/stream, over WebSockets.
 
@@ -148,6 +152,8 @@ def serve(
             "origins": origins,
             "page": shows_page(page, token),
             "bounds": Bounds(replay_limit, int(replay_minutes * 60_000)),
+            "connections_max": max_connections,
+            "address_max": max_per_address,
         }
         asyncio.run(_serve(log, options))
 

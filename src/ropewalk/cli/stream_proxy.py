@@ -46,6 +46,8 @@ def proxy(
     page: bool | None,
     replay_limit: int,
     replay_minutes: float,
+    max_connections: int,
+    max_per_address: int | None,
 ) -> None:
     """Serve the stream at UPSTREAM_URL to clients of your own: one connection there, any number here.
 
@@ -69,6 +71,8 @@ def proxy(
         "origins": origins,
         "page": shows_page(page, token),
         "bounds": Bounds(replay_limit, int(replay_minutes * 60_000), PROXY_BOUNDS.bytes_max),
+        "connections_max": max_connections,
+        "address_max": max_per_address,
     }
     with contextlib.ExitStack() as stack:
         # Not $ROPEWALK_REPO: what strangers ask for in vain is written down only where somebody said so.

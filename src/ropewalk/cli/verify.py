@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.manners import MARKS, Command, emit, session
+from ropewalk.cli.manners import Command, session
+from ropewalk.cli.verdict import allow_partly_option, end_with_report, format_report, no_trust_option
 from ropewalk.errors import Invalid, NotFound
-from ropewalk.kernel.plaintext import printable
+
+if TYPE_CHECKING:
+    from ropewalk.kernel.report import Report
 
 __all__ = ["KINDS", "Asked", "verify"]
 
-VERIFICATION_FAILED = 5
-# Steps that say whose word it is. Without them a thing is whole, and anybody may have made it.
-WHOSE = frozenset(
-    (
-        *("log_signature", "first_signature", "second_signature", "signed_head", "signature"),
-        *("bundle_signature", "block_signatures", "block_signer", "signer"),
-    )
-)
-
-COSE_SIGN1 = b"\xd2"  # CBOR's tag 18, with which every receipt begins
+RECEIPTS = (
+    b"\xd2",
+    b"c2sp.org/tlog-proof@v1\n",
+)  # COSE's tag 18 in CBOR; the first line of a C2SP proof file
 # A checkpoint has its log in the first line and its size in the second; any note has a dash after its last empty line.
 CHECKPOINT = re.compile(rb"[^\n]+\n[0-9]+\n|.*?\n\n\xe2\x80\x94 ", re.DOTALL)
 ARCHIVE = re.compile(r"[0-9]{20}-[0-9]{20}")  # the heights of a range, as its folder is called
@@ -64,7 +60,7 @@ class Asked:
         return self.threshold is not None or bool(self.witnesses)
 
 
-# kind → (module, function). The function takes what was asked and returns the report as JSON.
+# kind → (module, function). The function takes what was asked and returns the report.
 KINDS: dict[str, tuple[str, str]] = {
     "repository": ("ropewalk.cli.verifyrepository", "verify_repository"),
     "proof": ("ropewalk.cli.ledger_proof", "verify_proof_file"),
@@ -122,20 +118,25 @@ KINDS: dict[str, tuple[str, str]] = {
 @click.option(
     "--channel", metavar="C", help="With a checkpoint: hold it against this channel, not against tiles."
 )
-def verify(path: str | None, steps: bool, **options: Any) -> None:
+@no_trust_option
+@allow_partly_option
+def verify(path: str | None, steps: bool, no_trust: bool, allow_partly: bool, **options: Any) -> None:
     """Verify PATH (a repository, a proof, a receipt, a bundle, a checkpoint, archives; else the repository) offline.
 
     A checkpoint is a signed head as C2SP writes it, or the folder it is published in, with its tiles. Archives are what
     `ledger archive` wrote, in the folder it was told.
 
     Nothing is fetched and nothing is written. Every step is named as passed, failed or not checked; of several logs,
-    those in which all is well have one line each. The last line is the verdict: ok, FAILED (exit 5), or PARTLY CHECKED,
-    where all holds together but nobody was named whose signature counts; what was not checked is named in it.
+    those in which all is well have one line each. The last line is the verdict: ok, FAILED, UNTRUSTED (a signature was
+    not judged because no trusted key was given) or PARTLY CHECKED (something required was not checked). Exit 5 unless
+    it is ok, or accepted by --no-trust or --allow-partly. The verdict in JSON is passed, failed, untrusted or partly.
     """
     target = Path(path) if path is not None else session().repo
     kind = "repository" if target is None else kind_of(target)
     if kind not in KINDS:
         raise Invalid(f"{target}: a {kind} cannot be verified by this installation", kind=kind)
+    if no_trust and options["trust"] is not None:
+        raise click.UsageError("--no-trust accepts signatures of unknown keys; drop it, or --trust")
     asked = Asked(target, **options)
     if asked.envelope is not None and kind != "receipt":
         raise click.UsageError(f"--envelope goes with a receipt; {target or 'the repository'} is none")
@@ -148,11 +149,9 @@ def verify(path: str | None, steps: bool, **options: Any) -> None:
             f"--witness and --threshold go with a checkpoint or a bundle; {target or 'the repository'} is none"
         )
     module, name = KINDS[kind]
-    check: Callable[[Asked], dict[str, Any]] = getattr(import_module(module), name)
-    report = check(asked)
-    emit(report, lambda: plain(report if steps else {**report, "steps": summed_up(report["steps"])}))
-    if not report["ok"]:
-        raise click.exceptions.Exit(VERIFICATION_FAILED)
+    check: Callable[[Asked], Report] = getattr(import_module(module), name)
+    report = check(asked).accept(untrusted=no_trust, partly=allow_partly)
+    end_with_report(report, lambda: format_report(report, every_step=steps))
 
 
 def kind_of(path: Path) -> str:
@@ -170,7 +169,7 @@ def kind_of(path: Path) -> str:
         return "bundle"
     if start.lstrip()[:1] == b"{":
         return "proof"
-    if start.startswith(COSE_SIGN1):
+    if start.startswith(RECEIPTS):
         return "receipt"
     if CHECKPOINT.match(start):
         return "checkpoint"
@@ -184,43 +183,3 @@ def holds_archives(folder: Path) -> bool:
     if (folder / "HEAD").exists() or (folder / ".git").exists():
         return False  # a repository, whatever else lies in it
     return any(ARCHIVE.fullmatch(each.name) for pattern in ("*", "*/*") for each in folder.glob(pattern))
-
-
-def summed_up(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Steps named `<log>:<step>`, with one in place of all those of a log in which nothing failed."""
-    logs: dict[str, list[dict[str, Any]]] = {}
-    for step in steps:
-        log, colon, _ = step["name"].rpartition(":")
-        logs.setdefault(log if colon else step["name"], []).append(step)
-    shown: list[dict[str, Any]] = []
-    for log, of_log in logs.items():
-        if len(of_log) == 1 or any(step["status"] == "failed" for step in of_log):
-            shown += of_log
-            continue
-        left = [step["name"].rpartition(":")[2] for step in of_log if step["status"] == "not_checked"]
-        said = f"{of_log[0]['detail']}; {len(of_log) - len(left)} of {len(of_log)} steps passed"
-        detail = said + (f", not checked: {', '.join(left)}" if left else "")
-        shown.append({"name": log, "status": "passed", "detail": detail, "unchecked": left})
-    return shown
-
-
-def plain(report: dict[str, Any]) -> str:
-    """A report for people: one line a step, the verdict last."""
-    lines = [
-        f"{MARKS[step['status']]} {printable(step['name']):<28} {printable(step['detail'])}"
-        for step in report["steps"]
-    ]
-    return "\n".join([*lines, _verdict(report)])
-
-
-def _verdict(report: dict[str, Any]) -> str:
-    """The last line, which may be all that is read: what was not checked stands in it by name."""
-    left: Counter[str] = Counter()
-    for step in report["steps"]:
-        own = [step["name"].rpartition(":")[2]] if step["status"] == "not_checked" else []
-        left.update(step.get("unchecked", own))
-    names = ", ".join(f"{name} ({count} logs)" if count > 1 else name for name, count in left.items())
-    word = "FAILED" if not report["ok"] else "PARTLY CHECKED" if WHOSE & left.keys() else "ok"
-    return f"{word}  {report['entries']} entries, " + (
-        f"not checked: {names}" if left else "nothing unchecked"
-    )

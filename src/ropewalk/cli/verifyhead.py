@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,12 +13,13 @@ from ropewalk.cli.places import here
 
 if TYPE_CHECKING:
     from ropewalk.cli.verify import Asked
+    from ropewalk.kernel.report import Report
     from ropewalk.ledger.headcheck import HeadTrust, TreeSource
 
 __all__ = ["head_trust", "verify_head_file"]
 
 
-def verify_head_file(asked: Asked) -> dict[str, Any]:
+def verify_head_file(asked: Asked) -> Report:
     """The report on a checkpoint, or on a published folder."""
     from ropewalk.kernel.note import claimed_head
     from ropewalk.ledger.headcheck import verify_head
@@ -39,12 +40,12 @@ def verify_head_file(asked: Asked) -> dict[str, Any]:
             claimed_head(old)
     if asked.channel is not None:
         with open_channel(here().home, asked.channel) as channel:
-            return verify_head(raw, trust, source=channel_source(channel), old=old).to_json()
+            return verify_head(raw, trust, source=channel_source(channel), old=old)
     folder = Path(asked.tiles) if asked.tiles is not None else path.parent
     source: TreeSource | None = None
     if asked.tiles is not None or (folder / "tile").is_dir():
         source = tile_source(folder, head.size, deep=asked.deep)
-    return verify_head(raw, trust, source=source, old=old).to_json()
+    return verify_head(raw, trust, source=source, old=old)
 
 
 def head_trust(asked: Asked) -> HeadTrust:

@@ -2,33 +2,52 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ropewalk.cli.manners import counting, parse_input
-from ropewalk.cli.places import here
+from ropewalk.cli.places import here, key_folder
 
 if TYPE_CHECKING:
     from ropewalk.cli.verify import Asked
     from ropewalk.kernel.keys import PublicKey
+    from ropewalk.kernel.report import Report
     from ropewalk.ledger.trust import Trust
+    from ropewalk.stores.place import Place
 
 __all__ = ["trusted_keys", "verify_repository"]
 
 
-def verify_repository(asked: Asked) -> dict[str, Any]:
+def verify_repository(asked: Asked) -> Report:
     """The report over a repository."""
     from ropewalk.node.verify import verify_repository as check
+    from ropewalk.stores.place import find_place
 
     keys, believed = parse_input(asked.trust, _trust) if asked.trust else ([], None)
+    place = find_place(asked.path) if asked.path is not None else here()
     with counting("verifying", "entries") as progress:
         return check(
-            asked.path if asked.path is not None else here().git_dir,
+            place.git_dir,
             asked.ns,
             deep=asked.deep,
             keys=keys,
+            own_keys=[] if asked.trust else _own_keys(place),
             trust=believed,
             progress=progress,
-        ).to_json()
+        )
+
+
+def _own_keys(place: Place) -> list[PublicKey]:
+    """Return the public keys of the user and of the repository: what they signed is not a stranger's."""
+    from ropewalk.errors import RopewalkError
+    from ropewalk.stores import keyfiles
+
+    found: list[PublicKey] = []
+    for folder in (place.keys, key_folder()):
+        try:
+            found += [each.public for each in keyfiles.ls(folder) if each.public is not None]
+        except RopewalkError:
+            continue  # `ropewalk doctor` names a key file that cannot be read
+    return found
 
 
 def trusted_keys(name: str) -> list[PublicKey]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropewalk.errors import InvalidEnvelope
 from ropewalk.gitlog.envelope import Sealed
 from ropewalk.gitlog.layout import Layout
-from ropewalk.gitlog.objects import FILE, FOLDER, GitObject, Oid, TreeEntry, encode_tree, object_id
+from ropewalk.gitlog.objects import FILE, FOLDER, GitObject, Oid, TreeEntry, encode_tree, object_id, plant
 from ropewalk.kernel.digest import content_id
 
-__all__ = ["attach", "named_digests"]
+__all__ = ["attach", "named_digests", "tree_with"]
 
 
 def attach(
@@ -41,15 +41,28 @@ def attach(
         objects.append((oid, "blob", raw))
         files.append(TreeEntry(FILE, name, oid))
 
-    def tree(*entries: TreeEntry) -> Oid:
-        raw = encode_tree(entries)
-        objects.append((object_id("tree", raw), "tree", raw))
-        return object_id("tree", raw)
+    assert layout.path is not None
+    trees = _trees(layout.path("", sealed.ulid), Oid(envelope[0]), files)
+    return Oid(trees[-1][0]), objects + trees
 
-    message = tree(
-        TreeEntry(FOLDER, "attachments", tree(*files)), TreeEntry(FILE, "envelope.json", Oid(envelope[0]))
-    )
-    return tree(TreeEntry(FOLDER, "message", message)), objects
+
+def tree_with(path: tuple[str, ...], raw: bytes, attachments: Sequence[TreeEntry]) -> Oid:
+    """The tree that holds an envelope at its path and attachments beside it, and nothing else."""
+    if not attachments:
+        return plant(path, raw)[0]
+    return Oid(_trees(path, object_id("blob", raw), attachments)[-1][0])
+
+
+def _trees(path: tuple[str, ...], envelope: Oid, attachments: Sequence[TreeEntry]) -> list[GitObject]:
+    """The trees of an envelope and its attachments, the outermost last."""
+    raw = encode_tree(attachments)
+    made: list[GitObject] = [(object_id("tree", raw), "tree", raw)]
+    inner = [TreeEntry(FOLDER, "attachments", Oid(made[0][0])), TreeEntry(FILE, path[-1], envelope)]
+    for name in (*reversed(path[:-1]), None):
+        raw = encode_tree(inner)
+        made.append((object_id("tree", raw), "tree", raw))
+        inner = [TreeEntry(FOLDER, name or "", Oid(made[-1][0]))]
+    return made
 
 
 def named_digests(document: Mapping[str, Any]) -> set[str]:

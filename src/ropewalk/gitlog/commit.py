@@ -17,6 +17,7 @@ from ropewalk.errors import InvalidEnvelope, RopewalkError, Unverified
 from ropewalk.gitlog.envelope import Sealed
 from ropewalk.gitlog.layout import ENVELOPE_SCHEMA_ID, TRAILER_SCHEMA_ID
 from ropewalk.gitlog.objects import Oid, Signature
+from ropewalk.gitlog.pointer import check_pointers, may_hold_pointers
 from ropewalk.kernel import jcs, schema
 from ropewalk.kernel.digest import ContentId, parse_content_id
 from ropewalk.kernel.ulid import Ulid, parse
@@ -174,8 +175,11 @@ def _default_parts(topic: str, now_s: int, previous_anchor: str | None) -> tuple
     return before + b'"journal_parent":"', b'"' + between + b'"seq":', behind
 
 
-def check_trailer(trailer: Mapping[str, Any]) -> None:
-    """The trailer against its schema, and S0's rule in prose: `repo_head` only at top level."""
+def check_trailer(trailer: Mapping[str, Any], text: bytes | None = None) -> None:
+    """Check a trailer against its schema and S0's rules in prose: `repo_head` only at top level, public pointers.
+
+    `text` is what the trailer was parsed from; where it holds no pointer, none is searched for.
+    """
     schema.validate(TRAILER_SCHEMA, dict(trailer))
     for name, value in trailer.items():
         if isinstance(value, (dict, list)) and _holds_repo_head(value):
@@ -184,6 +188,8 @@ def check_trailer(trailer: Mapping[str, Any]) -> None:
                 where=f"/{name}/repo_head",
                 schema=TRAILER_SCHEMA,
             )
+    if text is None or may_hold_pointers(text):
+        check_pointers(dict(trailer))
 
 
 def rfc3339(time_ms: int) -> str:

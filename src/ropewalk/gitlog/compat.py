@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ropewalk.errors import BrokenLink, InvalidEnvelope, InvalidJson
+from ropewalk.errors import BrokenLink, Denied, InvalidEnvelope, InvalidJson
 from ropewalk.gitlog.commit import STATUSES, check_trailer
 from ropewalk.gitlog.objects import Commit, Oid, Signature, parse_commit
 from ropewalk.kernel import jcs
@@ -120,7 +120,7 @@ def native_trailer(found: Mapping[str, Any]) -> tuple[dict[str, Any] | None, lis
         try:
             check_trailer({**needed, **kept})
             break
-        except InvalidEnvelope as error:
+        except (Denied, InvalidEnvelope) as error:
             name = str(error.fields.get("where", "")).lstrip("/").partition("/")[0]
             if name not in kept:
                 break

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 from ropewalk.errors import DigestMismatch, InvalidEnvelope, InvalidJson, TooLarge, Unverified
 from ropewalk.gitlog.layout import Layout
 from ropewalk.gitlog.objects import Oid, Signature
+from ropewalk.gitlog.pointer import MARK, check_pointers
 from ropewalk.kernel import jcs, schema, ulid
 from ropewalk.kernel.digest import ContentId, content_id
 from ropewalk.kernel.ulid import Ulid
@@ -102,6 +106,8 @@ def _field(event: Event, name: str, kind: type[T]) -> T:
 def parse_document(raw: bytes) -> dict[str, Any]:
     """A document to be appended, read strictly: no duplicate keys, NaN, lone surrogates or huge integers.
 
+    A decimal whose digits a double does not hold is refused, too: it would be recorded as another number (S0 §1).
+
     >>> parse_document(b'{"type": "proposal.created", "payload": {"id": 7}}')["type"]
     'proposal.created'
     """
@@ -110,7 +116,24 @@ def parse_document(raw: bytes) -> dict[str, Any]:
     parsed = jcs.parse(raw)
     if not isinstance(parsed, dict):
         raise InvalidEnvelope("an event is a JSON object", where="", schema="shiplog/event_envelope")
+    if _may_lose_digits(raw):
+        json.loads(raw, parse_float=_exact)
     return parsed
+
+
+# Fifteen digits survive a double, and so does every exponent of at most two: most documents need no second look.
+_may_lose_digits = re.compile(rb"[0-9.]{17}|[0-9][eE][-+]?[0-9]{3}").search
+
+
+def _exact(literal: str) -> float:
+    value = float(literal)
+    if Decimal(literal) != Decimal(repr(value)):
+        raise InvalidJson(
+            f"number {literal[:60]} would be recorded as {value!r}: a double does not hold its digits",
+            reason="lossy number",
+            advice="Write numbers that must stay exact as strings or as integers, as S0 §1 asks.",
+        )
+    return value
 
 
 def seal(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -> Sealed:
@@ -120,7 +143,11 @@ def seal(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -
     >>> seal(SHIPLOG, "demo", {"type": "t", "payload": {}}, Ulid("01HF4Y9Q1SM8Q7K9DK2R4V5CXD")).raw
     b'{"ns":"demo","payload":{},"type":"t","ulid":"01HF4Y9Q1SM8Q7K9DK2R4V5CXD"}'
     """
-    return _seal(layout, topic, document, ulid_, jcs.encode, ENVELOPE_BYTES_MAX)
+    sealed = _seal(layout, topic, document, ulid_, jcs.encode, ENVELOPE_BYTES_MAX)
+    if MARK in sealed.raw:  # what a caller calls a pointer is one that may be public, at any depth
+        recorded: Any = jcs.parse(sealed.raw)
+        check_pointers(recorded["payload"])
+    return sealed
 
 
 def seal_foreign(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -> Sealed:

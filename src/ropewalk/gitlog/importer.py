@@ -21,6 +21,7 @@ from ropewalk.errors import (
     Unverified,
 )
 from ropewalk.gitlog.besides import import_anchors, import_notes, list_refs
+from ropewalk.gitlog.clocklimit import ClockLimit
 from ropewalk.gitlog.compat import ROOTS, parse_entry, slug
 from ropewalk.gitlog.incoming import (
     EntryReader,
@@ -55,11 +56,17 @@ class _Ready:
 
 
 def import_journals(
-    repo: Journals, target: Target, mapping: Mapping[str, str], note: Note | None = None
+    repo: Journals,
+    target: Target,
+    mapping: Mapping[str, str],
+    note: Note | None = None,
+    *,
+    limit: ClockLimit,
 ) -> ImportReport:
     """Bring every journal of a repository up to date in its log.
 
     `mapping` names namespaces for environments. `note` says what is hung in place of a note's bytes, None for nothing.
+    A journal with an entry dated later than `limit` is refused.
     """
     report = ImportReport()
     for name in mapping.values():
@@ -71,10 +78,10 @@ def import_journals(
         ready: list[_Ready] = []
         for journal in journals:
             with _refusal_listed(journal, report):
-                ready.append(_prepare(repo, target, journal, report, held))
+                ready.append(_prepare(repo, target, journal, report, held, limit))
         for each in ready:
             with _refusal_listed(each.journal, report):
-                _settle(repo, target, each, report)
+                _settle(repo, target, each, report, limit)
                 done.append(each.journal)
     import_anchors(repo, target, done, report)
     import_notes(repo, target, done, note, report)
@@ -164,18 +171,23 @@ def _is_export(repo: Journals, target: Target, journal: Journal) -> bool:
 
 
 def _prepare(
-    repo: Journals, target: Target, journal: Journal, report: ImportReport, held: ExitStack
+    repo: Journals,
+    target: Target,
+    journal: Journal,
+    report: ImportReport,
+    held: ExitStack,
+    limit: ClockLimit,
 ) -> _Ready:
     """Write what a log lacks of a journal; its head does not move yet."""
     if journal.guest:
         return _Ready(journal)
     journal.chain = _walk(repo, journal, report)
     ready = _Ready(journal, _unknown(repo, target, journal))
-    _write(repo, target, ready, held)
+    _write(repo, target, ready, held, limit)
     return ready
 
 
-def _settle(repo: Journals, target: Target, ready: _Ready, report: ImportReport) -> None:
+def _settle(repo: Journals, target: Target, ready: _Ready, report: ImportReport, limit: ClockLimit) -> None:
     """Move the log's head over what was written; where somebody was there first, look again and write on top."""
     journal, ref = ready.journal, SHIPLOG.head_ref(ready.journal.topic)
     with repo.turn(ref), ExitStack() as held:
@@ -191,7 +203,7 @@ def _settle(repo: Journals, target: Target, ready: _Ready, report: ImportReport)
                 ready.fresh = _unknown(repo, target, journal)
                 if not ready.fresh:
                     break
-                _write(repo, target, ready, held)
+                _write(repo, target, ready, held, limit)
     if ready.fresh:
         journal.places.update(ready.places)
         report.problems += ready.problems
@@ -303,7 +315,7 @@ def _is_ours(repo: Journals, target: Target, journal: Journal, oid: Oid) -> bool
     return True
 
 
-def _write(repo: Journals, target: Target, ready: _Ready, held: ExitStack) -> None:
+def _write(repo: Journals, target: Target, ready: _Ready, held: ExitStack, limit: ClockLimit) -> None:
     """Put the fresh entries of a journal on the log's tip, in packs that are held until `held` ends."""
     journal = ready.journal
     reader = EntryReader(repo, journal.ref, journal.env, journal.topic)
@@ -313,6 +325,7 @@ def _write(repo: Journals, target: Target, ready: _Ready, held: ExitStack) -> No
     for number, oid in enumerate(ready.fresh, 1):
         sealed, draft = reader.event(oid, made.tip, ready.problems)
         assert draft.author is not None
+        limit.check(SHIPLOG.option(journal.topic), sealed.ulid, made.tip.ulid)
         setting = Setting(ulid.time_ms(sealed.ulid), bytes(10), draft.author, lambda *_: None)
         ready.places[oid] = grow(SHIPLOG, journal.topic, made, draft, sealed, setting, None).commit
         if number % BATCH == 0 or number == len(ready.fresh):

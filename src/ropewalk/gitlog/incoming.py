@@ -13,6 +13,7 @@ from ropewalk.gitlog.layout import SHIPLOG
 from ropewalk.gitlog.log import Repo, get_object
 from ropewalk.gitlog.objects import EMPTY_TREE, FOLDER, Oid, Signature, parse_commit, parse_tree
 from ropewalk.gitlog.planning import Tip
+from ropewalk.gitlog.pointer import check_pointers
 from ropewalk.gitlog.secrets import scan_json
 from ropewalk.gitlog.sshsig import Roster, Verdict, judge, parse_roster, split_signature
 from ropewalk.kernel import jcs, ulid
@@ -161,6 +162,7 @@ class EntryReader:
             if tip.ulid is not None and own <= tip.ulid:
                 odd.append(f"its own ULID {own} does not lie above {tip.ulid}; it gets another")
                 return None
+            check_pointers(document.get("payload"))
             sealed = seal_foreign(SHIPLOG, self.topic, document, own)
         except RopewalkError as error:
             odd.append(f"the envelope it carries is not taken: {error.detail}")
@@ -189,6 +191,7 @@ class EntryReader:
                 "refs": {"trailer": content_id(jcs.encode_foreign(trailer))},
             }
             try:
+                check_pointers(trailer)
                 return seal_foreign(SHIPLOG, self.topic, document, name), document, native
             except RopewalkError as error:
                 odd.append(f"its trailer is left in the source commit: {error.detail}")

@@ -57,6 +57,14 @@ class Layout:
         """
         return f"{self.prefix}{self.check(topic)}{self.suffix}"
 
+    def option(self, topic: str) -> str:
+        """How the command line names a topic of this layout.
+
+        >>> SHIPLOG.option("prod"), MESSAGES.option("jobs/pending")
+        ('--ns prod', '--topic jobs/pending')
+        """
+        return f"{'--topic' if self.name == 'messages' else '--ns'} {topic}"
+
     def topic_of(self, ref: str) -> str | None:
         """The topic a ref is the head of, None if it is none of this layout.
 

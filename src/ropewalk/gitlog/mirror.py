@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ropewalk.errors import HeadMoved, InvalidEnvelope, OutOfOrder, RopewalkError
+from ropewalk.gitlog.clocklimit import ClockLimit
 from ropewalk.gitlog.envelope import Draft, Event, Sealed, seal_foreign
 from ropewalk.gitlog.incoming import TIME_S_MAX, kept_signature
 from ropewalk.gitlog.layout import MESSAGES, Layout
@@ -97,6 +98,7 @@ def append_copies(
     *,
     tip_of: Callable[[str | None], Tip],
     find: Callable[[Layout, str, Ulid], Found | None],
+    limit: ClockLimit,
 ) -> Plan:
     """Put copies on top of a log: one pack, one move of the head. The first that is refused ends the outcomes.
 
@@ -105,7 +107,7 @@ def append_copies(
     ref = layout.head_ref(topic)
     with repo.turn(ref):
         for attempt in range(ATTEMPTS_MAX):
-            made = _plan(layout, topic, tip_of(repo.head(ref)), copies, find)
+            made = _plan(layout, topic, tip_of(repo.head(ref)), copies, find, limit)
             if not made.places:
                 return made
             try:
@@ -125,7 +127,7 @@ def named(origin: str, event: Ulid) -> Iterator[None]:
         yield
     except RopewalkError as error:
         advice = error.advice_now
-        if isinstance(error, OutOfOrder):
+        if isinstance(error, OutOfOrder) and "topic" in error.fields:
             advice = (
                 "Mirror it into a log of its own, or all sources together, in one command, into a new log."
             )
@@ -147,6 +149,7 @@ def _plan(
     tip: Tip,
     copies: Sequence[Copy],
     find: Callable[[Layout, str, Ulid], Found | None],
+    limit: ClockLimit,
 ) -> Plan:
     made = Plan(tip, tip)
     fresh: dict[Ulid, Receipt] = {}
@@ -158,6 +161,7 @@ def _plan(
             with named(copy.origin, copy.sealed.ulid):
                 receipt = settled(layout, topic, copy.sealed, made.tip.ulid, fresh, copy.draft, setting)
                 if receipt is None:
+                    limit.check(layout.option(topic), copy.sealed.ulid, made.tip.ulid)
                     receipt = grow(layout, topic, made, copy.draft, copy.sealed, setting, None)
                     fresh[receipt.ulid] = receipt
         except RopewalkError as error:

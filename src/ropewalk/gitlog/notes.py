@@ -6,8 +6,9 @@ Written with one level of folders, as git itself does when notes are many; read 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from ropewalk.errors import Conflict, HeadMoved
+from ropewalk.errors import Conflict, DigestMismatch, HeadMoved
 from ropewalk.gitlog.log import Repo, get_object
 from ropewalk.gitlog.objects import (
     EMPTY_TREE,
@@ -24,8 +25,11 @@ from ropewalk.gitlog.objects import (
     parse_commit,
     parse_tree,
 )
+from ropewalk.kernel.digest import content_id
 
-__all__ = ["add_note", "add_notes", "list_notes", "read_note"]
+__all__ = ["LOG_REF", "add_note", "add_notes", "check_log", "list_notes", "named_log", "read_note"]
+
+LOG_REF = "log"  # the member of an envelope's `refs` that names the digest of the note on its commit
 
 ATTEMPTS_MAX = 8
 FAN_OUT_MAX = 19  # folders of two digits above a note; git itself stops far earlier
@@ -45,6 +49,26 @@ def read_note(repo: Repo, ref: str, target: Oid) -> bytes | None:
         if folder is None or folder.mode != FOLDER:
             return None
         at, rest = folder.oid, rest[2:]
+
+
+def named_log(document: Mapping[str, Any]) -> str | None:
+    """The digest of the note that an event names, None if it names none."""
+    refs = document.get("refs")
+    found = refs.get(LOG_REF) if isinstance(refs, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def check_log(document: Mapping[str, Any], commit: str, raw: bytes) -> None:
+    """Refuse a note that is not the one its event names; events that name none have nothing to hold it against."""
+    wanted = named_log(document)
+    if wanted is not None and content_id(raw) != wanted.lower():
+        raise DigestMismatch(
+            f"commit {commit}: its note has the digest {content_id(raw)}, its event names {wanted}",
+            expected=wanted,
+            got=content_id(raw),
+            where=commit,
+            advice="The note was replaced. Fetch refs/notes/gatos/shiplog/logs from another clone and compare.",
+        )
 
 
 def add_note(repo: Repo, ref: str, target: Oid, raw: bytes, author: Signature) -> Oid:
@@ -85,7 +109,9 @@ def list_notes(repo: Repo, ref: str) -> dict[Oid, Oid]:
             if entry.mode == FOLDER and len(entry.name) == 2 and len(above) < 2 * FAN_OUT_MAX:
                 trees.append((name, entry.oid))
             elif entry.mode != FOLDER and len(name) == 40:
-                found[Oid(name)] = entry.oid
+                found.setdefault(
+                    Oid(name), entry.oid
+                )  # the one `read_note` finds: the folder nearer to the top
     return found
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ropewalk.errors import ContentDiffers, InvalidEnvelope, OutOfOrder, RopewalkError
 from ropewalk.gitlog.attachment import attach
+from ropewalk.gitlog.clocklimit import SKEW_MS_DEFAULT, ClockLimit
 from ropewalk.gitlog.commit import check_trailer, default_trailer, event_commit, make_trailer
 from ropewalk.gitlog.envelope import Draft, Sealed, seal
 from ropewalk.gitlog.layout import Layout
@@ -126,6 +127,7 @@ class Setting:
     find: Callable[[Layout, str, Ulid], Found | None]  # an event by ULID, if it stands in the log
     # The same body under another ULID, if it stands in the log.
     holds: Callable[[Layout, str, Mapping[str, object]], Ulid | None] | None = None
+    skew_ms: Callable[[], int] = lambda: SKEW_MS_DEFAULT  # how far ahead of the clock a new ULID may be
 
 
 def plan(
@@ -150,6 +152,7 @@ class _Planning:
         self.made = made
         # Outcomes in order; those that are only sealed have no place yet.
         self.waiting: list[Sealed | Receipt | RopewalkError] = []
+        self._limit = ClockLimit(setting.now_ms, setting.skew_ms)
         self._last = made.tip.ulid
         self._coming: list[Ulid] = []  # the next ULIDs, the first one last
         self._fresh: dict[Ulid, Receipt] = {}
@@ -168,6 +171,7 @@ class _Planning:
             if old is not None:
                 self.waiting.append(old)
                 return
+        self._limit.check(layout.option(topic), ulid, self._last)
         if self.made.tip.commit is None or not _is_plain(draft):
             self.settle()
             self.made.outcomes.append(grow(layout, topic, self.made, draft, sealed, setting, self.anchor))

@@ -12,9 +12,9 @@ import math
 import re
 import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from ropewalk.errors import Denied, DigestMismatch, Invalid, InvalidEnvelope, Unverified
 from ropewalk.gitlog.secrets import scan_text
@@ -25,10 +25,12 @@ from ropewalk.kernel.seal import NONCE_BYTES, TAG_BYTES, SealingKey, hkdf_sha256
 __all__ = [
     "Pointer",
     "SealedPointer",
+    "check_pointers",
     "check_uri",
     "context_of",
     "entropy_bits",
     "is_pointer",
+    "may_hold_pointers",
     "nonce_of",
     "open_pointer",
     "parse_pointer",
@@ -39,6 +41,8 @@ __all__ = [
 
 SHIPLOG_SCHEMA = "privacy/shiplog_pointer"
 NEWEST_SCHEMA = "privacy/opaque_pointer"
+KIND = "opaque_pointer"
+MARK = b'"opaque_pointer"'  # stands in the canonical bytes of everything that holds a pointer
 LOW_ENTROPY = "low-entropy"
 NAME_CHARACTERS_MAX = 256  # of an actor or a policy version
 SIZES = (1 << 10, 4 << 10, 16 << 10, 64 << 10)  # sizes are shown in these steps, so that they tell little
@@ -111,13 +115,67 @@ def read_pointer(document: Mapping[str, Any]) -> Pointer:
     return Pointer(found, "newest")
 
 
+def check_pointers(value: object) -> None:
+    """Refuse a value that holds, at any depth, a pointer S0 does not allow in public (S0 §3, §8, §10).
+
+    Every object whose `kind` is `opaque_pointer` must fit one of the two schemas (with a location and a digest; in the
+    class low-entropy without the digest of the plaintext). Its location and capability must not hold a secret.
+
+    >>> check_pointers({"card": [{"kind": "opaque_pointer"}]})
+    Traceback (most recent call last):
+    ropewalk.errors.InvalidEnvelope: opaque pointer at /card/0: "algo" is missing (privacy/shiplog_pointer)
+    """
+    for where, found in _pointers(value):
+        try:
+            document = read_pointer(found).document
+            for name in ("location", "capability"):
+                if name in document:
+                    check_uri(name, document[name])
+        except (Denied, InvalidEnvelope) as refusal:
+            fields = {**refusal.fields, "where": where + str(refusal.fields.get("where", ""))}
+            raise type(refusal)(
+                f"opaque pointer at {where or 'the top'}: {refusal.detail}",
+                advice=refusal.advice_now,
+                **fields,
+            ) from refusal
+
+
+def may_hold_pointers(text: bytes) -> bool:
+    """Return whether JSON text can hold a pointer: it names the kind, or has an escape that could spell it.
+
+    >>> may_hold_pointers(b'{"kind": "opaque_pointer"}'), may_hold_pointers(b'{"kind": "opaque"}')
+    (True, False)
+    """
+    return MARK in text or b"\\u" in text
+
+
+def _pointers(value: object) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every object that calls itself a pointer, with its place; what stands inside one is for its schema to judge."""
+    waiting: list[tuple[str, object]] = [("", value)]
+    while waiting:
+        where, each = waiting.pop()
+        if _claims_pointer(each):
+            yield where, each
+        elif isinstance(each, dict):
+            waiting += [
+                (f"{where}/{name.replace('~', '~0').replace('/', '~1')}", inner)
+                for name, inner in each.items()
+            ]
+        elif isinstance(each, list):
+            waiting += [(f"{where}/{at}", inner) for at, inner in enumerate(each)]
+
+
+def _claims_pointer(value: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict) and value.get("kind") == KIND
+
+
 def is_pointer(value: object) -> bool:
     """Whether a value is a pointer of either generation.
 
     >>> is_pointer({"kind": "opaque_pointer"}), is_pointer("opaque_pointer")
     (False, False)
     """
-    if not isinstance(value, dict) or value.get("kind") != "opaque_pointer":
+    if not _claims_pointer(value):
         return False
     try:
         read_pointer(value)
@@ -175,7 +233,7 @@ def seal_pointer(
     nonce = nonce_of(key, digest, actor, policy)
     blob = nonce + key.seal(nonce, plaintext, context_of(digest, actor, policy))
     document: dict[str, Any] = {
-        "kind": "opaque_pointer",
+        "kind": KIND,
         "algo": "blake3",
         "ciphertext_digest": content_id(blob),
         "size": size_shown(len(plaintext)),
@@ -226,12 +284,17 @@ def check_uri(what: str, uri: str) -> None:
     Traceback (most recent call last):
     ropewalk.errors.Denied: location holds a token or a password; a pointer is public
     """
-    if USERINFO.match(uri) or TOKEN.search(uri) or scan_text(uri):
+    if any(USERINFO.match(form) or TOKEN.search(form) or scan_text(form) for form in {uri, _unescaped(uri)}):
         raise Denied(
             f"{what} holds a token or a password; a pointer is public",
             advice="Name where and how, not with what: the key stays with those who may open it.",
             where=f"/{what}",
         )
+
+
+def _unescaped(uri: str) -> str:
+    """A URI with its %-escapes of ASCII characters undone: an escaped token is a token."""
+    return re.sub(r"%([0-7][0-9A-Fa-f])", lambda found: chr(int(found[1], 16)), uri)
 
 
 def size_shown(size: int) -> int:

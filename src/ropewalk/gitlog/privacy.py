@@ -119,7 +119,9 @@ def apply_policy(policy: Policy, payload: Mapping[str, Any], sealer: Sealer | No
             if rule.action == "redact":
                 del above[name]
                 redacted.append(where)
-            elif not is_pointer(above[name]):
+            elif is_pointer(above[name]):
+                _check_class(rule, above[name], where)
+            else:
                 if sealer is None:
                     raise Denied(
                         f"the payload holds private data at {where}, which the policy wants behind a pointer",
@@ -131,6 +133,23 @@ def apply_policy(policy: Policy, payload: Mapping[str, Any], sealer: Sealer | No
                 above[name] = dict(sealer(plaintext, rule, rule.privacy_class.is_low_entropy(plaintext)))
                 pointerized.append(where)
     return PrivacyOutcome(made, tuple(sorted(redacted)), tuple(sorted(pointerized)))
+
+
+def _check_class(rule: Rule, pointer: Mapping[str, Any], where: str) -> None:
+    """Refuse a pointer the caller made that shows more, or less, than the class of its rule asks for (S0 §8)."""
+    privacy_class = rule.privacy_class
+    if not privacy_class.publish_plaintext_digest and "digest" in pointer:
+        reason = "shows the digest of its plaintext, which the rule keeps private"
+    elif privacy_class.require_ciphertext_digest and "ciphertext_digest" not in pointer:
+        reason = "has no ciphertext_digest, which the rule asks for"
+    else:
+        return
+    raise Denied(
+        f"the pointer at {where} {reason}",
+        advice="Give the value itself and let the rule seal it, or seal it with `ropewalk pointer seal --low-entropy`.",
+        where=where,
+        select=rule.select,
+    )
 
 
 def _as_recorded(value: Any, depth: int = 1) -> Any:

@@ -71,7 +71,11 @@ class Line(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some events in order; `next_since` continues behind them. `restarted`: `since` was unknown and we began anew."""
+    """Some events in order. `restarted`: `since` was unknown and we began anew.
+
+    `next_since` continues behind them; on an empty page it is the caller's own `since`, so that a poll loop stays where
+    it is.
+    """
 
     events: tuple[Event, ...]
     next_since: Ulid | None
@@ -83,7 +87,7 @@ def read(repo: Repo, line: Line, since: Ulid | None, limit: int) -> Page:
     limit = _clamp(limit)
     start, restarted = height_after(line, since)
     found = tuple(events(repo, line, start, min(start + limit, line.count)))
-    return Page(found, found[-1].ulid if found else None, restarted)
+    return Page(found, found[-1].ulid if found else since, restarted)
 
 
 def events(repo: Repo, line: Line, start: int, stop: int) -> Iterator[Event]:

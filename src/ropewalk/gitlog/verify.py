@@ -9,18 +9,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ropewalk.errors import BrokenLink, DigestMismatch, Invalid, RopewalkError
-from ropewalk.gitlog.attachment import named_digests
-from ropewalk.gitlog.commit import Headers, check_trailer, parse_message
-from ropewalk.gitlog.envelope import read_envelope
-from ropewalk.gitlog.layout import ENVELOPE_SCHEMA_ID, MESSAGES, TRAILER_SCHEMA_ID, Layout
-from ropewalk.gitlog.log import Repo, find_blob, get_object
-from ropewalk.gitlog.objects import FOLDER, Commit, Oid, TreeEntry, parse_commit, parse_tree
-from ropewalk.gitlog.vouch import anchored_commits, check_anchors, check_signed_heads
-from ropewalk.kernel import schema
-from ropewalk.kernel.digest import ContentId, content_id
+from ropewalk.gitlog.clocklimit import ClockLimit
+from ropewalk.gitlog.eventcheck import CheckedEvent, check_event, check_first, check_order
+from ropewalk.gitlog.layout import MESSAGES, Layout
+from ropewalk.gitlog.log import Repo, get_object
+from ropewalk.gitlog.notecheck import NoteCheck
+from ropewalk.gitlog.objects import Commit, Oid, parse_commit
+from ropewalk.gitlog.vouch import TrustedKeys, anchored_commits, check_anchors, check_signed_heads
+from ropewalk.kernel.digest import ContentId
 from ropewalk.kernel.entry import EMPTY, Entry, EntryId, Span, check_span, join
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.report import Report, Step
@@ -37,8 +35,11 @@ class _Walk:
     failures: dict[str, str] = field(default_factory=dict)
     names: bytearray = field(default_factory=bytearray)  # digests of the content ids, newest first
     anchored: set[str] = field(default_factory=set)  # commits that anchors name and the walk has met
-    above: Headers | None = None
-    above_oid: str = ""
+    above: CheckedEvent | None = None
+    limit: ClockLimit | None = None
+    first_ahead: CheckedEvent | None = None  # the first entry dated later than the limit
+    ahead_count: int = 0
+    notes: NoteCheck | None = None
 
     def content_ids(self) -> Iterator[ContentId]:
         """The content ids, oldest first."""
@@ -53,15 +54,18 @@ def verify_log(
     *,
     seen: str | None = None,
     keys: Sequence[PublicKey] = (),
+    own_keys: Sequence[PublicKey] = (),
+    limit: ClockLimit | None = None,
     progress: Callable[[int], None] = lambda _count: None,
 ) -> Report:
     """Walk a log from its head to its root and check every step of it.
 
-    `seen` is a commit that must lie in the log. `keys` are trusted to sign heads and anchors; without any, signatures
-    are reported as not checked.
+    `seen` is a commit that must lie in the log. `keys` are trusted to sign heads and anchors. Without any, `own_keys`
+    are, and signatures of other keys are reported as untrusted. With a `limit`, entries dated ahead of the clock are
+    named.
     """
     ref = layout.head_ref(topic)
-    walk = _Walk()
+    walk = _Walk(limit=limit, notes=NoteCheck.of(repo) if layout.has_trailer else None)
     span = EMPTY
     met = seen is None
     wanted = anchored_commits(repo, layout, topic)
@@ -79,7 +83,10 @@ def verify_log(
     except RopewalkError as error:
         chain = error.detail
     _check_root(walk, complete=not chain)
-    return Report.of(_steps(repo, layout, topic, walk, span, chain, met, seen, keys), entries=span.count)
+    return Report.of(
+        _steps(repo, layout, topic, walk, span, chain, met, seen, TrustedKeys(keys, own_keys)),
+        entries=span.count,
+    )
 
 
 def _runs(repo: Repo, head: str | None) -> Iterator[list[tuple[Oid, Commit, bytes]]]:
@@ -118,104 +125,28 @@ def _derive(_parents: tuple[EntryId, ...], body: bytes) -> EntryId:
 
 
 def _check_entry(repo: Repo, layout: Layout, topic: str, oid: Oid, commit: Commit, walk: _Walk) -> None:
-    def wrong(step: str, reason: str) -> None:
+    event = check_event(repo, layout, topic, oid, commit)
+    for step, reason in event.faults.items():
         walk.failures[step] = f"commit {oid}: {reason}"
-
-    try:
-        headers = parse_message(commit.message)
-    except RopewalkError as error:
-        wrong("headers", error.detail)
-        walk.above = None
-        return
-    if layout.topic_is_ns and headers.namespace != topic:
-        wrong("headers", f"Namespace is {headers.namespace!r}, the log is {topic!r}")
-    if layout.has_trailer:
-        for name, found, wanted in (
-            ("Envelope-Schema", headers.envelope_schema, ENVELOPE_SCHEMA_ID),
-            ("Trailer-Schema", headers.trailer_schema, TRAILER_SCHEMA_ID),
-        ):
-            if found != wanted:
-                wrong("headers", f"{name} is {found!r}, not {wanted}")
-    try:
-        raw = get_object(repo, find_blob(repo, layout, topic, headers, commit.tree, oid), "blob")
-        document, canonical = read_envelope(raw, headers.content_id)
-        if document["ulid"] != headers.ulid:
-            wrong("envelopes", f"the envelope says {document['ulid']}, the commit {headers.ulid}")
-        if layout.topic_is_ns and document.get("ns") != topic:
-            wrong("envelopes", f"the envelope says ns {document.get('ns')!r}, the log is {topic!r}")
-        if not canonical:
-            wrong("canonical", "the envelope's bytes are not canonical (non_canonical)")
-        _check_schema(layout.envelope_schema, document, lambda reason: wrong("schema", reason))
-        if layout is MESSAGES:
-            _check_message(repo, commit, document, wrong)
-    except RopewalkError as error:
-        wrong("envelopes", error.detail)
-    walk.names += bytes.fromhex(headers.content_id.removeprefix("blake3:"))
-    if layout.has_trailer:
-        _check_trailer(headers, commit, wrong)
+    if event.headers is not None:
+        walk.names += bytes.fromhex(event.headers.content_id.removeprefix("blake3:"))
+        if walk.limit is not None and walk.limit.is_ahead(event.headers.ulid):
+            walk.first_ahead, walk.ahead_count = event, walk.ahead_count + 1
+    if walk.notes is not None and event.document is not None:
+        walk.notes.take(oid, event.document)
     above = walk.above
-    if above is not None:
-        if headers.ulid >= above.ulid:
-            walk.failures["order"] = (
-                f"commit {walk.above_oid}: ULID {above.ulid} is not above {headers.ulid} before it"
-            )
-        mine, its = _seq(headers), _seq(above)
-        if mine is not None and its is not None and its != mine + 1:
-            walk.failures["order"] = f"commit {walk.above_oid}: seq {its} follows {mine}"
-    walk.above, walk.above_oid = headers, oid
-
-
-def _check_message(
-    repo: Repo, commit: Commit, document: dict[str, Any], wrong: Callable[[str, str], None]
-) -> None:
-    """S1 §2: nothing but `message` at the top, attachments only as the envelope names them. Extras are read past."""
-    top = _entries(repo, commit.tree)
-    extra = [entry.name for entry in top if entry.name != "message"]
-    if extra:
-        wrong("layout", f"its tree also holds {', '.join(extra[:3])}")
-    named = named_digests(document)
-    for entry in (inner for each in top if each.name == "message" for inner in _entries(repo, each.oid)):
-        if entry.name == "attachments" and entry.mode == FOLDER:
-            for each in _entries(repo, entry.oid):
-                if each.mode == FOLDER or content_id(get_object(repo, each.oid, "blob")) not in named:
-                    wrong("attachments", f"its envelope does not name attachment {each.name!r} by digest")
-        elif entry.name != "envelope.json":
-            wrong("layout", f"message/ also holds {entry.name}")
-
-
-def _entries(repo: Repo, tree: Oid) -> list[TreeEntry]:
-    return list(parse_tree(get_object(repo, tree, "tree")))
-
-
-def _check_schema(name: str, document: dict[str, Any], wrong: Callable[[str], None]) -> None:
-    try:
-        schema.validate(name, document)
-    except RopewalkError as error:
-        wrong(error.detail)
-
-
-def _check_trailer(headers: Headers, commit: Commit, wrong: Callable[[str, str], None]) -> None:
-    if headers.trailer is None:
-        wrong("trailers", "there is no trailer")
-        return
-    try:
-        check_trailer(headers.trailer)
-    except RopewalkError as error:
-        wrong("trailers", error.detail)
-    parent = commit.parents[0] if commit.parents else None
-    named = headers.trailer.get("journal_parent")
-    if named is not None and named != parent:
-        wrong("trailers", f"journal_parent is {named}, the parent is {parent or 'nothing'}")
+    if above is not None and above.headers is not None:
+        unordered = check_order(event.headers, above.headers)
+        if unordered is not None:
+            walk.failures["order"] = f"commit {above.oid}: {unordered}"
+    walk.above = event
 
 
 def _check_root(walk: _Walk, *, complete: bool) -> None:
-    if complete and walk.above is not None and _seq(walk.above) not in (None, 0):
-        walk.failures["order"] = f"commit {walk.above_oid}: the first entry has seq {_seq(walk.above)}"
-
-
-def _seq(headers: Headers) -> int | None:
-    seq = (headers.trailer or {}).get("seq")
-    return int(seq) if isinstance(seq, (int, float)) else None
+    if complete and walk.above is not None and walk.above.headers is not None:
+        reason = check_first(walk.above.headers)
+        if reason is not None:
+            walk.failures["order"] = f"commit {walk.above.oid}: {reason}"
 
 
 def _steps(
@@ -227,7 +158,7 @@ def _steps(
     chain: str,
     met: bool,
     seen: str | None,
-    keys: Sequence[PublicKey],
+    keys: TrustedKeys,
 ) -> Iterator[Step]:
     yield (
         Step("chain", "failed", chain)
@@ -235,7 +166,7 @@ def _steps(
         else Step("chain", "passed", f"{span.count} commits, each on the one before")
     )
     if seen is None:
-        yield Step("seen_head", "not_checked", "no head of this log was seen here before")
+        yield Step.optional("seen_head", "no head of this log was seen here before")
     elif met:
         yield Step("seen_head", "passed", f"contains {seen[:7]}, seen before")
     elif chain:
@@ -249,14 +180,17 @@ def _steps(
         "envelopes": "every envelope has the content id and ULID its commit promises",
         "canonical": "every envelope is stored in canonical bytes",
         "schema": "every envelope fits its schema",
-        "layout": "every tree holds nothing but message/",
+        "pointers": "every opaque pointer fits its schema and holds no secret",
+        "layout": "every tree holds its envelope"
+        + (" and attachments" if layout is MESSAGES else "")
+        + ", nothing else",
         "attachments": "every attachment has a digest its envelope names",
         "order": "ULIDs and seq go up without a gap",
         "trailers": "every trailer fits its schema and names its parent",
     }
     for name, detail in said.items():
         if (name == "trailers" and not layout.has_trailer) or (
-            name in ("layout", "attachments") and layout is not MESSAGES
+            name == "attachments" and layout is not MESSAGES
         ):
             continue
         if name in walk.failures:
@@ -265,5 +199,20 @@ def _steps(
             yield Step(name, "not_checked", f"only {span.count} entries above the break could be read")
         else:
             yield Step(name, "passed", detail)
+    yield from _extra_steps(layout, topic, walk)
     yield check_anchors(repo, layout, topic, walk.anchored, keys, complete=not chain)
     yield check_signed_heads(repo, layout, topic, walk.content_ids, keys, complete=not chain)
+
+
+def _extra_steps(layout: Layout, topic: str, walk: _Walk) -> Iterator[Step]:
+    """What only some logs have: entries dated ahead, and notes."""
+    if walk.limit is not None and walk.first_ahead is not None and walk.first_ahead.headers is not None:
+        ulid = walk.first_ahead.headers.ulid
+        yield Step.optional(  # the bytes are what was written; no log can show when that was
+            "time",
+            f"{walk.ahead_count} entries are dated ahead of this clock; the first is commit {walk.first_ahead.oid}: "
+            f"ULID {ulid} is {walk.limit.dated(ulid)}. {walk.limit.advice(layout.option(topic), ulid)}",
+        )
+    step = walk.notes.step() if walk.notes is not None else None
+    if step is not None:
+        yield step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import RopewalkError, SigInvalid
 from ropewalk.gitlog.anchor import Anchor, anchors, note_text
 from ropewalk.gitlog.heads import StoredHead, check_signed_head, origin_of, signed_heads
 from ropewalk.gitlog.layout import Layout
@@ -15,7 +15,18 @@ from ropewalk.kernel.note import open_note
 from ropewalk.kernel.notekey import Verifier
 from ropewalk.kernel.report import Step
 
-__all__ = ["anchored_commits", "check_anchors", "check_signed_heads"]
+__all__ = ["TrustedKeys", "anchored_commits", "check_anchors", "check_signed_heads"]
+
+
+class TrustedKeys:
+    """The keys whose signatures count: those the caller named, else the caller's own.
+
+    A signature of any other key fails where keys were named, and is untrusted where none were.
+    """
+
+    def __init__(self, named: Sequence[PublicKey] = (), own: Sequence[PublicKey] = ()) -> None:
+        self.strict = bool(named)
+        self.keys = [key for key in named or own if key.alg == "ed25519"]
 
 
 def anchored_commits(repo: Repo, layout: Layout, topic: str) -> set[str]:
@@ -27,14 +38,13 @@ def anchored_commits(repo: Repo, layout: Layout, topic: str) -> set[str]:
 
 
 def check_anchors(
-    repo: Repo, layout: Layout, topic: str, met: set[str], keys: Sequence[PublicKey], *, complete: bool = True
+    repo: Repo, layout: Layout, topic: str, met: set[str], trusted: TrustedKeys, *, complete: bool = True
 ) -> Step:
     """Every anchor names a commit of the log; signatures hold, where there is a key to tell.
 
     `complete` is whether the log was walked down to its root: what was not met may else lie below.
     """
-    count = signed = below = 0
-    trusted = [key for key in keys if key.alg == "ed25519"]
+    count = signed = below = unknown = 0
     try:
         for anchor in anchors(repo, layout, topic):
             count += 1
@@ -42,8 +52,15 @@ def check_anchors(
                 below += 1
             elif anchor.head not in met:
                 return Step("anchors", "failed", f"anchor {anchor.commit}: {anchor.head} is not in the log")
-            if anchor.signature is not None and trusted:
-                if not _signature_fits(anchor, trusted):
+            if anchor.signature is not None:
+                try:
+                    fits = _signature_fits(anchor, trusted.keys)
+                except SigInvalid:
+                    if trusted.strict:
+                        raise
+                    unknown += 1
+                    continue
+                if not fits:
                     return Step(
                         "anchors", "failed", f"anchor {anchor.commit}: its signature is over something else"
                     )
@@ -51,10 +68,13 @@ def check_anchors(
     except RopewalkError as error:
         return Step("anchors", "failed", error.detail)
     if not count:
-        return Step("anchors", "not_checked", "there are none")
+        return Step.optional("anchors", "there are none")
     if below:
         return Step("anchors", "not_checked", f"{below} of {count} anchors do not lie above the break")
-    return Step("anchors", "passed", f"{count} anchors lie in the log, {signed} signatures checked")
+    said = f"{count} anchors lie in the log, {signed} signatures checked"
+    if unknown:
+        return Step.untrusted("anchors", f"{said}, {unknown} of unknown keys; --trust names keys")
+    return Step("anchors", "passed", said)
 
 
 def check_signed_heads(
@@ -62,7 +82,7 @@ def check_signed_heads(
     layout: Layout,
     topic: str,
     content_ids: Callable[[], Iterator[ContentId]],
-    keys: Sequence[PublicKey],
+    trusted: TrustedKeys,
     *,
     complete: bool = True,
 ) -> Step:
@@ -70,16 +90,20 @@ def check_signed_heads(
     try:
         stored = list(signed_heads(repo, layout, topic))
         if not stored:
-            return Step("signed_heads", "not_checked", "there are none")
-        trusted = [key for key in keys if key.alg == "ed25519"]
-        if not trusted:
-            return Step(
-                "signed_heads", "not_checked", f"{len(stored)} signed heads, but no key to check them with"
-            )
+            return Step.optional("signed_heads", "there are none")
         if not complete:
             return Step("signed_heads", "not_checked", f"{len(stored)} signed heads, but the log has a break")
+        unknown = 0
         for each in stored:
-            _check_with_any(each, origin_of(layout, topic), trusted, content_ids)
+            try:
+                _check_with_any(each, origin_of(layout, topic), trusted.keys, content_ids)
+            except SigInvalid:
+                if trusted.strict:
+                    raise
+                unknown += 1
+        if unknown:
+            detail = f"{unknown} of {len(stored)} signed heads are signed by unknown keys; --trust names keys"
+            return Step.untrusted("signed_heads", detail)
     except RopewalkError as error:
         return Step("signed_heads", "failed", error.detail)
     return Step(
@@ -90,14 +114,13 @@ def check_signed_heads(
 def _check_with_any(
     each: StoredHead, origin: str, keys: Iterable[PublicKey], content_ids: Callable[[], Iterator[ContentId]]
 ) -> None:
-    failure: RopewalkError | None = None
+    failure: RopewalkError = SigInvalid(f"head of {origin} is signed by no known key")
     for key in keys:
         try:
             check_signed_head(each, Verifier(origin, key), content_ids())
             return
-        except RopewalkError as error:
+        except SigInvalid as error:
             failure = error
-    assert failure is not None
     raise failure
 
 

@@ -15,7 +15,16 @@ from ropewalk.gossip.message import SignedMessage
 from ropewalk.kernel import cbor
 from ropewalk.kernel.keys import PublicKey, SigningKey
 
-__all__ = ["Access", "History", "everybody_may_append", "make_session", "owners", "sessions"]
+__all__ = [
+    "Access",
+    "History",
+    "MissingParent",
+    "StoredHistory",
+    "everybody_may_append",
+    "make_session",
+    "owners",
+    "sessions",
+]
 
 _SESSION = "ropewalk:gossip:session:v1"
 
@@ -31,7 +40,31 @@ class History(Protocol):
 
 
 Access = Callable[[History, SignedMessage], None]
-"""A rule: returns for yes, raises Denied for no."""
+"""A rule: returns None for yes, raises Denied for no. Any other result is an error."""
+
+
+class MissingParent(BaseException):  # not an Exception: a rule must not catch it by accident
+    """A rule needs a message that is not stored yet."""
+
+
+class StoredHistory:
+    """The history of a message whose parents are missing. A verdict that needs nothing of them is final."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def get(self, id: MessageId) -> SignedMessage | None:
+        """Return a stored message; MissingParent for any other, which may still arrive."""
+        found = self._history.get(id)
+        if found is None:
+            raise MissingParent
+        return found
+
+    def is_ancestor(self, id: MessageId, ancestor: MessageId) -> bool:
+        """Whether one stored message lies below another."""
+        self.get(ancestor)
+        self.get(id)
+        return self._history.is_ancestor(id, ancestor)
 
 
 def everybody_may_append(_history: History, _signed: SignedMessage) -> None:

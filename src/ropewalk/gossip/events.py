@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ropewalk.errors import Usage
 from ropewalk.gossip.ids import MessageId
 from ropewalk.gossip.message import Message, Signature
 from ropewalk.kernel.prolly import Node
@@ -62,6 +64,11 @@ class Listeners:
 
     def add(self, listener: Listener, kind: type[Event] | None) -> Callable[[], None]:
         """Add a listener, for one kind of event or for all; the returned function removes it."""
+        if inspect.iscoroutinefunction(listener):
+            raise Usage(
+                "a listener must be a plain function, got a coroutine function",
+                advice="Start a task from a plain function, in the event loop that it belongs to.",
+            )
         entry = (kind, listener)
         self._all.append(entry)
 

@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NewType, TypeVar
 
-from ropewalk.errors import Conflict, Invalid, InvalidKey, NotFound
+from ropewalk.errors import Conflict, Invalid, InvalidKey, NotFound, Usage
 from ropewalk.gossip import ancestors, pending
 from ropewalk.gossip.access import Access, everybody_may_append
+from ropewalk.gossip.callbacks import strict_access, strict_apply
 from ropewalk.gossip.events import Event, Listener, Listeners, Stored
 from ropewalk.gossip.ids import Key, MessageId, ProfileName, id_of, key_of
 from ropewalk.gossip.message import (
@@ -57,8 +58,9 @@ class Log:
     """One topic's messages on one peer.
 
     `apply` sees every message once before it is stored; what it raises keeps the message out. `validate` and
-    `access` are asked before it. Opening reads a few rows, whatever the size of the log; with `replay` it applies
-    every stored message again.
+    `access` are asked before it; a coroutine is an error here (`ropewalk.gossip.open` runs them). `now_s` is the
+    clock by which messages that wait for parents expire; without it they do not. Opening reads a few rows, whatever
+    the size of the log; with `replay` it applies every stored message again.
     """
 
     def __init__(
@@ -74,13 +76,21 @@ class Log:
         index_ancestors: bool = False,
         replay: bool = False,
         pending_limits: pending.Limits = pending.Limits(),  # noqa: B008 - frozen
+        now_s: Callable[[], int] | None = None,
     ) -> None:
         self.table = table
         self.profile: Profile = _settle(table, topic, profile)
         self.topic = check_topic(self.profile, topic)
         self.signer = signer
         self.tree_writer = TreeWriter()
-        self._rules = Rules(validator(validate), access, apply, index_ancestors, pending_limits)
+        self._rules = Rules(
+            validator(validate),
+            strict_access(access),
+            strict_apply(apply),
+            index_ancestors,
+            pending_limits,
+            now_s,
+        )
         self._listeners = Listeners()
         # The transaction this thread is in, so that `apply` reads what its own batch wrote.
         self._open = threading.local()
@@ -200,9 +210,20 @@ class Log:
 
         return self._transact(body)
 
-    def insert(self, raw: bytes) -> Inserted:
-        """Store a message made elsewhere, given in its binary form; it waits if parents are missing."""
-        signed = self.decode(raw)
+    def insert(self, raw: bytes | Signature, message: Message | None = None) -> Inserted:
+        """Store a message made elsewhere; it waits if parents are missing.
+
+        It is given in its binary form, or as signature and message (S3 § Inserting existing messages).
+        """
+        if isinstance(raw, Signature) and isinstance(message, Message):
+            return self.insert_signed(raw, message)
+        if not isinstance(raw, bytes | bytearray | memoryview) or message is not None:
+            given = ", ".join(type(each).__name__ for each in (raw, message) if each is not None)
+            raise Usage(
+                f"insert takes the bytes of a message, or a Signature and a Message; got {given}",
+                advice="Call insert(raw) or insert(signature, message).",
+            )
+        signed = self.decode(bytes(raw))
         if self.has(signed.id):
             return Inserted(signed.id, "known")
         verify(self.profile, signed)
@@ -217,7 +238,8 @@ class Log:
     def insert_many(self, raws: Iterable[bytes]) -> list[Inserted]:
         """Store many messages in one transaction. Nothing is stored if one is malformed or its signature is bad.
 
-        A message the application refuses does not hold up the others: its outcome carries the error.
+        A message that is refused does not hold up the others: its outcome carries the error. So does that of one
+        that would have to wait for its parents where no more may wait. Parents may come after children.
         """
         return self.insert_checked([self.check(raw) for raw in raws])
 
@@ -229,7 +251,15 @@ class Log:
 
     def insert_checked(self, messages: Sequence[SignedMessage]) -> list[Inserted]:
         """Store messages that `check` returned, in one transaction; the outcomes are in the same order."""
-        return self._transact(lambda batch: [batch.insert_or_refuse(signed) for signed in messages])
+        # By clock, so that parents come first: a message must not wait, or find no room to, for one of its own batch.
+        order = self.profile.code.order
+
+        def body(batch: Batch) -> list[Inserted]:
+            by_clock = sorted(range(len(messages)), key=lambda at: order(messages[at].key))
+            outcomes = {at: batch.insert_or_refuse(messages[at]) for at in by_clock}
+            return [outcomes[at] for at in range(len(messages))]
+
+        return self._transact(body)
 
     def insert_grounded(self, messages: Sequence[SignedMessage]) -> list[Inserted]:
         """As `insert_checked`, for a source that promises parents first: what lacks them is left out."""
@@ -238,6 +268,23 @@ class Log:
     def decode(self, raw: bytes) -> SignedMessage:
         """Read a message of this topic in its one canonical form; the signature is not checked."""
         return decode(self.profile, self.topic, raw)
+
+    def drop_pending(self, ids: Iterable[str] | None = None, *, older_than_s: int | None = None) -> int:
+        """Forget messages that wait for parents: these, those that have waited so long, or all; return how many."""
+        keys = None if ids is None else [key_of(id) for id in ids]
+
+        def body(batch: Batch) -> int:
+            if keys is not None:
+                return pending.drop_all(batch.change, keys)
+            if older_than_s is not None:
+                if self._rules.now_s is None:
+                    raise Usage(
+                        "this log has no clock to tell how long messages wait", advice="Open it with now_s."
+                    )
+                return pending.expire(batch.change, self._rules.now_s() - older_than_s + 1)
+            return pending.drop_all(batch.change, list(pending.missing(batch.change)))
+
+        return self._transact(body)
 
     def replay(self) -> int:
         """Call `apply` for every stored message again, parents first; returns how many there were."""

@@ -57,6 +57,24 @@ class Signature(NamedTuple):
     signature: bytes
     codec: SignatureCodec = "dag-cbor"
 
+    @property
+    def cid(self) -> Link | None:
+        """The CID of the message that was signed; None for a signature that was not read with its message."""
+        return None
+
+
+class _SignatureOf(Signature):
+    """A signature that was read or made with its message. It is equal to one without."""
+
+    # What the CID is made of if somebody asks: logs are read in long runs, and few do.
+    _signed: tuple[Parts, int, tuple[MessageId, ...], bytes, int]
+
+    @property
+    def cid(self) -> Link | None:
+        parts, clock, ids, raw, payload_at = self._signed
+        whole = parts._replace(clock=clock, parent_ids=ids)
+        return Link(PROFILES["v0.6"].signing_input(whole, raw[payload_at:]))
+
 
 class SignedMessage(NamedTuple):
     """A message with its signature, its bytes and the key that follows from them."""
@@ -187,10 +205,12 @@ def _check_size(raw: bytes) -> bytes:
 def _made(
     profile: Profile, parts: Parts, clock: int, ids: tuple[MessageId, ...], raw: bytes, payload_at: int
 ) -> SignedMessage:
+    signature = _SignatureOf(parts.public_key, parts.signature, parts.codec)
+    signature._signed = parts, clock, ids, raw, payload_at
     return SignedMessage(
         make_key(profile.code, clock, sha256(raw)),
         raw,
-        Signature(parts.public_key, parts.signature, parts.codec),
+        signature,
         Message(parts.topic, clock, ids, parts.payload),
         parts.parents,
         payload_at,

@@ -6,14 +6,17 @@ and under the child alone how many it waits for: a parent that comes must not co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ropewalk.errors import TooLarge
 from ropewalk.gossip.ids import KEY_BYTES, Key
 from ropewalk.gossip.table import Transaction, View
+from ropewalk.kernel.digest import sha256
 
 __all__ = [
+    "PENDING_AGE_S_MAX",
+    "PENDING_AUTHOR_MAX",
     "PENDING_BYTES_MAX",
     "PENDING_COUNT_MAX",
     "Limits",
@@ -22,6 +25,8 @@ __all__ = [
     "count",
     "count_row",
     "drop",
+    "drop_all",
+    "expire",
     "holds",
     "missing",
     "ready",
@@ -29,7 +34,11 @@ __all__ = [
 
 PENDING_COUNT_MAX = 4096  # sync brings parents first, so only pushed messages ever wait
 PENDING_BYTES_MAX = 64 << 20
+PENDING_AUTHOR_MAX = 1024  # of one author, who cannot fill the table alone
+PENDING_AGE_S_MAX = 7 * 86_400  # after a week nobody has brought the parents
 _BYTES = b"pending_bytes"
+_AUTHOR = b"pending_author:"  # and the digest of an author: how many of its messages wait
+_SINCE = b"pending_since:"  # and a key: since when it waits (8 bytes), and the digest of its author
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +47,48 @@ class Limits:
 
     count: int = PENDING_COUNT_MAX
     size: int = PENDING_BYTES_MAX
+    per_author: int = PENDING_AUTHOR_MAX
+    age_s: int = PENDING_AGE_S_MAX
 
 
-def add(change: Transaction, limits: Limits, key: Key, raw: bytes, missing: list[Key]) -> None:
-    """Keep a message until its parents come; TooLarge when there is no room, and nothing is thrown out for it."""
+def add(
+    change: Transaction,
+    limits: Limits,
+    key: Key,
+    raw: bytes,
+    missing: list[Key],
+    *,
+    author: str,
+    now_s: int | None = None,
+) -> None:
+    """Keep a message until its parents come; TooLarge when there is no room.
+
+    Nothing is dropped for it but what has waited too long. Without `now_s` nothing ever has.
+    """
     if change.get("pending", key) is not None:
         return
+    digest = sha256(author.encode())
+    waiting = _of_author(change, digest)
+    if waiting >= limits.per_author:
+        raise TooLarge(
+            f"{waiting} messages of {author} are pending already",
+            size=waiting + 1,
+            limit=limits.per_author,
+            advice="Sync with a peer that has the missing parents.",
+        )
+    if _is_full(change, limits, len(raw)) and now_s is not None:
+        expire(change, now_s - limits.age_s)
     size = bytes_held(change) + len(raw)
-    if count(change) >= limits.count or size > limits.size:
+    if _is_full(change, limits, len(raw)):
         raise TooLarge(
             f"{count(change)} messages with {size - len(raw)} bytes are pending already",
             size=size,
             limit=limits.size,
-            advice="Sync with a peer that has the missing parents.",
+            advice="Sync with a peer that has the missing parents, or drop some: `ropewalk gossip pending drop`.",
         )
     change.put("pending", key, raw)
+    change.put("meta", _AUTHOR + digest, (waiting + 1).to_bytes(4, "big"))
+    change.put("meta", _SINCE + key, (now_s or 0).to_bytes(8, "big") + digest)
     for parent in missing:
         change.put("waiting", parent + key, b"")
     change.put("waiting", *count_row(key, len(missing)))
@@ -111,6 +147,40 @@ def drop(change: Transaction, key: Key, raw: bytes, parents: tuple[Key, ...]) ->
     for parent in parents:
         change.delete("waiting", parent + key)
     change.put("meta", _BYTES, (bytes_held(change) - len(raw)).to_bytes(8, "big"))
+    digest = (change.get("meta", _SINCE + key) or b"")[8:]
+    change.delete("meta", _SINCE + key)
+    waiting = _of_author(change, digest)
+    if waiting > 1:
+        change.put("meta", _AUTHOR + digest, (waiting - 1).to_bytes(4, "big"))
+    elif waiting:
+        change.delete("meta", _AUTHOR + digest)
+
+
+def expire(change: Transaction, before_s: int) -> int:
+    """Forget the messages that have waited since before a time; return how many. Of some the time is not known."""
+    old = [
+        Key(row[len(_SINCE) :])
+        for row, value in change.scan("meta", _SINCE, _after(_SINCE))
+        if 0 < int.from_bytes(value[:8], "big") < before_s
+    ]
+    return drop_all(change, old)
+
+
+def drop_all(change: Transaction, keys: Iterable[Key]) -> int:
+    """Forget waiting messages; return how many there were."""
+    wanted = {key for key in keys if holds(change, key)}
+    parents = missing(change) if wanted else {}
+    for key in wanted:
+        drop(change, key, change.get("pending", key) or b"", tuple(parents[key]))
+    return len(wanted)
+
+
+def _of_author(view: View, digest: bytes) -> int:
+    return int.from_bytes(view.get("meta", _AUTHOR + digest) or b"", "big")
+
+
+def _is_full(view: View, limits: Limits, more: int) -> bool:
+    return count(view) >= limits.count or bytes_held(view) + more > limits.size
 
 
 def _after(prefix: bytes) -> bytes:

@@ -274,7 +274,15 @@ def _verify_v13(did: str, message: bytes, signature: bytes) -> None:
 
 def _check_algorithm(alg: str, name: ProfileName, allowed: frozenset[str]) -> None:
     if alg not in allowed:
-        raise InvalidKey(f"profile {name} takes {' or '.join(sorted(allowed))} keys, not {alg}", alg=alg)
+        raise InvalidKey(
+            f"profile {name} takes {' or '.join(sorted(allowed))} keys, not {alg}",
+            alg=alg,
+            advice=(
+                'Make the topic with profile="v0.6" (`--profile v0.6`), or sign with an ed25519 key.'
+                if alg in V06.algorithms
+                else "Sign with an ed25519 key."
+            ),
+        )
 
 
 @lru_cache(AUTHORS_CACHED)

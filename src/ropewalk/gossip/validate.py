@@ -8,6 +8,7 @@ from typing import Any
 import jsonschema_rs
 
 from ropewalk.errors import Invalid, InvalidEnvelope
+from ropewalk.gossip.callbacks import strict_validate
 from ropewalk.gossip.dagjson import to_json
 
 __all__ = ["Validate", "validator"]
@@ -28,7 +29,7 @@ def validator(validate: Validate | None) -> Callable[[Any], None]:
     if validate is None:
         return _accept
     if callable(validate):
-        return _predicate(validate)
+        return _predicate(strict_validate(validate))
     return _schema(validate)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import zip_longest
 from typing import Any, Literal
 
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import BrokenLink, DigestMismatch, RopewalkError
 from ropewalk.gossip import ancestors, pending
 from ropewalk.gossip.ids import Key, id_of
 from ropewalk.gossip.log import Log
-from ropewalk.gossip.message import verify
+from ropewalk.gossip.message import SignedMessage, verify
 from ropewalk.gossip.table import View
 from ropewalk.gossip.tree import root_of
 from ropewalk.gossip.writing import counted
@@ -18,17 +18,22 @@ from ropewalk.kernel import cbor
 from ropewalk.kernel.prolly import MemoryStore, Tree
 from ropewalk.kernel.report import Report, Step
 
-__all__ = ["verify_log"]
+__all__ = ["Arrivals", "arrival_key", "find_end", "read_message", "verify_log"]
 
 
 class _Fault(Exception):
     """What a step found wrong."""
 
 
-def verify_log(log: Log, progress: Callable[[Iterator[Any]], Iterator[Any]] = iter) -> Report:
-    """Check every message, and then everything that is derived from the messages, in one moment of the log."""
+def verify_log(
+    log: Log, progress: Callable[[Iterator[Any]], Iterator[Any]] = iter, *, signatures: bool = True
+) -> Report:
+    """Check every message, and then everything that is derived from the messages, in one moment of the log.
+
+    Without `signatures` they are left to callers that check them elsewhere, with `Arrivals`.
+    """
     with log.view() as view:
-        look = _Look(log, view)
+        look = _Look(log, view, signatures=signatures)
         steps = [look.messages(progress)]
         for name, act in (
             ("parents", look.parents),
@@ -39,9 +44,73 @@ def verify_log(log: Log, progress: Callable[[Iterator[Any]], Iterator[Any]] = it
             ("ancestors", look.ancestors),
         ):
             steps += [_step(name, act)]
-        names = ("ids", "signatures")
+        names = ("ids", "signatures") if signatures else ("ids",)
         first = [Step(name, *_told(look.faults.get(name), f"{look.count} messages")) for name in names]
         return Report.of((*first, *steps[1:]), entries=look.count)
+
+
+def read_message(log: Log, order: bytes, raw: bytes) -> SignedMessage:
+    """A stored message, if it is the one that belongs under its key."""
+    signed = log.decode(raw)
+    if log.profile.code.order(signed.key) != order:
+        raise DigestMismatch(
+            f"message {signed.id} stands under {order.hex()}", expected=order.hex(), got=signed.id
+        )
+    return signed
+
+
+class Arrivals:
+    """The messages of some arrivals, checked one by one; `deep` checks signatures, parents and their order."""
+
+    def __init__(self, log: Log, view: View, start: int, end: int, again: Mapping[int, int]) -> None:
+        self._log, self._view, self._start, self._end, self._again = log, view, start, end, again
+        self._later: set[bytes] = set()
+
+    def each(self, *, deep: bool) -> Iterator[tuple[int, Key | None, SignedMessage | RopewalkError]]:
+        """Every position with its message, or what is wrong with it; one that is gone has no key."""
+        found = self._view.scan("arrivals", arrival_key(self._start), arrival_key(self._end))
+        keys = {int.from_bytes(seq, "big") - 1: Key(key) for seq, key in found}
+        self._later = set(keys.values()) if deep else set()
+        for position in range(self._start, self._end):
+            key = keys.get(position)
+            self._later.discard(key or b"")
+            try:
+                yield position, key, self._checked(position, key, deep)
+            except RopewalkError as error:
+                yield position, key, error
+
+    def _checked(self, position: int, key: Key | None, deep: bool) -> SignedMessage:
+        if key is None:
+            raise BrokenLink(f"arrival {position + 1} is missing")
+        if deep and position in self._again:
+            raise BrokenLink(f"arrived before, as number {self._again[position] + 1}", entry=id_of(key))
+        order = self._log.profile.code.order(key)
+        raw = self._view.get("messages", order)
+        if raw is None:
+            raise BrokenLink("the message is missing", entry=id_of(key))
+        signed = read_message(self._log, order, raw)
+        if deep:
+            verify(self._log.profile, signed)
+            for parent in signed.parent_keys:
+                if self._view.get("messages", self._log.profile.code.order(parent)) is None:
+                    raise BrokenLink(f"stands on {id_of(parent)}, which is not here", entry=signed.id)
+                if parent in self._later:
+                    raise BrokenLink(f"arrived before {id_of(parent)}, on which it stands", entry=signed.id)
+        return signed
+
+
+def arrival_key(position: int) -> bytes:
+    """The key under which the arrival at a position, counted from zero, is stored."""
+    return (position + 1).to_bytes(8, "big")
+
+
+def find_end(view: View) -> tuple[int, Key | None, str]:
+    """How many messages have arrived, the last of them, and what is wrong with that number, if anything is."""
+    last = next(iter(view.scan("arrivals", reverse=True)), None)
+    end = 0 if last is None else int.from_bytes(last[0], "big")
+    held = counted(view).arrived
+    fault = "" if held == end else f"{end} messages arrived, {held} are counted"
+    return end, None if last is None else Key(last[1]), fault
 
 
 def _told(fault: str | None, good: str) -> tuple[Literal["passed", "failed"], str]:
@@ -55,13 +124,14 @@ def _step(name: str, act: Callable[[], str | None]) -> Step:
         return Step(name, "failed", str(fault))
     except (RopewalkError, ValueError, IndexError, KeyError) as error:
         return Step(name, "failed", f"cannot be read: {error}")
-    return Step(name, "not_checked", "no index yet") if detail is None else Step(name, "passed", detail)
+    return Step.optional(name, "no index yet") if detail is None else Step(name, "passed", detail)
 
 
 class _Look:
     """One check. It keeps keys, parents and the tree's rows in memory, not the messages."""
 
-    def __init__(self, log: Log, view: View) -> None:
+    def __init__(self, log: Log, view: View, *, signatures: bool) -> None:
+        self.signatures = signatures
         self.log = log
         self.view = view
         self.code = log.profile.code
@@ -83,14 +153,13 @@ class _Look:
         for order, raw in progress(self.view.scan("messages")):
             self.count += 1
             try:
-                signed = self.log.decode(raw)
-                if self.code.order(signed.key) != order:
-                    raise _Fault(f"message {signed.id} stands under {order.hex()}")
-            except (RopewalkError, _Fault) as fault:
+                signed = read_message(self.log, order, raw)
+            except RopewalkError as fault:
                 self.faults.setdefault("ids", f"{order.hex()}: {fault}")
                 continue
             try:
-                verify(self.log.profile, signed)
+                if self.signatures:
+                    verify(self.log.profile, signed)
             except RopewalkError as fault:
                 self.faults.setdefault("signatures", f"{signed.id}: {fault}")
             self.known[signed.key] = signed.parent_keys

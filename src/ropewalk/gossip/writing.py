@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -9,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 from ropewalk.errors import Damaged, TooLarge
 from ropewalk.gossip import ancestors, pending
-from ropewalk.gossip.access import Access
+from ropewalk.gossip.access import Access, MissingParent, StoredHistory
 from ropewalk.gossip.events import Committed, Event, Refused, Stored
 from ropewalk.gossip.ids import Key, MessageId, id_of
 from ropewalk.gossip.message import Message, Signature, SignedMessage, decode
@@ -33,6 +34,7 @@ class Rules:
     apply: Apply | None
     index_ancestors: bool
     pending: pending.Limits
+    now_s: Callable[[], int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,8 @@ class Batch:
         except TooLarge as error:
             # With what it lacks: nobody keeps it, so somebody has to fetch it again with its parents.
             return Inserted(signed.id, "refused", missing=outcome.missing, error=error)
+        except Exception as error:
+            return Inserted(signed.id, "refused", error=error)
 
     def insert_or_orphan(self, signed: SignedMessage) -> Inserted:
         """As `insert_or_refuse`, but a message without its parents does not wait: it is left out."""
@@ -148,9 +152,26 @@ class Batch:
 
     def _wait(self, signed: SignedMessage) -> Inserted:
         missing = [parent for parent in signed.parent_keys if not self.has(parent)]
-        pending.add(self.change, self._log.rules.pending, signed.key, signed.raw, missing)
+        self._judge_early(signed)
+        rules = self._log.rules
+        pending.add(
+            self.change,
+            rules.pending,
+            signed.key,
+            signed.raw,
+            missing,
+            author=signed.signature.public_key,
+            now_s=None if rules.now_s is None else rules.now_s(),
+        )
         self._some_wait = True
         return Inserted(signed.id, "pending", missing=tuple(map(id_of, missing)))
+
+    def _judge_early(self, signed: SignedMessage) -> None:
+        """Ask the rules that need no missing parent; what they refuse does not wait."""
+        rules = self._log.rules
+        rules.validate(signed.message.payload)
+        with contextlib.suppress(MissingParent):
+            rules.access(StoredHistory(self._log), signed)
 
     def _judge(self, signed: SignedMessage) -> Any:
         """Ask the rules, before anything is written; the result is what `apply` returned."""

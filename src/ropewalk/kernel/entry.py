@@ -1,7 +1,7 @@
 """The one idea: canonical bytes → content id → an entry that names its parents → heads.
 
 A log is a set of entries closed under *parents*. An entry's id covers its parents' ids, so a head vouches for
-everything below it. Lines and graphs differ only in how heads move: `advance_line`, `advance_graph`.
+everything below it. How heads move is for the engines: a line by compare-and-swap, a graph by union.
 
 Checking a line is associative. A checked run of entries is a `Span`: what it needs below, what it offers above.
 Spans join where one offers what the next needs. So a line may be cut anywhere, its parts checked anywhere, in any
@@ -15,17 +15,14 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import NewType, TypeAlias
 
-from ropewalk.errors import BrokenLink, DigestMismatch, HeadMoved
+from ropewalk.errors import BrokenLink, DigestMismatch
 
 __all__ = [
     "EMPTY",
     "DeriveId",
     "Entry",
     "EntryId",
-    "Heads",
     "Span",
-    "advance_graph",
-    "advance_line",
     "check_entry",
     "check_span",
     "join",
@@ -33,9 +30,6 @@ __all__ = [
 
 EntryId = NewType("EntryId", bytes)
 """The name of an entry in its engine: a commit id, a message id, a block hash."""
-
-Heads: TypeAlias = frozenset[EntryId]
-"""The entries without children."""
 
 DeriveId: TypeAlias = Callable[[tuple[EntryId, ...], bytes], EntryId]
 """How an engine names an entry from its parents and its body. It must cover both, or a head vouches for nothing."""
@@ -52,37 +46,6 @@ class Entry:
     id: EntryId
     parents: tuple[EntryId, ...]
     body: bytes
-
-
-def advance_line(heads: Heads, entry: Entry) -> Heads:
-    """A line grows only from its head; anything else is refused.
-
-    >>> first = Entry(EntryId(b"a"), (), b"")
-    >>> advance_line(frozenset(), first)
-    frozenset({b'a'})
-    >>> advance_line(frozenset({EntryId(b"z")}), first)
-    Traceback (most recent call last):
-    ropewalk.errors.HeadMoved: entry 61 stands on nothing, the head is 7a
-    """
-    if len(heads) > 1 or len(entry.parents) > 1 or heads != frozenset(entry.parents):
-        raise HeadMoved(
-            f"entry {entry.id.hex()} stands on {_names(entry.parents)}, the head is {_names(sorted(heads))}",
-            entry=entry.id.hex(),
-            parents=[parent.hex() for parent in entry.parents],
-            heads=[head.hex() for head in sorted(heads)],
-        )
-    return frozenset({entry.id})
-
-
-def advance_graph(heads: Heads, entry: Entry) -> Heads:
-    """A graph always grows; the entry replaces the heads it stands on.
-
-    Parents come before children and each entry comes once: then every order of arrival ends with the same heads.
-
-    >>> sorted(advance_graph(frozenset({EntryId(b"a"), EntryId(b"b")}), Entry(EntryId(b"c"), (EntryId(b"a"),), b"")))
-    [b'b', b'c']
-    """
-    return (heads - frozenset(entry.parents)) | {entry.id}
 
 
 @dataclass(frozen=True, slots=True)

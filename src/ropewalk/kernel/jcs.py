@@ -23,11 +23,12 @@ import orjson
 import rfc8785
 
 from ropewalk.errors import InvalidJson
-from ropewalk.kernel.jsonscan import DEPTH_MAX, INTEGER_MAX, first_fault, shown
+from ropewalk.kernel.jsonscan import DEPTH_MAX, INTEGER_MAX, ITEMS_MAX, check_size, first_fault, shown
 
 __all__ = [
     "DEPTH_MAX",
     "INTEGER_MAX",
+    "ITEMS_MAX",
     "Json",
     "canonicalise",
     "encode",
@@ -78,10 +79,12 @@ def encode_foreign(value: object) -> bytes:
     return _encode_fast(value)[0] or _encode_exact(value, _foreign)
 
 
-def parse(raw: bytes) -> Json:
+def parse(raw: bytes, *, bytes_max: int | None = None, items_max: int = ITEMS_MAX) -> Json:
     """The value of strict JSON: RFC 8259 in UTF-8, unique keys, numbers and nesting within the bounds of this module.
 
-    Integral numbers come back as int, so that `1.0` and `1` are the same value here as in their canonical form.
+    Give `bytes_max` for every document that comes from elsewhere: its size and its number of items are checked before
+    it is parsed, and `TooLarge` is raised. Integral numbers come back as int, so that `1.0` and `1` are the same value
+    here as in their canonical form.
 
     >>> parse(b' {"a": 1.0, "b": [true, null]} ')
     {'a': 1, 'b': [True, None]}
@@ -89,6 +92,8 @@ def parse(raw: bytes) -> Json:
     Traceback (most recent call last):
     ropewalk.errors.InvalidJson: duplicate key "a" at byte 7
     """
+    if bytes_max is not None:
+        check_size(raw, bytes_max, items_max)
     return _read(raw, _STRICT)[0]
 
 
@@ -101,7 +106,7 @@ def parse_foreign(raw: bytes) -> Json:
     return _read(raw, _FOREIGN)[0]
 
 
-def parse_canonical(raw: bytes) -> Json:
+def parse_canonical(raw: bytes, *, bytes_max: int | None = None, items_max: int = ITEMS_MAX) -> Json:
     """As `parse`, but the bytes must already be the canonical ones.
 
     >>> parse_canonical(b'{"a":1}')
@@ -110,6 +115,8 @@ def parse_canonical(raw: bytes) -> Json:
     Traceback (most recent call last):
     ropewalk.errors.InvalidJson: not canonical at byte 5: found " ", RFC 8785 writes "1"
     """
+    if bytes_max is not None:
+        check_size(raw, bytes_max, items_max)
     value, canonical = _read(raw, _STRICT)
     if canonical != raw:
         _refuse_layout(raw, canonical)

@@ -13,15 +13,16 @@ from typing import Final
 
 import orjson
 
-from ropewalk.errors import InvalidJson
+from ropewalk.errors import InvalidJson, TooLarge
 from ropewalk.kernel.plaintext import printable
 
-__all__ = ["DEPTH_MAX", "INTEGER_MAX", "first_fault", "shown"]
+__all__ = ["DEPTH_MAX", "INTEGER_MAX", "ITEMS_MAX", "check_size", "first_fault", "shown"]
 
 DEPTH_MAX: Final = 128  # containers around the innermost value; below orjson's own limits of 254 and 1024
 INTEGER_MAX: Final = 2**53 - 1  # beyond it neighbouring integers share one double
 
 _BOM: Final = b"\xef\xbb\xbf"
+ITEMS_MAX: Final = 1 << 20  # members, elements and containers; parsed, each costs up to a hundred bytes
 _SHOWN_MAX: Final = 60  # a message stays on its line, whatever was found
 
 _spaces = re.compile(rb"[ \t\n\r]*").match
@@ -46,6 +47,27 @@ def first_fault(raw: bytes, allows: Callable[[bytes, float], bool]) -> InvalidJs
     except InvalidJson as fault:
         return fault
     return None
+
+
+def check_size(raw: bytes, bytes_max: int, items_max: int = ITEMS_MAX) -> None:
+    """Raise `TooLarge` for a text that would cost too much memory to parse. Nothing is parsed.
+
+    Commas and brackets are counted, also those inside strings: a text of a few bytes each item becomes twenty times as
+    large in memory, so its size alone is no bound.
+
+    >>> check_size(b"[1,2]", bytes_max=4)
+    Traceback (most recent call last):
+    ropewalk.errors.TooLarge: document has 5 bytes, expected at most 4
+    >>> check_size(b"[1,2]", bytes_max=5, items_max=1)
+    Traceback (most recent call last):
+    ropewalk.errors.TooLarge: document has more than 1 items
+    """
+    if len(raw) > bytes_max:
+        raise TooLarge(
+            f"document has {len(raw)} bytes, expected at most {bytes_max}", size=len(raw), limit=bytes_max
+        )
+    if len(raw) > items_max and sum(map(raw.count, (b",", b"[", b"{"))) > items_max:
+        raise TooLarge(f"document has more than {items_max} items", limit=items_max)
 
 
 def shown(value: object) -> str:

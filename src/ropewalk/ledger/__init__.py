@@ -12,7 +12,7 @@ see to it that a log has one history. `archive_channel` writes old blocks to wri
 checks them; `restore_channel` rebuilds a channel from there, and `run_drill` rehearses it. `pack_channel` compresses
 old blocks where they are. `LedgerServer` lets others in from elsewhere, `connect_channel` and, for coroutines,
 `LedgerClient` go there; `pull_channel` keeps a verified copy. `MailboxServer` and `MailboxClient` are the same through
-memory that two processes share.
+memory that two processes share. `find_damage` says what a damaged channel has lost, `repair_channel` makes it whole.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ropewalk.node.ledgerclient import LedgerClient
     from ropewalk.node.ledgercopy import pull_channel
     from ropewalk.node.ledgerremote import connect_channel
+    from ropewalk.node.ledgerrepair import find_damage, repair_channel
     from ropewalk.node.ledgerserver import LedgerServer
     from ropewalk.node.mailbox import MailboxServer
     from ropewalk.node.mailboxclient import MailboxClient
@@ -56,12 +57,14 @@ __all__ = [
     "build",
     "connect_channel",
     "create_channel",
+    "find_damage",
     "make_witness",
     "open_channel",
     "open_log",
     "open_witness",
     "pack_channel",
     "pull_channel",
+    "repair_channel",
     "restore_channel",
     "rotate_key",
     "run_drill",
@@ -85,12 +88,14 @@ _LAZY = {
     "build": ("ropewalk.ledger.envelope", "build"),
     "connect_channel": ("ropewalk.node.ledgerremote", "connect_channel"),
     "create_channel": ("ropewalk.node.ledger", "create_channel"),
+    "find_damage": ("ropewalk.node.ledgerrepair", "find_damage"),
     "make_witness": ("ropewalk.node.witness", "make_witness"),
     "open_channel": ("ropewalk.node.ledger", "open_channel"),
     "open_log": ("ropewalk.node.ledger", "open_log"),
     "open_witness": ("ropewalk.node.witness", "open_witness"),
     "pack_channel": ("ropewalk.node.archivepack", "pack_channel"),
     "pull_channel": ("ropewalk.node.ledgercopy", "pull_channel"),
+    "repair_channel": ("ropewalk.node.ledgerrepair", "repair_channel"),
     "restore_channel": ("ropewalk.node.archiverestore", "restore_channel"),
     "rotate_key": ("ropewalk.node.keys", "rotate_key"),
     "run_drill": ("ropewalk.node.archivedrill", "run_drill"),

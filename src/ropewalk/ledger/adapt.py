@@ -154,6 +154,7 @@ def resign(
         payload=value.get("payload"),
         timestamp=timestamp,
         correlation_id=correlation_id,
+        ancestors=(*_ancestors(original), name) if value["event_class"] == "Result" else (),
         detached=detached,
         hash_of_detached=original["payload_hash"] if detached is not None else None,
         evidence=evidence,
@@ -164,6 +165,12 @@ def resign(
         policy_tag=value.get("policy_tag"),
     )
     return Adapted(envelope, name, (*changes, "signed again"))
+
+
+def _ancestors(original: dict[str, Any]) -> list[str]:
+    """Return the ids that the original's causality chain names; a Result may come from a version that asks for none."""
+    chain = original.get("causality_chain")
+    return [each for each in chain[:-1] if isinstance(each, str)] if isinstance(chain, list) else []
 
 
 def original_of(envelope: Envelope) -> bytes | None:

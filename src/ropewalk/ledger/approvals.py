@@ -28,6 +28,7 @@ __all__ = ["ACTS", "Approval", "Control", "approve", "parse_approval", "parse_co
 
 ACTS: Final = ("rotate", "retire", "revoke", "destroy", "version")
 APPROVALS_MAX: Final = 32
+APPROVALS_BYTES_MAX: Final = 1 << 20
 _WORDS: Final = {"version": "change a version"}
 _MEMBERS: Final = frozenset(("version", "kind", "act", "approver", "signature"))
 
@@ -82,7 +83,7 @@ def parse_approval(raw: bytes) -> tuple[dict[str, Any], Approval]:
     Traceback (most recent call last):
     ropewalk.errors.Invalid: approval: expected version, kind, act, approver and signature
     """
-    value = jcs.parse(raw)
+    value = jcs.parse(raw, bytes_max=APPROVALS_BYTES_MAX)
     if not isinstance(value, dict) or value.keys() != _MEMBERS or value["kind"] != "approval":
         raise _wrong("expected version, kind, act, approver and signature")
     if value["version"] != 1 or value["version"] is True:

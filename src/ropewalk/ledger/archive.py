@@ -45,6 +45,8 @@ SIGNATURE: Final = "archive.manifest.sig"
 BLOCKS: Final = "blocks.seg.zst"
 KEY_PROOFS: Final = "keyproofs.json"
 SETTINGS: Final = ("channel.json", "policy.json", "evidence.json", "lifecycle.json")
+SIGNATURE_BYTES_MAX: Final = 1 << 10
+ARCHIVE_MANIFEST_BYTES_MAX: Final = 4 << 20  # three times what so many blocks take
 ARCHIVE_BLOCKS_MAX: Final = 16_384  # the manifest of so many is a megabyte; a longer range is cut
 
 _FORM: Final = ManifestForm("archive manifest", "Take this archive from another copy; it cannot be mended.")
@@ -119,7 +121,7 @@ def parse_archive_manifest(raw: bytes) -> ArchiveManifest:
     Traceback (most recent call last):
     ropewalk.errors.Invalid: archive manifest: expected exactly the members of an archive manifest
     """
-    value = jcs.parse_canonical(raw)
+    value = jcs.parse_canonical(raw, bytes_max=ARCHIVE_MANIFEST_BYTES_MAX)
     if not isinstance(value, dict) or value.keys() != _NAMES:
         raise _FORM.wrong("expected exactly the members of an archive manifest")
     if type(value["version"]) is not int or value["version"] != 1:
@@ -177,7 +179,7 @@ def check_manifest_signature(raw: bytes, signature: bytes, signer: PublicKey) ->
     >>> check_manifest_signature(b"{}", sign_manifest(b"{}", key), key.public)
     """
     try:
-        found = Signature.from_json(jcs.parse_canonical(signature))
+        found = Signature.from_json(jcs.parse_canonical(signature, bytes_max=SIGNATURE_BYTES_MAX))
         if found.alg != signer.alg:
             raise Invalid(f"{found.alg} signature of a {signer.alg} key")
         signer.verify(Tag.ARCHIVE + raw, found.raw)

@@ -83,8 +83,11 @@ def make_provenance(
     name: str = "payload",
     parameters: dict[str, Any] | None = None,
     dependencies: Sequence[str] = (),
+    finished_on: str | None = None,
 ) -> dict[str, Any]:
     """Evidence of the form `slsa.v1`: a signed statement that a builder made what has this hash.
+
+    `finished_on` is when; a verifier that limits the age of evidence asks for it.
 
     >>> key = SigningKey.generate("ed25519", bytes(32))
     >>> made = make_provenance(key, "00" * 32, builder="urn:b", build_type="urn:t")
@@ -94,11 +97,14 @@ def make_provenance(
     definition: dict[str, Any] = {"buildType": build_type, "externalParameters": parameters or {}}
     if dependencies:
         definition["resolvedDependencies"] = [{"digest": {"blake3": each}} for each in dependencies]
+    details: dict[str, Any] = {"builder": {"id": builder}}
+    if finished_on is not None:
+        details["metadata"] = {"finishedOn": finished_on}
     statement: dict[str, Any] = {
         "_type": STATEMENT,
         "subject": [{"name": name, "digest": {"blake3": payload_hash}}],
         "predicateType": PROVENANCE,
-        "predicate": {"buildDefinition": definition, "runDetails": {"builder": {"id": builder}}},
+        "predicate": {"buildDefinition": definition, "runDetails": details},
     }
     raw = jcs.encode(statement)
     signature = {

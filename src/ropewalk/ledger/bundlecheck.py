@@ -19,17 +19,15 @@ from typing import Final
 
 from blake3 import blake3
 
-from ropewalk.errors import Damaged, Invalid, RopewalkError
-from ropewalk.kernel import jcs
-from ropewalk.kernel.digest import Tag
-from ropewalk.kernel.keys import Signature
-from ropewalk.kernel.report import Report, Status, Step
+from ropewalk.errors import Damaged, RopewalkError
+from ropewalk.kernel.keys import PublicKey
+from ropewalk.kernel.report import Need, Report, Status, Step
 from ropewalk.ledger.bundle import HEADERS, MANIFEST, SIGNATURE, member_names
 from ropewalk.ledger.bundleanchors import AnchorFinding, anchors_step, judge_anchor, require_witnesses
 from ropewalk.ledger.bundlefindings import STEPS, Findings
-from ropewalk.ledger.bundleform import check_member, no_bundle
+from ropewalk.ledger.bundleform import check_member, no_bundle, open_manifest
 from ropewalk.ledger.bundleheaders import HeaderCheck
-from ropewalk.ledger.bundlemanifest import Manifest, parse_manifest
+from ropewalk.ledger.bundlemanifest import Manifest
 from ropewalk.ledger.bundlepaths import Exhibit, PathCheck
 from ropewalk.ledger.evidencecheck import EvidenceTally
 from ropewalk.ledger.keyline import KeyLine
@@ -40,19 +38,35 @@ from ropewalk.ledger.trust import Trust
 __all__ = ["STEPS", "BundleVerifier", "Exhibit"]
 
 CUT_SHORT: Final[tuple[Status, str]] = ("not_checked", "the bundle could not be read to its end")
+NO_TRUST: Final[tuple[Status, str, Need]] = (
+    "not_checked",
+    "holds under its own key; no trust file says whose that is",
+    "trust",
+)
+Outcome = tuple[Status, str] | tuple[Status, str, Need]
 
 
 class BundleVerifier:
     """Feed it the bytes of an archive, then ask for the report. Hostile archives raise; wrong ones are reported."""
 
     def __init__(
-        self, trust: Trust, *, deep: bool = False, policy: Policy | None = None, threshold: int | None = None
+        self,
+        trust: Trust,
+        *,
+        deep: bool = False,
+        policy: Policy | None = None,
+        threshold: int | None = None,
+        anybody: bool = False,
+        packed: int | None = None,
     ) -> None:
         """`policy` is the text behind the hash that the trust file pins; with it, envelopes are judged by it too.
 
-        `threshold` is how many witnesses must have signed anchors; without it a missing one does not fail.
+        `threshold` is how many witnesses must have signed anchors. With `anybody` any key may have signed: signatures
+        must hold, and the report says that no trust file names their keys. `packed` is the size of the file, which
+        bounds its manifest.
         """
         self._trust, self._deep, self._policy, self._threshold = trust, deep, policy, threshold
+        self._anybody, self._packed = anybody, packed
         self._evidence = EvidenceTally(trust) if deep or trust.judges_evidence else None
         self._tar = TarReader()
         self._findings = Findings()
@@ -64,6 +78,7 @@ class BundleVerifier:
         self._expected: list[str] = []
         self._files: dict[str, tuple[str, int]] = {}
         self._manifest_raw: bytes | None = None
+        self._opened = False
         self._headers: HeaderCheck | None = None
         self._paths: PathCheck | None = None
         self._cut = ""
@@ -108,6 +123,7 @@ class BundleVerifier:
         if not self._cut:
             if self._manifest_raw is None:
                 raise no_bundle("it holds no manifest")
+            self._open_manifest(None)  # unless it was opened with its signature
             if self.manifest is None and SIGNATURE not in self._seen_names:
                 raise no_bundle(self._findings.detail("bundle_signature"))
             try:
@@ -127,7 +143,9 @@ class BundleVerifier:
             step = self._anchors_step()
             steps.append(require_witnesses(step, self.anchors, self._trust, self._threshold))
         elif self._trust.witnesses or (self.manifest is not None and self.manifest.anchors):
-            steps.append(self._anchors_step())
+            # Naming witnesses requires one of them, unless a threshold of zero says otherwise.
+            required = bool(self._trust.witnesses) and self._threshold is None
+            steps.append(replace(self._anchors_step(), need="required" if required else "optional"))
         if self._deep:
             steps.append(self._findings.step("envelope_rules", self._rules_step))
         elif self._trust.revocations:  # they speak of authors too, and nobody looked at those
@@ -145,9 +163,11 @@ class BundleVerifier:
         self._members += 1
         if self._members == 1 and name != MANIFEST:
             raise no_bundle(f"it begins with {name}")
-        if self._members == 2 and name != SIGNATURE and self.manifest is None:
-            raise no_bundle("its manifest cannot be read")
-        check_member(name, size)
+        if self._members == 2 and name != SIGNATURE:
+            self._open_manifest(None)
+            if self.manifest is None:
+                raise no_bundle("its manifest cannot be read")
+        check_member(name, size, self._packed)
         self._name, self._hash = name, blake3()
         self._data.clear()
         problem = self._misplaced(name, size)
@@ -190,10 +210,10 @@ class BundleVerifier:
         if not name:
             return
         if name == MANIFEST:
-            self._read_manifest(data)
+            self._manifest_raw = data
             return
         if name == SIGNATURE:
-            self._read_signature(data)
+            self._open_manifest(data)
             return
         listed = self._files.get(name)
         if listed is not None and self._hash.hexdigest() != listed[0]:
@@ -205,16 +225,29 @@ class BundleVerifier:
             height = int(rest.removesuffix(".jsonl"))
             (self._paths.read_block if kind == "blocks" else self._paths.read_proofs)(height, data)
 
-    def _read_manifest(self, raw: bytes) -> None:
-        self._manifest_raw = raw
-        fail = self._findings.add
+    def _open_manifest(self, signature: bytes | None) -> None:
+        """Check the manifest's signature, then read it; once."""
+        raw, fail = self._manifest_raw, self._findings.add
+        if raw is None or self._opened:
+            return
+        self._opened = True
         try:
-            manifest = parse_manifest(raw)
+            opened = open_manifest(raw, signature, self._trust.bundle_signers)
         except RopewalkError as error:
             fail("bundle_signature", error.detail, member=MANIFEST)
             return
+        if opened.refused and signature is not None:
+            fail("bundle_signature", f"the manifest's signature: {opened.refused}", member=SIGNATURE)
+        if opened.manifest is not None:
+            self._read_manifest(opened.manifest)
+            if not opened.refused:
+                self._check_signer(opened.manifest.signer)
+
+    def _read_manifest(self, manifest: Manifest) -> None:
+        fail = self._findings.add
         self.manifest = manifest
-        self._headers = HeaderCheck(manifest, self._trust, self._findings, self._policy)
+        line = KeyLine(None if self._anybody else self._trust, policy=self._policy, lenient=True)
+        self._headers = HeaderCheck(manifest, self._trust, self._findings, line)
         self._paths = PathCheck(
             manifest,
             self._headers,
@@ -233,20 +266,10 @@ class BundleVerifier:
         if list(manifest.merkle_proofs) != self._expected[1 + len(manifest.heights) :]:
             fail("bundle_signature", "merkle_proofs does not list exactly the proofs of its range")
 
-    def _read_signature(self, raw: bytes) -> None:
-        if self.manifest is None or self._manifest_raw is None:
-            return
-        signer, fail = self.manifest.signer, self._findings.add
-        try:
-            signature = Signature.from_json(jcs.parse(raw))
-            if signature.alg != signer.alg:
-                raise Invalid(f"{signature.alg} signature of a {signer.alg} key")
-            signer.verify(Tag.BUNDLE + self._manifest_raw, signature.raw)
-        except RopewalkError as error:
-            fail("bundle_signature", f"the manifest's signature: {error.detail}", member=SIGNATURE)
-            return
+    def _check_signer(self, signer: PublicKey) -> None:
+        fail = self._findings.add
         line = self._headers.line if self._headers is not None else KeyLine(self._trust)
-        if not line.descends(signer, self._trust.bundle_signers):
+        if not self._anybody and not line.descends(signer, self._trust.bundle_signers):
             fail("bundle_signature", f"{signer.did()} is not trusted to sign bundles")
         elif signer.identity() in line.revoked:
             fail(
@@ -272,7 +295,9 @@ class BundleVerifier:
         if not self._cut:
             self._headers.close()
 
-    def _signature_step(self) -> tuple[Status, str]:
+    def _signature_step(self) -> Outcome:
+        if self._anybody:
+            return NO_TRUST
         assert self.manifest is not None
         signer, count = self.manifest.signer.did(), len(self.manifest.files)
         return "passed", f"signed by {signer}; {count} files as listed"
@@ -289,9 +314,11 @@ class BundleVerifier:
             return "not_checked", "a header that paths should lead to could not be read"
         return "passed", f"{self.envelopes} paths to {self._paths.blocks} roots"
 
-    def _blocks_step(self) -> tuple[Status, str]:
+    def _blocks_step(self) -> Outcome:
         if self._cut or self._headers is None:
             return CUT_SHORT
+        if self._anybody:
+            return NO_TRUST
         line = self._headers.line
         if line.unjudged:
             return "not_checked", line.unjudged
@@ -299,12 +326,12 @@ class BundleVerifier:
         what = f"{self._headers.count} blocks, linked, under one range root"
         return "passed", f"{what} ({said})" if said else what
 
-    def _policy_step(self) -> tuple[Status, str]:
+    def _policy_step(self) -> Outcome:
         manifest, want = self.manifest, self._trust.policy_hash
         if manifest is None:
             return "not_checked", "the manifest could not be read"
         if want is None:
-            return "not_checked", "the trust file pins no policy"
+            return "not_checked", "the trust file pins no policy", "optional"
         if manifest.policy_hash != want.hex():
             return "failed", f"the bundle names {manifest.policy_hash or 'no policy'}, expected {want.hex()}"
         if self._headers is None or not self._headers.count:

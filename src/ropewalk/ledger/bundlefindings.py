@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ropewalk.kernel.report import Status, Step
+from ropewalk.kernel.report import Need, Status, Step
 
 __all__ = ["STEPS", "Findings"]
 
@@ -43,10 +43,11 @@ class Findings:
         """The first failure of a step, empty if there is none."""
         return self._found[step].detail
 
-    def step(self, name: str, otherwise: Callable[[], tuple[Status, str]]) -> Step:
+    def step(self, name: str, otherwise: Callable[[], tuple[Status, str] | tuple[Status, str, Need]]) -> Step:
         """The step as reports have it; `otherwise` says what it came to where nothing failed."""
         finding = self._found[name]
         if finding.count:
             more = f" (and {finding.count - 1} more)" if finding.count > 1 else ""
             return Step(name, "failed", finding.detail + more, finding.fields)
-        return Step(name, *otherwise())
+        status, detail, *need = otherwise()
+        return Step(name, status, detail, need=need[0] if need else "required")

@@ -11,7 +11,6 @@ from ropewalk.ledger.bundleform import HEADER_LINE_MAX
 from ropewalk.ledger.bundlemanifest import Manifest
 from ropewalk.ledger.keyacts import maybe_key_statement
 from ropewalk.ledger.keyline import KeyLine
-from ropewalk.ledger.policy import Policy
 from ropewalk.ledger.trust import Trust
 
 __all__ = ["HeaderCheck"]
@@ -20,11 +19,8 @@ __all__ = ["HeaderCheck"]
 class HeaderCheck:
     """Takes `headers.jsonl` in any pieces; `heads` has what the envelopes of a block must lead to."""
 
-    def __init__(
-        self, manifest: Manifest, trust: Trust, findings: Findings, policy: Policy | None = None
-    ) -> None:
-        self._manifest, self._trust, self._findings = manifest, trust, findings
-        self.line = KeyLine(trust, policy=policy, lenient=True)
+    def __init__(self, manifest: Manifest, trust: Trust, findings: Findings, line: KeyLine) -> None:
+        self._manifest, self._trust, self._findings, self.line = manifest, trust, findings, line
         self._said = {each.record.height: each for each in manifest.keys}
         try:
             self.line.follow(manifest.keys)

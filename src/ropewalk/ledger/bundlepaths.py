@@ -20,7 +20,7 @@ from ropewalk.ledger.bundlefindings import Findings
 from ropewalk.ledger.bundleform import parse_proof_line
 from ropewalk.ledger.bundleheaders import HeaderCheck
 from ropewalk.ledger.bundlemanifest import Manifest
-from ropewalk.ledger.envelope import envelope_id, parse_stored
+from ropewalk.ledger.envelope import ENVELOPE_BYTES_MAX, envelope_id, parse_stored
 from ropewalk.ledger.evidencecheck import EvidenceTally
 from ropewalk.ledger.keyacts import is_key_statement
 from ropewalk.ledger.policy import Policy
@@ -74,7 +74,7 @@ class PathCheck:
     ) -> None:
         self._manifest, self._headers, self._findings = manifest, headers, findings
         self._deep, self._evidence = deep, evidence
-        self._context = Context()
+        self._context = Context(sealed=True)
         if manifest.policy_hash is not None:  # what it allowed stays unchecked where its text is not here
             named = bytes.fromhex(manifest.policy_hash)
             text = policy if policy is not None and policy.hash == named else None
@@ -108,7 +108,7 @@ class PathCheck:
         kinds = ("", "")
         for index, raw in enumerate(lines):
             try:
-                value = jcs.parse_canonical(raw)
+                value = jcs.parse_canonical(raw, bytes_max=ENVELOPE_BYTES_MAX)
                 if not isinstance(value, dict):
                     raise Invalid("an envelope is an object")
             except RopewalkError as error:

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from ropewalk.errors import InvalidEnvelope, InvalidJson, InvalidKey, TooLarge
 from ropewalk.kernel import cbor, jcs, schema
+from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.kernel.proofs import LEDGER
 from ropewalk.ledger.envelopeform import (
@@ -70,6 +71,10 @@ __all__ = [
 
 ENVELOPE_BYTES_MAX: Final = 4 << 20  # what a peer may send at all
 INLINE_BYTES_MAX: Final = 1 << 20  # beyond this the payload must be detached
+BUILD_ADVICE: Final = (
+    "`ropewalk ledger envelope --channel C --domain D --class Observation --type T --payload F --key NAME` builds and "
+    "signs one around a payload; append what it prints."
+)
 _OPTIONAL: Final = frozenset(OPTIONAL)
 
 
@@ -138,9 +143,9 @@ def parse_cbor(raw: bytes) -> Envelope:
 def parse_wire(raw: bytes) -> Envelope:
     """An envelope as JSON or as CBOR. A CBOR map begins with a byte that begins no text, so there is no doubt.
 
-    >>> parse_wire(b"\\xa0")
+    >>> parse_wire(b"\\xa0")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ropewalk.errors.InvalidEnvelope: timestamp must be RFC 3339 text
+    ropewalk.errors.InvalidEnvelope: expected a signed envelope (...), got an object with no members
     """
     return parse_cbor(raw) if raw and 0xA0 <= raw[0] <= 0xBF else parse(raw)
 
@@ -165,6 +170,7 @@ def build(
     timestamp: str,
     correlation_id: str | None = None,
     parent: Envelope | None = None,
+    ancestors: Sequence[str] = (),
     detached: dict[str, jcs.Json] | None = None,
     hash_of_detached: str | None = None,
     evidence: dict[str, jcs.Json] | None = None,
@@ -177,7 +183,8 @@ def build(
 ) -> Envelope:
     """Make and sign an envelope.
 
-    A child of `parent` takes over its correlation id unless one is given. A payload is detached by naming where it
+    A child of `parent` takes over its correlation id unless one is given. `ancestors` are the ids its causality chain
+    names where there is no parent at hand. A payload is detached by naming where it
     lies (`detached`, a `payload_ref`): then only its hash is kept.
 
     >>> key = SigningKey.generate("ed25519", bytes(range(32)))
@@ -192,7 +199,7 @@ def build(
         correlation_id = parent.correlation_id
     chain: list[str] | None = None
     if correlation_id is not None:
-        chain = chain_after(parent, correlation_id) if parent is not None else [correlation_id]
+        chain = chain_after(parent, correlation_id) if parent is not None else [*ancestors, correlation_id]
     public = key.public
     identity: dict[str, Any] = {"identity_type": public.alg, "public_key": public.raw.hex()}
     value: dict[str, Any] = {
@@ -263,6 +270,15 @@ def _checked(document: Any) -> tuple[dict[str, Any], PublicKey]:
     if not isinstance(document, dict):
         raise InvalidEnvelope("an envelope is an object", where="", schema=SCHEMA)
     value: dict[str, Any] = document
+    if _SIGNS_OF_ONE.isdisjoint(value):
+        found = ", ".join(sorted(value)[:5])[:120] or "no members"
+        raise InvalidEnvelope(
+            f"expected a signed envelope (with {', '.join(_SIGNS_OF_ONE_IN_ORDER)} and others), "
+            f"got an object with {found}",
+            where="",
+            schema=SCHEMA,
+            advice=BUILD_ADVICE,
+        )
     if not _OPTIONAL.isdisjoint(value) and any(name in value and value[name] is None for name in OPTIONAL):
         value = {k: v for k, v in value.items() if v is not None or k not in _OPTIONAL}
     stamp = value.get("timestamp")
@@ -271,6 +287,13 @@ def _checked(document: Any) -> tuple[dict[str, Any], PublicKey]:
         raise InvalidEnvelope("timestamp must be RFC 3339 text", where="/timestamp", schema=SCHEMA)
     schema.validate(SCHEMA, value)
     parse_timestamp(stamp)
+    if hash_from_hex(value["payload_hash"]) is None:
+        # Base64 and capitals are valid by S4 §3.1; an envelope has one canonical form, and a signed member no other.
+        raise InvalidEnvelope(
+            "payload_hash must be 64 lowercase hex digits, the canonical form",
+            where="/payload_hash",
+            schema=SCHEMA,
+        )
     identity = value["origin_identity"]
     kind = identity["identity_type"]
     alg = value["signature"]["alg"] if kind == "attested-domain" else kind
@@ -280,6 +303,10 @@ def _checked(document: Any) -> tuple[dict[str, Any], PublicKey]:
         raise InvalidEnvelope(
             f"origin_identity: {error.detail}", where="/origin_identity/public_key", schema=SCHEMA
         ) from error
+
+
+_SIGNS_OF_ONE_IN_ORDER: Final = ("origin_identity", "payload_hash", "signature")
+_SIGNS_OF_ONE: Final = frozenset(_SIGNS_OF_ONE_IN_ORDER)
 
 
 @lru_cache(maxsize=4096)

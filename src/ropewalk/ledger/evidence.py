@@ -31,7 +31,7 @@ from ropewalk.ledger.dcap import check_dcap
 from ropewalk.ledger.envelope import Envelope, decode_base64, parse_timestamp
 from ropewalk.ledger.evidencetrust import EvidenceTrust
 from ropewalk.ledger.nitro import check_nitro
-from ropewalk.ledger.piece import Piece
+from ropewalk.ledger.piece import EARLY_S_MAX, Piece
 from ropewalk.ledger.sevsnp import check_sev_snp
 
 __all__ = ["check_evidence", "evidence_check"]
@@ -118,7 +118,25 @@ def _check_provenance(
         return "not_checked", f"signed by {who}; builder {builder[:120]} is not pinned"
     if builder not in trust.builders:
         raise Unverified(f"builder {builder[:120]!r} is not allowed")
+    _check_build_age(statement, trust.max_age_s, at_ns)
     return "passed", f"provenance by {builder[:120]}, signed by {who}"
+
+
+def _check_build_age(statement: dict[str, Any], most_s: int | None, at_ns: int) -> None:
+    """Raise if the build ended too long ago. SLSA names the time in `runDetails.metadata`, which its builder signs."""
+    if most_s is None:
+        return
+    metadata = statement["predicate"]["runDetails"].get("metadata")
+    said = None
+    if isinstance(metadata, dict):
+        said = metadata.get("finishedOn") or metadata.get("startedOn")
+    if not isinstance(said, str):
+        raise Unverified(
+            f"the provenance must name finishedOn in runDetails.metadata; at most {most_s} s are allowed"
+        )
+    age_s = (at_ns - parse_timestamp(said)) // 10**9
+    if not -EARLY_S_MAX <= age_s <= most_s:
+        raise Unverified(f"the build is {age_s} s old; at most {most_s} s are allowed")
 
 
 def _builder(statement: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -33,13 +34,14 @@ class EvidenceTally:
     """Judges pieces of evidence and counts what came of them; may be asked from several threads.
 
     >>> EvidenceTally(None).step()
-    Step(name='evidence', status='passed', detail='no envelope carries evidence', fields={})
+    Step(name='evidence', status='passed', detail='no envelope carries evidence', fields={}, need='required')
     """
 
     def __init__(self, trust: Trust | None) -> None:
         self._sealers = trust.block_signers if trust is not None else ()
         self._revoked = {each.key: each.since_ns for each in trust.revocations} if trust is not None else {}
         self._believed = None
+        self._pinned = trust is not None and trust.evidence is not None
         if trust is not None and trust.judges_evidence:
             # Certificates are read with a large library, which only those who need it should load.
             from ropewalk.ledger.evidencetrust import EvidenceTrust
@@ -93,6 +95,18 @@ class EvidenceTally:
                 except RopewalkError:
                     return
 
+    def failures(self, lines: Sequence[bytes]) -> dict[int, str]:
+        """What is wrong with the evidence in a stored block, by the index of its envelope; nothing is counted."""
+        found: dict[int, str] = {}
+        for index, raw in enumerate(lines[1:]):
+            if _HINT not in raw:
+                continue
+            with suppress(RopewalkError):  # what cannot be read is left to those who verify the block itself
+                status, detail = self.judge(parse_stored(raw), parse_record(lines[0]).header.timestamp_ns)
+                if status == "failed":
+                    found[index] = detail
+        return found
+
     def require(self) -> None:
         """Raise if a piece of evidence failed."""
         step = self.step()
@@ -118,7 +132,8 @@ class EvidenceTally:
                 parts = [f"{counts[each]} {word}" for each, word in _WORDS.items() if counts[each]]
                 facts = {"height": height, "index": index} if status == "failed" else {}
                 text = f"block {height}, envelope {index}: {detail} ({', '.join(parts)})"
-                return Step(EVIDENCE, status, text, facts)
+                # A trust file without pins leaves open whose evidence it is; one with pins requires a verdict.
+                return Step(EVIDENCE, status, text, facts, "required" if self._pinned else "optional")
         return Step(EVIDENCE, "passed", f"{total} pieces hold")
 
     def _still(

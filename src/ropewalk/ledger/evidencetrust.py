@@ -22,6 +22,8 @@ from ropewalk.ledger.pins import EvidencePins, parse_pins
 
 __all__ = ["EvidenceSettings", "EvidenceTrust", "parse_evidence_settings", "parse_evidence_trust"]
 
+EVIDENCE_SETTINGS_BYTES_MAX = 16 << 20  # roots, revocation lists of a megabyte each, and collateral
+
 
 @dataclass(frozen=True, slots=True)
 class EvidenceSettings:
@@ -83,7 +85,7 @@ class EvidenceTrust:
 
 def parse_evidence_settings(raw: bytes) -> EvidenceSettings:
     """The settings of a file; anything unknown in it is refused, and so is a root that is no certificate."""
-    value = jcs.parse(raw)
+    value = jcs.parse(raw, bytes_max=EVIDENCE_SETTINGS_BYTES_MAX)
     if not isinstance(value, dict) or value.get("version") != 1 or value["version"] is True:
         raise _wrong("an object of version 1 is expected, with roots and whose evidence is believed")
     roots = value.get("roots", [])

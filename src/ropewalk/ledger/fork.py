@@ -13,6 +13,8 @@ from ropewalk.ledger.trust import Trust
 
 __all__ = ["parse_fork", "verify_fork"]
 
+FORK_BYTES_MAX = 1 << 20  # two block records; a header has at most 60,000 bytes
+
 
 def parse_fork(raw: bytes) -> Fork:
     """Both sides of a fork from the document that keeps them; form only.
@@ -21,7 +23,7 @@ def parse_fork(raw: bytes) -> Fork:
     Traceback (most recent call last):
     ropewalk.errors.Invalid: fork: expected version, kind, height, ours and theirs
     """
-    value: Any = jcs.parse(raw)
+    value: Any = jcs.parse(raw, bytes_max=FORK_BYTES_MAX)
     if not isinstance(value, dict) or value.keys() != {"version", "kind", "height", "ours", "theirs"}:
         raise Invalid("fork: expected version, kind, height, ours and theirs")
     if type(value["version"]) is not int or value["version"] != 1 or value["kind"] != "fork":
@@ -48,7 +50,7 @@ def verify_fork(fork: Fork, trust: Trust | None = None) -> Report:
     ]
     if trust is None:
         steps.append(
-            Step("signer", "not_checked", f"no trust file: sealed by {ours.signer.did()}, whoever that is")
+            Step.untrusted("signer", f"no trust file: sealed by {ours.signer.did()}, whoever that is")
         )
     else:
         steps.append(signer_step("signer", ours, trust))

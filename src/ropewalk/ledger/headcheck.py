@@ -115,7 +115,7 @@ def verify_head(
     if source is not None:
         steps.append(_tree_step(head, source))
     if old is None:
-        steps.append(Step("consistency", "not_checked", "no older checkpoint was given"))
+        steps.append(Step.optional("consistency", "no older checkpoint was given"))
     else:
         older, older_lines = claimed_head(old)
         steps.append(log_step("old_signature", older, older_lines, trust))
@@ -156,7 +156,7 @@ def log_step(name: str, head: SignedHead, lines: Sequence[NoteSignature], trust:
     if not keys and trust.keys:
         return Step(name, "failed", _other_log(head, [key.name for key in trust.keys]))
     if not keys:
-        return Step(name, "not_checked", f"no key of the log was given: signed by {names}, whoever that is")
+        return Step.untrusted(name, f"no key of the log was given: signed by {names}")
     ours = [(keys[line.name, line.key_id], line) for line in lines if (line.name, line.key_id) in keys]
     if not ours:
         ids = ", ".join(key.key_id.hex() for key in keys.values())
@@ -185,7 +185,7 @@ def _witnesses_step(head: SignedHead, lines: Sequence[NoteSignature], trust: Hea
     wanted = trust.threshold if trust.threshold is not None else 1
     if not named:
         if not trust.threshold:
-            return Step("witnesses", "not_checked", "no witness is named")
+            return Step.optional("witnesses", "no witness is named")
         return Step("witnesses", "failed", f"no witness is named; {wanted} must have signed")
     seen: dict[PublicKey, HeadSigner] = {}
     for line in lines:
@@ -201,7 +201,9 @@ def _witnesses_step(head: SignedHead, lines: Sequence[NoteSignature], trust: Hea
     said = ", ".join([f"{len(seen)} of {many} named", *(signer.explain() for signer in seen.values())])
     if len(seen) < wanted and trust.threshold is not None:
         return Step("witnesses", "failed", f"{said}; {wanted} must have signed", fields)
-    return Step("witnesses", "passed" if seen else "not_checked", said, fields)
+    if not seen:  # the caller named witnesses: one is required, unless --threshold 0 says otherwise
+        return Step("witnesses", "not_checked", said, fields, "required" if wanted else "optional")
+    return Step("witnesses", "passed", said, fields)
 
 
 def _tree_step(head: SignedHead, source: TreeSource) -> Step:

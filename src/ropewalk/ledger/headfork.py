@@ -25,6 +25,7 @@ from ropewalk.ledger.steps import compared, short
 __all__ = ["HeadFork", "parse_head_fork", "verify_head_fork"]
 
 _PATH_MAX = 64
+HEAD_FORK_BYTES_MAX = 4 << 20  # two notes of the largest kind as JSON texts
 _MEMBERS = {"version", "kind", "first", "second", "root", "path"}
 
 
@@ -94,7 +95,7 @@ def parse_head_fork(raw: bytes) -> HeadFork:
     Traceback (most recent call last):
     ropewalk.errors.Invalid: head fork: expected version, kind, first, second, root and path
     """
-    value: Any = jcs.parse(raw)
+    value: Any = jcs.parse(raw, bytes_max=HEAD_FORK_BYTES_MAX)
     if not isinstance(value, dict) or value.keys() != _MEMBERS:
         raise Invalid("head fork: expected version, kind, first, second, root and path")
     if type(value["version"]) is not int or value["version"] != 1 or value["kind"] != "head_fork":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ropewalk.errors import Damaged
 from ropewalk.kernel import jcs
 from ropewalk.ledger.envelope import Envelope
 from ropewalk.ledger.marks import CLAIMING, claim_key
@@ -32,9 +33,16 @@ class OpenHistory:
         return pending[1] if pending is not None else None
 
     def stands(self, envelope: Envelope) -> tuple[int, int] | None:
-        """Where an envelope stands in a durable block."""
+        """Where an envelope stands in a durable block, compared byte by byte with what is stored there."""
         # The id covers what was signed: where the statement is new, so is the envelope.
-        return self._index.position(envelope.id) if self.intent(envelope.intent) is not None else None
+        place = self._index.position(envelope.id) if self.intent(envelope.intent) is not None else None
+        if place is not None and self._index.lines_of(*place)[1] != envelope.raw:
+            raise Damaged(
+                f"block {place[0]}, envelope {place[1]}: stored bytes differ from the envelope with their id",
+                height=place[0],
+                advice="Find the damage with `ropewalk ledger verify --deep`.",
+            )
+        return place
 
     def add(self, envelope: Envelope, place: Position, ticket: Ticket) -> None:
         """Take in a placed envelope."""

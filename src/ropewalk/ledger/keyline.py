@@ -103,6 +103,9 @@ class KeyLine:
         self.runs: list[Run] = []
         self._free: PublicKey | None = None
         self._current: KeyLife | None = None
+        self.complete = (
+            False  # every statement of the channel was followed: a block with another one is refused
+        )
         self.stand = 0  # envelopes of revoked keys, from before
         if trust is None:
             return

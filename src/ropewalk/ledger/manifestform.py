@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
-from ropewalk.errors import Invalid
+from ropewalk.errors import Invalid, InvalidKey
+from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import hash_from_hex
+from ropewalk.kernel.keys import PublicKey
 
-__all__ = ["File", "ManifestForm"]
+__all__ = ["File", "ManifestForm", "claimed_signer"]
+
+# Canonical members are sorted, so every manifest ends with these three. They are read without parsing the rest.
+_TAIL: Final = re.compile(
+    rb'"signer":(\{"identity_type":"[a-z0-9]{1,16}","public_key":"[A-Za-z0-9+/=]{1,128}"\})'
+    rb',"start_height":[0-9]{1,16},"version":1\}\Z'
+)
+_TAIL_BYTES: Final = 512
+
+
+def claimed_signer(raw: bytes) -> PublicKey:
+    """Return the key that a manifest names as its signer, from its last bytes alone: nothing else is parsed.
+
+    A signature can thus be checked before the manifest is. `Invalid` if no canonical manifest ends like this.
+
+    >>> claimed_signer(b"{}")
+    Traceback (most recent call last):
+    ropewalk.errors.Invalid: manifest must end with "signer", "start_height" and "version"
+    """
+    found = _TAIL.search(raw, max(0, len(raw) - _TAIL_BYTES))
+    if found is None:
+        raise Invalid('manifest must end with "signer", "start_height" and "version"')
+    try:
+        return PublicKey.from_json(jcs.parse(found[1]))
+    except InvalidKey as error:
+        raise Invalid(f"manifest: signer: {error.detail}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,10 @@ def outcome_of(raw: bytes) -> Receipt | RopewalkError:
     height, index, replayed = value.get("height"), value.get("index"), value.get("replayed")
     if name is None or block is None or type(height) is not int or type(index) is not int:
         raise _wrong("a receipt has envelope_id, height, index and block_hash")
-    return Receipt(name, height, index, block, replayed is True)
+    audit = value.get("audit", [])
+    if not isinstance(audit, list) or not all(isinstance(text, str) for text in audit):
+        raise _wrong("the audit of a receipt is a list of strings")
+    return Receipt(name, height, index, block, replayed is True, tuple(map(str, audit)))
 
 
 def error_of(problem: dict[str, Any]) -> RopewalkError:

@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 from ropewalk.kernel import jcs
 from ropewalk.kernel.declaredschema import DeclaredSchema
 from ropewalk.kernel.digest import Tag, tagged
+from ropewalk.kernel.report import Status
 from ropewalk.ledger.approvals import Control, parse_control
 from ropewalk.ledger.envelope import Envelope
 from ropewalk.ledger.lifetimes import Lifetime, lifetimes_of
@@ -29,17 +30,21 @@ from ropewalk.ledger.policyrules import (
     Reason,
     Rule,
     applies,
+    ask_evidence,
     ask_level,
     ask_schema,
+    ask_tag,
     check_rule,
     no_policy,
     schema_of,
+    tag_allows,
 )
 from ropewalk.ledger.versions import parse_range
 
 __all__ = ["EVALUATOR", "STRICT", "Decision", "Outcome", "Policy", "Reason", "parse_policy"]
 
 EVALUATOR: Final = "ropewalk/1"
+POLICY_BYTES_MAX: Final = 4 << 20  # thousands of rules
 _KINDS_MAX: Final = 1024  # domains times classes times types; a flood of new ones only costs time
 _KIND_CHARS_MAX: Final = 512  # nor may long ones fill the memory
 
@@ -50,6 +55,13 @@ class Decision:
 
     outcome: Outcome
     reasons: tuple[Reason, ...]
+
+    @property
+    def audits(self) -> tuple[str, ...]:
+        """Why it passes only under audit, one text for each rule; empty where it is allowed or denied."""
+        if self.outcome != "audit":
+            return ()
+        return tuple(f"{each.rule}: {each.detail}" for each in self.reasons if each.decision == "audit")
 
     def to_json(self) -> dict[str, Any]:
         """As `policy check` prints it."""
@@ -106,15 +118,22 @@ class Policy:
         }
         return jcs.encode(value)
 
-    def decide(self, envelope: Envelope, evidence_checked: bool = True) -> Decision:
-        """What this policy says about an envelope whose signature holds.
+    def decide(
+        self, envelope: Envelope, evidence: Status = "not_checked", *, sealed: bool = False
+    ) -> Decision:
+        """Return what this policy says about an envelope whose signature holds.
 
-        `evidence_checked` says whether evidence, if there is any, was verified as far as rule 5 asks.
+        `evidence` is what the verification of its evidence, if it has any, came to. An envelope in a `sealed` block
+        passed the door: its evidence and its policy tag were judged there, with what was configured at that time.
         """
         rules = self._rules_for(envelope)
-        reasons = [
-            reason for rule in rules if (reason := self._ask(rule, envelope, evidence_checked)) is not None
-        ]
+        status: Status = "passed" if sealed else evidence
+        reasons = [reason for rule in rules if (reason := self._ask(rule, envelope, status)) is not None]
+        if not sealed and (tagged_as := ask_tag(envelope, self.hash)) is not None:
+            reasons.append(tagged_as)
+        return self._severest(envelope, rules, reasons)
+
+    def _severest(self, envelope: Envelope, rules: tuple[Rule, ...], reasons: list[Reason]) -> Decision:
         if envelope.level == "restricted" and not any(
             rule["kind"] == "confidentiality" and rule["level"] == "restricted" for rule in rules
         ):
@@ -126,12 +145,24 @@ class Policy:
 
     def decide_level(self, envelope: Envelope) -> Decision:
         """Only what the rules about confidentiality say; rule 6 of S4 §7 asks this."""
-        return self._about_levels.decide(envelope)
+        rules = tuple(rule for rule in self._rules_for(envelope) if rule["kind"] == "confidentiality")
+        reasons = [reason for rule in rules if (reason := ask_level(rule, envelope)) is not None]
+        return self._severest(envelope, rules, reasons)
 
-    @cached_property
-    def _about_levels(self) -> Policy:
-        rules = tuple(rule for rule in self.rules if rule["kind"] == "confidentiality")
-        return Policy(self.name, rules, self.evaluator_version, {})
+    def may_repeat(self, alert: Envelope) -> bool:
+        """Return whether an Alert with a used correlation id may be appended again; rule 8 of S4 §7 asks this.
+
+        Its tag must name this policy and say allow, and no rule `alert_repeat` may decide otherwise.
+        """
+        return (
+            tag_allows(alert)
+            and alert.value["policy_tag"]["policy_hash"] == self.hash.hex()
+            and all(
+                rule["decision"] == "allow"
+                for rule in self._rules_for(alert)
+                if rule["kind"] == "alert_repeat"
+            )
+        )
 
     @cached_property
     def _schemas(self) -> dict[str, DeclaredSchema]:
@@ -165,8 +196,10 @@ class Policy:
                 self._applying[kind] = found
         return found
 
-    def _ask(self, rule: Rule, envelope: Envelope, evidence_checked: bool) -> Reason | None:
+    def _ask(self, rule: Rule, envelope: Envelope, evidence: Status) -> Reason | None:
         kind = rule["kind"]
+        if kind == "alert_repeat":
+            return None  # only rule 8 knows whether this is a repetition: `may_repeat`
         if kind == "confidentiality":
             return ask_level(rule, envelope)
         if kind == "schema":
@@ -175,9 +208,8 @@ class Policy:
         if kind == "policy_tag":
             tag = envelope.value.get("policy_tag") or {}
             detail = None if tag.get("policy_hash") == self.hash.hex() else "it does not name this policy"
-        elif kind == "evidence_checked":
-            has = "attestation_evidence" in envelope.value
-            detail = "its evidence was not fully checked" if has and not evidence_checked else None
+        elif kind in ("evidence", "evidence_checked"):
+            detail = ask_evidence(rule, envelope, evidence)
         elif kind == "schema_declared":
             if not any(each["kind"] == "schema" for each in self._rules_for(envelope)):
                 detail = f'no schema is declared for "{envelope.event_type}"'
@@ -193,7 +225,7 @@ def parse_policy(raw: bytes) -> Policy:
     Traceback (most recent call last):
     ropewalk.errors.Invalid: policy: "rules" is missing
     """
-    value = jcs.parse(raw)
+    value = jcs.parse(raw, bytes_max=POLICY_BYTES_MAX)
     if not isinstance(value, dict) or value.get("version") != 1 or value["version"] is True:
         raise no_policy("an object with version 1 is expected")
     rules = value.get("rules")
@@ -228,8 +260,8 @@ STRICT: Final = Policy(
         _rule("sign-all", "signatures", "signed_fields", "deny", fields="present"),
         _rule("correlate", "causality", "correlation", "deny", when={"classes": ["Command", "Result"]}),
         _rule("no-lattice", "proofs", "proofs", "deny", types=["lattice"]),
-        _rule("look-at-snark", "proofs", "proofs", "audit", types=["snark"]),
-        _rule("look-at-evidence", "evidence", "evidence_checked", "audit"),
+        _rule("no-snark", "proofs", "proofs", "deny", types=["snark"]),
+        _rule("evidence-verified", "evidence", "evidence_checked", "deny"),
         _rule(
             "confidential", "levels", "confidentiality", "allow", level="confidential", requires=["detached"]
         ),
@@ -245,4 +277,5 @@ STRICT: Final = Policy(
     EVALUATOR,
     {"versions": ["1.0.x", "1.1.x"], "evidence": ["slsa.v1", "tee.report"]},
 )
-"""The policy that ships: all that is present is signed, what may have to be erased is detached, doubts are seen."""
+"""The policy that ships: what is present is signed, what may have to be erased is detached, what was not verified is
+denied. Only restricted envelopes are audited: they are sealed, and their receipts say so."""

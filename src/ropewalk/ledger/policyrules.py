@@ -5,10 +5,11 @@
     domains          allowed             the domain is not among them
     signed_fields    fields | "present"  one of them (or any field) is present but not signed
     correlation                          there is no correlation id
-    evidence         formats             there is no evidence in one of these formats
+    evidence         formats             there is no evidence in one of these formats that was verified and passed
     evidence_checked                     there is evidence that was not fully checked
     proofs           types               it carries an integrity proof of such a type
     policy_tag                           it does not name this policy
+    alert_repeat                         it is an Alert whose correlation id was used before
     confidentiality  level, requires     it has this level; denied if it lacks `detached`, `key_ref` or `enclave_ref`
     schema           schema, detached    the payload does not fit the schema, or is detached: then `detached` decides,
                                          where it is given
@@ -19,6 +20,8 @@ Three kinds speak about the channel, not about envelopes; `lifetimes` and `appro
     key_lifetime     days, overlap_days  the key that seals is older; its successor is due `overlap_days` before
     policy_lifetime  until, overlap_days the policy itself has ended; `since` may say when it began
     control          acts, approvals, approvers    too few people approved of an act
+
+A policy tag is enforced without a rule (`ask_tag`): one that names another policy, or says deny, is denied.
 
 Rules are data, as the policy's file has them: their hash is what headers carry.
 """
@@ -34,6 +37,7 @@ from ropewalk.errors import Invalid
 from ropewalk.kernel import jcs
 from ropewalk.kernel.declaredschema import DeclaredSchema, declare
 from ropewalk.kernel.keys import PublicKey
+from ropewalk.kernel.report import Status
 from ropewalk.ledger.approvals import parse_control
 from ropewalk.ledger.envelope import FIELDS, Envelope
 from ropewalk.ledger.lifetimes import lifetime_rule_fault
@@ -46,11 +50,14 @@ __all__ = [
     "Reason",
     "Rule",
     "applies",
+    "ask_evidence",
     "ask_level",
     "ask_schema",
+    "ask_tag",
     "check_rule",
     "no_policy",
     "schema_of",
+    "tag_allows",
 ]
 
 Outcome = Literal["allow", "audit", "deny"]
@@ -66,6 +73,7 @@ _KINDS: Final[dict[str, dict[str, type]]] = {
     "evidence_checked": {},
     "proofs": {"types": list},
     "policy_tag": {},
+    "alert_repeat": {},
     "confidentiality": {"level": str, "requires": list},
     "schema": {"schema": dict},
     "schema_declared": {},
@@ -75,6 +83,7 @@ _KINDS: Final[dict[str, dict[str, type]]] = {
 }
 _OPTIONAL: Final = {"signed_fields": {"fields"}, "schema": {"detached"}, "policy_lifetime": {"since"}}
 CHANNEL_KINDS: Final = frozenset(("key_lifetime", "policy_lifetime", "control"))
+_TAG: Final = "(policy_tag)"
 _IDENTITIES: Final = frozenset(("signers", "control"))  # their lists are no patterns
 _LEVELS: Final = ("public", "internal", "confidential", "restricted")
 _NEEDS: Final = ("detached", "key_ref", "enclave_ref")
@@ -223,11 +232,37 @@ def _ask_correlation(_rule: Rule, envelope: Envelope) -> str | None:
     return None if envelope.correlation_id else "it has no correlation id"
 
 
-def _ask_evidence(rule: Rule, envelope: Envelope) -> str | None:
+def ask_evidence(rule: Rule, envelope: Envelope, status: Status) -> str | None:
+    """Return why demanded evidence is missing; evidence that was not verified counts as missing."""
     found = (envelope.value.get("attestation_evidence") or {}).get("format")
-    if found in rule["formats"]:
+    if rule["kind"] == "evidence_checked":
+        return None if found is None or status == "passed" else f"its {found} evidence was not verified"
+    if found not in rule["formats"]:
+        return f"evidence is {found or 'missing'}; one of {', '.join(rule['formats'])} is required"
+    return None if status == "passed" else f"its {found} evidence was not verified, which is required"
+
+
+def ask_tag(envelope: Envelope, policy_hash: bytes | None) -> Reason | None:
+    """Return what the envelope's own policy tag leads to in a channel with this policy, or with none (S4 §10)."""
+    tag = envelope.fields.get("policy_tag")
+    if tag is None:
         return None
-    return f"evidence is {found or 'missing'}; one of {', '.join(rule['formats'])} is demanded"
+    if tag.get("decision") == "deny":
+        return Reason(_TAG, "deny", "its policy tag says deny")
+    if policy_hash is not None and tag["policy_hash"] != policy_hash.hex():
+        named = tag["policy_hash"][:16]
+        return Reason(
+            _TAG, "deny", f"its policy tag names policy {named}…, the channel has {policy_hash.hex()[:16]}…"
+        )
+    if tag.get("decision") == "audit":
+        return Reason(_TAG, "audit", "its policy tag says audit")
+    return None
+
+
+def tag_allows(envelope: Envelope) -> bool:
+    """Return whether the policy tag of an Alert allows its repetition (S4 §7.8), whichever policy it names."""
+    fields = envelope.fields
+    return fields["event_class"] == "Alert" and (fields.get("policy_tag") or {}).get("decision") == "allow"
 
 
 def _ask_proofs(rule: Rule, envelope: Envelope) -> str | None:
@@ -267,6 +302,5 @@ ASK: Final[dict[str, Callable[[Rule, Envelope], str | None]]] = {
     "domains": _ask_domains,
     "signed_fields": _ask_signed,
     "correlation": _ask_correlation,
-    "evidence": _ask_evidence,
     "proofs": _ask_proofs,
 }

@@ -17,8 +17,8 @@ FUTURE_NS_MAX: Final = 5 * 60 * 10**9
 class Blocks(Protocol):
     """Where blocks live. `append` writes, `sync` makes durable; both raise `Unavailable` and change nothing else."""
 
-    def append(self, height: int, lines: Sequence[bytes]) -> Any:
-        """Write a block's lines as the record of a height; returns its place."""
+    def append(self, height: int, lines: Sequence[bytes], block_hash: bytes, *, statement: bool) -> Any:
+        """Write a block's lines as the record of a height; returns its place. `statement`: it is about keys."""
 
     def sync(self) -> None:
         """Make everything appended durable."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ropewalk.errors import InvalidProof, RopewalkError
+from ropewalk.errors import InvalidProof, RopewalkError, TooLarge
 from ropewalk.kernel import jcs, merkle, note
 from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import SigningKey
@@ -27,6 +27,7 @@ from ropewalk.ledger.steps import compared, short, signer_step
 from ropewalk.ledger.trust import Trust
 
 __all__ = [
+    "PROOF_BYTES_MAX",
     "Consistency",
     "Proof",
     "RangeStatement",
@@ -40,6 +41,7 @@ __all__ = [
 ]
 
 PATH_MAX = 64  # a tree beyond 2^63 leaves does not exist
+PROOF_BYTES_MAX = 16 << 20  # the largest envelope, and what a channel says about four thousand keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,8 @@ def verify_proof(proof: Proof, trust: Trust | None = None) -> Report:
         ),
     ):
         finding = rule(envelope, Context())
-        steps.append(Step(name, finding.status, finding.detail or said))
+        # A detached payload is proven by its hash alone; its bytes are no part of a proof.
+        steps.append(Step(name, finding.status, finding.detail or said, need="optional"))
     if trust is not None and (refused := _revoked(proof, trust)) is not None:
         steps[-1] = Step("envelope_signature", "failed", refused)
     steps.append(
@@ -130,8 +133,8 @@ def verify_proof(proof: Proof, trust: Trust | None = None) -> Report:
     steps.append(compared("block_signature", sealed, lambda: check_signature(block)))
     if trust is None:
         why = f"no trust file: sealed by {signer}, whoever that is"
-        steps.append(Step("block_signer", "not_checked", why))
-        steps.append(Step("policy_hash", "not_checked", "no trust file"))
+        steps.append(Step.untrusted("block_signer", why))
+        steps.append(Step.optional("policy_hash", "no trust file"))
     else:
         steps.append(signer_step("block_signer", block, trust, proof.keys))
         steps.append(_policy_step(header.policy_hash, trust.policy_hash))
@@ -298,7 +301,7 @@ def _check_id(proof: Proof) -> None:
 
 def _policy_step(have: bytes | None, pinned: bytes | None) -> Step:
     if pinned is None:
-        return Step("policy_hash", "not_checked", "the trust file pins no policy")
+        return Step.optional("policy_hash", "the trust file pins no policy")
     if have == pinned:
         return Step("policy_hash", "passed", f"policy {short(pinned)}, as pinned")
     got = "none" if have is None else short(have)
@@ -310,12 +313,14 @@ def _policy_step(have: bytes | None, pinned: bytes | None) -> Step:
 def _unsigned(root: bytes, size: int) -> Step:
     """The outer tree is not the one heads are signed over; where its root is found elsewhere, is said."""
     where = f"another proof about {size} blocks" + (f", or a bundle of blocks 0–{size - 1}" if size else "")
-    return Step("signed_head", "not_checked", f"nobody signed root {short(root)}: compare it with {where}")
+    return Step.untrusted("signed_head", f"nobody signed root {short(root)}: compare it with {where}")
 
 
 def _members(raw: bytes, names: set[str], what: str, optional: Iterable[str] = ()) -> dict[str, Any]:
     try:
-        value = jcs.parse(raw)
+        value = jcs.parse(raw, bytes_max=PROOF_BYTES_MAX)
+    except TooLarge:
+        raise
     except RopewalkError as error:
         raise InvalidProof(f"proof: {error.detail}") from error
     if not isinstance(value, dict) or value.keys() - set(optional) != names:

@@ -149,7 +149,7 @@ def verify_receipt(raw: bytes, envelope: Envelope, signer: PublicKey) -> CoseRec
 def check_receipt(raw: bytes, envelope: Envelope | None, signers: Sequence[PublicKey]) -> Report:
     """What a receipt shows, step by step. Without an envelope it speaks of an id, without signers of a root."""
     receipt = parse_receipt(raw)
-    steps = [Step("envelope", "not_checked", "name the envelope, to see that the receipt is about its bytes")]
+    steps = [Step.optional("envelope", "name the envelope, to see that the receipt is about its bytes")]
     if envelope is not None:
         steps = [_step("envelope", partial(_check_subject, receipt, envelope), envelope.hex_id)]
     where = f"envelope {receipt.index} of block {receipt.height}, under a root of {receipt.size} blocks"
@@ -160,7 +160,7 @@ def check_receipt(raw: bytes, envelope: Envelope | None, signers: Sequence[Publi
     except RopewalkError as error:
         steps.append(Step("inclusion", "failed", error.detail))
     if not signers:
-        steps.append(Step("signature", "not_checked", f"nobody is trusted to sign for {receipt.issuer}"))
+        steps.append(Step.untrusted("signature", f"nobody is trusted to sign for {receipt.issuer}"))
     elif root:
         steps.append(_signed(receipt, root, signers))
     else:

@@ -4,7 +4,7 @@
 
 `event` is the envelope's value and must not be changed. `state` is JSON data that belongs to the fold: change it and
 return it, or return another. `moment` is the only clock: the time and height of the block. A reducer that asks
-anybody else (the clock, chance, the network, the environment) cannot be replayed; `replay --guard` catches it.
+anybody else (the clock, chance, the network, the environment) cannot be replayed; the guard catches it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from ropewalk.errors import BrokenLink, DigestMismatch, Invalid, RopewalkError, Unverified
 from ropewalk.kernel import jcs
@@ -30,6 +30,8 @@ from ropewalk.ledger.rules import Context, judge
 __all__ = [
     "SNAPSHOT_TYPE",
     "Divergence",
+    "Folding",
+    "LocalFolding",
     "Replay",
     "Snapshot",
     "alert_of",
@@ -121,6 +123,63 @@ class Divergence:
         return 0 if self.agreed is None else self.agreed + 1
 
 
+class Folding(Protocol):
+    """Where a reducer runs and its state lies."""
+
+    def begin(self, state: State) -> None:
+        """Go on from a state."""
+
+    def fold(self, events: Sequence[dict[str, Any]], moment: Moment) -> None:
+        """Fold the events of one block."""
+
+    def state(self) -> State:
+        """Return the state now."""
+
+    def close(self) -> None:
+        """Let go of what it needs to run."""
+
+
+class LocalFolding:
+    """A reducer in this process.
+
+    >>> from ropewalk.ledger.reducers import REDUCERS
+    >>> folding = LocalFolding(REDUCERS["registers"])
+    >>> folding.state()
+    {}
+    """
+
+    def __init__(self, reducer: Reducer) -> None:
+        self._reducer, self._state = reducer, reducer.initial()
+
+    def begin(self, state: State) -> None:
+        """Go on from a state."""
+        self._state = state
+
+    def fold(self, events: Sequence[dict[str, Any]], moment: Moment) -> None:
+        """Hand verified events to the reducer, in order."""
+        fold, state = self._reducer.fold, self._state
+        try:
+            for event in events:
+                state = fold(state, event, moment)
+        except RopewalkError:
+            raise
+        except Exception as error:  # somebody else's code: what it trips over is not our defect
+            raise Invalid(
+                f"reducer {self._reducer.name} failed in block {moment.height}: {error!r}",
+                height=moment.height,
+                reducer=self._reducer.name,
+                advice="Mend the reducer; it must take every event of the channel.",
+            ) from error
+        self._state = state
+
+    def state(self) -> State:
+        """Return the state now."""
+        return self._state
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
 class Replay:
     """One fold over a channel. Feed it blocks in order; ask for its state, its root, or a snapshot.
 
@@ -136,10 +195,11 @@ class Replay:
         *,
         line: KeyLine | None = None,
         policy: Policy | None = None,
+        folding: Folding | None = None,
     ) -> None:
-        """`line` says whose seals count; without it, any that holds."""
+        """`line` says whose seals count; without it, any that holds. `folding` is where the reducer runs."""
         self.reducer, self.channel = reducer, channel
-        self.state: State = reducer.initial()
+        self._folding = folding or LocalFolding(reducer)
         self.height = -1
         self.envelopes = 0
         self._block_hash = GENESIS
@@ -148,6 +208,11 @@ class Replay:
         self._line = line or KeyLine(None)
         self._policy_hash = None if policy is None else policy.hash
         self._context = Context(None, policy, policy_hash=self._policy_hash, sealed=True)
+
+    @property
+    def state(self) -> State:
+        """The state now."""
+        return self._folding.state()
 
     @property
     def block_hash(self) -> bytes:
@@ -175,7 +240,8 @@ class Replay:
                 got=got.hex(),
                 where="state_root",
             )
-        self.state, self.height, self._block_hash = state, snapshot.height, snapshot.block_hash
+        self._folding.begin(state)
+        self.height, self._block_hash = snapshot.height, snapshot.block_hash
         self._below, self._evidence = None, snapshot.attestation_digest
 
     def feed(self, lines: Sequence[bytes]) -> None:
@@ -197,20 +263,7 @@ class Replay:
 
     def fold(self, events: Sequence[dict[str, Any]], moment: Moment) -> None:
         """Hand verified events to the reducer, in order."""
-        fold, state = self.reducer.fold, self.state
-        try:
-            for event in events:
-                state = fold(state, event, moment)
-        except RopewalkError:
-            raise
-        except Exception as error:  # somebody else's code: what it trips over is not our defect
-            raise Invalid(
-                f"reducer {self.reducer.name} failed in block {moment.height}: {error!r}",
-                height=moment.height,
-                reducer=self.reducer.name,
-                advice="Mend the reducer; it must take every event of the channel.",
-            ) from error
-        self.state = state
+        self._folding.fold(events, moment)
         self.envelopes += len(events)
 
     def root(self) -> bytes:

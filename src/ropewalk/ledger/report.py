@@ -193,12 +193,15 @@ def _safe(text: str) -> str:
 
 
 def _verdict(report: Report) -> str:
-    kind = "passed" if report.ok else "failed"
+    kind = "passed" if report.verdict == "passed" else "failed"
     counts = f"{report.counts.get('envelopes', 0)} envelopes in {report.counts.get('blocks', 0)} blocks"
-    if not report.ok:
-        first = report.first_failure
-        name = first.name if first is not None else ""
-        text = f"✗ Not verified. The first step that failed is {name}."
+    required = ", ".join(
+        step.name for step in report.steps if step.status == "not_checked" and step.need != "optional"
+    )
+    if report.first_failure is not None:
+        text = f"✗ Not verified. The first step that failed is {report.first_failure.name}."
+    elif report.verdict != "passed":
+        text = f"✗ Not verified ({report.verdict}). Required and not checked: {required or 'everything'}."
     elif any(step.status == "not_checked" for step in report.steps):
         names = ", ".join(step.name for step in report.steps if step.status == "not_checked")
         text = f"✓ Verified: {counts}. Not checked: {names}."

@@ -19,6 +19,7 @@ from ropewalk.ledger.pins import parse_identities
 
 __all__ = ["Limits", "Revocation", "parse_dated_identities", "parse_revocation_list", "parse_revocations"]
 
+REVOCATIONS_BYTES_MAX = 4 << 20  # ten thousand keys
 Limits = dict[PublicKey, tuple[int, int | None]]
 """Since when and until when keys count, in nanoseconds; a key without limits is not in it."""
 
@@ -70,7 +71,7 @@ def parse_revocation_list(raw: bytes) -> tuple[Revocation, ...]:
     >>> parse_revocation_list(b"[]")
     ()
     """
-    return parse_revocations(jcs.parse(raw))
+    return parse_revocations(jcs.parse(raw, bytes_max=REVOCATIONS_BYTES_MAX))
 
 
 def parse_dated_identities(

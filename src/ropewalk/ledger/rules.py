@@ -26,6 +26,8 @@ from ropewalk.ledger.findings import (
     Verdict,
 )
 from ropewalk.ledger.marks import CLAIMING
+from ropewalk.ledger.policy import Decision
+from ropewalk.ledger.policyrules import ask_tag, tag_allows
 
 __all__ = [
     "NAMES",
@@ -51,6 +53,9 @@ __all__ = [
 ]
 
 CHAIN_MAX: Final = 4096  # ancestors one envelope may name; each is looked up
+_UNCHAINED: Final = Finding(
+    3, "failed", "a Result must append to the causality chain of its Command; it names no ancestor"
+)
 
 
 def judge(envelope: Envelope, context: Context, signature: Finding | None = None) -> Verdict:
@@ -66,11 +71,11 @@ def judge(envelope: Envelope, context: Context, signature: Finding | None = None
         rule_8_replay_protection(envelope, context),
     )
     if context.policy is None:
-        return Verdict(envelope, findings)
-    # Bound is not checked: without somebody to ask, evidence is only what its author says. A sealed block was asked
-    # about when it was made, with what was configured then.
-    checked = context.sealed or (context.evidence is not None and findings[4].status == "passed")
-    return Verdict(envelope, findings, context.policy.decide(envelope, checked))
+        reason = None if context.sealed else ask_tag(envelope, None)
+        return Verdict(envelope, findings, Decision(reason.decision, (reason,)) if reason else None)
+    # Bound is not verified: without roots or keys to verify it, evidence is only a claim of its author.
+    status = findings[4].status if context.evidence is not None else "not_checked"
+    return Verdict(envelope, findings, context.policy.decide(envelope, status, sealed=context.sealed))
 
 
 Spread = Callable[[Callable[[Sequence[Envelope]], list[Finding]], Sequence[Envelope]], list[Finding]]
@@ -150,12 +155,18 @@ def rule_3_causality(envelope: Envelope, context: Context) -> Finding:
         if len(set(chain)) != len(chain):
             return Finding(3, "failed", "the causality chain names an envelope twice")
     history = context.history
+    # Blocks that were sealed before this was required stay valid.
+    unchained = kind == "Result" and not context.sealed and len(chain or ()) < 2
     if history is None:
+        if unchained:
+            return _UNCHAINED
         if kind == "Result" or (chain is not None and len(chain) > 1):
             return Finding(3, "not_checked", "no channel to look up ancestors in")
         return PASSED[2]
     if kind == "Result" and history.claim("Command", correlation_id or "") is None:
         return Finding(3, "failed", f'no Command with correlation id "{correlation_id}" in this channel')
+    if unchained:
+        return _UNCHAINED
     if chain is None or len(chain) == 1:
         return PASSED[2]
     return _check_ancestors(chain[:-1], history)
@@ -238,15 +249,14 @@ def rule_7_integrity_proof(envelope: Envelope, context: Context) -> Finding:
 
 
 def rule_8_replay_protection(envelope: Envelope, context: Context) -> Finding:
-    """S4 §7.8: a Command or Result is said once; an Alert again only where its policy tag allows it."""
+    """S4 §7.8: a Command or Result is said once; an Alert again only where the channel's policy allows it."""
     history = context.history
     if history is None:
         return Finding(8, "not_checked", "no channel to look in")
     kind, correlation_id = envelope.fields["event_class"], envelope.fields.get("correlation_id")
     if correlation_id is not None and kind in CLAIMING:
         place = history.claim(kind, correlation_id)
-        allowed = kind == "Alert" and (envelope.fields.get("policy_tag") or {}).get("decision") == "allow"
-        if place is not None and not allowed:
+        if place is not None and not _may_repeat(envelope, context):
             return Finding(
                 8, "failed", f'{kind} "{correlation_id}" stands at height {place[0]}, index {place[1]}'
             )
@@ -256,6 +266,16 @@ def rule_8_replay_protection(envelope: Envelope, context: Context) -> Finding:
             8, "failed", f"the same statement stands at height {place[0]}, index {place[1]}, otherwise signed"
         )
     return PASSED[7]
+
+
+def _may_repeat(envelope: Envelope, context: Context) -> bool:
+    """Whether an envelope with a used correlation id is an Alert that may be said again.
+
+    Who signs a tag writes what he likes into it, so at the door the channel's own policy must agree.
+    """
+    if context.sealed:
+        return tag_allows(envelope)
+    return context.policy is not None and context.policy.may_repeat(envelope)
 
 
 RULES: Final[tuple[Callable[[Envelope, Context], Finding], ...]] = (

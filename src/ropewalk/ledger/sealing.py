@@ -109,12 +109,15 @@ class Sealing:
         elif self.line.revoked:
             self.line.check_author(envelope, self.head.height, self._now_ns())
         try:
-            judge(envelope, context, signature).require()
+            verdict = judge(envelope, context, signature)
+            verdict.require()
         except RopewalkError:
             raise
         except Exception as error:
             # A mistake of ours, or of who judges evidence, costs this envelope alone.
             raise self.refusal(error) from error
+        if verdict.decision is not None:
+            ticket.audit = verdict.decision.audits
         begun = forming is not None and not alone and self._fits(forming, envelope)
         if forming is None or not begun:
             height = forming.height + 1 if forming is not None else self.head.height
@@ -230,7 +233,7 @@ class Sealing:
                     policy_hash=self._policy_hash,
                     leaves=[envelope.id for envelope in forming.envelopes],
                 )
-                place = self._blocks.append(block.height, block.lines())
+                place = self._blocks.append(block.height, block.lines(), block.hash, statement=forming.alone)
             except RopewalkError as caught:
                 error = caught
                 break
@@ -260,7 +263,9 @@ class Sealing:
                 raise
             for forming, block, _ in written:
                 for index, ticket in enumerate(forming.tickets):
-                    receipt = Receipt(forming.envelopes[index].id, block.height, index, block.hash)
+                    receipt = Receipt(
+                        forming.envelopes[index].id, block.height, index, block.hash, audit=ticket.audit
+                    )
                     ticket.settle(receipt, self._leaving)
         except BaseException as caught:
             error = self.refusal(caught)
@@ -327,7 +332,9 @@ class Sealing:
         envelopes = self._judged(block, context)
         self._unknown = True
         try:
-            place = self._blocks.append(block.height, block.lines())
+            place = self._blocks.append(
+                block.height, block.lines(), block.hash, statement=statement is not None
+            )
             self._blocks.sync()
         except RopewalkError:
             self._unknown = False

@@ -38,7 +38,7 @@ def compared(name: str, what: str, act: Callable[[], None]) -> Step:
     """A step that holds unless `act` raises; `what` it looked at is said either way.
 
     >>> compared("two", "1 and 2", lambda: None)
-    Step(name='two', status='passed', detail='1 and 2', fields={})
+    Step(name='two', status='passed', detail='1 and 2', fields={}, need='required')
     """
     try:
         act()

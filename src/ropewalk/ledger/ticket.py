@@ -18,23 +18,28 @@ LOOK_AGAIN_S: Final = 1.0  # a call may be lost with a thread that is interrupte
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Where an accepted envelope stands. `replayed` means it stood there before."""
+    """Where an accepted envelope stands. `replayed` means it stood there before.
+
+    `audit` are the reasons why the policy let it pass only under audit.
+    """
 
     envelope_id: bytes
     height: int
     index: int
     block_hash: bytes
     replayed: bool = False
+    audit: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As `ledger append` prints it."""
-        return {
+        """As `ledger append` prints it; `audit` is there only where there are reasons."""
+        out: dict[str, Any] = {
             "envelope_id": self.envelope_id.hex(),
             "height": self.height,
             "index": self.index,
             "block_hash": self.block_hash.hex(),
             "replayed": self.replayed,
         }
+        return {**out, "audit": list(self.audit)} if self.audit else out
 
 
 class Taking(Protocol):
@@ -79,11 +84,12 @@ class Ticket:
     `gone`: its caller was interrupted, and it is not to be placed any more.
     """
 
-    __slots__ = ("_outcome", "gone", "placed", "sleeper", "twins")
+    __slots__ = ("_outcome", "audit", "gone", "placed", "sleeper", "twins")
 
     def __init__(self) -> None:
         self.sleeper: Sleeper | None = None
         self.placed = self.gone = False
+        self.audit: tuple[str, ...] = ()
         self.twins: list[Ticket] = []
         self._outcome: Receipt | RopewalkError | None = None
 

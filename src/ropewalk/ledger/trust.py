@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Trust", "parse_trust", "parse_witnesses"]
 
+TRUST_BYTES_MAX = 4 << 20  # a thousand roots, or ten thousand revocations
 _MEMBERS = {"version", "block_signers", "bundle_signers", "policy_hash", "roots"}
 _OPTIONAL = {"evidence", "witnesses", "revocations"}
 
@@ -122,7 +123,7 @@ def parse_trust(raw: bytes) -> Trust:
     Traceback (most recent call last):
     ropewalk.errors.Invalid: trust file: expected version, block_signers, bundle_signers, policy_hash and roots
     """
-    value = jcs.parse(raw)
+    value = jcs.parse(raw, bytes_max=TRUST_BYTES_MAX)
     if not isinstance(value, dict) or value.keys() - _OPTIONAL != _MEMBERS:
         raise _wrong("expected version, block_signers, bundle_signers, policy_hash and roots")
     if value["version"] != 1 or value["version"] is True:

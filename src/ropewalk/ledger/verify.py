@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from ropewalk.errors import RopewalkError
+from ropewalk.errors import RopewalkError, Unverified
 from ropewalk.kernel.proofs import LEDGER
 from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.block import GENESIS, Block, Header, check_contents
 from ropewalk.ledger.envelope import Envelope, parse_stored
+from ropewalk.ledger.findings import History
 from ropewalk.ledger.keyacts import is_key_statement
 from ropewalk.ledger.keyline import KeyLine
 from ropewalk.ledger.marks import CLAIMING, claim_key
@@ -40,6 +41,8 @@ __all__ = [
     "check_block",
     "check_channel",
     "join",
+    "judge_each",
+    "sealed_context",
     "to_report",
 ]
 
@@ -80,6 +83,7 @@ class Span:
     envelopes: int
     unchecked: int  # findings of rules that could not be judged
     fault: Fault | None = None
+    audited: int = 0  # envelopes that a policy let pass under audit
 
 
 EMPTY: Final = Span("", 0, -1, b"", b"", 0, 0, 0, 0, 0)
@@ -168,7 +172,9 @@ def _look(
         check_contents(block, ids)
         step = "block_signatures"
         line.check(block.record)
-        line.take(block)
+        listed = not line.complete or header.height in line.heights
+        if line.take(block) and not listed:
+            raise Unverified("it changes keys, and the list of such blocks does not name it")
     except RopewalkError as error:
         return replace(span, fault=Fault(height, step, error.detail)), None, []
     if trust is not None and trust.policy_hash is not None and header.policy_hash != trust.policy_hash:
@@ -209,16 +215,12 @@ def _close(
     line: KeyLine,
 ) -> Span:
     """Judge the envelopes of a piece, each alone and by what the channel says about it."""
-    span, header, unchecked = piece.span, piece.header, 0
+    span, header, unchecked, audited = piece.span, piece.header, 0, 0
     if before.blocks and before.last == span.last:
         span = before  # further pieces of the same block
     if piece.span.fault is not None or header is None:
         return piece.span
-    known = policy if policy is not None and policy.hash == header.policy_hash else None
-    if header.envelope_count == 1 and piece.envelopes and is_key_statement(piece.envelopes[0]):
-        # The line of keys has judged it; what authors may say does not bind the channel's own key.
-        known = None
-    context = Context(seen, known, policy_hash=header.policy_hash, sealed=True)
+    context = sealed_context(header, policy, piece.envelopes, seen)
     signatures = spread(check_signatures, piece.envelopes)
     for index, (envelope, signature) in enumerate(zip(piece.envelopes, signatures, strict=True), piece.first):
         verdict = judge(envelope, context, signature)
@@ -233,13 +235,44 @@ def _close(
             except RopewalkError as error:
                 return replace(span, fault=_fault_in(header.height, index, error))
             unchecked += sum(finding.status == "not_checked" for finding in verdict.findings)
+            audited += verdict.decision is not None and verdict.decision.outcome == "audit"
         if seen is not None:
             seen.remember(envelope, header.height, index)
     if piece.fault is not None:
         return replace(span, fault=piece.fault)
     if seen is not None and piece.closes:
         seen.remember_root(header.merkle_root, header.envelope_count)
-    return replace(span, unchecked=span.unchecked + unchecked) if unchecked else span
+    if unchecked or audited:
+        return replace(span, unchecked=span.unchecked + unchecked, audited=span.audited + audited)
+    return span
+
+
+def sealed_context(
+    header: Header, policy: Policy | None, envelopes: Sequence[Envelope], history: History | None = None
+) -> Context:
+    """The context in which envelopes of a sealed block are judged."""
+    known = policy if policy is not None and policy.hash == header.policy_hash else None
+    if header.envelope_count == 1 and envelopes and is_key_statement(envelopes[0]):
+        # The line of keys has judged it; what authors may say does not bind the channel's own key.
+        known = None
+    return Context(history, known, policy_hash=header.policy_hash, sealed=True)
+
+
+def judge_each(block: Block, trust: Trust | None, policy: Policy | None) -> dict[int, str]:
+    """Judge every envelope of a block alone; what is wrong with each that fails, by index."""
+    found: dict[int, str] = {}
+    line = _line(trust, policy)
+    for index, raw in enumerate(block.envelopes):
+        try:
+            envelope = parse_stored(raw)
+        except RopewalkError as error:
+            found[index] = _fault_in(block.height, index, error).detail
+            continue
+        piece = Piece(replace(EMPTY, blocks=1), block.header, index, [envelope], closes=False)
+        fault = _close(EMPTY, piece, policy, line=line).fault
+        if fault is not None:
+            found[index] = fault.detail
+    return found
 
 
 def _fault_in(height: int, index: int, error: RopewalkError) -> Fault:
@@ -269,6 +302,7 @@ def join(lower: Span, upper: Span) -> Span:
         lower.envelopes + upper.envelopes,
         lower.unchecked + upper.unchecked,
         fault,
+        lower.audited + upper.audited,
     )
 
 
@@ -323,9 +357,9 @@ def to_report(span: Span, *, deep: bool, trust: Trust | None = None, line: KeyLi
                 Step(name, "failed", span.fault.detail, {k: v for k, v in facts.items() if v is not None})
             )
         elif name == "policy_hash" and (trust is None or trust.policy_hash is None):
-            steps.append(Step(name, "not_checked", "no policy is pinned"))
+            steps.append(Step.optional(name, "no policy is pinned"))
         elif name == "envelopes" and not deep:
-            steps.append(Step(name, "not_checked", "signatures and rules of envelopes need --deep"))
+            steps.append(Step.optional(name, "signatures and rules of envelopes need --deep"))
         elif name == "block_signatures" and line is not None and line.unjudged and span.fault is None:
             steps.append(Step(name, "not_checked", line.unjudged))
         else:
@@ -404,8 +438,9 @@ def _between(lower: Span, upper: Span) -> Fault | None:
 
 def _counted(name: str, span: Span) -> str:
     if name == "envelopes":
+        audited = f", {span.audited} audited by the policy" if span.audited else ""
         rest = f", {span.unchecked} findings not checked" if span.unchecked else ""
-        return f"{span.envelopes} envelopes{rest}"
+        return f"{span.envelopes} envelopes{audited}{rest}"
     return f"{span.blocks} blocks"
 
 

@@ -18,15 +18,26 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.approvals import Approval
-from ropewalk.ledger.envelope import Envelope, build
+from ropewalk.ledger.block import Block
+from ropewalk.ledger.envelope import Envelope, build, parse_stored
 from ropewalk.ledger.fields import parse_timestamp
-from ropewalk.ledger.versions import Stage, parse_range
+from ropewalk.ledger.versions import Lifecycle, Stage, parse_range
 
-__all__ = ["CHANGED_TYPE", "CHANGE_TYPE", "VersionAct", "parse_version_act", "version_envelopes"]
+__all__ = [
+    "CHANGED_TYPE",
+    "CHANGE_TYPE",
+    "VersionAct",
+    "act_name",
+    "lifecycle_fault",
+    "parse_version_act",
+    "read_acts",
+    "version_envelopes",
+]
 
 CHANGE_TYPE: Final = "ledger.version.change"
 CHANGED_TYPE: Final = "ledger.version.changed"
 DOMAIN: Final = "ropewalk.lifecycle"
+_HINT: Final = CHANGED_TYPE.encode()
 _MEMBERS: Final = frozenset(
     ("version", "act", "channel", "protocol_version", "stage", "sunset", "grace_days")
 )
@@ -96,8 +107,7 @@ def version_envelopes(
     >>> ask.event_class, done.event_class, done.correlation_id == ask.correlation_id
     ('Command', 'Result', True)
     """
-    payload = act.to_json()
-    name = f"version:{blake3(jcs.encode(payload)).hex()[:32]}"
+    payload, name = act.to_json(), act_name(act)
     ask = build(
         key,
         domain=DOMAIN,
@@ -119,6 +129,56 @@ def version_envelopes(
         protocol_version=protocol_version,
     )
     return ask, done
+
+
+def act_name(act: VersionAct) -> str:
+    """Return the correlation id under which a channel records a change: the same change has the same.
+
+    >>> act_name(VersionAct("ops", "1.0.x", "active")) == act_name(VersionAct("ops", "1.0.x", "disabled"))
+    False
+    """
+    return f"version:{blake3(jcs.encode(act.to_json())).hex()[:32]}"
+
+
+def read_acts(block: Block) -> list[VersionAct]:
+    """Return the changes of versions that a block records: those that the key which sealed it has signed.
+
+    Any author may write an envelope of that type; only the channel's own key records a change.
+    """
+    found = []
+    for raw in block.envelopes:
+        if _HINT not in raw:
+            continue
+        envelope = parse_stored(raw)
+        recorded = (envelope.event_class, envelope.domain, envelope.event_type) == (
+            "Result",
+            DOMAIN,
+            CHANGED_TYPE,
+        )
+        payload = envelope.payload
+        if not recorded or envelope.public_key != block.record.signer or not isinstance(payload, dict):
+            continue
+        act = parse_version_act({name: each for name, each in payload.items() if name != "approvals"})
+        if act.channel == block.header.channel:
+            found.append(act)
+    return found
+
+
+def lifecycle_fault(life: Lifecycle, act: VersionAct) -> str | None:
+    """Return how a row of the table differs from the change that a channel recorded last, if it does.
+
+    >>> act = VersionAct("ops", "1.0.x", "maintenance")
+    >>> lifecycle_fault(Lifecycle("1.0", "maintenance"), act) is None
+    True
+    >>> lifecycle_fault(Lifecycle("1.0", "active"), act)
+    '1.0.x: stage is active, but channel ops recorded maintenance'
+    """
+    wanted = {"stage": act.stage, "sunset": act.sunset, "grace_days": act.grace_days}
+    for name, said in wanted.items():
+        have = getattr(life, name)
+        if said is not None and have != said:
+            return f"{life.minor}.x: {name} is {have}, but channel {act.channel} recorded {said}"
+    return None
 
 
 def _wrong(what: str) -> Invalid:

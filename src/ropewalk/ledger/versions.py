@@ -30,6 +30,7 @@ __all__ = [
     "encode_lifecycle",
     "gate",
     "highest_common",
+    "newest_version",
     "parse_lifecycle",
     "parse_range",
     "version_of",
@@ -38,6 +39,7 @@ __all__ = [
 
 Stage = Literal["preview", "active", "maintenance", "deprecated", "disabled"]
 Access = Literal["write", "read", "none"]
+LIFECYCLE_BYTES_MAX: Final = 1 << 20
 NOTICE_DAYS: Final = (30, 14, 7)
 DAY_NS: Final = 86_400 * NANOS
 _ORDER: Final = get_args(Stage)
@@ -53,15 +55,21 @@ class Lifecycle:
     stage: Stage
     sunset: str | None = None
     grace_days: int = 90
+    recorded: tuple[str, int] | None = (
+        None  # the channel and the height at which the change to this was sealed
+    )
 
     def to_json(self) -> dict[str, Any]:
         """As the table holds it."""
-        return {
+        row: dict[str, Any] = {
             "version": f"{self.minor}.x",
             "stage": self.stage,
             "sunset": self.sunset,
             "grace_days": self.grace_days,
         }
+        if self.recorded is not None:
+            row["recorded"] = {"channel": self.recorded[0], "height": self.recorded[1]}
+        return row
 
     def moved_to(self, stage: Stage, sunset: str | None = None) -> Lifecycle:
         """The next stage; a life goes only forward."""
@@ -108,6 +116,16 @@ def highest_common(ours: Iterable[str], theirs: Iterable[str]) -> str | None:
     """
     common = {parse_range(text) for text in ours} & {parse_range(text) for text in theirs}
     return f"{max(common)[0]}.{max(common)[1]}.x" if common else None
+
+
+def newest_version(ranges: Iterable[str]) -> str:
+    """Return the first version of the highest of these ranges; the first that there was, if there is none.
+
+    >>> newest_version(["1.0.x", "1.10.x", "1.9.x"])
+    '1.10.0'
+    """
+    major, minor = max(map(parse_range, ranges), default=(1, 0))
+    return f"{major}.{minor}.0"
 
 
 def access(
@@ -181,6 +199,17 @@ def due_notices(at_ns: int, table: Sequence[Lifecycle] = LIFECYCLE) -> list[dict
     return out
 
 
+def _recorded(value: Any) -> tuple[str, int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict) or value.keys() != {"channel", "height"}:
+        raise Invalid("recorded has channel and height")
+    channel, height = value["channel"], value["height"]
+    if not isinstance(channel, str) or type(height) is not int or height < 0:
+        raise Invalid("recorded has a channel's name and a height")
+    return channel, height
+
+
 def encode_lifecycle(table: Sequence[Lifecycle]) -> bytes:
     """The table as its file holds it.
 
@@ -197,13 +226,14 @@ def parse_lifecycle(raw: bytes) -> tuple[Lifecycle, ...]:
     >>> parse_lifecycle(b'[{"version":"1.0.x","stage":"active"}]')[0].stage
     'active'
     """
-    value = jcs.parse(raw)
+    value = jcs.parse(raw, bytes_max=LIFECYCLE_BYTES_MAX)
     if not isinstance(value, list):
         raise Invalid("a table of versions is a list")
     out: list[Lifecycle] = []
     for each in value:
-        if not isinstance(each, dict) or each.keys() - {"version", "stage", "sunset", "grace_days"}:
-            raise Invalid("a version has version, stage, sunset and grace_days")
+        known = {"version", "stage", "sunset", "grace_days", "recorded"}
+        if not isinstance(each, dict) or each.keys() - known:
+            raise Invalid("a version has version, stage, sunset, grace_days and perhaps recorded")
         major, minor = parse_range(str(each.get("version")))
         stage, sunset, grace = each.get("stage"), each.get("sunset"), each.get("grace_days", 90)
         if stage not in _ORDER:
@@ -214,8 +244,14 @@ def parse_lifecycle(raw: bytes) -> tuple[Lifecycle, ...]:
             parse_timestamp(str(sunset))
         if stage == "deprecated" and sunset is None:
             raise Invalid(f"{major}.{minor}.x is deprecated and needs a sunset")
-        life = Lifecycle(f"{major}.{minor}", cast(Stage, stage), cast("str | None", sunset), grace)
-        if any(known.minor == life.minor for known in out):
+        life = Lifecycle(
+            f"{major}.{minor}",
+            cast(Stage, stage),
+            cast("str | None", sunset),
+            grace,
+            _recorded(each.get("recorded")),
+        )
+        if any(other.minor == life.minor for other in out):
             raise Invalid(f"{life.minor}.x stands twice")
         out.append(life)
     return tuple(out)

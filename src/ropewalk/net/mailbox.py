@@ -14,9 +14,10 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from ropewalk.errors import Invalid, NotFound, Unavailable, Usage
+from ropewalk.net.admission import ConnectionLimits, Slot
 from ropewalk.net.refusals import reason
 from ropewalk.net.ring import Ring, ring_bytes
-from ropewalk.net.tcp import CHUNK_BYTES, TcpListening, TcpPipe, attending
+from ropewalk.net.tcp import CHUNK_BYTES, Accepted, TcpListening, TcpPipe
 
 __all__ = ["BellListening", "BellPipe", "MappedRing", "connect_bell", "make_ring", "map_ring", "serve_bell"]
 
@@ -96,30 +97,38 @@ def _reserve(descriptor: int, size: int) -> None:
 class BellPipe(TcpPipe):
     """A connection on this machine: as one of TCP, but for its address."""
 
-    def __init__(self, path: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        super().__init__(reader, writer)
+    def __init__(
+        self, path: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, slot: Slot | None = None
+    ) -> None:
+        super().__init__(reader, writer, slot)
         self.name = f"mailbox:{path.parent}"
 
 
 class BellListening(TcpListening):
     """A bell that can be rung."""
 
-    def __init__(self, server: asyncio.Server, tasks: set[asyncio.Task[None]]) -> None:
-        self._server, self._tasks, self.port = server, tasks, 0
+    def __init__(self, server: asyncio.Server, accepted: Accepted) -> None:
+        self._server, self._accepted, self.port = server, accepted, 0
 
 
-async def serve_bell(accept: Callable[[TcpPipe], Awaitable[None]], path: Path) -> BellListening:
-    """Listen at a path, in the place of whoever listened there before and has ended."""
-    tasks: set[asyncio.Task[None]] = set()
+async def serve_bell(
+    accept: Callable[[TcpPipe], Awaitable[None]],
+    path: Path,
+    *,
+    limits: ConnectionLimits,
+    refused: Callable[[str, str], None] = lambda _who, _why: None,
+) -> BellListening:
+    """Listen at a path, in the place of whoever listened there before and has ended; see `serve_tcp`."""
+    accepted = Accepted(accept, limits, refused, pipe_of=lambda *given: BellPipe(path, *given))
     try:
         path.unlink(missing_ok=True)
-        handle = attending(accept, tasks, lambda reader, writer: BellPipe(path, reader, writer))
         with _reachable(path) as name:
-            server = await asyncio.start_unix_server(handle, name, limit=CHUNK_BYTES)
+            server = await asyncio.get_running_loop().create_unix_server(accepted.protocol, name)
         path.chmod(0o600)
     except OSError as error:
         raise Unavailable(f"cannot listen at {path}: {reason(error)}") from error
-    return BellListening(server, tasks)
+    accepted.open()
+    return BellListening(server, accepted)
 
 
 async def connect_bell(path: Path, *, timeout_s: float) -> BellPipe:

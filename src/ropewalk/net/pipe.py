@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-__all__ = ["Accept", "Listening", "Pipe"]
+from ropewalk.net.admission import Slot
+
+__all__ = ["Accept", "Listening", "Pipe", "ServedPipe"]
 
 
 class Pipe(Protocol):
@@ -32,4 +34,10 @@ class Listening(Protocol):
         """Take nobody more, and end the pipes that are open."""
 
 
-Accept = Callable[[Pipe], Awaitable[None]]
+class ServedPipe(Pipe, Protocol):
+    """A pipe that a server accepted; `slot` is how it is counted."""
+
+    slot: Slot | None
+
+
+Accept = Callable[[ServedPipe], Awaitable[None]]

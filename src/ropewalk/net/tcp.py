@@ -6,28 +6,31 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from ropewalk.errors import Unavailable, Usage
+from ropewalk.net.admission import Admission, ConnectionLimits, Slot
 from ropewalk.net.refusals import listening, reason
 from ropewalk.net.tls import certificate_of
 
-__all__ = ["TcpListening", "TcpPipe", "attending", "connect_tcp", "serve_tcp"]
+__all__ = ["Accepted", "TcpListening", "TcpPipe", "connect_tcp", "serve_tcp"]
 
 CHUNK_BYTES = 64 << 10
 GOODBYE_S = 1.0  # how long closing waits for the other side
-HANDSHAKE_S = 10.0  # for TLS, before anything else may be said
 # A peer whose machine has gone says nothing any more; the system asks for signs of life after a minute.
+LIMITS = ConnectionLimits(connections_max=64)
 KEEP_ALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
 
 class TcpPipe:
     """One TCP connection."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, slot: Slot | None = None
+    ) -> None:
         self._reader = reader
         self._writer = writer
+        self.slot = slot  # as the server counts it that accepted the connection
         tls: ssl.SSLObject | None = writer.get_extra_info("ssl_object")
         self.protocol = tls.selected_alpn_protocol() if tls is not None else None  # as both named it
         self.certificate = certificate_of(tls) if tls is not None else None
@@ -100,11 +103,11 @@ async def connect_tcp(
 
 
 class TcpListening:
-    """A port that takes connections, and the tasks of those that came."""
+    """A port that takes connections, and what was accepted there."""
 
-    def __init__(self, server: asyncio.Server, tasks: set[asyncio.Task[None]]) -> None:
+    def __init__(self, server: asyncio.Server, accepted: Accepted) -> None:
         self._server = server
-        self._tasks = tasks
+        self._accepted = accepted
         self.port: int = server.sockets[0].getsockname()[1]
 
     def refuse(self) -> None:
@@ -113,9 +116,7 @@ class TcpListening:
 
     async def close(self) -> None:
         self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._accepted.close()
 
 
 async def serve_tcp(
@@ -123,78 +124,109 @@ async def serve_tcp(
     host: str,
     port: int,
     *,
+    limits: ConnectionLimits = LIMITS,
     tls: ssl.SSLContext | None = None,
     refused: Callable[[str, str], None] = lambda _who, _why: None,
 ) -> TcpListening:
     """Listen; `accept` owns each pipe until it returns, which must be without an exception.
 
-    `refused` is told who did not come in, and why: with TLS, whose certificate is not accepted.
+    Until `accept` has called `join` of the pipe's slot, the deadline of the handshake runs. `refused` is told who did
+    not come in, and why: whose certificate is not accepted, or who had to make room.
     """
-    tasks: set[asyncio.Task[None]] = set()
+    accepted = Accepted(accept, limits, refused, tls=tls)
     with listening(host, port):
-        if tls is None:
-            handle = attending(accept, tasks, TcpPipe)
-            server = await asyncio.start_server(handle, host, port, limit=CHUNK_BYTES)
-        else:
-            greet = _greeting(accept, tls, refused)
-            server = await asyncio.get_running_loop().create_server(
-                lambda: _Greeted(greet, tasks), host, port
-            )
-    return TcpListening(server, tasks)
+        server = await asyncio.get_running_loop().create_server(accepted.protocol, host, port)
+    accepted.open()
+    return TcpListening(server, accepted)
 
 
-def _greeting(
-    accept: Callable[[TcpPipe], Awaitable[None]], tls: ssl.SSLContext, refused: Callable[[str, str], None]
-) -> Callable[[asyncio.Transport], Coroutine[Any, Any, None]]:
-    """What is done with each connection that is to be encrypted."""
-
-    async def greet(transport: asyncio.Transport) -> None:
-        try:
-            pipe = await _encrypted(transport, tls)
-        except OSError as error:
-            refused(_name(transport, "tls"), _broken_off(error))
-            transport.abort()
-            return
-        await _attend(accept, pipe)
-
-    return greet
-
-
-async def _encrypted(transport: asyncio.Transport, tls: ssl.SSLContext) -> TcpPipe:
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=CHUNK_BYTES, loop=loop)
-    protocol = _Stream(reader, loop=loop)
-    secure = await loop.start_tls(
-        transport, protocol, tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
-    )
-    if secure is None:  # it left at the very end of the handshake
-        raise ConnectionResetError
-    protocol.connection_made(secure)
-    return TcpPipe(reader, asyncio.StreamWriter(secure, protocol, reader, loop))
-
-
-def _broken_off(error: OSError) -> str:
-    """Why a handshake did not come to its end."""
-    if isinstance(error, ConnectionAbortedError) and error.errno is None:
-        return f"TLS: not ready within {HANDSHAKE_S:g} s"
-    return reason(error) or "it left before TLS was ready"
-
-
-class _Greeted(asyncio.Protocol):
-    """A connection whose handshake is ours: asyncio, where it does that, says nothing of one that fails."""
+class Accepted:
+    """The connections of one listening socket: each is counted, and has a task from its handshake to its end."""
 
     def __init__(
         self,
-        greet: Callable[[asyncio.Transport], Coroutine[Any, Any, None]],
-        tasks: set[asyncio.Task[None]],
+        accept: Callable[[TcpPipe], Awaitable[None]],
+        limits: ConnectionLimits,
+        refused: Callable[[str, str], None],
+        *,
+        tls: ssl.SSLContext | None = None,
+        pipe_of: Callable[[asyncio.StreamReader, asyncio.StreamWriter, Slot], TcpPipe] = TcpPipe,
     ) -> None:
-        self._greet, self._tasks = greet, tasks
+        self._accept, self._refused, self._tls, self._pipe_of = accept, refused, tls, pipe_of
+        self._admission = Admission(limits, refused)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def open(self) -> None:
+        """Begin, in the running event loop."""
+        self._admission.open()
+
+    async def close(self) -> None:
+        """End all connections."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._admission.close()
+
+    def protocol(self) -> asyncio.Protocol:
+        """Return what asyncio needs for one more connection."""
+        return _Incoming(self._begin)
+
+    def _begin(self, transport: asyncio.Transport) -> None:
+        slot = self._admission.enter(transport)
+        if slot.counted:
+            task = asyncio.get_running_loop().create_task(self._attend(transport, slot))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _attend(self, transport: asyncio.Transport, slot: Slot) -> None:
+        if (
+            transport.is_closing()
+        ):  # dropped before this task began: a handshake would hold its memory until it times out
+            return slot.leave()
+        try:
+            pipe = await self._open(transport, slot)
+        except OSError as error:
+            if slot.counted:  # otherwise it was said already why it had to go
+                self._refused(_name(transport, "tls"), reason(error) or "it left before TLS was ready")
+            transport.abort()
+        else:
+            try:
+                # A connection is cancelled when we close; asyncio would report that as an error of its own.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._accept(pipe)
+            finally:
+                await pipe.close()
+        finally:
+            slot.leave()
+
+    async def _open(self, transport: asyncio.Transport, slot: Slot) -> TcpPipe:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=CHUNK_BYTES, loop=loop)
+        if self._tls is None:
+            protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+            transport.set_protocol(protocol)
+        else:
+            protocol = _Stream(reader, loop=loop)
+            # The slot's deadline ends the handshake, and is reported; asyncio's own must not come first.
+            secure = await loop.start_tls(
+                transport, protocol, self._tls, server_side=True, ssl_handshake_timeout=slot.handshake_s * 2
+            )
+            if secure is None:  # it left at the very end of the handshake, or had to
+                raise ConnectionResetError
+            transport = secure
+        protocol.connection_made(transport)
+        return self._pipe_of(reader, asyncio.StreamWriter(transport, protocol, reader, loop), slot)
+
+
+class _Incoming(asyncio.Protocol):
+    """A connection that was just accepted. Its handshake is ours: asyncio says nothing of one that fails."""
+
+    def __init__(self, begin: Callable[[asyncio.Transport], None]) -> None:
+        self._begin = begin
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        task = asyncio.get_running_loop().create_task(self._greet(transport))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._begin(transport)
 
 
 class _Stream(asyncio.StreamReaderProtocol):
@@ -203,29 +235,3 @@ class _Stream(asyncio.StreamReaderProtocol):
     def eof_received(self) -> bool:
         super().eof_received()
         return False
-
-
-def attending(
-    accept: Callable[[TcpPipe], Awaitable[None]],
-    tasks: set[asyncio.Task[None]],
-    pipe_of: Callable[[asyncio.StreamReader, asyncio.StreamWriter], TcpPipe],
-) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-    """What asyncio calls for each connection: a pipe for `accept`, its task among `tasks`."""
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-        await _attend(accept, pipe_of(reader, writer))
-
-    return handle
-
-
-async def _attend(accept: Callable[[TcpPipe], Awaitable[None]], pipe: TcpPipe) -> None:
-    try:
-        # A connection is cancelled when we close; asyncio would report that as an error of its own.
-        with contextlib.suppress(asyncio.CancelledError):
-            await accept(pipe)
-    finally:
-        await pipe.close()

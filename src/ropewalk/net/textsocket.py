@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
@@ -22,7 +23,9 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 
-from ropewalk.errors import Denied, NotFound, Unavailable
+from ropewalk.errors import Denied, NotFound, RopewalkError, Unavailable, Usage
+from ropewalk.net.admission import Admission, ConnectionLimits, Slot
+from ropewalk.net.countedsocket import CountedConnection, counted
 from ropewalk.net.refusals import connecting, listening
 
 __all__ = ["Answer", "TextListening", "TextSocket", "connect_text", "page_origins", "serve_text"]
@@ -48,9 +51,10 @@ class Answer(Protocol):
 class TextSocket:
     """One WebSocket. A message is a text, or bytes if the other side sent a binary one."""
 
-    def __init__(self, socket: Connection, name: str) -> None:
+    def __init__(self, socket: Connection, name: str, slot: Slot | None = None) -> None:
         self._socket = socket
         self.name = name
+        self.slot = slot  # as the server counts it that accepted the connection
 
     async def receive(self) -> str | bytes | None:
         """The next message, None once the connection is closed."""
@@ -100,14 +104,16 @@ class TextSocket:
 class TextListening:
     """A port that takes WebSockets at one path."""
 
-    def __init__(self, found: server.Server, sockets: set[TextSocket]) -> None:
+    def __init__(self, found: server.Server, sockets: set[TextSocket], admission: Admission) -> None:
         self._server = found
+        self._admission = admission
         self._open = sockets
         self.port: int = next(iter(found.sockets)).getsockname()[1]
 
     async def close(self) -> None:
         """Take no more; whoever is connected is told that we go away, and dropped if they do not listen."""
         self._server.close(code=1001, reason="the server is stopping")
+        self._admission.close()
         try:
             async with asyncio.timeout(GOODBYE_S * 2):
                 await self._server.wait_closed()
@@ -124,18 +130,20 @@ async def serve_text(
     *,
     path: str,
     message_bytes_max: int,
-    connections_max: int,
+    limits: ConnectionLimits,
     token: str | None = None,
     origins: Sequence[str] = (),
     answer: Callable[[str], Answer | None] = lambda _path: None,
     welcomes_own: bool = False,
+    refused: Callable[[str, str], None] = lambda _who, _why: None,
 ) -> TextListening:
     """Listen; `accept` owns each socket until it returns, `answer` says what is at other paths.
 
     A browser says which page asks (Origin); pages that are not listed are refused, or any web page could read what
-    only this machine may; our own are let in with `welcomes_own`. With a token, everybody has to show it.
+    only this machine may; our own are let in with `welcomes_own`. With a token, everybody has to show it. A newcomer
+    may take the place of a client that has sent nothing, until `accept` has called `settle` of its slot.
     """
-
+    admission = Admission(limits, refused)
     sockets: set[TextSocket] = set()
     welcome = set(origins)
 
@@ -145,20 +153,30 @@ async def serve_text(
             page = answer(asked)
             if page is not None:
                 return _response(page)
-            return connection.respond(HTTPStatus.NOT_FOUND, f"The stream is at {path}\n")
+            return _problem(NotFound(f"no page is at {asked[:80]}", advice=f"The stream is at {path}."))
         if any(origin not in welcome for origin in request.headers.get_all("Origin")):
-            return connection.respond(HTTPStatus.FORBIDDEN, "Pages of this origin may not connect\n")
+            return _problem(
+                Denied(
+                    "web pages of this origin may not connect",
+                    advice="Start the server with --origin and the origin of the page.",
+                )
+            )
         if token is not None and not _shows(request, token):
-            refusal = connection.respond(HTTPStatus.UNAUTHORIZED, "Authorization: Bearer TOKEN is needed\n")
+            refusal = _problem(
+                Denied("this server requires a token", advice="Send the header Authorization: Bearer TOKEN."),
+                HTTPStatus.UNAUTHORIZED,
+            )
             refusal.headers["WWW-Authenticate"] = "Bearer"
             return refusal
-        if len(connection.server.connections) >= connections_max:
-            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "Too many are connected\n")
+        assert isinstance(connection, CountedConnection) and connection.slot is not None
+        if not connection.slot.join():
+            return _problem(Unavailable(connection.slot.refusal, advice="Try again later."))
         return None
 
     async def handle(socket: server.ServerConnection) -> None:
         peer = socket.remote_address
-        taken = TextSocket(socket, f"{peer[0]}:{peer[1]}" if peer else "?")
+        slot = socket.slot if isinstance(socket, CountedConnection) else None
+        taken = TextSocket(socket, f"{peer[0]}:{peer[1]}" if peer else "?", slot)
         sockets.add(taken)
         try:
             await accept(taken)
@@ -171,16 +189,19 @@ async def serve_text(
             host,
             port,
             process_request=judge,
+            process_response=_as_problem,
             compression=None,
-            open_timeout=10,
+            open_timeout=limits.handshake_s,
             close_timeout=GOODBYE_S,
             ping_interval=None,  # the frames have pings of their own
             max_size=message_bytes_max,
             max_queue=RECEIVED_WAITING_MAX,
             server_header=None,
             logger=_journal,
+            create_connection=counted(admission),
         )
-    taken = TextListening(found, sockets)
+    admission.open()
+    taken = TextListening(found, sockets, admission)
     if welcomes_own:
         welcome.update(page_origins(host, taken.port))
     return taken
@@ -189,6 +210,30 @@ async def serve_text(
 def _response(page: Answer) -> Response:
     headers = Headers({**page.headers, "Content-Length": str(len(page.body)), "Connection": "close"})
     return Response(page.status, HTTPStatus(page.status).phrase, headers, page.body)
+
+
+def _problem(error: RopewalkError, status: int | None = None) -> Response:
+    """Return a refusal as problem+json (RFC 9457)."""
+    code = HTTPStatus(status if status is not None else error.status)
+    body = json.dumps({**error.to_problem(), "status": code.value}).encode() + b"\n"
+    headers = {
+        "Content-Type": "application/problem+json",
+        "Content-Length": str(len(body)),
+        "Connection": "close",
+    }
+    return Response(code.value, code.phrase, Headers(headers), body)
+
+
+def _as_problem(_connection: object, _request: Request, response: Response) -> Response | None:
+    """Give the refusals of the WebSocket library, which are plain texts, the form of ours."""
+    if not response.headers.get("Content-Type", "").startswith("text/plain"):
+        return None
+    detail = (response.body or b"").decode("utf-8", "replace").strip().replace("\n", " ")
+    problem = _problem(Usage(detail, advice="Open it as a WebSocket (RFC 6455)."), response.status_code)
+    kept = [(name, value) for name, value in response.headers.raw_items() if name not in problem.headers]
+    for name, value in kept:  # Upgrade, for example, which 426 must name
+        problem.headers[name] = value
+    return problem
 
 
 def page_origins(host: str, port: int) -> set[str]:

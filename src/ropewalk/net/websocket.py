@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 
 import websockets.asyncio.client as client
 import websockets.asyncio.server as server
@@ -12,6 +13,8 @@ from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed
 
 from ropewalk.errors import Invalid, TooLarge, Unavailable
+from ropewalk.net.admission import Admission, ConnectionLimits, Slot
+from ropewalk.net.countedsocket import CountedConnection, counted
 from ropewalk.net.pipe import Accept
 from ropewalk.net.refusals import connecting, listening
 
@@ -20,6 +23,7 @@ __all__ = ["WebSocketListening", "WebSocketPipe", "connect_websocket", "serve_we
 MESSAGE_BYTES_MAX = 1 << 20  # one WebSocket message; the JavaScript side sends 64 KiB
 MESSAGES_WAITING_MAX = 4  # received and not yet read, before the sender is held up
 GOODBYE_S = 1.0
+LIMITS = ConnectionLimits(connections_max=64)
 _TOO_BIG = 1009
 _BROKEN = (1002, 1007)
 _journal = logging.getLogger("ropewalk.net")
@@ -29,9 +33,10 @@ _journal.addHandler(logging.NullHandler())
 class WebSocketPipe:
     """One WebSocket."""
 
-    def __init__(self, socket: Connection, name: str) -> None:
+    def __init__(self, socket: Connection, name: str, slot: Slot | None = None) -> None:
         self._socket = socket
         self.name = name
+        self.slot = slot  # as the server counts it that accepted the connection
 
     async def receive(self) -> bytes:
         try:
@@ -81,22 +86,32 @@ async def connect_websocket(url: str, *, timeout_s: float) -> WebSocketPipe:
 class WebSocketListening:
     """A port that takes WebSockets."""
 
-    def __init__(self, found: server.Server) -> None:
+    def __init__(self, found: server.Server, admission: Admission) -> None:
         self._server = found
+        self._admission = admission
         self.port: int = next(iter(found.sockets)).getsockname()[1]
 
     async def close(self) -> None:
         self._server.close()
+        self._admission.close()
         await self._server.wait_closed()
 
 
-async def serve_websocket(accept: Accept, host: str, port: int) -> WebSocketListening:
-    """Listen; `accept` owns each pipe until it returns."""
+async def serve_websocket(
+    accept: Accept,
+    host: str,
+    port: int,
+    *,
+    limits: ConnectionLimits = LIMITS,
+    refused: Callable[[str, str], None] = lambda _who, _why: None,
+) -> WebSocketListening:
+    """Listen; `accept` owns each pipe until it returns, and calls `join` of its slot; see `serve_tcp`."""
+    admission = Admission(limits, refused)
 
     async def handle(socket: server.ServerConnection) -> None:
         peer = socket.remote_address
-        pipe = WebSocketPipe(socket, f"ws://{peer[0]}:{peer[1]}" if peer else "ws://?")
-        await accept(pipe)
+        slot = socket.slot if isinstance(socket, CountedConnection) else None
+        await accept(WebSocketPipe(socket, f"ws://{peer[0]}:{peer[1]}" if peer else "ws://?", slot))
 
     with listening(host, port):
         found = await server.serve(
@@ -104,12 +119,14 @@ async def serve_websocket(accept: Accept, host: str, port: int) -> WebSocketList
             host,
             port,
             compression=None,
-            open_timeout=10,
+            open_timeout=limits.handshake_s,
             close_timeout=GOODBYE_S,
             ping_interval=None,
             max_size=MESSAGE_BYTES_MAX,
             max_queue=MESSAGES_WAITING_MAX,
             server_header=None,
             logger=_journal,
+            create_connection=counted(admission),
         )
-    return WebSocketListening(found)
+    admission.open()
+    return WebSocketListening(found, admission)

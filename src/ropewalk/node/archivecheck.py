@@ -35,6 +35,7 @@ from ropewalk.ledger.archive import (
 )
 from ropewalk.ledger.evidencecheck import EVIDENCE, EvidenceTally
 from ropewalk.ledger.keyline import KeyLine, parse_key_proofs
+from ropewalk.ledger.manifestform import claimed_signer
 from ropewalk.ledger.policy import Policy, parse_policy
 from ropewalk.ledger.replay import companion
 from ropewalk.ledger.trust import Trust
@@ -192,17 +193,15 @@ def check_archives(
         looking.step("signatures", _signed(looking)),
         looking.step("files", f"{looking.files} files as listed"),
         *(_located(step, found) for step in blocks.steps),
-        tally.step() if deep else Step(EVIDENCE, "not_checked", "evidence inside envelopes needs --deep"),
+        tally.step() if deep else Step.optional(EVIDENCE, "evidence inside envelopes needs --deep"),
     ]
     if looking.detached:
         steps.append(
-            Step(
-                "payloads", "not_checked", f"{looking.detached} are detached; only their hashes are archived"
-            )
+            Step.optional("payloads", f"{looking.detached} are detached; only their hashes are archived")
         )
     if trust is None:
         steps = [
-            replace(step, status="not_checked", detail=UNSURE)
+            Step.untrusted(step.name, UNSURE)
             if step.name in ("signatures", "block_signatures") and step.status == "passed"
             else step
             for step in steps
@@ -242,6 +241,7 @@ def _read_manifest(one: ArchiveFolder, looking: _Looking) -> ArchiveManifest | N
     """The manifest of an archive if the blocks in it can be believed to be the next ones."""
     try:
         raw = read_small(one.path / MANIFEST)
+        _check_signature(one, raw, looking)  # before its structure is looked at
         manifest = parse_archive_manifest(raw)
         if (manifest.start_height, manifest.end_height) != (one.first, one.last):
             raise Invalid(f"it holds blocks {manifest.start_height} to {manifest.end_height}")
@@ -249,12 +249,17 @@ def _read_manifest(one: ArchiveFolder, looking: _Looking) -> ArchiveManifest | N
     except RopewalkError as error:
         looking.fail("manifests", one, error.detail, file=MANIFEST)
         return None
+    looking.signers.setdefault(manifest.signer, one)
+    return manifest
+
+
+def _check_signature(one: ArchiveFolder, raw: bytes, looking: _Looking) -> None:
+    """Note a manifest's signature that does not hold; raise for bytes that no manifest has."""
+    signer = claimed_signer(raw)
     try:
-        looking.signers.setdefault(manifest.signer, one)
-        check_manifest_signature(raw, read_small(one.path / SIGNATURE), manifest.signer)
+        check_manifest_signature(raw, read_small(one.path / SIGNATURE), signer)
     except RopewalkError as error:
         looking.fail("signatures", one, error.detail, file=SIGNATURE)
-    return manifest
 
 
 def _check_files(one: ArchiveFolder, manifest: ArchiveManifest, looking: _Looking) -> None:

@@ -97,6 +97,7 @@ def run_drill(
     """
     started = datetime.fromtimestamp(now_ns() / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     laps, facts = _Watch(clock), dict[str, Any]()
+    trust = trust if trust is not None else _live_trust(live, channel)
     with tempfile.TemporaryDirectory(prefix="ropewalk-drill-") as folder:
         home = Path(folder)
         try:
@@ -122,6 +123,17 @@ def run_drill(
             laps.lap("compare")
     report = Report(tuple(steps), dict(restored.report.counts))
     return Drill(channel, started, laps.seconds, report, facts)
+
+
+def _live_trust(live: Path | None, channel: str) -> Trust | None:
+    """Return whom the live channel names; None without one, or if it cannot be read."""
+    if live is None:
+        return None
+    try:
+        with Channel(live, channel) as there:
+            return there.trust()
+    except RopewalkError:
+        return None  # comparing says what is wrong with it
 
 
 def record_drill(drill: Drill, path: Path, disk: Disk | None = None) -> Path:
@@ -180,7 +192,7 @@ def _compare(rebuilt: Channel, restored: Restored, live: Path | None, facts: dic
     name, size = restored.channel, restored.blocks
     names = ("live_blocks", "live_roots", "live_proofs", "live_replay")
     if live is None or not (live / FOLDER / name / "channel.json").exists():
-        return [Step(each, "not_checked", NO_LIVE) for each in names]
+        return [Step.optional(each, NO_LIVE) for each in names]
     try:
         with Channel(live, name) as there:
             known = there.head().height

@@ -34,7 +34,7 @@ from ropewalk.stores.durable import Disk, unavailable
 from ropewalk.stores.folderlock import hold_folder
 from ropewalk.stores.keyheights import write_heights
 from ropewalk.stores.payloads import PayloadStore, PayloadTombstone
-from ropewalk.stores.segmentwriter import Files, Writer
+from ropewalk.stores.segmentwriter import Writer
 
 __all__ = ["Restored", "restore_channel"]
 
@@ -74,6 +74,7 @@ class Restored:
             "tombstones": self.tombstones,
             "snapshots": None if self.snapshots is None else self.snapshots.blocks,
             "notes": list(self.notes),
+            "verdict": self.report.verdict,
             "steps": [step.to_json() for step in self.report.steps],
         }
 
@@ -87,7 +88,6 @@ def restore_channel(
     deep: bool = False,
     watch: Watch | None = None,
     disk: Disk | None = None,
-    files: Files | None = None,
 ) -> Restored:
     """Rebuild a channel, and its snapshots, from the archives in a folder. `Conflict` if `home` has it already.
 
@@ -111,9 +111,9 @@ def restore_channel(
         if archive_folders(beside):
             # Snapshots are made under no policy of their own.
             believed = None if trust is None else Trust(trust.block_signers, trust.bundle_signers)
-            below = _Rebuilding(home, beside, companion(channel), disk, files)
+            below = _Rebuilding(home, beside, companion(channel), disk)
             below.read(believed, deep=deep, watch=None)
-        main = _Rebuilding(home, folder, channel, disk, files)
+        main = _Rebuilding(home, folder, channel, disk)
         try:
             main.read(trust, deep=deep, watch=watch)
             snapshots = None
@@ -132,8 +132,8 @@ def restore_channel(
 class _Rebuilding:
     """One channel on its way: its blocks read and written, then its settings, then its name."""
 
-    def __init__(self, home: Path, folder: Path, channel: str, disk: Disk, files: Files | None) -> None:
-        self._home, self._folder, self._channel, self._disk, self._files = home, folder, channel, disk, files
+    def __init__(self, home: Path, folder: Path, channel: str, disk: Disk) -> None:
+        self._home, self._folder, self._channel, self._disk = home, folder, channel, disk
         self._begun = home / "restoring" / channel
         self._stones: list[PayloadTombstone] = []
         self._buried = 0
@@ -143,16 +143,17 @@ class _Rebuilding:
     def read(self, trust: Trust | None, *, deep: bool, watch: Watch | None) -> None:
         """Verify all archives and write their blocks, settings and forks; raises where something does not hold."""
         try:
-            with self._telling(), Writer(self._begun, files=self._files) as writer:
+            with self._telling(), Writer(self._begun, disk=self._disk) as writer:
 
                 def take(height: int, lines: list[bytes]) -> None:
-                    writer.append(height, lines)
+                    writer.append(height, lines, parse_record(lines[0]).hash)
                     self._stones += _tombstones(lines)
 
                 found = check_archives(
                     self._folder, trust=trust, deep=deep, channel=self._channel, watch=watch, take=take
                 )
                 writer.sync()
+                writer.sync_mark()
             self._check(found)
             self._write_settings(found)
         except BaseException:

@@ -209,6 +209,8 @@ def _archive(
             while chain.height < end:
                 made.append(_write_one(reading, key, folder, chain, source, forks, disk, range_bytes))
                 forks = {}
+    if chain.height:
+        reading.note_head(chain.height, chain.block_hash, "an archive")
     return Archived(name, tuple(made), kept, chain.height, chain.outer_root)
 
 

@@ -22,7 +22,7 @@ from ropewalk.ledger.policy import Policy
 from ropewalk.ledger.tar import END
 from ropewalk.ledger.trust import Trust
 from ropewalk.node.ledger import Channel
-from ropewalk.stores.bundles import Limits, Spool, is_packed, read_packed, write_packed
+from ropewalk.stores.bundles import Limits, Spool, is_packed, packed_size, read_packed, write_packed
 
 if TYPE_CHECKING:
     from ropewalk.node.anchoring import Anchoring
@@ -153,11 +153,13 @@ def verify_bundle(
     policy: Policy | None = None,
     threshold: int | None = None,
     limits: Limits | None = None,
+    anybody: bool = False,
 ) -> BundleVerdict:
     """The steps of S4 §12 over a file, as a stream. `Invalid` if it is no bundle.
 
     With the text of a policy the blocks must have been made under it, and every envelope is judged by it. With a
-    threshold so many of the witnesses that are trusted must have signed its anchors.
+    threshold so many of the witnesses that are trusted must have signed its anchors. With `anybody` any key may have
+    signed, and the verdict is `untrusted` at best.
     """
     if policy is not None:
         if trust.policy_hash is not None and trust.policy_hash != policy.hash:
@@ -166,7 +168,9 @@ def verify_bundle(
                 advice="Give the policy the channel was made with (`ropewalk ledger policy hash` names one).",
             )
         trust, deep = replace(trust, policy_hash=policy.hash), True
-    verifier = BundleVerifier(trust, deep=deep, policy=policy, threshold=threshold)
+    verifier = BundleVerifier(
+        trust, deep=deep, policy=policy, threshold=threshold, anybody=anybody, packed=packed_size(path)
+    )
     try:
         for piece in read_packed(path, limits):
             verifier.feed(piece)
@@ -178,7 +182,7 @@ def verify_bundle(
 
 def inspect_bundle(path: Path, limits: Limits | None = None) -> tuple[Manifest, Signature]:
     """What a bundle says about itself, unverified; only its beginning is read."""
-    reader = ManifestReader()
+    reader = ManifestReader(packed_size(path))
     for piece in read_packed(path, limits):
         reader.feed(piece)
         if reader.done:
@@ -198,7 +202,7 @@ def _is_complete(
     except RopewalkError:
         return False
     manifest = verdict.manifest
-    if manifest is None or not verdict.report.ok:
+    if manifest is None or verdict.report.first_failure is not None:
         return False  # cut off or damaged: made again
     if (manifest.channel, manifest.start_height, manifest.end_height) != (
         channel.settings.channel,

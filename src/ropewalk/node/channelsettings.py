@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,18 @@ from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.block import check_channel_name
 from ropewalk.ledger.policy import Policy, parse_policy
 from ropewalk.ledger.trust import Trust
-from ropewalk.stores.segmentwriter import Files
+from ropewalk.stores.durable import Disk, sync_folder
+from ropewalk.stores.receipted import make_mark, read_mark
 
-__all__ = ["FOLDER", "ChannelSettings", "channels", "create_channel", "read_settings", "write_file"]
+__all__ = [
+    "FOLDER",
+    "ChannelSettings",
+    "channels",
+    "create_channel",
+    "has_blocks",
+    "read_settings",
+    "write_file",
+]
 
 FOLDER = "ledger"
 
@@ -39,9 +48,12 @@ class ChannelSettings:
 
 
 def channels(home: Path) -> list[str]:
-    """The channels in a repository, by name."""
+    """The channels in a repository, by name; one that has blocks but no settings is damaged, not absent."""
     folder = home / FOLDER
-    return sorted(path.parent.name for path in folder.glob("*/channel.json")) if folder.is_dir() else []
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted(
+        each.name for each in found if (each / "channel.json").exists() or (each / "segments").is_dir()
+    )
 
 
 def create_channel(
@@ -55,6 +67,8 @@ def create_channel(
             channel=channel,
             advice="Append to it as it is, for a channel keeps its policy and its keys; or choose another name.",
         )
+    if has_blocks(folder):
+        raise _no_settings(channel)
     settings: dict[str, Any] = {
         "version": 1,
         "channel": channel,
@@ -66,8 +80,9 @@ def create_channel(
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if policy is not None:
             write_file(folder / "policy.json", policy.to_bytes())
+        make_mark(folder, Disk())
         write_file(folder / "channel.json", jcs.encode(settings))  # last: with it the channel exists
-        Files().sync_folder(folder.parent)
+        sync_folder(folder.parent)
     except OSError as error:
         raise Unavailable(f"{folder}: {error.strerror}", path=str(folder)) from error
     return ChannelSettings(channel, key_name, signer, policy)
@@ -79,6 +94,8 @@ def read_settings(home: Path, channel: str) -> ChannelSettings:
     try:
         value = jcs.parse((folder / "channel.json").read_bytes())
     except FileNotFoundError as error:
+        if has_blocks(folder):
+            raise _no_settings(channel) from error
         raise NotFound(
             f'no channel "{channel}"',
             channel=channel,
@@ -107,12 +124,23 @@ def read_settings(home: Path, channel: str) -> ChannelSettings:
     return ChannelSettings(channel, str(value.get("key")), signer, policy)
 
 
+def has_blocks(folder: Path) -> bool:
+    """Return whether blocks were written to a channel folder, whatever else is in it."""
+    with contextlib.suppress(Damaged):
+        mark = read_mark(folder)
+        if mark is not None and mark.blocks:
+            return True
+    return (folder / "segments").is_dir()
+
+
+def _no_settings(channel: str) -> Damaged:
+    return Damaged(
+        f"channel {channel}: there are blocks, but channel.json is missing",
+        reason="settings",
+        advice="Put channel.json back, from a backup or from `settings` of its archives. Nothing was changed.",
+    )
+
+
 def write_file(path: Path, raw: bytes) -> None:
     """Write a file of a channel: under its name stands all of it, durably, or what stood there before."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with beside.open("wb") as stream:
-        stream.write(raw)
-        stream.flush()
-        os.fsync(stream.fileno())
-    beside.replace(path)
-    Files().sync_folder(path.parent)
+    Disk().replace(path, raw)

@@ -55,7 +55,7 @@ def import_from_compat(
 
     `mapping` is environment → namespace; `note` says what is kept of a note, by default its bytes.
     """
-    return import_journals(log.store, _Target(log), mapping or {}, note)
+    return import_journals(log.store, _Target(log), mapping or {}, note, limit=log.clock_limit())
 
 
 def sealed_note(log: Repository, key: SealingKey, key_name: str, policy: str = NOTE_POLICY) -> Note:

@@ -5,19 +5,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ropewalk.errors import Damaged, Invalid, Unavailable
+from ropewalk.errors import Damaged, Invalid, RopewalkError, Unavailable
+from ropewalk.ledger.keyline import KeyLine
+from ropewalk.ledger.replay import companion
 from ropewalk.ledger.trust import Trust
-from ropewalk.node.ledger import FOLDER, Channel, read_settings
+from ropewalk.node.ledger import FOLDER, Channel, channels, read_settings
 from ropewalk.stores.durable import Disk
 
 if TYPE_CHECKING:
     from ropewalk.ledger.evidencetrust import EvidenceSettings
 
-__all__ = ["channel_trust", "read_evidence", "write_evidence"]
+__all__ = ["channel_trust", "read_evidence", "stored_trust", "write_evidence"]
 
 NAME = "evidence.json"
 
@@ -53,11 +56,36 @@ def write_evidence(home: Path, channel: str, settings: EvidenceSettings) -> Path
     return path
 
 
+def stored_trust(home: Path, channel: str) -> Trust:
+    """What a stored channel itself says to believe: settings, keys and evidence, with its line of keys.
+
+    Statements about keys count up to the first that does not hold: the verifier reports that one where it stands.
+    """
+    with Channel(home, channel) as reading:
+        settings = reading.settings
+        try:
+            trust = reading.trust()
+        except RopewalkError:
+            line = KeyLine(settings.trust(), policy=settings.policy)
+            with contextlib.suppress(RopewalkError):
+                for proof in reading.each_key_proof():
+                    line.follow((proof,))
+            trust = replace(settings.trust(), line=line)
+    if trust.line is not None:
+        trust.line.complete = True
+    if trust.policy_hash is not None and any(channel == companion(each) for each in channels(home)):
+        trust = replace(trust, policy_hash=None)  # snapshots are made under no policy of their own
+    return _with_evidence(trust, read_evidence(home, channel))
+
+
 def channel_trust(home: Path, channel: str) -> Trust:
     """What a verifier must believe to accept this channel, its evidence included."""
     with Channel(home, channel) as reading:
         trust = reading.trust()
-    evidence = read_evidence(home, channel)
+    return _with_evidence(trust, read_evidence(home, channel))
+
+
+def _with_evidence(trust: Trust, evidence: EvidenceSettings | None) -> Trust:
     if evidence is None:
         return trust
     return replace(trust, roots=evidence.roots, evidence=evidence.pins)

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 import weakref
@@ -25,12 +26,14 @@ from ropewalk.errors import (
     InvalidDigest,
     NotFound,
     RangeExceeded,
+    Unavailable,
 )
 from ropewalk.kernel import merkle
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Report, Status
 from ropewalk.ledger.block import Block, parse_record
 from ropewalk.ledger.envelope import Envelope, parse_stored, parse_wire
+from ropewalk.ledger.keyacts import is_key_statement
 from ropewalk.ledger.keyline import KeyLine, KeyProof
 from ropewalk.ledger.log import Head, Limits, Log, check_time
 from ropewalk.ledger.marks import derive
@@ -49,11 +52,16 @@ from ropewalk.node.channelsettings import (
 )
 from ropewalk.node.hands import Hands
 from ropewalk.node.lifecycle import Gate, open_minors
+from ropewalk.stores.durable import Disk
 from ropewalk.stores.keyheights import note_height, read_heights
 from ropewalk.stores.ledgerindex import LedgerIndex
+from ropewalk.stores.losses import KnownHead, note_known, read_known
+from ropewalk.stores.receipted import Receipted, read_mark, repair_advice
 from ropewalk.stores.segments import Segments, Torn
-from ropewalk.stores.segmentwriter import Files, Writer
+from ropewalk.stores.segmentwriter import Writer
 from ropewalk.stores.spill import Spill
+
+_journal = logging.getLogger(__name__)
 
 __all__ = [
     "FOLDER",
@@ -63,6 +71,7 @@ __all__ = [
     "channel_evidence",
     "channels",
     "check_first",
+    "check_lines",
     "create_channel",
     "open_channel",
     "open_log",
@@ -170,14 +179,38 @@ class Channel:
         return line
 
     def key_proofs(self) -> tuple[KeyProof, ...]:
-        """What was said about its keys, each with the block that says it; not verified."""
-        found = []
+        """What was said about its keys, each with the block that says it; not verified.
+
+        Raises `Damaged` if `keys.json` lacks a statement: without it a key that has given way would count again.
+        """
+        # Before the list: a height is noted before its block is written, and marked after.
+        mark = self._mark()
+        found = tuple(self.each_key_proof())
+        if mark is not None and mark.statements is not None:
+            written = (each for each in found if each.record.height < mark.blocks)
+            count = sum(is_key_statement(each.envelope) for each in written)
+            if count != mark.statements:
+                raise Damaged(
+                    f"channel {self.settings.channel}: keys.json names {count} blocks about keys, and "
+                    f"{mark.statements} were written",
+                    reason="keys",
+                    advice="Make it again with `ropewalk ledger reindex`: all of it stands in the blocks.",
+                )
+        return found
+
+    def each_key_proof(self) -> Iterator[KeyProof]:
+        """The same, one at a time: those before a damaged one can be had."""
         for height in read_heights(self.folder):
             with contextlib.suppress(NotFound, RangeExceeded):  # noted, and then not written after all
                 proof = KeyProof.of(Block.from_lines(self.segments.find(height).lines))
                 if proof is not None:
-                    found.append(proof)
-        return tuple(found)
+                    yield proof
+
+    def _mark(self) -> Receipted | None:
+        try:
+            return read_mark(self.folder)
+        except Damaged:
+            return None  # whoever reads or writes the blocks says so
 
     def trust(self) -> Trust:
         """What a verifier must believe to accept this channel, every key it had so far included, each in its time."""
@@ -198,6 +231,14 @@ class Channel:
         """Size and root of the SHA-256 tree over the headers, kept as the channel grows."""
         edge = merkle.Frontier.from_bytes(self.index.state.header_edge, merkle.SHA256)
         return edge.size, edge.root()
+
+    def note_head(self, blocks: int, block_hash: bytes, source: str) -> None:
+        """Write down that a head was signed or archived: the log never ends below it again without an error.
+
+        Where the folder may not be written, nothing is noted: its writer has the mark.
+        """
+        with contextlib.suppress(OSError):
+            note_known(self.folder, KnownHead(blocks, block_hash.hex(), source))
 
     def close(self) -> None:
         """Let go of the index."""
@@ -225,7 +266,7 @@ class OpenLog:
         now_ns: Callable[[], int] = time.time_ns,
         limits: Limits | None = None,
         wait_s: float = 0.0,
-        files: Files | None = None,
+        disk: Disk | None = None,
         segment_bytes: int | None = None,
         also: Sequence[SigningKey] = (),
     ) -> None:
@@ -237,11 +278,10 @@ class OpenLog:
         evidence = channel_evidence(channel.folder, now_ns)
         self.index = LedgerIndex(channel.segments, derive)
         try:
-            known = self.index.rebuilt_from
             options: dict[str, Any] = {} if segment_bytes is None else {"segment_bytes": segment_bytes}
             state = self.index.state
             self.writer = Writer(
-                channel.folder, after=state.place, height=state.height, wait_s=wait_s, files=files, **options
+                channel.folder, after=state.place, height=state.height, wait_s=wait_s, disk=disk, **options
             )
         except BaseException:
             self.index.close()
@@ -253,10 +293,13 @@ class OpenLog:
             self.index.close()
             raise
         self.torn: Torn | None = self.writer.torn
+        self.unindexed = ""  # why the index could not be written at the end
         state = self.index.state
-        self.missing = max(0, known - state.height) if known is not None else 0
         try:
+            self._check_known()
             line = channel.line()  # under the lock: nobody says anything about keys meanwhile
+            if self.writer.statements is None:
+                self.writer.statements = sum(is_key_statement(each.envelope) for each in channel.key_proofs())
             self._check_keys((key, *also), line, max(now_ns(), state.timestamp_ns))
         except BaseException:
             self.writer.close()
@@ -282,6 +325,18 @@ class OpenLog:
         )
         _open_logs.add(self)
 
+    def _check_known(self) -> None:
+        """Raise unless the log holds the head that was signed or archived last; that it is long enough is known."""
+        known = read_known(self.channel.folder)
+        if known is not None and self.index.block_hash(known.blocks - 1).hex() != known.block_hash:
+            name = self.channel.settings.channel
+            raise Damaged(
+                f"channel {name}: block {known.blocks - 1} is not the one that {known.source} was made of",
+                height=known.blocks - 1,
+                reason="another history",
+                advice=repair_advice(name),
+            )
+
     def _check_keys(self, keys: Sequence[SigningKey], line: KeyLine, now_ns: int) -> None:
         """Raise unless one of the keys is the channel's now."""
         known = [life for key in keys if (life := line.life(key.public)) is not None]
@@ -297,13 +352,25 @@ class OpenLog:
             write_file(folder / name, raw)
 
     def close(self) -> None:
-        """Flush the index and release the lock."""
+        """Flush the index and release the lock.
+
+        What was sealed stands whether the index can be written or not: `unindexed` then says why not.
+        """
         self.log.end()
         self._hands.close()
         try:
-            self.index.close()
+            self._store_index()
         finally:
             self.writer.close()
+
+    def _store_index(self) -> None:
+        try:
+            self.index.flush()
+        except Unavailable as error:
+            self.unindexed = error.detail
+            _journal.info("%s; it is built again from the log when it is next used", error.detail)
+        with contextlib.suppress(Unavailable):
+            self.index.close()
 
     def __enter__(self) -> OpenLog:
         return self
@@ -364,17 +431,29 @@ def verify_blocks(
     `ledgercare.verify_stored` also judges evidence and the index; that is what commands use.
     """
     reading = Channel(home, channel)
-    trust = trust or reading.settings.trust()
+    return check_lines(reading.settings, reading.lines(), trust=trust, deep=deep, watch=watch)
+
+
+def check_lines(
+    settings: ChannelSettings,
+    stored: Iterator[tuple[int, list[bytes]]],
+    *,
+    trust: Trust | None = None,
+    deep: bool = False,
+    watch: Callable[[Iterator[tuple[int, list[bytes]]]], Iterator[tuple[int, list[bytes]]]] | None = None,
+) -> Report:
+    """Check the blocks of a channel from the first, wherever they are read from."""
+    trust = trust or settings.trust()
     damage: list[Damaged] = []
 
     def lines() -> Iterator[tuple[int, list[bytes]]]:
         try:
-            yield from reading.lines()
+            yield from stored
         except Damaged as error:
             damage.append(error)
 
     blocks = watch(lines()) if watch is not None else lines()
-    policy = reading.settings.policy
+    policy = settings.policy
     line = KeyLine(trust, policy=policy, lenient=True)
     if deep:
         with Hands() as hands, Spill() as spill:

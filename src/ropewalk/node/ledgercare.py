@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ropewalk.errors import RopewalkError, Unverified
+from ropewalk.errors import Damaged, RopewalkError
 from ropewalk.kernel.report import Report, Step
+from ropewalk.ledger.block import Block, parse_record
 from ropewalk.ledger.evidencecheck import EVIDENCE, EvidenceTally
 from ropewalk.ledger.keyacts import maybe_key_statement
 from ropewalk.ledger.marks import derive
-from ropewalk.ledger.replay import companion
 from ropewalk.ledger.trust import Trust
-from ropewalk.node.evidence import channel_trust
-from ropewalk.node.ledger import FOLDER, Channel, channels, read_settings, verify_blocks
-from ropewalk.stores.keyheights import write_heights
+from ropewalk.ledger.versionacts import CHANGED_TYPE, VersionAct, read_acts
+from ropewalk.node.evidence import stored_trust
+from ropewalk.node.ledger import FOLDER, Channel, verify_blocks
+from ropewalk.node.lifecycle import lifecycle_step
+from ropewalk.stores.keyheights import read_heights, write_heights
 from ropewalk.stores.ledgerindex import LedgerIndex
 from ropewalk.stores.ledgerindexcheck import check_index
+from ropewalk.stores.losses import blocks_text, open_loss, read_known, read_repairs
 from ropewalk.stores.segments import Segments
 from ropewalk.stores.segmentwriter import hold_lock
 
-__all__ = ["index_step", "rebuild_index", "verify_stored"]
+__all__ = ["index_step", "rebuild_index", "receipt_step", "reindex", "verify_stored", "version_acts"]
 
+RECEIPTS = "receipts"
 OWN_KEY = "the key this repository names"
 HINT = "; a trust file says whose"
 Lines = Iterator[tuple[int, list[bytes]]]
@@ -40,32 +44,80 @@ def verify_stored(
 
     Without a trust file the channel's own settings say whom to believe, and the report says so.
     """
-    believed = trust if trust is not None else _own_trust(home, channel)
-    if believed.policy_hash is not None and any(channel == companion(each) for each in channels(home)):
-        believed = replace(believed, policy_hash=None)  # snapshots are made under no policy of their own
+    believed = trust if trust is not None else stored_trust(home, channel)
     tally = EvidenceTally(believed)
+    acts: dict[str, tuple[int, VersionAct]] = {}
+    about_keys: list[int] = []
 
     def look(lines: Lines) -> Lines:
         for height, found in watch(lines) if watch is not None else lines:
             if deep:
                 tally.look_into(height, found)
+            acts.update(version_acts(height, found))
+            if _speaks_of_keys(found):
+                about_keys.append(height)
             yield height, found
 
     report = verify_blocks(home, channel, trust=believed, deep=deep, watch=look)
     steps = [_with_signer(step, trust) for step in report.steps]
+    steps += _key_list(home / FOLDER / channel, about_keys)
+    steps.append(receipt_step(Segments(home / FOLDER / channel)))
     if deep:
         steps += [tally.step(), index_step(Segments(home / FOLDER / channel))]
     else:
-        steps.append(Step(EVIDENCE, "not_checked", "evidence inside envelopes needs --deep"))
-    return Report(tuple(steps), report.counts)
+        steps.append(Step.optional(EVIDENCE, "evidence inside envelopes needs --deep"))
+    lives = lifecycle_step(home, channel, acts) if report.first_failure is None else None
+    return Report((*steps, *([] if lives is None else [lives])), report.counts)
 
 
-def _own_trust(home: Path, channel: str) -> Trust:
-    """What the channel says of itself; if what it says about its keys cannot be read, its first key is enough."""
+def version_acts(height: int, lines: list[bytes]) -> dict[str, tuple[int, VersionAct]]:
+    """Return the changes of versions in a block; a block that cannot be read is for those who verify it."""
+    if not any(CHANGED_TYPE.encode() in raw for raw in lines[1:]):
+        return {}
     try:
-        return channel_trust(home, channel)
-    except Unverified:  # and whoever reads the blocks says where
-        return read_settings(home, channel).trust()
+        return {act.protocol_version: (height, act) for act in read_acts(Block.from_lines(lines))}
+    except RopewalkError:
+        return {}
+
+
+def _key_list(folder: Path, heights: Sequence[int]) -> Iterator[Step]:
+    """Whether keys.json lists every block that changes keys: writers and readers of single blocks rely on it."""
+    try:
+        missing = sorted(set(heights).difference(read_heights(folder)))
+    except RopewalkError as error:
+        yield Step("key_list", "failed", error.detail)
+        return
+    if missing:
+        detail = (
+            f"keys.json does not list block {missing[0]}, which changes keys; run `ropewalk ledger reindex`"
+        )
+        yield Step("key_list", "failed", detail, {"height": missing[0]})
+    elif heights:
+        yield Step("key_list", "passed", f"keys.json lists all {len(heights)} blocks that change keys")
+
+
+def receipt_step(segments: Segments) -> Step:
+    """Whether the log still has every block that was receipted, as a step of a report. Nothing is written."""
+    try:
+        loss = open_loss(read_repairs(segments.folder))
+        mark = segments.check_receipted() if loss is None else None
+        known = read_known(segments.folder) if loss is None else None
+        if known is not None:
+            found = parse_record(segments.find(known.blocks - 1).lines[0])
+            if found.hash.hex() != known.block_hash:
+                raise Damaged(
+                    f"block {known.blocks - 1} is not the one that {known.source} was made of",
+                    height=known.blocks - 1,
+                )
+    except RopewalkError as error:
+        return Step(RECEIPTS, "failed", error.detail, {"height": int(error.fields.get("height", 0))})
+    if loss is not None:
+        which = blocks_text(loss.blocks, loss.receipted)
+        detail = f"a repair on {loss.at} gave up {which}, for which receipts had been given"
+        return Step(RECEIPTS, "failed", detail, {"height": loss.blocks})
+    if mark is None:
+        return Step(RECEIPTS, "failed", "the file that says how many blocks were receipted is missing")
+    return Step(RECEIPTS, "passed", f"{mark.blocks} receipted blocks, all in the log")
 
 
 def index_step(segments: Segments) -> Step:
@@ -75,28 +127,42 @@ def index_step(segments: Segments) -> Step:
     except RopewalkError as error:
         return Step("index", "not_checked", f"the log cannot be read to its end: {error.detail}")
     if found.ok and not found.blocks:
-        return Step("index", "not_checked", "there is none; it is built from the log when it is needed")
+        return Step.optional("index", "there is none; it is built from the log when it is needed")
     return Step("index", "passed" if found.ok else "failed", found.explain())
 
 
 def rebuild_index(home: Path, channel: str) -> int:
-    """Throw the index away and build it again; returns how many blocks it knows. Nobody may be writing."""
+    """Throw the index away and build it again; returns how many blocks it knows. Nobody may be writing.
+
+    Raises `Damaged` and leaves the index alone where the log cannot be read to its end: it says what is missing.
+    """
     reading = Channel(home, channel)
     with hold_lock(reading.folder):  # so that no writer has half an index in memory
-        index = LedgerIndex(reading.segments, derive)
-        try:
-            index.rebuild()
-            write_heights(reading.folder, _key_heights(reading))
-            return index.state.height
-        finally:
-            index.close()
+        for _ in reading.segments.scan():
+            pass
+        return reindex(reading)
+
+
+def reindex(reading: Channel) -> int:
+    """Build the index of a channel again, and the list of its key statements; for who holds its lock."""
+    index = LedgerIndex(reading.segments, derive)
+    try:
+        index.rebuild()
+        write_heights(reading.folder, _key_heights(reading))
+        return index.state.height
+    finally:
+        index.close()
 
 
 def _key_heights(reading: Channel) -> Iterator[int]:
     """Where something is said about keys, from the blocks themselves."""
     for height, lines in reading.lines():
-        if len(lines) == 2 and maybe_key_statement(lines[1]):
+        if _speaks_of_keys(lines):
             yield height
+
+
+def _speaks_of_keys(lines: Sequence[bytes]) -> bool:
+    return len(lines) == 2 and maybe_key_statement(lines[1])
 
 
 def _with_signer(step: Step, trust: Trust | None) -> Step:

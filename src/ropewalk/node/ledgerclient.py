@@ -44,6 +44,7 @@ from ropewalk.ledger.negotiate import (
 from ropewalk.ledger.policy import Policy, parse_policy
 from ropewalk.ledger.ticket import Receipt
 from ropewalk.ledger.trust import Trust
+from ropewalk.ledger.versions import newest_version
 from ropewalk.net.framepipe import FramePipe
 from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
 from ropewalk.net.tcp import TcpPipe, connect_tcp
@@ -418,6 +419,7 @@ class LedgerClient:
             self._able,
             timestamp=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             correlation_id=os.urandom(16).hex(),
+            protocol_version=newest_version(self._able.supported_versions),
         )
         opening = Message("open", 0, {"channel": self.channel}, (asked.raw,))
         self._silences += self._tls is not None

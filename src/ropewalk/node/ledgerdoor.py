@@ -145,8 +145,6 @@ class Door:
         )
         if opened.torn is not None:
             _journal.warning("channel %s: cut %d bytes a crash had left", self.channel, opened.torn.size)
-        if opened.missing:
-            _journal.warning("channel %s: %d blocks the index knew are gone", self.channel, opened.missing)
         return opened
 
     def _close_later(self) -> None:

@@ -14,18 +14,20 @@ from typing import Any
 
 from ropewalk.errors import NotFound, RopewalkError, Unavailable, Usage
 from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.adapt import resign
 from ropewalk.ledger.envelope import Envelope
 from ropewalk.ledger.message import PROTOCOL
 from ropewalk.ledger.negotiate import FEATURES, Answer, Capabilities
 from ropewalk.ledger.ticket import Receipt
-from ropewalk.ledger.versions import LIFECYCLE, access
+from ropewalk.ledger.versions import LIFECYCLE, access, newest_version
+from ropewalk.net.admission import ConnectionLimits
 from ropewalk.net.framepipe import IDLE_S
 from ropewalk.net.tcp import TcpListening, TcpPipe, serve_tcp
 from ropewalk.node.ledger import channels as channels_of
 from ropewalk.node.ledger import read_settings
 from ropewalk.node.ledgerdoor import LINGER_S, Door
 from ropewalk.node.ledgersession import LedgerSession
-from ropewalk.node.lifecycle import open_minors, read_lifecycle
+from ropewalk.node.lifecycle import open_minors, read_lifecycle, version_to_write
 from ropewalk.node.sparing import Sparing
 
 __all__ = ["LedgerServer", "is_loopback"]
@@ -57,6 +59,7 @@ class LedgerServer:
         record: str | None = None,
         idle_s: float = IDLE_S,
         sessions_max: int = SESSIONS_MAX,
+        limits: ConnectionLimits | None = None,
         linger_s: float = LINGER_S,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -71,7 +74,8 @@ class LedgerServer:
         self.sessions: set[LedgerSession] = set()
         self._home, self._keys, self._tls = home, keys, tls
         self._channels, self._features, self._record = channels, features, record
-        self._idle_s, self._sessions_max, self._linger_s = idle_s, sessions_max, linger_s
+        self._idle_s, self._linger_s = idle_s, linger_s
+        self._connections = limits or ConnectionLimits(sessions_max)
         self._now_ns = now_ns
         self._doors: dict[str, Door] = {}
         self._listening: TcpListening | None = None
@@ -165,14 +169,31 @@ class LedgerServer:
         """Tell whoever runs the server, sparingly."""
         self._refused(f"{who}: refused: {why}")
 
-    async def record(self, said: Answer, initiator: bytes, shown: Envelope | None) -> Receipt | None:
-        """Seal what was negotiated; who asked comes first, what was agreed last."""
+    def version(self, able: Capabilities) -> str:
+        """Return the version in which to answer: one that the channel takes which records it."""
+        if self._record is not None:
+            policy = self._door(self._record).settings().policy
+            return version_to_write(self._home, policy, self._now_ns())
+        return newest_version(able.supported_versions[:1])
+
+    async def record(self, said: Answer, initiator: Envelope, shown: Envelope | None) -> Receipt | None:
+        """Seal what was negotiated; who asked comes first, what was agreed last.
+
+        An advertisement in a version past its sunset is recorded inside one of ours (S4 §8): its author may know a
+        version that is supported, or read for a grace time.
+        """
         if self._record is None:
             return None
+        door, now_ns = self._door(self._record), self._now_ns()
+        asking, version = initiator, initiator.protocol_version
+        if version[: version.rindex(".")] not in open_minors(self._home, door.settings().policy, now_ns):
+            # With the time of the original: the same advertisement again is then found to stand there already.
+            key, _ = door.keys(now_ns)
+            asking = resign(
+                initiator.raw, key, initiator.timestamp, protocol_version=said.agreed.protocol_version
+            ).envelope
         between = [] if shown is None else [shown.raw]
-        outcomes = await self._door(self._record).submit_many(
-            [initiator, said.advertisement.raw, *between, said.agreed.raw]
-        )
+        outcomes = await door.submit_many([asking.raw, said.advertisement.raw, *between, said.agreed.raw])
         for outcome in outcomes:
             if isinstance(outcome, RopewalkError):
                 raise outcome
@@ -188,17 +209,20 @@ class LedgerServer:
         return found
 
     async def _listen(self) -> TcpListening:
-        return await serve_tcp(self._accept, self.host, self.port, tls=self._tls, refused=self.refused)
+        return await serve_tcp(
+            self._accept,
+            self.host,
+            self.port,
+            limits=self._connections,
+            tls=self._tls,
+            refused=self.refused,
+        )
 
     def _session(self, pipe: TcpPipe) -> LedgerSession:
-        return LedgerSession(self, pipe, idle_s=self._idle_s, certificate=pipe.certificate)
+        return LedgerSession(self, pipe, idle_s=self._idle_s, certificate=pipe.certificate, slot=pipe.slot)
 
     async def _accept(self, pipe: TcpPipe) -> None:
         session = self._session(pipe)
-        if len(self.sessions) >= self._sessions_max:
-            self.refused(pipe.name, f"{len(self.sessions)} are connected")
-            await session.part_with(Unavailable(f"{self._sessions_max} sessions are open already"))
-            return
         if self._tls is not None and pipe.protocol != PROTOCOL:
             self.refused(pipe.name, f"it does not speak {PROTOCOL}")
             await session.part_with(Unavailable(f"only {PROTOCOL} is spoken here"))

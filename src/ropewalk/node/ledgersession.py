@@ -29,6 +29,7 @@ from ropewalk.ledger.message import (
 )
 from ropewalk.ledger.negotiate import Agreement, Answer, Capabilities, answer, certificate_statement
 from ropewalk.ledger.ticket import Receipt
+from ropewalk.net.admission import Slot
 from ropewalk.net.framepipe import FramePipe
 from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
 from ropewalk.net.pipe import Pipe
@@ -55,13 +56,16 @@ class Served(Protocol):
     def capabilities(self, door: Door) -> Capabilities:
         """What can be done on this connection, under the policy of the channel."""
 
+    def version(self, able: Capabilities) -> str:
+        """The version in which the server answers."""
+
     def now_ns(self) -> int:
         """The time."""
 
     def refused(self, who: str, why: str) -> None:
         """Tell whoever runs the server that somebody did not come in."""
 
-    async def record(self, said: Answer, initiator: bytes, shown: Envelope | None) -> Receipt | None:
+    async def record(self, said: Answer, initiator: Envelope, shown: Envelope | None) -> Receipt | None:
         """Seal what was negotiated, and the certificate that was shown, where the server keeps it."""
 
 
@@ -77,9 +81,16 @@ class LedgerSession:
     """One peer. `run` returns when it has gone, or was told why it must."""
 
     def __init__(
-        self, served: Served, pipe: Pipe, *, idle_s: float, certificate: Certificate | None = None
+        self,
+        served: Served,
+        pipe: Pipe,
+        *,
+        idle_s: float,
+        certificate: Certificate | None = None,
+        slot: Slot | None = None,
     ) -> None:
         self.name, self._certificate = pipe.name, certificate
+        self._slot = slot
         self._served, self._pipe, self._idle_s = served, pipe, idle_s
         self._cutter = Frames(OPEN_BYTES_MAX)
         self._frames = FramePipe(pipe, self._cutter, frame, idle_s=idle_s)
@@ -144,16 +155,19 @@ class LedgerSession:
             raise Invalid("message: a session begins with `open` and an advertisement")
         door = self._served.door(message.text("channel"))
         asked = parse_wire(message.parts[0])
+        if self._slot is not None:  # it has said who it is, so nobody who only waits takes its place
+            if not self._slot.join():
+                raise Unavailable(self._slot.refusal, advice="Try again later.")
+            self._slot.settle()
         able = self._served.capabilities(door)
-        version = f"{able.supported_versions[0].removesuffix('.x')}.0" if able.supported_versions else "1.0.0"
         now_ns = self._served.now_ns()
         key, proofs = door.keys(now_ns)
         moment = format_timestamp(now_ns // NANOS * NANOS)
-        said = answer(key, asked, able, timestamp=moment, protocol_version=version)
+        said = answer(key, asked, able, timestamp=moment, protocol_version=self._served.version(able))
         shown = self._certificate
         recorded = await self._served.record(
             said,
-            asked.raw,
+            asked,
             certificate_statement(key, asked, shown.subject, shown.sha256, said.advertisement)
             if shown is not None
             else None,

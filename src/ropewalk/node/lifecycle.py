@@ -6,18 +6,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from ropewalk.errors import Damaged, Invalid, NotFound, Replayed, Unavailable, Unverified
+from ropewalk.errors import Damaged, Denied, Invalid, NotFound, Replayed, Unavailable, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
+from ropewalk.kernel.report import Step
+from ropewalk.ledger.block import Block
 from ropewalk.ledger.envelope import Envelope, build
 from ropewalk.ledger.log import Log, Receipt
 from ropewalk.ledger.policy import Policy
+from ropewalk.ledger.versionacts import VersionAct, lifecycle_fault, read_acts
 from ropewalk.ledger.versions import (
     LIFECYCLE,
     Lifecycle,
@@ -28,9 +31,15 @@ from ropewalk.ledger.versions import (
     parse_lifecycle,
     parse_range,
 )
+from ropewalk.stores import keyfiles
 from ropewalk.stores.durable import Disk
+from ropewalk.stores.segments import Segments
 
 ALERT_TYPE = "ledger.version.sunset"
+RECORDED_ADVICE = (
+    "The table was changed by hand, or a change was interrupted. Put back what the channel recorded, or record the "
+    "change: `ropewalk ledger lifecycle set VERSION STAGE --channel C`."
+)
 DOMAIN = "ropewalk.lifecycle"
 
 
@@ -49,10 +58,20 @@ def read_lifecycle(home: Path) -> tuple[Lifecycle, ...]:
 
 
 def move_version(
-    home: Path, version: str, stage: Stage, *, sunset: str | None = None, grace_days: int | None = None
+    home: Path,
+    version: str,
+    stage: Stage,
+    *,
+    sunset: str | None = None,
+    grace_days: int | None = None,
+    recorded: tuple[str, int] | None = None,
 ) -> Lifecycle:
-    """Move a version to its next stage, or change the dates of the one it is in. A life goes only forward."""
-    moved, raw = _moved(home, version, stage, sunset=sunset, grace_days=grace_days)
+    """Move a version to its next stage, or change the dates of the one it is in. A life goes only forward.
+
+    `recorded` is the channel and the height at which the change is sealed. A version whose changes are recorded is
+    not changed otherwise: the table would no longer say what the channel says.
+    """
+    moved, raw = _moved(home, version, stage, sunset=sunset, grace_days=grace_days, recorded=recorded)
     path = _path(home)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,11 +85,17 @@ def check_move(
     home: Path, version: str, stage: Stage, *, sunset: str | None = None, grace_days: int | None = None
 ) -> None:
     """Raise what would refuse such a move; nothing is written."""
-    _moved(home, version, stage, sunset=sunset, grace_days=grace_days)
+    _moved(home, version, stage, sunset=sunset, grace_days=grace_days, recorded=("", 0))
 
 
 def _moved(
-    home: Path, version: str, stage: Stage, *, sunset: str | None, grace_days: int | None
+    home: Path,
+    version: str,
+    stage: Stage,
+    *,
+    sunset: str | None,
+    grace_days: int | None,
+    recorded: tuple[str, int] | None,
 ) -> tuple[Lifecycle, bytes]:
     """A version as it would be, and the table then."""
     table = read_lifecycle(home)
@@ -78,9 +103,15 @@ def _moved(
     life = next((each for each in table if each.minor == minor), None)
     if life is None:
         raise NotFound(f"version {version} is none that this installation knows", version=version)
+    if life.recorded is not None and recorded is None:
+        raise Denied(
+            f"the changes of version {version} are recorded in channel {life.recorded[0]}",
+            advice=f"Record this one, too: --channel {life.recorded[0]}.",
+        )
     moved = life if stage == life.stage else life.moved_to(stage)
     moved = replace(
         moved,
+        recorded=recorded,
         sunset=sunset if sunset is not None else moved.sunset,
         grace_days=grace_days if grace_days is not None else moved.grace_days,
     )
@@ -92,6 +123,62 @@ def _moved(
 def open_minors(home: Path, policy: Policy | None, now_ns: int) -> frozenset[str]:
     """What the version gate of a channel lets in now."""
     return gate(now_ns, read_lifecycle(home), policy.versions if policy is not None else None)
+
+
+def check_recorded(home: Path, table: Sequence[Lifecycle]) -> None:
+    """Raise Damaged where a row differs from the change that it says a channel recorded."""
+    for life in table:
+        if life.recorded is None:
+            continue
+        channel, height = life.recorded
+        try:
+            block = Block.from_lines(Segments(home / "ledger" / channel).find(height).lines)
+            acts = [act for act in read_acts(block) if act.protocol_version == f"{life.minor}.x"]
+        except NotFound:
+            acts = []
+        fault = f"{life.minor}.x: block {height} of channel {channel} records no change of it"
+        found = lifecycle_fault(life, acts[-1]) if acts else fault
+        if found is not None:
+            raise Damaged(f"{_path(home)}: {found}", reason="lifecycle", advice=RECORDED_ADVICE)
+
+
+def lifecycle_step(home: Path, channel: str, acts: Mapping[str, tuple[int, VersionAct]]) -> Step | None:
+    """Return the table held against all changes that a channel records, by version with the height of the last.
+
+    None where neither speaks of the other. A channel that another repository seals records that one's table.
+    """
+    try:
+        table = {f"{life.minor}.x": life for life in read_lifecycle(home)}
+    except Damaged as error:
+        return Step("lifecycle", "failed", error.detail)
+    rows = {version: life for version, life in table.items() if life.recorded and life.recorded[0] == channel}
+    if not rows and not acts:
+        return None
+    for version in sorted({*rows, *acts}):
+        life, last = table.get(version), acts.get(version)
+        if last is None:
+            text = f"{version}: the table names channel {channel}, which records no change of it"
+            return Step("lifecycle", "failed", text)
+        if life is None:
+            continue
+        if life.recorded is not None and life.recorded[0] != channel:
+            continue  # another channel has recorded a later change; it is held against that one
+        fault = lifecycle_fault(life, last[1])
+        if fault is not None:
+            ours = life.recorded is not None or _seals(home, channel)
+            return Step("lifecycle", "failed", fault) if ours else Step.optional("lifecycle", fault)
+    return Step("lifecycle", "passed", f"{len(acts)} versions as the channel recorded them")
+
+
+def _seals(home: Path, channel: str) -> bool:
+    """Whether a key of this repository has sealed the last block of a channel."""
+    last = None
+    for record in Segments(home / "ledger" / channel).scan():
+        last = record
+    if last is None:
+        return False
+    signer = Block.from_lines(last.lines).record.signer
+    return any(found.public == signer for found in keyfiles.ls(home / "keys"))
 
 
 class Gate:
@@ -116,6 +203,7 @@ class Gate:
     def _read(self) -> None:
         mark = _mark(self._path)  # before the table: one that changes meanwhile is read again
         self._table = read_lifecycle(self._home)
+        check_recorded(self._home, self._table)
         self._mark = mark
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from ropewalk.errors import BrokenLink, HistoryRewritten, Unavailable
+from ropewalk.errors import BrokenLink, Damaged, HistoryRewritten, RopewalkError, Unavailable
 from ropewalk.gitlog.displaced import Divergence, Memory, displaced_ref, find_divergence
 from ropewalk.gitlog.layout import Layout
 from ropewalk.gitlog.log import describe
@@ -68,6 +68,7 @@ class Accepted:
     head: str | None
     divergence: Divergence | None
     kept: str | None = None  # the ref that keeps the displaced entries
+    anew: bool = False  # the head seen before could not be read
 
 
 class Lines:
@@ -92,6 +93,28 @@ class Lines:
         index, self._index = self._index, None
         if index is not None:
             index.close()
+
+    def names(self, layout: Layout, *, tolerant: bool = False) -> list[str]:
+        """List the logs with a head, and those whose head was seen here before: these are missing, not absent.
+
+        A tolerant caller gets those alone where the refs cannot be listed.
+        """
+        refs = set(self.seen.refs(layout.prefix))
+        try:
+            refs.update(self._store.head_names(layout.prefix))
+        except RopewalkError:
+            if not tolerant:
+                raise
+        return sorted(topic for ref in refs if (topic := layout.topic_of(ref)) is not None)
+
+    def covered(self, layout: Layout, topic: str) -> IndexedLine:
+        """As much of a log as the index covers, whatever its head is: for readers of a damaged log."""
+        ref = layout.head_ref(topic)
+        known = self.index.extent(ref)
+        again = partial(
+            self.index.catch_up, ref, known.head, partial(describe, self._store, layout, topic), None
+        )
+        return IndexedLine(layout, topic, ref, known.head, known.count, self.index, again)
 
     def line(self, layout: Layout, topic: str, *, must_exist: bool = True) -> IndexedLine:
         """A log as it stands now. A head that no longer contains the one seen before is refused."""
@@ -190,6 +213,10 @@ class Lines:
         `keep` holds the displaced entries by a ref, so that git does not clear them away.
         """
         ref = layout.head_ref(topic)
+        try:
+            self.seen.get(ref)
+        except Damaged:
+            return self._accept_anew(layout, topic, who)
         # Comparing costs as much as was displaced, where reading would first walk the whole log in vain.
         found = self.compare(layout, topic) if self.seen.get(ref) is not None else None
         if found is None or not found.displaced:
@@ -199,13 +226,28 @@ class Lines:
         whole = not found.gone and found.cut is None
         kept = self._keep(layout, topic, found.displaced[-1].commit) if keep and whole else None
         if found.new is not None:
-            # The new history must at least be readable down to its root.
-            self.index.forget(ref)
-            self.index.catch_up(ref, found.new, partial(describe, self._store, layout, topic), None)
+            self._walk_again(layout, topic, found.new)
         self.seen.accept(ref, found.new, who)
         self._tips.pop(ref, None)
         self._pending.pop(ref, None)
         return Accepted(ref, found.old, found.new, found, kept)
+
+    def _accept_anew(self, layout: Layout, topic: str, who: str) -> Accepted:
+        """Take the head a log has now as seen, where the one seen before cannot be read any more."""
+        ref = layout.head_ref(topic)
+        head = self._store.head(ref)
+        if head is not None:
+            self._walk_again(layout, topic, head)
+        self.seen.accept(ref, head, who)
+        return Accepted(ref, None, head, None, anew=True)
+
+    def _walk_again(self, layout: Layout, topic: str, head: str) -> None:
+        """Index a log from nothing: a history that is accepted must at least be readable down to its root."""
+        ref = layout.head_ref(topic)
+        self._tips.pop(ref, None)
+        self._pending.pop(ref, None)
+        self.index.forget(ref)
+        self.index.catch_up(ref, head, partial(describe, self._store, layout, topic), None)
 
     def kept(self, layout: Layout, topic: str) -> list[str]:
         """The heads of the displaced lines of a topic that are kept here."""

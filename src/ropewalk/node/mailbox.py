@@ -28,6 +28,7 @@ from ropewalk.ledger.mailbox import DAMAGED, TRANSPORT, MailboxLimits, Pace, sig
 from ropewalk.ledger.message import Message
 from ropewalk.ledger.negotiate import Agreement, Capabilities, choose
 from ropewalk.ledger.ticket import Receipt
+from ropewalk.net.admission import ConnectionLimits
 from ropewalk.net.mailbox import MappedRing, make_ring, map_ring, serve_bell
 from ropewalk.net.ring import RingReader, ring_bytes
 from ropewalk.net.tcp import TcpListening, TcpPipe
@@ -66,7 +67,9 @@ class MailboxServer(LedgerServer):
                 f"channel {channel} takes no envelopes where sessions are recorded in it",
                 advice="Record them in a channel of their own.",
             )
-        super().__init__(home, keys, channels=[channel], sessions_max=sessions_max, **options)
+        # A Unix socket has no addresses to tell its clients apart by; whoever opens it has the rights of this account.
+        connections = ConnectionLimits(sessions_max, address_max=sessions_max)
+        super().__init__(home, keys, channels=[channel], limits=connections, **options)
         self.folder = folder.absolute()
         self._limits = limits or MailboxLimits()
         ring_bytes(self._limits.slots, self._limits.slot_bytes)  # Usage, now rather than later
@@ -104,7 +107,9 @@ class MailboxServer(LedgerServer):
             (self.folder / BELL).unlink(missing_ok=True)
 
     async def _listen(self) -> TcpListening:
-        return await serve_bell(self._accept, self.folder / BELL)
+        return await serve_bell(
+            self._accept, self.folder / BELL, limits=self._connections, refused=self.refused
+        )
 
     def _session(self, pipe: TcpPipe) -> LedgerSession:
         return MailboxSession(self, pipe, folder=self.folder, idle_s=self._idle_s)
@@ -140,7 +145,7 @@ class MailboxSession(LedgerSession):
     """One sender. Requests come as ever, but for envelopes: these are in the ring when the bell rings."""
 
     def __init__(self, served: MailboxServer, pipe: TcpPipe, *, folder: Path, idle_s: float) -> None:
-        super().__init__(served, pipe, idle_s=idle_s)
+        super().__init__(served, pipe, idle_s=idle_s, slot=pipe.slot)
         self._folder = folder
         self._intake: _Intake | None = None
         self._work: set[asyncio.Future[Outcomes]] = set()

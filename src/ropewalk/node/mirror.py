@@ -64,7 +64,9 @@ class Target:
         log, layout, topic = self.log, self.layout, self.topic
         tip_of = partial(log.lines.tip, layout, topic)
         with log.store.turn(layout.head_ref(topic)):
-            made = append_copies(log.store, layout, topic, copies, tip_of=tip_of, find=self._find)
+            made = append_copies(
+                log.store, layout, topic, copies, tip_of=tip_of, find=self._find, limit=log.clock_limit()
+            )
             if made.places:
                 log.lines.grown(layout, topic, made.start, made.tip, made.places)
                 log.note_pack()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from ropewalk.errors import DigestMismatch, Invalid, RopewalkError, Unavailable
@@ -60,6 +60,7 @@ class Peer:
         idle_s: float = IDLE_S,
         session_s: float = SESSION_S,
         keep_alive_s: float = 30.0,
+        met: Callable[[], bool] = lambda: True,
     ) -> None:
         self.log = log
         self.name = pipe.name
@@ -69,6 +70,7 @@ class Peer:
         self._idle_s = idle_s
         self._session_s = session_s
         self._muxer = Muxer(pipe, client=dialer, accept=self._take, keep_alive_s=keep_alive_s)
+        self._met = met  # called once, when the peer has asked for a protocol of our topic; False ends it
         self._leaving = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._pulling = asyncio.Lock()
@@ -247,6 +249,9 @@ class Peer:
                     await stream.send(listener.data_to_send())
         except (TimeoutError, Unavailable):
             return stream.reset()  # a stream given up before it began is no reason to part
+        met, self._met = self._met, lambda: True
+        if not met():
+            return self.leave()
         if listener.chosen == self._sync_protocol:
             await self._answer(stream, listener.rest)
             return None

@@ -14,6 +14,7 @@ from ropewalk.gitlog.envelope import Draft
 from ropewalk.gitlog.pointer import SealedPointer, seal_pointer
 from ropewalk.gitlog.privacy import Policy, PrivacyOutcome, Rule, apply_policy, parse_policy
 from ropewalk.kernel.keys import SealingKey
+from ropewalk.stores.durable import read_file
 from ropewalk.stores.keyfiles import read as read_key
 from ropewalk.stores.place import Place
 from ropewalk.stores.private import PrivateRecord, PrivateStore
@@ -86,7 +87,7 @@ class PrivacyRules:
         mark = (found.st_mtime_ns, found.st_size)
         if self._policy[0] != mark:
             try:
-                self._policy = (mark, parse_policy(path.read_bytes()))
+                self._policy = (mark, parse_policy(read_file(path)))
             except RopewalkError as error:
                 # Rules nobody can read must not be taken for no rules.
                 raise Denied(

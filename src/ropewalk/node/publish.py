@@ -119,6 +119,7 @@ def _publish(channel: Channel, key: SigningKey, host: str, folder: Path) -> Publ
     written, kept, mended = 0, 0, []
     try:
         _check_extends(folder / CHECKPOINT, f"{host}/{name}", tree)
+        channel.note_head(tree.size, channel.index.block_hash(tree.size - 1), "a signed head")
         head = signed_head(host, name, tree.size, tree.root(), key)
         for tile in tiles_of(tree.size):
             where = tile_path(tile)

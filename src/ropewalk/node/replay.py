@@ -27,11 +27,11 @@ from ropewalk.ledger.replay import Divergence, Replay, Snapshot, alert_of, compa
 from ropewalk.ledger.snapshots import Refused, read_snapshots, resume_newest
 from ropewalk.ledger.trust import Trust
 from ropewalk.node.bundle import export_blocks
-from ropewalk.node.guard import guarded
+from ropewalk.node.folding import open_folding
 from ropewalk.node.keys import find_keys
 from ropewalk.node.ledger import FOLDER, Channel, OpenLog, create_channel, open_log
 from ropewalk.node.lifecycle import version_to_write
-from ropewalk.stores.durable import unavailable
+from ropewalk.stores.durable import sync, unavailable
 
 __all__ = ["Replayed", "find_reducer", "recorded_snapshots", "replay_channel", "replay_signing"]
 
@@ -84,7 +84,7 @@ def replay_channel(
     until: int | None = None,
     snapshot_every: int | None = None,
     from_snapshot: bool = False,
-    guard: bool = False,
+    unsafe_no_guard: bool = False,
     watch: Callable[[Lines], Lines] | None = None,
     verified: range = range(0),
     trust: Trust | None = None,
@@ -93,37 +93,37 @@ def replay_channel(
 
     A `trust` file says whose blocks, which policy and whose evidence count, in place of the channel's own settings.
 
+    A reducer that does not ship runs under the guard, with a fixed hash seed (`folding`). `unsafe_no_guard` runs it
+    here as it is, where it may ask the clock, chance or the network, and end in another state each time.
+
     `verified` are heights whose seals and envelopes somebody has verified just now; all others are verified here.
     """
     with Channel(home, channel) as reading:
         settings, last = reading.settings, _last_height(reading, until)
         _check_policy(trust, settings.policy, channel)
-        replay = Replay(
-            guarded(reducer) if guard else reducer,
-            channel,
-            line=_line(reading, trust),
-            policy=settings.policy,
-        )
+        place = open_folding(reducer, unsafe_no_guard=unsafe_no_guard)
+        replay = Replay(reducer, channel, line=_line(reading, trust), policy=settings.policy, folding=place)
         snapshots, refused = _snapshots(home, channel)
         keep = _Keeper(home, channel, settings.key, key)
         started = None
-        if from_snapshot:
-            started, broken = resume_newest(
-                replay, snapshots, last=last, state_of=keep.read, block_at=reading.index.block_hash
-            )
-            refused += broken
-        out = Replayed(channel, reducer.name, -1, 0, 0, b"", None, None, started, refused=refused)
-        folding = _Folding(reading, replay, keep, out, snapshots, trust)
         try:
+            if from_snapshot:
+                started, broken = resume_newest(
+                    replay, snapshots, last=last, state_of=keep.read, block_at=reading.index.block_hash
+                )
+                refused += broken
+            out = Replayed(channel, reducer.name, -1, 0, 0, b"", None, None, started, refused=refused)
+            folding = _Folding(reading, replay, keep, out, snapshots, trust)
             found: Lines = reading.lines(replay.height + 1, last) if last > replay.height else ()
             for height, lines in watch(found) if watch is not None else found:
                 folding.take(height, lines, verified=height in verified)
                 if snapshot_every is not None and (height + 1) % snapshot_every == 0:
                     folding.snapshot()
+            out.state, out.state_root = replay.state, replay.root()
         finally:
+            place.close()
             keep.close()
     out.height, out.block_hash, out.envelopes = replay.height, replay.block_hash, replay.envelopes
-    out.state, out.state_root = replay.state, replay.root()
     out.policy_hash = None if settings.policy is None else settings.policy.hash
     return out
 
@@ -261,7 +261,7 @@ class _Keeper:
             f"replay of {wrong.channel} by {wrong.evaluator} diverges at height {wrong.height}: "
             f"recorded {wrong.expected.hex()[:16]}…, computed {wrong.got.hex()[:16]}…",
             **wrong.to_json(),
-            advice="The reducer changed, or it is not pure; run again with --guard.",
+            advice="The reducer changed, or it is not pure.",
         )
         if self._key is None:
             return error
@@ -316,7 +316,7 @@ def _write(path: Path, raw: bytes) -> None:
         with beside.open("wb") as stream:
             stream.write(raw)
             stream.flush()
-            os.fsync(stream.fileno())
+            sync(stream.fileno())
         beside.replace(path)
     except OSError as error:
         raise unavailable(error, f"state {path.name}") from error

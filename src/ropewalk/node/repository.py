@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import InvalidEnvelope, RopewalkError
+from ropewalk.gitlog.clocklimit import ClockLimit
 from ropewalk.gitlog.envelope import Draft, Event
 from ropewalk.gitlog.layout import SHIPLOG, Layout
 from ropewalk.gitlog.objects import Oid, Signature
@@ -16,6 +17,7 @@ from ropewalk.gitlog.planning import Found, Receipt, Setting
 from ropewalk.gitlog.privacy import Policy
 from ropewalk.gitlog.reading import LIMIT_DEFAULT, Page, events, height_after, read, take_turns
 from ropewalk.kernel.ulid import Ulid, next_ulid, parse
+from ropewalk.node.clock import limit_of
 from ropewalk.node.consumers import consume
 from ropewalk.node.lines import Lines
 from ropewalk.node.privacy import PrivacyRules
@@ -198,7 +200,12 @@ class Repository:
 
     def _setting(self) -> Setting:
         now = self.now_ms()
-        return Setting(now, self._entropy(10), self.author(now), self._find, self._holds)
+        skew_ms = self.clock_limit().skew_ms
+        return Setting(now, self._entropy(10), self.author(now), self._find, self._holds, skew_ms)
+
+    def clock_limit(self) -> ClockLimit:
+        """The clock now, and how far ahead of it events may be dated."""
+        return limit_of(self.store, self.now_ms())
 
     def author(self, now_ms: int) -> Signature:
         """Who writes here, at a moment."""

@@ -11,7 +11,8 @@ from ropewalk.gossip import wire
 from ropewalk.gossip.events import Committed, Event, Synced
 from ropewalk.gossip.log import Cursor, Log
 from ropewalk.gossip.message import SignedMessage
-from ropewalk.net.pipe import Listening, Pipe
+from ropewalk.net.admission import ConnectionLimits
+from ropewalk.net.pipe import Listening, ServedPipe
 from ropewalk.net.tcp import serve_tcp
 from ropewalk.net.websocket import serve_websocket
 from ropewalk.node.frames import (
@@ -25,6 +26,7 @@ from ropewalk.node.frames import (
     reason,
 )
 from ropewalk.node.peers import Peer
+from ropewalk.node.sparing import Sparing
 
 __all__ = ["GossipServer"]
 
@@ -50,6 +52,7 @@ class GossipServer:
         idle_s: float = IDLE_S,
         session_s: float = SESSION_S,
         peers_max: int = PEERS_MAX,
+        limits: ConnectionLimits | None = None,
     ) -> None:
         self.log = log
         self.host = host
@@ -57,8 +60,8 @@ class GossipServer:
         self.peers: set[Peer] = set()
         self._idle_s = idle_s
         self._session_s = session_s
-        self._peers_max = peers_max
-        self._connected = 0
+        self._limits = limits or ConnectionLimits(peers_max)
+        self._refused = Sparing(_journal.warning)
         self._listening: Listening | None = None
         self._grown = asyncio.Event()
         self._pulling = asyncio.Semaphore(PULLS_MAX)
@@ -75,9 +78,13 @@ class GossipServer:
         loop = asyncio.get_running_loop()
         cursor = await in_thread(self.log.last_arrival)
         if self.log.profile.name == "v0.13":
-            self._listening = await serve_websocket(self._accept_v13, self.host, self.port)
+            self._listening = await serve_websocket(
+                self._accept_v13, self.host, self.port, limits=self._limits, refused=self._turn_away
+            )
         else:
-            self._listening = await serve_tcp(self._accept_v06, self.host, self.port)
+            self._listening = await serve_tcp(
+                self._accept_v06, self.host, self.port, limits=self._limits, refused=self._turn_away
+            )
         self.port = self._listening.port
 
         def grown(_: Event) -> None:
@@ -98,44 +105,55 @@ class GossipServer:
         for peer in list(self.peers):
             peer.leave()
         await self._listening.close()
+        self._refused.close()
 
-    async def _accept_v13(self, pipe: Pipe) -> None:
-        if self._connected >= self._peers_max:
-            _journal.warning("%s: turned away, %d peers are connected", pipe.name, self._connected)
-            await pipe.close()
-            return
-        self._connected += 1
-        peer = Peer(self.log, pipe, dialer=False, idle_s=self._idle_s, session_s=self._session_s)
+    def _turn_away(self, who: str, why: str) -> None:
+        self._refused(f"{who}: turned away: {why}")
+
+    def _join(self, pipe: ServedPipe) -> bool:
+        """Count a peer that has shown that it speaks our protocol; False if there is no room for it."""
+        slot = pipe.slot
+        if slot is not None and not slot.join():
+            self._turn_away(pipe.name, slot.refusal)
+            return False
+        if slot is not None:
+            slot.settle()
+        return True
+
+    async def _accept_v13(self, pipe: ServedPipe) -> None:
+        def met() -> bool:
+            if not self._join(pipe):
+                return False
+            self.peers.add(peer)
+            _journal.info("%s: connected, %d peers now", pipe.name, len(self.peers))
+            return True
+
+        peer = Peer(self.log, pipe, dialer=False, idle_s=self._idle_s, session_s=self._session_s, met=met)
         try:
             async with peer:
-                self.peers.add(peer)
-                _journal.info("%s: connected, %d peers now", pipe.name, len(self.peers))
                 await peer.ended()
         finally:
-            self._connected -= 1
+            say = _journal.info if peer in self.peers else self._refused
             self.peers.discard(peer)
             if peer.error is not None:
-                _journal.info(reason(peer.error, pipe.name))
+                say(reason(peer.error, pipe.name))
 
-    async def _accept_v06(self, pipe: Pipe) -> None:
+    async def _accept_v06(self, pipe: ServedPipe) -> None:
         """One session: the peer asks and we answer, or it begins with an empty frame and it is our turn to ask."""
-        if self._connected >= self._peers_max:
-            return
-        self._connected += 1
         try:
             frames = FramePipe(pipe, limit=wire.REQUEST_BYTES_MAX, idle_s=self._idle_s)
             first = await frames.receive()
+            if first is None or not self._join(pipe):
+                return
             if first == b"":
                 async with self._pulling:
                     asking = FramePipe(pipe, limit=wire.RESPONSE_BYTES_MAX, idle_s=self._idle_s)
                     pulled = await pull_over(self.log, Questions(asking, self.log.profile))
                 self.log.tell(Synced(pipe.name, pulled.received, await in_thread(self.log.root)))
-            elif first is not None:
+            else:
                 await answer_questions(self.log, frames, lambda _: None, first=first)
         except RopewalkError as error:
             _journal.info(reason(error, pipe.name))
-        finally:
-            self._connected -= 1
 
     async def _watch(self, cursor: Cursor | None) -> None:
         """Push what arrives, whoever wrote it: this process says so, others are seen by looking."""

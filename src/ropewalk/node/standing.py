@@ -12,7 +12,7 @@ from ropewalk.gitlog.commit import Headers, parse_message, rfc3339
 from ropewalk.gitlog.envelope import Event
 from ropewalk.gitlog.layout import LOG_NOTES, MESSAGES, SHIPLOG, Layout
 from ropewalk.gitlog.log import get_object
-from ropewalk.gitlog.notes import read_note
+from ropewalk.gitlog.notes import check_log, read_note
 from ropewalk.gitlog.objects import Commit, Oid, parse_commit
 from ropewalk.gitlog.reading import Place, events
 from ropewalk.kernel.plaintext import printable
@@ -57,6 +57,8 @@ def look_up(log: Repository, name: str) -> Standing:
     (event,) = events(log.store, line, place.height, place.height + 1)
     commit = _commit(log, event.commit)
     note = read_note(log.store, LOG_NOTES, event.commit)
+    if note is not None:
+        check_log(event.envelope, event.commit, note)
     return Standing(
         event,
         parse_message(commit.message).trailer,

@@ -13,7 +13,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 
+from ropewalk.net.admission import ConnectionLimits
 from ropewalk.net.textsocket import TextListening, TextSocket, serve_text
+from ropewalk.node.sparing import Sparing
 from ropewalk.server.livepage import live_page
 from ropewalk.server.page import Page
 from ropewalk.server.probes import probe
@@ -27,6 +29,9 @@ __all__ = ["CONNECTIONS_MAX", "STREAM_PATH", "Clock", "StreamServer"]
 
 STREAM_PATH = "/api/v1/stream"  # S2 §1
 CONNECTIONS_MAX = 4_096
+HANDSHAKES_MAX = (
+    1_024  # in progress: after a restart all clients come back at once, and nothing is encrypted here
+)
 NAMES_MAX = 4_096  # names whose verdict is remembered
 PATIENCE_S = 2.0  # how long a burst waits for one reader to catch up
 SLICE_S = 0.1  # counted at a time: if it was this process that stood still, no reader is to blame
@@ -83,6 +88,7 @@ class StreamServer:
         origins: Sequence[str] = (),
         page: bool = False,
         connections_max: int = CONNECTIONS_MAX,
+        address_max: int | None = None,
         connection: Callable[[], Connection] | None = None,
         look: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -96,7 +102,8 @@ class StreamServer:
         self._token = token
         self._origins = origins
         self._page = page
-        self._connections_max = connections_max
+        self._connections = ConnectionLimits(connections_max, HANDSHAKES_MAX, address_max=address_max)
+        self._refused = Sparing(_journal.warning)
         self._connection = connection or self._open
         self._look = look
         self._links: set[_Link] = set()
@@ -135,11 +142,12 @@ class StreamServer:
             self.port,
             path=STREAM_PATH,
             message_bytes_max=CLIENT_FRAME_BYTES_MAX,
-            connections_max=self._connections_max,
+            limits=self._connections,
             token=self._token,
             origins=self._origins,
             answer=self._answer,
             welcomes_own=self._page,
+            refused=lambda who, why: self._refused(f"{who}: dropped: {why}"),
         )
         self.port = self._listening.port
         return self
@@ -149,6 +157,7 @@ class StreamServer:
     ) -> None:
         assert self._listening is not None
         await self._listening.close()
+        self._refused.close()
 
     # What is published
 
@@ -266,6 +275,8 @@ class StreamServer:
     async def _read(self, link: _Link) -> None:
         while (message := await link.socket.receive()) is not None:
             link.connection.receive(message, self._clock.now_ms())
+            if link.socket.slot is not None:
+                link.socket.slot.settle()
             link.wake.set()
 
     async def _write(self, link: _Link, reading: asyncio.Task[None]) -> None:

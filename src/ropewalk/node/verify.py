@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ropewalk.errors import NotFound, RopewalkError, Unavailable
+from ropewalk.errors import NotFound, RopewalkError, Unavailable, Unverified
 from ropewalk.gitlog.compat import ROOTS
 from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
 from ropewalk.gitlog.verify import verify_log
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.report import Report, Status, Step
+from ropewalk.node.clock import limit_of
+from ropewalk.node.lines import Lines
 from ropewalk.stores.git import GitStore
 from ropewalk.stores.gitcheck import damaged_packs
 from ropewalk.stores.gitseen import SeenHeads
@@ -36,12 +39,14 @@ def verify_repository(
     *,
     deep: bool = False,
     keys: Sequence[PublicKey] = (),
+    own_keys: Sequence[PublicKey] = (),
     trust: Trust | None = None,
     progress: Callable[[int], None] = lambda _count: None,
 ) -> Report:
     """One report over every git log, ledger channel and gossip topic of a repository, or over those called `ns`.
 
-    `keys` may have signed anchors and heads, `trust` says who seals channels; without it a channel's own settings do.
+    `keys` may have signed anchors and heads; without any, `own_keys` may, and a signature of another key is reported as
+    untrusted instead of failed. `trust` says who seals channels; without it a channel's own settings do.
 
     >>> import tempfile
     >>> from ropewalk.node.open import init_repository
@@ -55,7 +60,7 @@ def verify_repository(
     store = GitStore(find_place(Path(path)))
     home = store.place.home
     parts = (
-        verify_gitlogs(store, ns, deep=deep, keys=keys, progress=progress),
+        verify_gitlogs(store, ns, deep=deep, keys=keys, own_keys=own_keys, progress=progress),
         _verify_channels(home, ns, deep, trust),
         _verify_topics(home, ns),
     )
@@ -76,7 +81,10 @@ def _verify_channels(home: Path, only: str | None, deep: bool, trust: Trust | No
         if only in (None, channel):
             from ropewalk.node.ledgercare import verify_stored
 
-            report = verify_stored(home, channel, trust=trust, deep=deep)
+            try:
+                report = verify_stored(home, channel, trust=trust, deep=deep)
+            except Unverified as error:
+                report = Report.of([Step("settings", "failed", error.detail)])
             steps += _of_log(f"ledger/{channel}", report.steps)
             entries += report.entries
     return Report.of(steps, entries=entries)
@@ -111,39 +119,53 @@ def verify_gitlogs(
     *,
     deep: bool = False,
     keys: Sequence[PublicKey] = (),
+    own_keys: Sequence[PublicKey] = (),
+    now_ms: int | None = None,
     progress: Callable[[int], None] = lambda _count: None,
 ) -> Report:
     """One report over the git logs, or over those called `ns`. Steps are named `<log>:<step>` if there are several."""
-    seen = SeenHeads(store.place.home / "seen", store.disk)
+    lines = Lines(store)
     logs = []
     for layout in (SHIPLOG, MESSAGES):
-        # A head that was seen and is gone is missing, not absent; one that cannot be read fails its own log only.
-        refs = {*_names(store, layout.prefix), *seen.refs(layout.prefix)}
-        topics = {topic for ref in refs if (topic := layout.topic_of(ref)) is not None}
-        logs += [(layout, topic) for topic in sorted(topics) if ns in (None, topic)]
+        # The refs step says why they cannot be listed, if they cannot.
+        names = lines.names(layout, tolerant=True)
+        logs += [(layout, topic) for topic in names if ns in (None, topic)]
     refs_step = _refs_step(store, ns)
     steps = [refs_step] if logs or ns is None or refs_step.status == "failed" else []
     entries = 0
+    limit = limit_of(store, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
     for layout, topic in logs:
         before = entries
+        known, damage = _seen_before(lines.seen, layout.head_ref(topic))
         report = verify_log(
             store,
             layout,
             topic,
-            seen=seen.get(layout.head_ref(topic)),
+            seen=known,
             keys=keys,
+            own_keys=own_keys,
+            limit=limit,
             progress=lambda count, before=before: progress(before + count),  # type: ignore[misc]
         )
         prefix = "" if len(logs) == 1 else f"{layout.name}/{topic}:"
-        steps += [
-            Step(prefix + step.name, step.status, step.detail + _hint(store, step)) for step in report.steps
-        ]
+        for step in report.steps:
+            if damage and step.name == "seen_head":
+                step = Step("seen_head", "failed", damage)
+            steps.append(replace(step, name=prefix + step.name, detail=step.detail + _hint(store, step)))
         entries += report.entries
     if logs or ns is None:
         steps.append(_packs_step(store, deep=deep))
     if ns is None:
         steps += _unwalked(store, logs=len(logs))
     return Report.of(steps, entries=entries)
+
+
+def _seen_before(seen: SeenHeads, ref: str) -> tuple[str | None, str]:
+    """The head seen last, and why it cannot be read, if it cannot."""
+    try:
+        return seen.get(ref), ""
+    except RopewalkError as error:
+        return None, error.detail
 
 
 def _hint(store: GitStore, step: Step) -> str:
@@ -171,16 +193,18 @@ def _refs_step(store: GitStore, ns: str | None) -> Step:
 
 def _unwalked(store: GitStore, *, logs: int) -> Iterator[Step]:
     """What somebody may have expected to be verified here, and was not."""
-    if not logs:
-        yield Step("logs", "not_checked", NO_LOGS)
     journals = sum(len(_names(store, f"{root}journal/")) for root in ROOTS)
+    if not logs:
+        # An empty repository of ours is whole. A clone that left the logs behind has verified nothing.
+        ours = store.place.home.is_dir() and not journals
+        yield Step("logs", "not_checked", NO_LOGS, need="optional" if ours else "required")
     if journals:
-        yield Step("journals", "not_checked", f"{journals} journals of git shiplog; an import judges them")
+        yield Step.optional("journals", f"{journals} journals of git shiplog; an import judges them")
 
 
 def _packs_step(store: GitStore, *, deep: bool) -> Step:
     if not deep:
-        return Step("packs", "not_checked", "the checksums of whole packs are checked with --deep")
+        return Step.optional("packs", "the checksums of whole packs are checked with --deep")
     damage = [each for folder in store.pack_folders for each in damaged_packs(folder)]
     if damage:
         return Step("packs", "failed", "; ".join(damage[:5]))

@@ -10,7 +10,8 @@ from ropewalk.errors import Denied, Replayed, RopewalkError
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.approvals import Approval, require_approvals
 from ropewalk.ledger.fields import format_timestamp
-from ropewalk.ledger.versionacts import VersionAct, version_envelopes
+from ropewalk.ledger.marks import claim_key
+from ropewalk.ledger.versionacts import VersionAct, act_name, version_envelopes
 from ropewalk.ledger.versions import Lifecycle
 from ropewalk.node.ledger import channels, open_log, read_settings
 from ropewalk.node.lifecycle import check_move, move_version, version_to_write
@@ -53,14 +54,20 @@ def change_version(
         key = next((key for key in keys if key.public == opened.log.line.current.key), keys[0])
         pair = version_envelopes(act, approvals, key, format_timestamp(now_ns()), version)
         outcomes = opened.log.submit_many(each.raw for each in pair)
-        height = opened.log.head.height - 1
-    for outcome in outcomes:
-        if isinstance(outcome, RopewalkError) and not isinstance(outcome, Replayed):
-            raise outcome
-        if not isinstance(outcome, RopewalkError):
-            height = outcome.height
-    moved = move_version(home, act.protocol_version, act.stage, sunset=act.sunset, grace_days=act.grace_days)
-    return moved, height
+        for outcome in outcomes:
+            if isinstance(outcome, RopewalkError) and not isinstance(outcome, Replayed):
+                raise outcome
+        place = opened.index.claim(claim_key("Result", act_name(act)))
+        assert place is not None  # sealed just now, or before an interruption
+    moved = move_version(
+        home,
+        act.protocol_version,
+        act.stage,
+        sunset=act.sunset,
+        grace_days=act.grace_days,
+        recorded=(act.channel, place[0]),
+    )
+    return moved, place[0]
 
 
 def require_no_approvals(home: Path) -> None:

@@ -19,8 +19,8 @@ from ropewalk.errors import RopewalkError
 from ropewalk.ledger.block import Block
 from ropewalk.ledger.envelope import Envelope, parse_stored
 from ropewalk.ledger.marks import claim_key
-from ropewalk.ledger.rules import Context, Position, judge
-from ropewalk.ledger.verify import Fault
+from ropewalk.ledger.rules import Position, judge
+from ropewalk.ledger.verify import Fault, sealed_context
 from ropewalk.pipeline.notes import (
     AGAIN,
     ANSWERS,
@@ -190,13 +190,8 @@ def _look_up(notes: DataFrame, wanted: Iterable[bytes]) -> dict[str, Places]:
 def _judge(
     channel: Channel, suspect: Suspect, block: Block, envelope: Envelope, known: Places
 ) -> Fault | None:
-    policy = channel.policy
-    context = Context(
-        _Known(Position(suspect.height, suspect.index), known),
-        policy if policy is not None and policy.hash == block.header.policy_hash else None,
-        policy_hash=block.header.policy_hash,
-        sealed=True,
-    )
+    history = _Known(Position(suspect.height, suspect.index), known)
+    context = sealed_context(block.header, channel.policy, [envelope], history)
     try:
         judge(envelope, context).require()
     except RopewalkError as error:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 from ropewalk.errors import DigestMismatch
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.block import Block, check_contents
 from ropewalk.ledger.envelope import Envelope, build, parse_stored
 from ropewalk.ledger.proof import range_root
 from ropewalk.ledger.rules import Context, judge
@@ -106,7 +105,7 @@ def merge_files(spark: SparkSession, warehouse: Warehouse, now_ms: int) -> Manif
         merged: dict[str, tuple[StoredFile, ...]] = {}
         for table, found in files.items():
             rows = sum(file.rows for file in found)
-            frame = spark.read.parquet(*(str(warehouse.path / file.name) for file in found))
+            frame = spark.read.parquet(*map(str, warehouse.paths(found)))
             parts = max(1, rows // 1_000_000)
             frame.coalesce(parts).write.mode("overwrite").parquet(str(warehouse.staging(table)))
             merged[table] = warehouse.put_in_place(table, number)
@@ -134,19 +133,14 @@ def _is_split(warehouse: Warehouse, files: list[StoredFile]) -> bool:
     """Whether a file keeps VARIANT values in pieces, as Spark does if it is let."""
     import pyarrow.parquet as pq
 
-    return any("typed_value" in str(pq.read_schema(warehouse.path / file.name)) for file in files)
+    return any("typed_value" in str(pq.read_schema(path)) for path in warehouse.paths(files))
 
 
 def _derive(source: Path, channel: str, start: int, end: int) -> dict[str, Any]:
     found = Ledgers(find_place(source)).channel(channel)
     hashes: list[bytes] = []
     envelopes = time_ns = 0
-    for height, place in found.segments.places(start):
-        if height > end:
-            break
-        block = Block.from_lines(found.segments.read(place, height).lines)
-        found.seals.check(block.record)
-        check_contents(block)
+    for block in found.blocks(start, end):
         hashes.append(block.hash)
         envelopes, time_ns = envelopes + len(block.envelopes), block.header.timestamp_ns
     root = range_root(hashes).hex()
@@ -161,8 +155,8 @@ def _derive(source: Path, channel: str, start: int, end: int) -> dict[str, Any]:
 
 
 def _keep(warehouse: Warehouse, key: SigningKey, row: dict[str, Any]) -> Summary:
-    folder = warehouse.path / "summaries" / row["channel"]
-    path = folder / f"{row['start']:010d}-{row['end']:010d}.json"
+    name = f"{row['start']:010d}-{row['end']:010d}.json"
+    path = warehouse.inside("summaries", row["channel"], name)
     payload = {
         "channel": row["channel"],
         "start_height": row["start"],
@@ -190,8 +184,8 @@ def _keep(warehouse: Warehouse, key: SigningKey, row: dict[str, Any]) -> Summary
         payload=cast(jcs.Json, payload),
         timestamp=moment,
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = warehouse.inside("summaries", row["channel"], f".{name}.tmp")
     beside.write_bytes(made.raw)
     beside.replace(path)
     return Summary(*told, kept=False)

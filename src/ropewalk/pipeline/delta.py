@@ -29,7 +29,8 @@ def require_delta() -> None:
         import deltalake  # noqa: F401
     except ImportError as error:
         raise Unavailable(
-            "a Delta log needs the deltalake library", advice='Install it: pip install "ropewalk[delta]".'
+            "a Delta log needs the deltalake library",
+            advice='Run: pip install ".[delta]" (in a checkout of ropewalk)',
         ) from error
 
 
@@ -37,7 +38,7 @@ def keep_delta(warehouse: Warehouse) -> None:
     """From now on, every writer of this warehouse keeps Delta logs beside its tables."""
     require_delta()
     for table, files in warehouse.make().current_files(warehouse.manifests()).items():
-        _schema(warehouse.path, table, [file.name for file in files])
+        _schema(table, warehouse.paths(files))
     warehouse.delta_mark.touch()
 
 
@@ -45,14 +46,14 @@ def follow_delta(warehouse: Warehouse, manifests: Sequence[Manifest]) -> None:
     """Make the Delta log of every table say what the manifests say. Only the warehouse's writer may."""
     require_delta()
     for table, files in warehouse.current_files(manifests).items():
-        _follow(warehouse.path / table, table, files, manifests)
+        _follow(warehouse, table, files, manifests)
 
 
 def delta_versions(warehouse: Warehouse, manifests: Iterable[Manifest]) -> dict[str, int]:
     """The version of every Delta log there is."""
     found = {}
     for table in warehouse.current_files(manifests):
-        opened = _open(warehouse.path / table)
+        opened = _open(warehouse, table)
         if opened is not None:
             found[table] = opened.version()
     return found
@@ -61,7 +62,7 @@ def delta_versions(warehouse: Warehouse, manifests: Iterable[Manifest]) -> dict[
 def check_delta(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | None:
     """What differs between the Delta logs and the manifests; None if nothing does."""
     for table, files in warehouse.current_files(manifests).items():
-        opened = _open(warehouse.path / table)
+        opened = _open(warehouse, table)
         if opened is None:
             return f"{table} has no Delta log"
         wanted = {_inside(table, file.name): file.size for file in files}
@@ -71,7 +72,9 @@ def check_delta(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | No
     return None
 
 
-def _follow(folder: Path, table: str, files: Sequence[StoredFile], manifests: Sequence[Manifest]) -> None:
+def _follow(
+    warehouse: Warehouse, table: str, files: Sequence[StoredFile], manifests: Sequence[Manifest]
+) -> None:
     from deltalake import Schema
     from deltalake.transaction import (
         AddAction,
@@ -81,8 +84,12 @@ def _follow(folder: Path, table: str, files: Sequence[StoredFile], manifests: Se
         create_table_with_add_actions,
     )
 
+    folder = warehouse.inside(table)
     wanted = {_inside(table, file.name): file for file in files}
-    opened = _open(folder)
+    paths = {
+        _inside(table, file.name): path for file, path in zip(files, warehouse.paths(files), strict=True)
+    }
+    opened = _open(warehouse, table)
     present = {} if opened is None else _present(opened)
     done = 0 if opened is None else opened.transaction_version(WRITER) or 0
     since = [each for each in manifests if each.number > done and table in each.files]
@@ -96,7 +103,7 @@ def _follow(folder: Path, table: str, files: Sequence[StoredFile], manifests: Se
             name,
             wanted[name].size,
             {},
-            (folder / name).stat().st_mtime_ns // 1_000_000,
+            paths[name].stat().st_mtime_ns // 1_000_000,
             changes,
             json.dumps({"numRecords": wanted[name].rows}),
         )
@@ -108,19 +115,22 @@ def _follow(folder: Path, table: str, files: Sequence[StoredFile], manifests: Se
         app_transactions=[Transaction(WRITER, last.number)],
     )
     if opened is None:
-        schema = Schema.from_arrow(_schema(folder, table, fresh))
+        schema = Schema.from_arrow(_schema(table, [paths[name] for name in fresh]))
         create_table_with_add_actions(str(folder), schema, adds, name=table, commit_properties=properties)
         return
-    _schema(folder, table, fresh)
+    _schema(table, [paths[name] for name in fresh])
     removes = [RemoveAction(name, changes, last.made_ms, present[name], {}) for name in gone]
     opened.create_write_transaction(
         [*adds, *removes], "append", opened.schema(), commit_properties=properties
     )
 
 
-def _open(folder: Path) -> DeltaTable | None:
-    if not (folder / DELTA_LOG).is_dir():
+def _open(warehouse: Warehouse, table: str) -> DeltaTable | None:
+    folder, log = warehouse.inside(table), warehouse.inside(table, DELTA_LOG)
+    if not log.is_dir():
         return None
+    for each in log.iterdir():
+        warehouse.inside(table, DELTA_LOG, each.name)
     require_delta()
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -145,16 +155,16 @@ def _present(opened: DeltaTable) -> dict[str, int]:
     return dict(zip(paths, sizes, strict=True))
 
 
-def _schema(folder: Path, table: str, names: Sequence[str]) -> Any:
+def _schema(table: str, paths: Sequence[Path]) -> Any:
     """The columns in Arrow. A VARIANT is a pair of binaries to Delta readers; files that split it up are refused."""
     import pyarrow.parquet as pq
 
     schema = None
-    for name in names:
-        schema = pq.read_schema(folder / name).remove_metadata()
+    for path in paths:
+        schema = pq.read_schema(path).remove_metadata()
         if any("typed_value" in str(field.type) for field in schema):
             raise Invalid(
-                f"table {table}, {name}: VARIANT values in split form, which a Delta log cannot describe",
+                f"table {table}, {path.name}: VARIANT values in split form, which a Delta log cannot describe",
                 advice="Run `ropewalk pipeline compact` once; it writes such files anew.",
             )
     return schema

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import RangeExceeded
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.block import Block, check_contents, check_link, parse_record
+from ropewalk.ledger.block import Block, parse_record
 from ropewalk.ledger.keyline import KeyProof
 from ropewalk.ledger.proof import range_root
 from ropewalk.pipeline.ledgers import Ledgers
 from ropewalk.pipeline.spread import spread
+from ropewalk.pipeline.tablefiles import safe_path
 from ropewalk.stores.keyfiles import load_signing
 from ropewalk.stores.place import find_place
 
@@ -96,23 +97,18 @@ def _export(
         for height, place in _places(found.segments.places(start), end)
     ]
     root = range_root(hashes).hex()
-    path = folder / f"{channel}-{start:010d}-{end:010d}-{root[:32]}.tar.zst"
+    path = safe_path(folder, f"{channel}-{start:010d}-{end:010d}-{root[:32]}.tar.zst")
     if path.exists():
         return ExportedRange(channel, start, end, root, str(path), path.stat().st_size, True)
 
-    def blocks() -> Iterator[Block]:
-        below = None
-        for height, place in _places(found.segments.places(start), end):
-            block = Block.from_lines(found.segments.read(place, height).lines)
-            found.seals.check(block.record)
-            check_contents(block)
-            if below is not None or height == 0:
-                check_link(below, block.header)
-            below = block.header
-            yield block
-
     return ExportedRange(
-        channel, start, end, root, str(path), write(blocks(), key, path, found.key_proofs), False
+        channel,
+        start,
+        end,
+        root,
+        str(path),
+        write(found.blocks(start, end), key, path, found.key_proofs),
+        False,
     )
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from urllib.parse import quote, unquote
 
 from ropewalk.errors import BrokenLink, Damaged, DigestMismatch, Invalid, NotFound, RopewalkError
 from ropewalk.gossip.ids import Key, id_of, key_of
-from ropewalk.gossip.log import TABLES, Log
-from ropewalk.gossip.message import SignedMessage, verify
+from ropewalk.gossip.log import Log
+from ropewalk.gossip.message import SignedMessage
 from ropewalk.gossip.table import View
+from ropewalk.gossip.verify import Arrivals, arrival_key, find_end
+from ropewalk.node.gossip import open_topic, topics
 from ropewalk.pipeline.logs import CheckedRange, Want
 from ropewalk.pipeline.offsets import Extent, Point, Range
 from ropewalk.pipeline.rows import Row, broken_row, gossip_row
 from ropewalk.pipeline.runs import Runs
-from ropewalk.stores.lmdb import LmdbTables
 from ropewalk.stores.place import Place
 
 __all__ = ["Gossips"]
@@ -28,31 +28,28 @@ class Gossips:
     """The gossip logs of a repository."""
 
     def __init__(self, place: Place) -> None:
-        self.home = place.home / "gossip"
+        self.home = place.home
         self._logs: dict[str, Log] = {}
         self._arrived: dict[str, _Arrived] = {}
 
     def topics(self) -> list[str]:
         """The names of its logs."""
-        if not self.home.is_dir():
-            return []
-        return sorted(unquote(each.name) for each in self.home.iterdir() if each.is_dir())
+        return topics(self.home)
 
     def log(self, topic: str) -> Log:
         """A topic that exists, opened once for this process."""
         if topic not in self._logs:
-            name = quote(topic, safe="")
-            folder = self.home / (name.replace(".", "%2E") if name.startswith(".") else name)
-            if not folder.is_dir():
-                raise NotFound(f"no gossip topic {topic!r} here", topic=topic)
-            self._logs[topic] = Log(LmdbTables(folder, TABLES), topic)
+            self._logs[topic] = open_topic(self.home, topic, create=False)
         return self._logs[topic]
 
     def extent(self, topic: str, *, tolerant: bool = False) -> Extent:
         """How many messages have arrived, the last of them, and which of them arrived before."""
         try:
             with self.log(topic).view() as view:
-                return self._arrived.setdefault(topic, _Arrived()).go_on(view)
+                extent = self._arrived.setdefault(topic, _Arrived()).go_on(view)
+            if extent.fault and not tolerant:
+                raise Damaged(f"topic {topic}: {extent.fault}", topic=topic)
+            return extent
         except RopewalkError as error:
             if not tolerant or isinstance(error, NotFound):
                 raise
@@ -61,7 +58,7 @@ class Gossips:
     def id_at(self, topic: str, position: int) -> str:
         """The message that arrived at a position."""
         with self.log(topic).view() as view:
-            key = view.get("arrivals", _seq(position))
+            key = view.get("arrivals", arrival_key(position))
         return "" if key is None else id_of(key)
 
     def find(self, topic: str, bound: str, end: Point) -> int | None:
@@ -91,20 +88,18 @@ class Gossips:
                 raise Damaged(f"topic {part.log.topic}: {part.fault}", topic=part.log.topic)
             yield [broken_row("gossip", part.log.topic, -1, part.fault, entry_id=part.fault_entry)]
             return
-        log = self.log(part.log.topic)
+        log, deep = self.log(part.log.topic), want.mode != "off"
         with log.view() as view:
             rows: list[Row] = []
             self._check_below(view, part, want)
-            for position, key, raw in self._arrivals(log, view, part):
-                try:
-                    signed = self._checked(log, view, position, key, raw, deep=want.mode != "off")
-                    _check_first(position, key, part if want.mode != "off" else None)
-                    row = gossip_row(signed, position, "passed" if want.mode != "off" else "not_checked")
-                except RopewalkError as error:
-                    if want.mode == "strict":
-                        raise _named(error, part.log.topic, key) from error
+            for position, key, found in Arrivals(log, view, part.start, part.end, part.again).each(deep=deep):
+                if isinstance(found, SignedMessage):
+                    row = gossip_row(found, position, "passed" if deep else "not_checked")
+                elif want.mode == "strict":
+                    raise _named(found, part.log.topic, key) from found
+                else:
                     row = broken_row(
-                        "gossip", part.log.topic, position, error.detail, entry_id=id_of(key) if key else None
+                        "gossip", part.log.topic, position, found.detail, entry_id=id_of(key) if key else None
                     )
                 if want.bounds.admits(row):
                     rows.append(row)
@@ -122,13 +117,8 @@ class Gossips:
         log = self.log(part.log.topic)
         start, last = part.start, part.below
         with log.view() as view:
-            for position, key, raw in self._arrivals(log, view, part):
-                fault = None
-                try:
-                    self._checked(log, view, position, key, raw, deep=deep)
-                    _check_first(position, key, part)
-                except RopewalkError as error:
-                    fault = error.detail
+            for position, key, found in Arrivals(log, view, part.start, part.end, part.again).each(deep=deep):
+                fault = None if isinstance(found, SignedMessage) else found.detail
                 last = id_of(key) if key else f"arrival {position + 1}"
                 if fault is not None or position + 1 - start >= RUN or position + 1 == part.end:
                     yield CheckedRange(
@@ -142,47 +132,15 @@ class Gossips:
                     )
                     start = position + 1
 
-    def _arrivals(self, log: Log, view: View, part: Range) -> Iterator[tuple[int, Key | None, bytes | None]]:
-        """What arrived in a range; an arrival that is not there any more has no key."""
-        expected = part.start
-        for seq, key in view.scan("arrivals", _seq(part.start), _seq(part.end)):
-            position = int.from_bytes(seq, "big") - 1
-            yield from ((missing, None, None) for missing in range(expected, position))
-            expected = position + 1
-            yield position, Key(key), view.get("messages", log.profile.code.order(key))
-        yield from ((missing, None, None) for missing in range(expected, part.end))
-
     @staticmethod
     def _check_below(view: View, part: Range, want: Want) -> None:
         if want.mode == "off" or not part.start:
             return
-        key = view.get("arrivals", _seq(part.start - 1))
+        key = view.get("arrivals", arrival_key(part.start - 1))
         if key is None or id_of(key) != part.below:
             raise BrokenLink(
                 f"topic {part.log.topic}: arrival {part.start} is not {part.below}", topic=part.log.topic
             )
-
-    @staticmethod
-    def _checked(
-        log: Log, view: View, position: int, key: Key | None, raw: bytes | None, *, deep: bool
-    ) -> SignedMessage:
-        if key is None:
-            raise BrokenLink(f"arrival {position + 1} is missing")
-        if raw is None:
-            raise BrokenLink("the message is missing", entry=id_of(key))
-        signed = log.decode(raw)
-        if signed.key != key:
-            raise DigestMismatch(f"the bytes are those of {signed.id}", expected=id_of(key), got=signed.id)
-        if deep:
-            verify(log.profile, signed)
-            for parent in signed.parent_keys:
-                if view.get("messages", log.profile.code.order(parent)) is None:
-                    raise BrokenLink(f"stands on {id_of(parent)}, which is not here", entry=signed.id)
-        return signed
-
-
-def _seq(position: int) -> bytes:
-    return (position + 1).to_bytes(8, "big")
 
 
 class _Arrived:
@@ -199,16 +157,16 @@ class _Arrived:
     def go_on(self, view: View) -> Extent:
         import numpy as np
 
-        last = next(iter(view.scan("arrivals", reverse=True)), None)
+        end, last, fault = find_end(view)
         if last is None:
-            return Extent(Point())
-        end = int.from_bytes(last[0], "big")
+            return Extent(Point(), fault=fault, fault_entry="arrivals" if fault else "")
         if end > self._upto:
-            marks = (hash(key) for _, key in view.scan("arrivals", _seq(self._upto)))
+            marks = (hash(key) for _, key in view.scan("arrivals", arrival_key(self._upto)))
             if self._runs.add(np.fromiter(marks, np.int64)):
                 self._again = _came_again(view)
             self._upto = end
-        return Extent(Point(end, id_of(last[1])), again=self._again)
+        where = "arrivals" if fault else ""
+        return Extent(Point(end, id_of(last)), fault=fault, fault_entry=where, again=self._again)
 
 
 def _came_again(view: View) -> dict[int, int]:
@@ -220,11 +178,6 @@ def _came_again(view: View) -> dict[int, int]:
         if first.setdefault(key, position) != position:
             again[position] = first[key]
     return again
-
-
-def _check_first(position: int, key: Key | None, part: Range | None) -> None:
-    if key is not None and part is not None and position in part.again:
-        raise BrokenLink(f"arrived before, as number {part.again[position] + 1}", entry=id_of(key))
 
 
 def _named(error: RopewalkError, topic: str, key: Key | None) -> RopewalkError:

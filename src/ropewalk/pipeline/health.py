@@ -2,7 +2,8 @@
 
 Measured per channel, domain and protocol version, over every envelope, one channel a hand; blocks that do not verify
 are refused, not measured. Evidence is judged offline, by the roots and pins of a trust file or of the channel's own
-evidence.json: each piece as of the time of its block, and the newest one also as of now. The clock is an argument.
+evidence.json: each piece as of the time of its block, and the newest that held also as of now. What is counted lies
+within a window before now, so that an alert ends when its cause does. The clock is an argument.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import orjson
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Status
-from ropewalk.ledger.block import Block, Header, check_contents, check_link
+from ropewalk.ledger.block import Block
 from ropewalk.ledger.envelope import Envelope, build, parse_stored, parse_timestamp
 from ropewalk.ledger.evidencecheck import EvidenceTally
 from ropewalk.ledger.trust import Trust, parse_trust
@@ -29,15 +30,26 @@ from ropewalk.stores.place import find_place
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["FRESHNESS_S", "HEALTH_TYPE", "STALE_AT", "Health", "measure", "measure_channels", "observation"]
+__all__ = [
+    "FRESHNESS_S",
+    "HEALTH_TYPE",
+    "STALE_AT",
+    "WINDOW_S",
+    "Health",
+    "measure",
+    "measure_channels",
+    "observation",
+]
 
 FRESHNESS_S = 24 * 3600  # S4 §14's example of a freshness budget
 STALE_AT = 0.8  # of the budget
+WINDOW_S = 24 * 3600  # how long a failure or a mismatch is counted after its block
 HEALTH_TYPE = "ledger.health"
 ANSWERS = (
     "channel string, domain string, protocol_version string, envelopes bigint, attested bigint, "
     "attestation_age_seconds double, policy_hash_mismatch bigint, attestation_chain_valid boolean, stale boolean, "
-    "evidence_held bigint, evidence_failed bigint, evidence_unknown bigint, evidence_detail string"
+    "evidence_held bigint, evidence_failed bigint, evidence_unknown bigint, evidence_detail string, "
+    "window_seconds double"
 )
 
 
@@ -45,8 +57,10 @@ ANSWERS = (
 class Health:
     """How one part of a channel stands. Without evidence there is no age and nothing to be valid.
 
-    `attestation_chain_valid` is true only if every piece of evidence was judged and held, false if one did not, and
-    None as long as one could not be judged: unknown is not valid. `evidence_detail` says which, and why.
+    `envelopes` and `attested` count the whole channel; `policy_hash_mismatch` and `evidence_*` what was sealed within
+    the last `window_seconds`, and the newest evidence that held, as of now, however old it is.
+    `attestation_chain_valid` is true only if every piece counted was judged and held, false if one did not, and None if
+    one could not be judged or none was counted: unknown is not valid. `evidence_detail` says which, and why.
     """
 
     channel: str
@@ -62,10 +76,20 @@ class Health:
     evidence_failed: int = 0
     evidence_unknown: int = 0
     evidence_detail: str | None = None
+    window_seconds: float = WINDOW_S
 
     def to_json(self) -> dict[str, Any]:
         """As `pipeline health` prints it."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Evidence that held when it was sealed."""
+
+    envelope: Envelope
+    where: str
+    is_recent: bool
 
 
 class _Part:
@@ -75,11 +99,20 @@ class _Part:
         self.envelopes = self.attested = self.mismatches = 0
         self.counts: dict[Status, int] = {"passed": 0, "failed": 0, "not_checked": 0}
         self.first: dict[Status, str] = {}
-        self.newest: tuple[int, Envelope, str, Status] | None = None
+        self.made_ns: dict[bool, int] = {}  # of the newest evidence, by whether it held
+        self.held: dict[str, _Piece] = {}  # the newest that held, by format, in the order of the channel
 
     def count(self, status: Status, where: str, detail: str) -> None:
         self.counts[status] += 1
         self.first.setdefault(status, f"{where}: {detail}")
+
+    def age_s(self, now_ns: int) -> float | None:
+        """The age of the newest evidence that held; of the newest at all only where none ever held.
+
+        Evidence that nobody can judge must not make what stands behind a channel look fresh.
+        """
+        made_ns = self.made_ns.get(True, self.made_ns.get(False))
+        return None if made_ns is None else max(0.0, (now_ns - made_ns) / 1e9)
 
     @property
     def valid(self) -> bool | None:
@@ -94,8 +127,9 @@ def measure(
     trust: Trust,
     now_ns: int,
     freshness_s: float = FRESHNESS_S,
+    window_s: float = WINDOW_S,
 ) -> list[Health]:
-    """The health of a channel from its blocks.
+    """Measure the health of a channel from its blocks.
 
     >>> measure("ea.core", [], Trust((), ()), 0)
     []
@@ -104,29 +138,54 @@ def measure(
     policy_hash = None if trust.policy_hash is None else trust.policy_hash.hex()
     parts: dict[tuple[str, str], _Part] = {}
     for block in blocks:
+        sealed_ns = block.header.timestamp_ns
+        is_recent = sealed_ns > now_ns - window_s * 1e9
         for index, raw in enumerate(block.envelopes):
             value = orjson.loads(raw)
             part = parts.setdefault((str(value.get("domain")), str(value.get("protocol_version"))), _Part())
             part.envelopes += 1
             tag = value.get("policy_tag")
-            if isinstance(tag, dict) and tag.get("policy_hash") not in (None, policy_hash):
+            if is_recent and isinstance(tag, dict) and tag.get("policy_hash") not in (None, policy_hash):
                 part.mismatches += 1
             if "attestation_evidence" in value:
                 where = f"block {block.height}, envelope {index}"
-                _look(part, parse_stored(raw), where, judges, block.header.timestamp_ns)
+                _look(part, parse_stored(raw), where, judges, sealed_ns, is_recent=is_recent)
     return [
-        _told(channel, domain, version, part, judges, now_ns, freshness_s)
+        _told(channel, domain, version, part, judges, now_ns, freshness_s, window_s)
         for (domain, version), part in sorted(parts.items())
     ]
 
 
-def _look(part: _Part, envelope: Envelope, where: str, judges: EvidenceTally, at_ns: int) -> None:
+def _look(
+    part: _Part, envelope: Envelope, where: str, judges: EvidenceTally, sealed_ns: int, *, is_recent: bool
+) -> None:
     part.attested += 1
-    status, detail = judges.judge(envelope, at_ns)
-    part.count(status, where, detail)
-    made_ns = parse_timestamp(envelope.timestamp)
-    if part.newest is None or made_ns >= part.newest[0]:
-        part.newest = made_ns, envelope, where, status
+    status, detail = judges.judge(envelope, sealed_ns)
+    if is_recent:
+        part.count(status, where, detail)
+    # An author may date evidence ahead; it is no younger than the block that holds it.
+    made_ns = min(parse_timestamp(envelope.timestamp), sealed_ns)
+    held = status == "passed"
+    part.made_ns[held] = max(part.made_ns.get(held, made_ns), made_ns)
+    if held:
+        kind = envelope.value["attestation_evidence"]["format"]
+        part.held.pop(kind, None)
+        part.held[kind] = _Piece(envelope, where, is_recent)
+
+
+def _hold_now(part: _Part, judges: EvidenceTally, now_ns: int) -> None:
+    """Judge the newest pieces that held again: a certificate or a report may have run out, or been revoked, since.
+
+    Of every format the newest within the window, and the newest of all: a piece in another format hides none of them.
+    """
+    newest = next(reversed(part.held.values()), None)
+    for piece in part.held.values():
+        if not (piece.is_recent or piece is newest):
+            continue
+        status, detail = judges.judge(piece.envelope, now_ns)
+        if piece.is_recent:
+            part.counts["passed"] -= 1
+        part.count(status, piece.where, detail if status == "passed" else f"no longer: {detail}")
 
 
 def _told(
@@ -137,15 +196,10 @@ def _told(
     judges: EvidenceTally,
     now_ns: int,
     freshness_s: float,
+    window_s: float,
 ) -> Health:
-    age = None
-    if part.newest is not None:
-        made_ns, envelope, where, status = part.newest
-        age = max(0.0, (now_ns - made_ns) / 1e9)
-        now, detail = judges.judge(envelope, now_ns)
-        if status == "passed" and now == "failed":  # a certificate or a report has run out since
-            part.counts["passed"] -= 1
-            part.count("failed", where, f"no longer: {detail}")
+    _hold_now(part, judges, now_ns)
+    age = part.age_s(now_ns)
     return Health(
         channel,
         domain,
@@ -160,6 +214,7 @@ def _told(
         part.counts["failed"],
         part.counts["not_checked"],
         part.first.get("failed") or part.first.get("not_checked"),
+        window_s,
     )
 
 
@@ -170,6 +225,7 @@ def measure_channels(
     *,
     channels: str | None = None,
     freshness_s: float = FRESHNESS_S,
+    window_s: float = WINDOW_S,
     trust: Trust | None = None,
 ) -> list[Health]:
     """The health of channels, one channel a hand. Evidence is judged by `trust`, else by what each channel says."""
@@ -180,37 +236,13 @@ def measure_channels(
 
     def work(row: dict[str, Any]) -> list[dict[str, Any]]:
         found = Ledgers(find_place(git_dir)).channel(row["channel"])
-        believed = _trust_of(found) if given is None else _narrowed(found, parse_trust(given))
-        told = measure(found.name, _verified(found), believed, now_ns, freshness_s)
+        believed = found.trust if given is None else _narrowed(found, parse_trust(given))
+        told = measure(found.name, found.blocks(), believed, now_ns, freshness_s, window_s)
         return [asdict(each) for each in told]
 
     rows = [{"channel": channel} for channel in wanted]
     told = spread(spark, rows, "channel string", work, ANSWERS)
     return sorted((Health(**row) for row in told), key=lambda h: (h.channel, h.domain, h.protocol_version))
-
-
-def _verified(channel: Channel) -> Iterable[Block]:
-    """A channel's blocks, each sealed by its key and standing on the one before."""
-    below: Header | None = None
-    for height, place in channel.segments.places():
-        block = Block.from_lines(channel.segments.read(place, height).lines)
-        check_link(below, block.header)
-        channel.seals.check(block.record)
-        check_contents(block)
-        below = block.header
-        yield block
-
-
-def _trust_of(channel: Channel) -> Trust:
-    """The channel's own trust, with what its evidence.json says about evidence."""
-    try:
-        raw = (channel.segments.folder / "evidence.json").read_bytes()
-    except FileNotFoundError:
-        return channel.trust
-    from ropewalk.ledger.evidencetrust import parse_evidence_settings
-
-    settings = parse_evidence_settings(raw)
-    return replace(channel.trust, roots=settings.roots, evidence=settings.pins)
 
 
 def _narrowed(channel: Channel, trust: Trust) -> Trust:

@@ -195,7 +195,7 @@ class Ingest:
         staged = [path for name in NOTED for path in sorted(folders[name].glob("*.parquet"))]
         noted = noted_in(staged)
         current = self.warehouse.current_files(manifests)
-        recorded = [self.warehouse.path / file.name for name in NOTED for file in current.get(name, [])]
+        recorded = [path for name in NOTED for path in self.warehouse.paths(current.get(name, []))]
         strange = [
             each for each in noted.column("topic").unique().to_pylist() if not self._standing.knows(each)
         ]
@@ -349,8 +349,7 @@ class Ingest:
 
         current = self.warehouse.current_files(manifests)
         recorded, events = (
-            [self.warehouse.path / file.name for file in current.get(table, [])]
-            for table in ("deployments", "events")
+            self.warehouse.paths(current.get(table, [])) for table in ("deployments", "events")
         )
         if recorded and all(path.exists() for path in recorded):
             found = tables.deployment_rows(self._read(latest))

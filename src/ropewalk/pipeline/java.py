@@ -19,7 +19,7 @@ from ropewalk.errors import Unavailable
 
 __all__ = ["INSTALL_LINE", "JAVA_MINIMUM", "Java", "archive_flags", "find_java"]
 
-INSTALL_LINE = 'pip install "ropewalk[spark]"'
+INSTALL_LINE = 'pip install ".[spark]" (in a checkout of ropewalk)'  # no package index has it
 JAVA_MINIMUM = 17  # Spark 4 runs on 17 and later
 
 
@@ -52,7 +52,7 @@ def find_java(environment: Mapping[str, str]) -> Java:
         refused.append(f"{path} is Java {version}")
     raise Unavailable(
         f"Spark needs Java {JAVA_MINIMUM} or newer" + (f": {'; '.join(refused)}" if refused else ""),
-        advice=f"Run: {INSTALL_LINE} (it brings a Java runtime), or set JAVA_HOME.",
+        advice=f"Run: {INSTALL_LINE}, which brings a Java runtime, or set JAVA_HOME.",
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +23,18 @@ def write_lag(logs: GitLogs, folder: Path, now_ms: int) -> None:
     for ref in logs.store.head_names(CONSUMERS):
         with contextlib.suppress(RopewalkError):  # a torn cursor or log is told of where it is read
             group, topic = split_ref(ref)
-            layout, name = logs.locate(topic)
-            extent = logs.extent(topic)
+            line = logs.line(topic)
             cursor = read_cursor(logs.store, group, topic)
-            height = height_of(_Line(logs, layout.head_ref(name), extent.end.position), cursor)  # type: ignore[arg-type]
+            height = height_of(line, cursor)
             rows.append(
                 {
                     "group": group,
                     "topic": topic,
                     "ulid": cursor.ulid if cursor else None,
                     "height": height,
-                    "head": extent.end.head,
-                    "head_height": extent.end.position - 1,
-                    "behind": extent.end.position - 1 - height,
+                    "head": line.head or "",
+                    "head_height": line.count - 1,
+                    "behind": line.count - 1 - height,
                     "measured": now_ms * 1_000,
                 }
             )
@@ -54,19 +52,3 @@ def write_lag(logs: GitLogs, folder: Path, now_ms: int) -> None:
     )
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows, schema), folder / "part-00000.parquet")
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """Just enough of a line to find a cursor's height."""
-
-    logs: GitLogs
-    ref: str
-    count: int
-
-    def find(self, wanted: Any) -> Any:
-        slot = self.logs.index.find(self.ref, wanted)
-        return slot if slot is not None and slot.height < self.count else None
-
-    def first_above(self, floor: Any) -> int:
-        return min(self.logs.index.first_above(self.ref, floor), self.count)

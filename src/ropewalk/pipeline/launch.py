@@ -99,13 +99,13 @@ def launch(setting: Setting, environment: MutableMapping[str, str]) -> SparkSess
     `environment` is the process's own, because pyspark and the JVM read it: it gets the gateway's address.
     """
     require_spark()
+    if setting.log_level == "off":
+        _quieten()
     if setting.remote is not None:
         return _connect(setting)
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    if setting.log_level == "off":
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells of every interrupt, at length
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     environment["SPARK_CONNECT_MODE"] = "0"
     if SparkContext._gateway is None:
@@ -122,6 +122,17 @@ def launch(setting: Setting, environment: MutableMapping[str, str]) -> SparkSess
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
     return spark
+
+
+def _quieten() -> None:
+    """Keep pyspark from printing the JVM's stack beside every error that it raises."""
+    from pyspark.logger import PySparkLogger
+
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it tells of every interrupt, at length
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(
+            logging.CRITICAL
+        )  # as its own class, which takes more arguments
 
 
 def stop(spark: SparkSession) -> None:
@@ -179,7 +190,6 @@ def _options(setting: Setting) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
         # Here shuffles have as many parts as there are cores; planning each of them anew costs a fifth of a small job.
         "spark.sql.adaptive.enabled": "false" if setting.master.startswith("local[") else "true",
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -206,8 +216,6 @@ def _connect(setting: Setting) -> SparkSession:
             builder = builder.config(name, value)
         spark: SparkSession = builder.getOrCreate()
         spark.conf.set("spark.sql.session.timeZone", "UTC")
-        with contextlib.suppress(Exception):  # a server may forbid it; then Spark filters by itself
-            spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     except Exception as error:
         if "pyspark" not in type(error).__module__ and not isinstance(error, (ImportError, OSError)):
             raise

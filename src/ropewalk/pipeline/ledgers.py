@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from typing import Any
 
 import orjson
 
 from ropewalk.errors import BrokenLink, Damaged, Invalid, NotFound, RopewalkError
-from ropewalk.kernel import jcs, merkle
-from ropewalk.kernel.keys import PublicKey
-from ropewalk.ledger.block import Block, check_channel_name, parse_record
+from ropewalk.kernel import merkle
+from ropewalk.ledger.block import Block, check_channel_name, check_link, parse_record
 from ropewalk.ledger.envelope import envelope_id, parse_stored
-from ropewalk.ledger.keyline import KeyLine, KeyProof
-from ropewalk.ledger.policy import Policy, parse_policy
-from ropewalk.ledger.rules import Context, judge
+from ropewalk.ledger.evidencecheck import EvidenceTally
+from ropewalk.ledger.keyline import KeyProof
+from ropewalk.ledger.policy import Policy
 from ropewalk.ledger.trust import Trust
-from ropewalk.ledger.verify import EMPTY, Fault, Span, check_block, join
+from ropewalk.ledger.verify import EMPTY, Fault, Span, check_block, join, judge_each
+from ropewalk.ledger.versionacts import CHANGED_TYPE
+from ropewalk.node.evidence import stored_trust
+from ropewalk.node.ledger import FOLDER, channels, open_channel
 from ropewalk.pipeline.logs import CheckedRange, Want
 from ropewalk.pipeline.notes import Marks, RowNotes
 from ropewalk.pipeline.offsets import Extent, Point, Range
@@ -28,44 +30,62 @@ from ropewalk.stores.keyheights import read_heights
 from ropewalk.stores.place import Place as Repository
 from ropewalk.stores.segments import Place, Segments
 
-__all__ = ["Channel", "Ledgers", "join_spans", "span_from_json", "span_to_json"]
+__all__ = ["Channel", "Ledgers", "acts_from_json", "join_spans", "span_from_json", "span_to_json"]
 
 RUN_BLOCKS = 256  # blocks in one verdict
+CHANGED = CHANGED_TYPE.encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """What a channel's settings say: who seals it, under which policy."""
+    """A channel and what it says of itself: whose seals count, under which policy, which evidence is believed."""
 
     name: str
     segments: Segments
     trust: Trust
     policy: Policy | None
-    key_proofs: tuple[KeyProof, ...] = ()
+    key_proofs: tuple[KeyProof, ...]
+    evidence: EvidenceTally
 
-    @property
-    def seals(self) -> KeyLine:
-        """Whose seals count, at which height and time."""
-        return self.trust.line or KeyLine(self.trust, policy=self.policy)
+    def blocks(self, start: int = 0, end: int | None = None) -> Iterator[Block]:
+        """Its blocks from `start` up to and with `end`, each once it passed; envelopes are not judged."""
+        whole = EMPTY
+        for height, place in self.segments.places(start):
+            if end is not None and height > end:
+                return
+            lines = self.segments.read(place, height).lines
+            whole = join(whole, check_block(lines, height, trust=self.trust, policy=self.policy, deep=False))
+            block = Block.from_lines(lines)
+            if whole.fault is not None:
+                raise _refusal(whole.fault, self.name, block)
+            if height == 0:
+                check_link(None, block.header)
+            yield block
 
 
 class Ledgers:
     """The ledger channels of a repository."""
 
     def __init__(self, place: Repository) -> None:
-        self.home = place.home / "ledger"
+        self.home = place.home
         self._channels: dict[str, tuple[object, Channel]] = {}
         self._ends: dict[str, tuple[int, Place | None]] = {}
 
     def topics(self) -> list[str]:
         """The names of its channels."""
-        return sorted(path.parent.name for path in self.home.glob("*/channel.json"))
+        return channels(self.home)
 
     def channel(self, topic: str) -> Channel:
         """A channel with its trust; read again when more was said about its keys."""
-        mark = read_heights(self.home / check_channel_name(topic))
+        mark = read_heights(self.home / FOLDER / check_channel_name(topic))
         if topic not in self._channels or self._channels[topic][0] != mark:
-            self._channels[topic] = mark, _read_channel(self.home, topic)
+            trust = stored_trust(self.home, topic)
+            proofs: list[KeyProof] = []
+            with open_channel(self.home, topic) as reading, contextlib.suppress(RopewalkError):
+                proofs.extend(reading.each_key_proof())
+            policy = reading.settings.policy
+            found = Channel(topic, reading.segments, trust, policy, tuple(proofs), EvidenceTally(trust))
+            self._channels[topic] = mark, found
         return self._channels[topic][1]
 
     def extent(self, topic: str, *, tolerant: bool = False) -> Extent:
@@ -75,7 +95,7 @@ class Ledgers:
         except RopewalkError as error:
             if not tolerant or isinstance(error, NotFound):
                 raise
-            return Extent(Point(), fault=error.detail, fault_entry="channel.json")
+            return Extent(Point(), fault=error.detail, fault_entry="settings")
         size, last = self._ends.get(topic, (0, None))
         for height, place in segments.places(max(0, size - 1), last):
             size, last = height + 1, place
@@ -158,11 +178,9 @@ class Ledgers:
                 )
                 joined = join(below, span) if below.blocks else span
                 below = replace(span, fault=None)
-                fault = joined.fault
-                if fault is not None and want.mode == "strict":
-                    raise _refusal(fault, channel.name, block)
-                if fault is not None:
-                    faults = _faults(channel, block, fault)
+                faults = _faults(channel, block, joined.fault)
+                if faults and want.mode == "strict":
+                    raise _refusal(joined.fault or _first(height, faults), channel.name, block)
             noted = () if notes is None else _noted(block, notes, faults)
             rows = [row for row in _rows(channel.name, block, faults, noted, want) if want.bounds.admits(row)]
             if rows:
@@ -179,6 +197,7 @@ class Ledgers:
             return
         channel = self.channel(part.log.topic)
         whole, marks = EMPTY, Marks()
+        acts: list[int] = []
         start = part.start
         for height, place in channel.segments.places(part.start):
             if height >= part.end:
@@ -201,6 +220,11 @@ class Ledgers:
                     blocks=1,
                     fault=Fault(height, "block_form", error.detail),
                 )
+            else:
+                if deep and span.fault is None and (failed := channel.evidence.failures(lines)):
+                    span = replace(span, fault=_first(height, failed))
+                if any(CHANGED in raw for raw in lines):
+                    acts.append(height)
             whole = join(whole, span)
             if whole.fault is not None or height + 1 - start >= RUN_BLOCKS or height + 1 == part.end:
                 fault = whole.fault
@@ -209,13 +233,13 @@ class Ledgers:
                     start,
                     height + 1,
                     whole.envelopes,
-                    span_to_json(whole),
+                    span_to_json(whole, acts),
                     None if fault is None else _fault_name(fault),
                     None if fault is None else fault.detail,
                     marks.made,
                     marks.asked,
                 )
-                whole, marks, start = EMPTY, Marks(), height + 1
+                whole, marks, start, acts = EMPTY, Marks(), height + 1, []
 
     @staticmethod
     def _beyond(segments: Segments, size: int, last: Place | None) -> str:
@@ -238,9 +262,9 @@ def join_spans(spans: list[Span]) -> Span:
     return whole
 
 
-def span_to_json(span: Span) -> str:
-    """A span as a text that can travel in a row."""
-    value = asdict(span)
+def span_to_json(span: Span, acts: Sequence[int] = ()) -> str:
+    """A span as a text that can travel in a row, with the heights at which versions were changed."""
+    value = asdict(span) | ({"acts": list(acts)} if acts else {})
     value["below"], value["above"] = span.below.hex(), span.above.hex()
     return json.dumps(value)
 
@@ -248,9 +272,15 @@ def span_to_json(span: Span) -> str:
 def span_from_json(text: str) -> Span:
     """Read what `span_to_json` wrote."""
     value = json.loads(text)
+    value.pop("acts", None)
     value["below"], value["above"] = bytes.fromhex(value["below"]), bytes.fromhex(value["above"])
     value["fault"] = None if value["fault"] is None else Fault(**value["fault"])
     return Span(**value)
+
+
+def acts_from_json(text: str) -> list[int]:
+    """The heights at which versions were changed, from what `span_to_json` wrote."""
+    return [int(height) for height in json.loads(text).get("acts", ())]
 
 
 def _fault_name(fault: Fault) -> str:
@@ -289,20 +319,19 @@ def _rows(
         yield row._replace(notes=noted[index]) if noted else row
 
 
-def _faults(channel: Channel, block: Block, fault: Fault) -> dict[int | None, str]:
+def _faults(channel: Channel, block: Block, fault: Fault | None) -> dict[int | None, str]:
     """What is wrong with which envelope; None stands for all of them, because the block itself is."""
-    if fault.step != "envelopes":
+    if fault is not None and fault.step != "envelopes":
         return {None: fault.detail}
-    found: dict[int | None, str] = {}
-    header = block.header
-    policy = channel.policy if channel.policy and channel.policy.hash == header.policy_hash else None
-    context = Context(policy=policy, policy_hash=header.policy_hash, sealed=True)
-    for index, raw in enumerate(block.envelopes):
-        try:
-            judge(parse_stored(raw), context).require()
-        except RopewalkError as error:
-            found[index] = f"block {header.height}, envelope {index}: {error.detail}"
-    return found or {None: fault.detail}
+    found = channel.evidence.failures(block.lines())
+    if fault is not None:
+        found |= judge_each(block, channel.trust, channel.policy)
+    return {**found} or ({} if fault is None else {None: fault.detail})  # type: ignore[dict-item]
+
+
+def _first(height: int, faults: Mapping[Any, str]) -> Fault:
+    index, detail = min((index, detail) for index, detail in faults.items() if index is not None)
+    return Fault(height, "evidence", detail, index)
 
 
 def _refusal(fault: Fault, channel: str, block: Block) -> RopewalkError:
@@ -318,44 +347,3 @@ def _refusal(fault: Fault, channel: str, block: Block) -> RopewalkError:
 
 def _named(error: RopewalkError, channel: str, height: int) -> RopewalkError:
     return Damaged(f"channel {channel}, block {height}: {error.detail}", height=height, topic=channel)
-
-
-def _read_channel(home: Path, topic: str) -> Channel:
-    folder = home / check_channel_name(topic)
-    try:
-        value = jcs.parse((folder / "channel.json").read_bytes())
-    except FileNotFoundError as error:
-        raise NotFound(f'no channel "{topic}"', channel=topic) from error
-    except RopewalkError as error:
-        raise Damaged(f"channel {topic}: channel.json: {error.detail}", reason="settings") from error
-    if not isinstance(value, dict) or value.get("version") != 1 or value.get("channel") != topic:
-        raise Damaged(f"channel {topic}: channel.json is not ours", reason="settings")
-    policy = None
-    if value.get("policy_hash") is not None:
-        policy = parse_policy((folder / "policy.json").read_bytes())
-        if policy.hash.hex() != value["policy_hash"]:
-            raise Damaged(f"channel {topic}: policy.json is not the policy of this channel", reason="policy")
-    signer = PublicKey.from_json(value.get("signer"))
-    trust = Trust((signer,), (signer,), None if policy is None else policy.hash)
-    segments = Segments(folder)
-    said: list[KeyProof] = []
-    line = KeyLine(trust, policy=policy)
-    # It is said where the block is read; what stands above it does not hold.
-    with contextlib.suppress(RopewalkError):
-        for each in _key_proofs(segments):
-            line.follow((each,))
-            said.append(each)
-    # With the line every block can be judged alone.
-    trust = replace(trust, block_signers=tuple(life.key for life in line.lives), line=line)
-    return Channel(topic, segments, trust, policy, tuple(said))
-
-
-def _key_proofs(segments: Segments) -> Iterator[KeyProof]:
-    """What the channel has said about its keys so far."""
-    for height in read_heights(segments.folder):
-        try:
-            proof = KeyProof.of(Block.from_lines(segments.find(height).lines))
-        except NotFound:  # noted, and then not written after all
-            continue
-        if proof is not None:
-            yield proof

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias, cast
+from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from ropewalk.errors import Invalid, NotFound
-from ropewalk.pipeline.offsets import ROWS_PER_RANGE, Extent, Gap, LogName, Offset, Point, Range, cut_evenly
+from ropewalk.pipeline.offsets import ROWS_PER_RANGE, Extent, LogName, Offset, Point, Range, cut_evenly
 from ropewalk.pipeline.rows import ENGINES, Engine, Row
 from ropewalk.stores.place import find_place
 
@@ -41,7 +41,6 @@ class Bounds:
     height_to: int | None = None
     time_from_us: int | None = None
     time_to_us: int | None = None
-    types: frozenset[str] | None = None
 
     def admits(self, row: Row) -> bool:
         """Whether a row lies inside. What failed always does: hiding it behind a filter would hide the damage."""
@@ -52,13 +51,14 @@ class Bounds:
             or (self.height_to is not None and row.height >= self.height_to)
         ):
             return False
-        if (self.time_from_us is not None or self.time_to_us is not None) and (
-            row.time_us is None
-            or (self.time_from_us is not None and row.time_us < self.time_from_us)
-            or (self.time_to_us is not None and row.time_us >= self.time_to_us)
-        ):
-            return False
-        return self.types is None or row.type in self.types
+        return not (
+            (self.time_from_us is not None or self.time_to_us is not None)
+            and (
+                row.time_us is None
+                or (self.time_from_us is not None and row.time_us < self.time_from_us)
+                or (self.time_to_us is not None and row.time_us >= self.time_to_us)
+            )
+        )
 
     @property
     def open(self) -> bool:
@@ -88,6 +88,22 @@ class CheckedRange:
     detail: str | None = None
     marks: Sequence[int] = ()  # what a ledger notes for looking across blocks
     asked: int = 0  # how many of them need something that stands elsewhere
+
+    def to_row(self) -> dict[str, Any]:
+        """The verdict as a row of the data source."""
+        return {
+            "engine": self.log.engine,
+            "topic": self.log.topic,
+            "start": self.start,
+            "end": self.end,
+            "entries": self.entries,
+            "verdict": "passed" if self.detail is None else "failed",
+            "entry_id": self.fault_entry,
+            "detail": self.detail,
+            "span": self.span,
+            "marks": self.marks,
+            "asked": self.asked,
+        }
 
 
 class Logs(Protocol):
@@ -165,31 +181,18 @@ def between(
     logs: Logs, name: LogName, start: Point, end: Extent, rows_max: int = ROWS_PER_RANGE
 ) -> list[Range]:
     """The ranges that lead from one point to a log's end, each of about `rows_max` rows."""
-    cuts = [
-        (first, last, gap)
-        for low, high, gap in _around_gap(start.position, end)
-        for first, last in cut_evenly(low, high, end.rows_per_entry, rows_max)
-    ]
+    cuts = list(cut_evenly(start.position, end.end.position, end.rows_per_entry, rows_max))
     ranges = []
     below = start.head
-    for number, (first, last, gap) in enumerate(cuts):
+    for number, (first, last) in enumerate(cuts):
         above = end.end.head if number + 1 == len(cuts) else logs.id_at(name.topic, last - 1)
         again = {here: there for here, there in end.again.items() if first <= here < last}
-        ranges.append(Range(name, first, last, below, above, gap=gap, again=again))
+        ranges.append(Range(name, first, last, below, above, again=again))
         below = above
     if end.fault:
         at = end.end.position
-        ranges.append(Range(name, at, at, below, "", end.fault, end.fault_entry, end.gap))
+        ranges.append(Range(name, at, at, below, "", end.fault, end.fault_entry))
     return ranges
-
-
-def _around_gap(start: int, end: Extent) -> list[tuple[int, int, Gap | None]]:
-    """The positions before, in and behind a gap; without one, all of them."""
-    gap, last = end.gap, end.end.position
-    if gap is None:
-        return [(start, last, None)]
-    marks = [(0, gap.start, None), (gap.start, gap.end, gap), (gap.end, last, gap)]
-    return [(max(low, start), min(high, last), within) for low, high, within in marks]
 
 
 def point_at(logs: Logs, topic: str, position: int) -> Point:

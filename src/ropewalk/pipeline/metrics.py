@@ -12,50 +12,64 @@ __all__ = ["metrics_text"]
 GAUGES: Final[tuple[tuple[str, str, Callable[[Health], float | None]], ...]] = (
     (
         "attestation_age_seconds",
-        "Age of the newest evidence.",
+        "Age of the newest evidence that held.",
         lambda health: health.attestation_age_seconds,
     ),
     (
         "attestation_stale",
-        "1 if the newest evidence has used up four fifths of its freshness budget.",
+        "1 if the newest evidence that held has used up four fifths of its freshness budget.",
         lambda health: health.stale if health.attested else None,
     ),
     (
         "attestation_chain_valid",
-        "1 if every piece of evidence was judged and held; one that could not be judged did not.",
+        "1 if all evidence in the window was judged and held, and the newest that held still does.",
         lambda health: health.attestation_chain_valid is True if health.attested else None,
     ),
     (
+        "attestation_evidence_failed",
+        "Pieces of evidence in the window that failed, and those that held once and no longer do.",
+        lambda health: health.evidence_failed if health.attested else None,
+    ),
+    (
         "attestation_evidence_unknown",
-        "Pieces of evidence that could not be judged.",
+        "Pieces of evidence in the window that could not be judged.",
         lambda health: health.evidence_unknown if health.attested else None,
     ),
     (
         "policy_hash_mismatch",
-        "1 if an envelope names another policy than its channel's.",
+        "1 if an envelope in the window names another policy than its channel has.",
         lambda health: health.policy_hash_mismatch > 0,
     ),
-    ("channel_envelopes", "Envelopes that were looked at.", lambda health: health.envelopes),
+    ("channel_envelopes", "Envelopes in the channel.", lambda health: health.envelopes),
 )
+MEASURED: Final = "health_measured_timestamp_seconds"
 
 
-def metrics_text(measured: Iterable[Health]) -> str:
-    """Every measure as a gauge with the labels channel, domain and protocol version; what has no evidence has no age.
+def metrics_text(measured: Iterable[Health], now_ns: int) -> str:
+    """Return every measure as a gauge with the labels channel, domain and protocol version, and when it was measured.
 
-    >>> told = metrics_text([Health("ea.core", "shop", "1.0.0", 2, 0, None, 0, None, False)])
+    What has no evidence has no age.
+
+    >>> told = metrics_text([Health("ea.core", "shop", "1.0.0", 2, 0, None, 0, None, False)], 5_000_000_000)
     >>> [line for line in told.splitlines() if not line.startswith("#")]  # doctest: +NORMALIZE_WHITESPACE
     ['policy_hash_mismatch{channel="ea.core",domain="shop",protocol_version="1.0.0"} 0',
-     'channel_envelopes{channel="ea.core",domain="shop",protocol_version="1.0.0"} 2']
+     'channel_envelopes{channel="ea.core",domain="shop",protocol_version="1.0.0"} 2',
+     'health_measured_timestamp_seconds 5']
     """
     found = list(measured)
     lines: list[str] = []
     for name, text, value_of in GAUGES:
-        lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+        lines += _head(name, text)
         for health in found:
             value = value_of(health)
             if value is not None:
                 lines.append(f"{name}{{{_labels(health)}}} {float(value):.15g}")
+    lines += [*_head(MEASURED, "When the channels were measured."), f"{MEASURED} {now_ns / 1e9:.15g}"]
     return "\n".join(lines) + "\n"
+
+
+def _head(name: str, text: str) -> list[str]:
+    return [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
 
 
 def _labels(health: Health) -> str:

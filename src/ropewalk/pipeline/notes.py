@@ -18,6 +18,7 @@ from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.ledger.block import Header
 from ropewalk.ledger.envelope import Envelope, decode_base64
 from ropewalk.ledger.marks import CLAIMING, claim_key
+from ropewalk.ledger.policyrules import tag_allows
 
 __all__ = [
     "AGAIN",
@@ -114,7 +115,7 @@ def _said(envelope: Envelope) -> list[tuple[bytes, bytes, int]]:
     fields = envelope.fields
     correlation_id, kind = fields.get("correlation_id"), fields["event_class"]
     if correlation_id is not None and kind in CLAIMING:
-        again = AGAIN if _may_repeat(envelope) else 0
+        again = AGAIN if tag_allows(envelope) else 0
         found.append((CLAIM, claim_key(kind, correlation_id)[:KEY], again))
     if kind == "Result" or "causality_chain" in fields or "integrity_proof" in fields:
         found += _needs(envelope)
@@ -142,9 +143,3 @@ def _needs(envelope: Envelope) -> list[tuple[bytes, bytes, int]]:
 def _key(text: Any) -> bytes:
     """The key of an id; what is none stands nowhere."""
     return (hash_from_hex(text) or NOTHING)[:KEY]
-
-
-def _may_repeat(envelope: Envelope) -> bool:
-    """S4 §7.8: an Alert, where its policy tag allows it."""
-    fields = envelope.fields
-    return fields["event_class"] == "Alert" and (fields.get("policy_tag") or {}).get("decision") == "allow"

@@ -16,7 +16,7 @@ from typing import Any
 from ropewalk.errors import Invalid
 from ropewalk.pipeline.rows import ENGINES, Engine
 
-__all__ = ["ROWS_PER_RANGE", "Extent", "Gap", "LogName", "Offset", "Point", "Range", "cut_evenly"]
+__all__ = ["ROWS_PER_RANGE", "Extent", "LogName", "Offset", "Point", "Range", "cut_evenly"]
 
 ROWS_PER_RANGE = 50_000  # a Spark task costs about 70 ms before it reads its first row
 
@@ -42,21 +42,6 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """Entries no way leads to, because another is damaged (`entry`); `line` is where those behind them are found.
-
-    `size` is how many the line has, the damaged one included, where nothing says which numbers are theirs.
-    """
-
-    start: int
-    end: int
-    reason: str
-    entry: str
-    line: str
-    size: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Extent:
     """A log as it stands: its end, about how many rows an entry has, and what keeps it from being read further."""
 
@@ -64,7 +49,6 @@ class Extent:
     rows_per_entry: float = 1.0
     fault: str = ""
     fault_entry: str = ""
-    gap: Gap | None = None
     again: Mapping[int, int] = field(default_factory=dict)  # positions of what came before, at another
 
 
@@ -79,7 +63,6 @@ class Range:
     above: str
     fault: str = ""
     fault_entry: str = ""
-    gap: Gap | None = None  # where it lies in the gap, or behind it
     again: Mapping[int, int] = field(default_factory=dict)
 
 

@@ -58,8 +58,6 @@ class Query:
     columns: tuple[str, ...]
     rows_per_range: int | None = None  # None: a range for each hand, unless they would be small or huge
     rows_per_batch: int | None = None
-    bounds: Bounds = field(default_factory=Bounds)
-    only: frozenset[str] | None = None  # topics a filter has left over
     check: str = ""  # "", "deep" or "blocks": hand out verdicts instead of rows
     _opened: dict[Engine, Logs] = field(default_factory=dict)
 
@@ -73,7 +71,7 @@ class Query:
     @property
     def want(self) -> Want:
         """How ranges are to be read."""
-        return Want(self.mode, frozenset(self.columns), self._all_bounds())
+        return Want(self.mode, frozenset(self.columns), self._bounds())
 
     def logs(self, engine: Engine) -> Logs:
         """The reader of an engine, opened once."""
@@ -85,8 +83,7 @@ class Query:
         """The logs that are meant."""
         for engine in self.engines:
             self.logs(engine)
-        picked = pick_logs({engine: self._opened[engine] for engine in self.engines}, self.topics)
-        return [name for name in picked if self.only is None or name.topic in self.only]
+        return pick_logs({engine: self._opened[engine] for engine in self.engines}, self.topics)
 
     def extent(self, name: LogName) -> Extent:
         """How far a log reaches now."""
@@ -174,10 +171,6 @@ class Query:
                 start = point_at(logs, name.topic, min(position, extent.end.position))
         if self.start is not None and self.start.startswith("{"):
             start = self.first().at(name)
-        if self.bounds.height_from is not None:  # where heights are positions, a filter on them saves reading
-            position = logs.find(name.topic, str(max(0, self.bounds.height_from)), extent.end)
-            if position is not None and position > start.position:
-                start = point_at(logs, name.topic, position)
         if self.end is not None and self.end.startswith("{"):
             import json
 
@@ -186,10 +179,6 @@ class Query:
             position = self._position(name, self.end, extent.end, is_end=True)
             if position is not None and position < extent.end.position:
                 end = replace(extent, end=point_at(logs, name.topic, position), fault="")
-        if self.bounds.height_to is not None:
-            position = logs.find(name.topic, str(max(0, self.bounds.height_to)), extent.end)
-            if position is not None and position < end.end.position:
-                end = replace(end, end=point_at(logs, name.topic, position), fault="")
         return start, end
 
     def _position(self, name: LogName, bound: str, end: Point, *, is_end: bool) -> int | None:
@@ -200,21 +189,17 @@ class Query:
         position = logs.since(name.topic, time_us, end)
         return None if is_end else position
 
-    def _all_bounds(self) -> Bounds:
-        bounds = self.bounds
-        if self.start is not None and not self.start.startswith("{"):
-            time_us = parse_bound(self.start)
-            if time_us is not None:
-                bounds = replace(bounds, time_from_us=_tighter(bounds.time_from_us, time_us, max))
-            elif self.start.isdigit():
-                bounds = replace(bounds, height_from=_tighter(bounds.height_from, int(self.start), max))
-        if self.end is not None and not self.end.startswith("{"):
-            time_us = parse_bound(self.end)
-            if time_us is not None:
-                bounds = replace(bounds, time_to_us=_tighter(bounds.time_to_us, time_us, min))
-            elif self.end.isdigit():
-                bounds = replace(bounds, height_to=_tighter(bounds.height_to, int(self.end), min))
-        return bounds
+    def _bounds(self) -> Bounds:
+        """What the options say about heights and times; cursors are positions already."""
+        found: dict[str, int] = {}
+        for bound, side in ((self.start, "from"), (self.end, "to")):
+            if bound is not None and not bound.startswith("{"):
+                time_us = parse_bound(bound)
+                if time_us is not None:
+                    found[f"time_{side}_us"] = time_us
+                elif bound.isdigit():
+                    found[f"height_{side}"] = int(bound)
+        return Bounds(**found)
 
 
 def _ending(extent: Extent, point: Point) -> Extent:
@@ -265,7 +250,3 @@ def _engines(text: str | None) -> tuple[Engine, ...]:
         if name not in ENGINES:
             raise InvalidName(f"there is no engine {name!r}", name=name, advice=f"Use {', '.join(ENGINES)}.")
     return cast("tuple[Engine, ...]", names)
-
-
-def _tighter(old: int | None, new: int, choose: object) -> int:
-    return new if old is None else (max(old, new) if choose is max else min(old, new))

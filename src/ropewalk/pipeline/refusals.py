@@ -1,10 +1,8 @@
-"""Errors on their way out of a Spark worker: Spark keeps only their text, so the facts travel inside it."""
+"""Errors on their way out of a Spark worker: Spark keeps only their text, so the facts travel inside it, readably."""
 
 from __future__ import annotations
 
 import json
-import re
-from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,8 +11,7 @@ from ropewalk.errors import RopewalkError, Unavailable
 
 __all__ = ["MARK", "find_refusal", "marked", "refusals_raised"]
 
-MARK = "ropewalk-refusal:"
-_FOUND = re.compile(re.escape(MARK) + r"([A-Za-z0-9+/=]+)")
+MARK = "ropewalk-refusal: "
 _KINDS: dict[str, type[RopewalkError]] = {
     name: kind
     for name in errors.__all__
@@ -23,10 +20,12 @@ _KINDS: dict[str, type[RopewalkError]] = {
 
 
 def marked(error: RopewalkError) -> RuntimeError:
-    """The error as a text that people can read and that `find_refusal` finds again.
+    """Return the error as a text that people can read and that `find_refusal` finds again.
 
-    >>> find_refusal(str(marked(errors.SigInvalid("bad seal", height=7)))).fields["height"]
-    7
+    >>> print(marked(errors.SigInvalid("bad seal", height=7, advice="Ask the sender.")))
+    SigInvalid: bad seal
+    Ask the sender.
+    ropewalk-refusal: {"kind": "SigInvalid", "detail": "bad seal", "advice": "Ask the sender.", "fields": {"height": 7}}
     """
     facts = {
         "kind": type(error).__name__,
@@ -34,18 +33,24 @@ def marked(error: RopewalkError) -> RuntimeError:
         "advice": error.advice_now,
         "fields": {name: value for name, value in error.fields.items() if _is_plain(value)},
     }
-    packed = b64encode(json.dumps(facts).encode()).decode()
-    return RuntimeError(f"{error.code}: {error.detail} [{MARK}{packed}]")
+    lines = [f"{error.code}: {error.detail}", error.advice_now, f"{MARK}{json.dumps(facts)}"]
+    return RuntimeError("\n".join(line for line in lines if line))
 
 
 def find_refusal(text: str) -> RopewalkError | None:
-    """The error of ours inside a text of Spark's, None if there is none."""
-    match = _FOUND.search(text)
-    if match is None:
-        return None
-    facts = json.loads(b64decode(match[1]))
-    kind = _KINDS.get(facts["kind"], RopewalkError)
-    return kind(facts["detail"], advice=facts["advice"], **facts["fields"])
+    """Return the error of ours inside a text of Spark's, None if there is none.
+
+    >>> find_refusal(f"Py4J: {marked(errors.SigInvalid('bad seal', height=7))} at org.apache").fields["height"]
+    7
+    """
+    for part in text.split(MARK)[1:]:
+        try:
+            facts, _ = json.JSONDecoder().raw_decode(part)
+            kind = _KINDS.get(facts["kind"], RopewalkError)
+            return kind(facts["detail"], advice=facts["advice"], **facts["fields"])
+        except (ValueError, TypeError, KeyError):
+            continue  # cut short by Spark, or somebody else's text
+    return None
 
 
 @contextmanager

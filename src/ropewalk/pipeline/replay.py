@@ -89,14 +89,14 @@ class Replays:
     """The table `replays` of a warehouse: a row for every new state a channel was folded to."""
 
     def __init__(self, warehouse: Warehouse) -> None:
-        self.folder = warehouse.make().path / "replays"
+        self.warehouse = warehouse.make()
 
     def last(self, reducer: str) -> dict[str, ReplayedChannel]:
         """The newest row of every channel by a reducer of this name."""
         import pyarrow.parquet as pq
 
         found: dict[str, ReplayedChannel] = {}
-        for path in sorted(self.folder.glob("*.parquet")):
+        for path in self.warehouse.noted("replays"):
             for row in pq.read_table(path, partitioning=None).to_pylist():
                 if row["reducer"] == reducer and "code" in row:
                     row.pop("made")
@@ -106,7 +106,6 @@ class Replays:
     def keep(self, rows: list[ReplayedChannel], made: datetime) -> None:
         """Write down what is new."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         fresh = [{**asdict(each), "made": made} for each in rows if not each.kept]
         if not fresh:
@@ -114,11 +113,8 @@ class Replays:
         kinds = {"string": pa.string(), "bigint": pa.int64(), "boolean": pa.bool_()}
         fields = [(name, kinds[kind]) for name, kind in map(str.split, ANSWERS.split(","))]
         schema = pa.schema([*fields, ("made", pa.timestamp("us", tz="UTC"))])
-        self.folder.mkdir(exist_ok=True)
-        target = self.folder / f"replay-{int(made.timestamp() * 1e6):017d}.parquet"
-        beside = target.with_name(f".{target.name}.tmp")
-        pq.write_table(pa.Table.from_pylist(fresh, schema), beside)
-        beside.replace(target)
+        name = f"replay-{int(made.timestamp() * 1e6):017d}"
+        self.warehouse.note("replays", name, pa.Table.from_pylist(fresh, schema))
 
 
 def replay_channels(
@@ -131,7 +127,7 @@ def replay_channels(
     until: int | None = None,
     resume: bool | None = None,
     snapshot_every: int | None = None,
-    guard: bool = False,
+    unsafe_no_guard: bool = False,
     known: Mapping[str, ReplayedChannel] | None = None,
     partitions: int | None = None,
     rows_per_range: int | None = None,
@@ -163,7 +159,7 @@ def replay_channels(
         begin = _begin(ledgers, channel, found, head.position - 1) if go_on else -1
         rows.append({"channel": channel, "begin": begin, "resume": go_on})
     heads = _verify(spark, place.git_dir, ledgers, rows, until, rows_per_range)
-    home, options = place.home, {"snapshot_every": snapshot_every, "guard": guard}
+    home, options = place.home, {"snapshot_every": snapshot_every, "unsafe_no_guard": unsafe_no_guard}
 
     def work(row: dict[str, Any]) -> list[dict[str, Any]]:
         verified = range(row["begin"] + 1, row["until"] + 1)

@@ -5,6 +5,7 @@ Reads the Parquet files itself; no Spark is needed to look at what Spark has mad
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["render"]
 
 STRIPS_MAX: Final = 12  # names with a strip of their own; the rest share one
+OTHERS: Final = "others"
 RUNS_SHOWN: Final = 12
 BATCHES_SHOWN: Final = 20
 # The page can fetch nothing, whatever a name in a log contains.
@@ -43,7 +45,7 @@ def render(warehouse: Warehouse, now_ms: int) -> str:
     files = warehouse.current_files(manifests)
 
     def read(name: str, columns: list[str]) -> pa.Table:
-        return _read([warehouse.path / file.name for file in files.get(name, [])], columns)
+        return _read(warehouse.paths(files.get(name, [])), columns)
 
     events = read("events", ["topic", "time"])
     deployed = read("deployments", ["env", "status", "ended"])
@@ -57,8 +59,8 @@ def render(warehouse: Warehouse, now_ms: int) -> str:
         section("Delivery", "by place and service", _delivery(read("deployment_measures", _MEASURES))),
         section("Rate of runs", "entries a second", _rates(runs)),
         section("Consumer lag", "events behind the head", _lag(lag)),
-        section("Health of evidence", "", _health(warehouse.path / "health")),
-        section("States", "what replay came to", _states(warehouse.path / "replays")),
+        section("Health of evidence", "", _health(warehouse.noted("health"))),
+        section("States", "what replay came to", _states(warehouse.noted("replays"))),
         section("Batches", "", _batches(manifests)),
     ]
     if not manifests:
@@ -125,36 +127,62 @@ def _facts(
 
 
 def _over_time(found: pa.Table, name: str, time: str, series: str | None = None) -> str:
-    """Counts in equal steps of time: a strip a name, stacked by `series` if there is one."""
+    """Draw counts in equal steps of time: a strip a name, stacked by `series` if there is one.
+
+    The numbers add up to all rows: those that no step holds, because they carry no time or lie before the first step,
+    are counted below the strips.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if not found.num_rows or pa.types.is_null(found.schema.field(time).type):
-        return ""
-    found = found.filter(pc.is_valid(found.column(time)))
-    if not found.num_rows:
-        return ""
-    ends = pc.min_max(found.column(time))
+    what = "events" if series is None else "deployments"
+    column = found.column(time)
+    dated = found.filter(pc.is_valid(column)) if not pa.types.is_null(column.type) else found.slice(0, 0)
+    undated = _counts(found, name)
+    undated.subtract(_counts(dated, name))
+    if not dated.num_rows:
+        return _not_drawn(undated, "no time recorded", what)
+    ends = pc.min_max(dated.column(time))
     unit = choose_unit(ends["min"].as_py(), ends["max"].as_py())
-    floors = pc.floor_temporal(found.column(time), unit=unit)
+    floors = pc.floor_temporal(dated.column(time), unit=unit)
     keys = ["at", name] if series is None else ["at", name, series]
-    counted = found.append_column("at", floors).group_by(keys).aggregate([([], "count_all")]).to_pylist()
+    counted = dated.append_column("at", floors).group_by(keys).aggregate([([], "count_all")]).to_pylist()
     times = buckets(min(row["at"] for row in counted), max(row["at"] for row in counted), unit)
     place = {at: index for index, at in enumerate(times)}
-    totals: dict[str, int] = {}
-    for row in counted:
-        totals[row[name]] = totals.get(row[name], 0) + row["count_all"]
-    shown = sorted(totals, key=lambda each: (-totals[each], each))[:STRIPS_MAX]
+    shown = [each for each, _ in _largest(_counts(dated, name))]
     parts: dict[str, dict[str, list[float]]] = {each: {} for each in shown}
+    early: Counter[str] = Counter()
     for row in sorted(counted, key=lambda row: str(row.get(series or name))):
         if row["at"] not in place:
+            early[row[name]] += row["count_all"]
             continue
-        strip = row[name] if row[name] in parts else "others"
+        strip = row[name] if row[name] in shown else OTHERS
         values = parts.setdefault(strip, {}).setdefault(
             strip if series is None else str(row[series]), [0.0] * len(times)
         )
         values[place[row["at"]]] += row["count_all"]
-    return strips(times, unit, parts, "events" if series is None else "deployments")
+    drawn = {each: values for each, values in parts.items() if values}
+    return (
+        strips(times, unit, drawn, what)
+        + _not_drawn(early, "before the time drawn", what)
+        + _not_drawn(undated, "no time recorded", what)
+    )
+
+
+def _counts(found: pa.Table, name: str) -> Counter[str]:
+    return Counter({each["values"]: each["counts"] for each in found.column(name).value_counts().to_pylist()})
+
+
+def _largest(counts: Counter[str]) -> list[tuple[str, int]]:
+    """Return the names that get a row, the largest first."""
+    return sorted(counts.items(), key=lambda each: (-each[1], str(each[0])))[:STRIPS_MAX]
+
+
+def _not_drawn(counts: Counter[str], why: str, what: str) -> str:
+    rows = _largest(+counts)
+    rest = counts.total() - sum(count for _, count in rows)
+    rows += [(OTHERS, rest)] if rest else []
+    return draw_bars([(str(name), why, float(count), f"{number(count)} {what}") for name, count in rows])
 
 
 def _delivery(measures: pa.Table) -> str:
@@ -201,9 +229,8 @@ def _lag(lag: list[dict[str, Any]]) -> str:
     return draw_bars(sorted(rows, key=lambda row: -row[2]))
 
 
-def _health(folder: Path) -> str:
+def _health(measured: Sequence[Path]) -> str:
     """What the newest measurement said."""
-    newest = sorted(folder.glob("*.parquet"))[-1:]
     names = [
         "channel",
         "domain",
@@ -212,7 +239,7 @@ def _health(folder: Path) -> str:
         "attestation_age_seconds",
         "attestation_chain_valid",
     ]
-    rows = _read(newest, [*names, "policy_hash_mismatch", "stale"]).to_pylist()
+    rows = _read(measured[-1:], [*names, "policy_hash_mismatch", "stale"]).to_pylist()
     said = {True: "valid", False: "NOT VALID", None: "unknown"}
     return table(
         (
@@ -239,10 +266,10 @@ def _health(folder: Path) -> str:
     )
 
 
-def _states(folder: Path) -> str:
+def _states(replays: Sequence[Path]) -> str:
     """The newest state of every channel by every reducer."""
     names = ["channel", "reducer", "height", "state_root"]
-    rows = _read(sorted(folder.glob("*.parquet")), names).to_pylist()
+    rows = _read(replays, names).to_pylist()
     newest = {(row["channel"], row["reducer"]): row for row in rows}
     return table(
         (("channel", False), ("reducer", False), ("height", True), ("state root", False)),

@@ -5,24 +5,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
     InputPartition,
-    LessThan,
-    LessThanOrEqual,
 )
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -32,11 +22,11 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ropewalk.errors import RopewalkError
-from ropewalk.pipeline.logs import Bounds
 from ropewalk.pipeline.offsets import Offset, Range
 from ropewalk.pipeline.query import Query, make_query
 from ropewalk.pipeline.refusals import marked
 from ropewalk.pipeline.schemas import CHECK_COLUMNS, COLUMNS, arrow_batch, arrow_schema, ddl
+from ropewalk.pipeline.tableoptions import is_table, parse_options, pick_options, schema_with_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,8 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LogStreamReader", "RopewalkSource"]
 
-# Spark refuses a reader with pushFilters where pushdown is off; it plans such reads in a process of this module.
-PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 ROWS_PER_ARROW_BATCH = 10_000
 
 
@@ -56,22 +44,27 @@ class RopewalkSource(DataSource):
     def name(cls) -> str:
         return "ropewalk"
 
-    def _query(self) -> Query:
-        try:
-            return make_query(dict(self.options))
-        except RopewalkError as error:
-            raise marked(error) from error
+    def _query(self, kept: Mapping[str, str] | None = None) -> Query:
+        with _refusals_marked():
+            return make_query({**(kept or {}), **pick_options(self.options)})
 
     def schema(self) -> str:
         query = self._query()
-        return ddl(CHECK_COLUMNS, CHECK_COLUMNS) if query.check else ddl(query.columns)
+        if query.check:
+            return ddl(CHECK_COLUMNS, CHECK_COLUMNS)
+        found = ddl(query.columns)
+        return schema_with_options(found, pick_options(self.options)) if is_table(self.options) else found
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's
-        kind = PushingReader if PUSHING in sys.modules else LogReader
-        return kind(self._query())
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return LogReader(self._query(_kept_options(schema)))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002 - Spark's
-        return LogStreamReader(self._query())
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return LogStreamReader(self._query(_kept_options(schema)))
+
+
+def _kept_options(schema: StructType) -> dict[str, str]:
+    """Return the options that a table of Spark's catalog was made with."""
+    return parse_options(schema.fields[0].metadata.get("comment")) if schema.fields else {}
 
 
 class LogPartition(InputPartition):
@@ -82,7 +75,11 @@ class LogPartition(InputPartition):
 
 
 class LogReader(DataSourceReader):
-    """A batch read. It travels to the workers with its query."""
+    """A batch read. It travels to the workers with its query.
+
+    It takes no filters from Spark: Spark 4.3 keeps a reader for later plans of the same frame, which would then see the
+    filters of the first. Options and columns narrow a read instead.
+    """
 
     def __init__(self, query: Query) -> None:
         self.query = query
@@ -93,15 +90,6 @@ class LogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self.query, partition)
-
-
-class PushingReader(LogReader):
-    """The same, narrowed by what the query filters on. Spark applies every filter again, so this only saves work."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        for each in filters:
-            self.query = narrow(self.query, each)
-        return filters
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -148,41 +136,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self.query, partition)
 
 
-def narrow(query: Query, told: Filter) -> Query:
-    """The query with what one filter says about topic, type, height or time; other filters change nothing."""
-    if not isinstance(told, (EqualTo, In, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)):
-        return query
-    if len(told.attribute) != 1:
-        return query
-    name, value = told.attribute[0], told.value
-    if name in ("topic", "type") and isinstance(told, (EqualTo, In)):
-        values = frozenset(value if isinstance(told, In) else (value,))
-        if name == "topic":
-            return replace(query, only=values if query.only is None else query.only & values)
-        old = query.bounds.types
-        return replace(query, bounds=replace(query.bounds, types=values if old is None else old & values))
-    if name == "height" and isinstance(value, int):
-        return replace(query, bounds=_bounded(query.bounds, told, value, "height"))
-    if name == "time" and isinstance(value, datetime):
-        time_us = round(value.timestamp() * 1_000_000)
-        return replace(query, bounds=_bounded(query.bounds, told, time_us, "time"))
-    return query
-
-
-def _bounded(bounds: Bounds, told: Filter, value: int, name: str) -> Bounds:
-    unit = "_us" if name == "time" else ""
-    low, high = f"{name}_from{unit}", f"{name}_to{unit}"
-    changes: dict[str, int] = {}
-    if isinstance(told, (GreaterThan, GreaterThanOrEqual, EqualTo)):
-        floor = value + isinstance(told, GreaterThan)
-        changes[low] = max(floor, getattr(bounds, low) or 0)
-    if isinstance(told, (LessThan, LessThanOrEqual, EqualTo)):
-        ceiling = value + (not isinstance(told, LessThan))
-        known = getattr(bounds, high)
-        changes[high] = ceiling if known is None else min(ceiling, known)
-    return replace(bounds, **changes)  # type: ignore[arg-type]
-
-
 def _read(query: Query, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, LogPartition):
         return  # Spark's stand-in where there is nothing to read
@@ -205,22 +158,8 @@ def _verdicts(query: Query, part: Range) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     schema = arrow_schema(CHECK_COLUMNS, CHECK_COLUMNS)
-    checked = list(query.logs(part.log.engine).check(part, deep=query.check == "deep"))
-    columns: list[Sequence[Any]] = [
-        [each.log.engine for each in checked],
-        [each.log.topic for each in checked],
-        [each.start for each in checked],
-        [each.end for each in checked],
-        [each.entries for each in checked],
-        ["passed" if each.detail is None else "failed" for each in checked],
-        [each.fault_entry for each in checked],
-        [each.detail for each in checked],
-        [each.span for each in checked],
-        [each.marks for each in checked],
-        [each.asked for each in checked],
-    ]
-    arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
-    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    checked = query.logs(part.log.engine).check(part, deep=query.check == "deep")
+    yield pa.RecordBatch.from_pylist([each.to_row() for each in checked], schema)
 
 
 class _refusals_marked:
@@ -231,4 +170,4 @@ class _refusals_marked:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, RopewalkError):
-            raise marked(error) from error
+            raise marked(error) from None  # one story, not two: Spark prints the whole chain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -45,33 +46,49 @@ class Answer:
 
 
 def make_views(spark: SparkSession, warehouse: Warehouse) -> list[str]:
-    """Every table as a temporary view; returns their names."""
-    names = []
-    for name, files in warehouse.current_files(warehouse.manifests()).items():
-        paths = [str(warehouse.path / file.name) for file in files]
-        spark.read.parquet(*paths).createOrReplaceTempView(name)
-        names.append(name)
-    for name in NOTED:
-        if any((warehouse.path / name).glob("*.parquet")):
-            frame = spark.read.option("mergeSchema", "true").parquet(str(warehouse.path / name))
-            frame.createOrReplaceTempView(name)
-            names.append(name)
-    return names
+    """Make every table a temporary view and return their names.
+
+    Spark follows every path that it gets, so all of them are checked before the first is handed over.
+    """
+    current = warehouse.current_files(warehouse.manifests())
+    recorded = {name: warehouse.paths(files) for name, files in current.items()}
+    noted = {name: paths for name in NOTED if (paths := warehouse.noted(name))}
+    for name, paths in recorded.items():
+        spark.read.parquet(*map(str, paths)).createOrReplaceTempView(name)
+    for name, paths in noted.items():
+        frame = spark.read.option("mergeSchema", "true").parquet(*map(str, paths))
+        frame.createOrReplaceTempView(name)
+    return [*recorded, *noted]
 
 
-def ask(spark: SparkSession, warehouse: Warehouse, query: str, limit: int) -> Answer:
-    """The answer to a query; asked again where a writer has replaced files meanwhile."""
+def ask(
+    spark: SparkSession,
+    warehouse: Warehouse,
+    query: str,
+    limit: int,
+    suggest: Callable[[str, Iterable[str]], str | None] = lambda _name, _names: None,
+) -> Answer:
+    """Return the answer to a query; it is asked again where a writer has replaced files meanwhile.
+
+    `suggest` may say which of the tables a misspelt name means.
+    """
     for attempt in range(ATTEMPTS):
         known = len(warehouse.manifests())
         try:
-            return _ask(spark, warehouse, query, limit)
+            return _ask(spark, warehouse, query, limit, suggest)
         except Exception:
             if attempt + 1 == ATTEMPTS or len(warehouse.manifests()) == known:
                 raise
     raise AssertionError("the last attempt answers or raises")
 
 
-def _ask(spark: SparkSession, warehouse: Warehouse, query: str, limit: int) -> Answer:
+def _ask(
+    spark: SparkSession,
+    warehouse: Warehouse,
+    query: str,
+    limit: int,
+    suggest: Callable[[str, Iterable[str]], str | None],
+) -> Answer:
     from pyspark.errors import AnalysisException, ParseException
 
     from ropewalk.pipeline.tables import comparable
@@ -85,8 +102,13 @@ def _ask(spark: SparkSession, warehouse: Warehouse, query: str, limit: int) -> A
     except Exception as error:
         cause = error.__cause__ or error
         if isinstance(cause, (AnalysisException, ParseException)):
+            tables = f"The tables are {', '.join(sorted(names)) or 'none yet'}."
+            if cause.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
+                typed = (cause.getMessageParameters() or {}).get("relationName", "").replace("`", "")
+                advice = " ".join(filter(None, (suggest(typed, names), tables)))
+                raise Invalid(f"there is no table {typed!r}", name=typed, advice=advice) from error
             reason = next(line for line in str(cause).splitlines() if line.strip())
-            raise Invalid(reason[:300], advice=f"The tables are {', '.join(names) or 'none yet'}.") from error
+            raise Invalid(reason[:300], advice=tables) from error
         raise
     return Answer(tuple(found.columns), tuple(tuple(map(_plain, row)) for row in rows))
 

@@ -6,21 +6,32 @@ doubled or a changed entry is found wherever the log was cut, and named.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.errors import BrokenLink, HistoryRewritten
-from ropewalk.gitlog.vouch import anchored_commits, check_anchors, check_signed_heads
+from ropewalk.errors import BrokenLink, HistoryRewritten, RopewalkError
+from ropewalk.gitlog.eventcheck import check_event
+from ropewalk.gitlog.log import get_object
+from ropewalk.gitlog.notecheck import NoteCheck
+from ropewalk.gitlog.objects import Oid, parse_commit
+from ropewalk.gitlog.vouch import TrustedKeys, anchored_commits, check_anchors, check_signed_heads
+from ropewalk.gossip.verify import verify_log as verify_gossip
 from ropewalk.kernel.digest import ContentId
 from ropewalk.kernel.entry import EMPTY, EntryId, Span, join
 from ropewalk.kernel.keys import PublicKey
-from ropewalk.kernel.report import Step
+from ropewalk.kernel.report import Status, Step
 from ropewalk.ledger.block import GENESIS
 from ropewalk.ledger.verify import Fault
+from ropewalk.ledger.versionacts import VersionAct
+from ropewalk.node.ledger import FOLDER
+from ropewalk.node.ledgercare import version_acts
+from ropewalk.node.lifecycle import lifecycle_step
+from ropewalk.node.lines import IndexedLine
 from ropewalk.pipeline.across import (
     Suspect,
     find_suspects,
@@ -32,16 +43,26 @@ from ropewalk.pipeline.across import (
     repeating,
 )
 from ropewalk.pipeline.gitlogs import GitLogs
-from ropewalk.pipeline.ledgers import Ledgers, join_spans, span_from_json
+from ropewalk.pipeline.gossips import Gossips
+from ropewalk.pipeline.ledgers import Ledgers, acts_from_json, join_spans, span_from_json
 from ropewalk.pipeline.offsets import LogName, Offset, Point
-from ropewalk.pipeline.query import make_query
+from ropewalk.pipeline.query import Query, make_query
 from ropewalk.pipeline.refusals import refusals_raised
 from ropewalk.stores.place import find_place
+from ropewalk.stores.segments import Segments
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ACROSS", "LogVerdict", "Report", "hold_recorded", "verify_logs"]
+__all__ = [
+    "ACROSS",
+    "LogVerdict",
+    "Report",
+    "hold_recorded",
+    "report_checked",
+    "settings_checked",
+    "verify_logs",
+]
 
 ACROSS = "across_blocks"
 
@@ -132,17 +153,59 @@ def verify_logs(
     finally:
         if deep and whole:
             checked.unpersist()
+    report = report_checked(query, rows, across, start or Offset(), keys)
+    steps = [looked] if "ledger" in query.engines else []
+    if recorded is not None:
+        steps.append(hold_recorded(options["repository"], recorded))
+    if whole:
+        steps += settings_checked(query, report, rows)
+    return replace(report, steps=(*report.steps, *steps)), rows
+
+
+def report_checked(
+    query: Query,
+    rows: list[dict[str, Any]],
+    across: Mapping[str, Fault],
+    begin: Offset,
+    keys: Sequence[PublicKey] = (),
+) -> Report:
+    """Join the verdicts of ranges to one of every log; `across` are faults that only show between blocks."""
     by_log: dict[LogName, list[dict[str, Any]]] = {name: [] for name in query.names()}
     for row in sorted(rows, key=lambda row: (row["engine"], row["topic"], row["start"], row["end"])):
         by_log.setdefault(LogName(row["engine"], row["topic"]), []).append(row)
-    begin = start or Offset()
     verdicts = [_joined(log, begin.at(log), found, across) for log, found in sorted(by_log.items())]
     steps = [_told(verdicts, engine_name) for engine_name in query.engines]
-    steps += [looked] if "ledger" in query.engines else []
-    steps += _vouched(source, verdicts, keys)
-    if recorded is not None:
-        steps.append(hold_recorded(options["repository"], recorded))
-    return Report(tuple(verdicts), tuple(steps)), rows
+    return Report(tuple(verdicts), (*steps, *_vouched(query.repository, verdicts, keys)))
+
+
+def settings_checked(query: Query, report: Report, rows: list[dict[str, Any]]) -> Iterator[Step]:
+    """What lies beside the entries of whole logs: tables of gossip, and the lives of versions a channel records."""
+    if "gossip" in query.engines:
+        yield from _tables_checked(query)
+    place = find_place(query.repository)
+    for verdict in report.logs:
+        if verdict.log.engine == "ledger" and verdict.detail is None:
+            topic = verdict.log.topic
+            segments = Segments(place.home / FOLDER / topic)
+            acts: dict[str, tuple[int, VersionAct]] = {}
+            for row in rows:
+                for height in acts_from_json(row["span"]) if row["topic"] == topic and row["span"] else ():
+                    acts |= version_acts(height, segments.find(height).lines)
+            step = lifecycle_step(place.home, topic, acts)
+            if step is not None:
+                yield replace(step, name=f"{topic}:{step.name}")
+
+
+def _tables_checked(query: Query) -> Iterator[Step]:
+    """What gossip logs keep besides their messages, by the engine's own verifier; workers checked the signatures."""
+    gossips = Gossips(find_place(query.repository))
+    for name in query.names():
+        if name.engine == "gossip":
+            with contextlib.suppress(RopewalkError):  # the topic cannot be opened, and its range says so
+                report = verify_gossip(gossips.log(name.topic), signatures=False)
+                bad = [f"{step.name}: {step.detail}" for step in report.steps if step.status == "failed"]
+                status: Status = "failed" if bad else "passed"
+                yield Step(f"{name.topic}:tables", status, "; ".join(bad) or "they follow from the messages")
 
 
 def _unlooked(rows: list[dict[str, Any]], deep: bool, whole: bool) -> Step | None:
@@ -197,7 +260,9 @@ def _in_order(rows: list[dict[str, Any]], topic: str) -> list[dict[str, Any]]:
     return sorted((row for row in rows if row["topic"] == topic), key=lambda row: (row["start"], row["end"]))
 
 
-def _joined(log: LogName, begin: Point, rows: list[dict[str, Any]], across: dict[str, Fault]) -> LogVerdict:
+def _joined(
+    log: LogName, begin: Point, rows: list[dict[str, Any]], across: Mapping[str, Fault]
+) -> LogVerdict:
     joiners: dict[str, Callable[[Point, list[dict[str, Any]]], tuple[str, str | None, str | None]]] = {
         "gitlog": _join_commits,
         "ledger": _join_blocks,
@@ -249,7 +314,8 @@ def _join_blocks(begin: Point, rows: list[dict[str, Any]]) -> tuple[str, str | N
 
 
 def _join_messages(_begin: Point, rows: list[dict[str, Any]]) -> tuple[str, str | None, str | None]:
-    head = json.loads(rows[-1]["span"])["above"] if rows else ""
+    spans = [row["span"] for row in rows if row["span"]]
+    head = json.loads(spans[-1])["above"] if spans else ""
     return (head, *_first_fault(rows))
 
 
@@ -265,37 +331,52 @@ def _told(verdicts: Iterable[LogVerdict], engine: str) -> Step:
 
 
 def _vouched(source: Path, verdicts: Iterable[LogVerdict], keys: Sequence[PublicKey]) -> list[Step]:
-    """Anchors and signed heads of git logs that verified."""
+    """Anchors, signed heads and notes of git logs that verified."""
     found: list[Step] = []
     logs: GitLogs | None = None
     for verdict in verdicts:
         if verdict.log.engine != "gitlog" or verdict.detail is not None:
             continue
         logs = logs or GitLogs(find_place(source))
-        layout, topic = logs.locate(verdict.log.topic)
-        ref = layout.head_ref(topic)
+        line = logs.line(verdict.log.topic)
+        layout, topic = line.layout, line.topic
 
-        def names(logs: GitLogs = logs, ref: str = ref, count: int = verdict.entries) -> Any:
+        def names(line: IndexedLine = line, count: int = verdict.entries) -> Iterator[ContentId]:
             for start in range(0, count, 2_000):
-                for slot in logs.index.span(ref, start, min(start + 2_000, count)):
+                for slot in line.span(start, min(start + 2_000, count)):
                     yield ContentId(slot.content_id)
 
         anchored = anchored_commits(logs.store, layout, topic)
         met = {
             slot.commit
             for start in (range(0, verdict.entries, 2_000) if anchored else ())
-            for slot in logs.index.span(ref, start, min(start + 2_000, verdict.entries))
+            for slot in line.span(start, min(start + 2_000, verdict.entries))
         }
         steps = (
-            check_anchors(logs.store, layout, topic, met & anchored, keys),
-            check_signed_heads(logs.store, layout, topic, names, keys),
+            check_anchors(logs.store, layout, topic, met & anchored, TrustedKeys(keys)),
+            check_signed_heads(logs.store, layout, topic, names, TrustedKeys(keys)),
         )
         found += [
             Step(f"{topic}:{step.name}", step.status, step.detail)
             for step in steps
             if step.status != "not_checked" or "none" not in step.detail
         ]
+        noted = _notes_checked(logs, line) if layout.has_trailer else None
+        found += [] if noted is None else [Step(f"{topic}:{noted.name}", noted.status, noted.detail)]
     return found
+
+
+def _notes_checked(logs: GitLogs, line: IndexedLine) -> Step | None:
+    """The notes on events of a log, by the engine's own check; events without one are not read again."""
+    notes = NoteCheck.of(logs.store)
+    for start in range(0, line.count, 2_000) if notes.hung or notes.unreadable else ():
+        for slot in line.span(start, min(start + 2_000, line.count)):
+            oid = Oid(slot.commit)
+            if notes.unreadable or oid in notes.hung:
+                commit = parse_commit(get_object(logs.store, oid, "commit"))
+                event = check_event(logs.store, line.layout, line.topic, oid, commit)
+                notes.take(oid, event.document or {})
+    return notes.step()
 
 
 def hold_recorded(repository: str, recorded: Offset) -> Step:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.errors import BrokenLink, RopewalkError
+from ropewalk.errors import BrokenLink, Damaged, RopewalkError
 from ropewalk.kernel.report import Step
 from ropewalk.pipeline.delta import check_delta
 from ropewalk.pipeline.ledgers import Ledgers
@@ -30,29 +30,30 @@ SHOWN = 20  # rows that are named; the rest is counted
 TABLES_AT_ONCE = 3  # small ones wait for Spark's driver more than for its cores
 
 
-def verify_tables(spark: SparkSession, warehouse: Warehouse) -> Report:
+def verify_tables(spark: SparkSession, warehouse: Warehouse, source: Path | None = None) -> Report:
     """Prove that tables are exactly the fold of the logs up to their recorded heads.
 
-    What a writer has replaced meanwhile is no damage: then it is all looked at again.
+    The logs are those of `source`, else of the repository that the warehouse was filled from. What a writer replaced
+    meanwhile is no damage: then it is all looked at again.
     """
     for _ in range(ATTEMPTS - 1):
         known = _batches(warehouse)
         try:
-            report = _verified(spark, warehouse)
+            report = _verified(spark, warehouse, source)
         except Exception:
             if _batches(warehouse) == known:
                 raise
         else:
             if report.ok or _batches(warehouse) == known:
                 return report
-    return _verified(spark, warehouse)
+    return _verified(spark, warehouse, source)
 
 
 def _batches(warehouse: Warehouse) -> int:
-    return sum(1 for _ in (warehouse.home / "batches").glob("*.json"))
+    return sum(1 for _ in warehouse.batches.glob("*.json"))
 
 
-def _verified(spark: SparkSession, warehouse: Warehouse) -> Report:
+def _verified(spark: SparkSession, warehouse: Warehouse, named: Path | None) -> Report:
     steps: list[Step] = []
     try:
         manifests = warehouse.require().manifests()
@@ -61,7 +62,10 @@ def _verified(spark: SparkSession, warehouse: Warehouse) -> Report:
             raise
         return Report((), (Step("manifests", "failed", error.detail),))
     steps.append(Step("manifests", "passed", f"{len(manifests)} batches, each on the one before"))
-    steps += check_files(warehouse, manifests)
+    try:
+        steps += check_files(warehouse, manifests)
+    except Damaged as error:  # a link: what lies behind it is not read
+        return Report((), (*steps, Step("files", "failed", error.detail)))
     if warehouse.delta_mark.exists():
         odd = check_delta(warehouse, manifests)
         steps.append(
@@ -72,7 +76,7 @@ def _verified(spark: SparkSession, warehouse: Warehouse) -> Report:
         at = at.merged(manifest.end)
     if not manifests:
         return Report((), tuple(steps))
-    source = manifests[-1].source
+    source = manifests[-1].source if named is None else str(find_place(named).git_dir)
     steps.append(hold_recorded(source, at))
     if steps[-1].status == "passed":
         with refusals_raised():
@@ -87,10 +91,9 @@ def check_files(warehouse: Warehouse, manifests: list[Manifest]) -> list[Step]:
     are no damage: no manifest names them, and the next writer removes them.
     """
     named = {f.name: f for files in warehouse.current_files(manifests).values() for f in files}
+    warehouse.paths(named.values())  # raises where one is behind a link
     present = {
-        f.name: f
-        for table in (*GROWING, *REMADE)
-        for f in (warehouse.files_in(warehouse.path / table) if (warehouse.path / table).exists() else ())
+        f.name: f for table in (*GROWING, *REMADE) for f in warehouse.files_in(warehouse.inside(table))
     }
     for name in sorted(named.keys() - present.keys()):
         return [Step("files", "failed", f"{name} is missing")]
@@ -202,7 +205,7 @@ def _odd_row(warehouse: Warehouse, manifests: list[Manifest], name: str, expecte
     rows = expected.select(*columns).toArrow().to_pylist()
     wanted = {tuple(row.values())[:4]: row for row in rows}
     for file in warehouse.current_files(manifests).get(name, []):
-        path = warehouse.path / file.name
+        (path,) = warehouse.paths([file])
         if not path.exists():
             continue
         try:
@@ -218,8 +221,8 @@ def _odd_row(warehouse: Warehouse, manifests: list[Manifest], name: str, expecte
 def _stored(
     spark: SparkSession, warehouse: Warehouse, manifests: list[Manifest], name: str
 ) -> DataFrame | None:
-    files = [file.name for file in warehouse.current_files(manifests).get(name, [])]
-    paths = [str(warehouse.path / file) for file in files if (warehouse.path / file).exists()]
+    files = warehouse.paths(warehouse.current_files(manifests).get(name, []))
+    paths = [str(path) for path in files if path.exists()]
     return spark.read.parquet(*paths) if paths else None
 
 

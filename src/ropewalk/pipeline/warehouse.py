@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,8 +26,11 @@ from ropewalk.errors import BrokenLink, Conflict, Damaged, NotFound
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 from ropewalk.pipeline.offsets import Offset
+from ropewalk.pipeline.tablefiles import check_file_name, safe_path
+from ropewalk.stores.durable import sync
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 __all__ = ["DELTA_LOG", "GROWING", "REMADE", "Manifest", "StoredFile", "Warehouse", "write_plainly"]
@@ -34,6 +38,8 @@ __all__ = ["DELTA_LOG", "GROWING", "REMADE", "Manifest", "StoredFile", "Warehous
 GROWING = ("events", "events_rejected", "blocks", "commits", "gossip_dag")
 REMADE = ("deployments", "deployment_measures", "consumer_lag")
 DELTA_LOG = "_delta_log"  # a folder inside a table's, where somebody asked for it
+HOME = "_ropewalk"
+BATCH = re.compile(r"batch(?:=([0-9]+)|-([0-9]+)\.parquet)", re.ASCII)
 VERSION = 2  # of manifests and the columns of tables
 CHUNK = 1 << 20
 
@@ -105,8 +111,9 @@ class Manifest:
         value: Any = jcs.parse_canonical(raw)
         if not isinstance(value, dict) or value.get("version") != VERSION:
             raise Damaged("it is not ours, or of another version", reason="manifest")
+        number = int(value["number"])
         return cls(
-            value["number"],
+            number,
             value["previous"],
             value["source"],
             value["verify"],
@@ -115,7 +122,15 @@ class Manifest:
             Offset.from_json(value["end"]),
             tuple(value["logs"]),
             {
-                table: tuple(StoredFile(f["name"], f["blake3"], f["bytes"], f["rows"]) for f in files)
+                table: tuple(
+                    StoredFile(
+                        check_file_name(table, number, f["name"]),
+                        f["blake3"],
+                        int(f["bytes"]),
+                        int(f["rows"]),
+                    )
+                    for f in files
+                )
                 for table, files in value["files"].items()
             },
             tuple(value["faults"]),
@@ -128,19 +143,48 @@ class Warehouse:
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
-        self.home = self.path / "_ropewalk"
-        self.delta_mark = self.home / "delta"
+        self.home = self.path / HOME
         self._desk = self.home / "staging" / secrets.token_hex(8)
+
+    @property
+    def delta_mark(self) -> Path:
+        """The file that says that Delta logs are kept."""
+        return self.inside(HOME, "delta")
 
     def make(self) -> Warehouse:
         """Make the folders that are missing."""
         for folder in ("batches", "runs"):
-            (self.home / folder).mkdir(parents=True, exist_ok=True)
+            self.inside(HOME, folder).mkdir(parents=True, exist_ok=True)
         return self
+
+    def inside(self, *parts: str) -> Path:
+        """Return a path below the warehouse; every read, write and delete of a table's files asks here.
+
+        Raise `Damaged` if a part is no plain name, or if there is a link on the way.
+        """
+        return safe_path(self.path, *parts)
+
+    def paths(self, files: Iterable[StoredFile]) -> list[Path]:
+        """Return where the files that manifests name are."""
+        return [self.inside(*file.name.split("/")) for file in files]
+
+    def noted(self, table: str) -> list[Path]:
+        """Return the files of a table that jobs write beside those of the manifests, oldest first."""
+        return [self.inside(table, each.name) for each in sorted(self.inside(table).glob("*.parquet"))]
+
+    def note(self, table: str, name: str, rows: pa.Table) -> None:
+        """Write one more file of such a table, whole or not at all."""
+        import pyarrow.parquet as pq
+
+        self.make()
+        self.inside(table).mkdir(exist_ok=True)
+        beside = self.inside(table, f".{name}.tmp")
+        pq.write_table(rows, beside)
+        beside.replace(self.inside(table, f"{name}.parquet"))
 
     def require(self) -> Warehouse:
         """Refuse a folder that is no warehouse."""
-        if not (self.home / "batches").is_dir():
+        if not self.batches.is_dir():
             raise NotFound(
                 f"{self.path} is no warehouse",
                 path=str(self.path),
@@ -151,22 +195,35 @@ class Warehouse:
     def manifests(self) -> list[Manifest]:
         """Every batch, oldest first; a chain with a gap or a changed link is refused."""
         found: list[Manifest] = []
-        for path in sorted((self.home / "batches").glob("*.json")):
+        known: set[str] = set()
+        for each in sorted(self.batches.glob("*.json")):
+            path = self.inside(HOME, "batches", each.name)
             try:
                 manifest = Manifest.from_bytes(path.read_bytes())
+            except Damaged as error:
+                raise Damaged(
+                    f"manifest {path.name}: {error.detail}", advice=error.advice_now, **error.fields
+                ) from error
             except Exception as error:
                 raise Damaged(f"manifest {path.name} cannot be read: {error}", reason="manifest") from error
             expected = found[-1].digest if found else None
             if manifest.number != len(found) + 1 or manifest.previous != expected:
                 raise BrokenLink(f"manifest {path.name} does not stand on the one before it", entry=path.name)
+            if not known.issuperset(manifest.replaces):
+                raise BrokenLink(f"manifest {path.name} replaces files that no batch wrote", entry=path.name)
+            known.update(file.name for files in manifest.files.values() for file in files)
             found.append(manifest)
         return found
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Be the only writer; what a writer that died left without a manifest is swept away."""
+        """Be the only writer; what a writer that died left without a manifest is swept away.
+
+        A warehouse whose manifests are damaged, or that holds links, is refused before anything in it is touched.
+        """
         self.make()
-        descriptor = os.open(self.home / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = self.inside(HOME, "lock")
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -175,44 +232,56 @@ class Warehouse:
                     f"{self.path} is being written by another process",
                     advice="A warehouse has one writer at a time; wait for it to end.",
                 ) from error
-            known: list[Manifest] = []
-            with contextlib.suppress(Damaged, BrokenLink):
-                known = self.manifests()
+            known = self.manifests()
+            leftovers = self._leftovers(known)
             self._follow_delta(known)  # before anything a Delta log may still name is swept away
-            self._sweep(known)
+            self._sweep(known, leftovers)
             yield
         finally:
             os.close(descriptor)
 
-    def _sweep(self, manifests: list[Manifest]) -> None:
+    def _leftovers(self, manifests: list[Manifest]) -> list[Path]:
+        """Find what a writer left that did not reach its manifest; raise if there is a link in the way of any table."""
+        for manifest in manifests:
+            for files in manifest.files.values():
+                self.paths(files)
+        found = [self.inside(HOME, "staging")]
+        found += [self.inside(HOME, "batches", each.name) for each in self.batches.glob(".*.tmp")]
+        for table in (*GROWING, *REMADE):
+            self.inside(table, DELTA_LOG)
+            for each in self.inside(table).glob("batch[=-]*"):
+                path, match = self.inside(table, each.name), BATCH.fullmatch(each.name)
+                if match and int(match[1] or match[2]) > len(manifests):
+                    found.append(path)
+        return found
+
+    @property
+    def batches(self) -> Path:
+        """The folder of the manifests."""
+        return self.inside(HOME, "batches")
+
+    def _sweep(self, manifests: list[Manifest], leftovers: Iterable[Path]) -> None:
         """Remove what no manifest names yet, or no longer."""
-        last = len(list((self.home / "batches").glob("*.json")))
-        for table in GROWING:
-            for folder in (self.path / table).glob("batch=*"):
-                if int(folder.name.removeprefix("batch=")) > last:
-                    shutil.rmtree(folder)
-        for table in REMADE:
-            for file in (self.path / table).glob("batch-*.parquet"):
-                if int(file.stem.removeprefix("batch-")) > last:
-                    file.unlink()
+        for path in leftovers:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
         self._drop(
             {file.name for each in manifests for files in each.files.values() for file in files}, manifests
         )
-        shutil.rmtree(self.home / "staging", ignore_errors=True)
-        for leftover in (self.home / "batches").glob(".*.tmp"):
-            leftover.unlink()
 
     def _drop(self, names: Iterable[str], manifests: list[Manifest]) -> None:
         """Remove those of some files that are no longer part of a table."""
         for name in set(names) - self.current_names(manifests):
-            path = self.path / name
+            path = self.inside(*name.split("/"))
             path.unlink(missing_ok=True)
             if path.parent.parent.parent == self.path and not any(path.parent.glob("*.parquet")):
                 shutil.rmtree(path.parent, ignore_errors=True)
 
     def batch_folder(self, table: str, number: int) -> Path:
         """Where a batch of a table goes."""
-        return self.path / table / f"batch={number}"
+        return self.inside(table, f"batch={number}")
 
     def staging(self, name: str) -> Path:
         """Where something is written before it takes its place.
@@ -230,7 +299,7 @@ class Warehouse:
         staged = self.staging(table)
         if table in REMADE:
             (written,) = staged.glob("*.parquet")
-            target = self.path / table / f"batch-{number}.parquet"
+            target = self.inside(table, f"batch-{number}.parquet")
             target.parent.mkdir(parents=True, exist_ok=True)
             written.rename(target)
             shutil.rmtree(staged)
@@ -251,22 +320,24 @@ class Warehouse:
     def _stored(self, path: Path) -> StoredFile:
         import pyarrow.parquet as pq
 
+        name = path.relative_to(self.path).as_posix()
+        path = self.inside(*name.split("/"))
         rows = pq.read_metadata(path).num_rows
-        return StoredFile(path.relative_to(self.path).as_posix(), _digest(path), path.stat().st_size, rows)
+        return StoredFile(name, _digest(path), path.stat().st_size, rows)
 
     def commit(self, manifest: Manifest, before: list[Manifest]) -> None:
         """Make a batch part of the warehouse, on top of those before it: with its manifest on disk, it is."""
-        written = [self.path / file.name for files in manifest.files.values() for file in files]
+        written = [path for files in manifest.files.values() for path in self.paths(files)]
         # A file is there after a power cut only if every folder on the way to it is.
         above = {folder for path in written for folder in path.parents if folder.is_relative_to(self.path)}
         for path in (*written, *above):
             _sync(path)
-        target = self.home / "batches" / f"{manifest.number:010d}.json"
-        beside = target.with_name(f".{target.name}.tmp")
+        target = self.batches / f"{manifest.number:010d}.json"
+        beside = self.inside(HOME, "batches", f".{target.name}.tmp")
         with beside.open("wb") as stream:
             stream.write(manifest.to_bytes())
             stream.flush()
-            os.fsync(stream.fileno())
+            sync(stream.fileno())
         beside.replace(target)
         _sync(target.parent)
         manifests = [*before, manifest]
@@ -300,16 +371,16 @@ class Warehouse:
     def record_run(self, job: str, started_ms: int, facts: Mapping[str, Any]) -> None:
         """Write down that a job ran."""
         self.make()
-        target = self.home / "runs" / f"{started_ms:015d}-{job}.json"
-        beside = target.with_name(f".{target.name}.tmp")
+        target = self.inside(HOME, "runs") / f"{started_ms:015d}-{job}.json"
+        beside = self.inside(HOME, "runs", f".{target.name}.tmp")
         beside.write_text(json.dumps({"job": job, "started_ms": started_ms, **facts}), encoding="utf-8")
         beside.replace(target)
 
     def runs(self) -> list[dict[str, Any]]:
         """What ran, oldest first."""
         return [
-            json.loads(path.read_text(encoding="utf-8"))
-            for path in sorted((self.home / "runs").glob("*.json"))
+            json.loads(self.inside(HOME, "runs", each.name).read_text(encoding="utf-8"))
+            for each in sorted(self.inside(HOME, "runs").glob("*.json"))
         ]
 
 
@@ -335,6 +406,6 @@ def _digest(path: Path) -> str:
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)

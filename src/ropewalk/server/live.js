@@ -156,7 +156,7 @@ function summaryOf(frame) {
 
 // A proxy puts the origin's number into the payload, as the specification has it; nobody has published that.
 function published(frame) {
-  if (frame.seq_proxy === undefined) return frame.payload
+  if (frame.seq_proxy === undefined || frame.seq_origin !== undefined) return frame.payload
   const { seq_origin, ...payload } = frame.payload
   return payload
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,16 +14,16 @@ from typing import IO
 import zstandard
 
 from ropewalk.errors import Damaged, Invalid, NotFound, TooLarge, Unavailable
-from ropewalk.stores.durable import unavailable
+from ropewalk.stores.durable import sync, sync_folder, unavailable
 
-__all__ = ["Limits", "Spool", "is_packed", "read_packed", "write_packed"]
+__all__ = ["Limits", "Spool", "is_packed", "packed_size", "read_packed", "write_packed"]
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 LEVEL = 1  # hashes do not compress; higher levels cost much and save little
 THREADS = 2  # any number but zero gives the same bytes
 READ_BYTES = 1 << 16
-# Four packed bytes can stand for 128 KiB. Fed in pieces of this size, the unpacker never answers with more than 64 MiB.
-PIECE_BYTES = 2048
+# Four packed bytes can stand for 128 KiB. Fed in pieces of this size, the unpacker never answers with more than 16 MiB.
+PIECE_BYTES = 512
 HAND_ON_BYTES = 1 << 18
 WINDOW_BYTES_MAX = 1 << 27  # what the zstd command itself accepts unless told otherwise
 
@@ -45,6 +46,15 @@ def is_packed(path: Path) -> bool:
     """Whether a file begins as Zstandard does."""
     with path.open("rb") as stream:
         return stream.read(4) == MAGIC
+
+
+def packed_size(path: Path) -> int | None:
+    """Return the size of a plain file; None for anything else, such as a pipe."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None  # reading says why
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def read_packed(path: Path, limits: Limits | None = None) -> Iterator[bytes]:
@@ -118,17 +128,13 @@ def write_packed(path: Path, pieces: Iterable[bytes], size: int) -> int:
                     stream.write(packer.compress(piece))
                 stream.write(packer.flush())
                 stream.flush()
-                os.fsync(stream.fileno())
+                sync(stream.fileno())
                 packed = stream.tell()
             beside.replace(path)
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
     except OSError as error:
         raise unavailable(error, f"bundle {path.name}") from error
     return packed

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from ropewalk.errors import DigestMismatch, Invalid, NotFound, RopewalkError
-from ropewalk.stores.durable import Disk, unavailable
+from ropewalk.errors import Damaged, DigestMismatch, Invalid, NotFound, RopewalkError
+from ropewalk.stores.durable import Disk, read_file, unavailable
 from ropewalk.stores.gitrefs import FOREIGN_LOCK_WAIT_S, GitRefs
 from ropewalk.stores.gitsettings import GitSettings
 from ropewalk.stores.packread import PackFolder
@@ -74,6 +74,11 @@ class GitStore:
         name = _clean(given[0] or self._settings.user("user.name")) or nobody[0]
         mail = _clean(given[1] or self._settings.user("user.email")) or nobody[1]
         return f"{name} <{mail}>"
+
+    @cached_property
+    def clock_skew_ms(self) -> int | None:
+        """How far ahead of the clock a new event may be dated, if git's setting `ropewalk.maxClockSkew` says."""
+        return self._settings.span_ms("ropewalk.maxclockskew")
 
     def identify(self, name: str, mail: str, *, nobody: tuple[str, str]) -> None:
         """Say who writes here, where it is known, and who it is where nobody says."""
@@ -208,8 +213,7 @@ def in_flight_mark() -> bytes:
 def _read_loose(path: Path, oid: str) -> tuple[Kind, bytes] | None:
     """A loose object, inflated with a bound; a torn one is named, never waited for."""
     try:
-        with path.open("rb") as stream:
-            packed = stream.read(LOOSE_BYTES_MAX)
+        packed = read_file(path, LOOSE_BYTES_MAX)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -247,12 +251,27 @@ def _object_folders(first: Path) -> list[Path]:
         found: list[Path] = []
         for folder in frontier:
             listing = folder / "info" / "alternates"
-            if listing.is_file():
-                lines = (line.strip() for line in listing.read_text(encoding="utf-8").splitlines())
-                found += [(folder / line).resolve() for line in lines if line and not line.startswith("#")]
+            found += [(folder / line).resolve() for line in _lines(listing) if not line.startswith("#")]
         frontier = [folder for folder in found if folder.is_dir() and folder not in folders]
         folders += frontier
     return folders
+
+
+def _lines(listing: Path) -> list[str]:
+    """The lines of `info/alternates`: paths, in whatever bytes the file system has."""
+    try:
+        raw = read_file(listing)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise unavailable(error, "reading info/alternates") from error
+    if b"\0" in raw:
+        raise Damaged(
+            f"{listing} must hold one path a line, found a zero byte",
+            path=str(listing),
+            advice=f"Correct or remove {listing}; it names the repositories objects are borrowed from.",
+        )
+    return [os.fsdecode(line.strip()) for line in raw.split(b"\n") if line.strip()]
 
 
 def _clean(text: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ropewalk.errors import RopewalkError
+from ropewalk.stores.durable import open_file, read_file
 from ropewalk.stores.packindex import read_index
 
 __all__ = ["damaged_packs"]
@@ -33,9 +34,9 @@ def damaged_packs(folder: Path) -> Iterator[str]:
 
 
 def _damage(pack: Path) -> str:
-    index = read_index(pack.with_suffix(".idx").read_bytes())
+    index = read_index(read_file(pack.with_suffix(".idx")))
     digest = hashlib.sha1(usedforsecurity=False)
-    with pack.open("rb") as stream:
+    with open_file(pack) as stream:
         held = b""
         while chunk := stream.read(CHUNK):
             held += chunk

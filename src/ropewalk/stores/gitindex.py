@@ -1,8 +1,9 @@
 """An index beside the repository: any event by ULID or by height at once, however long the log.
 
-It is disposable and it is never believed on its own. Every record carries a checksum, the position it was built for is
-compared with the head before each use, and a log whose head does not stand on that position is walked afresh. Deleting
-the folder costs one rebuild.
+It is disposable and it is never believed on its own. Each ref has an index of its own (`indexfiles`), which is checked
+whenever it is read, also where it says that a ULID is absent. The position it was built for is compared with the head
+before each use, and a log whose head does not stand on that position is walked afresh. Deleting the folder costs one
+rebuild.
 """
 
 from __future__ import annotations
@@ -13,25 +14,36 @@ import hashlib
 import os
 import struct
 import tempfile
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
-
-import lmdb
+from typing import Any, Protocol, TypeVar
 
 from ropewalk.errors import BrokenLink, HistoryRewritten, Unavailable
 from ropewalk.kernel import ulid
 from ropewalk.kernel.digest import ContentId
-from ropewalk.stores.gitindexfiles import borrow, give_back, write_stamp
+from ropewalk.stores.indexfiles import IndexExtent, IndexFiles
+from ropewalk.stores.indexpages import IndexDamaged
 from ropewalk.stores.privatefolder import make_private_folder
 
 __all__ = ["Extent", "GitIndex", "IndexedSlot", "commit_of", "records_of"]
 
-BATCH = 10_000  # records per transaction
+BATCH = 10_000  # records that are stored at a time
+FILES_MODE = 0o666  # as git's own files, less the umask
+LOCK = "build.lock"
+REFS_OPEN_MAX = 32  # whose files are kept open
 SPILL_BYTES_MAX = 1 << 20  # of a walk kept in memory, about 12,000 records; a longer one goes to a file
 RECORD = struct.Struct(">16s20s20s32s")  # ULID, commit, blob, content id
+CHECK_BYTES = 8
+_HEIGHT = struct.Struct(">QI")
+_OLD = ("data.mdb", "lock.mdb", "stamp")  # what an index was made of before
+
+
+T = TypeVar("T")
 
 
 class Described(Protocol):
@@ -69,12 +81,13 @@ class Extent:
 
 
 class GitIndex:
-    """The index of one repository. One LMDB environment a process, shared by everybody who opens the same folder."""
+    """The index of one repository. Threads may share it; a child after `fork` opens the files again."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._name = (os.getpid(), str(folder.resolve()))
-        self._env = borrow(self._name, folder)
+        self._folder = _writable(folder)
+        self._mutex = threading.RLock()
+        self._process = os.getpid()
+        self._refs: OrderedDict[str, IndexFiles] = OrderedDict()
 
     @classmethod
     def private(cls) -> GitIndex:
@@ -82,13 +95,15 @@ class GitIndex:
         return cls(make_private_folder())
 
     def close(self) -> None:
-        """Give the files back; the last one to do so closes them."""
-        give_back(self._name)
+        """Let go of the files."""
+        with self._reading():
+            while self._refs:
+                self._refs.popitem()[1].close()
 
     def extent(self, ref: str) -> Extent:
         """What the index covers of a ref; nothing if it holds nothing, or nothing it can trust."""
-        with self._reading() as txn:
-            return self._extent(txn, _key(ref))
+        with self._reading():
+            return _extent(self._files(ref), ref)
 
     def catch_up(
         self, ref: str, head: str | None, describe: Callable[[str], Described], expect: str | None
@@ -109,13 +124,18 @@ class GitIndex:
             return self._build(ref, head, describe, expect)
 
     def _build(self, ref: str, head: str, describe: Callable[[str], Described], expect: str | None) -> Extent:
-        known = self.extent(ref)  # somebody else may have built it while we waited
-        with tempfile.SpooledTemporaryFile(max_size=SPILL_BYTES_MAX) as spill:
-            stop, met = self._walk_down(head, known, describe, expect, spill)
-            if expect is not None and not met and not (stop and self.holds(ref, expect, describe)):
-                raise _rewritten(ref, expect, head)
-            base = known if stop else Extent(None, 0)
-            return self._write_up(ref, head, base, spill)
+        while True:
+            known = self.extent(ref)  # somebody else may have built it while we waited
+            with tempfile.SpooledTemporaryFile(max_size=SPILL_BYTES_MAX) as spill:
+                stop, met = self._walk_down(head, known, describe, expect, spill)
+                lost = expect is not None and not met and not (stop and self.holds(ref, expect, describe))
+                if not lost and self._write_up(ref, head, known if stop else Extent(None, 0), spill):
+                    return self.extent(ref)
+                if self.extent(ref) == known or known.head is None:
+                    # Nothing was damaged, or nothing was there that could be.
+                    if lost:
+                        raise _rewritten(ref, expect or "", head)
+                    raise self._damaged(ref)
 
     def holds(self, ref: str, commit: str, describe: Callable[[str], Described]) -> bool:
         """Whether a commit lies on the covered line."""
@@ -127,12 +147,15 @@ class GitIndex:
 
     def find(self, ref: str, wanted: ulid.Ulid) -> IndexedSlot | None:
         """The place of a ULID."""
-        key = _key(ref)
-        with self._reading() as txn:
-            raw = txn.get(b"u" + key + ulid.to_bytes(wanted))
-            if raw is None:
+        with self._reading():
+            try:
+                files = self._files(ref)
+                value = files.find(ulid.to_bytes(wanted)) if _extent(files, ref).count else None
+            except IndexDamaged as error:
+                raise self._damaged(ref) from error
+            if value is None:
                 return None
-            slot = self._slot(txn, key, int.from_bytes(raw, "big"))
+            slot = _slot(files, ref, _HEIGHT.unpack(value)[0])
         if slot is None or slot.ulid != wanted:
             raise self._damaged(ref)
         return slot
@@ -143,12 +166,12 @@ class GitIndex:
         Found by halving, over records that carry their own checksum. Where ULIDs do not rise with the height (a log
         other software wrote), the halving may land between them; the chain's order is then the only truth there is.
         """
-        key = _key(ref)
-        with self._reading() as txn:
-            low, high = 0, self._extent(txn, key).count
+        with self._reading():
+            files = self._files(ref)
+            low, high = 0, _extent(files, ref).count
             while low < high:
                 middle = (low + high) // 2
-                slot = self._slot(txn, key, middle)
+                slot = _slot(files, ref, middle)
                 if slot is None:
                     break
                 low, high = (low, middle) if slot.ulid > floor else (middle + 1, high)
@@ -158,12 +181,11 @@ class GitIndex:
 
     def span(self, ref: str, start: int, stop: int) -> list[IndexedSlot]:
         """The places from height `start` up to, not including, `stop`."""
-        key = _key(ref)
-        with self._reading() as txn:
-            slots = [self._slot(txn, key, height) for height in range(start, stop)]
-        if any(slot is None for slot in slots):
+        with self._reading():
+            slots = _slots(self._files(ref), ref, start, stop)
+        if slots is None:
             raise self._damaged(ref)
-        return [slot for slot in slots if slot is not None]
+        return slots
 
     def _damaged(self, ref: str) -> BrokenLink:
         """Drop what is kept of a ref; the next caller builds it again from the log."""
@@ -172,23 +194,12 @@ class GitIndex:
 
     def forget(self, ref: str) -> None:
         """Drop what is kept of a ref."""
-        key = _key(ref)
-        with self._writing() as txn:
-            txn.delete(b"m" + key)
-            for kind in (b"h", b"u"):
-                with txn.cursor() as cursor:
-                    alive = cursor.set_range(kind + key)
-                    while alive and cursor.key().startswith(kind + key):
-                        alive = cursor.delete()
+        self._writing(lambda: self._files(ref).drop())
 
     def add(self, ref: str, base: Extent, records: Sequence[bytes]) -> bool:
         """Extend a covered line by entries just written on top of it; False if the index is elsewhere."""
-        key = _key(ref)
-        with self._building(), self._writing() as txn:
-            if self._extent(txn, key) != base:
-                return False
-            _store(txn, key, ref, base.count, records)
-        return True
+        with self._building():
+            return self._writing(lambda: self._store(ref, base, records))
 
     def _walk_down(
         self,
@@ -208,93 +219,138 @@ class GitIndex:
             at = slot.parent
         return at is not None, met or (at is not None and at == expect)
 
-    def _write_up(self, ref: str, head: str, base: Extent, spill: Any) -> Extent:
+    def _write_up(self, ref: str, head: str, base: Extent, spill: Any) -> bool:
+        """Store what was walked on top of what is covered; False if that is not what is stored."""
         if base.head is None:
             self.forget(ref)
-        key = _key(ref)
         at = spill.tell()
-        height = base.count
         while at > 0:
             chunk = min(at, RECORD.size * BATCH)
             at -= chunk
             spill.seek(at)
             raw = spill.read(chunk)
             records = [raw[n : n + RECORD.size] for n in range(chunk - RECORD.size, -1, -RECORD.size)]
-            with self._writing() as txn:
-                _store(txn, key, ref, height, records)
-            height += len(records)
-        return Extent(head, height)
+            if not self._writing(partial(self._store, ref, base, records)):
+                return False
+            base = Extent(commit_of(records[-1]), base.count + len(records))
+        return base.head == head
+
+    def _store(self, ref: str, base: Extent, records: Sequence[bytes]) -> bool:
+        files = self._files(ref)
+        try:
+            with files.hold():
+                stored = files.stored()
+                if _extent_of(stored, ref) != base:
+                    files.load()
+                    return False
+                if records:
+                    entries, rows = _entries(ref, base.count, records)
+                    files.write(stored, entries, rows.items(), records[-1][16:36] + ref.encode())
+        except IndexDamaged:
+            files.drop()
+            return False
+        return True
 
     @contextlib.contextmanager
     def _building(self) -> Iterator[None]:
         """One builder at a time in all processes: two would undo each other's work."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
-                descriptor = os.open(
-                    self._folder / "build.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666
-                )
+                descriptor = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILES_MODE)
                 stack.callback(os.close, descriptor)
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
 
-    def _extent(self, txn: Any, key: bytes) -> Extent:
-        raw = txn.get(b"m" + key)
-        if raw is None or len(raw) < 36 or raw[:8] != _check(key + raw[8:]):
-            return Extent(None, 0)
-        return Extent(raw[16:36].hex(), int.from_bytes(raw[8:16], "big"))
-
-    def _slot(self, txn: Any, key: bytes, height: int) -> IndexedSlot | None:
-        raw = txn.get(b"h" + key + struct.pack(">Q", height))
-        if (
-            raw is None
-            or len(raw) != 8 + RECORD.size
-            or raw[:8] != _check(key + struct.pack(">Q", height) + raw[8:])
-        ):
-            return None
-        name, commit, blob, content = RECORD.unpack(raw[8:])
-        return IndexedSlot(
-            height, ulid.from_bytes(name), ContentId("blake3:" + content.hex()), commit.hex(), blob.hex()
-        )
+    def _files(self, ref: str) -> IndexFiles:
+        """The files of a ref as they are now."""
+        files = self._refs.pop(ref, None)
+        if files is None:
+            files = IndexFiles(self._folder / _name(ref), FILES_MODE)
+            if len(self._refs) >= REFS_OPEN_MAX:
+                self._refs.popitem(last=False)[1].close()
+        else:
+            files.refresh()
+        self._refs[ref] = files
+        return files
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[Any]:
-        with self._transaction(write=True) as txn:
-            yield txn
-        write_stamp(self._folder)
+    def _reading(self) -> Iterator[None]:
+        if self._process != os.getpid():  # a thread that did not come along may hold the mutex
+            self._process, self._mutex = os.getpid(), threading.RLock()
+        with self._mutex:
+            yield
 
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[Any]:
-        with self._transaction(write=False) as txn:
-            yield txn
-
-    @contextlib.contextmanager
-    def _transaction(self, *, write: bool) -> Iterator[Any]:
-        try:
-            with self._env.begin(write=write, buffers=False) as txn:
-                yield txn
-        except lmdb.Error as error:  # a full disk, mostly
-            raise Unavailable(
-                f"the index {self._folder} cannot be used: {error}",
-                path=str(self._folder),
-                advice="Free some space; the log itself is whole, and the folder may be deleted at any time.",
-            ) from error
+    def _writing(self, act: Callable[[], T]) -> T:
+        """Do something that writes. Raises `Unavailable`."""
+        with self._reading():
+            try:
+                for name in _OLD:
+                    (self._folder / name).unlink(missing_ok=True)
+                return act()
+            except OSError as error:
+                raise Unavailable(
+                    f"the index {self._folder} cannot be used: {error.strerror}",
+                    path=str(self._folder),
+                    advice="Free some space; the log itself is whole, and the folder may be deleted at any time.",
+                ) from error
 
 
-def _store(txn: Any, key: bytes, ref: str, height: int, records: Sequence[bytes]) -> None:
-    if not records:
-        return
-    numbers = [struct.pack(">Q", height + n) for n in range(len(records))]
-    h, u, check = b"h" + key, b"u" + key, _check_under(key)
-    by_height = [
-        (h + number, check(number + record) + record) for number, record in zip(numbers, records, strict=True)
-    ]
-    by_ulid = [(u + record[:16], number) for number, record in zip(numbers, records, strict=True)]
-    with txn.cursor() as cursor:
-        cursor.putmulti(by_height)
+def _writable(folder: Path) -> Path:
+    """Return the folder, made where it is missing, or a private one where it may not be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILES_MODE))
+    except OSError:
+        # A repository we may not write to is still readable: index it for this process only.
+        return make_private_folder()
+    return folder
+
+
+def _entries(ref: str, first: int, records: Sequence[bytes]) -> tuple[list[bytes], dict[bytes, bytes]]:
+    """Return what is stored of records from a height on: entries, and rows that find them by ULID."""
+    check, entries = _check_under(ref), []
+    rows: dict[bytes, bytes] = {}
+    for height, record in enumerate(records, first):
+        entries.append(check(height, record) + record)
         # The first event of a ULID keeps it: a log that repeats one is broken, and `verify` says so.
-        cursor.putmulti(by_ulid, overwrite=False)
-    meta = struct.pack(">Q", height + len(records)) + records[-1][16:36] + ref.encode()
-    txn.put(b"m" + key, _check(key + meta) + meta)
+        rows.setdefault(record[:16], _HEIGHT.pack(height, 0))
+    return entries, rows
+
+
+def _extent(files: IndexFiles, ref: str) -> Extent:
+    return Extent(None, 0) if files.damage is not None else _extent_of(files.extent, ref)
+
+
+def _extent_of(extent: IndexExtent, ref: str) -> Extent:
+    if not extent.count or extent.state[20:] != ref.encode():
+        return Extent(None, 0)
+    return Extent(extent.state[:20].hex(), extent.count)
+
+
+def _slot(files: IndexFiles, ref: str, height: int) -> IndexedSlot | None:
+    slots = _slots(files, ref, height, height + 1)
+    return slots[0] if slots else None
+
+
+def _slots(files: IndexFiles, ref: str, start: int, stop: int) -> list[IndexedSlot] | None:
+    """Return the places of some heights; None if one of them is not covered, or not what was written."""
+    if stop > _extent(files, ref).count:
+        return None
+    try:
+        found = files.entries(start, stop)
+    except IndexDamaged:
+        return None
+    check, slots = _check_under(ref), []
+    for height, raw in enumerate(found, start):
+        if len(raw) != CHECK_BYTES + RECORD.size or raw[:CHECK_BYTES] != check(height, raw[CHECK_BYTES:]):
+            return None
+        name, commit, blob, content = RECORD.unpack(raw[CHECK_BYTES:])
+        slots.append(
+            IndexedSlot(
+                height, ulid.from_bytes(name), ContentId("blake3:" + content.hex()), commit.hex(), blob.hex()
+            )
+        )
+    return slots
 
 
 def records_of(
@@ -315,27 +371,17 @@ def commit_of(record: bytes) -> str:
     return record[16:36].hex()
 
 
-def _key(ref: str) -> bytes:
-    return hashlib.blake2b(ref.encode(), digest_size=8).digest()
+def _name(ref: str) -> str:
+    return hashlib.blake2b(ref.encode(), digest_size=16).hexdigest()
 
 
-_CHECK = hashlib.blake2b(digest_size=8, person=b"gitindex")
+def _check_under(ref: str) -> Callable[[int, bytes], bytes]:
+    """Return the function that makes the checksum of a record at a height of a ref."""
+    begun = hashlib.blake2b(ref.encode() + b"\0", digest_size=CHECK_BYTES, person=b"gitindex")
 
-
-def _check(raw: bytes) -> bytes:
-    check = _CHECK.copy()
-    check.update(raw)
-    return check.digest()
-
-
-def _check_under(key: bytes) -> Callable[[bytes], bytes]:
-    """`_check` of what follows a key."""
-    begun = _CHECK.copy()
-    begun.update(key)
-
-    def check(raw: bytes) -> bytes:
+    def check(height: int, record: bytes) -> bytes:
         one = begun.copy()
-        one.update(raw)
+        one.update(height.to_bytes(8, "big") + record)
         return one.digest()
 
     return check

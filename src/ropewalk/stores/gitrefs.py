@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ropewalk.errors import BrokenLink, Conflict, HeadMoved, Invalid, InvalidName, Unavailable
-from ropewalk.stores.durable import Disk, unavailable
+from ropewalk.stores.durable import Disk, read_file, unavailable
 
 __all__ = ["FOREIGN_LOCK_AGE_MAX_S", "GitRefs"]
 
@@ -30,6 +30,7 @@ __all__ = ["FOREIGN_LOCK_AGE_MAX_S", "GitRefs"]
 FOREIGN_LOCK_AGE_MAX_S = 60.0
 FOREIGN_LOCK_WAIT_S = 10.0
 ZERO = "0" * 40
+REF_BYTES_MAX = 4_096  # a ref has 41 bytes; what is longer is none
 OBJECT_ID = re.compile(rb"[0-9a-f]{40}")
 LOGGED_BY_DEFAULT = ("refs/heads/", "refs/remotes/", "refs/notes/")
 
@@ -175,7 +176,7 @@ class GitRefs:
         """Take a ref out of `packed-refs`, if it is there; its lock is held."""
         packed = self._git_dir / "packed-refs"
         try:
-            lines = packed.read_bytes().splitlines(keepends=True)
+            lines = read_file(packed).splitlines(keepends=True)
         except FileNotFoundError:
             return
         kept: list[bytes] = []
@@ -338,7 +339,7 @@ class GitRefs:
     def _read_loose(self, name: str) -> str | None:
         path = self._git_dir / name
         try:
-            raw = path.read_bytes()
+            raw = read_file(path, REF_BYTES_MAX)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
         except OSError as error:
@@ -362,7 +363,7 @@ class GitRefs:
             signature = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
             if self._packed[0] == signature:
                 return self._packed[1]
-            text = path.read_text(encoding="utf-8", errors="surrogateescape")
+            text = read_file(path).decode("utf-8", "surrogateescape")
         except FileNotFoundError:
             return {}
         except OSError as error:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ropewalk.errors import RopewalkError
 from ropewalk.stores.deflate import crc32
-from ropewalk.stores.durable import Disk, unavailable
+from ropewalk.stores.durable import Disk, open_file, read_file, unavailable
 from ropewalk.stores.git import KEEP_MARK, in_flight_mark
 from ropewalk.stores.packindex import GrowingIndex, PackEntry, PackIndex, read_index
 from ropewalk.stores.packs import PACK_HEADER, entry_kind
@@ -79,8 +79,8 @@ def roll_up(folder: Path, locks: Path, disk: Disk, *, at_most: int = PACKS_SMALL
 def sweep(folder: Path, disk: Disk) -> None:
     """Remove what killed writers left: our temporary files, and our `.keep` marks on packs nobody is writing."""
     for path in folder.glob("pack-*.keep"):
-        with contextlib.suppress(OSError):
-            if not _held(path.read_bytes().decode("utf-8", "replace"), path):
+        with contextlib.suppress(OSError, RopewalkError):
+            if not _held(read_file(path).decode("utf-8", "replace"), path):
                 disk.unlink(path)
     for path in folder.glob(".ropewalk-*"):
         with contextlib.suppress(OSError):
@@ -106,12 +106,12 @@ def _held(mark: str, path: Path) -> bool:
 def _candidates(folder: Path) -> Iterator[_Pack]:
     named = b""
     with contextlib.suppress(FileNotFoundError):
-        named = (folder / "multi-pack-index").read_bytes()
+        named = read_file(folder / "multi-pack-index")
     for index in sorted(folder.glob("pack-*.idx")):
         pack = index.with_suffix(".pack")
         if any(index.with_suffix(suffix).exists() for suffix in UNTOUCHABLE) or index.name.encode() in named:
             continue
-        with contextlib.suppress(OSError, struct.error), index.open("rb") as stream:
+        with contextlib.suppress(OSError, RopewalkError, struct.error), open_file(index) as stream:
             header = stream.read(8 + 1024)
             (objects,) = struct.unpack_from(">I", header, 8 + 255 * 4)
             if objects < PACK_OBJECTS_MAX // 2 and pack.exists():
@@ -176,9 +176,9 @@ class _GrowingPack:
     def take(self, path: Path) -> bool:
         """Copy a pack's objects; False, and nothing copied, if it must not be rolled: gone, deltas, or damage."""
         try:
-            listed = read_index(path.with_suffix(".idx").read_bytes())
+            listed = read_index(read_file(path.with_suffix(".idx")))
             # Not closed by us: the error of a full disk still holds views of it, and then it cannot be.
-            with path.open("rb") as stream:
+            with open_file(path) as stream:
                 raw = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
             if not _holds_whole_objects(listed, raw):
                 return False
@@ -236,7 +236,7 @@ def _doubled(packs: list[_Pack]) -> set[bytes]:
     oids = [bytearray() for _ in range(256)]
     for pack in packs:
         with contextlib.suppress(OSError, RopewalkError):
-            listed = read_index(pack.path.with_suffix(".idx").read_bytes())
+            listed = read_index(read_file(pack.path.with_suffix(".idx")))
             for first in range(256):
                 oids[first] += listed.oids_under(first)
     doubled: set[bytes] = set()

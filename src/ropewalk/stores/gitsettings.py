@@ -6,12 +6,14 @@ Loading libgit2 takes a third of a short command's time, starting git a tenth of
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ropewalk.errors import Invalid, Unavailable
+from ropewalk.stores.durable import read_file
 
 if TYPE_CHECKING:
     from pygit2 import Config
@@ -20,6 +22,8 @@ __all__ = ["GitSettings"]
 
 ASK_S = 10.0  # a git that takes longer to say what it knows is asked no more
 OWN = frozenset({"local", "worktree"})
+SPAN = re.compile(r"(\d{1,9})([smhd]?)")
+UNITS_MS = {"": 1_000, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Setting(NamedTuple):
@@ -75,10 +79,24 @@ class GitSettings:
         """A setting of the repository, else of the person, else of the machine; empty if nobody set it."""
         return next((each.value for each in reversed(self._listed) if each.key == key), "")
 
+    def span_ms(self, key: str) -> int | None:
+        """Return a span that is set in seconds or with a unit (90, 90s, 10m, 2h, 30d), None if it is not set."""
+        text = self.user(key).strip().lower()
+        if not text:
+            return None
+        match = SPAN.fullmatch(text)
+        if match is None:
+            raise Invalid(
+                f"git's setting {key} must be a span of time such as 90s, 10m, 2h or 30d, got {text[:40]!r}",
+                key=key,
+                advice=f"Correct it with `git config {key} 10m`, or remove it.",
+            )
+        return int(match[1]) * UNITS_MS[match[2]]
+
     def _has_extensions(self) -> bool:
         """Whether there may be any: a file that speaks neither of them nor of other files has none."""
         try:
-            text = self._path.read_bytes().lower()
+            text = read_file(self._path).lower()
         except OSError:
             return True  # whoever reads it says what is wrong with it
         return b"extensions" in text or b"include" in text

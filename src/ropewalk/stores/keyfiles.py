@@ -17,7 +17,7 @@ from typing import Literal, cast, get_args
 from ropewalk.errors import Conflict, InvalidKey, InvalidName, NotFound, Unavailable
 from ropewalk.kernel.digest import Tag, tagged
 from ropewalk.kernel.keys import Algorithm, PublicKey, SealingKey, SigningKey
-from ropewalk.stores.durable import Disk
+from ropewalk.stores.durable import read_file, sync, sync_folder
 
 __all__ = [
     "ALGORITHMS",
@@ -79,9 +79,9 @@ def destroy(folder: Path, name: str) -> None:
         with path.open("r+b") as stream:
             stream.write(bytes(path.stat().st_size))
             stream.flush()
-            os.fsync(stream.fileno())
+            sync(stream.fileno())
         path.unlink()
-        Disk().fsync_directory(folder)
+        sync_folder(folder)
     except OSError as error:
         raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
 
@@ -145,17 +145,17 @@ def _write_new(path: Path, raw: bytes) -> None:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(raw)
             stream.flush()
-            os.fsync(stream.fileno())
+            sync(stream.fileno())
         os.link(beside, path)  # unlike rename, a link never replaces a key that is there
     finally:
         Path(beside).unlink(missing_ok=True)
-    Disk().fsync_directory(path.parent)
+    sync_folder(path.parent)
 
 
 def _document(folder: Path, name: str) -> dict[str, str]:
     path = _path(folder, name)
     try:
-        raw = path.read_bytes()
+        raw = read_file(path)
     except FileNotFoundError as error:
         raise NotFound(
             f'no key "{name}"',

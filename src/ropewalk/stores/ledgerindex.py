@@ -4,22 +4,23 @@ It finds a block by height, an envelope by id, an earlier claim by class and cor
 what was signed, and it keeps the edges of the two trees over the channel, so that opening costs the same at any size.
 What was added is found at once; it reaches the disk in batches, because losing it loses nothing.
 
-A wrong index must not become a wrong answer. State and block entries carry checksums, the number of rows of every table
-is kept beside them and compared when the index is opened: one that does not add up is built again. What is found
-through it is held against the log by whoever uses it; `ledgerindexcheck` compares every row.
+A damaged index never answers. Everything in it is checked when it is read (`indexfiles`), what is absent just as what
+is present; whatever fails its check is built again from the log before the question is answered. `ledgerindexcheck`
+compares every row with the log.
 """
 
 from __future__ import annotations
 
-import struct
+import contextlib
+import shutil
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
-
-import lmdb
+from typing import TypeVar
 
 from ropewalk.errors import Damaged, NotFound, Unavailable
 from ropewalk.kernel import merkle
-from ropewalk.stores import ledgerindexfiles as files
+from ropewalk.stores.indexclaim import keep_claim
+from ropewalk.stores.indexfiles import CURRENT, IndexFiles, is_read_only
+from ropewalk.stores.indexpages import IndexDamaged
 from ropewalk.stores.ledgerrows import (
     EMPTY,
     PLACE,
@@ -29,20 +30,18 @@ from ropewalk.stores.ledgerrows import (
     entry_of,
     pack_entry,
     pack_state,
+    rows_of,
     unpack_entry,
     unpack_state,
 )
+from ropewalk.stores.privatefolder import drop_private_folder, make_private_folder
 from ropewalk.stores.segments import ALIGN, Place, Record, Segments
 
 __all__ = ["BlockEntry", "Derive", "IndexState", "LedgerIndex", "Marked"]
 
 FLUSH_ENVELOPES = 16_384  # kept in memory at most before they go to disk
-TABLES = (b"block", b"id", b"claim", b"intent", b"root", b"meta")
-COUNTED = (b"block", b"id", b"claim", b"intent", b"root")
-VERSION = b"3"
-
-_HEIGHT = struct.Struct(">Q")
-_ROWS = struct.Struct(f">{len(COUNTED)}Q")
+T = TypeVar("T")
+Q = TypeVar("Q")
 
 
 Derive = Callable[[Sequence[bytes]], Marked]
@@ -54,10 +53,16 @@ class LedgerIndex:
     def __init__(self, segments: Segments, derive: Derive) -> None:
         self.segments = segments
         self._derive = derive
-        self._folder = segments.folder / "index"
         self.state: IndexState
         self.rebuilt_from: int | None = None
-        self._open()
+        self._unsound = False  # while it is being built again: it does not answer
+        self._private = False
+        self._files = IndexFiles(segments.folder / "index")
+        self._forget()
+        self.state = self._load_state()
+        if self._files.damage is not None or not self._stands_on_the_log():
+            keep_claim(segments, self.state, self._block, derive)
+            self._start_over()
 
     def catch_up(self, records: Sequence[Record] | None = None) -> None:
         """Take in what the log holds beyond the index, link by link."""
@@ -93,15 +98,9 @@ class LedgerIndex:
         height = self.state.height
         entry = entry_of(height, place, lengths, marks)
         self._blocks[height] = entry
-        self._roots.setdefault(marks.root, height)
-        for index, (name, claim, intent) in enumerate(
-            zip(marks.ids, marks.claims, marks.intents, strict=True)
-        ):
-            where = (height, index)
-            self._ids.setdefault(name, where)
-            self._intents.setdefault(intent, where)
-            if claim is not None:
-                self._claims.setdefault(claim, where)
+        self._envelopes += len(marks.ids)
+        for name, index in rows_of(marks):
+            self._rows.setdefault(name, (height, index))
         self._range.append(marks.block_hash)
         self._headers.append(marks.header_leaf)
         self.state = IndexState(
@@ -113,7 +112,7 @@ class LedgerIndex:
             self._range.to_bytes(),
             self._headers.to_bytes(),
         )
-        if len(self._ids) >= self._flush_at:
+        if self._envelopes >= self._flush_at:
             try:
                 self.flush()
             except Unavailable:  # the block stands all the same, and is found here; it is tried again later
@@ -121,31 +120,24 @@ class LedgerIndex:
 
     def position(self, envelope_id: bytes) -> tuple[int, int] | None:
         """Where an envelope stands."""
-        return self._ids.get(envelope_id) or self._place(b"id", envelope_id)
+        return self._place(b"id\0" + envelope_id)
 
     def claim(self, key: bytes) -> tuple[int, int] | None:
         """Where a class with a correlation id was first seen."""
-        return self._claims.get(key) or self._place(b"claim", key)
+        return self._place(b"claim\0" + key)
 
     def intent(self, key: bytes) -> tuple[int, int] | None:
         """Where a statement was first seen."""
-        return self._intents.get(key) or self._place(b"intent", key)
+        return self._place(b"intent\0" + key)
 
     def leaves(self, root: bytes) -> int | None:
         """How many envelopes the first block with that root has."""
-        if root in self._roots:
-            return self.block(self._roots[root]).count
-        raw = self._get(b"root", root)
-        return None if raw is None else self.block(int(_HEIGHT.unpack(raw)[0])).count
+        place = self._place(b"root\0" + root)
+        return None if place is None else self.block(place[0]).count
 
     def block(self, height: int) -> BlockEntry:
         """The entry of a block."""
-        if height in self._blocks:
-            return self._blocks[height]
-        raw = self._get(b"block", _HEIGHT.pack(height))
-        if raw is None:
-            raise NotFound(f"block {height} is not in {self.segments.folder.name}", height=height)
-        return unpack_entry(height, bytes(raw), self.segments.folder.name)
+        return self._ask(self._block, height)
 
     def line(self, entry: BlockEntry, number: int) -> bytes:
         """One line of a stored block without reading the others: 0 is the record, envelopes follow. Not verified."""
@@ -169,118 +161,95 @@ class LedgerIndex:
 
     def flush(self) -> None:
         """Put what was added on disk. Another process may have been faster: then there is less to do."""
-        if not self._blocks or self._environment.inherited:  # what a child inherits, its parent writes
+        if not self._blocks:
             return
-        while True:
-            try:
-                written = self._write()
-                break
-            except lmdb.MapFullError:
-                self._end_reading()
-                self._env.set_mapsize(self._env.info()["map_size"] * 2)
-            except lmdb.Error as error:
-                raise Unavailable(f"index of {self.segments.folder.name}: {error}") from error
-        self._end_reading()
+        try:
+            written = self._write()
+        except IndexDamaged as error:
+            self._recover(error)
+            return
+        except OSError as error:
+            if not is_read_only(error) or self._private:
+                raise Unavailable(f"index of {self.segments.folder.name}: {error.strerror}") from error
+            self._go_private()
+            self.flush()
+            return
         self._forget()
-        if not written:  # somebody has thrown the index away since we opened it
+        if not written:  # the stored index ends below what we would add: it was replaced since we opened it
+            self._files.load()
             self.state = self._load_state()
             self.catch_up()
 
     def rebuild(self) -> None:
-        """Throw it away and build it again from the log. Only where nobody writes to the channel."""
+        """Throw it away and build it again from the log."""
         self._start_over()
         self.catch_up()
         self.flush()
 
     def close(self) -> None:
-        """Flush and let go."""
+        """Flush, if that is possible, and let go: what is not stored is taken in again from the log."""
         try:
-            self.flush()
+            self._write()
+        except (OSError, IndexDamaged):
+            pass
         finally:
-            self._end_reading()
-            self._environment.close()
-
-    @property
-    def _env(self) -> Any:
-        """The environment; a child of the process that opened it has its own, which may lack what it knew before."""
-        if self._environment.inherited:
-            self._open()
-            self.catch_up()
-            self.flush()  # whoever asked has looked into memory already
-        return self._environment.env
-
-    def _open(self) -> None:
-        self._environment = files.open_index(self._folder)
-        self._reader: Any = None
-        try:
-            # In a transaction of ours: beginning one lets other threads go on while it waits for its turn, whereas
-            # opening a table without one waits with the interpreter held, for a thread that may need it to end its own.
-            with self._environment.env.begin(write=True) as txn:
-                self._tables = {name: self._environment.env.open_db(name, txn=txn) for name in TABLES}
-            self._forget()
-            self.state = self._load_state()
-            if not self._stands_on_the_log():
-                self._start_over()
-        except BaseException:
-            self._end_reading()
-            self._environment.close()
-            raise
+            self._files.close()
+            if self._private:
+                drop_private_folder(self._files.folder)
 
     def _write(self) -> bool:
-        """One transaction; False if what lies on disk ends before what we would add to it."""
-        with self._env.begin(write=True) as txn:
-            tables = self._tables
-            meta = txn.get(b"state", db=tables[b"meta"])
-            known = unpack_state(bytes(meta)) if meta else None
-            done = known.height if known is not None else 0
-            if min(self._blocks) > done:
+        """Add to what is stored; False if that ends below what we would add to it."""
+        if not self._blocks:
+            return True
+        with self._files.hold():
+            base = self._files.stored()
+            if min(self._blocks) > base.count:
                 return False
-            if done < self.state.height:
-                for height, entry in self._blocks.items():
-                    if height >= done:
-                        txn.put(_HEIGHT.pack(height), pack_entry(entry), db=tables[b"block"])
-                for table, places in (
-                    (b"id", self._ids),
-                    (b"claim", self._claims),
-                    (b"intent", self._intents),
-                ):
-                    # In order of keys, so that neighbours share a page that is touched once.
-                    for key in sorted(places):
-                        txn.put(key, PLACE.pack(*places[key]), db=tables[table], overwrite=False)
-                for root, height in self._roots.items():
-                    txn.put(root, _HEIGHT.pack(height), db=tables[b"root"], overwrite=False)
-                rows = _ROWS.pack(*(txn.stat(tables[table])["entries"] for table in COUNTED))
-                txn.put(b"state", pack_state(self.state), db=tables[b"meta"])
-                txn.put(b"rows", rows, db=tables[b"meta"])
-                txn.put(b"version", VERSION, db=tables[b"meta"])
+            if base.count < self.state.height:
+                entries = [
+                    pack_entry(entry) for height, entry in self._blocks.items() if height >= base.count
+                ]
+                rows = (
+                    (name, PLACE.pack(*place)) for name, place in self._rows.items() if place[0] >= base.count
+                )
+                self._files.write(base, entries, rows, pack_state(self.state))
+            else:
+                self._files.load()
         return True
+
+    def _go_private(self) -> None:
+        """Go on with a copy in a folder of this process: the index may not be written where it lies."""
+        extent, source = self._files.extent, self._files.folder
+        private = make_private_folder()
+        try:
+            if extent.count:
+                for name in extent.names:
+                    shutil.copyfile(source / name, private / name)
+                (private / CURRENT).write_bytes(extent.to_bytes())
+        except OSError as error:
+            drop_private_folder(private)
+            raise Unavailable(f"index of {self.segments.folder.name}: {error.strerror}") from error
+        self._files.close()
+        self._files, self._private = IndexFiles(private), True
 
     def _forget(self) -> None:
         self._flush_at = FLUSH_ENVELOPES
+        self._envelopes = 0
         self._blocks: dict[int, BlockEntry] = {}
-        self._ids: dict[bytes, tuple[int, int]] = {}
-        self._claims: dict[bytes, tuple[int, int]] = {}
-        self._intents: dict[bytes, tuple[int, int]] = {}
-        self._roots: dict[bytes, int] = {}
+        self._rows: dict[bytes, tuple[int, int]] = {}
 
     def _load_state(self) -> IndexState:
-        raw = self._get(b"meta", b"state")
-        state = unpack_state(bytes(raw)) if raw is not None else EMPTY
-        if raw is not None and (state is None or self._get(b"meta", b"version") != VERSION):
-            state = EMPTY
-        assert state is not None
+        raw = self._files.extent.state
+        state = unpack_state(raw) if raw else EMPTY
+        assert state is not None  # `current` has a checksum, and only `pack_state` makes it
         self._range = merkle.Frontier.from_bytes(state.range_edge, merkle.RANGE)
         self._headers = merkle.Frontier.from_bytes(state.header_edge, merkle.SHA256)
         return state
 
     def _stands_on_the_log(self) -> bool:
-        """Whether it has all its rows, and the last block it knows is where it says; if not, it is of another log."""
-        rows = self._get(b"meta", b"rows")
-        seen = self._reader  # the moment the state is of: another process may write at any other
+        """Whether the last block it knows is where it says; if not, it is the index of another log."""
         if self.state.place is None:
-            return bool(seen.stat(self._tables[b"meta"])["entries"] == 0)
-        if rows != _ROWS.pack(*(seen.stat(self._tables[table])["entries"] for table in COUNTED)):
-            return False
+            return True
         try:
             record = self.segments.read(self.state.place, self.state.height - 1)
             return self._derive(record.lines).block_hash == self.state.block_hash
@@ -289,28 +258,59 @@ class LedgerIndex:
 
     def _start_over(self) -> None:
         self.rebuilt_from = self.state.height
-        self._end_reading()
-        with self._env.begin(write=True) as txn:
-            for table in self._tables.values():
-                txn.drop(table, delete=False)
+        self._files.start_over()
         self._forget()
         self.state = self._load_state()
 
-    def _get(self, table: bytes, key: bytes) -> Any:
-        env = self._env
-        if self._reader is None:
-            try:
-                self._reader = env.begin()
-            except lmdb.MapResizedError:  # another process needed more room than we have mapped
-                env.set_mapsize(0)
-                self._reader = env.begin()
-        return self._reader.get(key, db=self._tables[table])
+    def _place(self, name: bytes) -> tuple[int, int] | None:
+        found = self._rows.get(name)
+        if found is not None:
+            return found
+        value = self._ask(self._files_find, name)
+        if value is None:
+            return self._rows.get(name)  # it may have been built again, and wait for the disk
+        return PLACE.unpack(value)
 
-    def _place(self, table: bytes, key: bytes) -> tuple[int, int] | None:
-        raw = self._get(table, key)
-        return None if raw is None else PLACE.unpack(raw)
+    def _files_find(self, name: bytes) -> bytes | None:
+        return self._files.find(name)
 
-    def _end_reading(self) -> None:
-        if self._reader is not None and not self._environment.inherited:
-            self._reader.abort()  # in a forked child this would end the parent's
-        self._reader = None
+    def _block(self, height: int) -> BlockEntry:
+        if height in self._blocks:
+            return self._blocks[height]
+        if height >= self._files.extent.count:
+            raise NotFound(f"block {height} is not in {self.segments.folder.name}", height=height)
+        return unpack_entry(height, self._files.entry(height))
+
+    def _ask(self, question: Callable[[Q], T], about: Q) -> T:
+        """Answer from the files; if they are damaged, build the index again first."""
+        if self._unsound:
+            raise self._damaged("it could not be built again")
+        try:
+            return question(about)
+        except IndexDamaged as error:
+            self._recover(error)
+        try:
+            return question(about)
+        except IndexDamaged as error:
+            self._unsound = True
+            raise self._damaged(error) from error
+
+    def _recover(self, error: IndexDamaged) -> None:
+        """Build a damaged index again. If that fails, it gives no more answers: what it lacks would seem new."""
+        if self._unsound:
+            raise self._damaged(error) from error
+        height, self._unsound = self.state.height, True
+        self._start_over()
+        self.catch_up()
+        if self.state.height < height:
+            raise self._damaged(f"it knew {height} blocks, the log has {self.state.height}")
+        with contextlib.suppress(Unavailable):  # it is in memory
+            self.flush()
+        self._unsound = False
+
+    def _damaged(self, why: object) -> Damaged:
+        return Damaged(
+            f"channel {self.segments.folder.name}: the index is damaged: {why}",
+            reason="index",
+            advice="Build it again with `ropewalk ledger reindex`; the log itself is not touched.",
+        )

@@ -1,22 +1,28 @@
 """The index of a channel held against its log, row by row, with nothing written and one block in memory at a time.
 
-Every block of the log says which rows it must have. If each of them is there with the right value, and every table has
-just as many rows, then there is no row too many either.
+Every block of the log says which rows it must have. If each of them is there with the right value, and there are not
+more rows than the log gives reason for, then there is no row too many either.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import lmdb
+from typing import Literal
 
 from ropewalk.kernel import merkle
-from ropewalk.stores import ledgerindexfiles as files
-from ropewalk.stores.ledgerindex import COUNTED, TABLES, VERSION, Derive
-from ropewalk.stores.ledgerrows import PLACE, IndexState, Marked, entry_of, pack_entry, unpack_state
+from ropewalk.stores.indexfiles import CURRENT, IndexFiles
+from ropewalk.stores.indexpages import IndexDamaged
+from ropewalk.stores.ledgerindex import Derive
+from ropewalk.stores.ledgerrows import (
+    PLACE,
+    Marked,
+    entry_of,
+    pack_entry,
+    rows_of,
+    unpack_state,
+)
 from ropewalk.stores.segments import Record, Segments
 
 __all__ = ["IndexCheck", "check_index"]
@@ -60,50 +66,30 @@ def check_index(segments: Segments, derive: Derive, watch: Watch | None = None) 
     """Compare the stored index with the log. Raises `Damaged` where the log itself cannot be read."""
     check = IndexCheck()
     folder = segments.folder / "index"
-    if not (folder / "data.mdb").exists():
+    if not (folder / CURRENT).exists():
         check.behind = sum(1 for _ in segments.places())
         return check
+    files = IndexFiles(folder)
     try:
-        with files.borrow_index(folder) as env, env.begin() as txn:
-            _compare(check, segments, derive, _Rows(env, txn), watch)
-    except lmdb.Error as error:
-        check.problem = f"it cannot be read ({error}); it is built again when it is next used"
+        if files.damage is not None:
+            raise IndexDamaged(files.damage)
+        stored = files.check_pages()
+        _compare(check, segments, derive, files, watch, stored)
+    except IndexDamaged as error:
+        check.problem = f"it is damaged: {error}; `ropewalk ledger reindex` builds it again from the log"
+    finally:
+        files.close()
     return check
 
 
-class _Rows:
-    """One moment of the index."""
-
-    def __init__(self, env: Any, txn: Any) -> None:
-        self._txn = txn
-        self._tables = {}
-        for name in TABLES:
-            try:
-                self._tables[name] = env.open_db(name, txn=txn, create=False)
-            except lmdb.NotFoundError:
-                continue
-
-    def get(self, table: bytes, key: bytes) -> bytes | None:
-        found = self._txn.get(key, db=self._tables[table]) if table in self._tables else None
-        return None if found is None else bytes(found)
-
-    def count(self, table: bytes) -> int:
-        return int(self._txn.stat(self._tables[table])["entries"]) if table in self._tables else 0
-
-    def state(self) -> IndexState | None:
-        raw = self.get(b"meta", b"state")
-        return unpack_state(raw) if raw is not None and self.get(b"meta", b"version") == VERSION else None
-
-
-def _compare(check: IndexCheck, segments: Segments, derive: Derive, rows: _Rows, watch: Watch | None) -> None:
-    state = rows.state()
-    if state is None:
-        check.behind = sum(1 for _ in segments.places())
-        if rows.count(b"block"):
-            check.problem = "it does not say how far it reaches; it is built again when it is next used"
-        return
-    expected: Counter[bytes] = Counter()
+def _compare(
+    check: IndexCheck, segments: Segments, derive: Derive, files: IndexFiles, watch: Watch | None, stored: int
+) -> None:
+    state = unpack_state(files.extent.state)
+    if state is None or state.height != files.extent.count:
+        raise IndexDamaged("it does not say how far it reaches")
     edges = merkle.Frontier(merkle.RANGE), merkle.Frontier(merkle.SHA256)
+    rows = 0
     records = segments.scan()
     for record in watch(records) if watch is not None else records:
         if record.height >= state.height:
@@ -111,7 +97,7 @@ def _compare(check: IndexCheck, segments: Segments, derive: Derive, rows: _Rows,
             continue
         marks = derive(record.lines)
         check.blocks += 1
-        _compare_block(check, record, marks, rows, expected, segments, derive)
+        rows += _compare_block(check, record, marks, files, segments, derive)
         edges[0].append(marks.block_hash)
         edges[1].append(marks.header_leaf)
         if record.height == state.height - 1:
@@ -121,61 +107,36 @@ def _compare(check: IndexCheck, segments: Segments, derive: Derive, rows: _Rows,
     if check.blocks < state.height:
         gone = f"it knows {state.height} blocks, the log has {check.blocks}"
         check.problem = f"{gone}: blocks are gone; compare with a copy"
-        return
-    for table in COUNTED:
-        surplus = rows.count(table) - expected[table]
-        if surplus > 0:
-            check.first = check.first or f"a row of {table.decode()} nobody wrote is extra"
-            check.faults["extra"] += surplus
+    elif stored > rows:
+        check.first = check.first or "a row that the log gives no reason for is extra"
+        check.faults["extra"] += stored - rows
 
 
 def _compare_block(
-    check: IndexCheck,
-    record: Record,
-    marks: Marked,
-    rows: _Rows,
-    expected: Counter[bytes],
-    segments: Segments,
-    derive: Derive,
-) -> None:
-    height = record.height
-    key = height.to_bytes(8, "big")
+    check: IndexCheck, record: Record, marks: Marked, files: IndexFiles, segments: Segments, derive: Derive
+) -> int:
+    """Return how many rows it may have."""
+    height, rows = record.height, 0
     want = pack_entry(entry_of(height, record.place, [len(line) for line in record.lines], marks))
-    got = rows.get(b"block", key)
-    expected[b"block"] += got is not None
-    if got != want:
-        check.say("missing" if got is None else "wrong", f"block {height}")
-    first = rows.get(b"root", marks.root)
-    expected[b"root"] += first == key
-    if first is None or int.from_bytes(first, "big") > height:
-        check.say("missing" if first is None else "wrong", f"the root of block {height}")
-    tables: tuple[tuple[bytes, Sequence[bytes | None]], ...] = (
-        (b"id", marks.ids),
-        (b"intent", marks.intents),
-        (b"claim", marks.claims),
-    )
-    for table, names in tables:
-        for index, name in enumerate(names):
-            if name is None:
-                continue
-            raw = rows.get(table, name)
-            what = f"the {table.decode()} of block {height}, envelope {index}"
-            if raw is None or len(raw) != PLACE.size:
-                expected[table] += raw is not None
-                check.say("missing" if raw is None else "wrong", what)
-                continue
-            place = PLACE.unpack(raw)
-            expected[table] += place == (height, index)
-            # An earlier place is right too, if what stands there says the same: the first one counts.
-            if place != (height, index) and not (
-                place < (height, index) and _says(segments, derive, table, place) == name
-            ):
-                expected[table] += 1
-                check.say("wrong", what)
+    if files.entry(height) != want:
+        check.say("wrong", f"block {height}")
+    for name, index in rows_of(marks):
+        rows += 1
+        raw = files.find(name)
+        table = name.partition(b"\0")[0].decode()
+        what = f"the {table} of block {height}, envelope {index}"
+        if raw is None:
+            check.say("missing", what)
+            continue
+        place = PLACE.unpack(raw)
+        # An earlier place is right too, if the same name leads there: the first one counts.
+        if place != (height, index) and not (
+            place < (height, index) and _leads(segments, derive, name, place)
+        ):
+            check.say("wrong", what)
+    return rows
 
 
-def _says(segments: Segments, derive: Derive, table: bytes, place: tuple[int, int]) -> bytes | None:
-    """What the envelope at an earlier place would have as its key."""
-    marks = derive(segments.find(place[0]).lines)
-    names = {b"id": marks.ids, b"intent": marks.intents, b"claim": marks.claims}[table]
-    return names[place[1]] if place[1] < len(names) else None
+def _leads(segments: Segments, derive: Derive, name: bytes, place: tuple[int, int]) -> bool:
+    """Whether a name leads to an earlier place."""
+    return (name, place[1]) in rows_of(derive(segments.find(place[0]).lines))

@@ -1,18 +1,18 @@
 """What the index of a channel holds in its rows: blocks, the state, places; and how they are written.
 
-State and block entries end in a checksum. Places are short and have none: what they lead to is held against the log.
+State and block entries end in a checksum, that of an entry covers its height too. Places lie in checked pages.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ropewalk.errors import Damaged
 from ropewalk.kernel import merkle
 from ropewalk.kernel.digest import blake3
+from ropewalk.stores.indexpages import IndexDamaged
 from ropewalk.stores.segments import Place
 
 __all__ = [
@@ -24,12 +24,14 @@ __all__ = [
     "entry_of",
     "pack_entry",
     "pack_state",
+    "rows_of",
     "unpack_entry",
     "unpack_state",
 ]
 
 PLACE = struct.Struct(">QI")  # height and index of an envelope
 CHECK_BYTES = 16
+_HEIGHT = struct.Struct(">Q")
 _BLOCK = struct.Struct(">QQIIQ32s32s")
 _STATE = struct.Struct(">QQQQIQ32s")
 # Leaves under one kept inner node: a path then takes 31 hashes at the bottom instead of one per leaf.
@@ -133,6 +135,18 @@ def entry_of(height: int, place: Place, lengths: Sequence[int], marks: Marked) -
     )
 
 
+def rows_of(marks: Marked) -> Iterator[tuple[bytes, int]]:
+    """Yield under which names a block is found, each with the index of the envelope it leads to."""
+    yield b"root\0" + marks.root, 0
+    for index, (envelope_id, intent, claim) in enumerate(
+        zip(marks.ids, marks.intents, marks.claims, strict=True)
+    ):
+        yield b"id\0" + envelope_id, index
+        yield b"intent\0" + intent, index
+        if claim is not None:
+            yield b"claim\0" + claim, index
+
+
 def pack_entry(entry: BlockEntry) -> bytes:
     """A block's entry as the index holds it, with its checksum."""
     head = _BLOCK.pack(
@@ -145,19 +159,14 @@ def pack_entry(entry: BlockEntry) -> bytes:
         entry.header_leaf,
     )
     raw = head + struct.pack(f">{len(entry.offsets)}I", *entry.offsets) + entry.leaves + entry.nodes
-    return raw + blake3(raw)[:CHECK_BYTES]
+    return raw + _check(entry.height, raw)
 
 
-def unpack_entry(height: int, packed: bytes, channel: str = "") -> BlockEntry:
-    """A block's entry from its bytes; `Damaged` if they are not what was written."""
+def unpack_entry(height: int, packed: bytes) -> BlockEntry:
+    """Return a block's entry from its bytes. Raises `IndexDamaged` if they are not what was written for that height."""
     raw, check = packed[:-CHECK_BYTES], packed[-CHECK_BYTES:]
-    if blake3(raw)[:CHECK_BYTES] != check:
-        raise Damaged(
-            f"channel {channel}, block {height}: the index is damaged",
-            height=height,
-            reason="index",
-            advice="Build it again with `ropewalk ledger reindex`; the log itself is not touched.",
-        )
+    if _check(height, raw) != check:
+        raise IndexDamaged(f"the entry of block {height} differs from its checksum")
     segment, offset, length, count, stamp, block_hash, header_leaf = _BLOCK.unpack_from(raw)
     lines = count + 2
     at = _BLOCK.size + 4 * lines
@@ -212,6 +221,10 @@ def unpack_state(packed: bytes) -> IndexState | None:
         raw[at + edge :],
     )
     return state if height else None
+
+
+def _check(height: int, raw: bytes) -> bytes:
+    return blake3(_HEIGHT.pack(height) + raw)[:CHECK_BYTES]
 
 
 def _split(packed: bytes) -> list[bytes]:

@@ -131,7 +131,7 @@ class _Change(_View):
 class _Shared:
     """One environment per path and process: LMDB must not be opened twice in one process."""
 
-    def __init__(self, path: Path, tables: tuple[str, ...], map_bytes: int) -> None:
+    def __init__(self, path: Path, tables: tuple[str, ...], map_bytes: int, create: bool) -> None:
         self.path = path
         self.users = 0
         self.idle = threading.Condition()
@@ -140,12 +140,14 @@ class _Shared:
         self.writer = threading.RLock()
         self.writing = False
         try:
-            Disk().make_directories(path)
             is_new = not (path / "data.mdb").exists()
+            if is_new and not create:
+                raise NotFound(f"{path} holds no tables", path=str(path))
+            Disk().make_directories(path)
             self.env = _open(path, tables, map_bytes)
             try:
                 self.env.reader_check()  # forget readers that died without a word
-                self.dbs = _open_tables(self.env, path, tables)
+                self.dbs = _open_tables(self.env, path, tables, create)
                 if is_new:
                     Disk().fsync_directory(path)  # LMDB syncs what is in its file, not the file's name
             except BaseException:
@@ -231,13 +233,15 @@ def _fill_up(env: Any, path: Path, tables: tuple[str, ...]) -> None:
     os.truncate(data, needed)
 
 
-def _open_tables(env: Any, path: Path, tables: tuple[str, ...]) -> dict[str, Any]:
-    """The tables, all made at once if they are not there."""
+def _open_tables(env: Any, path: Path, tables: tuple[str, ...], create: bool) -> dict[str, Any]:
+    """The tables, all made at once if they are not there and may be made."""
     while True:
         try:
             with env.begin(write=True) as txn:
                 _fill_up(env, path, tables)
-                return {name: env.open_db(name.encode("ascii"), txn=txn) for name in tables}
+                return {name: env.open_db(name.encode("ascii"), txn=txn, create=create) for name in tables}
+        except lmdb.NotFoundError as error:
+            raise Damaged(f"{path} lacks a table: {error}", reason="tables", advice=_RESTORE) from error
         except lmdb.MapResizedError:
             env.set_mapsize(0)  # another process has grown it since we opened it
         except lmdb.MapFullError:
@@ -273,13 +277,16 @@ class LmdbTables:
     b'sweet'
     """
 
-    def __init__(self, path: Path, tables: tuple[str, ...], *, map_bytes: int = MAP_BYTES_FIRST) -> None:
+    def __init__(
+        self, path: Path, tables: tuple[str, ...], *, map_bytes: int = MAP_BYTES_FIRST, create: bool = True
+    ) -> None:
+        """Open the tables of a folder; without `create`, only those that are there: nothing is written."""
         self._name = str(path.resolve())
         self._process = os.getpid()
         with _registry:
             shared = _environments.get(self._name)
             if shared is None:
-                shared = _environments[self._name] = _Shared(path, tables, map_bytes)
+                shared = _environments[self._name] = _Shared(path, tables, map_bytes, create)
             shared.users += 1
         self._shared: _Shared | None = shared
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ropewalk.errors import DigestMismatch, TooLarge
+from ropewalk.stores.durable import open_file
 from ropewalk.stores.packindex import INDEX_HEAD_BYTES, OFFSET_31_BITS, index_fits
 from ropewalk.stores.packs import KIND_NUMBERS, Kind
 
@@ -108,7 +109,7 @@ class PackFolder:
         """An entry with its deltas applied: down to the base, then up again."""
         deltas: list[tuple[_Pack, int, bytes]] = []
         while True:
-            known = self._bases.get((pack.path.name, offset))
+            known = self._bases.get((pack.name, offset))
             if known is not None:
                 break
             number, raw, base = pack.entry(offset)
@@ -126,10 +127,10 @@ class PackFolder:
                     raise pack.damage(f"a delta stands on {base.hex()}, which is missing")
                 pack, offset = found
         if deltas:
-            self._bases.put((pack.path.name, offset), known)
+            self._bases.put((pack.name, offset), known)
         for at, where, delta in reversed(deltas):
             known = known[0], _patched(known[1], delta, at)
-            self._bases.put((at.path.name, where), known)
+            self._bases.put((at.name, where), known)
         return known
 
 
@@ -160,6 +161,7 @@ class _Pack:
 
     def __init__(self, index: Path) -> None:
         self.path = index.with_suffix(".pack")
+        self.name = self.path.name
         self._index: mmap.mmap | None = None
         self._count = 0
         self._fanout: tuple[int, ...] = ()
@@ -192,16 +194,21 @@ class _Pack:
             return None
         first = oid[0]
         low, high = (self._fanout[first - 1] if first else 0), self._fanout[first]
+        # Ids are spread evenly: the first look goes to where this one should stand, and lands close to it.
+        middle = low + ((high - low) * (oid[1] << 8 | oid[2]) >> 16)
+        reach = 2
         while low < high:
-            middle = (low + high) >> 1
             at = INDEX_HEAD_BYTES + 20 * middle
             here = index[at : at + 20]
             if here == oid:
                 return self._offset(index, middle)
             if here < oid:
                 low = middle + 1
+                middle = min(middle + reach, (low + high) >> 1) if reach < 64 else (low + high) >> 1
             else:
                 high = middle
+                middle = max(middle - reach, (low + high) >> 1) if reach < 64 else (low + high) >> 1
+            reach <<= 2
         return None
 
     def beginning_with(self, prefix: str) -> Iterable[str]:
@@ -310,11 +317,12 @@ class _Pack:
 
     def _opened(self) -> mmap.mmap | None:
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            with open_file(self.path) as pack:
+                descriptor = os.dup(pack.fileno())
         except FileNotFoundError:
             return None  # being removed, or never completed
         try:
-            with self.path.with_suffix(".idx").open("rb") as stream:
+            with open_file(self.path.with_suffix(".idx")) as stream:
                 head = stream.read(INDEX_HEAD_BYTES)
                 if not index_fits(head, os.fstat(stream.fileno()).st_size):
                     raise self.damage("its index does not fit its own size")

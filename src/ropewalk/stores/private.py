@@ -16,7 +16,7 @@ from typing import Any
 
 from ropewalk.errors import Conflict, Damaged, DigestMismatch, NotFound, Unavailable
 from ropewalk.kernel.digest import ContentId, content_id, parse_content_id
-from ropewalk.stores.durable import Disk, unavailable
+from ropewalk.stores.durable import Disk, read_file, unavailable
 
 __all__ = ["PrivateRecord", "PrivateStore", "Tombstone"]
 
@@ -101,7 +101,7 @@ class PrivateStore:
     def blob(self, ciphertext_digest: str) -> bytes:
         """The sealed bytes, hashed again."""
         try:
-            raw = self._blob_path(ciphertext_digest).read_bytes()
+            raw = read_file(self._blob_path(ciphertext_digest))
         except FileNotFoundError as error:
             raise NotFound(f"the sealed bytes of {ciphertext_digest} are not here") from error
         except OSError as error:
@@ -141,7 +141,7 @@ class PrivateStore:
     def _read(self, ciphertext_digest: str) -> PrivateRecord | Tombstone | None:
         path = self._record_path(ciphertext_digest)
         try:
-            document = json.loads(path.read_bytes())
+            document = json.loads(read_file(path))
             if document.get("ciphertext_digest") != ciphertext_digest:
                 raise ValueError("it is the record of another blob")
             kind: Any = Tombstone if "erased_at" in document else PrivateRecord

@@ -14,6 +14,7 @@ __all__ = [
     "Place",
     "Record",
     "Torn",
+    "digest_in",
     "has_unwritten_sector",
     "lines_of",
     "parse_head",
@@ -92,6 +93,11 @@ def parse_head(raw: bytes) -> tuple[int, int, bytes] | None:
     if magic != RECORD_MAGIC or blake3(raw[:48])[:16] != check or length > BODY_BYTES_MAX or length % ALIGN:
         return None
     return height, length, digest
+
+
+def digest_in(head: bytes) -> bytes:
+    """The body digest in the header of a record."""
+    return head[16:48]
 
 
 def segment_head(start: int) -> bytes:

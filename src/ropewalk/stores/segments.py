@@ -2,14 +2,15 @@
 
     <channel>/segments/<first height, 20 digits>.seg      64-byte header, then records, each aligned to 64 bytes
     <channel>/segments/<first height>.seg.zst              a closed one, packed: the same bytes at the same offsets
+    <channel>/receipted                                    how many blocks were receipted: `receipted`
     <channel>/torn/…                                       bytes cut off after a crash, kept for whoever asks
     <channel>/lock                                         held by the writer, with its process id inside
 
 A record is a 64-byte header (magic, body length, height, BLAKE3 of the body, checksum of the header) and a body:
 lines of text, the block record first, then one envelope a line, filled up with newlines. Text holds no NUL byte, so a
-run of zeros inside a body can only be a sector that a crash left unwritten. That, a file that ends too early, or
-nothing but zeros to its end is a *torn tail*: such a block was never acknowledged and is cut off. Everything else that
-does not add up is *damage*: reading stops there with its place, and nothing is written or deleted any more.
+run of zeros inside a record can only be a sector that a crash left unwritten. That, or a file that ends too early, is a
+*torn tail* if it lies above all receipted blocks: it was never acknowledged and is cut off. Everything else that does
+not add up is *damage*: reading stops there with its place, and nothing is written or deleted any more.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from typing import BinaryIO, cast
 
 from ropewalk.errors import Damaged, NotFound
 from ropewalk.kernel.digest import blake3
+from ropewalk.stores.losses import blocks_text, minimum_blocks
+from ropewalk.stores.receipted import Receipted, read_mark, repair_advice
 from ropewalk.stores.segmentform import (
     ALIGN,
     Place,
@@ -79,8 +82,10 @@ class Segments:
     def scan(self, after: Place | None = None, height: int = 0) -> Iterator[Record]:
         """Every whole record after a place (from the beginning without one), `height` being the first expected.
 
-        Ends at a torn tail; raises `Damaged` at anything else that does not add up.
+        Ends at a torn tail; raises `Damaged` at anything else that does not add up, and where receipted blocks are
+        missing at the end.
         """
+        floor = minimum_blocks(self.folder)  # before the files are looked at: a writer may be adding to them
         starts = self.starts()
         if after is None and starts and starts[0] != 0:
             raise self._damage(starts[0], 0, 0, f"the first segment begins at height {starts[0]}, not 0")
@@ -92,9 +97,11 @@ class Segments:
                 raise self._damage(start, 0, height, f"segment {start} follows block {height - 1}")
             last = number == len(starts) - 1
             offset = after.end if resumed and after is not None else 0
-            for record in self._scan_file(start, offset, height, last):
+            for record in self._scan_file(start, offset, height, last, floor):
                 yield record
                 height = record.height + 1
+        if floor is not None and height < floor:
+            raise self._missing(height, floor)
 
     def places(self, height: int = 0, at: Place | None = None) -> Iterator[tuple[int, Place]]:
         """Heights and places of the records from a height on, by their headers alone; bodies stay unread.
@@ -132,7 +139,9 @@ class Segments:
 
     def find(self, height: int) -> Record:
         """The record at a height, found by walking the headers of its segment."""
-        candidates = [start for start in self.starts() if start <= height]
+        floor = minimum_blocks(self.folder)
+        starts = self.starts()
+        candidates = [start for start in starts if start <= height]
         if candidates:
             with self.open(candidates[-1]) as stream:
                 offset, expected = ALIGN, candidates[-1]
@@ -143,8 +152,11 @@ class Segments:
                         break
                     offset, expected = offset + ALIGN + head[1], expected + 1
                 if expected == height:
-                    for record in self._scan_file(candidates[-1], offset, height, last=True):
+                    last = candidates[-1] == starts[-1]
+                    for record in self._scan_file(candidates[-1], offset, height, last, floor):
                         return record
+        if floor is not None and height < floor:
+            raise self._missing(height, floor)
         raise NotFound(f"block {height} is not in {self.folder.name}", height=height)
 
     def read(self, place: Place, height: int) -> Record:
@@ -170,11 +182,35 @@ class Segments:
         if not starts:
             return records, None
         last = starts[-1]
-        size = self.path(last).stat().st_size
+        try:
+            size = self.path(last).stat().st_size
+        except FileNotFoundError as error:  # only closed segments are packed: there was another behind it
+            raise self._damage(last, 0, height + len(records), "the last segment file is missing") from error
         whole = end.end if end is not None and end.segment == last else (ALIGN if size >= ALIGN else 0)
         if whole == ALIGN and not segment_head_holds(self.peek(last, 0, ALIGN), last):
             whole = 0
         return records, Torn(last, whole, size - whole) if size > whole else None
+
+    def check_receipted(self) -> Receipted | None:
+        """Return the mark if the log holds the block that it names, None without one; else raise `Damaged`."""
+        mark = read_mark(self.folder)
+        if mark is None or mark.place is None:
+            return mark
+        height = mark.blocks - 1
+        head = parse_head(self._peek_record(mark.place))
+        if head is None or head[2] != mark.digest:
+            raise self._damage(
+                mark.place.segment, mark.place.offset, height, "it is not the block that was receipted"
+            )
+        self.read(mark.place, height)
+        return mark
+
+    def _peek_record(self, place: Place) -> bytes:
+        """Return the header of the record at a place, whatever is there; nothing where the file is missing."""
+        try:
+            return self.peek(place.segment, place.offset, ALIGN)
+        except (FileNotFoundError, Damaged):
+            return b""
 
     def _packed_places(self, start: int) -> list[tuple[int, Place]]:
         try:
@@ -183,7 +219,9 @@ class Segments:
         except (FileNotFoundError, Damaged):
             return []
 
-    def _scan_file(self, start: int, offset: int, height: int, last: bool) -> Iterator[Record]:
+    def _scan_file(
+        self, start: int, offset: int, height: int, last: bool, floor: int | None
+    ) -> Iterator[Record]:
         with self.open(start, buffering=1 << 18) as stream:
             if offset == 0:
                 packed = getattr(stream, "raw", None)
@@ -191,40 +229,53 @@ class Segments:
                     packed.check()
                 head = stream.read(ALIGN)
                 if not segment_head_holds(head, start):
-                    if last and (len(head) < ALIGN or not any(head + stream.read())):
+                    if last and _is_torn(head, stream.read, height, floor):
                         return
                     raise self._damage(start, 0, height, "segment header is not ours")
                 offset = ALIGN
             else:
                 stream.seek(offset)
             while raw := stream.read(ALIGN):
-                body = self._body(stream.read, raw, start, offset, height, last)
+                body = self._body(stream.read, raw, start, offset, height, last, floor)
                 if body is None:
                     return
                 yield Record(height, lines_of(body), Place(start, offset, len(body)))
                 offset, height = offset + ALIGN + len(body), height + 1
 
     def _body(
-        self, read: Callable[[int], bytes], raw: bytes, start: int, offset: int, height: int, last: bool
+        self,
+        read: Callable[[int], bytes],
+        raw: bytes,
+        start: int,
+        offset: int,
+        height: int,
+        last: bool,
+        floor: int | None,
     ) -> bytes | None:
         """The body behind a record header; None at a torn tail, `Damaged` otherwise."""
         head = parse_head(raw)
         if head is None:
-            if last and (len(raw) < ALIGN or not any(raw + read(-1))):
-                return None
-            raise self._damage(start, offset, height, "record header does not hold")
-        if head[0] != height:
+            what = "record header does not hold"
+        elif head[0] != height:
             raise self._damage(start, offset, height, f"record says height {head[0]}")
-        body = read(head[1])
-        if len(body) < head[1]:
-            if last:
-                return None
-            raise self._damage(start, offset, height, "segment ends inside a record")
-        if blake3(body) != head[2]:
-            if last and not read(1) and has_unwritten_sector(body):
-                return None
-            raise self._damage(start, offset, height, "body differs from its checksum")
-        return body
+        else:
+            body = read(head[1])
+            if len(body) == head[1] and blake3(body) == head[2]:
+                return body
+            what = "segment ends inside a record" if len(body) < head[1] else "body differs from its checksum"
+            raw = body if len(body) == head[1] else b""
+        if last and _is_torn(raw, read, height, floor):
+            return None
+        raise self._damage(start, offset, height, what)
+
+    def _missing(self, height: int, floor: int) -> Damaged:
+        return Damaged(
+            f"channel {self.folder.name}: {blocks_text(height, floor)} had been receipted, and the log ends before",
+            height=height,
+            receipted=floor,
+            reason="receipted blocks are missing",
+            advice=repair_advice(self.folder.name),
+        )
 
     def _damage(self, start: int, offset: int, height: int, what: str) -> Damaged:
         return Damaged(
@@ -233,4 +284,19 @@ class Segments:
             segment=start,
             offset=offset,
             reason=what,
+            advice=repair_advice(self.folder.name),
         )
+
+
+def _is_torn(raw: bytes, read: Callable[[int], bytes], height: int, floor: int | None) -> bool:
+    """Whether bytes that do not hold are what a crash leaves: they end too early, or a sector was never written.
+
+    Above the receipted blocks anything may follow: what was written together reaches the disk in any order. Where
+    nothing says what was receipted, only the last record may be torn.
+    """
+    if len(raw) < ALIGN:
+        return floor is None or height >= floor  # the file ends too early
+    if floor is not None:
+        return height >= floor and has_unwritten_sector(raw)
+    rest = read(-1)
+    return not any(raw + rest) or (not rest and has_unwritten_sector(raw))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ropewalk.errors import RangeExceeded
 from ropewalk.stream.connection import LIMITS, Limits
+from ropewalk.stream.frames import ErrorFrame
 from ropewalk.stream.patterns import Kind, Pattern, parse_pattern
 
 __all__ = ["Carried", "CarriedSet"]
@@ -20,7 +21,7 @@ class Carried:
     pinned: bool  # told to carry it; others are carried while somebody wants them, and a while longer
     floor: int | None  # None: the upstream does not know of it yet
     wanted_ms: int
-    denied: str | None = None  # what the upstream said, if it shows us nothing of it or not everything
+    denied: ErrorFrame | None = None  # what the upstream said, if it shows us nothing of it or not everything
 
 
 class CarriedSet:

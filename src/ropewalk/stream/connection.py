@@ -341,7 +341,10 @@ class Connection:
             raise RangeExceeded(f"{count} {kind} patterns; at most {most} fit one connection", limit=most)
 
     def _catch_up(self, since: int, now_ms: int) -> int:
-        """The frame to go on from: the one asked for, or the newest if what came after it is not there any more."""
+        """Return the frame to go on from: the one asked for, or the one before the oldest that is kept.
+
+        The client is told what it has missed; whatever is still kept is sent all the same.
+        """
         window = self.window
         window.prune(now_ms)
         oldest = window.oldest
@@ -355,9 +358,10 @@ class Connection:
             reason = f"this connection is past {self.sent_seq} already; to go back, open another"
         else:
             return start
-        message = f"{reason}. Read the refs and topics themselves, then go on from here"
-        self._say(ErrorFrame("REPLAY_EXPIRED", message, since + 1, oldest, window.seq))
-        return window.seq
+        go_on = max(oldest - 1, self.sent_seq)
+        message = f"{reason}. Read the refs and topics themselves; frames after {go_on} follow"
+        self._say(ErrorFrame("REPLAY_EXPIRED", message, since + 1, oldest, go_on))
+        return go_on
 
     # What may not be seen (S2 §6)
 

@@ -110,8 +110,8 @@ class RefUpdate:
 class BusEvent:
     """A message of a topic. `about` holds what the frame says beside it: ulid, type, content_id, commit.
 
-    S2 wants the origin's number inside the payload once a frame came through a proxy. There it travels; here it stands
-    beside the payload, which is what somebody published and nothing else.
+    S2 wants the origin's number inside the payload once a frame came through a proxy. There it travels, unless the
+    payload has a member `seq_origin` of its own; here it stands beside the payload, which is what was published.
     """
 
     subject: ClassVar[Kind] = "topic"
@@ -164,7 +164,7 @@ _KINDS: Final = {
 }
 _OPS: Final = {Sub: "sub", Unsub: "unsub", Credit: "credit"}
 _WIRE: Final = {"since_seq": "sinceSeq", "missing_seq": "missingSeq", "oldest_seq": "oldestSeq"}
-_BUS_EVENT: Final = frozenset(("kind", "topic", "payload", "seq", "ts", "seq_proxy", "credit"))
+_BUS_EVENT: Final = frozenset(("kind", "topic", "payload", "seq", "ts", "seq_origin", "seq_proxy", "credit"))
 
 
 def encode(frame: ClientFrame | ServerFrame) -> str:
@@ -185,7 +185,8 @@ def encode(frame: ClientFrame | ServerFrame) -> str:
         value = getattr(frame, name)
         if name != "about" and (value is not None or name in ("old", "new")):
             document[_WIRE.get(name, name)] = value
-    if isinstance(frame, BusEvent) and frame.seq_origin is not None:
+    # Where the payload has a member of that name, the number stays beside it: payloads arrive unchanged.
+    if isinstance(frame, BusEvent) and frame.seq_origin is not None and "seq_origin" not in frame.payload:
         document["payload"] = {**frame.payload, "seq_origin": document.pop("seq_origin")}
     return jcs.encode_foreign(document).decode()
 
@@ -282,7 +283,11 @@ def _bus_event(read: _Members, found: Mapping[str, Any]) -> BusEvent:
     topic, payload = read.text("topic"), read.mapping("payload")
     seq_origin, seq_proxy = None, read.number_or_none("seq_proxy")
     inside = payload.get("seq_origin")
-    if seq_proxy is not None and isinstance(inside, int) and not isinstance(inside, bool):
+    if seq_proxy is not None and "seq_origin" in found:
+        seq_origin = read.number(
+            "seq_origin"
+        )  # the payload has a member of that name, which is not the proxy's
+    elif seq_proxy is not None and isinstance(inside, int) and not isinstance(inside, bool):
         seq_origin = inside  # a proxy has put it there
         payload = {key: value for key, value in payload.items() if key != "seq_origin"}
     return BusEvent(

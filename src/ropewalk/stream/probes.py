@@ -84,8 +84,10 @@ class Probes:
         return gone
 
     def found(self, error: ErrorFrame) -> Pattern | None:
-        """The pattern an upstream refuses with this, if it was asked for."""
-        if not error.dropped or (error.ref is None) == (error.topic is None):
+        """Return the pattern that this error of the upstream denies, wholly or in part, if it was asked for."""
+        if not error.dropped and error.code != "POLICY_DENIED":
+            return None
+        if (error.ref is None) == (error.topic is None):
             return None
         kind: Kind = "ref" if error.ref is not None else "topic"
         text = error.ref if error.ref is not None else error.topic

@@ -299,7 +299,7 @@ class Proxy:
     def _pass_on(self, error: ErrorFrame) -> bool:
         if (probed := self._probes.found(error)) is not None:
             for client in self.clients:
-                client.drop_name(probed, error)
+                client.hear_of_name(probed, error)
             return True
         if error.code == "POLICY_DENIED" and error.ref is None and error.topic is None:
             self.sealed = error
@@ -314,7 +314,7 @@ class Proxy:
                 else self.carried.named("topic", error.topic or "")
             )
             if found is not None:
-                found.denied = error.message
+                found.denied = error
                 for client in self.clients:
                     client.deny_of(found)
             return True

@@ -203,17 +203,28 @@ class ProxyConnection(Connection):
             self._begin_late(f"this proxy carries {carried.pattern.text} from here on, not before")
 
     def deny_of(self, carried: Carried) -> None:
-        """The upstream does not show all of a pattern; whoever is subscribed to some of it learns that, once."""
+        """Tell the client, once, that the upstream hides some or all of what it subscribed to.
+
+        Of a pattern that is hidden in part, a narrower one may be shown in full: only the upstream's answer to that
+        very pattern says whether something of it is hidden (see `hear_of_name`).
+        """
+        assert carried.denied is not None
         for subscription in list(self._subscriptions.values()):
             pattern = subscription.pattern
-            if carried.pattern.covers(pattern) or pattern.covers(carried.pattern):
-                self._deny(pattern, f"some or all of what {carried.pattern.text} matches")
+            if pattern.covers(carried.pattern):
+                self._deny(pattern, f"some of what {pattern.text} matches")
+            elif carried.denied.dropped and carried.pattern.covers(pattern):
+                self._deny(pattern, pattern.text)
 
-    def drop_name(self, pattern: Pattern, error: ErrorFrame) -> None:
-        """The upstream refuses a pattern by name; whoever asked for that very one hears it, and asks for it no more."""
-        if self._subscriptions.pop((pattern.kind, pattern.text), None) is not None:
+    def hear_of_name(self, pattern: Pattern, error: ErrorFrame) -> None:
+        """Pass on what the upstream said of one pattern, if the client is subscribed to it; drop it if that says so."""
+        key = (pattern.kind, pattern.text)
+        if key not in self._subscriptions:
+            return
+        if error.dropped:
+            del self._subscriptions[key]
             self._floors.clear()
-            self._tell_once(error, pattern)
+        self._tell_once(error, pattern)
 
     def names(self) -> list[Pattern]:
         """What it is subscribed to."""
@@ -279,10 +290,12 @@ class ProxyConnection(Connection):
             self.deny_of(carried)
 
     def _catch_up(self, since: int, now_ms: int) -> int:
-        start = super()._catch_up(since, now_ms)
-        if start != since and since != 0:
+        self.window.prune(now_ms)
+        ahead = since > self.window.seq
+        if since != 0 and (ahead or since + 1 < self.window.oldest):
+            # Recorded first: what is published of it may be what pushes the oldest frame out of the window.
             self._host.missed(since + 1, "it is not known here any more", now_ms)
-        return start
+        return super()._catch_up(max(since, self.window.seq + 1) if ahead else since, now_ms)
 
     def _refuse(self, pattern: Pattern) -> None:
         message = f"this proxy is subscribed to as much as its upstream allows; {pattern.text} does not fit"

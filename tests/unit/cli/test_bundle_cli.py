@@ -70,7 +70,10 @@ def test_export_inspect_verify_and_tamper(ropewalk, channel, tmp_path):
     whole = ropewalk("verify", "x.tar.zst", "--trust", "trust.json", "--json")
     assert whole.code == 0 and whole.json["entries"] == 3
     alone = ropewalk("verify", "x.tar.zst", "--json")
-    assert alone.code == 0 and alone.json["steps"][0]["status"] == "not_checked"
+    assert (alone.code, alone.json["ok"], alone.json["verdict"]) == (5, False, "untrusted")
+    assert alone.json["steps"][0]["status"] == "not_checked"
+    accepted = ropewalk("verify", "x.tar.zst", "--no-trust", "--json")
+    assert (accepted.code, accepted.json["ok"], accepted.json["verdict"]) == (0, True, "untrusted")
 
     raw = bytearray((tmp_path / "x.tar.zst").read_bytes())
     raw[len(raw) // 2] ^= 1
@@ -79,7 +82,7 @@ def test_export_inspect_verify_and_tamper(ropewalk, channel, tmp_path):
     assert bad.code == 5
     assert bad.json["ok"] is False
     assert "✗ bundle_signature" in ropewalk(*verify).text
-    assert ropewalk("verify", "x.tar.zst").code == 5
+    assert ropewalk("verify", "x.tar.zst", "--no-trust").code == 5
 
 
 def test_what_is_no_bundle_exits_8_and_what_is_missing_3(ropewalk, channel, tmp_path):
@@ -155,7 +158,7 @@ def test_an_anchored_bundle_shows_that_a_witness_had_seen_its_blocks(ropewalk, c
     assert ropewalk(*trusting).code == 0
     whole = ropewalk("verify", "x.tar.zst", "--trust", "w.json", "--json")
     assert whole.code == 0 and whole.json["steps"][5]["status"] == "passed"
-    alone = ropewalk("verify", "x.tar.zst", "--json")
+    alone = ropewalk("verify", "x.tar.zst", "--no-trust", "--json")
     assert alone.code == 0 and alone.json["steps"][5]["status"] == "not_checked"
     plain = ropewalk(*export, "-o", "plain.tar.zst")
     assert plain.code == 0
@@ -168,10 +171,11 @@ def test_anchors_that_do_not_fit_are_refused_by_name_before_anything_is_written(
 ):
     export = ("bundle", "export", "--repo", channel, "--channel", "audit", "-o", "x.tar.zst", "--json")
     lines = (tmp_path / "head.note").read_text().splitlines()
+    other = "B" if lines[2].startswith("A") else "A"
     wrong = {
         "garbage": ("hello", 8),
         "other": ("\n".join(["ropewalk.invalid/other", *lines[1:]]) + "\n", 8),
-        "changed": ("\n".join([*lines[:2], f"A{lines[2][1:]}", *lines[3:]]) + "\n", 5),
+        "changed": ("\n".join([*lines[:2], f"{other}{lines[2][1:]}", *lines[3:]]) + "\n", 5),
         "larger": ("\n".join([lines[0], "4", *lines[2:]]) + "\n", 8),
     }
     for name, (text, code) in wrong.items():

@@ -33,7 +33,8 @@ def test_replay_prints_the_root_and_keeps_snapshots(ropewalk, tmp_path):
     (tmp_path / "mine.py").write_text(
         "import time\ndef fold(state, event, moment):\n    return {'at': int(time.time())}\n"
     )
-    assert ropewalk(*replay, "mine:fold").code == 0
-    caught = ropewalk(*replay, "mine:fold", "--guard", "--json")
-    assert caught.code == 5 and caught.json["call"] == "time.time"
+    for options in ((), ("--guard",)):
+        caught = ropewalk(*replay, "mine:fold", *options, "--json")
+        assert caught.code == 5 and caught.json["call"] == "time.time"
+    assert ropewalk(*replay, "mine:fold", "--unsafe-no-guard").code == 0
     assert ropewalk(*replay, "mine:nothing").code == 3

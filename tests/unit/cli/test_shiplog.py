@@ -19,6 +19,7 @@ import pytest
 from tests.waiting import LIMIT_S, ended
 
 import ropewalk
+from ropewalk.kernel.digest import content_id
 
 ULID = r"[0-7][0-9A-HJKMNP-TV-Z]{25}"
 EVENT = b'{"type": "proposal.created", "payload": {"id": 7}}'
@@ -75,7 +76,8 @@ def test_append_answers_with_the_keys_of_the_contract(log):
 )
 def test_bad_input_is_a_problem_with_its_name(log, ns, raw, code, name):
     answer = append(log, ns, raw)
-    assert (answer.code, answer.json["code"]) == (code, name)
+    assert (answer.code, answer.json["code"], answer.json["status"]) == (code, name, 400)
+    assert name == "InvalidEnvelope" or answer.json["aliases"] == ["InvalidEnvelope"]  # S0 §5 has one name
     assert answer.json["detail"]
     assert answer.err == ""
 
@@ -494,6 +496,18 @@ def test_run_seals_its_output_behind_a_pointer_or_drops_it(log, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+def test_run_binds_its_output_to_the_event(log, tmp_path):
+    ran = log("shiplog", "run", "--ns", "deploy", "--json", "--", "echo", "done").json
+    shown = log("shiplog", "show", "deploy", "--json").json
+    assert shown["envelope"]["refs"] == {"log": content_id(b"done\n")}
+    git_dir = tmp_path / "log.git"
+    git = ["git", f"--git-dir={git_dir}", "-c", "user.name=x", "-c", "user.email=x@y"]
+    note = [*git, "notes", "--ref", "gatos/shiplog/logs", "add", "-f", "-m", "another story", ran["commit"]]
+    subprocess.run(note, check=True, capture_output=True)
+    refused = log("shiplog", "show", "deploy", "--json")
+    assert (refused.code, refused.json["code"]) == (5, "DigestMismatch")
+
+
 def test_run_records_arguments_that_are_no_text(log):
     ran = log(
         "shiplog", "run", "--ns", "deploy", "--json", "--", "true", b"\xff".decode("utf-8", "surrogateescape")
@@ -520,6 +534,7 @@ def test_what_does_not_exist_is_not_found(log, tmp_path):
         ("shiplog", "show", "nosuch"),
         ("shiplog", "show", "HEAD"),
         ("heads", "accept", "--ns", "nosuch"),
+        ("shiplog", "anchor", "ls", "--ns", "nosuch"),
         ("messages", "publish", "--topic", "a", "--file", "nosuch.json"),
     ):
         answer = log(*arguments, "--json")
@@ -579,7 +594,7 @@ def test_verify_names_steps_and_refuses_a_rewritten_head(log, tmp_path):
         append(log)
     good = log("verify", "--json")
     assert good.code == 0
-    assert set(good.json) == {"ok", "steps", "entries"}
+    assert set(good.json) == {"ok", "verdict", "steps", "entries"} and good.json["verdict"] == "passed"
     assert good.json["entries"] == 3
     first = log("shiplog", "read", "--ns", "governance", "--json").json["events"][0]["commit"]
     (tmp_path / "log.git/refs/gatos/shiplog/governance/head").write_text(first + "\n")

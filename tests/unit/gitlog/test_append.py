@@ -89,6 +89,15 @@ def test_a_message_lies_alone_under_message(log):
     assert commit.message.decode() == f"Event-Id: ulid:{receipt.ulid}\nContent-Id: {receipt.content_id}\n"
 
 
+def test_head_ref_of_a_topic_is_that_of_s1(log):
+    receipts = [log.append("jobs/pending", EVENT, layout=MESSAGES) for _ in range(2)]
+    folder = log.store.place.git_dir / "refs"
+    refs = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    assert list(refs) == ["gatos/messages/jobs/pending/head"]
+    assert refs["gatos/messages/jobs/pending/head"].read_text() == receipts[-1].commit + "\n"
+    assert commit_of(log, receipts[-1].commit).parents == (receipts[0].commit,)
+
+
 def test_a_message_is_canonical_json_named_by_its_bytes_whatever_is_attached(log):
     raw = b"a picture"
     document = {**EVENT, "refs": {"p": content_id(raw)}}
@@ -332,7 +341,7 @@ def test_a_ulid_twice_in_one_batch_is_one_event(log):
     assert first.commit == second.commit
 
 
-def test_a_moved_head_is_tried_again_where_the_ulid_was_ours(log):
+def test_a_moved_head_is_tried_again_where_the_ulid_was_ours(log, clock):
     log.append("demo", EVENT)
     ref = SHIPLOG.head_ref("demo")
     real = log.store.move_head
@@ -349,7 +358,7 @@ def test_a_moved_head_is_tried_again_where_the_ulid_was_ours(log):
     assert len(failures) == 2
     failures.clear()
     with pytest.raises(HeadMoved) as refused:
-        log.append("demo", {**EVENT, "ulid": "01ZZZZZZZZZZZZZZZZZZZZZZZZ"})
+        log.append("demo", {**EVENT, "ulid": ulid.make(clock.ms + 1_000, 0)})
     assert refused.value.code == "AppendRejected"
     assert "NotFastForward" in refused.value.to_problem()["aliases"]
 
@@ -470,3 +479,33 @@ def test_errors_travel_as_problem_json(log):
     with pytest.raises(Invalid) as refused:
         log.append("a..b", EVENT)
     assert json.loads(json.dumps(refused.value.to_problem()))["code"] == "InvalidName"
+
+
+# --- numbers that lose digits ---
+
+
+@pytest.mark.parametrize(
+    "literal",
+    [
+        b"0.1234567890123456789",
+        b"1234567890.123456789",
+        b"-99999999999999.999",
+        b"1e-400",
+        b"3e-324",
+        b"0.1e-330",
+    ],
+)
+def test_a_decimal_that_loses_digits_is_refused(literal):
+    for raw in (b'{"type":"t","payload":{"n":%s}}', b'{"type":"t","payload":{"n":[1.5,{"m":%s}]}}'):
+        with pytest.raises(InvalidJson, match="a double does not hold its digits") as refused:
+            parse_document(raw % literal)
+        assert "string" in refused.value.advice_now
+
+
+@pytest.mark.parametrize(
+    "literal", [b"0.1", b"1.50", b"0.30000000000000004", b"1e100", b"5e-324", b"123456789012.345", b"1.0"]
+)
+def test_a_decimal_a_double_holds_is_taken(log, literal):
+    document = parse_document(b'{"type":"t","payload":{"n":%s,"s":"0.1234567890123456789"}}' % literal)
+    log.append("demo", document)
+    assert log.read("demo").events[0].payload["n"] == float(literal)

@@ -112,13 +112,13 @@ def test_dashes_with_something_behind_them_part_nothing(log):
         parse_message(message.replace(b"\n---\n", b"\n---\n---\n"))
 
 
-def test_a_lost_append_is_409_under_both_names(log):
+def test_a_lost_append_is_409_under_both_names(log, clock):
     def never(name, expected, new):
         raise HeadMoved("somebody was faster", ref=name)
 
     log.store.move_head = never
     with pytest.raises(HeadMoved) as refused:
-        log.append("demo", {**EVENT, "ulid": "01ZZZZZZZZZZZZZZZZZZZZZZZZ"})
+        log.append("demo", {**EVENT, "ulid": ulid.make(clock.ms, 0)})
     problem = refused.value.to_problem()
     assert (problem["code"], problem["status"], problem["aliases"]) == (
         "AppendRejected",

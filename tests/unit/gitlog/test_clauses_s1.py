@@ -93,6 +93,14 @@ def test_next_since_leads_through_a_topic_without_reading_twice(log):
         assert answer["next_since"] == seen[-1]
         since = answer["next_since"]
     assert seen == [receipt.ulid for receipt in receipts]
+    assert answer["next_since"] == since == seen[-1]  # a poll loop stays where it is
+
+
+def test_next_since_of_an_empty_page(log):
+    receipt = log.append("jobs", EVENT, layout=MESSAGES)
+    page = log.read("jobs", receipt.ulid, layout=MESSAGES)
+    assert (page.events, page.next_since) == ((), receipt.ulid)
+    assert messages_answer(page, "jobs", None)["next_since"] == receipt.ulid
 
 
 def test_an_unknown_ulid_between_two_messages_starts_at_the_beginning_too(log, clock):

@@ -11,7 +11,8 @@ from tests.unit.gitlog.journals import Journal
 from ropewalk.errors import Unverified
 from ropewalk.gitlog.commit import parse_message
 from ropewalk.gitlog.envelope import Draft, Sealed
-from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
+from ropewalk.gitlog.layout import LOG_NOTES, MESSAGES, SHIPLOG
+from ropewalk.gitlog.notes import add_note, read_note
 from ropewalk.gitlog.objects import (
     Commit,
     TreeEntry,
@@ -495,3 +496,116 @@ def test_an_attachment_its_envelope_does_not_name_is_flagged(log):
     assert verify_log(log.store, MESSAGES, "jobs").ok
     _message_tree(log, {"photo.jpg": b"another photo"})
     assert "photo.jpg" in failed(verify_log(log.store, MESSAGES, "jobs"))["attachments"]
+
+
+# --- trees, numbers, notes ---
+
+
+def with_tree(log, change, layout=SHIPLOG):
+    """The only event of a log under a tree that no honest writer makes; `change` edits the entries of every level."""
+    (receipt,) = fill(log, 1, "demo", layout)
+    old = parse_commit(log.store.get(receipt.commit)[1])
+    path = layout.path("demo", receipt.ulid)
+    objects: list[tuple[str, str, bytes]] = [(object_id("blob", b"stray"), "blob", b"stray")]
+    levels = [old.tree]
+    for name in path[:-1]:
+        inside = parse_tree(log.store.get(levels[-1])[1])
+        levels.append(next(entry.oid for entry in inside if entry.name == name))
+    below: TreeEntry | None = None
+    for depth in range(len(path) - 1, -1, -1):
+        entries = [below] if below is not None else list(parse_tree(log.store.get(levels[depth])[1]))
+        raw = encode_tree(change(depth, entries))
+        objects.append((object_id("tree", raw), "tree", raw))
+        below = TreeEntry(b"40000", path[depth - 1], object_id("tree", raw))
+    body = encode_commit(Commit(object_id("tree", raw), old.parents, old.author, old.committer, old.message))
+    oid = object_id("commit", body)
+    with log.store.put([*objects, (oid, "commit", body)]):
+        log.store.move_head(layout.head_ref("demo"), receipt.commit, oid)
+    return oid
+
+
+STRAY = TreeEntry(b"100644", "stray.txt", object_id("blob", b"stray"))
+
+
+@pytest.mark.parametrize("depth", range(4))
+def test_a_stray_file_in_an_s0_tree_is_flagged(log, depth):
+    oid = with_tree(log, lambda at, entries: [*entries, STRAY] if at == depth else entries)
+    found = failed(verify_gitlogs(log.store, "demo"))
+    assert set(found) == {"seen_head", "layout"}
+    assert oid in found["layout"] and "stray.txt" in found["layout"]
+
+
+@pytest.mark.parametrize("layout", [SHIPLOG, MESSAGES], ids=lambda layout: layout.name)
+@pytest.mark.parametrize("mode", [b"120000", b"100755"])
+def test_an_envelope_that_is_no_plain_file_is_flagged(log, layout, mode):
+    last = len(layout.path("demo", "")) - 1
+    oid = with_tree(
+        log, lambda at, es: [TreeEntry(mode, e.name, e.oid) for e in es] if at == last else es, layout
+    )
+    assert oid in failed(verify_gitlogs(log.store, "demo"))["layout"]
+
+
+@pytest.mark.parametrize("first", [b"", b'"seq":5,'])
+def test_seq_of_a_foreign_log_starts_at_zero(log, first):
+    (receipt,) = fill(log, 1)
+    ref = SHIPLOG.head_ref("demo")
+    raw = log.store.get(receipt.commit)[1]
+    root = raw.replace(b'"seq":0,', first)
+    oid = object_id("commit", root)
+    with log.store.put([(oid, "commit", root)]):
+        log.store.move_head(ref, receipt.commit, oid)
+    log.lines.accept(SHIPLOG, "demo", "test")
+    if not first:
+        assert "order" not in failed(verify_gitlogs(log.store))
+        fill(log, 1)  # its number is its height: 1, behind an entry without one
+    assert "seq" in failed(verify_gitlogs(log.store))["order"]
+
+
+def note_step(log, **more):
+    steps = verify_gitlogs(log.store, **more).steps
+    return next(((step.status, step.detail) for step in steps if step.name == "notes"), None)
+
+
+def test_notes_are_held_against_their_events(log):
+    assert note_step(log) is None
+    receipt = log.append("demo", {"type": "t", "payload": {}, "refs": {"log": content_id(b"output")}})
+    assert note_step(log)[0] == "not_checked"
+    first = add_note(log.store, LOG_NOTES, receipt.commit, b"output", log.author(0))
+    assert note_step(log) == ("passed", "1 notes are those their events name")
+    (plain,) = fill(log, 1)
+    second = add_note(log.store, LOG_NOTES, plain.commit, b"about something else", log.author(0))
+    assert note_step(log)[0] == "not_checked" and "1 are on events that name none" in note_step(log)[1]
+    log.store.drop_head(LOG_NOTES, second)
+    add_note(log.store, LOG_NOTES, receipt.commit, b"another story", log.author(0))
+    status, detail = note_step(log)
+    assert status == "failed" and receipt.commit in detail
+    assert first
+
+
+@pytest.mark.parametrize("raw", [b"torn", b"d" * 40 + b"\n"])
+def test_notes_that_cannot_be_read_are_named(log, raw):
+    log.append("demo", {"type": "t", "payload": {}, "refs": {"log": content_id(b"output")}})
+    path = log.store.place.git_dir / LOG_NOTES
+    path.parent.mkdir(parents=True)
+    path.write_bytes(raw)
+    assert note_step(log)[0] == "failed" and LOG_NOTES in note_step(log)[1]
+
+
+def test_two_notes_on_one_event_are_judged_as_read(log):
+    """git looks at the folder nearest to the top, and so do the check and `shiplog show`."""
+    receipt = log.append("demo", {"type": "t", "payload": {}, "refs": {"log": content_id(b"output")}})
+    entries = []
+    objects = []
+    for name, raw in ((receipt.commit, b"another story"), (receipt.commit[2:], b"output")):
+        blob = object_id("blob", raw)
+        objects.append((blob, "blob", raw))
+        entries.append(TreeEntry(b"100644", name, blob))
+    inner = encode_tree([entries[1]])
+    outer = encode_tree([entries[0], TreeEntry(b"40000", receipt.commit[:2], object_id("tree", inner))])
+    objects += [(object_id("tree", inner), "tree", inner), (object_id("tree", outer), "tree", outer)]
+    body = encode_commit(Commit(object_id("tree", outer), (), log.author(0), log.author(0), b"x"))
+    objects.append((object_id("commit", body), "commit", body))
+    with log.store.put(objects):
+        log.store.move_head(LOG_NOTES, None, object_id("commit", body))
+    assert read_note(log.store, LOG_NOTES, receipt.commit) == b"another story"
+    assert note_step(log)[0] == "failed"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -9,14 +11,17 @@ from typing import Any
 
 import pytest
 from tests.unit.gossip.conftest import ground, key, memory_log, raws
+from tests.waiting import together
 
+from ropewalk import gossip
 from ropewalk.errors import Denied, Unavailable
 from ropewalk.gossip.access import make_session, owners, sessions
 from ropewalk.gossip.ids import CLOCKS, id_of, key_of
 from ropewalk.gossip.log import TABLES, Log
-from ropewalk.gossip.message import Message, Signature, assemble, sign, verify
+from ropewalk.gossip.message import Message, Signature, assemble, cid_of, sign, verify
 from ropewalk.gossip.profiles import PROFILES, V13
 from ropewalk.kernel import cbor
+from ropewalk.kernel.keys import PublicKey
 from ropewalk.stores.lmdb import LmdbTables
 from ropewalk.stores.memory import MemoryTables
 
@@ -31,6 +36,53 @@ def test_clocks_are_those_of_the_specifications_table(clock, encoded):
     assert CLOCKS["v0.6"].encode(clock).hex() == encoded
     raw = (bytes.fromhex(encoded) + bytes(20))[:20]
     assert CLOCKS["v0.6"].split(raw) == (clock, len(encoded) // 2)
+
+
+@BOTH
+def test_clock_follows_the_greatest_parent(profile, make_table):
+    log = Log(make_table(), "com.example", profile=profile, signer=key(1))
+    for stored in log.append_many(range(4)):
+        high = stored
+    low = sign(log.profile, key(2), log.topic, (), "low")
+    log.insert(low.raw)
+    joined = log.append("joined")
+    assert (low.message.clock, high.message.clock) == (1, 4)
+    assert set(joined.message.parents) == {low.id, high.id}
+    assert joined.message.clock == 5
+    assert log.get_clock() == (6, [joined.id])
+
+
+@BOTH
+def test_cid_is_sha256_of_dag_cbor(profile):
+    log = memory_log(profile=profile)
+    log.append({"n": 1})
+    signed = log.get(log.append({"text": "hi", "raw": b"12"}).id)
+    assert signed is not None
+    message = signed.message
+    document = {"topic": message.topic, "clock": message.clock, "payload": message.payload}
+    raw = cbor.dag_encode({**document, "parents": list(message.parents)})
+    assert signed.signature.cid is not None
+    assert signed.signature.cid.cid == b"\x01\x71\x12\x20" + hashlib.sha256(raw).digest()
+    assert cid_of(signed) == signed.signature.cid
+    if profile == "v0.6":  # and that is what is signed
+        PublicKey.from_did(signed.signature.public_key).verify(
+            signed.signature.cid.cid, signed.signature.signature
+        )
+
+
+def test_heads_are_read_inside_the_transaction(tmp_path):
+    """Writers of many handles take turns from reading the heads on: the graph is one line."""
+    LmdbTables(tmp_path / "log", TABLES).close()
+
+    def write(n: int) -> None:
+        with gossip.open("com.example", tmp_path / "log", signer=key(n)) as log:
+            for at in range(10):
+                log.append({"n": n, "at": at})
+
+    together(*(functools.partial(write, n) for n in range(1, 5)))
+    with gossip.open("com.example", tmp_path / "log") as log:
+        assert [signed.message.clock for signed in log.iterate()] == [*range(1, 41)]
+        assert len(log.heads()) == 1
 
 
 @BOTH

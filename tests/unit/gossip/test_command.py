@@ -138,6 +138,21 @@ def test_a_message_made_elsewhere_is_inserted_or_waits(said, tmp_path: Path):
     assert insert(forged).code == 5
 
 
+def test_pending_messages_are_listed_and_dropped(said, tmp_path: Path):
+    append(said)
+    missing = sign(V13, key(3), TOPIC, (), "missing")
+    waiting = [sign(V13, key(3), TOPIC, (missing.key,), n) for n in range(3)]
+    for each in waiting:
+        (tmp_path / "message").write_bytes(each.raw)
+        assert said("insert", "--topic", TOPIC, "--file", str(tmp_path / "message")).code == 0
+    assert len(said("pending", "ls", "--topic", TOPIC, "--json").json["pending"]) == 3
+    assert said("pending", "drop", waiting[0].id, "--json").json == {"dropped": 1, "pending": 2}
+    assert said("pending", "drop", "--older-than", "1", "--json").json == {"dropped": 0, "pending": 2}
+    assert said("pending", "drop", "--all", "--json").json == {"dropped": 2, "pending": 0}
+    assert said("pending", "drop").code == 2
+    assert said("verify").code == 0
+
+
 def test_a_message_is_carried_by_hand(said, tmp_path: Path):
     first, second = (append(said, b"%d" % n).json["id"] for n in range(2))
     for id in (first, second):

@@ -376,7 +376,7 @@ def test_a_deep_pending_chain_is_released_without_recursion():
     source = memory_log()
     source.append_many(range(1500))
     chain = raws(source)
-    log = memory_log()
+    log = memory_log(pending_limits=Limits(per_author=2_000))
     log.insert_many(reversed(chain[1:]))
     assert len(log.pending()) == 1499
     log.insert(chain[0])

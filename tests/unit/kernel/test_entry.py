@@ -1,4 +1,4 @@
-"""The idea under every log: an entry names its parents, heads move, checked spans join."""
+"""The idea under every log: an entry names its parents, and checked spans join."""
 
 from __future__ import annotations
 
@@ -10,22 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.errors import BrokenLink, DigestMismatch, HeadMoved, RopewalkError
+from ropewalk.errors import BrokenLink, DigestMismatch, RopewalkError
 from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.entry import (
     EMPTY,
     Entry,
     EntryId,
-    Heads,
     Span,
-    advance_graph,
-    advance_line,
     check_entry,
     check_span,
     join,
 )
 
-NONE: Heads = frozenset()
 VECTORS = Path(__file__).parents[3] / "vectors" / "entry"
 
 
@@ -45,44 +41,6 @@ def line(length: int) -> list[Entry]:
 
 
 LINE = line(12)
-
-
-def test_a_line_grows_from_its_head():
-    heads = reduce(advance_line, LINE, NONE)
-    assert heads == {LINE[-1].id}
-
-
-@pytest.mark.parametrize(
-    ("heads", "entry"),
-    [
-        (frozenset(), LINE[1]),
-        (frozenset({LINE[2].id}), LINE[2]),
-        (frozenset({LINE[2].id}), LINE[1]),
-        (frozenset({LINE[2].id}), LINE[0]),
-        (frozenset({LINE[1].id, LINE[2].id}), make(b"merge", LINE[1].id, LINE[2].id)),
-        (frozenset({LINE[1].id}), make(b"twice", LINE[1].id, LINE[1].id)),
-    ],
-    ids=[
-        "missing parent",
-        "same entry again",
-        "stale",
-        "second beginning",
-        "merge",
-        "one parent named twice",
-    ],
-)
-def test_a_line_refuses_what_does_not_stand_on_its_head(heads, entry):
-    with pytest.raises(HeadMoved) as refusal:
-        advance_line(heads, entry)
-    assert refusal.value.fields["entry"] == entry.id.hex()
-
-
-def test_a_graph_keeps_what_nobody_stands_on():
-    root = make(b"root")
-    left, right = make(b"left", root.id), make(b"right", root.id)
-    merge = make(b"merge", left.id, right.id)
-    assert reduce(advance_graph, [root, left, right], NONE) == {left.id, right.id}
-    assert reduce(advance_graph, [root, right, left, merge], NONE) == {merge.id}
 
 
 def test_a_span_says_what_it_needs_and_what_it_offers():

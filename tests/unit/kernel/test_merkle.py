@@ -163,6 +163,17 @@ def test_a_range_of_one_leaf_is_its_inclusion_proof():
         assert sorted(proof.left + proof.right) == sorted(tree.inclusion(index))
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_range_proof_with_a_spare_hash_is_refused(side):
+    tree = Tree(LEAVES[:7])
+    proof = tree.range(2, 5)
+    sides = {"left": proof.left, "right": proof.right}
+    longer = RangeProof(**{**sides, side: (*sides[side], LEAVES[0])})
+    verify_range(LEAVES[2:5], 2, 7, proof, tree.root())
+    with pytest.raises(InvalidProof, match="too many"):
+        verify_range(LEAVES[2:5], 2, 7, longer, tree.root())
+
+
 def test_a_large_range_proof_stays_small():
     leaves = [RANGE.leaf(i.to_bytes(4, "big")) for i in range(1000)]
     tree = Tree(leaves, RANGE)

@@ -143,20 +143,20 @@ def test_a_drill_needs_no_repository(filled, monkeypatch):
     monkeypatch.delenv("ROPEWALK_REPO")
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
-    done = filled(
-        *(
-            "ledger",
-            "restore",
-            "--from",
-            "../cold",
-            "--channel",
-            "audit",
-            "--drill",
-            "--record",
-            "drill.json",
-            "--json",
-        )
+    drill = (
+        "ledger",
+        "restore",
+        "--from",
+        "../cold",
+        "--channel",
+        "audit",
+        "--drill",
+        "--record",
+        "drill.json",
     )
+    alone = filled(*drill, "--json")
+    assert (alone.code, alone.json["verdict"]) == (5, "untrusted")
+    done = filled(*drill, "--no-trust", "--json")
     assert done.code == 0
     assert json.loads(Path("drill.json").read_bytes()) == done.json
     statuses = {step["name"]: step["status"] for step in done.json["steps"]}

@@ -50,8 +50,8 @@ def restored(cold, home, trust=TRUST, **options):
 
 
 def channel_files(home):
-    """What makes a channel: all its files but the index, the lock, and states that can be computed again."""
-    apart = ("index/", "lock", "states/", "drills/")
+    """What makes a channel: all its files but the index, the lock, the marks of its writer, and states."""
+    apart = ("index/", "lock", "states/", "drills/", "receipted", "known.json")
     found = contents(home / "ledger")
     return {name: raw for name, raw in found.items() if not name.partition("/")[2].startswith(apart)}
 
@@ -314,7 +314,8 @@ def test_a_drill_compares_with_the_live_channel_and_leaves_nothing_but_its_recor
 
 def test_a_drill_on_an_empty_machine_says_what_it_could_not_compare(rich):
     done = run_drill(rich / "cold", CHANNEL)
-    assert done.ok
+    assert not done.ok and done.report.verdict == "untrusted"  # no trust file, no live channel
+    assert run_drill(rich / "cold", CHANNEL, trust=TRUST).ok
     assert {step.status for step in done.report.steps if step.name.startswith("live_")} == {"not_checked"}
 
 

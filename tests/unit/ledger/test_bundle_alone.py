@@ -10,6 +10,7 @@ import pytest
 from tests.unit.ledger.bundling import TRUST as BUNDLES
 from tests.unit.ledger.bundling import export, failed, pack, signed, tar_of, unpack, verdict
 from tests.unit.ledger.making import (
+    ADA,
     NODE,
     NOON_NS,
     chain_of_blocks,
@@ -24,6 +25,8 @@ from ropewalk.errors import (
     TooLarge,
 )
 from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import Tag
+from ropewalk.kernel.keys import Signature
 from ropewalk.ledger.block import (
     GENESIS,
     Block,
@@ -34,7 +37,7 @@ from ropewalk.ledger.bundleform import MANIFEST_BYTES_MAX, ManifestReader, parse
 from ropewalk.ledger.bundlemanifest import BUNDLE_BLOCKS_MAX, parse_manifest
 from ropewalk.ledger.policy import STRICT
 from ropewalk.ledger.tar import TarReader, member_header
-from ropewalk.node.bundle import export_blocks
+from ropewalk.node.bundle import chunk_ranges, export_blocks
 
 # --- bundles ---
 
@@ -45,6 +48,25 @@ def test_a_manifest_signed_under_another_algorithm_s_name_is_refused(tmp_path):
     value: Any = jcs.parse(members[SIGNATURE])
     pack(path, tar_of({**members, SIGNATURE: jcs.encode({**value, "alg": "p256"})}))
     assert failed(verdict(path)) == {"bundle_signature"}
+
+
+def test_bundle_seal_of_another_key_fails(tmp_path):
+    """The header is whole, and its hash is the one listed; only its seal was made with another key."""
+    path = export(tmp_path / "x.tar.zst")
+    members = unpack(path)
+    first, *rest = members[HEADERS].splitlines(keepends=True)
+    record: Any = jcs.parse(first)
+    forged = Signature(ADA.alg, ADA.sign(Tag.BLOCK + jcs.encode(record["header"])))
+    line = jcs.encode({**record, "signature": forged.to_json()}) + b"\n"
+    pack(path, tar_of(signed({**members, HEADERS: b"".join((line, *rest))})))
+    assert failed(verdict(path)) == {"block_signatures"}
+
+
+@pytest.mark.parametrize("size", [None, 1, 2, 3, 4, 9])
+@pytest.mark.parametrize("end", range(5, 15))
+def test_chunk_ranges_cover_every_block(end, size):
+    found = list(chunk_ranges(5, end, size))
+    assert [height for first, last in found for height in range(first, last + 1)] == list(range(5, end + 1))
 
 
 def test_the_manifest_says_the_size_of_every_file(tmp_path):

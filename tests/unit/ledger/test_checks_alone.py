@@ -190,13 +190,13 @@ def test_an_ancestor_in_capitals_is_no_id():
 def test_only_allow_lets_an_alert_be_said_again(decision, found):
     seen = Seen()
     seen.remember(observed(event_class="Alert", correlation_id="a"), 0, 0)
-    again = observed(
-        1, event_class="Alert", correlation_id="a", policy_tag={"policy_hash": "x", "decision": decision}
-    )
-    assert status(again, 8, Context(seen)) == found
+    tag = {"policy_hash": STRICT.hash.hex(), "decision": decision}
+    again = observed(1, event_class="Alert", correlation_id="a", policy_tag=tag)
+    assert status(again, 8, Context(seen, STRICT)) == found
+    assert status(again, 8, Context(seen)) == "failed"
 
 
-@pytest.mark.parametrize(("found", "outcome"), [("passed", "allow"), ("not_checked", "audit")])
+@pytest.mark.parametrize(("found", "outcome"), [("passed", "allow"), ("not_checked", "deny")])
 def test_evidence_counts_as_checked_only_where_it_passed(found, outcome):
     one = observed(evidence={"format": "tee.report", "evidence_hash": "0" * 64})
     decision = judge(one, Context(policy=STRICT, evidence=lambda _: (found, "said"))).decision

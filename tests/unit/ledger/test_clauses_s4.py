@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import socket
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,16 @@ import pytest
 from tests.unit.ledger.making import NODE, changed, command, observed, opened, resigned
 
 from ropewalk.errors import InvalidEnvelope, RopewalkError, TooLarge
-from ropewalk.kernel import cbor, jcs
+from ropewalk.kernel import cbor, jcs, schema
 from ropewalk.ledger.block import GENESIS, seal
-from ropewalk.ledger.envelope import DEFAULT_SIGNED, STRICT_SIGNED, parse, parse_cbor, parse_stored
+from ropewalk.ledger.envelope import (
+    DEFAULT_SIGNED,
+    STRICT_SIGNED,
+    parse,
+    parse_cbor,
+    parse_stored,
+    parse_wire,
+)
 from ropewalk.ledger.policy import parse_policy
 from ropewalk.ledger.rules import RULES, Context, judge
 from ropewalk.ledger.verify import Seen
@@ -180,9 +188,22 @@ def test_a_result_is_tied_to_its_command_by_correlation_id_and_may_follow_from_a
     seen.remember(ask, 0, 0)
     seen.remember(seen_disk, 0, 1)
     said: dict[str, Any] = {"event_class": "Result", "event_type": "test.done", "correlation_id": "c-1"}
-    for done in (observed(**said), observed(parent=seen_disk, **said)):
-        assert ask.hex_id not in done.causality_chain
-        assert judge(done, Context(seen)).findings[2].status == "passed"
+    done = observed(parent=seen_disk, **said)
+    assert ask.hex_id not in done.causality_chain
+    assert judge(done, Context(seen)).findings[2].status == "passed"
+
+
+@pytest.mark.parametrize("chain", [None, ["c-1"]])
+def test_result_must_append_to_its_chain(chain):
+    """S4 §3.2: refused on entry; blocks sealed before this was required stay valid."""
+    ask = command("c-1")
+    seen = Seen()
+    seen.remember(ask, 0, 0)
+    done = changed(observed(event_class="Result", event_type="test.done", parent=ask), causality_chain=chain)
+    for context in (Context(seen), Context()):
+        found = judge(done, context).findings[2]
+        assert found.status == "failed" and "names no ancestor" in found.detail
+    assert judge(done, Context(seen, sealed=True)).findings[2].status == "passed"
 
 
 def test_a_block_is_closed_before_it_passes_one_mebibyte(tmp_path):
@@ -198,3 +219,21 @@ def test_no_block_holds_more_than_four_mebibytes():
     assert seal(NODE, envelopes=four, **place).header.envelope_count == 4
     with pytest.raises(TooLarge):
         seal(NODE, envelopes=[*four, b"x"], **place)
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("payload_hash", b64encode(bytes(32)).decode()),
+        ("payload_hash", "AB" * 32),
+        ("timestamp", 1_730_462_400_000_000_000),
+        ("timestamp", "2024-11-01T13:00:00+01:00"),
+    ],
+)
+def test_schema_takes_what_s4_takes(name, other):
+    """The shipped schema is as wide as S4 §4.1; the canonical form that a ledger takes in is narrower."""
+    value = {**observed().value, name: other}
+    schema.validate("ledger/envelope", value)
+    with pytest.raises(RopewalkError) as caught:
+        parse_wire(json.dumps(value).encode())
+    assert caught.value.exit_code == 8

@@ -224,6 +224,24 @@ def test_old_documents_and_wrong_nonces_are_refused():
     refused(envelope, "old", aged, NOON_NS + 61 * 10**9)
 
 
+def test_max_age_applies_to_provenance():
+    """The builder signs when the build ended; without a time its age is not known."""
+
+    def built(metadata):
+        details = {"builder": {"id": BUILDER}, **({} if metadata is None else {"metadata": metadata})}
+        predicate = {**statement()["predicate"], "runDetails": details}
+        return attested(dsse(NODE, statement(predicate=predicate)), "slsa.v1")
+
+    aged, noon = replace(TRUST, max_age_s=60), {"finishedOn": "2024-11-01T12:00:00Z"}
+    for metadata in (noon, {"startedOn": noon["finishedOn"]}):
+        assert verdict(built(metadata), aged, NOON_NS + 59 * 10**9)[0] == "passed"
+        refused(built(metadata), "the build is 61 s old", aged, NOON_NS + 61 * 10**9)
+    refused(built(noon), "the build is -301 s old", aged, NOON_NS - 301 * 10**9)
+    for metadata in (None, {}, [], {"finishedOn": 5}):  # type: ignore[assignment]
+        assert verdict(built(metadata))[0] == "passed"
+        refused(built(metadata), "must name finishedOn", aged)
+
+
 def test_freshness_named_in_the_report_is_kept():
     def fresh(**members):
         document = b64encode(nitro_document(LEAF, BUNDLE)).decode()

@@ -15,6 +15,8 @@ from tests.unit.ledger.making import ADA, changed, command, observed
 from tests.waiting import ended
 
 from ropewalk.kernel import jcs
+from ropewalk.ledger.block import parse_record
+from ropewalk.ledger.envelope import parse
 from ropewalk.ledger.policy import STRICT
 
 
@@ -219,14 +221,19 @@ def test_damage_is_found_named_and_stops_writing_but_not_reading_what_is_whole(r
     assert [s["name"] for s in whole.json["steps"] if s["status"] == "failed"] == ["ledger/audit:storage"]
 
 
-def test_a_torn_tail_is_cut_and_reported(ropewalk, tmp_path):
+def test_append_cuts_unacknowledged_torn_tail(ropewalk, tmp_path):
     for number in range(3):
         ropewalk("ledger", "append", "--channel", "audit", "--file", _file(observed(number).raw))
     (segment,) = (tmp_path / "repo.git/ropewalk/ledger/audit/segments").iterdir()
-    segment.write_bytes(segment.read_bytes()[:-10])
+    whole = segment.read_bytes()
+    segment.write_bytes(whole + whole[64:300])  # half a block that no receipt was given for
     answer = ropewalk("ledger", "append", "--channel", "audit", "--file", _file(observed(9).raw), "--json")
-    assert answer.code == 0 and answer.json["height"] == 2
-    assert "cut" in answer.err and "1 blocks the index knew are gone" in answer.err
+    assert answer.code == 5  # a record of height 0 behind block 2 is no torn tail
+    segment.write_bytes(whole + bytes(300))
+    assert ropewalk("ledger", "head", "--channel", "audit", "--json").json["height"] == 2
+    answer = ropewalk("ledger", "append", "--channel", "audit", "--file", _file(observed(9).raw), "--json")
+    assert answer.code == 0 and answer.json["height"] == 3
+    assert "cut 300 bytes" in answer.err
 
 
 def test_what_is_missing_is_3_and_what_is_empty_is_said(ropewalk):
@@ -247,7 +254,9 @@ def test_heads_and_consistency_can_be_handed_to_others(ropewalk):
     assert note.splitlines()[:2] == ["example.org/audit", "3"]
     made = ropewalk("ledger", "consistency", "--channel", "audit", "--old", "1", "--new", "3", "-o", "c.json")
     assert (made.code, made.out) == (0, "ok  audit  1 blocks are the beginning of 3  c.json\n")
-    assert ropewalk("verify", "c.json", "--json").json["ok"]
+    alone = ropewalk("verify", "c.json", "--json")
+    assert (alone.code, alone.json["verdict"], alone.json["ok"]) == (5, "untrusted", False)
+    assert ropewalk("verify", "c.json", "--no-trust", "--json").json["ok"]
     assert ropewalk("ledger", "consistency", "--channel", "audit", "--old", "1", "--new", "9").code == 8
 
 
@@ -287,10 +296,13 @@ def test_an_erased_payload_leaves_a_tombstone_its_hash_and_its_proof(ropewalk):
     assert (erased["payload_hash"], erased["reason"], erased["height"]) == (payload_hash, "asked", 1)
     gone = ropewalk("ledger", "payload", "show", payload_hash, "--json")
     assert (gone.code, gone.json["erased_at"]) == (3, erased["erased_at"])
+    assert not list(Path("repo.git/ropewalk/payloads").glob("*.json"))  # the bytes are gone, not only hidden
     assert ropewalk(*erase).json == {**erased, "replayed": True}
 
     assert ropewalk("ledger", "prove", receipt["envelope_id"], "-o", "proof.json").code == 0
-    assert ropewalk("verify", "proof.json").code == 0
+    assert ropewalk("verify", "proof.json", "--no-trust").code == 0
+    assert ropewalk("ledger", "trust", "--channel", "audit", "-o", "trust.json").code == 0
+    assert ropewalk("verify", "proof.json", "--trust", "trust.json").code == 0
     assert ropewalk("ledger", "verify", "--deep").code == 0
     [event] = ropewalk("ledger", "read", "--channel", "audit", "--from", "1", "--json").json["blocks"][0][
         "envelopes"
@@ -348,8 +360,83 @@ def test_what_is_refused_makes_no_channel(ropewalk):
 
 def test_refusals_before_the_first_that_holds_are_answered_in_their_order(ropewalk):
     lone = changed(observed(1), event_class="Result", correlation_id="c", causality_chain=["c"])
-    lines = [lone.raw, b"{", command("c").raw, lone.raw]
+    done = observed(1, event_class="Result", parent=command("c"))
+    lines = [lone.raw, b"{", command("c").raw, done.raw]
     Path("mixed.jsonl").write_bytes(b"\n".join(lines))
     answer = ropewalk("ledger", "append", "--channel", "new", "--file", "mixed.jsonl", "--jsonl", "--json")
     said = [json.loads(line) for line in answer.out.splitlines()]
     assert answer.code == 5 and ["height" in each for each in said] == [False, False, True, True]
+
+
+def test_result_takes_the_chain_of_its_command(ropewalk):
+    """`ledger envelope --class Result` finds the Command by its correlation id."""
+    ask = ("--class", "Command", "--correlation-id", "c-9")
+    common = (
+        "--channel",
+        "audit",
+        "--domain",
+        "ops",
+        "--type",
+        "t",
+        "--payload",
+        "body.json",
+        "--key",
+        "ada",
+    )
+    Path("body.json").write_text("{}")
+    for name, options in (("ask", ask), ("done", ("--class", "Result", "--correlation-id", "c-9"))):
+        assert ropewalk("ledger", "envelope", *common, *options, "-o", f"{name}.json").code == 0
+        answer = ropewalk("ledger", "append", "--channel", "audit", "--file", f"{name}.json", "--json")
+        assert answer.code == 0, answer.out
+    asked, done = (json.loads(Path(f"{name}.json").read_bytes()) for name in ("ask", "done"))
+    assert asked["causality_chain"] == ["c-9"]
+    assert done["causality_chain"] == [parse(Path("ask.json").read_bytes()).hex_id, "c-9"]
+
+
+def test_append_of_an_event_asks_for_an_envelope(ropewalk):
+    """A plain event is answered with what is expected and how to build it."""
+    Path("event.json").write_text('{"what": "deployed", "who": "ada"}')
+    plain = ropewalk("ledger", "append", "--channel", "audit", "--file", "event.json", "--json")
+    Path("events.jsonl").write_text('{"what": "deployed"}\n')
+    lines = ropewalk("ledger", "append", "--channel", "audit", "--file", "events.jsonl", "--jsonl", "--json")
+    for answer in (plain, lines):
+        problem = json.loads(answer.out)
+        assert answer.code == 8 and problem["code"] == "InvalidEnvelope"
+        assert "expected a signed envelope" in problem["detail"] and "what" in problem["detail"]
+        assert "timestamp" not in problem["detail"]
+        assert "ropewalk ledger envelope --channel" in problem["advice"]
+
+
+def test_read_shows_the_header_of_each_block(ropewalk):
+    one = make(ropewalk, "one.json")
+    assert ropewalk("ledger", "append", "--channel", "audit", "--file", str(one)).code == 0
+    (block,) = json.loads(ropewalk("ledger", "read", "--channel", "audit", "--json").out)["blocks"]
+    record = {name: block[name] for name in ("header", "signature", "signer")}
+    parsed = parse_record(jcs.encode(record))
+    assert parsed.hash.hex() == block["block_hash"] and parsed.header.envelope_count == 1
+    assert block["header"]["channel"] == "audit" and len(block["envelopes"]) == 1
+
+
+def test_envelope_is_written_in_a_supported_version(ropewalk):
+    """After the sunset of 1.0.x `ledger envelope` writes the next version, which the channel takes."""
+    assert ropewalk("ledger", "create", "--channel", "audit").code == 0
+    sunset = ("--sunset", "2024-01-01T00:00:00Z")
+    assert ropewalk("ledger", "lifecycle", "set", "1.0.x", "deprecated", *sunset).code == 0
+    made = make(ropewalk, "one.json")
+    assert json.loads(made.read_bytes())["protocol_version"] == "1.1.0"
+    assert ropewalk("ledger", "append", "--channel", "audit", "--file", str(made)).code == 0
+
+
+def test_verify_reads_a_tlog_receipt(ropewalk):
+    one = make(ropewalk, "one.json")
+    done = ropewalk("ledger", "append", "--channel", "audit", "--file", str(one), "--json").json
+    receipt = ("ledger", "receipt", done["envelope_id"], "--form", "tlog", "-o", "r.tlog-proof")
+    assert ropewalk(*receipt, "--host", "log.example").code == 0
+    assert ropewalk("ledger", "trust", "--channel", "audit", "-o", "trust.json").code == 0
+    check = ("verify", "r.tlog-proof", "--envelope", str(one), "--trust", "trust.json", "--json")
+    answer = ropewalk(*check)
+    assert answer.code == 0 and answer.json["ok"]
+    statuses = {step["name"]: step["status"] for step in answer.json["steps"]}
+    assert statuses["inclusion"] == statuses["log_signature"] == statuses["envelope"] == "passed"
+    two = make(ropewalk, "two.json")
+    assert ropewalk(*check[:3], str(two), *check[4:]).code == 5

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.unit.ledger.calling import make
-from tests.unit.ledger.making import NODE, NOON_NS, observed, opened
+from tests.unit.ledger.making import ADA, NODE, NOON, NOON_NS, observed, opened
 
-from ropewalk.errors import Damaged, Invalid, NotFound, Unverified
+from ropewalk.errors import Damaged, Denied, Invalid, NotFound, Unverified
 from ropewalk.ledger.policy import EVALUATOR, Policy, parse_policy
+from ropewalk.ledger.versionacts import VersionAct, version_envelopes
 from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_blocks
+from ropewalk.node.ledgercare import verify_stored
 from ropewalk.node.lifecycle import (
     move_version,
     notices,
@@ -20,6 +23,8 @@ from ropewalk.node.lifecycle import (
     send_notices,
     version_to_write,
 )
+from ropewalk.node.versionchange import change_version
+from ropewalk.stores import keyfiles
 
 DAY_NS = 86_400 * 10**9
 LATER = "2025-03-01T00:00:00Z"
@@ -153,10 +158,8 @@ def test_the_commands_show_set_gate_and_notify(ropewalk):
     assert ropewalk("ledger", "lifecycle", "notify", "--channel", "audit", "--json").json["notices"] == []
     done = ropewalk("ledger", "lifecycle", "set", "1.0.x", "deprecated", "--sunset", "2020-01-01T00:00:00Z")
     assert done.code == 0, done
-    assert (
-        ropewalk("ledger", "append", "--channel", "audit", "--file", str(make(ropewalk, "two.json"))).code
-        == 5
-    )
+    old = make(ropewalk, "two.json", "--protocol-version", "1.0.0")
+    assert ropewalk("ledger", "append", "--channel", "audit", "--file", str(old)).code == 5
     new = make(ropewalk, "new.json", "--protocol-version", "1.1.0")
     assert ropewalk("ledger", "append", "--channel", "audit", "--file", str(new)).code == 0
     status = ropewalk("ledger", "status", "--json").json
@@ -233,3 +236,106 @@ def test_a_table_that_is_damaged_while_a_writer_is_open_stops_it_until_it_is_men
             assert isinstance(outcome, Damaged)
         table.unlink()
         assert ledger.log.submit(observed(1).raw).height == 0
+
+
+# --- the table against what a channel recorded ---
+
+MAINTAINED = VersionAct("ops", "1.0.x", "maintenance")
+
+
+@pytest.fixture
+def recording(tmp_path):
+    """A repository whose channel recorded that 1.0.x is in maintenance."""
+    keyfiles.make(tmp_path / "keys", "node", "ed25519", b"node" + bytes(28))
+    create_channel(tmp_path, "ops", "node", NODE.public)
+    change_version(tmp_path, MAINTAINED, (NODE,), now_ns=lambda: NOON_NS)
+    return tmp_path
+
+
+def lifecycle_verdict(home) -> tuple[str, str]:
+    steps = {step.name: step for step in verify_stored(home, "ops").steps}
+    return steps["lifecycle"].status, steps["lifecycle"].detail
+
+
+def edit(home, **members) -> None:
+    path = home / "ledger" / "lifecycle.json"
+    rows = json.loads(path.read_bytes())
+    row = next(each for each in rows if each["version"] == "1.0.x")
+    row.update(members)
+    path.write_text(json.dumps([{k: v for k, v in each.items() if v is not None} for each in rows]))
+
+
+def test_recorded_lifecycle_passes(recording):
+    assert lifecycle_verdict(recording)[0] == "passed"
+    with open_log(recording, "ops", NODE, now_ns=lambda: NOON_NS) as ledger:
+        ledger.log.submit(observed(1).raw)
+    assert not verify_stored(recording, "ops", deep=True).first_failure
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"stage": "active"}, "stage is active, but channel ops recorded maintenance"),
+        ({"stage": "disabled"}, "stage is disabled"),
+        ({"recorded": {"channel": "ops", "height": 9}}, "records no change"),
+        ({"recorded": {"channel": "none", "height": 0}}, "records no change"),
+    ],
+)
+def test_edited_lifecycle_is_refused_on_append(recording, change, words):
+    with open_log(recording, "ops", NODE, now_ns=lambda: NOON_NS) as ledger:
+        edit(recording, **change)
+        with pytest.raises(Damaged, match=words):
+            ledger.log.submit(observed(1).raw)
+    with pytest.raises(Damaged, match=words):
+        open_log(recording, "ops", NODE, now_ns=lambda: NOON_NS)
+
+
+@pytest.mark.parametrize("change", [{"stage": "active"}, {"stage": "active", "recorded": None}, None])
+def test_edited_lifecycle_fails_verify(recording, change):
+    """Also where the reference to the record, or the whole table, was removed."""
+    if change is None:
+        (recording / "ledger" / "lifecycle.json").unlink()
+    else:
+        edit(recording, **change)
+    status, detail = lifecycle_verdict(recording)
+    assert status == "failed" and "stage is active, but channel ops recorded maintenance" in detail
+
+
+def test_edited_dates_fail_verify(recording):
+    change_version(recording, replace(MAINTAINED, stage="deprecated", sunset=LATER), (NODE,))
+    assert lifecycle_verdict(recording)[0] == "passed"
+    edit(recording, sunset="2099-01-01T00:00:00Z")
+    assert "sunset is 2099" in lifecycle_verdict(recording)[1]
+
+
+def test_lifecycle_of_a_copy_is_not_checked(recording, tmp_path):
+    """A copy has the channel of another repository, and not its table."""
+    (recording / "ledger" / "lifecycle.json").unlink()
+    keyfiles.destroy(recording / "keys", "node")
+    assert lifecycle_verdict(recording)[0] == "not_checked"
+
+
+def test_recorded_version_is_not_moved_silently(recording):
+    with pytest.raises(Denied, match="recorded in channel ops"):
+        move_version(recording, "1.0.x", "disabled")
+    change_version(recording, replace(MAINTAINED, stage="disabled"), (NODE,))
+    assert lifecycle_verdict(recording)[0] == "passed"
+
+
+def test_interrupted_change_is_made_again(recording):
+    """Sealed, but the table was not written: verify names it, and the same command completes it."""
+    before = (recording / "ledger" / "lifecycle.json").read_bytes()
+    act = replace(MAINTAINED, stage="disabled")
+    _, height = change_version(recording, act, (NODE,))
+    (recording / "ledger" / "lifecycle.json").write_bytes(before)
+    assert lifecycle_verdict(recording)[0] == "failed"
+    assert change_version(recording, act, (NODE,))[1] == height
+    assert lifecycle_verdict(recording)[0] == "passed"
+
+
+def test_only_the_channel_records_a_change(recording):
+    """An author's envelope of the same type changes nothing."""
+    ask, done = version_envelopes(replace(MAINTAINED, stage="disabled"), (), ADA, NOON, "1.0.0")
+    with open_log(recording, "ops", NODE, now_ns=lambda: NOON_NS) as ledger:
+        ledger.log.submit_many([ask.raw, done.raw])
+    assert lifecycle_verdict(recording)[0] == "passed"

@@ -13,7 +13,6 @@ from functools import partial
 from types import FrameType
 from typing import Any, ClassVar
 
-import lmdb
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -37,10 +36,11 @@ from ropewalk.ledger.block import GENESIS, check_contents, check_link, check_sig
 from ropewalk.ledger.envelope import Envelope, parse, signature_preimage
 from ropewalk.ledger.log import Limits
 from ropewalk.ledger.marks import derive
+from ropewalk.ledger.policy import STRICT
 from ropewalk.ledger.ticket import Receipt
 from ropewalk.node.ledger import open_channel
+from ropewalk.stores.durable import Disk
 from ropewalk.stores.ledgerindex import LedgerIndex
-from ropewalk.stores.segmentwriter import Files
 
 
 def test_a_receipt_says_where_the_envelope_stands(tmp_path):
@@ -61,20 +61,20 @@ def test_a_receipt_says_where_the_envelope_stands(tmp_path):
 
 
 def test_many_from_one_thread_share_blocks_and_syncs(tmp_path):
-    class Counting(Files):
+    class Counting(Disk):
         syncs = 0
 
-        def sync(self, fd):
+        def fsync(self, fd):
             self.syncs += 1
-            super().sync(fd)
+            super().fsync(fd)
 
-    files = Counting()
-    with opened(tmp_path, files=files) as ledger:
-        before = files.syncs
+    disk = Counting()
+    with opened(tmp_path, disk=disk) as ledger:
+        before = disk.syncs
         outcomes = ledger.log.submit_many(observed(i).raw for i in range(500))
         assert all(isinstance(each, Receipt) for each in outcomes)
         assert ledger.log.head.height == 1 and ledger.log.head.envelopes == 500
-        assert files.syncs - before <= 3  # the segment, and its folders once
+        assert disk.syncs - before <= 3  # the segment, and its folders once
 
 
 def test_concurrent_submissions_all_stand_once_and_share_blocks(tmp_path):
@@ -158,15 +158,13 @@ def test_one_statement_signed_twice_is_refused(tmp_path):
 
 
 def test_alerts_repeat_only_where_their_policy_tag_allows(tmp_path):
-    alert = observed(event_class="Alert", correlation_id="a-1")
-    with opened(tmp_path) as ledger:
-        ledger.log.submit(alert.raw)
+    alert: dict[str, Any] = {"event_class": "Alert", "correlation_id": "a-1"}
+    tag = {"policy_hash": STRICT.hash.hex(), "decision": "allow"}
+    with opened(tmp_path, policy=STRICT) as ledger:
+        ledger.log.submit(observed(**alert).raw)
         with pytest.raises(Replayed):
-            ledger.log.submit(observed(2, event_class="Alert", correlation_id="a-1").raw)
-        allowed = observed(
-            3, event_class="Alert", correlation_id="a-1", policy_tag={"policy_hash": "x", "decision": "allow"}
-        )
-        assert isinstance(ledger.log.submit(allowed.raw), Receipt)
+            ledger.log.submit(observed(2, **alert).raw)
+        assert isinstance(ledger.log.submit(observed(3, policy_tag=tag, **alert).raw), Receipt)
 
 
 def test_an_envelope_from_the_far_future_is_refused(tmp_path):
@@ -220,7 +218,7 @@ def test_a_deleted_index_is_built_again(tmp_path):
 def test_a_zero_length_or_foreign_index_file_is_replaced(tmp_path, damage):
     with opened(tmp_path) as ledger:
         ledger.log.submit(command("c-1").raw)
-    (tmp_path / "ledger/ea.core/index/data.mdb").write_bytes(damage)
+    (tmp_path / "ledger/ea.core/index/current").write_bytes(damage)
     with opened(tmp_path) as ledger:
         assert ledger.log.submit(command("c-1").raw).replayed
 
@@ -237,38 +235,38 @@ def test_an_index_of_another_log_is_not_believed(tmp_path):
 
 
 def test_when_the_disk_is_full_nothing_is_acknowledged_and_nothing_is_lost(tmp_path):
-    class Moody(Files):
+    class Moody(Disk):
         full = False
 
-        def write(self, fd, raw):
+        def write_some(self, fd, raw):
             if self.full:
                 raise OSError(28, "No space left on device")
-            return super().write(fd, raw)
+            return super().write_some(fd, raw)
 
-    files = Moody()
-    with opened(tmp_path, files=files) as ledger:
+    disk = Moody()
+    with opened(tmp_path, disk=disk) as ledger:
         ledger.log.submit(observed(1).raw)
-        files.full = True
+        disk.full = True
         outcomes = ledger.log.submit_many([observed(2).raw, observed(3).raw])
         assert all(isinstance(each, Unavailable) for each in outcomes)
-        files.full = False
+        disk.full = False
         assert ledger.log.submit(observed(2).raw).height == 1
     with open_channel(tmp_path, "ea.core") as channel:
         assert channel.head().envelopes == 2
 
 
 def test_everyone_who_waits_hears_of_a_failed_sync(tmp_path):
-    class NoSync(Files):
+    class NoSync(Disk):
         failing = False
 
-        def sync(self, fd):
+        def fsync(self, fd):
             if self.failing:
                 raise OSError(5, "Input/output error")
-            super().sync(fd)
+            super().fsync(fd)
 
-    files = NoSync()
-    with opened(tmp_path, files=files) as ledger, Crew(16) as pool:
-        files.failing = True
+    disk = NoSync()
+    with opened(tmp_path, disk=disk) as ledger, Crew(16) as pool:
+        disk.failing = True
         errors = pool.map(lambda i: _outcome(ledger, observed(i)), range(64))
         assert all(isinstance(error, Unavailable) for error in errors)
 
@@ -286,7 +284,7 @@ def test_an_index_that_cannot_be_stored_costs_nobody_a_receipt(tmp_path, monkeyp
     envelopes = [observed(i) for i in range(64)]
     with opened(tmp_path) as ledger, Crew(16) as pool:
         with monkeypatch.context() as full:
-            full.setattr(ledger.index, "_write", _raise(lmdb.DiskError("No space left on device")))
+            full.setattr(ledger.index, "_write", _raise(OSError(28, "No space left on device")))
             outcomes = pool.map(lambda each: _outcome(ledger, each), envelopes)
             assert {type(each) for each in outcomes} == {Receipt}
             assert ledger.log.submit(envelopes[0].raw).replayed
@@ -359,9 +357,7 @@ def test_a_writer_whose_index_is_thrown_away_takes_every_block_in_once(tmp_path,
     with opened(tmp_path, limits=Limits(block_envelopes=1)) as ledger:
         ledger.log.submit_many(observed(i).raw for i in range(5))
         ledger.index.flush()
-        other = LedgerIndex(ledger.channel.segments, derive)
-        other._start_over()
-        other.close()
+        shutil.rmtree(tmp_path / "ledger/ea.core/index")
         monkeypatch.setattr(ledger.index, "_flush_at", 1)  # in the middle of what is written together
         ledger.log.submit_many(observed(i).raw for i in range(5, 10))
         assert ledger.index.state.height == ledger.log.head.height == 10
@@ -374,10 +370,9 @@ def test_a_reader_does_not_throw_away_what_a_writer_stores_while_it_opens(tmp_pa
         ledger.log.submit(observed(1).raw)
 
         class Slow(LedgerIndex):
-            def _load_state(self):
-                state = super()._load_state()
+            def _stands_on_the_log(self):
                 ledger.index.flush()
-                return state
+                return super()._stands_on_the_log()
 
         reader = Slow(ledger.channel.segments, derive)
         assert reader.rebuilt_from is None
@@ -503,16 +498,16 @@ def test_threads_that_mix_both_ways_in_do_not_wait_for_ever(tmp_path):
 
 
 def test_a_long_list_is_written_as_it_is_judged_in_full_blocks(tmp_path):
-    class Watching(Files):
+    class Watching(Disk):
         held: ClassVar[list[int]] = []
 
-        def sync(self, fd):
+        def fsync(self, fd):
             if log is not None:
                 self.held.append(len(log._arrivals))
-            super().sync(fd)
+            super().fsync(fd)
 
     log = None
-    with opened(tmp_path, files=Watching(), limits=Limits(block_envelopes=100)) as ledger:
+    with opened(tmp_path, disk=Watching(), limits=Limits(block_envelopes=100)) as ledger:
         log = ledger.log
         outcomes = log.submit_many(observed(i).raw for i in range(750))
         assert [(r.height, r.index) for r in outcomes] == [(i // 100, i % 100) for i in range(750)]

@@ -48,7 +48,12 @@ def test_evidence_can_be_demanded_per_domain():
     assert rules.decide(observed()).outcome == "allow"
     assert rules.decide(observed(domain="builds")).outcome == "deny"
     evidence = {"format": "slsa.v1", "evidence_hash": "0" * 64}
-    assert rules.decide(observed(domain="builds", evidence=evidence)).outcome == "allow"
+    built = observed(domain="builds", evidence=evidence)
+    assert rules.decide(built, "passed").outcome == "allow"
+    assert rules.decide(built).outcome == rules.decide(built, "not_checked").outcome == "deny"
+    assert rules.decide(built, "failed").outcome == "deny"
+    other = observed(domain="builds", evidence={**evidence, "format": "tee.report"})
+    assert rules.decide(other, "passed").outcome == "deny"
 
 
 def test_classes_can_be_made_to_carry_a_correlation_id():
@@ -70,8 +75,11 @@ def test_unchecked_proofs_and_evidence_are_for_the_policy_to_judge():
     with pytest.raises(Denied, match="lattice"):
         judge(lattice, Context(policy=STRICT)).require()
     unseen = observed(evidence={"format": "tee.report", "evidence_hash": "0" * 64})
-    verdict = judge(unseen, Context(policy=STRICT))
-    assert verdict.ok and verdict.decision is not None and verdict.decision.outcome == "audit"
+    with pytest.raises(Denied, match="was not verified"):
+        judge(unseen, Context(policy=STRICT)).require()
+    snark = observed(integrity_proof={"type": "snark", "proof": "AA=="})
+    with pytest.raises(Denied, match="snark"):
+        judge(snark, Context(policy=STRICT)).require()
 
 
 def test_the_hash_covers_the_rules_in_any_order_but_not_the_name():

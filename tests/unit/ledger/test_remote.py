@@ -34,6 +34,7 @@ from ropewalk.errors import (
     Usage,
 )
 from ropewalk.kernel.keys import PublicKey, SigningKey
+from ropewalk.ledger.adapt import check_adapted
 from ropewalk.ledger.envelope import parse_stored, to_cbor
 from ropewalk.ledger.message import PROTOCOL
 from ropewalk.ledger.negotiate import FEATURES
@@ -280,6 +281,26 @@ def test_what_was_negotiated_is_sealed_before_the_session_begins(tmp_path):
     assert recorded["envelope_id"] == agreed.hex_id and recorded["block_hash"] == block.hash.hex()
     payload: Any = agreed.payload
     assert payload["agreed"] == agreement.to_json()
+    assert verify_blocks(tmp_path, "sessions", deep=True).ok
+
+
+@pytest.mark.parametrize("versions", [("1.0.x", "1.1.x"), ("1.0.x",)], ids=["newest", "grace"])
+def test_sessions_are_recorded_after_a_sunset(tmp_path, versions):
+    """After the sunset of 1.0.x sessions go on; a client that knows nothing newer may still read."""
+    create_channel(tmp_path, "sessions", "node", NODE.public)
+    move_version(tmp_path, "1.0.x", "deprecated", sunset="2025-01-01T00:00:00Z", grace_days=36_500)
+
+    async def act(remote: LedgerClient) -> Any:
+        return remote.recorded, remote.agreement.features
+
+    recorded, features = with_client(tmp_path, act, {"key": ADA, "versions": versions}, record="sessions")
+    with open_channel(tmp_path, "sessions") as channel:
+        asked, own, agreed = (parse_stored(raw) for block in channel.blocks() for raw in block.envelopes)
+    assert {each.protocol_version for each in (asked, own, agreed)} == {"1.1.0"}
+    assert recorded["envelope_id"] == agreed.hex_id and ("append" in features) == (len(versions) == 2)
+    if versions == ("1.0.x",):
+        original = check_adapted(asked)
+        assert original["protocol_version"] == "1.0.0" and asked.public_key == NODE.public
     assert verify_blocks(tmp_path, "sessions", deep=True).ok
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -9,6 +10,7 @@ import random
 import secrets
 import socket
 import subprocess
+import sys
 import time
 import uuid
 from pathlib import Path
@@ -33,8 +35,8 @@ from ropewalk.errors import (
     Invalid,
     NotFound,
     RangeExceeded,
-    RopewalkError,
     SigInvalid,
+    Unavailable,
     Unverified,
 )
 from ropewalk.kernel import jcs
@@ -293,9 +295,9 @@ def test_divergence_raises_an_alert_with_what_reproduces_it(home):
         return state
 
     good, bad = (Reducer("mine:fold", each, COUNTS.initial) for each in (fold, changed))
-    replay_channel(home, "ea.core", good, key=NODE, snapshot_every=2)
+    replay_channel(home, "ea.core", good, key=NODE, snapshot_every=2, unsafe_no_guard=True)
     with pytest.raises(Unverified, match="diverges at height 5") as caught:
-        replay_channel(home, "ea.core", bad, key=NODE)
+        replay_channel(home, "ea.core", bad, key=NODE, unsafe_no_guard=True)
     fields = caught.value.fields
     folder = Path(fields["folder"])
     assert fields["agreed_height"] == 3 and fields["reproduction"]["start_height"] == 4
@@ -318,9 +320,9 @@ def test_divergence_raises_an_alert_with_what_reproduces_it(home):
         assert state_root(state).hex() == root
     # The alert stands once, however often it is found.
     with pytest.raises(Unverified):
-        replay_channel(home, "ea.core", bad, key=NODE)
+        replay_channel(home, "ea.core", bad, key=NODE, unsafe_no_guard=True)
     with pytest.raises(Unverified):
-        replay_channel(home, "ea.core", bad)
+        replay_channel(home, "ea.core", bad, unsafe_no_guard=True)
 
 
 def test_alerts_name_both_roots():
@@ -418,8 +420,83 @@ def test_errors_of_a_reducer_are_its_own():
         guarded(Reducer("broken", fold)).fold({}, {}, Moment("c", 0, 0))
 
 
+def late(state, event, moment):
+    return {"at": clock()}
+
+
+def dials(state, event, moment):
+    socket.create_connection(("127.0.0.1", 9))
+    return state
+
+
+def dials_quietly(state, event, moment):
+    with contextlib.suppress(Exception):
+        socket.socket()
+    return state
+
+
+def in_set_order(state, event, moment):
+    """A state that follows the order of a set, and so the hash seed."""
+    return {"seen": list({f"{name}-{event['payload']['n']}" for name in "abcdefgh"})}
+
+
+def ends(state, event, moment):
+    sys.exit(3)
+
+
+def reducer_here(fold) -> Reducer:
+    return Reducer(f"{__name__}:{fold.__name__}", fold)
+
+
 def test_guarded_replay_of_a_channel(home):
-    sly = Reducer("sly", lambda state, event, moment: {"at": clock()})
-    with pytest.raises(RopewalkError, match="asks the clock"):
-        replay_channel(home, "ea.core", sly, guard=True)
-    assert replay_channel(home, "ea.core", COUNTS, guard=True).state["total"] == 7
+    """A reducer of one's own is guarded unless the caller gives that up by name."""
+    sly = reducer_here(late)
+    with pytest.raises(Unverified, match="asks the clock"):
+        replay_channel(home, "ea.core", sly)
+    assert replay_channel(home, "ea.core", sly, unsafe_no_guard=True).state["at"] > 0
+    assert replay_channel(home, "ea.core", COUNTS).state["total"] == 7
+
+
+@pytest.mark.parametrize("fold", [dials, dials_quietly])
+def test_replay_refuses_a_socket(home, fold):
+    with pytest.raises(Unverified, match="asks the network"):
+        replay_channel(home, "ea.core", reducer_here(fold))
+
+
+def test_replay_does_not_follow_the_hash_seed(home):
+    """Processes with three hash seeds fold a set and come to one root."""
+    act = (
+        "import sys; from pathlib import Path; from ropewalk.node.replay import find_reducer, replay_channel; "
+        "print(replay_channel(Path(sys.argv[1]), 'ea.core', find_reducer(sys.argv[2])).state_root.hex())"
+    )
+    name = f"{__name__}:{in_set_order.__name__}"
+    roots = {
+        subprocess.run(
+            [sys.executable, "-c", act, str(home), name],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=Path(__file__).parents[3],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("random", "0")
+    }
+    assert roots == {replay_channel(home, "ea.core", reducer_here(in_set_order)).state_root.hex() + "\n"}
+
+
+def test_guarded_replay_goes_on_from_a_snapshot(home):
+    mine = reducer_here(in_set_order)
+    whole = replay_channel(home, "ea.core", mine, key=NODE, snapshot_every=3)
+    short = replay_channel(home, "ea.core", mine, from_snapshot=True)
+    assert short.started_from == 5 and short.state_root == whole.state_root and short.state == whole.state
+
+
+def test_reducer_without_a_module_is_refused(home):
+    """A child process cannot import it, and this process has a random hash seed."""
+    with pytest.raises(Invalid, match="a child process can import"):
+        replay_channel(home, "ea.core", Reducer("nowhere", lambda state, event, moment: state))
+
+
+def test_reducer_that_ends_its_process_is_reported(home):
+    with pytest.raises(Unavailable, match="its process ended"):
+        replay_channel(home, "ea.core", reducer_here(ends))

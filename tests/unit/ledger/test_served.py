@@ -15,7 +15,7 @@ from ropewalk.kernel import jcs
 from ropewalk.ledger.ticket import Receipt
 from ropewalk.node.ledger import verify_blocks
 from ropewalk.node.served import ServedLog
-from ropewalk.stores.segmentwriter import Files
+from ropewalk.stores.durable import Disk
 
 
 def test_coroutines_share_blocks_and_get_their_own_answers(tmp_path):
@@ -116,26 +116,26 @@ def test_the_end_waits_for_all_who_came_and_refuses_who_comes_later(tmp_path):
 
 
 def test_what_was_taken_in_is_written_though_its_callers_and_the_loop_have_gone(tmp_path):
-    class Slow(Files):
+    class Slow(Disk):
         writing, go_on = threading.Event(), threading.Event()
         armed = False
 
-        def sync(self, fd):
+        def fsync(self, fd):
             if self.armed:
                 self.writing.set()
                 self.go_on.wait(LIMIT_S)
-            super().sync(fd)
+            super().fsync(fd)
 
     async def main(served) -> None:
         asyncio.get_running_loop().create_task(served.submit(observed(1).raw))  # nobody will wait for it
-        await aside(files.writing.wait, LIMIT_S)
+        await aside(disk.writing.wait, LIMIT_S)
 
-    files = Slow()
-    with opened(tmp_path, files=files) as ledger:
-        files.armed = True
+    disk = Slow()
+    with opened(tmp_path, disk=disk) as ledger:
+        disk.armed = True
         served = ServedLog(ledger.log)
         asyncio.run(main(served))  # the loop is closed while the block is being written
-        files.go_on.set()
+        disk.go_on.set()
         served._thread.shutdown()
         assert ledger.log.submit(observed(1).raw).replayed
 

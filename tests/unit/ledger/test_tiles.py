@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.ledger.making import NODE, observed, opened
+from tests.unit.ledger.making import ADA, NODE, observed, opened
 
 from ropewalk.errors import InvalidProof, NotFound, TooLarge
 from ropewalk.kernel import jcs, merkle, note
+from ropewalk.ledger.headcheck import HeadTrust
 from ropewalk.ledger.proof import head_signer
 from ropewalk.ledger.tiles import (
     Tile,
@@ -19,6 +21,7 @@ from ropewalk.ledger.tiles import (
     tile_path,
     tiles_of,
 )
+from ropewalk.ledger.tlogcheck import check_tlog_proof
 from ropewalk.node.ledger import create_channel, open_channel
 from ropewalk.node.publish import make_tlog_proof, publish_tiles
 
@@ -116,6 +119,71 @@ def test_a_tlog_proof_leads_from_the_envelope_to_the_signed_head(tmp_path):
         [bytes.fromhex(each) for each in extra["path"]],
         bytes.fromhex(extra["header"]["merkle_root"]),
     )
+
+
+SIGNED = HeadTrust(signers=(NODE.public,))
+
+
+def tlog_proof(home, key=NODE):
+    """A proof file, and the envelope that it is about."""
+    sent = [observed(number) for number in range(6)]
+    with opened(home) as ledger:
+        ledger.log.submit_many(each.raw for each in sent)
+        ledger.log.submit(observed(7).raw)
+    with open_channel(home, "ea.core") as channel:
+        return make_tlog_proof(channel, sent[4].id, key, "log.example"), sent[4]
+
+
+def test_tlog_proof_passes_every_step(tmp_path):
+    raw, envelope = tlog_proof(tmp_path)
+    report = check_tlog_proof(raw, envelope, SIGNED)
+    assert [(step.name, step.status) for step in report.steps] == [
+        ("envelope", "passed"),
+        ("inclusion", "passed"),
+        ("checkpoint", "passed"),
+        ("log_signature", "passed"),
+        ("witnesses", "not_checked"),
+    ]
+    untrusted = {step.name: step.status for step in check_tlog_proof(raw, None, HeadTrust()).steps}
+    assert (untrusted["envelope"], untrusted["log_signature"]) == ("not_checked", "not_checked")
+
+
+def test_tlog_proof_of_something_else_fails(tmp_path):
+    raw, envelope = tlog_proof(tmp_path)
+    strangers = HeadTrust(signers=(ADA.public,))
+    for one, trust, wrong in ((observed(3), SIGNED, "envelope"), (envelope, strangers, "log_signature")):
+        steps = check_tlog_proof(raw, one, trust).steps
+        assert {step.name for step in steps if step.status == "failed"} == {wrong}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda said: said.update(envelope_id="00" * 32),
+        lambda said: said.update(index=3),
+        lambda said: said.update(path=said["path"][:-1]),
+        lambda said: said.update(path=["00" * 32, *said["path"][1:]]),
+        lambda said: said.update(path=["x"]),
+        lambda said: said["header"].update(envelope_count=5),
+        lambda said: said["header"].update(height=1),
+        lambda said: said["header"].update(channel="other"),
+        lambda said: said["header"].update(timestamp="1"),
+        lambda said: said["header"].pop("merkle_root"),
+    ],
+)
+def test_changed_tlog_proof_fails_inclusion(tmp_path, change):
+    proof = parse_tlog_proof(tlog_proof(tmp_path)[0])
+    said: Any = jcs.parse(proof.extra)
+    change(said)
+    report = check_tlog_proof(replace(proof, extra=jcs.encode(said)).to_bytes(), None, SIGNED)
+    assert {step.name for step in report.steps if step.status == "failed"} == {"inclusion"}
+
+
+@pytest.mark.parametrize("extra", [b"", b"[]", b"{}", b'{"envelope_id":"x","header":{},"index":0,"path":[]}'])
+def test_tlog_proof_without_its_extra_is_refused(tmp_path, extra):
+    proof = parse_tlog_proof(tlog_proof(tmp_path)[0])
+    with pytest.raises(InvalidProof):
+        check_tlog_proof(replace(proof, extra=extra).to_bytes(), None, SIGNED)
 
 
 @pytest.mark.parametrize(

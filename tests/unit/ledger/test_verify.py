@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, chain_of_blocks, command, observed, opened
 
+from ropewalk.errors import BrokenLink, Damaged
 from ropewalk.kernel import jcs
-from ropewalk.ledger.block import GENESIS, Block, seal
+from ropewalk.ledger.block import GENESIS, Block, check_link, seal
 from ropewalk.ledger.log import Limits
 from ropewalk.ledger.trust import Trust
 from ropewalk.ledger.verify import EMPTY, Found, Span, check_block, check_channel, join, to_report
@@ -164,10 +165,25 @@ def test_a_reader_sees_what_is_whole_and_a_report_names_the_damage(home):
     (path,) = (home / "ledger/ea.core/segments").iterdir()
     raw = path.read_bytes()
     path.write_bytes(raw[:-100])
-    with open_channel(home, "ea.core") as channel:
-        assert [b.height for b in channel.blocks()] == [0, 1]
-    assert verify_blocks(home, "ea.core", deep=True).ok  # a torn tail is no lie, only unfinished
+    seen = []
+    with open_channel(home, "ea.core") as channel, pytest.raises(Damaged):
+        seen += [b.height for b in channel.blocks(0, 1)]
+        seen += [b.height for b in channel.blocks(2)]
+    assert seen == [0, 1]
+    failure = verify_blocks(home, "ea.core", deep=True).first_failure
+    assert failure is not None and (failure.name, failure.fields["height"]) == ("storage", 2)
 
 
 def test_genesis_stands_on_zeros():
     assert BLOCKS[0].header.prev_block_hash == GENESIS == bytes(32)
+    other = seal(
+        NODE,
+        channel="ea.core",
+        height=0,
+        prev_block_hash=b"\1" * 32,
+        envelopes=BLOCKS[0].envelopes,
+        timestamp_ns=NOON_NS,
+    )
+    with pytest.raises(BrokenLink):
+        check_link(None, other.header)
+    assert check_channel([(0, other.lines())], trust=Trust((NODE.public,), ())).fault is not None

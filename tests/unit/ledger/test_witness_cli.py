@@ -68,9 +68,13 @@ def test_without_a_key_the_verdict_is_not_ok_and_names_what_was_not_checked(rope
     done = ropewalk("verify", "public")
     said = done.out.splitlines()[-1]
     assert (done.code, said) == (
-        0,
-        "PARTLY CHECKED  1 entries, not checked: log_signature, witnesses, consistency",
+        5,
+        "UNTRUSTED  1 entries, not checked: log_signature, witnesses, consistency",
     )
+    done = ropewalk("verify", "public", "--no-trust")
+    assert done.code == 0
+    assert done.out.splitlines()[-1].startswith("UNTRUSTED, accepted by --no-trust  1 entries")
+    assert ropewalk("verify", "public", "--no-trust", "--trust", "x.json").code == 2
 
 
 def test_a_key_is_given_itself_or_in_a_file(ropewalk, watch, channel):
@@ -124,7 +128,8 @@ def test_a_checkpoint_is_verified_by_a_trust_file_a_list_of_keys_or_nothing(rope
         done = ropewalk("verify", "public/checkpoint", "--trust", trust, "--json")
         assert (done.code, statuses(done)["log_signature"]) == (0, "passed")
     done = ropewalk("verify", "public/checkpoint", "--json")
-    assert (done.code, statuses(done)["log_signature"]) == (0, "not_checked")
+    assert (done.code, statuses(done)["log_signature"]) == (5, "not_checked")
+    assert done.json["verdict"] == "untrusted"
 
 
 def test_older_checkpoints_are_compared_from_tiles_or_from_the_channel(ropewalk, channel):
@@ -138,7 +143,10 @@ def test_older_checkpoints_are_compared_from_tiles_or_from_the_channel(ropewalk,
         assert (done.code, statuses(done)["consistency"]) == (0, "passed")
     Path("new.note").write_bytes(Path("public/checkpoint").read_bytes())
     done = ropewalk("verify", "new.note", "--old", "old.note", "--vkey", channel, "--json")
-    assert (done.code, statuses(done)["consistency"]) == (0, "not_checked")
+    assert (done.code, statuses(done)["consistency"]) == (5, "not_checked")
+    assert done.json["verdict"] == "partly"  # an older head was given, and nothing to compare it from
+    args = ("verify", "new.note", "--old", "old.note", "--vkey", channel, "--allow-partly")
+    assert ropewalk(*args).code == 0
     back = ropewalk("verify", "old.note", "--old", "new.note", "--vkey", channel, "--json")
     assert (back.code, statuses(back)["consistency"]) == (5, "failed")
 
@@ -194,7 +202,9 @@ def test_a_script_can_demand_that_a_witness_has_seen_a_bundle(ropewalk, channel,
     ropewalk("bundle", "export", "--channel", "audit", "--anchor", "seen.note", "-o", "seen.tar.zst")
     named = ("--trust", "trust.json", "--witness", "witness.vkey")
     for name, asked, code, status in (
-        ("plain", (), 0, "not_checked"),
+        ("plain", (), 5, "not_checked"),
+        ("plain", ("--threshold", "0"), 0, "not_checked"),
+        ("plain", ("--allow-partly",), 0, "not_checked"),
         ("plain", ("--threshold", "1"), 5, "failed"),
         ("seen", ("--threshold", "1"), 0, "passed"),
         ("seen", ("--threshold", "2"), 5, "failed"),
@@ -213,7 +223,9 @@ def test_the_checkpoint_is_cosigned_in_place_and_publishing_again_keeps_the_line
     publish(ropewalk)
     assert b"witness.example" not in Path("public/checkpoint").read_bytes()
     assert ropewalk("witness", "cosign", watch, "public", "-o", "public/checkpoint").code == 0
-    done = ropewalk("verify", "public", "--witness", "witness.vkey", "--threshold", "1", "--json")
+    done = ropewalk(
+        "verify", "public", "--witness", "witness.vkey", "--threshold", "1", "--no-trust", "--json"
+    )
     assert (done.code, statuses(done)["witnesses"]) == (0, "passed")
 
 

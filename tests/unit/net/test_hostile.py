@@ -617,11 +617,17 @@ def test_a_stream_given_up_before_it_began_does_not_end_the_connection():
 
 def test_more_peers_than_allowed_are_turned_away():
     async def act(server: GossipServer) -> None:
-        first = await connect_websocket(server.url, timeout_s=IDLE_S)
-        second = await connect_websocket(server.url, timeout_s=IDLE_S)
-        assert await asyncio.wait_for(second.receive(), IDLE_S) == b""
-        await first.close()
-        await second.close()
+        pipes = [await connect_websocket(server.url, timeout_s=IDLE_S) for _ in range(2)]
+        met, late = (
+            peers.Peer(memory_log(), pipe, dialer=True, idle_s=IDLE_S, session_s=IDLE_S) for pipe in pipes
+        )
+        async with met, late:
+            await met.meet()
+            await late.start_push()
+            await asyncio.wait_for(late.ended(), IDLE_S)
+            assert met.error is None
+        for pipe in pipes:
+            await pipe.close()
         await soon(lambda: not server.peers)
 
     attack(act, peers_max=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import zlib
@@ -11,7 +12,10 @@ import pytest
 from tests.pipeline.tampering import unpack
 from tests.pipeline.world import World
 
-from ropewalk.errors import Unverified
+from ropewalk.errors import HistoryRewritten, Unverified
+from ropewalk.gitlog.layout import SHIPLOG
+from ropewalk.gitlog.log import describe
+from ropewalk.gitlog.objects import Oid, parse_commit
 from ropewalk.pipeline import to_arrow
 from ropewalk.pipeline.gitlogs import GitLogs
 from ropewalk.pipeline.logs import between
@@ -56,75 +60,56 @@ def verdicts(world: World, **options: str) -> list[tuple[int, str]]:
     return sorted((row["position"], row["verdict"]) for row in rows)
 
 
-def test_a_lost_commit_puts_aside_only_itself_and_what_is_out_of_reach_behind_it(world: World):
+def test_lost_commit_without_index_ends_log(world: World):
+    """One row names the commit that is lost; nothing leads past it."""
     lost = ids(world)[4]
     spoil(world, lost)
     forget(world)
-    expected = [(n, "failed" if n <= 4 else "passed") for n in range(EVENTS)]
-    assert verdicts(world) == expected
-    assert verdicts(world, rows_per_partition="3") == expected
-    rows = to_arrow(world.path, topics="prod", verify="quarantine").to_pylist()
-    assert [row["entry_id"] for row in rows][:6] == [None] * 4 + [lost, rows[5]["entry_id"]]
-    assert f"out of reach behind commit {lost}" in rows[0]["detail"]
+    assert verdicts(world) == [(-1, "failed")]
+    (row,) = to_arrow(world.path, topics="prod", verify="quarantine").to_pylist()
+    assert row["entry_id"] == lost
     with pytest.raises(Unverified, match="prod"):
         to_arrow(world.path, topics="prod")
 
 
-def test_with_an_index_only_the_lost_commit_is_put_aside(world: World):
+def test_lost_commit_with_index_is_one_row(world: World):
     spoil(world, ids(world)[4])
     assert verdicts(world) == [(n, "failed" if n == 4 else "passed") for n in range(EVENTS)]
 
 
-def test_an_index_of_the_lower_part_brings_it_back(world: World):
-    lost = world.git("prod", 3)[1]  # the index ends below these
+def test_lost_commit_above_index_keeps_rows_below(world: World):
+    ids(world)
+    lost = world.git("prod", 3)[1]
     unpack(world)
     shutil.rmtree(world.place.home / "index")
     logs = GitLogs(world.place)
-    head = logs.store.head(HEAD)
-    assert head is not None
-    from ropewalk.gitlog.layout import SHIPLOG
-    from ropewalk.gitlog.log import describe
-
     below = logs.store.resolve(_git_parent(world, lost, 1))
-    logs.index.catch_up(HEAD, below, lambda oid: describe(logs.store, SHIPLOG, "prod", oid), None)  # type: ignore[arg-type]
-    logs.index.close()
+    logs.lines.index.catch_up(HEAD, below, lambda oid: describe(logs.store, SHIPLOG, "prod", Oid(oid)), None)
+    logs.lines.close()
     spoil(world, lost)
-    assert verdicts(world) == [(n, "failed" if n == EVENTS + 1 else "passed") for n in range(EVENTS + 3)]
+    assert verdicts(world) == [(-1, "failed"), *((n, "passed") for n in range(EVENTS + 1))]
 
 
-def test_a_head_seen_before_brings_the_lower_part_back(world: World):
-    ids(world)
-    seen = GitLogs(world.place).seen.get(HEAD)
-    lost = world.git("prod", 4)[2]
-    unpack(world)
-    forget(world, seen=False)
-    GitLogs(world.place).seen.set(HEAD, seen or "")
-    spoil(world, lost)
-    found = verdicts(world)
-    assert [n for n, verdict in found if verdict == "failed"] == [EVENTS, EVENTS + 1, EVENTS + 2]
-    assert len(found) == EVENTS + 4
-
-
-def test_a_lost_tree_puts_aside_one_entry(world: World):
+@pytest.mark.parametrize("part", ["3", "50000"])
+def test_lost_tree_without_index_is_one_row(world: World, part: str):
+    """The commits alone lead to every other event, also where the index cannot be built."""
     table = to_arrow(world.path, topics="prod", columns="entry").to_pylist()
-    import json
-
     spoil(world, json.loads(table[5]["entry"])["tree"])
     forget(world)
-    # The envelope's place is proven by hashing, so even this one is whole for readers; it is not for `check`.
-    assert {verdict for _, verdict in verdicts(world)} <= {"passed", "failed"}
+    expected = [(n, "failed" if n == 5 else "passed") for n in range(EVENTS)]
+    assert verdicts(world, rows_per_partition=part) == expected
     logs = GitLogs(world.place)
     name = LogName("gitlog", "prod")
     checked = [
         each
-        for part in between(logs, name, Point(), logs.extent("prod", tolerant=True))
-        for each in logs.check(part, deep=True)
+        for range_ in between(logs, name, Point(), logs.extent("prod", tolerant=True))
+        for each in logs.check(range_, deep=True)
     ]
     assert [each.end - 1 for each in checked if each.detail] == [5]
     assert sum(each.entries for each in checked) == EVENTS
 
 
-def test_a_lost_head_leaves_what_the_index_knows(world: World):
+def test_lost_head_leaves_what_the_index_knows(world: World):
     known = ids(world)
     lost = world.git("prod", 1)[0]
     unpack(world)
@@ -134,33 +119,41 @@ def test_a_lost_head_leaves_what_the_index_knows(world: World):
     assert [n for n, verdict in found if verdict == "passed"] == list(range(len(known)))
 
 
-def test_damage_does_not_hide_a_rewritten_history(world: World):
-    """Nothing above a lost commit is believed if the head seen last is neither above nor below it."""
+def test_damage_does_not_hide_rewritten_history(world: World):
+    """A tree that cannot be read keeps the index from being built; the head seen last must be there all the same."""
     old = ids(world)
     head = _git_parent(world, HEAD, 6)
     subprocess.run(["git", "-C", str(world.place.git_dir), "update-ref", HEAD, head], check=True)
     (world.place.home / "seen" / HEAD).write_text(head + "\n")
-    lost = world.git("prod", 8)[2]
+    bad = world.git("prod", 8)[2]
     unpack(world)
     forget(world, seen=False)
-    GitLogs(world.place).seen.set(HEAD, old[-1])
-    spoil(world, lost)
-    rows = to_arrow(world.path, topics="prod", verify="quarantine").to_pylist()
-    assert {row["entry_id"] for row in rows if row["verdict"] == "passed"} <= set(old)
-    assert any(row["verdict"] == "failed" for row in rows)
+    logs = GitLogs(world.place)
+    logs.lines.seen.set(HEAD, old[-1])
+    spoil(world, parse_commit(logs.store.get(bad)[1]).tree)
+    with pytest.raises(HistoryRewritten):
+        to_arrow(world.path, topics="prod", verify="quarantine")
 
 
-def test_a_repaired_log_is_whole_again(world: World):
+def test_repaired_log_is_whole_again(world: World):
     lost = ids(world)[4]
     path = world.place.git_dir / "objects" / lost[:2] / lost[2:]
     good = path.read_bytes()
     spoil(world, lost)
     forget(world)
     logs = GitLogs(world.place)
-    assert logs.extent("prod", tolerant=True).gap is not None
+    assert logs.extent("prod", tolerant=True).fault
     path.write_bytes(good)
-    again = GitLogs(world.place).extent("prod", tolerant=True)
-    assert again.gap is None and again.end.position == EVENTS
+    again = logs.extent("prod", tolerant=True)
+    assert not again.fault and again.end.position == EVENTS
+
+
+def test_vanished_log_is_refused(world: World):
+    """A log whose head was seen here and is gone is missing, not absent."""
+    ids(world)
+    subprocess.run(["git", "-C", str(world.place.git_dir), "update-ref", "-d", HEAD], check=True)
+    with pytest.raises(HistoryRewritten):
+        to_arrow(world.path)
 
 
 def _git_parent(world: World, oid: str, back: int) -> str:

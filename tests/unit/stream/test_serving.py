@@ -325,8 +325,11 @@ def test_a_number_that_is_gone_or_never_was_is_expired_and_live_frames_come(log)
                     await socket.send(json.dumps({"op": "sub", "topics": ["jobs"], "sinceSeq": since}))
                     error = await told(socket)
                     assert (error["code"], error["missingSeq"]) == ("REPLAY_EXPIRED", since + 1)
+                    first = await told(socket)  # a frame that is still kept, and asked for
+                    assert error["oldestSeq"] <= first["seq"] <= error["oldestSeq"] + 1
                     publish(log, "jobs", {"n": since})
-                    assert (await told(socket))["payload"] == {"n": since}
+                    while (await told(socket))["payload"] != {"n": since}:
+                        pass
 
     running(run)
 
@@ -356,6 +359,44 @@ def test_plain_http_is_answered_as_http(log):
                 assert (await reader.readline()).split()[1] == status
                 writer.close()
                 await writer.wait_closed()
+
+    running(run)
+
+
+def test_http_refusals_are_problem_json(log):
+    upgrade = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    ours = f"{upgrade}Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+
+    async def asked(port: int, path: str, headers: str) -> tuple[int, dict[str, str], dict[str, Any]]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n".encode())
+        head, _, body = (await asyncio.wait_for(reader.read(), 30)).decode().partition("\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+        status, *lines = head.split("\r\n")
+        found = dict(line.split(": ", 1) for line in lines)
+        return int(status.split()[1]), found, json.loads(body)
+
+    async def run() -> None:
+        async with RepositoryStream(log, token="right", connections_max=1) as stream:
+            held = await client.connect(stream.url, additional_headers={"Authorization": "Bearer right"})
+            await held.send('{"kind":"ping"}')
+            await told(held)
+            await told(held)
+            right = f"{ours}Authorization: Bearer right\r\n"
+            for path, headers, expected in (
+                ("/nowhere", ours, 404),
+                ("/api/v1/stream", ours, 401),
+                ("/api/v1/stream", f"{ours}Origin: https://evil.example\r\n", 403),
+                ("/api/v1/stream", right, 503),
+            ):
+                status, found, problem = await asked(stream.server.port, path, headers)
+                assert (status, found["Content-Type"]) == (expected, "application/problem+json")
+                assert problem["status"] == expected
+                assert problem["detail"] and problem["advice"] and problem["code"]
+            await held.close()
+            plain = await asked(stream.server.port, "/api/v1/stream", "Authorization: Bearer right\r\n")
+            assert (plain[0], plain[1]["Upgrade"], plain[2]["status"]) == (426, "websocket", 426)
 
     running(run)
 
@@ -415,8 +456,10 @@ def test_more_connections_than_allowed_are_turned_away(log):
             client.connect(stream.url) as one,
             client.connect(stream.url) as two,
         ):
-            await told(one)
-            await told(two)
+            for each in (one, two):
+                await told(each)
+                await each.send('{"kind":"ping"}')  # a client that has sent nothing would make room
+                assert (await told(each))["kind"] == "pong"
             with pytest.raises(InvalidStatus) as refused:
                 await client.connect(stream.url)
             assert refused.value.response.status_code == 503

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
-from ropewalk.cli.demo.stage import Stage
+from ropewalk.cli.demo.stage import Stage, node_key
 from ropewalk.errors import HistoryRewritten, RopewalkError
 from ropewalk.gitlog.envelope import Draft
 from ropewalk.gitlog.layout import SHIPLOG
 from ropewalk.gitlog.objects import encode_commit, object_id, parse_commit
-from ropewalk.kernel.keys import SigningKey
 from ropewalk.node import Repository, open_repository
 from ropewalk.node.verify import verify_gitlogs
 from ropewalk.node.vouching import sign_log
@@ -64,7 +62,7 @@ def _consume(stage: Stage, log: Repository) -> None:
 
 
 def _verify(stage: Stage, log: Repository) -> None:
-    key = SigningKey.generate("ed25519", os.urandom(32))
+    key = node_key(log.store.place)
     head, _, _ = sign_log(log, NS, key)
     report = verify_gitlogs(log.store, deep=True, keys=[key.public])
     if not report.ok:

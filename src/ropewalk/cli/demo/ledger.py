@@ -7,8 +7,8 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ropewalk.cli.demo.stage import Stage
-from ropewalk.errors import NotFound, RopewalkError
+from ropewalk.cli.demo.stage import NODE, Stage, node_key
+from ropewalk.errors import RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Report
@@ -18,13 +18,11 @@ from ropewalk.ledger.report import render_report
 from ropewalk.ledger.trust import Trust
 from ropewalk.node.bundle import export_bundle, verify_bundle
 from ropewalk.node.ledger import Channel, OpenLog, create_channel, open_channel, open_log, verify_blocks
-from ropewalk.stores import keyfiles
-from ropewalk.stores.place import Place, make_place
+from ropewalk.stores.place import make_place
 
 __all__ = ["run"]
 
 CHANNEL = "demo.audit"
-NODE = "node"
 SIGNS = {"passed": "✓", "failed": "✗", "not_checked": "–"}
 
 
@@ -32,7 +30,7 @@ def run(stage: Stage) -> None:
     """Show a ledger an auditor can check without trusting us."""
     place, _ = make_place(stage.directory / "demo.git")
     stage.made.setdefault("repository", str(place.git_dir))
-    node = _node_key(place)
+    node = node_key(place)
     author = SigningKey.generate("ed25519", os.urandom(32))
     create_channel(place.home, CHANNEL, NODE, node.public)
     with open_log(place.home, CHANNEL, node) as ledger:
@@ -46,14 +44,6 @@ def run(stage: Stage) -> None:
             f"verified again: {report.counts['entries']} envelopes, all eight rules, every link and seal"
         )
         _hand_over(stage, channel, node, trust)
-
-
-def _node_key(place: Place) -> SigningKey:
-    try:
-        return keyfiles.load_signing(place.keys, NODE)
-    except NotFound:
-        keyfiles.make(place.keys, NODE, "ed25519", os.urandom(keyfiles.SECRET_BYTES))
-        return keyfiles.load_signing(place.keys, NODE)
 
 
 def _said(author: SigningKey, kind: str, payload: jcs.Json, **more: object) -> Envelope:

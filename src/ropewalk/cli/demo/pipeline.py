@@ -201,7 +201,7 @@ def _bundles(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> No
     bundles = export_channels(
         spark,
         place.git_dir,
-        warehouse.path / "bundles",
+        warehouse.inside("bundles"),
         export_blocks,
         key_folder=place.keys,
         key_name="node",
@@ -238,7 +238,6 @@ def _states(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> Non
 def _upkeep(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> None:
     """Fewer files, signed summaries, and how fresh the evidence is."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from ropewalk.cli.pipeline_running import now_ms
     from ropewalk.pipeline.compact import merge_files, summarise
@@ -250,10 +249,8 @@ def _upkeep(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> Non
     files = 0 if merged is None else len(merged.replaces)
     stage.good(f"compact: {len(made)} signed summaries of closed ranges, {files} files merged into few")
     found = measure_channels(spark, place.git_dir, time.time_ns())
-    folder = warehouse.path / "health"
-    folder.mkdir(exist_ok=True)
     rows = [each.to_json() for each in found]
-    pq.write_table(pa.Table.from_pylist(rows), folder / f"health-{time.time_ns()}.parquet")
+    warehouse.note("health", f"health-{time.time_ns()}", pa.Table.from_pylist(rows))
     words = {True: "hold", False: "DO NOT HOLD", None: "cannot be judged without roots"}
     for each in found:
         if each.attested:

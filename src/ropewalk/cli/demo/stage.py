@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ropewalk.cli.manners import say
 
-__all__ = ["Stage"]
+if TYPE_CHECKING:
+    from ropewalk.kernel.keys import SigningKey
+    from ropewalk.stores.place import Place
+
+__all__ = ["NODE", "Stage", "node_key"]
+
+NODE = "node"  # the repository's own key
 
 
 @dataclass(slots=True)
@@ -43,3 +51,15 @@ class Stage:
     def refused(self, text: str) -> None:
         """Something was refused that should be refused."""
         self.say(f"  {click.style('✗', fg='red')} {text}")
+
+
+def node_key(place: Place) -> SigningKey:
+    """Return the repository's own key, made if it is missing; `ropewalk verify` trusts what it signs there."""
+    from ropewalk.errors import NotFound
+    from ropewalk.stores import keyfiles
+
+    try:
+        return keyfiles.load_signing(place.keys, NODE)
+    except NotFound:
+        keyfiles.make(place.keys, NODE, "ed25519", os.urandom(keyfiles.SECRET_BYTES))
+        return keyfiles.load_signing(place.keys, NODE)

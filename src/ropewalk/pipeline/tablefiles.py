@@ -1,0 +1,57 @@
+"""Where the files of a warehouse may lie: below its own folder, under plain names, reached through no link.
+
+Manifests are data from a disk that others may write to. A name in one of them decides what is read, replaced and
+deleted, so every path of a table is made here.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from ropewalk.errors import Damaged
+
+__all__ = ["TABLE_NAME", "check_file_name", "safe_path"]
+
+TABLE_NAME: Final = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
+# No separator, no leading dot, and nothing that Spark would expand: `*`, `?`, `[`, `{`.
+_PLAIN: Final = r"[A-Za-z0-9_][A-Za-z0-9._=-]*\.parquet"
+_ADVICE: Final = (
+    "Do not use this warehouse: move it away and run `ropewalk pipeline ingest` into a new folder."
+)
+
+
+def safe_path(root: Path, *parts: str) -> Path:
+    """Return the path of something inside a folder; raise `Damaged` if a part leads out of it or is a link.
+
+    >>> safe_path(Path("/tables"), "events", "batch=1").as_posix()
+    '/tables/events/batch=1'
+    """
+    path = root
+    for part in parts:
+        if part in ("", ".", "..") or "/" in part or "\\" in part or "\0" in part:
+            raise _refusal(f"{part!r} must be one plain name inside {root}", "name")
+        path = path / part
+        if path.is_symlink():
+            raise _refusal(f"{path} is a symbolic link; the files of a warehouse must lie inside it", "link")
+    return path
+
+
+def check_file_name(table: str, number: int, name: object) -> str:
+    """Return the name of a file that a batch wrote for a table; raise `Damaged` if that batch cannot have written it.
+
+    >>> check_file_name("events", 3, "events/batch=3/part-0.parquet")
+    'events/batch=3/part-0.parquet'
+    """
+    if isinstance(name, str) and TABLE_NAME.fullmatch(table):
+        rule = rf"{table}/(batch={number}/{_PLAIN}|batch-{number}\.parquet)"
+        if re.fullmatch(rule, name, re.ASCII):
+            return name
+    raise _refusal(
+        f"batch {number} names {name!r} as a file of table {table!r}, which must lie in its folder", "name"
+    )
+
+
+def _refusal(detail: str, reason: str) -> Damaged:
+    return Damaged(detail, reason=reason, advice=_ADVICE)

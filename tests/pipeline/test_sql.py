@@ -1,0 +1,71 @@
+"""SQL over the tables and the source: short errors with advice, and tables of Spark's own catalog."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropewalk.cli.near import meant
+from ropewalk.errors import Invalid, InvalidName
+from ropewalk.pipeline.refusals import refusals_raised
+from ropewalk.pipeline.sql import ask
+from ropewalk.pipeline.warehouse import Warehouse
+from tests.pipeline.test_delta import write
+from tests.pipeline.world import World
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+
+
+def test_sql_names_the_misspelt_table(spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    store = Warehouse(tmp_path / "tables")
+    with store.writing():
+        write(store, 2, "events", "deployments")
+    assert ask(spark, store, "SELECT count(*) AS n FROM events", 1).rows == ((2,),)
+    with pytest.raises(Invalid) as caught:
+        ask(spark, store, "SELECT * FROM evnts", 1, meant)
+    assert caught.value.detail == "there is no table 'evnts'"
+    assert caught.value.advice_now == "Did you mean events? The tables are deployments, events."
+    with pytest.raises(Invalid) as caught:
+        ask(spark, store, "SELECT m FROM events", 1, meant)
+    assert len(caught.value.detail) <= 300 and "UNRESOLVED_COLUMN" in caught.value.detail
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "")  # no stack of the JVM
+
+
+@pytest.fixture
+def table(spark: Any) -> Any:
+    yield "logs_of_test"
+    spark.sql("DROP TABLE IF EXISTS logs_of_test")
+
+
+def test_create_table_using_ropewalk_reads(spark: Any, world: World, table: str):
+    spark.sql(
+        f"CREATE TABLE {table} USING ropewalk OPTIONS (repository '{world.path}', engine 'gitlog') "
+        "COMMENT 'deployments' TBLPROPERTIES ('team' = 'web')"
+    )
+    assert spark.sql(f"SELECT count(*) FROM {table}").head()[0] == 20
+    assert spark.table(table).where("topic = 'prod'").count() == 12
+    assert spark.sql(f"SELECT count(*) FROM {table} WITH (topics 'staging')").head()[0] == 5
+    spark.sql(f"DROP TABLE {table}")
+    spark.sql(f"CREATE TABLE {table} USING ropewalk LOCATION '{world.path}'")
+    assert spark.table(table).count() == 47
+
+
+def test_unknown_option_is_refused_in_plain_text(spark: Any, world: World, table: str):
+    advice = "Options: repository, engine, topics, channels, start, end, verify, columns,"
+    for act in (
+        lambda: spark.sql(
+            f"CREATE TABLE {table} USING ropewalk OPTIONS (repository '{world.path}', topcs 'x')"
+        ),
+        lambda: spark.read.format("ropewalk").option("repository", world.path).option("topcs", "x").load(),
+    ):
+        with pytest.raises(Exception) as caught:
+            act()
+        lines = str(caught.value).splitlines()
+        at = next(number for number, line in enumerate(lines) if "there is no option 'topcs'" in line)
+        assert lines[at + 1].startswith(advice)
+        with pytest.raises(InvalidName, match="topcs") as refused, refusals_raised():
+            act()
+        assert refused.value.exit_code == 8 and refused.value.fields["name"] == "topcs"

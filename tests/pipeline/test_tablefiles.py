@@ -1,0 +1,225 @@
+"""A warehouse that was tampered with reaches nothing outside itself: not by names in manifests, not by links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from ropewalk.errors import Damaged, Unverified
+from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import blake3
+from ropewalk.pipeline.compact import merge_files
+from ropewalk.pipeline.delta import check_delta, keep_delta
+from ropewalk.pipeline.replay import Replays
+from ropewalk.pipeline.report import render
+from ropewalk.pipeline.sql import ask
+from ropewalk.pipeline.tablefiles import safe_path
+from ropewalk.pipeline.verifytables import verify_tables
+from ropewalk.pipeline.warehouse import Warehouse
+from tests.pipeline.test_delta import write
+
+NAMES = (
+    "{victim}",
+    "../victim/part-0.parquet",
+    "events/../../victim/part-0.parquet",
+    "events/batch=1/../../../victim/part-0.parquet",
+    "events/batch=1//part-0.parquet",
+    "events/batch=1/*.parquet",
+    "events/batch=1/{{a,b}}.parquet",
+    "deployments/batch-1.parquet",
+    "events/batch=7/part-0.parquet",
+    "_ropewalk/batches/0000000001.json",
+)
+LINKS = (
+    "events",
+    "events/batch=2",
+    "events/batch=1/part-0.parquet",
+    "deployments",
+    "deployments/batch-1.parquet",
+    "events/batch=9",
+    "events/_delta_log",
+    "_ropewalk",
+    "_ropewalk/batches",
+    "_ropewalk/staging",
+    "_ropewalk/lock",
+    "_ropewalk/batches/.0000000003.json.tmp",
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Warehouse:
+    made = Warehouse(tmp_path / "tables")
+    with made.writing():
+        write(made, 2, "events", "deployments")
+        write(made, 1, "events", "deployments")
+    (made.home / "lock").unlink()
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "part-0.parquet").write_bytes(next((made.path / "events").rglob("*.parquet")).read_bytes())
+    return made
+
+
+def poison(store: Warehouse, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the first manifest and mend the chain, as an attacker who can write would."""
+    above = None
+    for path in sorted((store.home / "batches").glob("*.json")):
+        value: Any = jcs.parse_canonical(path.read_bytes())
+        if above is None:
+            change(value)
+        value["previous"] = above
+        path.write_bytes(jcs.encode(value))
+        above = blake3(path.read_bytes()).hex()
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "lock"
+    }
+
+
+def check_refused(store: Warehouse) -> None:
+    """No writer, reader or verifier touches anything."""
+    before = tree(store.path.parent)
+    nothing: Any = None  # no Spark: every one of them has to refuse before it asks Spark for anything
+    for act in (
+        lambda: store.writing().__enter__(),
+        lambda: merge_files(nothing, store, 0),
+        lambda: ask(nothing, store, "SELECT 1", 1),
+        lambda: render(store, 0),
+    ):
+        with pytest.raises(Unverified) as caught:
+            act()
+        assert caught.value.exit_code == 5
+    assert not verify_tables(nothing, store).ok
+    assert tree(store.path.parent) == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_manifest_name_outside_its_table_refused(store: Warehouse, name: str):
+    victim = store.path.parent / "victim" / "part-0.parquet"
+
+    def change(value: dict[str, Any]) -> None:
+        value["files"]["events"][0]["name"] = name.format(victim=victim)
+
+    poison(store, change)
+    with pytest.raises(Damaged, match="must lie in its folder"):
+        store.manifests()
+    check_refused(store)
+
+
+def test_manifest_table_name_must_be_plain(store: Warehouse):
+    poison(store, lambda value: value["files"].update({"../victim": value["files"].pop("events")}))
+    check_refused(store)
+
+
+def test_manifest_replaces_only_known_files(store: Warehouse):
+    poison(store, lambda value: value.update(replaces=["../victim/part-0.parquet"]))
+    check_refused(store)
+
+
+@pytest.mark.parametrize("name", [name for name in LINKS if not name.startswith("_")])
+def test_link_in_a_table_refused_by_writers(store: Warehouse, name: str):
+    replace_by_link(store, name)
+    before = tree(store.path.parent)
+    with pytest.raises(Damaged, match="symbolic link"), store.writing():
+        pass
+    assert tree(store.path.parent) == before
+
+
+@pytest.mark.parametrize("name", [name for name in LINKS if name.startswith("_")])
+def test_link_in_the_home_folder_refused(store: Warehouse, name: str):
+    replace_by_link(store, name)
+    before = tree(store.path.parent)
+    with pytest.raises(Damaged, match="symbolic link"), store.writing():
+        pass
+    assert tree(store.path.parent) == before
+
+
+@pytest.mark.parametrize("name", ["events", "events/batch=1", "events/batch=1/part-0.parquet"])
+def test_link_in_a_table_refused_by_readers(store: Warehouse, name: str):
+    replace_by_link(store, name)
+    check_refused(store)
+
+
+def test_link_of_a_delta_log_refused(store: Warehouse):
+    keep_delta(store)
+    with store.writing():
+        pass
+    replace_by_link(store, "deployments/_delta_log")
+    for act in (lambda: check_delta(store, store.manifests()), lambda: store.writing().__enter__()):
+        with pytest.raises(Damaged, match="symbolic link"):
+            act()
+    (store.path / "deployments" / "_delta_log").unlink()
+    entry = next((store.path / "events" / "_delta_log").glob("*.json"))
+    entry.rename(store.path.parent / "victim" / "log.json")
+    entry.symlink_to(store.path.parent / "victim" / "log.json")
+    (store.path.parent / "victim" / "deployments-_delta_log").rename(
+        store.path / "deployments" / "_delta_log"
+    )
+    with pytest.raises(Damaged, match="symbolic link"):
+        check_delta(store, store.manifests())
+
+
+@pytest.mark.parametrize("table", ["verdicts", "replays", "health"])
+def test_link_in_a_noted_table_refused(store: Warehouse, table: str):
+    rows = pq.read_table(store.path.parent / "victim" / "part-0.parquet")
+    store.note(table, "one", rows)
+    assert [path.name for path in store.noted(table)] == ["one.parquet"]
+    replace_by_link(store, f"{table}/one.parquet")
+    with pytest.raises(Damaged, match="symbolic link"):
+        store.noted(table)
+    with pytest.raises(Damaged, match="symbolic link"):
+        store.note(table, "one", rows)
+    (store.path / table / "one.parquet").unlink()
+    replace_by_link(store, table)
+    for act in (lambda: store.noted(table), lambda: store.note(table, "two", rows)):
+        with pytest.raises(Damaged, match="symbolic link"):
+            act()
+    if table == "replays":
+        with pytest.raises(Damaged, match="symbolic link"):
+            Replays(store).last("counts")
+
+
+def test_bundles_and_summaries_pass_no_link(store: Warehouse):
+    replace_by_link(store, "bundles")
+    with pytest.raises(Damaged):
+        store.inside("bundles")
+    with pytest.raises(Damaged):
+        safe_path(store.path, "..")
+    replace_by_link(store, "summaries")
+    with pytest.raises(Damaged):
+        store.inside("summaries", "ea.core", "x.json")
+
+
+def test_writers_refuse_damaged_manifests(store: Warehouse):
+    (store.home / "batches" / "0000000001.json").write_bytes(b"{}")
+    left = store.batch_folder("events", 3)
+    left.mkdir()
+    check_refused(store)
+    assert left.is_dir()
+
+
+def test_foreign_folder_beside_batches_is_kept(store: Warehouse):
+    other = store.path / "events" / "batch=old"
+    other.mkdir()
+    with store.writing():
+        pass
+    assert other.is_dir()
+
+
+def replace_by_link(store: Warehouse, name: str) -> None:
+    """Move something of the warehouse out of it, and leave a link."""
+    inside, outside = store.path / name, store.path.parent / "victim" / name.replace("/", "-")
+    if inside.exists():
+        inside.rename(outside)
+    else:
+        outside.mkdir()
+        (outside / "part-0.parquet").write_bytes(b"not ours to delete")
+    inside.parent.mkdir(exist_ok=True)
+    inside.symlink_to(outside)

@@ -1,0 +1,71 @@
+"""The memory of heads: damage is told from absence, and a rewound log is never taken for a new one."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ropewalk.errors import Damaged
+from ropewalk.gitlog.envelope import Draft
+from ropewalk.gitlog.layout import SHIPLOG
+from ropewalk.node import open_repository
+from ropewalk.node.verify import verify_gitlogs
+
+REF = SHIPLOG.head_ref("demo")
+EVENT = {"type": "t", "payload": {}}
+
+
+def rewound(log):
+    """A log of three events whose ref was put back to the first; returns where its memory lies."""
+    receipts = log.append_all("demo", [Draft({**EVENT, "payload": {"n": n}}) for n in range(3)])
+    log.store.move_head(REF, receipts[-1].commit, receipts[0].commit)
+    return log.store.place.home / "seen" / REF
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\0" * 41, b"ab" * 19, b"Z" * 41, b"a" * 400, b"\xff\xfe", b"0" * 40 + b"\nmore"]
+)
+def test_damaged_memory_is_refused(log, clock, raw):
+    path = rewound(log)
+    path.write_bytes(raw)
+    with open_repository(log.store.place.git_dir, now_ms=clock) as again:
+        for act in (
+            lambda: again.read("demo"),
+            lambda: again.append("demo", EVENT),
+            lambda: again.tail(["demo"]),
+        ):
+            with pytest.raises(Damaged, match="seen last cannot be read") as refused:
+                act()
+            assert "heads accept" in refused.value.advice_now
+    failed = {step.name for step in verify_gitlogs(log.store).steps if step.status == "failed"}
+    assert failed == {"seen_head"}
+    assert path.read_bytes() == raw
+
+
+def test_a_pipe_as_memory_is_refused(log, clock):
+    path = rewound(log)
+    path.unlink()
+    os.mkfifo(path)
+    with open_repository(log.store.place.git_dir, now_ms=clock) as again, pytest.raises(Damaged):
+        again.read("demo")
+
+
+def test_a_damaged_memory_can_be_accepted(log, clock):
+    path = rewound(log)
+    path.write_bytes(b"")
+    with open_repository(log.store.place.git_dir, now_ms=clock) as again:
+        done = again.lines.accept(SHIPLOG, "demo", "ada")
+        assert (done.anew, done.divergence, done.head) == (True, None, again.store.head(REF))
+        again.append("demo", EVENT)
+        assert len(again.read("demo").events) == 2
+    assert verify_gitlogs(log.store).ok
+    assert f"{REF} damaged {done.head} ada" in (path.parents[4] / "accepted.log").read_text()
+
+
+def test_leftovers_are_no_memory(log):
+    log.append("demo", EVENT)
+    path = log.store.place.home / "seen" / REF
+    path.with_name(".head.77.88").write_bytes(b"")
+    assert log.lines.seen.refs(SHIPLOG.prefix) == [REF]
+    assert verify_gitlogs(log.store).ok

@@ -1,0 +1,87 @@
+"""The page about a warehouse adds up: every event is in its chart, also those without a time. No Spark is started."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.pipeline.world import NOON_MS
+
+from ropewalk.pipeline.offsets import Offset
+from ropewalk.pipeline.report import STRIPS_MAX, render
+from ropewalk.pipeline.warehouse import Manifest, Warehouse
+
+NOON = datetime.fromtimestamp(NOON_MS / 1000, UTC)
+EVENTS = pa.schema([("topic", pa.string()), ("time", pa.timestamp("us", tz="UTC"))])
+
+
+def warehouse(path: Path, rows: list[tuple[str, datetime | None]]) -> Warehouse:
+    """A warehouse with these events, written as ingest does."""
+    store = Warehouse(path)
+    with store.writing():
+        staged = store.staging("events")
+        staged.mkdir(parents=True)
+        table = pa.Table.from_pylist([{"topic": topic, "time": time} for topic, time in rows], schema=EVENTS)
+        pq.write_table(table, staged / "part-0.parquet")
+        files = {"events": store.put_in_place("events", 1)}
+        store.commit(Manifest(1, None, "s", "strict", NOON_MS, Offset(), Offset(), (), files), [])
+    return store
+
+
+def chart(page: str) -> dict[tuple[str, str], int]:
+    """What every row of the chart says: name and kind of row, number of events."""
+    (section,) = re.findall(r"<section><h2>Events over time.*?</section>", page)
+    found: dict[tuple[str, str], int] = {}
+    for name, note, rest in re.findall(
+        r'<div class="row"><b>(.*?)<small>(.*?)</small></b>(.*?)</div>', section
+    ):
+        said = re.search(r"([\d,]+) events", f"{note} {rest}")
+        assert said is not None
+        kind = note if "<svg" not in rest else "drawn"
+        assert (name, kind) not in found
+        found[name, kind] = int(said[1].replace(",", ""))
+    return found
+
+
+CASES: dict[str, tuple[list[tuple[str, datetime | None]], dict[tuple[str, str], int]]] = {
+    "with gossip": (
+        [("prod", NOON)] * 3 + [("chat", None)] * 7,
+        {("prod", "drawn"): 3, ("chat", "no time recorded"): 7},
+    ),
+    "only gossip": ([("chat", None)] * 2, {("chat", "no time recorded"): 2}),
+    "a topic with both": (
+        [("prod", NOON)] * 3 + [("prod", None)],
+        {("prod", "drawn"): 3, ("prod", "no time recorded"): 1},
+    ),
+    "centuries": (
+        [("old", datetime(1602, 1, 1, tzinfo=UTC)), ("prod", NOON), ("prod", NOON - timedelta(days=9))],
+        {("old", "before the time drawn"): 1, ("prod", "drawn"): 2},
+    ),
+    "a topic called others": (
+        [(f"t{number:02d}", NOON) for number in range(STRIPS_MAX + 3)] + [("others", None)],
+        {(f"t{number:02d}", "drawn"): 1 for number in range(STRIPS_MAX)}
+        | {("others", "drawn"): 3, ("others", "no time recorded"): 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_report_chart_adds_up(tmp_path: Path, case: str):
+    rows, expected = CASES[case]
+    page = render(warehouse(tmp_path / "tables", rows), NOON_MS)
+    assert f"<dt>events</dt><dd>{len(rows)}</dd>" in page
+    found = chart(page)
+    assert found == expected
+    assert sum(found.values()) == len(rows)
+
+
+def test_report_counts_many_undated_topics(tmp_path: Path):
+    rows: list[Any] = [(f"t{number:02d}", None) for number in range(STRIPS_MAX + 5)]
+    found = chart(render(warehouse(tmp_path / "tables", rows), NOON_MS))
+    assert len(found) == STRIPS_MAX + 1 and found["others", "no time recorded"] == 5
+    assert sum(found.values()) == len(rows)
