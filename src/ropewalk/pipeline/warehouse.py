@@ -262,8 +262,11 @@ class Warehouse:
 
     def _sweep(self, manifests: list[Manifest], leftovers: Iterable[Path]) -> None:
         """Remove what no manifest names yet, or no longer."""
+        staging = self.inside(HOME, "staging")
         for path in leftovers:
-            if path.is_dir():
+            if path == staging:  # tasks of a killed driver may still write there; the next run removes the rest
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.is_dir():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)

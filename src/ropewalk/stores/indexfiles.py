@@ -179,6 +179,10 @@ class IndexFiles:
         for descriptor in descriptors:
             os.close(descriptor)
 
+    def __del__(self) -> None:
+        # A reader that was dropped without close() must not keep descriptors: the pipeline opens an index per query.
+        self.close()
+
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def find(self, name: bytes) -> bytes | None:

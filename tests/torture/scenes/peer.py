@@ -65,7 +65,7 @@ class Peer:
                 view = view[self._socket.send(view) :]
             except BlockingIOError:
                 self.waits += 1
-                if not select.select([], [self._socket], [], LIMIT_S)[1]:
+                if not self._ready_for(select.POLLOUT):
                     raise TimeoutError("nobody reads") from None
 
     def receive(self) -> Message | None:
@@ -89,6 +89,11 @@ class Peer:
         return True
 
     def _recv(self) -> bytes:
-        if not select.select([self._socket], [], [], LIMIT_S)[0]:
+        if not self._ready_for(select.POLLIN):
             raise TimeoutError("nothing comes")
         return self._socket.recv(1 << 16)
+
+    def _ready_for(self, event: int) -> bool:
+        poll = select.poll()  # unlike select(), poll() takes descriptors above 1,023
+        poll.register(self._socket, event)
+        return bool(poll.poll(LIMIT_S * 1000))
