@@ -17,14 +17,14 @@ from blake3 import blake3
 from bench.harness import Contestant, Result, compare
 from bench.ledger_blocks import sealed_blocks
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.archive import BLOCKS
-from ropewalk.ledger.trust import Trust
-from ropewalk.node.archivecheck import verify_archives
-from ropewalk.node.archiverestore import restore_channel
-from ropewalk.node.archiving import archive_channel
-from ropewalk.node.ledger import create_channel, open_channel
-from ropewalk.stores.archives import LEVEL, THREADS
-from ropewalk.stores.segmentwriter import Writer
+from ropewalk.ledger.archive.check import verify_archives
+from ropewalk.ledger.archive.files import LEVEL, THREADS
+from ropewalk.ledger.archive.manifest import BLOCKS
+from ropewalk.ledger.archive.restore import restore_channel
+from ropewalk.ledger.archive.write import archive_channel
+from ropewalk.ledger.channel.channel import create_channel, open_channel
+from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.proof.trust import Trust
 
 __all__ = ["run"]
 

@@ -15,12 +15,12 @@ from blake3 import blake3
 from bench.harness import Contestant, Result, compare
 from bench.ledger_blocks import sealed_blocks
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.block import Block
-from ropewalk.ledger.envelope import envelope_id
-from ropewalk.ledger.tar import Member, TarReader
-from ropewalk.ledger.trust import Trust
-from ropewalk.node.bundle import export_blocks, verify_bundle
-from ropewalk.stores.bundles import read_packed
+from ropewalk.ledger.block.block import Block
+from ropewalk.ledger.bundle.files import export_blocks, verify_bundle
+from ropewalk.ledger.bundle.tar import Member, TarReader
+from ropewalk.ledger.bundle.zstd_file import read_packed
+from ropewalk.ledger.envelope.envelope import envelope_id
+from ropewalk.ledger.proof.trust import Trust
 
 __all__ = ["run"]
 

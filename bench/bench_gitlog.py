@@ -21,14 +21,15 @@ from typing import Any
 
 from bench.gitlog_redis import redis_batches
 from bench.harness import Contestant, Result, compare, fixed
-from ropewalk.gitlog.commit import parse_message
-from ropewalk.gitlog.envelope import Draft
-from ropewalk.gitlog.layout import SHIPLOG
-from ropewalk.gitlog.objects import parse_commit
+from ropewalk.disk.repository_paths import make_place
+from ropewalk.gitlog.core.commit import parse_message
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.core.layout import SHIPLOG
+from ropewalk.gitlog.core.objects import parse_commit
+from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.gitlog.repository.repository import Repository
 from ropewalk.kernel import jcs, ulid
 from ropewalk.kernel.digest import content_id
-from ropewalk.node import Repository, open_repository
-from ropewalk.stores.place import make_place
 
 REF = SHIPLOG.head_ref("demo")
 # What `git shiplog` does for an entry, with the envelope in the tree: seven processes, then the ref by CAS.
@@ -278,8 +279,8 @@ def reading(field: Field, quick: bool) -> Iterator[Result]:
 MEMORY = """
 import json, sys
 from bench.bench_gitlog import event
-from ropewalk.gitlog.envelope import Draft
-from ropewalk.node import open_repository
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.repository.opening import open_repository
 def resident():
     fields = dict(line.split(":", 1) for line in open("/proc/self/status"))
     return int(fields["RssAnon"].split()[0]) // 1024

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import Result, fixed
-from ropewalk.gossip.log import TABLES, Log
-from ropewalk.gossip.sync import Request, Response, answer, drive, pull, pull_from, sync_both
+from ropewalk.disk.memory_tables import MemoryTables
+from ropewalk.gossip.core.log import TABLES, Log
+from ropewalk.gossip.peer.topics import open_log
+from ropewalk.gossip.sync.session import Request, Response, answer, drive, pull, pull_from, sync_both
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.node.gossip import open_log
-from ropewalk.stores.memory import MemoryTables
 
 __all__ = ["run"]
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from bench.bench_pipeline import CACHE, fill_ledger
 from bench.harness import Result, fixed
-from ropewalk.stores import keyfiles
-from ropewalk.stores.place import make_place
+from ropewalk.disk import key_files
+from ropewalk.disk.repository_paths import make_place
 
 CHANNELS = 4
 TINY = 400
@@ -92,7 +92,7 @@ def _costs(folder: Path, size: int) -> dict[str, Cost]:
     repository, warehouse = folder / f"{size}.git", folder / f"tables-{size}-{time.monotonic_ns()}"
     if not repository.exists():
         place = make_place(repository)[0]
-        keyfiles.make(place.keys, "node", "ed25519", b"node" + bytes(28))
+        key_files.make(place.keys, "node", "ed25519", b"node" + bytes(28))
         for channel in range(CHANNELS):
             fill_ledger(place.home, f"growth-{channel}", size // CHANNELS, signed=True)
     where = ("--warehouse", str(warehouse), "--source", str(repository), "--master", "local[2]", "--json")

@@ -23,18 +23,18 @@ from bench.harness import Contestant, Result, compare, fixed
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.proofs import LEDGER, SHA256
-from ropewalk.ledger.block import GENESIS, seal
-from ropewalk.ledger.envelope import Envelope, build
-from ropewalk.ledger.log import Log
-from ropewalk.ledger.marks import Marks, derive
-from ropewalk.ledger.proof import parse_proof, verify_proof
-from ropewalk.ledger.trust import Trust
-from ropewalk.ledger.verify import check_channel
-from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_blocks
-from ropewalk.node.served import ServedLog
-from ropewalk.stores.ledgerindex import LedgerIndex
-from ropewalk.stores.segments import Segments
-from ropewalk.stores.segmentwriter import Writer
+from ropewalk.ledger.block.block import GENESIS, seal
+from ropewalk.ledger.block.index_keys import Marks, derive
+from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log, verify_blocks
+from ropewalk.ledger.channel.index.index import LedgerIndex
+from ropewalk.ledger.channel.segments.reader import Segments
+from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.envelope.envelope import Envelope, build
+from ropewalk.ledger.ingest.async_log import ServedLog
+from ropewalk.ledger.ingest.log import Log
+from ropewalk.ledger.proof.proof import parse_proof, verify_proof
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.proof.verify import check_channel
 
 __all__ = ["run"]
 

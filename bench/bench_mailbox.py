@@ -18,12 +18,12 @@ from pathlib import Path
 
 from bench.bench_ledger import CHANNEL, envelope, new_home
 from bench.harness import Contestant, Result, compare
-from ropewalk.ledger.envelope import to_cbor
-from ropewalk.ledger.ticket import Receipt
-from ropewalk.net.mailbox import make_ring
-from ropewalk.net.ring import RingWriter
-from ropewalk.node.ledgerclient import LedgerClient
-from ropewalk.node.mailboxclient import MailboxClient
+from ropewalk.ledger.envelope.envelope import to_cbor
+from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.mailbox.client import MailboxClient
+from ropewalk.ledger.mailbox.ring import RingWriter
+from ropewalk.ledger.mailbox.shared_memory import make_ring
+from ropewalk.ledger.remote.client import LedgerClient
 
 __all__ = ["run"]
 
@@ -34,10 +34,10 @@ OTHER = """
 import asyncio, socket, sys
 from pathlib import Path
 from bench.bench_ledger import CHANNEL, NODE
-from ropewalk.net.mailbox import map_ring
-from ropewalk.net.ring import RingReader
-from ropewalk.node.ledgerserver import LedgerServer
-from ropewalk.node.mailbox import MailboxServer
+from ropewalk.ledger.mailbox.shared_memory import map_ring
+from ropewalk.ledger.mailbox.ring import RingReader
+from ropewalk.ledger.remote.server import LedgerServer
+from ropewalk.ledger.mailbox.server import MailboxServer
 
 folder = Path(sys.argv[1])
 

@@ -20,17 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import Contestant, Result, compare, fixed
-from ropewalk.gitlog.envelope import Draft
+from ropewalk.disk.repository_paths import make_place
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.block import GENESIS, seal
-from ropewalk.ledger.envelope import build
-from ropewalk.node.ledger import create_channel
-from ropewalk.node.open import open_repository
-from ropewalk.pipeline.launch import Setting, launch, stop
-from ropewalk.pipeline.logs import between, open_logs
-from ropewalk.pipeline.offsets import LogName, Point, Range
-from ropewalk.stores.place import make_place
-from ropewalk.stores.segmentwriter import Writer
+from ropewalk.ledger.block.block import GENESIS, seal
+from ropewalk.ledger.channel.channel import create_channel
+from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.envelope.envelope import build
+from ropewalk.pipeline.launch.launch import Setting, launch, stop
+from ropewalk.pipeline.source.logs import between, open_logs
+from ropewalk.pipeline.source.offsets import LogName, Point, Range
 
 AUTHOR = SigningKey.generate("ed25519", b"author" + bytes(26))
 NODE = SigningKey.generate("ed25519", b"node" + bytes(28))
@@ -123,7 +123,7 @@ def run(quick: bool) -> list[Result]:
 
 
 def _verify(spark: Any, repository: Path, count: int, deep: bool, target: float) -> list[Result]:
-    from ropewalk.pipeline.verify import verify_logs
+    from ropewalk.pipeline.jobs.verify import verify_logs
 
     (name,) = (LogName("ledger", topic) for topic in open_logs(repository, ("ledger",))["ledger"].topics())
     logs = open_logs(repository, ("ledger",))["ledger"]
@@ -183,8 +183,8 @@ def _read(spark: Any, repository: Path, count: int, folder: Path) -> list[Result
 
 
 def _ingest(spark: Any, repository: Path, count: int, folder: Path) -> list[Result]:
-    from ropewalk.pipeline.ingest import Ingest
-    from ropewalk.pipeline.tables import INGESTED
+    from ropewalk.pipeline.jobs.ingest import Ingest
+    from ropewalk.pipeline.tables.tables import INGESTED
 
     number = [0]
 
@@ -213,7 +213,7 @@ def _ingest(spark: Any, repository: Path, count: int, folder: Path) -> list[Resu
 
 
 def _follow(spark: Any, repository: Path, folder: Path) -> Result:
-    from ropewalk.pipeline.ingest import Ingest
+    from ropewalk.pipeline.jobs.ingest import Ingest
 
     seen, ended = threading.Event(), threading.Event()
     job = Ingest(
@@ -255,7 +255,7 @@ def _follow(spark: Any, repository: Path, folder: Path) -> Result:
 OURS = """
 import os
 from pathlib import Path
-from ropewalk.pipeline.launch import Setting, launch, stop
+from ropewalk.pipeline.launch.launch import Setting, launch, stop
 spark = launch(Setting("local[2]", cache=Path({cache!r})), os.environ)
 assert spark.range(1).count() == 1
 stop(spark)

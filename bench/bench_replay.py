@@ -11,12 +11,12 @@ from typing import Any
 from bench.harness import Contestant, Result, compare
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.block import GENESIS, seal
-from ropewalk.ledger.envelope import build, parse_stored
-from ropewalk.ledger.keyline import KeyLine
-from ropewalk.ledger.reducers import REDUCERS, Moment
-from ropewalk.ledger.replay import Replay
-from ropewalk.ledger.trust import Trust
+from ropewalk.ledger.block.block import GENESIS, seal
+from ropewalk.ledger.envelope.envelope import build, parse_stored
+from ropewalk.ledger.keys.history import KeyLine
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.replay.reducers import REDUCERS, Moment
+from ropewalk.ledger.replay.replay import Replay
 
 __all__ = ["run"]
 

@@ -21,12 +21,12 @@ from websockets.exceptions import ConnectionClosed
 
 import ropewalk
 from bench.harness import Contestant, Result, compare, fixed
-from ropewalk.gitlog.envelope import Draft
-from ropewalk.gitlog.layout import MESSAGES
-from ropewalk.node.streamserver import Clock, StreamServer
-from ropewalk.node.streamsource import StreamSource
-from ropewalk.stream.frames import BusEvent
-from ropewalk.stream.window import Bounds, Window
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.core.layout import MESSAGES
+from ropewalk.stream.core.frames import BusEvent
+from ropewalk.stream.core.window import Bounds, Window
+from ropewalk.stream.serve.server import Clock, StreamServer
+from ropewalk.stream.serve.source import StreamSource
 
 __all__ = ["run"]
 

@@ -25,12 +25,12 @@ from cryptography.x509.oid import NameOID
 
 from bench.bench_ledger import CHANNEL, NODE, envelope, new_home
 from bench.harness import Contestant, Result, compare
-from ropewalk.ledger.message import PROTOCOL, Message
-from ropewalk.ledger.ticket import Receipt
+from ropewalk.ledger.channel.channel import create_channel, open_log
+from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.remote.client import BATCH_BYTES, BATCH_ENVELOPES, LedgerClient
+from ropewalk.ledger.remote.messages import PROTOCOL, Message
 from ropewalk.net.frames import frame, pack_parts
 from ropewalk.net.tls import TlsFiles, client_tls
-from ropewalk.node.ledger import create_channel, open_log
-from ropewalk.node.ledgerclient import BATCH_BYTES, BATCH_ENVELOPES, LedgerClient
 
 __all__ = ["run"]
 
@@ -39,9 +39,9 @@ SERVE = """
 import asyncio, sys
 from pathlib import Path
 from bench.bench_ledger import NODE
-from ropewalk.ledger.message import PROTOCOL
+from ropewalk.ledger.remote.messages import PROTOCOL
 from ropewalk.net.tls import TlsFiles, server_tls
-from ropewalk.node.ledgerserver import LedgerServer
+from ropewalk.ledger.remote.server import LedgerServer
 
 home, tls = Path(sys.argv[1]), Path(sys.argv[1]) / "tls.pem"
 context = server_tls(TlsFiles(tls, tls, tls), PROTOCOL)

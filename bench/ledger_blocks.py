@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from blake3 import blake3
 
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.block import GENESIS, Block, seal
-from ropewalk.ledger.envelope import build
+from ropewalk.ledger.block.block import GENESIS, Block, seal
+from ropewalk.ledger.envelope.envelope import build
 
 __all__ = ["sealed_blocks"]
 

@@ -9,7 +9,7 @@ may speak for her up to a clock.
 from __future__ import annotations
 
 from ropewalk import gossip
-from ropewalk.gossip.log import Log
+from ropewalk.gossip.core.log import Log
 from ropewalk.kernel.keys import SigningKey
 
 ROOM = "com.example.chat#harbour"

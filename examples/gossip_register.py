@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 from ropewalk import gossip
-from ropewalk.gossip.message import Message, Signature
+from ropewalk.gossip.core.message import Message, Signature
 from ropewalk.kernel.keys import SigningKey
 
 SET = {

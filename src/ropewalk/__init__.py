@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ropewalk.errors import RopewalkError
-    from ropewalk.gitlog.cursor import Cursor
-    from ropewalk.gitlog.envelope import Event
-    from ropewalk.gitlog.planning import Receipt
+    from ropewalk.gitlog.consumers.cursor import Cursor
+    from ropewalk.gitlog.core.envelope import Event
+    from ropewalk.gitlog.core.planning import Receipt
     from ropewalk.kernel.entry import Entry
     from ropewalk.kernel.keys import PublicKey, SigningKey
     from ropewalk.kernel.report import Report
-    from ropewalk.ledger.proof import Proof
-    from ropewalk.node.open import init_repository as init
-    from ropewalk.node.open import open_repository as open
-    from ropewalk.node.verify import verify_repository as verify
+    from ropewalk.ledger.proof.proof import Proof
+    from ropewalk.repository import init
+    from ropewalk.repository import open_repository as open
+    from ropewalk.verification import verify_repository as verify
 
 __version__ = "0.1.0"
 
@@ -41,18 +41,18 @@ __all__ = [
 
 # Public name → where it lives; imported on first use, so that `import ropewalk` loads nothing else.
 _LAZY = {
-    "Cursor": ("ropewalk.gitlog.cursor", "Cursor"),
+    "Cursor": ("ropewalk.gitlog.consumers.cursor", "Cursor"),
     "Entry": ("ropewalk.kernel.entry", "Entry"),
-    "Event": ("ropewalk.gitlog.envelope", "Event"),
-    "Proof": ("ropewalk.ledger.proof", "Proof"),
+    "Event": ("ropewalk.gitlog.core.envelope", "Event"),
+    "Proof": ("ropewalk.ledger.proof.proof", "Proof"),
     "PublicKey": ("ropewalk.kernel.keys", "PublicKey"),
-    "Receipt": ("ropewalk.gitlog.planning", "Receipt"),
+    "Receipt": ("ropewalk.gitlog.core.planning", "Receipt"),
     "Report": ("ropewalk.kernel.report", "Report"),
     "RopewalkError": ("ropewalk.errors", "RopewalkError"),
     "SigningKey": ("ropewalk.kernel.keys", "SigningKey"),
-    "init": ("ropewalk.node.open", "init_repository"),
-    "open": ("ropewalk.node.open", "open_repository"),
-    "verify": ("ropewalk.node.verify", "verify_repository"),
+    "init": ("ropewalk.repository", "init"),
+    "open": ("ropewalk.repository", "open_repository"),
+    "verify": ("ropewalk.verification", "verify_repository"),
 }
 
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ropewalk.pipeline.offsets import Offset
-from ropewalk.pipeline.report import render
-from ropewalk.pipeline.warehouse import Manifest, Warehouse
+from ropewalk.pipeline.report.report import render
+from ropewalk.pipeline.source.offsets import Offset
+from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 from tests.browser.chromium import Page, browser, find
 
 pytestmark = [

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ropewalk.node.repository import Repository
+from ropewalk.gitlog.repository.repository import Repository
 from tests.browser.chromium import Page, browser, find
 from tests.unit.stream.conftest import log, publish  # noqa: F401 - a fixture
 from tests.waiting import ended

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
+from ropewalk.cli.common.command import Session
 from ropewalk.cli.main import root
-from ropewalk.cli.manners import Session
 
 SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "generate_cli.py"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from ropewalk.stores.durable import Disk
+from ropewalk.disk.durable import Disk
 
 
 class Countdown:

@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.unit.ledger.making import NODE, observed
 from tests.waiting import ended
 
-from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_blocks
+from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log, verify_blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 STRIDE = 1_000_000

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.unit.ledger.making import NODE, observed
 
-from ropewalk.node.ledger import open_log
+from ropewalk.ledger.channel.channel import open_log
 
 
 def main(home: str, first: int, threads: int) -> None:

@@ -15,8 +15,8 @@ from types import FrameType
 from typing import Any
 
 from ropewalk.errors import DigestMismatch
-from ropewalk.net.mailbox import make_ring, map_ring
-from ropewalk.net.ring import RingReader, RingWriter
+from ropewalk.ledger.mailbox.ring import RingReader, RingWriter
+from ropewalk.ledger.mailbox.shared_memory import make_ring, map_ring
 
 SLOTS, SLOT_BYTES = 2, 256
 

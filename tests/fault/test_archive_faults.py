@@ -14,11 +14,11 @@ from tests.unit.ledger.archiving import CHANNEL, TRUST, archived, contents, fail
 from tests.waiting import ended
 
 from ropewalk.errors import Unavailable
-from ropewalk.node.archivepack import pack_channel
-from ropewalk.node.archiverestore import restore_channel
-from ropewalk.node.ledger import channels, open_channel
-from ropewalk.stores.archives import archive_folders
-from ropewalk.stores.segments import Segments
+from ropewalk.ledger.archive.files import archive_folders
+from ropewalk.ledger.archive.pack import pack_channel
+from ropewalk.ledger.archive.restore import restore_channel
+from ropewalk.ledger.channel.channel import channels, open_channel
+from ropewalk.ledger.channel.segments.reader import Segments
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -111,9 +111,9 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from tests.unit.ledger.archiving import CHANNEL, TRUST, archived
-from ropewalk.node.archivepack import pack_channel
-from ropewalk.node.archiverestore import restore_channel
-from ropewalk.stores.durable import Disk
+from ropewalk.ledger.archive.pack import pack_channel
+from ropewalk.ledger.archive.restore import restore_channel
+from ropewalk.disk.durable import Disk
 
 left = 0
 

@@ -16,9 +16,9 @@ from tests.unit.ledger.making import NODE, chain_of_blocks, observed, opened
 from tests.waiting import ended
 
 from ropewalk.errors import Unavailable
-from ropewalk.node.bundle import export_blocks, export_bundle
-from ropewalk.node.ledger import open_channel
-from ropewalk.stores import bundles
+from ropewalk.ledger.bundle import zstd_file
+from ropewalk.ledger.bundle.files import export_blocks, export_bundle
+from ropewalk.ledger.channel.channel import open_channel
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,7 +28,7 @@ class Failing:
 
     def __init__(self, monkeypatch, at):
         self.calls, self.at = 0, at
-        real_open, real_fsync, real_spool = Path.open, os.fsync, bundles.Spool.write
+        real_open, real_fsync, real_spool = Path.open, os.fsync, zstd_file.Spool.write
 
         def count():
             self.calls += 1
@@ -52,7 +52,7 @@ class Failing:
 
         monkeypatch.setattr(Path, "open", watched_open)
         monkeypatch.setattr(os, "fsync", watched_fsync)
-        monkeypatch.setattr(bundles.Spool, "write", watched_spool)
+        monkeypatch.setattr(zstd_file.Spool, "write", watched_spool)
 
 
 class Watched:
@@ -122,8 +122,8 @@ SCRIPT = """
     import sys
     from pathlib import Path
     from tests.unit.ledger.making import NODE
-    from ropewalk.node.bundle import export_bundle
-    from ropewalk.node.ledger import open_channel
+    from ropewalk.ledger.bundle.files import export_bundle
+    from ropewalk.ledger.channel.channel import open_channel
 
     home = Path(sys.argv[1])
     with open_channel(home, "ea.core") as channel:

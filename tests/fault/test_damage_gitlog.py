@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.unit.cli.conftest import Answer, living_in, move_in
 
-from ropewalk.gitlog.layout import LOG_NOTES, SHIPLOG, anchors_ref, consumer_ref
+from ropewalk.gitlog.core.layout import LOG_NOTES, SHIPLOG, anchors_ref, consumer_ref
 
 HEAD = SHIPLOG.head_ref("prod")
 EVENTS = b"".join(b'{"type":"t","payload":{"n":%d}}\n' % n for n in range(3))

@@ -17,8 +17,8 @@ import pytest
 from tests.unit.cli.conftest import Answer, living_in, move_in
 from tests.unit.ledger.making import observed
 
-from ropewalk.stores.segmentform import ALIGN, record_head
-from ropewalk.stores.segments import Segments
+from ropewalk.ledger.channel.segments.format import ALIGN, record_head
+from ropewalk.ledger.channel.segments.reader import Segments
 
 BLOCKS = 4
 AUDIT = "log.git/ropewalk/ledger/audit"

@@ -14,9 +14,9 @@ import pytest
 from tests.unit.ledger.making import observed, opened
 from tests.waiting import LIMIT_S
 
-from ropewalk.ledger.log import Limits
-from ropewalk.ledger.ticket import Receipt
-from ropewalk.node.ledger import open_channel, verify_blocks
+from ropewalk.ledger.channel.channel import open_channel, verify_blocks
+from ropewalk.ledger.ingest.log import Limits
+from ropewalk.ledger.ingest.ticket import Receipt
 
 ROPEWALK = Path(sys.executable).with_name("ropewalk")
 APPEND = """

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from tests.waiting import LIMIT_S, ended
 
+from ropewalk.disk.lmdb_tables import LmdbTables
 from ropewalk.errors import Unavailable
-from ropewalk.gossip.log import TABLES, Log
-from ropewalk.gossip.sync import pull_from
-from ropewalk.gossip.verify import verify_log
+from ropewalk.gossip.core.log import TABLES, Log
+from ropewalk.gossip.core.verify import verify_log
+from ropewalk.gossip.peer.topics import open_log
+from ropewalk.gossip.sync.session import pull_from
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.node.gossip import open_log
-from ropewalk.stores.lmdb import LmdbTables
 
 KEY = SigningKey.generate("ed25519", bytes([5] * 32))
 TOPIC = "com.example.kill"
@@ -27,9 +27,9 @@ TOPIC = "com.example.kill"
 # Each line it prints is a promise: the ids of one batch, after the call that made them durable has returned.
 WRITER = """
 import sys
-from ropewalk.gossip.sync import pull_from
+from ropewalk.gossip.sync.session import pull_from
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.node.gossip import open_log
+from ropewalk.gossip.peer.topics import open_log
 mode, path, source = sys.argv[1:4]
 key = SigningKey.generate("ed25519", bytes([5] * 32))
 log = open_log("com.example.kill", path, signer=key)
@@ -47,7 +47,7 @@ elif mode == "insert":
         say([outcome.id for outcome in log.insert_many(raws[start:start + 50])])
 else:
     from ropewalk.gossip import sync
-    from ropewalk.gossip.events import Committed
+    from ropewalk.gossip.core.events import Committed
     sync.CHUNK_MESSAGES = 40
     log.on(lambda event: say([signed.id for _, signed in log.arrivals()]), Committed)
     pull_from(log, other)

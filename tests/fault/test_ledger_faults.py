@@ -6,11 +6,11 @@ from pathlib import Path
 
 from tests.unit.ledger.making import NODE, NOON_NS, observed
 
+from ropewalk.disk.durable import Disk
 from ropewalk.errors import RopewalkError
-from ropewalk.ledger.log import Limits
-from ropewalk.ledger.ticket import Receipt
-from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_blocks
-from ropewalk.stores.durable import Disk
+from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log, verify_blocks
+from ropewalk.ledger.ingest.log import Limits
+from ropewalk.ledger.ingest.ticket import Receipt
 
 
 class NthFails(Disk):

@@ -12,15 +12,15 @@ import pytest
 from tests.unit.ledger.making import NOON_NS, chain_of_blocks, observed, opened
 from tests.waiting import LIMIT_S, Crew, until
 
+from ropewalk.disk.durable import Disk
 from ropewalk.errors import RopewalkError, Unavailable, Usage
-from ropewalk.ledger import log as log_module
-from ropewalk.ledger import sealing as sealing_module
-from ropewalk.ledger import ticket as ticket_module
-from ropewalk.ledger.log import Limits, Log
-from ropewalk.ledger.rules import judge
-from ropewalk.ledger.ticket import Receipt, Sleeper
-from ropewalk.node.ledger import open_channel, verify_blocks
-from ropewalk.stores.durable import Disk
+from ropewalk.ledger.channel.channel import open_channel, verify_blocks
+from ropewalk.ledger.ingest import log as log_module
+from ropewalk.ledger.ingest import sealer as sealing_module
+from ropewalk.ledger.ingest import ticket as ticket_module
+from ropewalk.ledger.ingest.log import Limits, Log
+from ropewalk.ledger.ingest.ticket import Receipt, Sleeper
+from ropewalk.ledger.rules.rules import judge
 
 
 class Interrupted(Disk):

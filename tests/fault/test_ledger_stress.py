@@ -10,11 +10,11 @@ import pytest
 from tests.unit.ledger.making import command, observed, opened
 from tests.waiting import together
 
+from ropewalk.disk.durable import Disk
 from ropewalk.errors import RopewalkError
-from ropewalk.ledger.log import Limits
-from ropewalk.ledger.ticket import Receipt
-from ropewalk.node.ledger import open_channel, verify_blocks
-from ropewalk.stores.durable import Disk
+from ropewalk.ledger.channel.channel import open_channel, verify_blocks
+from ropewalk.ledger.ingest.log import Limits
+from ropewalk.ledger.ingest.ticket import Receipt
 
 
 class Moody(Disk):

@@ -16,10 +16,10 @@ from tests.unit.cli.conftest import living_in
 from tests.unit.ledger.making import observed
 from tests.waiting import LIMIT_S, ended, until
 
-from ropewalk.ledger.envelope import parse, to_cbor
-from ropewalk.net.mailbox import map_ring
-from ropewalk.net.ring import RingWriter
-from ropewalk.node.ledger import open_channel, verify_blocks
+from ropewalk.ledger.channel.channel import open_channel, verify_blocks
+from ropewalk.ledger.envelope.envelope import parse, to_cbor
+from ropewalk.ledger.mailbox.ring import RingWriter
+from ropewalk.ledger.mailbox.shared_memory import map_ring
 
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).with_name("ropewalk")

@@ -13,8 +13,8 @@ from tests.unit.ledger.rotating import CHANNEL, NEXT, make_channel, opened_with,
 from tests.waiting import ended
 
 from ropewalk.errors import Conflict, RopewalkError
-from ropewalk.ledger.trust import Trust
-from ropewalk.node.ledger import open_channel, verify_blocks
+from ropewalk.ledger.channel.channel import open_channel, verify_blocks
+from ropewalk.ledger.proof.trust import Trust
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = Trust((NODE.public,), ())

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 from tests.fault.failing import Countdown, FailingDisk
+from tests.unit.disk.test_read_only import AS_A_USER
 from tests.unit.ledger.heading import LOG, NOW_S, SECRET, WITNESS, SmallLog
-from tests.unit.stores.test_read_only import AS_A_USER
 from tests.waiting import LIMIT_S, Crew, ended
 
 from ropewalk.errors import Unavailable, Unverified
-from ropewalk.kernel.note import open_head
-from ropewalk.ledger.witness import parse_request
-from ropewalk.node.witness import make_witness, open_witness
+from ropewalk.kernel.note.note import open_head
+from ropewalk.ledger.transparency.witness import parse_request
+from ropewalk.ledger.transparency.witness_folder import make_witness, open_witness
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ COSIGN = """
 import os, signal, sys
 from pathlib import Path
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.witness import parse_request
-from ropewalk.node.witness import open_witness
-from ropewalk.stores.durable import Disk
+from ropewalk.ledger.transparency.witness import parse_request
+from ropewalk.ledger.transparency.witness_folder import open_witness
+from ropewalk.disk.durable import Disk
 
 folder, note, tiles, calls, now_s = sys.argv[1:]
 left = int(calls)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
-from ropewalk.gitlog import commit as gitcommit
-from ropewalk.gitlog import compat, objects, pointer, sshsig
-from ropewalk.gitlog import envelope as gitenvelope
-from ropewalk.stores import packindex, packs
-from ropewalk.stores.packread import PackFolder
+from ropewalk.gitlog.compat import entries, ssh_signatures
+from ropewalk.gitlog.core import commit as gitcommit
+from ropewalk.gitlog.core import envelope as gitenvelope
+from ropewalk.gitlog.core import objects
+from ropewalk.gitlog.privacy import pointer
+from ropewalk.gitlog.store import pack_index, pack_writer
+from ropewalk.gitlog.store.pack_reader import PackFolder
 from tests.fuzz.offering import Parser, as_text, work_folder
 
 __all__ = ["PARSERS"]
@@ -16,8 +18,8 @@ __all__ = ["PARSERS"]
 
 def _git_commit(raw: bytes) -> None:
     objects.parse_commit(raw)
-    sshsig.split_signature(raw)
-    sshsig.judge(raw, None, 0)
+    ssh_signatures.split_signature(raw)
+    ssh_signatures.judge(raw, None, 0)
 
 
 def _git_tree(raw: bytes) -> None:
@@ -34,11 +36,11 @@ def _git_shiplog(raw: bytes) -> None:
 
 
 def _git_shiplog_entry(raw: bytes) -> None:
-    compat.parse_entry(objects.Oid("0" * 40), raw)
+    entries.parse_entry(objects.Oid("0" * 40), raw)
 
 
 def _roster(raw: bytes) -> None:
-    sshsig.parse_roster(as_text(raw))
+    ssh_signatures.parse_roster(as_text(raw))
 
 
 def _document(raw: bytes) -> None:
@@ -50,7 +52,7 @@ def _pointer(raw: bytes) -> None:
 
 
 def _pack_index(raw: bytes) -> None:
-    for entry in packindex.read_index(raw):
+    for entry in pack_index.read_index(raw):
         assert entry is not None
 
 
@@ -79,8 +81,8 @@ def _git_pack(raw: bytes) -> None:
 @cache
 def _small_pack() -> tuple[str, bytes, bytes, tuple[str, ...]]:
     bodies = [b"a log in git", b"a log in git, and more of it" * 20, b""]
-    made = [(packs.object_id("blob", raw), "blob", raw) for raw in bodies]
-    name, pack, index = packs.build_pack(made)  # type: ignore[arg-type]
+    made = [(pack_writer.object_id("blob", raw), "blob", raw) for raw in bodies]
+    name, pack, index = pack_writer.build_pack(made)  # type: ignore[arg-type]
     return name, bytes(pack), index, tuple(oid for oid, _, _ in made)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ropewalk.gossip import dagjson, message, wire
-from ropewalk.gossip.ids import id_of, key_of
-from ropewalk.gossip.profiles import PROFILES
-from ropewalk.gossip.questions import Children, GetChildren, GetNode, GetRoot, GetValues, Root, Values
+from ropewalk.gossip.core import dag_json, message
+from ropewalk.gossip.core.ids import id_of, key_of
+from ropewalk.gossip.core.profiles import PROFILES
+from ropewalk.gossip.peer import multistream, yamux
+from ropewalk.gossip.sync import wire
+from ropewalk.gossip.sync.questions import Children, GetChildren, GetNode, GetRoot, GetValues, Root, Values
 from ropewalk.kernel.prolly import Node
-from ropewalk.net import multistream, yamux
 from tests.fuzz.offering import Parser, as_text
 from tests.unit.ledger.making import ADA
 
@@ -34,9 +35,9 @@ def _message_id(raw: bytes) -> None:
 
 
 def _dag_json(raw: bytes) -> None:
-    value = dagjson.parse(raw)
-    encoded = dagjson.encode(value)
-    assert dagjson.encode(dagjson.parse(encoded)) == encoded
+    value = dag_json.parse(raw)
+    encoded = dag_json.encode(value)
+    assert dag_json.encode(dag_json.parse(encoded)) == encoded
 
 
 def _request(profile: Any) -> Callable[[bytes], None]:

@@ -11,49 +11,35 @@ from typing import Any
 import cbor2
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from ropewalk.disk.durable import Disk
+from ropewalk.disk.index_pages import IndexDamaged
 from ropewalk.kernel import digest, jcs, merkle
-from ropewalk.kernel.notekey import Verifier
-from ropewalk.ledger import (
-    approvals,
-    archive,
-    block,
-    bundleanchors,
-    bundlecheck,
-    bundlemanifest,
-    certificates,
-    collateral,
-    crls,
-    der,
-    envelope,
-    evidence,
-    evidencetrust,
-    fork,
-    headfork,
-    policy,
-    proof,
-    quote,
-    receipts,
-    revocations,
-    sevsnp,
-    tar,
-    tiles,
-    trust,
-    versions,
-    witness,
-)
-from ropewalk.ledger.block import Fork
-from ropewalk.ledger.headcheck import HeadTrust
-from ropewalk.ledger.headfork import HeadFork
-from ropewalk.ledger.manifestform import File
-from ropewalk.ledger.marks import derive
-from ropewalk.ledger.replay import SNAPSHOT_TYPE, Snapshot, parse_snapshot, snapshot_envelope
-from ropewalk.ledger.rules import Context, judge
-from ropewalk.node.bundle import export_blocks
-from ropewalk.stores import ledgerrows, segmentpack, segments
-from ropewalk.stores.bundles import read_packed
-from ropewalk.stores.durable import Disk
-from ropewalk.stores.indexpages import IndexDamaged
-from ropewalk.stores.segmentwriter import Writer
+from ropewalk.kernel.note.key import Verifier
+from ropewalk.ledger.archive import manifest
+from ropewalk.ledger.block import block, fork
+from ropewalk.ledger.block.block import Fork
+from ropewalk.ledger.block.index_keys import derive
+from ropewalk.ledger.bundle import anchors, check, tar
+from ropewalk.ledger.bundle import manifest as bundlemanifest
+from ropewalk.ledger.bundle.files import export_blocks
+from ropewalk.ledger.bundle.manifest_fields import File
+from ropewalk.ledger.bundle.zstd_file import read_packed
+from ropewalk.ledger.channel.index import rows
+from ropewalk.ledger.channel.segments import packed, reader
+from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.envelope import envelope
+from ropewalk.ledger.evidence import certificates, crls, verify
+from ropewalk.ledger.evidence import trust as evidencetrust
+from ropewalk.ledger.evidence.tee import der, intel_collateral, intel_quote, sev_snp
+from ropewalk.ledger.keys import approvals, revocations
+from ropewalk.ledger.proof import proof, trust
+from ropewalk.ledger.replay.replay import SNAPSHOT_TYPE, Snapshot, parse_snapshot, snapshot_envelope
+from ropewalk.ledger.rules import policy
+from ropewalk.ledger.rules.rules import Context, judge
+from ropewalk.ledger.transparency import head_fork, receipts, tiles, witness
+from ropewalk.ledger.transparency.head_check import HeadTrust
+from ropewalk.ledger.transparency.head_fork import HeadFork
+from ropewalk.ledger.versions import versions
 from tests.fuzz.offering import Parser, work_folder
 from tests.unit.ledger.attesting import Authority
 from tests.unit.ledger.heading import LOG, SmallLog
@@ -156,11 +142,11 @@ def _element(tag: int, content: bytes) -> bytes:
 
 
 def _snp_report(raw: bytes) -> None:
-    assert sevsnp.parse_snp_report(raw).measurement == raw[0x90:0xC0]
+    assert sev_snp.parse_snp_report(raw).measurement == raw[0x90:0xC0]
 
 
 def _quote(raw: bytes) -> None:
-    found = quote.parse_quote(raw)
+    found = intel_quote.parse_quote(raw)
     assert raw.startswith(found.signed) and found.certificates in raw
 
 
@@ -171,7 +157,7 @@ def _tdx(raw: bytes) -> None:
 
 def _statement(raw: bytes) -> None:
     text = raw.decode("utf-8", "replace")
-    found = collateral.parse_statement(text, "tcbInfo")
+    found = intel_collateral.parse_statement(text, "tcbInfo")
     assert found.raw.decode() in text
 
 
@@ -192,9 +178,9 @@ def _fork(raw: bytes) -> None:
 
 
 def _head_fork(raw: bytes) -> None:
-    found = headfork.parse_head_fork(raw)
-    assert headfork.parse_head_fork(found.to_bytes()) == found
-    headfork.verify_head_fork(found, HeadTrust(keys=(LOG.verifier,)))
+    found = head_fork.parse_head_fork(raw)
+    assert head_fork.parse_head_fork(found.to_bytes()) == found
+    head_fork.verify_head_fork(found, HeadTrust(keys=(LOG.verifier,)))
 
 
 def _witness_request(raw: bytes) -> None:
@@ -213,15 +199,15 @@ def _tile_entries(raw: bytes) -> None:
 
 def _index_entry(raw: bytes) -> None:
     try:
-        found = ledgerrows.unpack_entry(0, raw)
+        found = rows.unpack_entry(0, raw)
     except IndexDamaged:  # the index is rebuilt from the log then
         return
-    assert ledgerrows.pack_entry(found) == raw
+    assert rows.pack_entry(found) == raw
 
 
 def _index_state(raw: bytes) -> None:
-    found = ledgerrows.unpack_state(raw)
-    assert found is None or ledgerrows.pack_state(found) == raw
+    found = rows.unpack_state(raw)
+    assert found is None or rows.pack_state(found) == raw
 
 
 def _lifecycle(raw: bytes) -> None:
@@ -254,14 +240,14 @@ def _attested(kind: str, report: dict[str, Any]) -> None:
         },
     }
     one = envelope.parse(jcs.encode(value))
-    status, detail = evidence.check_evidence(one, evidencetrust.EvidenceTrust(keys=(ADA.public,)), NOON_NS)
+    status, detail = verify.check_evidence(one, evidencetrust.EvidenceTrust(keys=(ADA.public,)), NOON_NS)
     assert status in ("passed", "failed", "not_checked")
     assert detail or status == "passed"
 
 
 def _snp_sample() -> bytes:
     """A report that nobody has signed: nothing but its form is asked for."""
-    raw = bytearray(sevsnp.REPORT_BYTES)
+    raw = bytearray(sev_snp.REPORT_BYTES)
     raw[0], raw[0x34] = 2, 1
     return bytes(raw)
 
@@ -281,9 +267,9 @@ def _manifest(raw: bytes) -> None:
 
 
 def _archive_manifest(raw: bytes) -> None:
-    found = archive.parse_archive_manifest(raw)
+    found = manifest.parse_archive_manifest(raw)
     assert found.to_bytes() == raw
-    archive.ArchiveChain().follow(found, raw)
+    manifest.ArchiveChain().follow(found, raw)
 
 
 @cache
@@ -291,10 +277,10 @@ def _archived() -> bytes:
     hashes = tuple(digest.blake3(b"%d" % n).hex() for n in range(3))
     root = merkle.root([bytes.fromhex(each) for each in hashes], merkle.RANGE).hex()
     files = (
-        File(archive.BLOCKS, "0" * 64, 7),
+        File(manifest.BLOCKS, "0" * 64, 7),
         File("policy.json", "0" * 64, 7),
     )
-    return archive.ArchiveManifest(
+    return manifest.ArchiveManifest(
         *("ea.core", 0, 2, hashes, root, root, None, 3, 0, "0" * 64, "0", NODE.public, files)
     ).to_bytes()
 
@@ -325,7 +311,7 @@ def _members(events: Any) -> list[tuple[str, bytes]]:
 
 
 def _bundle(raw: bytes) -> None:
-    verifier = bundlecheck.BundleVerifier(trust.Trust((NODE.public,), (NODE.public,)), deep=True)
+    verifier = check.BundleVerifier(trust.Trust((NODE.public,), (NODE.public,)), deep=True)
     verifier.feed(raw)
     report = verifier.report()
     assert report.ok == all(step.status != "failed" for step in report.steps)
@@ -350,7 +336,7 @@ def _anchored_bytes() -> bytes:
     path = work_folder() / "anchored.tar.zst"
     first, second = (merkle.SHA256.leaf(each.header.encode()) for each in chain_of_blocks(2, 2))
     note = proof.signed_head("log.example", "ea.core", 2, merkle.SHA256.node(first, second), NODE)
-    anchor = bundleanchors.Anchor(note, merkle.RangeProof((), (second,)))
+    anchor = anchors.Anchor(note, merkle.RangeProof((), (second,)))
     export_blocks(chain_of_blocks(1, 2), NODE, path, anchors=[anchor])
     return b"".join(read_packed(path))
 
@@ -365,10 +351,10 @@ def _bundle_file() -> Path:
 def _segment(raw: bytes) -> None:
     folder = work_folder() / "channel"
     (folder / "segments").mkdir(parents=True, exist_ok=True)
-    store = segments.Segments(folder)
+    store = reader.Segments(folder)
     store.path(0).write_bytes(raw)
     for record in store.scan():
-        assert segments.record_at(raw[record.place.offset : record.place.end], record.height) == record.lines
+        assert reader.record_at(raw[record.place.offset : record.place.end], record.height) == record.lines
         assert store.find(record.height) == store.read(record.place, record.height) == record
 
 
@@ -386,11 +372,11 @@ def _segment_bytes() -> bytes:
 def _packed_segment(raw: bytes) -> None:
     folder = work_folder() / "packed"
     (folder / "segments").mkdir(parents=True, exist_ok=True)
-    store = segments.Segments(folder)
-    segmentpack.packed_path(store.path(0)).write_bytes(raw)
+    store = reader.Segments(folder)
+    packed.packed_path(store.path(0)).write_bytes(raw)
     written = _segment_bytes()
     for record in store.scan():
-        assert record.lines == segments.record_at(
+        assert record.lines == reader.record_at(
             written[record.place.offset : record.place.end], record.height
         )
 
@@ -399,11 +385,11 @@ def _packed_segment(raw: bytes) -> None:
 def _packed_bytes() -> bytes:
     folder = work_folder() / "packing"
     (folder / "segments").mkdir(parents=True, exist_ok=True)
-    store = segments.Segments(folder)
+    store = reader.Segments(folder)
     store.path(0).write_bytes(_segment_bytes())
     records = [(record.place, block.parse_record(record.lines[0]).hash) for record in store.scan()]
-    segmentpack.write_packed_segment(store.path(0), 0, records, Disk())
-    return segmentpack.packed_path(store.path(0)).read_bytes()
+    packed.write_packed_segment(store.path(0), 0, records, Disk())
+    return packed.packed_path(store.path(0)).read_bytes()
 
 
 def _snapshot(raw: bytes) -> None:
@@ -412,9 +398,9 @@ def _snapshot(raw: bytes) -> None:
     assert parse_snapshot(snapshot_envelope(found, NODE, NOON_NS)) == found
 
 
-def _entry_sample(one: block.Block) -> ledgerrows.BlockEntry:
+def _entry_sample(one: block.Block) -> rows.BlockEntry:
     lines = one.lines()
-    return ledgerrows.entry_of(0, segments.Place(0, 64, 640), [len(line) for line in lines], derive(lines))
+    return rows.entry_of(0, reader.Place(0, 64, 640), [len(line) for line in lines], derive(lines))
 
 
 def _range_sample(hashes: list[bytes]) -> bytes:
@@ -528,8 +514,8 @@ def _catalogue() -> tuple[Parser, ...]:
             ),
         ),
         ("tile_entries", _tile_entries, (tiles.encode_entries([b"one", b"", b"three"]),)),
-        ("index_entry", _index_entry, (ledgerrows.pack_entry(_entry_sample(blocks[0])),)),
-        ("index_state", _index_state, (ledgerrows.pack_state(replace(ledgerrows.EMPTY, height=1)),)),
+        ("index_entry", _index_entry, (rows.pack_entry(_entry_sample(blocks[0])),)),
+        ("index_state", _index_state, (rows.pack_state(replace(rows.EMPTY, height=1)),)),
         ("nitro_document", _nitro, (_nitro_sample(),)),
         ("dsse_statement", _dsse, (statement,)),
         ("cose_receipt", _receipt, (_receipt_sample(),)),

@@ -9,9 +9,9 @@ from typing import Any
 from ropewalk.errors import DigestMismatch
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SealingKey
-from ropewalk.ledger.enclave import EnclaveKey, open_sealed, parse_sealed
-from ropewalk.ledger.mailbox import MailboxLimits, SignedRoot, sign_root
-from ropewalk.net.ring import Ring, RingReader, RingWriter, ring_bytes
+from ropewalk.ledger.mailbox.agreement import MailboxLimits, SignedRoot, sign_root
+from ropewalk.ledger.mailbox.enclave import EnclaveKey, open_sealed, parse_sealed
+from ropewalk.ledger.mailbox.ring import Ring, RingReader, RingWriter, ring_bytes
 from tests.fuzz.offering import Parser
 from tests.unit.ledger.making import ADA
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from ropewalk.errors import Invalid, RopewalkError
-from ropewalk.ledger import envelope, message, negotiate
-from ropewalk.ledger.negotiate import Capabilities
-from ropewalk.ledger.ticket import Receipt
+from ropewalk.ledger.envelope import envelope
+from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.remote import messages as message
+from ropewalk.ledger.remote import negotiate
+from ropewalk.ledger.remote.negotiate import Capabilities
 from ropewalk.net import frames
 from tests.fuzz.offering import Parser
 from tests.unit.ledger.making import ADA, NOON

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ropewalk.stream import access, frames, patterns
+from ropewalk.stream.core import access, frames, patterns
 from tests.fuzz.offering import Parser, as_text
 
 __all__ = ["PARSERS"]

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.gitlog.envelope import Draft
-from ropewalk.gitlog.layout import LOG_NOTES, MESSAGES, SHIPLOG
-from ropewalk.gitlog.notes import add_note, read_note
-from ropewalk.gitlog.objects import Oid, object_id
-from ropewalk.node import Repository, open_repository
-from ropewalk.node.verify import verify_gitlogs
-from ropewalk.stores.git import GitStore
-from ropewalk.stores.place import find_place, make_place
+from ropewalk.disk.repository_paths import find_place, make_place
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.core.layout import LOG_NOTES, MESSAGES, SHIPLOG
+from ropewalk.gitlog.core.notes import add_note, read_note
+from ropewalk.gitlog.core.objects import Oid, object_id
+from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.store.object_store import GitStore
+from ropewalk.verification import verify_gitlogs
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git; the CI lane has it")
 REF = SHIPLOG.head_ref("demo")

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from ropewalk.gitlog.commit import parse_message
-from ropewalk.gitlog.compat import parse_entry
-from ropewalk.gitlog.layout import LOG_NOTES, SHIPLOG
-from ropewalk.gitlog.notes import read_note
-from ropewalk.gitlog.objects import EMPTY_TREE, Oid, parse_commit
-from ropewalk.gitlog.verify import verify_log
+from ropewalk.gitlog.compat.entries import parse_entry
+from ropewalk.gitlog.compat.transfer import export_to_compat, import_from_compat
+from ropewalk.gitlog.core.commit import parse_message
+from ropewalk.gitlog.core.layout import LOG_NOTES, SHIPLOG
+from ropewalk.gitlog.core.notes import read_note
+from ropewalk.gitlog.core.objects import EMPTY_TREE, Oid, parse_commit
+from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.gitlog.verify.log_check import verify_log
 from ropewalk.kernel import jcs
-from ropewalk.node import open_repository
-from ropewalk.node.compat import export_to_compat, import_from_compat
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors" / "git-shiplog"
 FACTS = json.loads((VECTORS / "facts.json").read_text(encoding="utf-8"))
@@ -244,7 +244,7 @@ def test_a_stranger_with_only_the_journal_gets_the_same_events(mirror, tmp_path)
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not on PATH; CI images have it")
 @pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
 def test_our_verdict_is_that_of_git_and_ssh_keygen(tmp_path, kind):
-    from ropewalk.gitlog.sshsig import judge, parse_roster
+    from ropewalk.gitlog.compat.ssh_signatures import judge, parse_roster
 
     key = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(key), "-C", "ada"], check=True)

@@ -17,14 +17,14 @@ import pytest
 from tests.unit.cli.conftest import Ropewalk, living_in, move_in, ropewalk  # noqa: F401 - a fixture
 from tests.waiting import aside, soon, until
 
-from ropewalk.cli import gossip_net
-from ropewalk.gossip.ids import ProfileName
-from ropewalk.gossip.log import Log
+from ropewalk.cli.gossip import net
+from ropewalk.gossip.core.ids import ProfileName
+from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.peer.frames import IDLE_S
+from ropewalk.gossip.peer.topics import open_topic, topics
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.net.pipe import Pipe
 from ropewalk.net.tcp import serve_tcp
-from ropewalk.node.frames import IDLE_S
-from ropewalk.node.gossip import open_topic, topics
 
 COMMAND = Path(sys.executable).with_name("ropewalk")
 TOPIC = "com.example.chat"
@@ -178,13 +178,13 @@ def test_a_sync_with_a_peer_of_another_topic_leaves_no_topic(beside, ropewalk, t
 
 
 def test_the_idle_limit_in_the_help_is_the_real_one():
-    assert gossip_net.IDLE_S == IDLE_S
+    assert net.IDLE_S == IDLE_S
 
 
 def test_what_another_process_appends_is_pushed_to_connected_peers(beside, ropewalk, tmp_path):  # noqa: F811
+    from ropewalk.gossip.peer.peer import Peer
+    from ropewalk.gossip.peer.topics import open_log
     from ropewalk.net.websocket import connect_websocket
-    from ropewalk.node.gossip import open_log
-    from ropewalk.node.peers import Peer
 
     _, said = beside.serve("one.git")
 

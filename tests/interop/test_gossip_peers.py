@@ -18,14 +18,14 @@ import pytest
 from tests.waiting import LIMIT_S
 
 from ropewalk.errors import SigInvalid
-from ropewalk.gossip.log import Log
-from ropewalk.gossip.verify import verify_log
+from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.verify import verify_log
+from ropewalk.gossip.peer.client import sync_with
+from ropewalk.gossip.peer.frames import Questions
+from ropewalk.gossip.peer.peer import Peer
+from ropewalk.gossip.peer.server import GossipServer
+from ropewalk.gossip.peer.topics import open_log
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.node.frames import Questions
-from ropewalk.node.gossip import open_log
-from ropewalk.node.peers import Peer
-from ropewalk.node.serving import GossipServer
-from ropewalk.node.sync import sync_with
 
 HERE = Path(__file__).parent / "node"
 NODE, NPM = shutil.which("node"), shutil.which("npm")

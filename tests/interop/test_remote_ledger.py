@@ -18,11 +18,11 @@ from tests.unit.ledger.certifying import Authority
 from tests.unit.ledger.making import observed
 from tests.waiting import LIMIT_S, ended, until
 
-from ropewalk.cli import ledger_remote
-from ropewalk.ledger.envelope import parse
-from ropewalk.net.framepipe import IDLE_S
-from ropewalk.node.ledger import open_channel, verify_blocks
-from ropewalk.node.ledgerclient import RETRY_S
+from ropewalk.cli.ledger.remote import remote
+from ropewalk.ledger.channel.channel import open_channel, verify_blocks
+from ropewalk.ledger.envelope.envelope import parse
+from ropewalk.ledger.remote.client import RETRY_S
+from ropewalk.net.frame_pipe import IDLE_S
 
 COMMAND = Path(sys.executable).with_name("ropewalk")
 pytestmark = pytest.mark.timeout(400)
@@ -87,7 +87,7 @@ def house(tmp_path: Path, made: Path) -> Iterator[House]:
 
 
 def test_the_limits_in_the_help_are_those_of_the_engine():
-    assert (ledger_remote.IDLE_S, ledger_remote.RETRY_S) == (IDLE_S, RETRY_S)
+    assert (remote.IDLE_S, remote.RETRY_S) == (IDLE_S, RETRY_S)
 
 
 def test_sending_over_tls_gives_the_answers_of_append_and_needs_no_repository(house, tmp_path):

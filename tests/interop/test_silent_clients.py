@@ -22,13 +22,15 @@ from tests.unit.ledger.certifying import Authority
 from tests.unit.ledger.making import observed
 from tests.waiting import LIMIT_S, ended, until
 
-from ropewalk.cli import gossip_net, ledger_remote, stream
+from ropewalk.cli.gossip import net
+from ropewalk.cli.ledger.remote import remote
+from ropewalk.cli.stream import serve
+from ropewalk.gossip.peer.client import sync_with
+from ropewalk.gossip.peer.server import PEERS_MAX, GossipServer
+from ropewalk.ledger.remote.server import SESSIONS_MAX
 from ropewalk.net.admission import HANDSHAKES_MAX
 from ropewalk.net.websocket import connect_websocket
-from ropewalk.node.ledgerserver import SESSIONS_MAX
-from ropewalk.node.serving import PEERS_MAX, GossipServer
-from ropewalk.node.streamserver import CONNECTIONS_MAX
-from ropewalk.node.sync import sync_with
+from ropewalk.stream.serve.server import CONNECTIONS_MAX
 
 COMMAND = Path(sys.executable).with_name("ropewalk")
 SILENT = 1_000
@@ -93,9 +95,9 @@ def open_files(process: subprocess.Popen[str]) -> int:
 
 
 def test_command_defaults_match_the_servers():
-    assert gossip_net.PEERS_MAX == PEERS_MAX
-    assert ledger_remote.SESSIONS_MAX == SESSIONS_MAX
-    assert stream.CONNECTIONS_MAX == CONNECTIONS_MAX
+    assert net.PEERS_MAX == PEERS_MAX
+    assert remote.SESSIONS_MAX == SESSIONS_MAX
+    assert serve.CONNECTIONS_MAX == CONNECTIONS_MAX
 
 
 def test_silent_sockets_do_not_lock_gossip_peers_out():

@@ -18,13 +18,13 @@ from tests.unit.stream.items import bus_event
 from tests.unit.stream.test_following import served_beside
 
 import ropewalk as product
-from ropewalk.cli import stream as command
+from ropewalk.cli.stream import serve as command
 from ropewalk.errors import Unavailable
-from ropewalk.node.following import follow
-from ropewalk.node.repository import Repository
-from ropewalk.stream.frames import BusEvent
-from ropewalk.stream.subscriber import Lost
-from ropewalk.stream.window import BOUNDS
+from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.stream.core.frames import BusEvent
+from ropewalk.stream.core.subscriber import Lost
+from ropewalk.stream.core.window import BOUNDS
+from ropewalk.stream.serve.follow import follow
 
 COMMAND = Path(sys.executable).with_name("ropewalk")
 pytestmark = pytest.mark.timeout(400)

@@ -9,7 +9,7 @@ from typing import Any
 from tests.interop.test_gossip_peers import NODE, package, pytestmark  # noqa: F401 - a fixture, and why it may be skipped
 from tests.unit.stream.conftest import log, publish  # noqa: F401 - a fixture
 
-from ropewalk.node.streams import RepositoryStream
+from ropewalk.stream.serve.repository_stream import RepositoryStream
 
 COUNT = 2_200  # more than twice what may be outstanding
 

@@ -13,12 +13,12 @@ from tests.unit.cli.conftest import ropewalk  # noqa: F401 - a fixture
 from tests.unit.stream.conftest import publish
 from tests.unit.stream.items import bus_event
 
-from ropewalk.cli import stream_proxy as command
-from ropewalk.node.following import follow
-from ropewalk.node.streamaudit import MISSES
-from ropewalk.stream.frames import BusEvent
-from ropewalk.stream.subscriber import Lost
-from ropewalk.stream.window import PROXY_BOUNDS
+from ropewalk.cli.stream import proxy as command
+from ropewalk.stream.core.frames import BusEvent
+from ropewalk.stream.core.subscriber import Lost
+from ropewalk.stream.core.window import PROXY_BOUNDS
+from ropewalk.stream.serve.audit import MISSES
+from ropewalk.stream.serve.follow import follow
 
 pytestmark = pytest.mark.timeout(400)
 MANY = [word for at in range(21) for word in ("--topic", f"t{at}")]

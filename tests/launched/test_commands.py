@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from ropewalk.node.ledger import read_settings
-from ropewalk.pipeline.warehouse import Warehouse
-from ropewalk.stores import keyfiles
+from ropewalk.disk import key_files
+from ropewalk.ledger.channel.channel import read_settings
+from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.pipeline.tampering import change_payload
 from tests.pipeline.test_ingest import keys_in_log, keys_of
 from tests.pipeline.world import World
@@ -80,7 +80,7 @@ def test_verify_ends_with_five_and_names_the_first_bad_entry(world: World, tmp_p
 
 
 def test_upkeep_of_ledgers_by_command(world: World, tmp_path: Path):
-    keyfiles.make(world.place.keys, "node", "ed25519", b"node" + bytes(28))
+    key_files.make(world.place.keys, "node", "ed25519", b"node" + bytes(28))
     trust = tmp_path / "trust.json"
     trust.write_bytes(read_settings(world.place.home, "ea.core").trust().to_bytes())
     place = ["--warehouse", str(tmp_path / "t"), "--source", str(world.path), "--master", "local[2]"]

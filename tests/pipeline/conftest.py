@@ -14,8 +14,8 @@ from tests.pipeline.world import World, usual
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    from ropewalk.cli.pipeline_running import cache_folder
-    from ropewalk.pipeline.launch import Setting, launch, stop
+    from ropewalk.cli.pipeline.running import cache_folder
+    from ropewalk.pipeline.launch.launch import Setting, launch, stop
 
     # To leave an archive of its classes takes a JVM as long as ten tests: that is for those that start after it.
     cache = cache_folder()

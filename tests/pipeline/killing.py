@@ -22,8 +22,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from ropewalk.pipeline import to_arrow
-from ropewalk.pipeline.offsets import Offset
-from ropewalk.pipeline.warehouse import Manifest, StoredFile, Warehouse
+from ropewalk.pipeline.source.offsets import Offset
+from ropewalk.pipeline.tables.warehouse import Manifest, StoredFile, Warehouse
 from tests.pipeline.world import World
 
 __all__ = [
@@ -232,7 +232,7 @@ def attached() -> Any:
 
 
 def main(source: str, warehouse: str, rows: str) -> None:
-    from ropewalk.pipeline.ingest import Ingest
+    from ropewalk.pipeline.jobs.ingest import Ingest
 
     spark = attached()
     out = sys.stdout.buffer

@@ -8,11 +8,11 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ropewalk.gossip.log import TABLES
-from ropewalk.node.gossip import topic_folder
-from ropewalk.stores.lmdb import LmdbTables
-from ropewalk.stores.segmentform import record_head
-from ropewalk.stores.segments import ALIGN, Segments
+from ropewalk.disk.lmdb_tables import LmdbTables
+from ropewalk.gossip.core.log import TABLES
+from ropewalk.gossip.peer.topics import topic_folder
+from ropewalk.ledger.channel.segments.format import record_head
+from ropewalk.ledger.channel.segments.reader import ALIGN, Segments
 from tests.pipeline.world import ADA, NODE, World
 
 
@@ -81,7 +81,7 @@ def corrupt_segment(world: World) -> None:
 
 def resealed_by_a_stranger(world: World) -> None:
     """A block sealed again by another key: whole in itself, but nobody the channel trusts."""
-    from ropewalk.ledger.block import Block, seal
+    from ropewalk.ledger.block.block import Block, seal
 
     def change(lines: list[bytes]) -> list[bytes]:
         old = Block.from_lines(lines)
@@ -99,7 +99,7 @@ def resealed_by_a_stranger(world: World) -> None:
 
 def forged_envelope_under_a_good_seal(world: World) -> None:
     """The channel's own key seals a block with an envelope nobody signed."""
-    from ropewalk.ledger.block import Block, seal
+    from ropewalk.ledger.block.block import Block, seal
 
     def change(lines: list[bytes]) -> list[bytes]:
         old = Block.from_lines(lines)
@@ -122,7 +122,7 @@ def forged_envelope_under_a_good_seal(world: World) -> None:
 
 def replace_blob(world: World) -> None:
     """Another envelope under the name of the third event of prod, as a loose object in front of the pack."""
-    from ropewalk.pipeline.gitlogs import GitLogs
+    from ropewalk.pipeline.source.git_logs import GitLogs
 
     logs = GitLogs(world.place)
     slot = logs.line("prod").span(3, 4)[0]

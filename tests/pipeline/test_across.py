@@ -11,16 +11,16 @@ import pytest
 
 from ropewalk.errors import Conflict, Unverified
 from ropewalk.kernel import jcs
-from ropewalk.ledger.block import GENESIS, Block, seal
-from ropewalk.ledger.envelope import Envelope
-from ropewalk.ledger.verify import check_channel
-from ropewalk.node.ledger import create_channel, open_channel
-from ropewalk.pipeline.ingest import Ingest
-from ropewalk.pipeline.verify import verify_logs
-from ropewalk.pipeline.verifytables import verify_tables
-from ropewalk.pipeline.warehouse import Warehouse
-from ropewalk.stores.segments import Segments
-from ropewalk.stores.segmentwriter import Writer
+from ropewalk.ledger.block.block import GENESIS, Block, seal
+from ropewalk.ledger.channel.channel import create_channel, open_channel
+from ropewalk.ledger.channel.segments.reader import Segments
+from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.proof.verify import check_channel
+from ropewalk.pipeline.jobs.ingest import Ingest
+from ropewalk.pipeline.jobs.verify import verify_logs
+from ropewalk.pipeline.tables.verify import verify_tables
+from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.pipeline.world import NODE, World
 from tests.unit.ledger.making import changed, command, observed
 

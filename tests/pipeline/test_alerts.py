@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from ropewalk.ledger.block import GENESIS, Block, seal
-from ropewalk.ledger.envelope import Envelope
-from ropewalk.ledger.pins import EvidencePins
-from ropewalk.ledger.trust import Trust
-from ropewalk.pipeline.health import Health, measure, observation
-from ropewalk.pipeline.metrics import metrics_text
+from ropewalk.ledger.block.block import GENESIS, Block, seal
+from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.evidence.allowed import EvidencePins
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.pipeline.jobs.health import Health, measure, observation
+from ropewalk.pipeline.jobs.metrics import metrics_text
 from tests.pipeline.world import ADA, BOB, NODE, NOON_MS
 from tests.unit.ledger.attesting import NOON, PAYLOAD, PCR0, Authority, attested, dsse, nitro, nitro_document
 from tests.unit.ledger.making import observed

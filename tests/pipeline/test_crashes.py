@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from ropewalk.errors import Unavailable
-from ropewalk.pipeline import launch
-from ropewalk.pipeline.ingest import Ingest
-from ropewalk.pipeline.sql import ask
-from ropewalk.pipeline.verifytables import verify_tables
-from ropewalk.pipeline.warehouse import Warehouse
+from ropewalk.pipeline.jobs.ingest import Ingest
+from ropewalk.pipeline.launch import launch
+from ropewalk.pipeline.tables.sql import ask
+from ropewalk.pipeline.tables.verify import verify_tables
+from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.pipeline.killing import Crash, Driver, Mortal, check_recorded, grow, kill_one, workers_of
 from tests.pipeline.test_ingest import keys_in_log, keys_of
 from tests.pipeline.world import World

@@ -13,14 +13,14 @@ import pytest
 from deltalake import DeltaTable
 
 from ropewalk.errors import Damaged, Invalid, Unavailable
-from ropewalk.pipeline.compact import merge_files
-from ropewalk.pipeline.delta import check_delta, delta_versions, keep_delta
-from ropewalk.pipeline.frames import to_arrow
-from ropewalk.pipeline.ingest import Ingest
-from ropewalk.pipeline.offsets import Offset
-from ropewalk.pipeline.report import render
-from ropewalk.pipeline.verifytables import verify_tables
-from ropewalk.pipeline.warehouse import Manifest, Warehouse
+from ropewalk.pipeline.jobs.compact import merge_files
+from ropewalk.pipeline.jobs.ingest import Ingest
+from ropewalk.pipeline.report.report import render
+from ropewalk.pipeline.source.frames import to_arrow
+from ropewalk.pipeline.source.offsets import Offset
+from ropewalk.pipeline.tables.delta import check_delta, delta_versions, keep_delta
+from ropewalk.pipeline.tables.verify import verify_tables
+from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 from tests.pipeline.world import NOON_MS, World
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from ropewalk.errors import HistoryRewritten, Unverified
-from ropewalk.gitlog.cursor import read_cursor
+from ropewalk.gitlog.consumers.cursor import read_cursor
+from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.pipeline import to_arrow
-from ropewalk.pipeline.ingest import Ingest
-from ropewalk.pipeline.verify import verify_logs
-from ropewalk.pipeline.verifytables import verify_tables
-from ropewalk.pipeline.warehouse import Warehouse
-from ropewalk.stores.git import GitStore
+from ropewalk.pipeline.jobs.ingest import Ingest
+from ropewalk.pipeline.jobs.verify import verify_logs
+from ropewalk.pipeline.tables.verify import verify_tables
+from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.pipeline.tampering import TAMPERINGS, change_payload
 from tests.pipeline.world import BOB, World
 from tests.waiting import LIMIT_S, Crew

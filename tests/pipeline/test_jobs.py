@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
+from ropewalk.disk import key_files
 from ropewalk.errors import DigestMismatch, Unverified
-from ropewalk.ledger.block import GENESIS, Block, seal
-from ropewalk.ledger.envelope import Envelope, parse_stored
-from ropewalk.ledger.evidencetrust import EvidenceSettings
-from ropewalk.ledger.pins import EvidencePins
-from ropewalk.ledger.trust import Trust
-from ropewalk.node.bundle import export_blocks, verify_bundle
-from ropewalk.node.ledger import create_channel, open_log, read_settings
-from ropewalk.pipeline.compact import summarise
-from ropewalk.pipeline.export import export_channels
-from ropewalk.pipeline.health import measure, measure_channels, observation
-from ropewalk.pipeline.metrics import metrics_text
-from ropewalk.pipeline.warehouse import Warehouse
-from ropewalk.stores import keyfiles
+from ropewalk.ledger.block.block import GENESIS, Block, seal
+from ropewalk.ledger.bundle.files import export_blocks, verify_bundle
+from ropewalk.ledger.channel.channel import create_channel, open_log, read_settings
+from ropewalk.ledger.envelope.envelope import Envelope, parse_stored
+from ropewalk.ledger.evidence.allowed import EvidencePins
+from ropewalk.ledger.evidence.trust import EvidenceSettings
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.pipeline.jobs.compact import summarise
+from ropewalk.pipeline.jobs.export import export_channels
+from ropewalk.pipeline.jobs.health import measure, measure_channels, observation
+from ropewalk.pipeline.jobs.metrics import metrics_text
+from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.pipeline.tampering import change_payload
 from tests.pipeline.world import ADA, BOB, NODE, NOON_MS, World
 from tests.unit.ledger.attesting import NOON, PCR0, Authority, attested, dsse, nitro, nitro_document
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
 def export(spark: Any, world: World, folder: Path) -> Any:
     if not (world.place.keys / "node.json").exists():
-        keyfiles.make(world.place.keys, "node", "ed25519", b"node" + bytes(28))
+        key_files.make(world.place.keys, "node", "ed25519", b"node" + bytes(28))
     return export_channels(
         spark,
         world.path,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from ropewalk.errors import RopewalkError
-from ropewalk.ledger.trust import Trust
-from ropewalk.node.evidence import channel_trust
-from ropewalk.pipeline.refusals import find_refusal
+from ropewalk.ledger.evidence.settings import channel_trust
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.pipeline.source.refusals import find_refusal
 from tests.pipeline.verdicts import CASES, LOGS, RULED, make_base, reopened, verdicts_of
 from tests.pipeline.world import World
 
@@ -41,7 +41,7 @@ def test_every_verifier_says_the_same(base: World, trust: dict[str, Trust], tmp_
 
 @pytest.mark.parametrize("name", ["envelope schema", "unnamed attachment", "no policy", "no key list"])
 def test_spark_says_the_same(spark: Any, base: World, tmp_path: Path, name: str):
-    from ropewalk.pipeline.verify import verify_logs
+    from ropewalk.pipeline.jobs.verify import verify_logs
 
     case, world = CASES[name], reopened(base, tmp_path / "log.git")
     case.act(world)

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
+from ropewalk.disk import key_files
 from ropewalk.errors import RopewalkError, Unverified
 from ropewalk.kernel import jcs
-from ropewalk.ledger.replay import companion
-from ropewalk.node.ledger import open_channel
-from ropewalk.node.replay import find_reducer, recorded_snapshots, replay_channel
-from ropewalk.pipeline.replay import Replays, replay_channels
-from ropewalk.pipeline.warehouse import Warehouse
-from ropewalk.stores import keyfiles
+from ropewalk.ledger.channel.channel import open_channel
+from ropewalk.ledger.replay.channel_replay import find_reducer, recorded_snapshots, replay_channel
+from ropewalk.ledger.replay.replay import companion
+from ropewalk.pipeline.jobs.replay import Replays, replay_channels
+from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.launched.test_commands import command
 from tests.pipeline.tampering import change_payload
 from tests.pipeline.world import NODE, World
@@ -137,7 +137,7 @@ def test_a_replay_killed_at_any_moment_is_taken_up_by_the_next(
     spark: Any, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.syspath_prepend(str(tmp_path))
-    keyfiles.make(world.place.keys, "node", "ed25519", b"node" + bytes(28))
+    key_files.make(world.place.keys, "node", "ed25519", b"node" + bytes(28))
     world.ledger("ea.core", 25, per_block=1)
     (tmp_path / "slow.py").write_text(
         "import time\ndef fold(state, event, moment):\n"

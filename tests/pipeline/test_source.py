@@ -10,9 +10,9 @@ import pytest
 
 from ropewalk.errors import HistoryRewritten, RopewalkError
 from ropewalk.pipeline import to_arrow
-from ropewalk.pipeline.query import make_query
-from ropewalk.pipeline.refusals import find_refusal
-from ropewalk.pipeline.source import LogStreamReader
+from ropewalk.pipeline.source.query import make_query
+from ropewalk.pipeline.source.refusals import find_refusal
+from ropewalk.pipeline.source.source import LogStreamReader
 from tests.pipeline.tampering import TAMPERINGS, lose_commit, rewrite_history
 from tests.pipeline.world import World
 
@@ -61,7 +61,7 @@ def test_source_view_after_where(spark: Any, world: World):
 
 def test_source_offers_no_filter_pushdown(spark: Any, world: World):
     """Also where a session turns push-down on, no plan sees the filters of another."""
-    from ropewalk.pipeline.source import LogReader
+    from ropewalk.pipeline.source.source import LogReader
 
     assert not hasattr(LogReader, "pushFilters") or "pushFilters" not in vars(LogReader)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ropewalk.cli.near import meant
+from ropewalk.cli.common.suggest import meant
 from ropewalk.errors import Invalid, InvalidName
-from ropewalk.pipeline.refusals import refusals_raised
-from ropewalk.pipeline.sql import ask
-from ropewalk.pipeline.warehouse import Warehouse
+from ropewalk.pipeline.source.refusals import refusals_raised
+from ropewalk.pipeline.tables.sql import ask
+from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.pipeline.test_delta import write
 from tests.pipeline.world import World
 

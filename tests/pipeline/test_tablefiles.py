@@ -12,14 +12,14 @@ import pytest
 from ropewalk.errors import Damaged, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
-from ropewalk.pipeline.compact import merge_files
-from ropewalk.pipeline.delta import check_delta, keep_delta
-from ropewalk.pipeline.replay import Replays
-from ropewalk.pipeline.report import render
-from ropewalk.pipeline.sql import ask
-from ropewalk.pipeline.tablefiles import safe_path
-from ropewalk.pipeline.verifytables import verify_tables
-from ropewalk.pipeline.warehouse import Warehouse
+from ropewalk.pipeline.jobs.compact import merge_files
+from ropewalk.pipeline.jobs.replay import Replays
+from ropewalk.pipeline.report.report import render
+from ropewalk.pipeline.tables.delta import check_delta, keep_delta
+from ropewalk.pipeline.tables.sql import ask
+from ropewalk.pipeline.tables.table_files import safe_path
+from ropewalk.pipeline.tables.verify import verify_tables
+from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.pipeline.test_delta import write
 
 NAMES = (

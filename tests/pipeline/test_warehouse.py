@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from ropewalk.kernel.report import Step
-from ropewalk.pipeline.offsets import LogName, Offset, Point
-from ropewalk.pipeline.recorded import not_recorded, recorded_end
-from ropewalk.pipeline.verifytables import check_files, verify_tables
-from ropewalk.pipeline.warehouse import Manifest, Warehouse
+from ropewalk.pipeline.source.offsets import LogName, Offset, Point
+from ropewalk.pipeline.tables.recorded import not_recorded, recorded_end
+from ropewalk.pipeline.tables.verify import check_files, verify_tables
+from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 from tests.pipeline.killing import Crash, Mortal
 from tests.pipeline.test_delta import write
 
@@ -103,9 +103,9 @@ def test_tables_that_a_writer_replaces_while_they_are_verified_are_looked_at_aga
                 write(store, 1, "deployments")  # the file that the first manifest names is gone now
             return check_files(looked_at, known)
 
-        monkeypatch.setattr("ropewalk.pipeline.verifytables.check_files", check)
+        monkeypatch.setattr("ropewalk.pipeline.tables.verify.check_files", check)
         monkeypatch.setattr(
-            "ropewalk.pipeline.verifytables.hold_recorded", lambda *_: Step("recorded", "not_checked", "")
+            "ropewalk.pipeline.tables.verify.hold_recorded", lambda *_: Step("recorded", "not_checked", "")
         )
         report = verify_tables(None, store)  # type: ignore[arg-type]
     assert manifests == [1, 1, 2]

@@ -12,32 +12,32 @@ from typing import Any
 
 import lmdb
 
+from ropewalk.disk.lmdb_tables import LmdbTables
+from ropewalk.disk.repository_paths import find_place
 from ropewalk.errors import RopewalkError
-from ropewalk.gitlog.envelope import Draft
-from ropewalk.gitlog.layout import LOG_NOTES, MESSAGES
-from ropewalk.gitlog.notes import add_note
-from ropewalk.gitlog.objects import FILE, FOLDER, Oid, TreeEntry, encode_tree, parse_commit, parse_tree
-from ropewalk.gossip.log import TABLES
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.core.layout import LOG_NOTES, MESSAGES
+from ropewalk.gitlog.core.notes import add_note
+from ropewalk.gitlog.core.objects import FILE, FOLDER, Oid, TreeEntry, encode_tree, parse_commit, parse_tree
+from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.gitlog.store.object_store import GitStore
+from ropewalk.gossip.core.log import TABLES
+from ropewalk.gossip.peer.topics import topic_folder
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import content_id
-from ropewalk.ledger.block import Block
-from ropewalk.ledger.envelope import build
-from ropewalk.ledger.policy import parse_policy
-from ropewalk.ledger.trust import Trust
-from ropewalk.node.bundle import export_bundle, verify_bundle
-from ropewalk.node.gossip import topic_folder
-from ropewalk.node.keys import rotate_key
-from ropewalk.node.ledger import create_channel, open_channel, open_log, read_settings
-from ropewalk.node.ledgercopy import OpenCopy
-from ropewalk.node.open import open_repository
-from ropewalk.node.verify import verify_repository
+from ropewalk.ledger.block.block import Block
+from ropewalk.ledger.bundle.files import export_bundle, verify_bundle
+from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log, read_settings
+from ropewalk.ledger.envelope.envelope import build
+from ropewalk.ledger.keys.rotate import rotate_key
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.remote.replica import OpenCopy
+from ropewalk.ledger.rules.policy import parse_policy
 from ropewalk.pipeline import to_arrow
-from ropewalk.pipeline.offsets import Offset
-from ropewalk.pipeline.query import make_query
-from ropewalk.pipeline.verify import report_checked, settings_checked
-from ropewalk.stores.git import GitStore
-from ropewalk.stores.lmdb import LmdbTables
-from ropewalk.stores.place import find_place
+from ropewalk.pipeline.jobs.verify import report_checked, settings_checked
+from ropewalk.pipeline.source.offsets import Offset
+from ropewalk.pipeline.source.query import make_query
+from ropewalk.verification import verify_repository
 from tests.pipeline.tampering import TAMPERINGS, rewrite_history, unpack
 from tests.pipeline.world import ADA, BOB, HOUR_MS, NODE, World, usual
 

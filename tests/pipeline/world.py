@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ropewalk.gitlog.envelope import Draft
-from ropewalk.gitlog.layout import MESSAGES, SHIPLOG, Layout
+from ropewalk.disk.repository_paths import Place, make_place
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
+from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.gossip.peer.topics import open_topic
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.envelope import Envelope, build
-from ropewalk.ledger.log import Limits
-from ropewalk.node.gossip import open_topic
-from ropewalk.node.ledger import create_channel, open_log
-from ropewalk.node.open import open_repository
-from ropewalk.stores.place import Place, make_place
+from ropewalk.ledger.channel.channel import create_channel, open_log
+from ropewalk.ledger.envelope.envelope import Envelope, build
+from ropewalk.ledger.ingest.log import Limits
 
 ADA = SigningKey.generate("ed25519", b"ada" + bytes(29))
 BOB = SigningKey.generate("ed25519", b"bob" + bytes(29))

@@ -14,7 +14,7 @@ from multiformats import CID as PeerCid
 from ropewalk.errors import InvalidCbor
 from ropewalk.kernel import cbor, jcs
 from ropewalk.kernel.cbor import Link
-from ropewalk.kernel.cborform import CORE, DAG, INT_SAFE_MAX, check, is_safe_integer
+from ropewalk.kernel.cbor_check import CORE, DAG, INT_SAFE_MAX, check, is_safe_integer
 from ropewalk.kernel.digest import DAG_CBOR, RAW, cid
 
 QUICK = settings(max_examples=150, deadline=None)

@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ropewalk.gossip import dagjson
-from ropewalk.gossip.ids import CLOCKS, id_of, key_of
-from ropewalk.gossip.log import TABLES, Log
-from ropewalk.gossip.message import SignedMessage, decode, sign, verify
-from ropewalk.gossip.profiles import PROFILES, V13
-from ropewalk.gossip.sync import sync_both
-from ropewalk.gossip.verify import verify_log
+from ropewalk.disk.memory_tables import MemoryTables
+from ropewalk.gossip.core import dag_json
+from ropewalk.gossip.core.ids import CLOCKS, id_of, key_of
+from ropewalk.gossip.core.log import TABLES, Log
+from ropewalk.gossip.core.message import SignedMessage, decode, sign, verify
+from ropewalk.gossip.core.profiles import PROFILES, V13
+from ropewalk.gossip.core.verify import verify_log
+from ropewalk.gossip.sync.session import sync_both
 from ropewalk.kernel.cbor import Link
 from ropewalk.kernel.digest import DAG_CBOR, cid
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.stores.memory import MemoryTables
 
 TOPIC = "com.example"
 KEYS = [SigningKey.generate("ed25519", bytes([n + 1] * 32)) for n in range(3)]
@@ -73,7 +73,7 @@ def test_any_payload_is_signed_read_and_verified(payload: Any, form: Any):
 @given(payloads)
 def test_dag_json_reads_back_what_cbor_reads_back(payload: Any):
     settled = sign(V13, KEYS[0], TOPIC, (), payload).message.payload
-    assert dagjson.from_json(dagjson.to_json(settled)) == settled
+    assert dag_json.from_json(dag_json.to_json(settled)) == settled
 
 
 def graph(seed: int, size: int) -> list[SignedMessage]:

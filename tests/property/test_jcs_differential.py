@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ropewalk.errors import InvalidJson
 from ropewalk.kernel import jcs
-from ropewalk.kernel.jsonscan import first_fault
+from ropewalk.kernel.json_check import first_fault
 
 SAFE = 2**53 - 1
 

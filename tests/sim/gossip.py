@@ -15,16 +15,16 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from ropewalk.gossip.ids import Key, MessageId
-from ropewalk.gossip.log import TABLES, Cursor, Log
-from ropewalk.gossip.message import SignedMessage, sign
-from ropewalk.gossip.profiles import PROFILES
-from ropewalk.gossip.sync import Abort, Pulled, Request, Response, answer, pull, pull_from
-from ropewalk.gossip.table import Transaction
-from ropewalk.gossip.verify import verify_log
-from ropewalk.gossip.writing import Batch
+from ropewalk.disk.memory_tables import MemoryTables
+from ropewalk.gossip.core.ids import Key, MessageId
+from ropewalk.gossip.core.log import TABLES, Cursor, Log
+from ropewalk.gossip.core.message import SignedMessage, sign
+from ropewalk.gossip.core.profiles import PROFILES
+from ropewalk.gossip.core.table import Transaction
+from ropewalk.gossip.core.verify import verify_log
+from ropewalk.gossip.core.writing import Batch
+from ropewalk.gossip.sync.session import Abort, Pulled, Request, Response, answer, pull, pull_from
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.stores.memory import MemoryTables
 
 PEERS = 5
 STEPS = 200

@@ -17,13 +17,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from ropewalk.disk.durable import Disk
+from ropewalk.disk.repository_paths import Place, make_place
 from ropewalk.errors import RopewalkError
+from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.kernel import ulid
-from ropewalk.node import open_repository
-from ropewalk.node.verify import verify_gitlogs
-from ropewalk.stores.durable import Disk
-from ropewalk.stores.git import GitStore
-from ropewalk.stores.place import Place, make_place
+from ropewalk.verification import verify_gitlogs
 from tests.waiting import Crew, ended
 
 __all__ = ["crowd", "failing_calls", "flips", "kills", "run", "wild_clock"]
@@ -35,8 +35,8 @@ CROWD_S = 3_600.0  # for the largest crowd, on whatever machine
 WRITER = """
 import sys, threading
 from ropewalk.errors import RopewalkError
-from ropewalk.gitlog.envelope import Draft
-from ropewalk.node import open_repository
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.repository.opening import open_repository
 log = open_repository(sys.argv[1])
 name, threads, count = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 guard = threading.Lock()

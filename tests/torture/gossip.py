@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ropewalk.gossip.sync import pull_from
-from ropewalk.gossip.verify import verify_log
-from ropewalk.node.gossip import open_log
+from ropewalk.gossip.core.verify import verify_log
+from ropewalk.gossip.peer.topics import open_log
+from ropewalk.gossip.sync.session import pull_from
 from tests.fault.test_gossip_kills import KEY, TOPIC, run_and_kill
 from tests.sim.gossip import run as run_world
 

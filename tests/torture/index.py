@@ -22,18 +22,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ropewalk.disk.repository_paths import Place, make_place
 from ropewalk.errors import Replayed, RopewalkError
-from ropewalk.gitlog.layout import SHIPLOG
+from ropewalk.gitlog.core.layout import SHIPLOG
+from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.gitlog.repository.repository import Repository
 from ropewalk.kernel import ulid
-from ropewalk.ledger.log import Receipt
-from ropewalk.ledger.marks import Marks, derive
-from ropewalk.node import Repository, open_repository
-from ropewalk.node.ledger import open_log
-from ropewalk.node.ledgercare import rebuild_index, verify_stored
-from ropewalk.stores.ledgerindex import LedgerIndex
-from ropewalk.stores.ledgerindexcheck import check_index
-from ropewalk.stores.place import Place, make_place
-from ropewalk.stores.segments import Segments
+from ropewalk.ledger.block.index_keys import Marks, derive
+from ropewalk.ledger.channel.channel import open_log
+from ropewalk.ledger.channel.index.check import check_index
+from ropewalk.ledger.channel.index.index import LedgerIndex
+from ropewalk.ledger.channel.maintenance import rebuild_index, verify_stored
+from ropewalk.ledger.channel.segments.reader import Segments
+from ropewalk.ledger.ingest.log import Receipt
 from tests.unit.ledger.making import NODE, NOON_NS, command, observed, opened
 
 __all__ = ["GitScene", "LedgerScene", "Scene", "flip", "flip_all", "run"]

@@ -43,7 +43,7 @@ def run(quick: bool) -> dict[str, Any]:
 
 def make(home: Path, count: int) -> None:
     """A channel of that many envelopes."""
-    from ropewalk.node.ledger import create_channel, open_log
+    from ropewalk.ledger.channel.channel import create_channel, open_log
     from tests.unit.ledger.making import NODE, NOON_NS, observed
 
     create_channel(home, CHANNEL, "node", NODE.public)
@@ -54,7 +54,7 @@ def make(home: Path, count: int) -> None:
 
 def measure(home: Path) -> dict[str, Any]:
     """Verify it here, watching how much memory this process holds."""
-    from ropewalk.node.ledgercare import verify_stored
+    from ropewalk.ledger.channel.maintenance import verify_stored
 
     most, done = {"RssAnon": 0, "RssFile": 0}, threading.Event()
 

@@ -47,7 +47,7 @@ class _Torture:
     """One warehouse that is never given a quiet hour."""
 
     def __init__(self, folder: Path, chance: random.Random) -> None:
-        from ropewalk.pipeline import launch
+        from ropewalk.pipeline.launch import launch
 
         self.launch = launch
         self.world: World = usual(folder / "log.git")
@@ -148,9 +148,9 @@ class _Torture:
 
     def _complete(self) -> list[Any]:
         """A run in peace: the tables are the logs, and prove it."""
-        from ropewalk.pipeline.ingest import Ingest
-        from ropewalk.pipeline.verifytables import verify_tables
-        from ropewalk.pipeline.warehouse import Warehouse
+        from ropewalk.pipeline.jobs.ingest import Ingest
+        from ropewalk.pipeline.tables.verify import verify_tables
+        from ropewalk.pipeline.tables.warehouse import Warehouse
 
         Ingest(self.spark, self.world.path, self.warehouse, now_ms=lambda: self.world.clock_ms).once()
         assert keys_of(self.warehouse, "events") == keys_in_log(self.world)

@@ -15,12 +15,12 @@ from blake3 import blake3
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import Signature, SigningKey
-from ropewalk.kernel.note import SignatureType, Signer, cosign_head
-from ropewalk.ledger.block import GENESIS, Block, seal
-from ropewalk.ledger.bundle import HEADERS, MANIFEST, SIGNATURE, Gathering, block_name, proof_name
-from ropewalk.ledger.bundleanchors import Anchor
-from ropewalk.ledger.envelope import build
-from ropewalk.ledger.proof import signed_head
+from ropewalk.kernel.note.note import SignatureType, Signer, cosign_head
+from ropewalk.ledger.block.block import GENESIS, Block, seal
+from ropewalk.ledger.bundle.anchors import Anchor
+from ropewalk.ledger.bundle.format import HEADERS, MANIFEST, SIGNATURE, Gathering, block_name, proof_name
+from ropewalk.ledger.envelope.envelope import build
+from ropewalk.ledger.proof.proof import signed_head
 
 Members = dict[str, str]
 Case = dict[str, Any]

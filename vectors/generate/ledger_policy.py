@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.envelope import build
+from ropewalk.ledger.envelope.envelope import build
 
 Value = dict[str, Any]
 

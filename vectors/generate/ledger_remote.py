@@ -10,8 +10,8 @@ from typing import Any
 
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.message import Message, parse_message
-from ropewalk.ledger.negotiate import Capabilities, advertise, answer, choose
+from ropewalk.ledger.remote.messages import Message, parse_message
+from ropewalk.ledger.remote.negotiate import Capabilities, advertise, answer, choose
 from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
 
 INITIATOR = SigningKey.generate("ed25519", bytes(range(32)))

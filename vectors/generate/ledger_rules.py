@@ -16,8 +16,7 @@ from typing import Any
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.binding import report_data
-from ropewalk.ledger.envelope import (
+from ropewalk.ledger.envelope.envelope import (
     DEFAULT_SIGNED,
     MINIMUM_SIGNED,
     STRICT_SIGNED,
@@ -26,7 +25,8 @@ from ropewalk.ledger.envelope import (
     payload_hash,
     signature_preimage,
 )
-from ropewalk.ledger.policy import STRICT
+from ropewalk.ledger.evidence.binding import report_data
+from ropewalk.ledger.rules.policy import STRICT
 
 Value = dict[str, Any]
 

@@ -1,140 +1,334 @@
-"""A ledger envelope as an event of a git log: the same on every machine, for it depends on the channel alone.
+"""Mirroring: what other logs of a repository hold is copied into one of its git logs, in order, again and again.
 
-The event is a new one, with a name of its own; it names the envelope by its id, and its place in the channel. Its ULID
-is made of that place:
-
-    time        milliseconds of the block's timestamp, which never goes back from block to block
-    40 bits     the block's height
-    16 bits     the envelope's index in the block
-    24 bits     the beginning of the BLAKE3 digest of the channel's name, so that channels do not collide
-
-so ULIDs rise strictly along a channel, and nothing has to be known of the envelope before.
-
-A git history is pushed and fetched, and cannot forget. What must not travel that way stays in the ledger: payloads of
-confidential and restricted envelopes, detached ones (they can be erased where they lie), those that hold what looks
-like a secret, and those the privacy rules of the repository would change. So does what is nested as deep as JSON may
-be: the event around it would be deeper still, and one such envelope must not stop a mirror for ever. Then the event
-says so in `withheld`, and not even the payload's hash is shown: a short payload can be guessed from it. The envelope's
-id still binds everything.
+Logs are named `ns:NS` (S0), `topic:T` (S1) and, as a source only, `channel:C` (the ledger). How far a mirror has got is
+told by the target itself, so one that was killed goes on where it stopped; a mark says from where to look.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+import heapq
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, Protocol
 
-from ropewalk.errors import Invalid, InvalidJson
-from ropewalk.gitlog.privacy import Policy, is_private
-from ropewalk.gitlog.secrets import scan_json
-from ropewalk.kernel import jcs, ulid
-from ropewalk.kernel.digest import blake3
-from ropewalk.kernel.ulid import Ulid
-from ropewalk.ledger.block import Header
-from ropewalk.ledger.envelope import Envelope
+from ropewalk.bridge.event_copy import Copy, Mirrored, append_copies, copy_of
+from ropewalk.bridge.progress import MirrorMark, MirrorMarks
+from ropewalk.errors import Conflict, RopewalkError, Usage
+from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
+from ropewalk.gitlog.core.objects import Oid
+from ropewalk.gitlog.core.planning import Found, Receipt
+from ropewalk.gitlog.core.reading import CHUNK, events
+from ropewalk.gitlog.repository.repository import FOLLOW_PAUSE_S, Repository
+from ropewalk.gitlog.repository.tracked_logs import IndexedLine
+from ropewalk.gitlog.store.index import IndexedSlot
+from ropewalk.kernel.ulid import Ulid, time_ms
 
-__all__ = ["Withheld", "channel_mark", "document_of", "mark_of", "ulid_of", "withheld"]
+__all__ = ["LogSource", "Mirror", "Refused", "Target", "keep_mirroring", "mirror"]
 
-HEIGHT_BITS: Final = 40
-INDEX_BITS: Final = 16
-MARK_BITS: Final = 24
+BATCH_EVENTS = 1_000  # copies that share a pack and a move of the head
+BATCH_BYTES = 8 << 20
+# Of sources that grow while they are merged, an event made a moment ago may overtake one that is still being written,
+# which could never be put below it afterwards. Writing takes milliseconds; on a busy disk, seconds.
+MERGE_AFTER_MS = 5_000
+KINDS = {"ns": SHIPLOG, "topic": MESSAGES}
 
-Withheld = Literal["confidential", "deep", "detached", "private", "restricted", "secret"]
-"""Why an event does not show the payload of its envelope."""
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The log that copies go into."""
 
-def ulid_of(header: Header, index: int) -> Ulid:
-    """The ULID of the event that mirrors the envelope at an index of a block.
+    log: Repository
+    layout: Layout
+    topic: str
 
-    >>> from dataclasses import replace
-    >>> block = Header("audit", 7, bytes(32), bytes(32), 1_700_000_000_123_456_789, bytes(32), 3)
-    >>> ulid_of(block, 0), ulid_of(block, 1)
-    ('01HF7YAT3V000000070006C2XM', '01HF7YAT3V00000007000PC2XM')
-    >>> ulid_of(block, 2) < ulid_of(replace(block, height=8), 0)
-    True
-    """
-    if header.height >> HEIGHT_BITS or index >> INDEX_BITS:
-        raise Invalid(
-            f"block {header.height}, envelope {index}: a ULID has no room for it", height=header.height
+    def line(self) -> IndexedLine:
+        """It as it stands now; it need not exist yet."""
+        return self.log.lines.line(self.layout, self.topic, must_exist=False)
+
+    def head(self) -> tuple[str, str | None]:
+        """Its ref, and the commit that is at."""
+        ref = self.layout.head_ref(self.topic)
+        return ref, self.log.store.head(ref)
+
+    def newest(self) -> tuple[Ulid, str] | None:
+        """The event at its head, and the commit."""
+        line = self.line()
+        return next(
+            ((place.ulid, place.commit) for place in line.span(max(0, line.count - 1), line.count)), None
         )
-    place = header.height << INDEX_BITS | index
-    return ulid.make(header.timestamp_ns // 1_000_000, place << MARK_BITS | channel_mark(header.channel))
+
+    def append(self, copies: Sequence[Copy]) -> list[Receipt | RopewalkError]:
+        """Put copies on top; what is a receipt is durable, and a refusal is the last outcome."""
+        log, layout, topic = self.log, self.layout, self.topic
+        tip_of = partial(log.lines.tip, layout, topic)
+        with log.store.turn(layout.head_ref(topic)):
+            made = append_copies(
+                log.store, layout, topic, copies, tip_of=tip_of, find=self._find, limit=log.clock_limit()
+            )
+            if made.places:
+                log.lines.grown(layout, topic, made.start, made.tip, made.places)
+                log.note_pack()
+        return made.outcomes
+
+    def _find(self, _layout: Layout, _topic: str, wanted: Ulid) -> Found | None:
+        slot = self.line().find(wanted)
+        return None if slot is None else Found(Oid(slot.commit), slot.content_id)
 
 
-def channel_mark(channel: str) -> int:
-    """What ULIDs of one channel's events have in common.
+class Refused(NamedTuple):
+    """An event that cannot be copied, in its place among those that can."""
 
-    >>> hex(channel_mark("audit"))
-    '0x660bb4'
+    ulid: Ulid
+    error: RopewalkError
+
+
+class Source(Protocol):
+    """A log that is copied from, and how far it was."""
+
+    def stands(self) -> bool:
+        """Whether the last event that was taken is still there, in its place."""
+
+    def skip(self) -> int:
+        """Begin anew, and pass over what the target holds already; how much that was, where it is known."""
+
+    def copies(self, until_ms: int | None) -> Iterator[Copy | Refused]:
+        """What came since, in order; up to a time, where there is one, or up to the first that is refused."""
+
+    def waiting(self) -> int:
+        """How many events there are beyond what was copied."""
+
+    def remember(self, stands: Callable[[], bool]) -> None:
+        """All that was taken has arrived: the next who asks may begin here, if no log is another than it was."""
+
+
+class LogSource:
+    """A git log to copy from."""
+
+    def __init__(self, name: str, layout: Layout, topic: str, target: Target) -> None:
+        self._name, self._layout, self._topic, self._target = name, layout, topic, target
+        self._height = 0
+        self._last: str | None = None  # the commit below that height
+        self._looked: tuple[int, str | None] = (0, None)  # how high it was when we last looked, and its head
+        store = target.log.store
+        self._marks = MirrorMarks(store.place.home / "mirrors", store.disk)
+        self._pair = layout.head_ref(topic), target.layout.head_ref(target.topic)
+
+    def stands(self) -> bool:
+        """Whether all we looked at is still there: a history that was accepted may be another one."""
+        line = self._line()
+        return all(_holds(line, *each) for each in ((self._height, self._last), self._looked))
+
+    def skip(self) -> int:
+        """Compare the two indexes, all that no mark vouches for: nothing is passed over that the target lacks."""
+        goal, line = self._target.line(), self._line()
+        self._height, self._last, self._looked = 0, None, (line.count, line.head)
+        mark = self._marks.get(*self._pair)
+        copied = mark.stands(line, goal) if mark is not None else None
+        if mark is not None and copied is not None:
+            self._height, self._last = mark.height, mark.commit
+        held = _places(goal, 0 if copied is None else copied + 1)
+        for place in _places(line, self._height):
+            found = next((each for each in held if each.ulid >= place.ulid), None)
+            if found is None or (found.ulid, found.content_id) != (place.ulid, place.content_id):
+                break  # new, or to be refused: copying it tells
+            self._height, self._last = place.height + 1, place.commit
+        return self._height
+
+    def copies(self, until_ms: int | None) -> Iterator[Copy | Refused]:
+        """Every event from where the last call ended."""
+        log, line = self._target.log, self._line()
+        while not self.stands():  # it was exchanged since
+            self.skip()
+            line = self._line()
+        self._looked = (line.count, line.head)
+        for event in events(log.store, line, self._height, line.count):
+            if until_ms is not None and time_ms(event.ulid) > until_ms:
+                return
+            try:
+                made = copy_of(
+                    log.store, event, self._name, self._layout, self._target.layout, self._target.topic
+                )
+            except RopewalkError as error:
+                yield Refused(event.ulid, error)
+                return
+            self._height, self._last = event.height + 1, event.commit
+            yield made
+
+    def waiting(self) -> int:
+        """How many events there are beyond what was copied."""
+        return self._line().count - self._height
+
+    def remember(self, stands: Callable[[], bool]) -> None:
+        """Keep the place up to which all was found in the target, or was brought there."""
+        line, goal = self._line(), self._target.line()
+        for last in line.span(self._height - 1, self._height) if 0 < self._height <= line.count else ():
+            copied = goal.find(last.ulid)
+            if last.commit != self._last or copied is None or copied.content_id != last.content_id:
+                return
+            mark = MirrorMark(self._height, last.commit, last.ulid, copied.commit)
+            # Asked last: a log that was exchanged before shows now, and one that is from now on makes the mark void.
+            if mark != self._marks.get(*self._pair) and stands():
+                self._marks.set(*self._pair, mark)
+
+    def _line(self) -> IndexedLine:
+        return self._target.log.lines.line(self._layout, self._topic)
+
+
+class Mirror:
+    """Some sources, and the log they are copied into; `catch_up` brings what is new, as often as it is called."""
+
+    def __init__(self, log: Repository, sources: str | Sequence[str], to: str) -> None:
+        sources = [sources] if isinstance(sources, str) else sources
+        layout, topic = _parse(to)
+        if layout is None:
+            raise Usage(
+                f"{to}: a channel takes only what its rules let in; mirror into ns:NAME or topic:NAME"
+            )
+        self.target = Target(log, layout, topic)
+        if not sources:
+            raise Usage("a mirror needs at least one source")
+        for name in sources:
+            if name == to or sources.count(name) > 1:
+                raise Conflict(f"{name} cannot be mirrored into itself, nor twice", advice="Name other logs.")
+        self._sources = [self._source(name) for name in sources]
+        self._began = False
+        # Events of the target as we found or put them, and their commits.
+        self._stood: list[tuple[Ulid, str]] = []
+
+    def catch_up(self, progress: Callable[[int], None] = lambda _count: None) -> Mirrored:
+        """Copy all that is new, in the order of its ULIDs. What was copied before a refusal stays.
+
+        Of several sources, what is only seconds old waits for the next call: something older may still be on its way.
+        """
+        try:
+            return self._catch_up(progress)
+        except BaseException:
+            self._began = False  # what was taken may not have arrived: the target tells
+            raise
+
+    def _catch_up(self, progress: Callable[[int], None]) -> Mirrored:
+        done = Mirrored()
+        if not self._began or not self._stands():
+            newest = self.target.newest()
+            self._stood = [] if newest is None else [newest]
+            done = Mirrored(skipped=sum(source.skip() for source in self._sources))
+            self._began = True
+        self._stood = self._stood[-1:]  # the others stand below it
+        several = len(self._sources) > 1
+        until_ms = self.target.log.now_ms() - MERGE_AFTER_MS if several else None
+        for batch, refusal in _batches([source.copies(until_ms) for source in self._sources]):
+            outcomes = self.target.append(batch)
+            for copy, outcome in zip(batch, outcomes, strict=False):
+                if isinstance(outcome, RopewalkError):
+                    raise outcome
+                if outcome.replayed:
+                    done += Mirrored(skipped=1)
+                else:
+                    done += Mirrored(1, 0, int(copy.withheld), copy.attachments_left)
+            self._stood += [(each.ulid, each.commit) for each in outcomes[-1:] if isinstance(each, Receipt)]
+            progress(done.mirrored)
+            if refusal is not None:
+                raise refusal
+        for source in self._sources:
+            source.remember(self._stands)
+        return done + Mirrored(waiting=sum(source.waiting() for source in self._sources) if several else 0)
+
+    def _stands(self) -> bool:
+        """Whether all is as the last round left it: a log that was rewritten and accepted may lack what was copied."""
+        line = self.target.line()
+        for ulid, commit in self._stood:
+            found = line.find(ulid)
+            if found is None or found.commit != commit:
+                return False
+        return all(source.stands() for source in self._sources)
+
+    def _source(self, name: str) -> Source:
+        layout, topic = _parse(name)
+        if layout is None:
+            from ropewalk.bridge.channel_source import (
+                ChannelSource,  # the ledger is loaded where there is one
+            )
+
+            return ChannelSource(topic, self.target)
+        return LogSource(name, layout, topic, self.target)
+
+
+def mirror(
+    log: Repository,
+    sources: str | Sequence[str],
+    to: str,
+    *,
+    progress: Callable[[int], None] = lambda _count: None,
+) -> Mirrored:
+    """Copy into one log what it lacks of others; doing it again copies only what is new.
+
+    >>> import tempfile
+    >>> from ropewalk.gitlog.repository.opening import init_repository
+    >>> with tempfile.TemporaryDirectory() as folder, init_repository(folder) as log:
+    ...     receipt = log.append("prod", {"type": "deploy.finished", "payload": {}})
+    ...     [mirror(log, "ns:prod", "topic:deploys").mirrored for _ in range(2)]
+    [1, 0]
     """
-    return int.from_bytes(blake3(channel.encode())[: MARK_BITS // 8], "big")
+    return Mirror(log, sources, to).catch_up(progress)
 
 
-def mark_of(name: Ulid) -> int:
-    """What a ULID says in the place where the channel's mark stands.
-
-    >>> mark_of(ulid.parse("01HF7YAT3V000000070006C2XM")) == channel_mark("audit")
-    True
-    """
-    return ulid.randomness(name) & ((1 << MARK_BITS) - 1)
-
-
-def withheld(envelope: Envelope, policy: Policy | None = None) -> Withheld | None:
-    """Why the payload must not be shown in a git log; None if it may be."""
-    if envelope.level == "confidential" or envelope.level == "restricted":
-        return envelope.level
-    if envelope.is_detached:
-        return "detached"
-    if _is_deep(envelope):
-        return "deep"
-    if scan_json(envelope.payload):
-        return "secret"
-    return "private" if policy is not None and is_private(policy, envelope.payload) else None
+def keep_mirroring(copying: Mirror, stop: threading.Event | None = None) -> Iterator[Mirrored]:
+    """Mirror for ever, or until `stop` is set: first all there is, then what comes. Says what each round brought."""
+    stop = stop or threading.Event()
+    while True:
+        brought = copying.catch_up()
+        if brought.mirrored or brought.skipped:
+            yield brought
+        if stop.wait(0 if brought.mirrored else FOLLOW_PAUSE_S):
+            return
 
 
-def document_of(
-    header: Header, index: int, envelope: Envelope, ns: str, policy: Policy | None = None
-) -> dict[str, Any]:
-    """The event that mirrors an envelope at its place, to be recorded under a namespace.
-
-    >>> from ropewalk.kernel.keys import SigningKey
-    >>> from ropewalk.ledger.envelope import build
-    >>> key = SigningKey.generate("ed25519", bytes(range(32)))
-    >>> one = build(key, domain="ea.core", event_class="Observation", event_type="disk.full", payload={"n": 1},
-    ...             timestamp="2024-11-01T12:00:00Z")
-    >>> made = document_of(Header("audit", 0, bytes(32), bytes(32), 1, bytes(32), 1), 0, one, "audit")
-    >>> made["type"], made["payload"]["payload"], made["refs"]["envelope"] == f"blake3:{one.hex_id}"
-    ('disk.full', {'n': 1}, True)
-    """
-    payload: dict[str, Any] = {
-        "channel": header.channel,
-        "height": header.height,
-        "index": index,
-        "block_hash": header.hash.hex(),
-        "envelope_id": envelope.hex_id,
-        "class": envelope.event_class,
-        "domain": envelope.domain,
-        "timestamp": envelope.timestamp,
-        "author": envelope.public_key.did(),
-    }
-    reason = withheld(envelope, policy)
-    if reason is None:
-        payload["payload"] = envelope.payload
-    else:
-        payload["withheld"] = reason
-    return {
-        "ulid": ulid_of(header, index),
-        "ns": ns,
-        "type": envelope.event_type,
-        "payload": payload,
-        "refs": {"block": f"blake3:{header.hash.hex()}", "envelope": f"blake3:{envelope.hex_id}"},
-    }
+def _parse(name: str) -> tuple[Layout | None, str]:
+    """The layout and topic of a name, None and the channel for one of the ledger; names themselves are checked."""
+    kind, colon, topic = name.partition(":")
+    if not colon or kind not in (*KINDS, "channel"):
+        raise Usage(f"{name!r} names no log; write ns:NAME, topic:NAME or channel:NAME", name=name)
+    if kind == "channel":
+        return None, topic
+    KINDS[kind].check(topic)
+    return KINDS[kind], topic
 
 
-def _is_deep(envelope: Envelope) -> bool:
-    """Whether a payload that fits its envelope does not fit the event, which holds it one step further in."""
-    if envelope.raw.count(b"[") + envelope.raw.count(b"{") < jcs.DEPTH_MAX:  # of nearly all, this is enough
-        return False
-    try:
-        jcs.encode_foreign({"payload": {"payload": envelope.payload}})
-    except InvalidJson:
-        return True
-    return False
+def _holds(line: IndexedLine, height: int, commit: str | None) -> bool:
+    """Whether the event below a height is the one of that commit; so are then all below it."""
+    below = line.span(height - 1, height) if 0 < height <= line.count else ()
+    return [place.commit for place in below] == ([] if commit is None else [commit])
+
+
+def _places(line: IndexedLine, first: int) -> Iterator[IndexedSlot]:
+    for start in range(first, line.count, CHUNK):
+        yield from line.span(start, min(start + CHUNK, line.count))
+
+
+def _batches(
+    sources: Sequence[Iterator[Copy | Refused]],
+) -> Iterator[tuple[list[Copy], RopewalkError | None]]:
+    """Copies of all sources in the order of their ULIDs, so many at a time; a refusal comes with what was before it."""
+    merged = heapq.merge(*sources, key=lambda each: each.ulid)
+    batch: list[Copy] = []
+    size = 0
+    while True:
+        try:
+            each = next(merged, None)
+        except RopewalkError as error:
+            yield batch, error
+            return
+        if each is None:
+            break
+        if isinstance(each, Refused):
+            yield batch, each.error
+            return
+        batch.append(each)
+        size += len(each.sealed.raw) + sum(map(len, each.draft.attachments.values()))
+        if len(batch) >= BATCH_EVENTS or size >= BATCH_BYTES:
+            yield batch, None
+            batch, size = [], 0
+    if batch:
+        yield batch, None

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from ropewalk.cli.manners import Command, emit, emit_line, parse_input, session
+from ropewalk.cli.common.command import Command, emit, emit_line, parse_input, session
 
 __all__ = ["canon", "hash_"]
 

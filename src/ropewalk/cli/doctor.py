@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.manners import MARKS, Command, emit
-from ropewalk.cli.places import NODE_KEY, here, key_folder, named_repository
+from ropewalk.cli.common.command import MARKS, Command, emit
+from ropewalk.cli.common.locations import NODE_KEY, here, key_folder, named_repository
 from ropewalk.errors import NotFound, RopewalkError, Unavailable
 from ropewalk.kernel.report import Step
 
 if TYPE_CHECKING:
-    from ropewalk.stores.place import Place
+    from ropewalk.disk.repository_paths import Place
 
 __all__ = ["doctor"]
 
@@ -92,8 +92,8 @@ def _loops() -> Step:
 
 
 def _spark() -> Iterator[Step]:
-    from ropewalk.pipeline.java import find_java
-    from ropewalk.pipeline.launch import require_spark
+    from ropewalk.pipeline.launch.java import find_java
+    from ropewalk.pipeline.launch.launch import require_spark
 
     try:
         require_spark()
@@ -114,9 +114,9 @@ def _keys() -> Iterator[Step]:
 
 
 def _look_at_keys(folder: Path) -> str:
-    from ropewalk.stores import keyfiles
+    from ropewalk.disk import key_files
 
-    found = keyfiles.ls(folder)
+    found = key_files.ls(folder)
     for each in found:
         mode = (folder / f"{each.name}.json").stat().st_mode & 0o777
         if mode & 0o077:
@@ -125,7 +125,7 @@ def _look_at_keys(folder: Path) -> str:
 
 
 def _repository() -> Iterator[Step]:
-    from ropewalk.node.privacy import policy_file
+    from ropewalk.gitlog.privacy.apply import policy_file
 
     try:
         place = here()
@@ -153,9 +153,9 @@ def _repository() -> Iterator[Step]:
 
 def _look_at_policy(path: Path) -> str:
     """What the policy says; while it cannot be read, nothing is recorded and no stream shows anything."""
-    from ropewalk.gitlog.privacy import parse_policy
+    from ropewalk.gitlog.privacy.rules import parse_policy
     from ropewalk.kernel import jcs
-    from ropewalk.stream.access import parse_access
+    from ropewalk.stream.core.access import parse_access
 
     raw = path.read_bytes()
     try:
@@ -172,8 +172,8 @@ def _look_at_policy(path: Path) -> str:
 
 def _channels(home: Path) -> Iterator[Step]:
     """Channels that cannot be read, to which nothing is appended; and keys, policies and roots that end."""
-    from ropewalk.node.keys import key_notices
-    from ropewalk.node.ledger import channels, open_channel
+    from ropewalk.ledger.channel.channel import channels, open_channel
+    from ropewalk.ledger.keys.rotate import key_notices
 
     for name in channels(home):
         try:
@@ -186,8 +186,8 @@ def _channels(home: Path) -> Iterator[Step]:
 
 def _versions(home: Path) -> Iterator[Step]:
     """Versions of envelopes that are near their sunset; nothing is wrong yet, and somebody should know."""
-    from ropewalk.node.ledger import channels
-    from ropewalk.node.lifecycle import notices
+    from ropewalk.ledger.channel.channel import channels
+    from ropewalk.ledger.versions.lifecycle import notices
 
     if not channels(home):
         return
@@ -202,7 +202,7 @@ def _versions(home: Path) -> Iterator[Step]:
 
 
 def _look_at_repository(place: Place) -> str:
-    from ropewalk.stores.git import GitStore
+    from ropewalk.gitlog.store.object_store import GitStore
 
     store = GitStore(place)  # refuses objects and refs of other formats
     refs = [*store.heads("refs/gatos/"), *store.heads("refs/_shiplog/")]
@@ -210,8 +210,8 @@ def _look_at_repository(place: Place) -> str:
 
 
 def _look_at_clock(place: Place) -> str:
-    from ropewalk.node.clock import heads_ahead
-    from ropewalk.stores.git import GitStore
+    from ropewalk.gitlog.repository.clock import heads_ahead
+    from ropewalk.gitlog.store.object_store import GitStore
 
     ahead = list(heads_ahead(GitStore(place), time.time_ns() // 1_000_000))
     if ahead:

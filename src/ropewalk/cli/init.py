@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from ropewalk.cli.manners import Command, emit
-from ropewalk.cli.places import NODE_KEY
+from ropewalk.cli.common.command import Command, emit
+from ropewalk.cli.common.locations import NODE_KEY
 
 __all__ = ["init"]
 
@@ -20,14 +20,14 @@ def init(path: str) -> None:
 
     The repository gets a key of its own, `node`, which signs ledger blocks and bundles unless told otherwise.
     """
-    from ropewalk.stores import keyfiles
-    from ropewalk.stores.place import make_place
+    from ropewalk.disk import key_files
+    from ropewalk.disk.repository_paths import make_place
 
     place, done = make_place(Path(path))
     if not (place.keys / f"{NODE_KEY}.json").exists():
-        keyfiles.make(place.keys, NODE_KEY, "ed25519", os.urandom(keyfiles.SECRET_BYTES))
+        key_files.make(place.keys, NODE_KEY, "ed25519", os.urandom(key_files.SECRET_BYTES))
         done.append(f"made the repository's key {NODE_KEY}")
-    node = keyfiles.read(place.keys, NODE_KEY)
+    node = key_files.read(place.keys, NODE_KEY)
     assert node.public is not None
     emit(
         {"repository": str(place.git_dir), "did": node.public.did(), "done": done},

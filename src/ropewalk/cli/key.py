@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from ropewalk.cli.manners import Group, emit
-from ropewalk.cli.places import key_folder, key_folders
+from ropewalk.cli.common.command import Group, emit
+from ropewalk.cli.common.locations import key_folder, key_folders
 
 if TYPE_CHECKING:
-    from ropewalk.stores.keyfiles import KeyFile
+    from ropewalk.disk.key_files import KeyFile
 
 __all__ = ["key"]
 
@@ -44,16 +44,18 @@ def new(name: str, alg: str, if_missing: bool) -> None:
 
     A key is never overwritten: if there is one of that name, exit 4.
     """
+    from ropewalk.disk import key_files
     from ropewalk.errors import Conflict
-    from ropewalk.stores import keyfiles
 
     folder, kept = key_folders(name), False
     try:
-        key = keyfiles.make(folder, name, cast(keyfiles.KeyAlgorithm, alg), os.urandom(keyfiles.SECRET_BYTES))
+        key = key_files.make(
+            folder, name, cast(key_files.KeyAlgorithm, alg), os.urandom(key_files.SECRET_BYTES)
+        )
     except Conflict:
         if not if_missing:
             raise
-        key, kept = keyfiles.read(folder, name), True
+        key, kept = key_files.read(folder, name), True
         if key.alg != alg:
             raise Conflict(
                 f'the key "{name}" is of another kind: {key.alg}, not {alg}',
@@ -67,9 +69,9 @@ def new(name: str, alg: str, if_missing: bool) -> None:
 @key.command("ls", epilog="Examples:\n  ropewalk key ls --json\n")
 def ls() -> None:
     """List your keys."""
-    from ropewalk.stores import keyfiles
+    from ropewalk.disk import key_files
 
-    found = keyfiles.ls(key_folder())
+    found = key_files.ls(key_folder())
     emit(
         {"keys": [_shown(each) for each in found]},
         lambda: (
@@ -85,10 +87,10 @@ def ls() -> None:
 @click.option("--public", "form", flag_value="public", help="Only the public key, as JSON.")
 def show(name: str, form: str | None) -> None:
     """Show the public side of the key NAME."""
+    from ropewalk.disk import key_files
     from ropewalk.errors import NotFound
-    from ropewalk.stores import keyfiles
 
-    found = keyfiles.read(key_folders(name), name)
+    found = key_files.read(key_folders(name), name)
     if form and found.public is None:
         raise NotFound(
             f'key "{name}" is symmetric and has no public side',

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from ropewalk import __version__
-from ropewalk.cli.manners import Group, Session, drop_output, fail, refusal_of, say
+from ropewalk.cli.common.command import Group, Session, drop_output, fail, refusal_of, say
 from ropewalk.errors import RopewalkError, Usage
 
 __all__ = ["root", "run"]
@@ -22,35 +22,43 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "key": ("ropewalk.cli.key", "key", "Make, list and show keys."),
     "canon": ("ropewalk.cli.canon", "canon", "Print the canonical bytes of a JSON file."),
     "hash": ("ropewalk.cli.canon", "hash_", "Print the content id of a JSON file."),
-    "ledger": ("ropewalk.cli.ledger", "ledger", "Channels of signed envelopes in sealed blocks."),
-    "bundle": ("ropewalk.cli.bundle", "bundle", "Ranges of a ledger that verify anywhere, offline."),
+    "ledger": ("ropewalk.cli.ledger.ledger", "ledger", "Channels of signed envelopes in sealed blocks."),
+    "bundle": ("ropewalk.cli.audit.bundle", "bundle", "Ranges of a ledger that verify anywhere, offline."),
     "witness": (
-        "ropewalk.cli.witness",
+        "ropewalk.cli.audit.witness",
         "witness",
         "Watch other people's logs, and cosign heads that extend those seen before.",
     ),
     "shiplog": (
-        "ropewalk.cli.shiplog",
+        "ropewalk.cli.git.shiplog",
         "shiplog",
         "Events of a namespace in git: append, read, follow, run.",
     ),
-    "messages": ("ropewalk.cli.messages", "messages", "Messages of a topic in git: publish, read."),
-    "mirror": ("ropewalk.cli.mirror", "mirror", "Copy what is new in one log into another."),
-    "consumer": ("ropewalk.cli.consumer", "consumer", "Where consumer groups stand, and how far behind."),
-    "heads": ("ropewalk.cli.heads", "heads", "Heads seen, compared, accepted and signed."),
+    "messages": ("ropewalk.cli.git.messages", "messages", "Messages of a topic in git: publish, read."),
+    "mirror": ("ropewalk.cli.git.mirror", "mirror", "Copy what is new in one log into another."),
+    "consumer": ("ropewalk.cli.git.consumer", "consumer", "Where consumer groups stand, and how far behind."),
+    "heads": ("ropewalk.cli.git.heads", "heads", "Heads seen, compared, accepted and signed."),
     "pointer": (
-        "ropewalk.cli.pointer",
+        "ropewalk.cli.git.pointer",
         "pointer",
         "Seal private bytes behind pointers, open and erase them.",
     ),
     "verify": (
-        "ropewalk.cli.verify",
+        "ropewalk.cli.audit.verify",
         "verify",
         "Verify a repository, a proof, a receipt, a bundle or a checkpoint, offline.",
     ),
-    "stream": ("ropewalk.cli.stream", "stream", "What changes in a repository, told as it happens."),
-    "gossip": ("ropewalk.cli.gossip", "gossip", "A signed log between peers, synced by comparing trees."),
-    "pipeline": ("ropewalk.cli.pipeline", "pipeline", "Tables from logs, on Spark, every row proven."),
+    "stream": ("ropewalk.cli.stream.serve", "stream", "What changes in a repository, told as it happens."),
+    "gossip": (
+        "ropewalk.cli.gossip.gossip",
+        "gossip",
+        "A signed log between peers, synced by comparing trees.",
+    ),
+    "pipeline": (
+        "ropewalk.cli.pipeline.pipeline",
+        "pipeline",
+        "Tables from logs, on Spark, every row proven.",
+    ),
     "doctor": ("ropewalk.cli.doctor", "doctor", "Check the installation and the repository."),
     "demo": ("ropewalk.cli.demo", "demo", "Run the main job on sample data, end to end."),
 }

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.gossip.access import everybody_may_append, make_session, owners, sessions
-from ropewalk.gossip.events import Committed, Refused, Stored, Synced
-from ropewalk.gossip.ids import MessageId
-from ropewalk.gossip.log import Bound, Cursor, Inserted, Log
-from ropewalk.gossip.message import Message, Signature, SignedMessage
-from ropewalk.gossip.sync import pull_from, sync_both
+from ropewalk.gossip.core.access import everybody_may_append, make_session, owners, sessions
+from ropewalk.gossip.core.events import Committed, Refused, Stored, Synced
+from ropewalk.gossip.core.ids import MessageId
+from ropewalk.gossip.core.log import Bound, Cursor, Inserted, Log
+from ropewalk.gossip.core.message import Message, Signature, SignedMessage
+from ropewalk.gossip.sync.session import pull_from, sync_both
 
 if TYPE_CHECKING:
-    from ropewalk.node.gossip import open_log as open
+    from ropewalk.gossip.peer.topics import open_log as open
 
 __all__ = [
     "Bound",
@@ -47,7 +47,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # The engine does no I/O; its front door hands on to the composition behind it, on first use only (PEP 562).
     if name == "open":
-        from ropewalk.node.gossip import open_log
+        from ropewalk.gossip.peer.topics import open_log
 
         return open_log
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

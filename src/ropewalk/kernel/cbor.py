@@ -23,7 +23,7 @@ import cbor2
 import libipld
 
 from ropewalk.errors import InvalidCbor, InvalidDigest
-from ropewalk.kernel.cborform import CORE, DAG, DEPTH_MAX, Dialect, check, is_safe_integer
+from ropewalk.kernel.cbor_check import CORE, DAG, DEPTH_MAX, Dialect, check, is_safe_integer
 from ropewalk.kernel.digest import cid_text, parse_cid, split_cid
 
 __all__ = ["DEPTH_MAX", "Cbor", "Dag", "Link", "dag_decode", "dag_encode", "decode", "encode"]

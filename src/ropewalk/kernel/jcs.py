@@ -23,7 +23,7 @@ import orjson
 import rfc8785
 
 from ropewalk.errors import InvalidJson
-from ropewalk.kernel.jsonscan import DEPTH_MAX, INTEGER_MAX, ITEMS_MAX, check_size, first_fault, shown
+from ropewalk.kernel.json_check import DEPTH_MAX, INTEGER_MAX, ITEMS_MAX, check_size, first_fault, shown
 
 __all__ = [
     "DEPTH_MAX",

@@ -21,27 +21,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ropewalk.ledger.envelope import Envelope, build
-    from ropewalk.ledger.headcheck import HeadTrust, verify_head
-    from ropewalk.ledger.proof import Proof
-    from ropewalk.ledger.trust import Trust
-    from ropewalk.node.archivecheck import verify_archives
-    from ropewalk.node.archivedrill import run_drill
-    from ropewalk.node.archivepack import pack_channel
-    from ropewalk.node.archiverestore import restore_channel
-    from ropewalk.node.archiving import archive_channel
-    from ropewalk.node.keys import rotate_key
-    from ropewalk.node.ledger import create_channel, open_channel, open_log
-    from ropewalk.node.ledgercare import verify_stored as verify_channel
-    from ropewalk.node.ledgerclient import LedgerClient
-    from ropewalk.node.ledgercopy import pull_channel
-    from ropewalk.node.ledgerremote import connect_channel
-    from ropewalk.node.ledgerrepair import find_damage, repair_channel
-    from ropewalk.node.ledgerserver import LedgerServer
-    from ropewalk.node.mailbox import MailboxServer
-    from ropewalk.node.mailboxclient import MailboxClient
-    from ropewalk.node.served import ServedLog
-    from ropewalk.node.witness import make_witness, open_witness
+    from ropewalk.ledger.archive.check import verify_archives
+    from ropewalk.ledger.archive.drill import run_drill
+    from ropewalk.ledger.archive.pack import pack_channel
+    from ropewalk.ledger.archive.restore import restore_channel
+    from ropewalk.ledger.archive.write import archive_channel
+    from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log
+    from ropewalk.ledger.channel.maintenance import verify_stored as verify_channel
+    from ropewalk.ledger.channel.repair import find_damage, repair_channel
+    from ropewalk.ledger.envelope.envelope import Envelope, build
+    from ropewalk.ledger.ingest.async_log import ServedLog
+    from ropewalk.ledger.keys.rotate import rotate_key
+    from ropewalk.ledger.mailbox.client import MailboxClient
+    from ropewalk.ledger.mailbox.server import MailboxServer
+    from ropewalk.ledger.proof.proof import Proof
+    from ropewalk.ledger.proof.trust import Trust
+    from ropewalk.ledger.remote.client import LedgerClient
+    from ropewalk.ledger.remote.replica import pull_channel
+    from ropewalk.ledger.remote.server import LedgerServer
+    from ropewalk.ledger.remote.sync_client import connect_channel
+    from ropewalk.ledger.transparency.head_check import HeadTrust, verify_head
+    from ropewalk.ledger.transparency.witness_folder import make_witness, open_witness
 
 __all__ = [
     "Envelope",
@@ -75,33 +75,33 @@ __all__ = [
 
 # The engine does no I/O; its front door hands on to the composition behind it, on first use only (PEP 562).
 _LAZY = {
-    "Envelope": ("ropewalk.ledger.envelope", "Envelope"),
-    "HeadTrust": ("ropewalk.ledger.headcheck", "HeadTrust"),
-    "LedgerClient": ("ropewalk.node.ledgerclient", "LedgerClient"),
-    "LedgerServer": ("ropewalk.node.ledgerserver", "LedgerServer"),
-    "MailboxClient": ("ropewalk.node.mailboxclient", "MailboxClient"),
-    "MailboxServer": ("ropewalk.node.mailbox", "MailboxServer"),
-    "Proof": ("ropewalk.ledger.proof", "Proof"),
-    "ServedLog": ("ropewalk.node.served", "ServedLog"),
-    "Trust": ("ropewalk.ledger.trust", "Trust"),
-    "archive_channel": ("ropewalk.node.archiving", "archive_channel"),
-    "build": ("ropewalk.ledger.envelope", "build"),
-    "connect_channel": ("ropewalk.node.ledgerremote", "connect_channel"),
-    "create_channel": ("ropewalk.node.ledger", "create_channel"),
-    "find_damage": ("ropewalk.node.ledgerrepair", "find_damage"),
-    "make_witness": ("ropewalk.node.witness", "make_witness"),
-    "open_channel": ("ropewalk.node.ledger", "open_channel"),
-    "open_log": ("ropewalk.node.ledger", "open_log"),
-    "open_witness": ("ropewalk.node.witness", "open_witness"),
-    "pack_channel": ("ropewalk.node.archivepack", "pack_channel"),
-    "pull_channel": ("ropewalk.node.ledgercopy", "pull_channel"),
-    "repair_channel": ("ropewalk.node.ledgerrepair", "repair_channel"),
-    "restore_channel": ("ropewalk.node.archiverestore", "restore_channel"),
-    "rotate_key": ("ropewalk.node.keys", "rotate_key"),
-    "run_drill": ("ropewalk.node.archivedrill", "run_drill"),
-    "verify_archives": ("ropewalk.node.archivecheck", "verify_archives"),
-    "verify_channel": ("ropewalk.node.ledgercare", "verify_stored"),
-    "verify_head": ("ropewalk.ledger.headcheck", "verify_head"),
+    "Envelope": ("ropewalk.ledger.envelope.envelope", "Envelope"),
+    "HeadTrust": ("ropewalk.ledger.transparency.head_check", "HeadTrust"),
+    "LedgerClient": ("ropewalk.ledger.remote.client", "LedgerClient"),
+    "LedgerServer": ("ropewalk.ledger.remote.server", "LedgerServer"),
+    "MailboxClient": ("ropewalk.ledger.mailbox.client", "MailboxClient"),
+    "MailboxServer": ("ropewalk.ledger.mailbox.server", "MailboxServer"),
+    "Proof": ("ropewalk.ledger.proof.proof", "Proof"),
+    "ServedLog": ("ropewalk.ledger.ingest.async_log", "ServedLog"),
+    "Trust": ("ropewalk.ledger.proof.trust", "Trust"),
+    "archive_channel": ("ropewalk.ledger.archive.write", "archive_channel"),
+    "build": ("ropewalk.ledger.envelope.envelope", "build"),
+    "connect_channel": ("ropewalk.ledger.remote.sync_client", "connect_channel"),
+    "create_channel": ("ropewalk.ledger.channel.channel", "create_channel"),
+    "find_damage": ("ropewalk.ledger.channel.repair", "find_damage"),
+    "make_witness": ("ropewalk.ledger.transparency.witness_folder", "make_witness"),
+    "open_channel": ("ropewalk.ledger.channel.channel", "open_channel"),
+    "open_log": ("ropewalk.ledger.channel.channel", "open_log"),
+    "open_witness": ("ropewalk.ledger.transparency.witness_folder", "open_witness"),
+    "pack_channel": ("ropewalk.ledger.archive.pack", "pack_channel"),
+    "pull_channel": ("ropewalk.ledger.remote.replica", "pull_channel"),
+    "repair_channel": ("ropewalk.ledger.channel.repair", "repair_channel"),
+    "restore_channel": ("ropewalk.ledger.archive.restore", "restore_channel"),
+    "rotate_key": ("ropewalk.ledger.keys.rotate", "rotate_key"),
+    "run_drill": ("ropewalk.ledger.archive.drill", "run_drill"),
+    "verify_archives": ("ropewalk.ledger.archive.check", "verify_archives"),
+    "verify_channel": ("ropewalk.ledger.channel.maintenance", "verify_stored"),
+    "verify_head": ("ropewalk.ledger.transparency.head_check", "verify_head"),
 }
 
 

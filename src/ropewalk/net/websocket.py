@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 
 from ropewalk.errors import Invalid, TooLarge, Unavailable
 from ropewalk.net.admission import Admission, ConnectionLimits, Slot
-from ropewalk.net.countedsocket import CountedConnection, counted
+from ropewalk.net.counted_socket import CountedConnection, counted
 from ropewalk.net.pipe import Accept
 from ropewalk.net.refusals import connecting, listening
 

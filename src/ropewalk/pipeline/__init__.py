@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ropewalk.pipeline.frames import to_arrow, to_pandas, to_polars
+    from ropewalk.pipeline.source.frames import to_arrow, to_pandas, to_polars
 
 __all__ = ["to_arrow", "to_pandas", "to_polars"]
 
@@ -25,7 +25,7 @@ __all__ = ["to_arrow", "to_pandas", "to_polars"]
 def __getattr__(name: str) -> Any:
     # Arrow is heavy: it is loaded by whoever asks for a table (PEP 562).
     if name in __all__:
-        from ropewalk.pipeline import frames
+        from ropewalk.pipeline.source import frames
 
         return getattr(frames, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

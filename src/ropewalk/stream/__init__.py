@@ -14,15 +14,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.stream.connection import Limits
-from ropewalk.stream.frames import BusEvent, ErrorFrame, RefUpdate
-from ropewalk.stream.subscriber import Lost
-from ropewalk.stream.window import Bounds
+from ropewalk.stream.core.connection import Limits
+from ropewalk.stream.core.frames import BusEvent, ErrorFrame, RefUpdate
+from ropewalk.stream.core.subscriber import Lost
+from ropewalk.stream.core.window import Bounds
 
 if TYPE_CHECKING:
-    from ropewalk.node.following import Following, follow
-    from ropewalk.node.streamproxy import StreamProxy
-    from ropewalk.node.streams import RepositoryStream as serve
+    from ropewalk.stream.serve.follow import Following, follow
+    from ropewalk.stream.serve.proxy_server import StreamProxy
+    from ropewalk.stream.serve.repository_stream import RepositoryStream as serve
 
 __all__ = [
     "Bounds",
@@ -38,10 +38,10 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Following": ("ropewalk.node.following", "Following"),
-    "StreamProxy": ("ropewalk.node.streamproxy", "StreamProxy"),
-    "follow": ("ropewalk.node.following", "follow"),
-    "serve": ("ropewalk.node.streams", "RepositoryStream"),
+    "Following": ("ropewalk.stream.serve.follow", "Following"),
+    "StreamProxy": ("ropewalk.stream.serve.proxy_server", "StreamProxy"),
+    "follow": ("ropewalk.stream.serve.follow", "follow"),
+    "serve": ("ropewalk.stream.serve.repository_stream", "RepositoryStream"),
 }
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ropewalk.node.ledger import open_channel
+from ropewalk.ledger.channel.channel import open_channel
 from tests.torture.scenes.house import LOG, House
 from tests.torture.scenes.report import Scene, percentiles
 from tests.torture.scenes.stream import Stream, gated

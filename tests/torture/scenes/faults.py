@@ -6,8 +6,8 @@ import json
 import subprocess
 from collections.abc import Callable
 
-from ropewalk.ledger.envelope import parse
-from ropewalk.ledger.message import Message
+from ropewalk.ledger.envelope.envelope import parse
+from ropewalk.ledger.remote.messages import Message
 from ropewalk.net.frames import frame
 from tests.torture.scenes.house import House, Server
 from tests.torture.scenes.peer import Peer, framed

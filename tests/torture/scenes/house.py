@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ropewalk.ledger.message import PROTOCOL
+from ropewalk.ledger.channel.channel import open_channel, verify_blocks
+from ropewalk.ledger.mailbox.client import MailboxClient
+from ropewalk.ledger.remote.client import LedgerClient
+from ropewalk.ledger.remote.messages import PROTOCOL
+from ropewalk.ledger.remote.sync_client import RemoteChannel, connect_channel
 from ropewalk.net.tls import TlsFiles, client_tls
-from ropewalk.node.ledger import open_channel, verify_blocks
-from ropewalk.node.ledgerclient import LedgerClient
-from ropewalk.node.ledgerremote import RemoteChannel, connect_channel
-from ropewalk.node.mailboxclient import MailboxClient
 from tests.unit.cli.conftest import Answer, living_in
 from tests.unit.ledger.certifying import Authority
 from tests.waiting import LIMIT_S

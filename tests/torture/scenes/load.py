@@ -8,9 +8,9 @@ import time
 from typing import Any
 
 from ropewalk.errors import RopewalkError
-from ropewalk.ledger.message import Message
-from ropewalk.ledger.ticket import Receipt
-from ropewalk.node.ledgerclient import LedgerClient
+from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.remote.client import LedgerClient
+from ropewalk.ledger.remote.messages import Message
 from tests.torture.scenes.house import TRANSPORTS, House
 from tests.torture.scenes.peer import Peer, framed
 from tests.torture.scenes.report import Scene, percentiles

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.message import Message, parse_message
-from ropewalk.ledger.negotiate import MESSAGE_BYTES, Capabilities, advertise
+from ropewalk.ledger.remote.client import parse_address
+from ropewalk.ledger.remote.messages import Message, parse_message
+from ropewalk.ledger.remote.negotiate import MESSAGE_BYTES, Capabilities, advertise
 from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
-from ropewalk.node.ledgerclient import parse_address
 from tests.waiting import LIMIT_S
 
 __all__ = ["Peer", "framed"]

@@ -13,10 +13,10 @@ from typing import Any
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
-from ropewalk.ledger.binding import report_data
-from ropewalk.ledger.envelope import payload_hash
-from ropewalk.ledger.ticket import Receipt
-from ropewalk.node.ledger import open_channel
+from ropewalk.ledger.channel.channel import open_channel
+from ropewalk.ledger.envelope.envelope import payload_hash
+from ropewalk.ledger.evidence.binding import report_data
+from ropewalk.ledger.ingest.ticket import Receipt
 from tests.torture.scenes.house import House
 from tests.torture.scenes.report import Scene
 from tests.torture.scenes.stream import Stream, gated

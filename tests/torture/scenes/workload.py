@@ -8,7 +8,7 @@ from typing import Any
 from blake3 import blake3
 
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.envelope import Envelope, build
+from ropewalk.ledger.envelope.envelope import Envelope, build
 
 __all__ = ["Workload"]
 

@@ -10,7 +10,7 @@ from tests.unit.cli.conftest import living_in, move_in
 from tests.unit.ledger.bundling import pack, signed, tar_of, unpack
 
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.kernel.note import SignatureType, Signer, cosign_head
+from ropewalk.kernel.note.note import SignatureType, Signer, cosign_head
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.cli.conftest import living_in, move_in
 from tests.waiting import LIMIT_S, Crew
 
-from ropewalk.cli.manners import refusal_of, tell
+from ropewalk.cli.common.command import refusal_of, tell
 from ropewalk.errors import NotFound, Unavailable
 
 

@@ -9,9 +9,9 @@ import stat
 import pytest
 
 from ropewalk.cli import key as key_command
+from ropewalk.disk import key_files
 from ropewalk.errors import InvalidKey
 from ropewalk.kernel.keys import PublicKey
-from ropewalk.stores import keyfiles
 
 
 @pytest.mark.parametrize("alg", ["ed25519", "p256", "secp256k1"])
@@ -20,7 +20,7 @@ def test_a_new_signing_key_shows_its_did_and_signs(ropewalk, tmp_path, alg):
     assert made["alg"] == alg
     public = PublicKey.from_did(made["did"])
     assert public == PublicKey.from_json(made["public"])
-    secret = keyfiles.load_signing(tmp_path / "config" / "keys", "ada")
+    secret = key_files.load_signing(tmp_path / "config" / "keys", "ada")
     public.verify(b"message", secret.sign(b"message"))
     assert ropewalk("key", "show", "ada", "--did").text.strip() == made["did"]
     assert json.loads(ropewalk("key", "show", "ada", "--public").text) == made["public"]
@@ -31,9 +31,9 @@ def test_a_sealing_key_has_an_id_and_no_public_side(ropewalk, tmp_path):
     assert "did" not in made and len(made["key_id"]) == 16
     assert ropewalk("key", "show", "vault", "--did").code == 3
     folder = tmp_path / "config" / "keys"
-    assert keyfiles.load_sealing(folder, "vault").secret
+    assert key_files.load_sealing(folder, "vault").secret
     with pytest.raises(InvalidKey):
-        keyfiles.load_signing(folder, "vault")
+        key_files.load_signing(folder, "vault")
 
 
 def test_a_private_key_is_a_file_of_mode_0600_and_never_printed(ropewalk, tmp_path):
@@ -104,13 +104,13 @@ def test_what_a_crash_left_beside_a_key_is_not_the_key(tmp_path):
     # As an earlier process of the same number may have left it.
     left = folder / f".ada.json.{os.getpid()}.tmp"
     left.write_bytes(b"half a k")
-    assert keyfiles.make(folder, "ada", "ed25519", bytes(32)).name == "ada"
+    assert key_files.make(folder, "ada", "ed25519", bytes(32)).name == "ada"
     assert left.read_bytes() == b"half a k"
-    assert [each.name for each in keyfiles.ls(folder)] == ["ada"]
+    assert [each.name for each in key_files.ls(folder)] == ["ada"]
 
 
 def test_the_command_offers_what_the_store_knows():
-    assert key_command.ALGORITHMS == keyfiles.ALGORITHMS
+    assert key_command.ALGORITHMS == key_files.ALGORITHMS
 
 
 def test_a_script_makes_a_key_once_and_keeps_it_after(ropewalk):

@@ -10,12 +10,12 @@ import pytest
 from tests.pipeline.world import NOON_MS, World
 from tests.unit.cli.conftest import Ropewalk
 
-from ropewalk.cli.manners import Session
-from ropewalk.cli.pipeline_running import recorded_source, source_of
+from ropewalk.cli.common.command import Session
+from ropewalk.cli.pipeline.running import recorded_source, source_of
 from ropewalk.errors import Damaged, NotFound
-from ropewalk.pipeline.offsets import LogName, Offset, Point
-from ropewalk.pipeline.verifytables import verify_tables
-from ropewalk.pipeline.warehouse import Manifest, Warehouse
+from ropewalk.pipeline.source.offsets import LogName, Offset, Point
+from ropewalk.pipeline.tables.verify import verify_tables
+from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 
 
 @pytest.fixture

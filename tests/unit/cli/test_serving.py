@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from ropewalk.cli.serving import say_journal
+from ropewalk.cli.common.serving import say_journal
 
 
 def test_what_a_stranger_has_a_part_in_steers_no_terminal(capsys):

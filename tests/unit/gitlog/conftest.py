@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.node import Repository, open_repository
-from ropewalk.stores.place import Place, make_place
+from ropewalk.disk.repository_paths import Place, make_place
+from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.gitlog.repository.repository import Repository
 
 
 class Clock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ropewalk.gitlog.objects import (
+from ropewalk.gitlog.core.objects import (
     EMPTY_TREE,
     FILE,
     Commit,
@@ -16,7 +16,7 @@ from ropewalk.gitlog.objects import (
     encode_tree,
     object_id,
 )
-from ropewalk.stores.git import GitStore
+from ropewalk.gitlog.store.object_store import GitStore
 
 ADA = Signature("Ada Ops", "ada@example.test", 1_700_000_000, "+0100")
 HEAD = "Deploy: web → prod\nReason: because \nStatus: SUCCESS (0s) @ x\nSeq: 0\nAuthor: a\nRepo: b\n\n"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.waiting import LIMIT_S, Crew, together, until
 
+from ropewalk.disk.durable import Disk
 from ropewalk.errors import (
     ContentDiffers,
     HeadMoved,
@@ -23,15 +24,15 @@ from ropewalk.errors import (
     TooLarge,
     Unavailable,
 )
-from ropewalk.gitlog.commit import parse_message
-from ropewalk.gitlog.envelope import ENVELOPE_BYTES_MAX, Draft, parse_document
-from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
-from ropewalk.gitlog.objects import parse_commit, parse_tree
-from ropewalk.gitlog.planning import Receipt
+from ropewalk.gitlog.core.commit import parse_message
+from ropewalk.gitlog.core.envelope import ENVELOPE_BYTES_MAX, Draft, parse_document
+from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
+from ropewalk.gitlog.core.objects import parse_commit, parse_tree
+from ropewalk.gitlog.core.planning import Receipt
+from ropewalk.gitlog.repository import group_commit as writer
+from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.kernel import jcs, ulid
 from ropewalk.kernel.digest import content_id
-from ropewalk.node import open_repository, writer
-from ropewalk.stores.durable import Disk
 
 EVENT = {"type": "proposal.created", "payload": {"id": 7}}
 
@@ -422,7 +423,7 @@ def test_appends_to_several_logs_share_a_pack(log):
 
 def test_one_broken_log_in_a_shared_pack_harms_no_other(log):
     log.store.move_head(SHIPLOG.head_ref("broken"), None, "d" * 40)
-    from ropewalk.node.writer import _Request
+    from ropewalk.gitlog.repository.group_commit import _Request
 
     requests = [_Request(SHIPLOG, name, [Draft(EVENT)]) for name in ("a", "broken", "b")]
     log._writer._write(requests)
@@ -431,7 +432,7 @@ def test_one_broken_log_in_a_shared_pack_harms_no_other(log):
 
 
 def test_a_head_that_moves_under_a_shared_pack_is_written_again(log):
-    from ropewalk.node.writer import _Request
+    from ropewalk.gitlog.repository.group_commit import _Request
 
     real = log.store.move_head
     moved: list[str] = []

@@ -16,15 +16,16 @@ from ropewalk.errors import (
     Unavailable,
     Unverified,
 )
-from ropewalk.gitlog.anchor import add_anchor, anchors, note_text
-from ropewalk.gitlog.commit import parse_compat_trailer
-from ropewalk.gitlog.cursor import read_cursor
-from ropewalk.gitlog.envelope import ENVELOPE_BYTES_MAX, Draft, parse_document
-from ropewalk.gitlog.filechain import add_files
-from ropewalk.gitlog.layout import MESSAGES, SHIPLOG, anchors_ref, consumer_ref, signed_heads_ref
-from ropewalk.gitlog.log import describe
-from ropewalk.gitlog.notes import add_note, read_note
-from ropewalk.gitlog.objects import (
+from ropewalk.gitlog.consumers.consumers import find_place
+from ropewalk.gitlog.consumers.cursor import read_cursor
+from ropewalk.gitlog.core.anchor import add_anchor, anchors, note_text
+from ropewalk.gitlog.core.commit import parse_compat_trailer
+from ropewalk.gitlog.core.envelope import ENVELOPE_BYTES_MAX, Draft, parse_document
+from ropewalk.gitlog.core.file_chain import add_files
+from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, anchors_ref, consumer_ref, signed_heads_ref
+from ropewalk.gitlog.core.log import describe
+from ropewalk.gitlog.core.notes import add_note, read_note
+from ropewalk.gitlog.core.objects import (
     FILE,
     FOLDER,
     Commit,
@@ -35,18 +36,17 @@ from ropewalk.gitlog.objects import (
     parse_commit,
     parse_tree,
 )
-from ropewalk.gitlog.pointer import context_of, nonce_of, open_pointer, read_pointer
-from ropewalk.gitlog.privacy import RULES_MAX, parse_policy
-from ropewalk.gitlog.verify import verify_log
+from ropewalk.gitlog.privacy.pointer import context_of, nonce_of, open_pointer, read_pointer
+from ropewalk.gitlog.privacy.rules import RULES_MAX, parse_policy
+from ropewalk.gitlog.repository.signing import set_anchor
+from ropewalk.gitlog.verify.log_check import verify_log
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.kernel.note import sign_note
-from ropewalk.kernel.notekey import Signer
+from ropewalk.kernel.note.key import Signer
+from ropewalk.kernel.note.note import sign_note
 from ropewalk.kernel.seal import SealingKey
-from ropewalk.node.consumers import find_place
-from ropewalk.node.verify import verify_gitlogs, verify_repository
-from ropewalk.node.vouching import set_anchor
+from ropewalk.verification import verify_gitlogs, verify_repository
 
 KEY = SigningKey.generate("ed25519", b"k" * 32)
 REF = SHIPLOG.head_ref("demo")

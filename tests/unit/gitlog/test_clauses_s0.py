@@ -8,17 +8,18 @@ from tests.unit.gitlog.test_privacy import pointerize, redact, with_policy
 from tests.unit.gitlog.test_verify import failed, fill, forge
 
 from ropewalk.errors import HeadMoved, InvalidEnvelope, Unverified
-from ropewalk.gitlog.commit import parse_message
-from ropewalk.gitlog.cursor import Cursor, portable_form, read_cursor
-from ropewalk.gitlog.layout import SHIPLOG, consumer_ref
-from ropewalk.gitlog.objects import Commit, Oid, object_id
-from ropewalk.gitlog.pointer import parse_pointer
-from ropewalk.kernel import jcs, schema, ulid
+from ropewalk.gitlog.consumers.consumers import set_cursor
+from ropewalk.gitlog.consumers.cursor import Cursor, portable_form, read_cursor
+from ropewalk.gitlog.core.commit import parse_message
+from ropewalk.gitlog.core.layout import SHIPLOG, consumer_ref
+from ropewalk.gitlog.core.objects import Commit, Oid, object_id
+from ropewalk.gitlog.privacy.pointer import parse_pointer
+from ropewalk.gitlog.repository.signing import set_anchor
+from ropewalk.kernel import jcs, ulid
 from ropewalk.kernel.digest import content_id
+from ropewalk.kernel.schema import shipped
 from ropewalk.kernel.ulid import Ulid
-from ropewalk.node.consumers import set_cursor
-from ropewalk.node.verify import verify_gitlogs
-from ropewalk.node.vouching import set_anchor
+from ropewalk.verification import verify_gitlogs
 
 TRAILER = {
     "env": "prod",
@@ -134,7 +135,7 @@ def test_the_portable_cursor_fits_its_schema_and_one_in_capitals_has_none(log):
     cursor = read_cursor(log.store, "g", "demo")
     assert cursor is not None
     document = jcs.parse(portable_form(cursor))
-    schema.validate("shiplog/consumer_checkpoint", document)
+    shipped.validate("shiplog/consumer_checkpoint", document)
     assert document == {"ulid": receipt.ulid, "commit_oid": receipt.commit}
     assert receipt.commit == receipt.commit.lower() and len(receipt.commit) == 40
     for wrong in ("A" * 40, "a" * 39, "g" * 40):
@@ -194,7 +195,7 @@ def test_what_is_put_behind_a_pointer_fits_the_pointer_s_schema_and_what_is_reda
     log.append("prod", {"type": "a", "payload": {"user": {"email": "ada@example.test", "name": "Ada"}}})
     (event,) = log.events("prod")
     assert event.payload["user"].keys() == {"email"}
-    schema.validate("privacy/shiplog_pointer", event.payload["user"]["email"])
+    shipped.validate("privacy/shiplog_pointer", event.payload["user"]["email"])
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"5", b"null", b'"blake3:"'])

@@ -9,12 +9,12 @@ from tests.unit.gitlog.test_read import cursor_of, fill
 from tests.unit.gitlog.test_verify import failed, forge
 
 from ropewalk.errors import OutOfOrder, RangeExceeded
-from ropewalk.gitlog.layout import MESSAGES, consumer_ref
-from ropewalk.gitlog.objects import object_id
-from ropewalk.gitlog.reading import messages_answer
+from ropewalk.gitlog.consumers.consumers import set_cursor, standing
+from ropewalk.gitlog.core.layout import MESSAGES, consumer_ref
+from ropewalk.gitlog.core.objects import object_id
+from ropewalk.gitlog.core.reading import messages_answer
 from ropewalk.kernel import ulid
-from ropewalk.node.consumers import set_cursor, standing
-from ropewalk.node.verify import verify_gitlogs
+from ropewalk.verification import verify_gitlogs
 
 
 def chain(log, topic):

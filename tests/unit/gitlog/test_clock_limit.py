@@ -7,16 +7,17 @@ import subprocess
 import pytest
 from tests.unit.gitlog.journals import Journal
 
+from ropewalk.bridge.mirror import mirror
 from ropewalk.errors import Invalid, OutOfOrder, RopewalkError
-from ropewalk.gitlog.clocklimit import SKEW_MS_DEFAULT
-from ropewalk.gitlog.envelope import Draft
-from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
+from ropewalk.gitlog.compat.transfer import import_from_compat
+from ropewalk.gitlog.core.clock_limit import SKEW_MS_DEFAULT
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
+from ropewalk.gitlog.repository.clock import heads_ahead
+from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.gitlog.repository.rescue import rescue
 from ropewalk.kernel import ulid
-from ropewalk.node import open_repository
-from ropewalk.node.clock import heads_ahead
-from ropewalk.node.compat import import_from_compat
-from ropewalk.node.rescue import rescue
-from ropewalk.node.verify import verify_gitlogs
+from ropewalk.verification import verify_gitlogs
 
 EVENT = {"type": "t", "payload": {}}
 LAYOUTS = pytest.mark.parametrize("layout", [SHIPLOG, MESSAGES], ids=lambda layout: layout.name)
@@ -116,5 +117,5 @@ def test_an_import_dated_ahead_is_refused(log, clock):
 def test_a_mirror_copies_nothing_dated_ahead(log, clock):
     first, second = recorded_ahead(log, clock)
     with pytest.raises(OutOfOrder, match=second.ulid):
-        log.mirror("ns:demo", "topic:copies")
+        mirror(log, "ns:demo", "topic:copies")
     assert [event.ulid for event in log.events("copies", layout=MESSAGES)] == [first.ulid]

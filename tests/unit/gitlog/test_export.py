@@ -8,12 +8,12 @@ import pytest
 from tests.unit.gitlog.journals import Journal, trailer
 
 from ropewalk.errors import Conflict, InvalidName, NotFound
-from ropewalk.gitlog.compat import parse_entry
-from ropewalk.gitlog.layout import LOG_NOTES
-from ropewalk.gitlog.notes import add_note, read_note
-from ropewalk.gitlog.objects import Oid, parse_commit
-from ropewalk.node.compat import export_to_compat, import_from_compat
-from ropewalk.node.vouching import set_anchor
+from ropewalk.gitlog.compat.entries import parse_entry
+from ropewalk.gitlog.compat.transfer import export_to_compat, import_from_compat
+from ropewalk.gitlog.core.layout import LOG_NOTES
+from ropewalk.gitlog.core.notes import add_note, read_note
+from ropewalk.gitlog.core.objects import Oid, parse_commit
+from ropewalk.gitlog.repository.signing import set_anchor
 
 REF = "refs/_shiplog/journal/prod"
 NOTES = "refs/notes/refs/_shiplog/notes/logs"
@@ -212,7 +212,7 @@ def test_a_missing_trust_root_is_said(log):
 
 
 def test_batches_join_without_a_seam(log, monkeypatch):
-    monkeypatch.setattr("ropewalk.gitlog.exporter.BATCH", 3)
+    monkeypatch.setattr("ropewalk.gitlog.compat.exporter.BATCH", 3)
     for at in range(8):
         log.append("prod", {"type": "a", "payload": {"at": at}})
     export_to_compat(log, "prod")
@@ -225,8 +225,8 @@ def test_batches_join_without_a_seam(log, monkeypatch):
 def test_the_commands_answer_as_the_contract_says(log, place, tmp_path):
     from click.testing import CliRunner
 
+    from ropewalk.cli.common.command import Session
     from ropewalk.cli.main import root
-    from ropewalk.cli.manners import Session
 
     Journal(log.store).add()
     Journal(log.store, "QA").add(trailer(env="QA", status="odd"))
@@ -249,8 +249,8 @@ def test_the_commands_answer_as_the_contract_says(log, place, tmp_path):
 def test_a_rewritten_journal_ends_the_command_with_4(log, place):
     from click.testing import CliRunner
 
+    from ropewalk.cli.common.command import Session
     from ropewalk.cli.main import root
-    from ropewalk.cli.manners import Session
 
     journal = Journal(log.store)
     first, second = journal.add(), journal.add()

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from tests.torture.gitlog import FailingDisk
 from tests.unit.gitlog.journals import ADA, HEAD, SEPARATOR, Journal, message, notes, trailer
 
+from ropewalk.disk.repository_paths import make_place
 from ropewalk.errors import HeadMoved, InvalidName, Unavailable
-from ropewalk.gitlog.commit import parse_message
-from ropewalk.gitlog.compat import native_trailer, parse_entry, slug
-from ropewalk.gitlog.incoming import source_of, ulid_of
-from ropewalk.gitlog.layout import LOG_NOTES, check_namespace
-from ropewalk.gitlog.notes import read_note
-from ropewalk.gitlog.objects import Commit, Oid, Signature, encode_commit, object_id, parse_commit, plant
-from ropewalk.gitlog.pointer import open_pointer, parse_pointer
-from ropewalk.gitlog.verify import verify_log
+from ropewalk.gitlog.compat.conversion import source_of, ulid_of
+from ropewalk.gitlog.compat.entries import native_trailer, parse_entry, slug
+from ropewalk.gitlog.compat.transfer import import_from_compat, sealed_note
+from ropewalk.gitlog.core.commit import parse_message
+from ropewalk.gitlog.core.layout import LOG_NOTES, check_namespace
+from ropewalk.gitlog.core.notes import read_note
+from ropewalk.gitlog.core.objects import Commit, Oid, Signature, encode_commit, object_id, parse_commit, plant
+from ropewalk.gitlog.privacy.pointer import open_pointer, parse_pointer
+from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.gitlog.verify.log_check import verify_log
 from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.seal import SealingKey
-from ropewalk.node import open_repository
-from ropewalk.node.compat import import_from_compat, sealed_note
-from ropewalk.stores.place import make_place
 
 
 def reasons(report):
@@ -111,7 +111,7 @@ def test_piece_by_piece_ends_where_all_at_once_ends(log, tmp_path):
 def test_batches_join_without_a_seam(log, monkeypatch):
     journal = Journal(log.store)
     oids = [journal.add(seconds=at % 2) for at in range(23)]
-    monkeypatch.setattr("ropewalk.gitlog.importer.BATCH", 4)
+    monkeypatch.setattr("ropewalk.gitlog.compat.importer.BATCH", 4)
     assert import_from_compat(log).imported == 23
     assert [event.payload["source"]["commit"] for event in log.events("prod")] == oids
     assert import_from_compat(log).skipped == 23
@@ -309,7 +309,7 @@ def test_an_import_that_fails_in_the_middle_leaves_the_repository_as_it_was(log,
         for _ in range(7):
             journal.add()
     log.append("qa", {"type": "before", "payload": {}})
-    monkeypatch.setattr("ropewalk.gitlog.importer.BATCH", 3)
+    monkeypatch.setattr("ropewalk.gitlog.compat.importer.BATCH", 3)
     before = log.store.heads("refs/")
     real, packs = log.store.put, []
 
@@ -665,7 +665,7 @@ def test_an_envelope_in_the_tree_that_does_not_fit_is_not_demanded(log, document
 
 
 def verify_log_ok(log, topic="prod"):
-    from ropewalk.gitlog.layout import SHIPLOG
+    from ropewalk.gitlog.core.layout import SHIPLOG
 
     report = verify_log(log.store, SHIPLOG, topic)
     return all(step.status != "failed" for step in report.steps)
@@ -682,7 +682,7 @@ JSON_VALUES = st.recursive(
 @given(st.dictionaries(st.sampled_from([*trailer(), "seq", "run", "x"]), JSON_VALUES, max_size=8))
 def test_a_trailer_of_any_values_has_a_form_of_s0_or_none(found):
     native, problems = native_trailer(found)
-    from ropewalk.gitlog.commit import check_trailer
+    from ropewalk.gitlog.core.commit import check_trailer
 
     if native is None:
         assert problems

@@ -16,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.gitlog.journals import ADA, Journal, message, trailer
 
-from ropewalk.gitlog.objects import (
+from ropewalk.gitlog.compat.ssh_signatures import judge, parse_roster, split_signature
+from ropewalk.gitlog.compat.transfer import import_from_compat
+from ropewalk.gitlog.core.objects import (
     EMPTY_TREE,
     FILE,
     Commit,
@@ -25,8 +27,6 @@ from ropewalk.gitlog.objects import (
     encode_tree,
     object_id,
 )
-from ropewalk.gitlog.sshsig import judge, parse_roster, split_signature
-from ropewalk.node.compat import import_from_compat
 
 
 def packed(*parts: bytes) -> bytes:

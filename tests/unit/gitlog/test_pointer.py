@@ -22,7 +22,8 @@ from ropewalk.errors import (
     RopewalkError,
     Unverified,
 )
-from ropewalk.gitlog.pointer import (
+from ropewalk.gitlog.privacy.blob_store import PrivateRecord, PrivateStore
+from ropewalk.gitlog.privacy.pointer import (
     context_of,
     is_pointer,
     nonce_of,
@@ -34,7 +35,6 @@ from ropewalk.gitlog.pointer import (
 )
 from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.seal import SealingKey
-from ropewalk.stores.private import PrivateRecord, PrivateStore
 
 VECTORS = Path(__file__).resolve().parents[3] / "vectors" / "gitlog"
 KEY = SealingKey(bytes(range(32)))
@@ -274,8 +274,8 @@ def person(tmp_path, monkeypatch):
     """Somebody with a repository and a key, at the command line."""
     from click.testing import CliRunner
 
+    from ropewalk.cli.common.command import Session, fail
     from ropewalk.cli.main import root
-    from ropewalk.cli.manners import Session, fail
 
     monkeypatch.setenv("ROPEWALK_CONFIG", str(tmp_path / "config"))
     monkeypatch.setenv("ROPEWALK_REPO", str(tmp_path / "r.git"))

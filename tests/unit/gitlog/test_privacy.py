@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.errors import Denied, Invalid, InvalidEnvelope, InvalidJson
-from ropewalk.gitlog.envelope import Draft
-from ropewalk.gitlog.planning import Receipt
-from ropewalk.gitlog.pointer import is_pointer, open_pointer, read_pointer
-from ropewalk.gitlog.privacy import apply_policy, parse_policy
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.core.planning import Receipt
+from ropewalk.gitlog.privacy.apply import policy_file
+from ropewalk.gitlog.privacy.pointer import is_pointer, open_pointer, read_pointer
+from ropewalk.gitlog.privacy.rules import apply_policy, parse_policy
 from ropewalk.kernel.seal import SealingKey
-from ropewalk.node.privacy import policy_file
 
 KEY = SealingKey(bytes(32))
 

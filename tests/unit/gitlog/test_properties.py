@@ -9,10 +9,11 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ropewalk.gitlog.commit import default_trailer, event_commit, make_trailer
-from ropewalk.gitlog.envelope import Draft, Sealed
-from ropewalk.gitlog.layout import MESSAGES, NAMESPACE, SHIPLOG
-from ropewalk.gitlog.objects import (
+from ropewalk.disk.repository_paths import make_place
+from ropewalk.gitlog.core.commit import default_trailer, event_commit, make_trailer
+from ropewalk.gitlog.core.envelope import Draft, Sealed
+from ropewalk.gitlog.core.layout import MESSAGES, NAMESPACE, SHIPLOG
+from ropewalk.gitlog.core.objects import (
     FILE,
     FOLDER,
     Commit,
@@ -26,13 +27,12 @@ from ropewalk.gitlog.objects import (
     parse_tree,
     plant,
 )
+from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.gitlog.store.rollup import roll_up
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.ulid import Ulid
-from ropewalk.node import open_repository
-from ropewalk.node.verify import verify_gitlogs
-from ropewalk.stores.gitrollup import roll_up
-from ropewalk.stores.place import make_place
+from ropewalk.verification import verify_gitlogs
 
 names = st.text(
     st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="<>/"), min_size=1, max_size=20

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from ropewalk.errors import Denied, InvalidEnvelope, RopewalkError
-from ropewalk.gitlog.envelope import Draft, seal_foreign
-from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
-from ropewalk.gitlog.objects import Signature
-from ropewalk.gitlog.planning import Plan, Setting, Tip, grow
-from ropewalk.gitlog.pointer import may_hold_pointers, seal_pointer
+from ropewalk.gitlog.core.envelope import Draft, seal_foreign
+from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
+from ropewalk.gitlog.core.objects import Signature
+from ropewalk.gitlog.core.planning import Plan, Setting, Tip, grow
+from ropewalk.gitlog.privacy.pointer import may_hold_pointers, seal_pointer
 from ropewalk.kernel import ulid
 from ropewalk.kernel.seal import SealingKey
-from ropewalk.node.verify import verify_gitlogs
+from ropewalk.verification import verify_gitlogs
 
 DIGEST = "blake3:" + "ab" * 32
 GOOD = {

@@ -19,13 +19,13 @@ from ropewalk.errors import (
     OutOfOrder,
     RangeExceeded,
 )
-from ropewalk.gitlog.cursor import Cursor, read_cursor
-from ropewalk.gitlog.envelope import Draft, Event
-from ropewalk.gitlog.layout import MESSAGES, SHIPLOG, consumer_ref
-from ropewalk.gitlog.objects import object_id
-from ropewalk.gitlog.reading import messages_answer
-from ropewalk.node import open_repository
-from ropewalk.node.consumers import cursors, reset_cursor, set_cursor, standing
+from ropewalk.gitlog.consumers.consumers import cursors, reset_cursor, set_cursor, standing
+from ropewalk.gitlog.consumers.cursor import Cursor, read_cursor
+from ropewalk.gitlog.core.envelope import Draft, Event
+from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, consumer_ref
+from ropewalk.gitlog.core.objects import object_id
+from ropewalk.gitlog.core.reading import messages_answer
+from ropewalk.gitlog.repository.opening import open_repository
 
 
 def fill(log, count, topic="demo", layout=SHIPLOG):
@@ -168,7 +168,7 @@ def test_a_corrupted_index_is_rebuilt(place, clock, harm, tmp_path):
         data.write_bytes(
             {"garbage": b"\x5a" * len(raw), "truncate": raw[: len(raw) // 2], "empty": b""}[harm]
         )
-    code = f"import ropewalk.node as n; print(sum(1 for _ in n.open_repository({str(place.git_dir)!r}).events('demo')))"
+    code = f"import ropewalk; print(sum(1 for _ in ropewalk.open({str(place.git_dir)!r}).events('demo')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == ("50", "")
 
@@ -302,7 +302,7 @@ def test_a_cursor_does_not_go_back_unless_reset(log):
 
 def test_a_cursor_off_the_chain_falls_back_to_its_ulid(log):
     receipts = fill(log, 4)
-    from ropewalk.gitlog.objects import object_id
+    from ropewalk.gitlog.core.objects import object_id
 
     raw = f'{{"commit_oid":"{"e" * 40}","ulid":"{receipts[1].ulid}"}}'.encode()
     with log.store.put([(object_id("blob", raw), "blob", raw)]):

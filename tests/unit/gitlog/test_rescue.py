@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ropewalk.gitlog.envelope import Draft
-from ropewalk.gitlog.layout import MESSAGES
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.core.layout import MESSAGES
+from ropewalk.gitlog.repository import rescue as rescuing
 from ropewalk.kernel.digest import content_id
-from ropewalk.node import rescue as rescuing
 
 
 def test_large_attachments_are_rescued_in_order_and_few_at_a_time(log, monkeypatch):

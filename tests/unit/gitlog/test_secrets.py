@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.errors import Denied, InvalidJson
-from ropewalk.gitlog.envelope import Draft
-from ropewalk.gitlog.planning import Receipt
-from ropewalk.gitlog.secrets import ALLOW_MARK, KINDS, refuse_secrets, scan_json, scan_text
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.core.planning import Receipt
+from ropewalk.gitlog.privacy.secrets import ALLOW_MARK, KINDS, refuse_secrets, scan_json, scan_text
 
 # Made here from letters and digits, so that no scanner of this repository takes them for real.
 MIX = "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0fR"
@@ -208,9 +208,9 @@ def test_a_long_line_is_scanned_in_reasonable_time():
 
 
 def test_events_trailers_attachments_and_output_are_vetted(log):
-    from ropewalk.gitlog.layout import MESSAGES
+    from ropewalk.gitlog.core.layout import MESSAGES
+    from ropewalk.gitlog.privacy.screening import vet_output
     from ropewalk.kernel.digest import content_id
-    from ropewalk.node.vetting import vet_output
 
     token = "ghp_" + mix(36)
     with pytest.raises(Denied, match="the event"):

@@ -7,10 +7,10 @@ import os
 import pytest
 
 from ropewalk.errors import Damaged
-from ropewalk.gitlog.envelope import Draft
-from ropewalk.gitlog.layout import SHIPLOG
-from ropewalk.node import open_repository
-from ropewalk.node.verify import verify_gitlogs
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.core.layout import SHIPLOG
+from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.verification import verify_gitlogs
 
 REF = SHIPLOG.head_ref("demo")
 EVENT = {"type": "t", "payload": {}}

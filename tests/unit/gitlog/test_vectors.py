@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from ropewalk.errors import RopewalkError
-from ropewalk.gitlog.commit import parse_message
-from ropewalk.gitlog.envelope import Draft
-from ropewalk.gitlog.layout import LAYOUTS, check_namespace
-from ropewalk.gitlog.objects import Signature, parse_commit
-from ropewalk.gitlog.planning import Receipt, Setting, Tip, plan
+from ropewalk.gitlog.core.commit import parse_message
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.core.layout import LAYOUTS, check_namespace
+from ropewalk.gitlog.core.objects import Signature, parse_commit
+from ropewalk.gitlog.core.planning import Receipt, Setting, Tip, plan
 
 HOME = Path(__file__).resolve().parents[3] / "vectors" / "gitlog"
 

@@ -8,12 +8,13 @@ import subprocess
 import pytest
 from tests.unit.gitlog.journals import Journal
 
+from ropewalk.disk.repository_paths import find_place
 from ropewalk.errors import Unverified
-from ropewalk.gitlog.commit import parse_message
-from ropewalk.gitlog.envelope import Draft, Sealed
-from ropewalk.gitlog.layout import LOG_NOTES, MESSAGES, SHIPLOG
-from ropewalk.gitlog.notes import add_note, read_note
-from ropewalk.gitlog.objects import (
+from ropewalk.gitlog.core.commit import parse_message
+from ropewalk.gitlog.core.envelope import Draft, Sealed
+from ropewalk.gitlog.core.layout import LOG_NOTES, MESSAGES, SHIPLOG
+from ropewalk.gitlog.core.notes import add_note, read_note
+from ropewalk.gitlog.core.objects import (
     Commit,
     TreeEntry,
     encode_commit,
@@ -23,16 +24,15 @@ from ropewalk.gitlog.objects import (
     parse_tree,
     plant,
 )
-from ropewalk.gitlog.reading import messages_answer
-from ropewalk.gitlog.verify import verify_log
+from ropewalk.gitlog.core.reading import messages_answer
+from ropewalk.gitlog.repository.signing import set_anchor, sign_log
+from ropewalk.gitlog.store.object_store import GitStore
+from ropewalk.gitlog.verify.log_check import verify_log
 from ropewalk.kernel.digest import ContentId, content_id
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.kernel.notekey import Signer
+from ropewalk.kernel.note.key import Signer
 from ropewalk.kernel.ulid import Ulid
-from ropewalk.node.verify import verify_gitlogs
-from ropewalk.node.vouching import set_anchor, sign_log
-from ropewalk.stores.git import GitStore
-from ropewalk.stores.place import find_place
+from ropewalk.verification import verify_gitlogs
 
 KEY = SigningKey.generate("ed25519", b"k" * 32)
 
@@ -191,7 +191,7 @@ def test_a_signed_head_over_another_order_is_refused(log):
     sign_log(log, "demo", KEY)
     other = SigningKey.generate("ed25519", b"o" * 32)
     assert "signed_heads" in failed(verify_gitlogs(log.store, keys=[other.public]))
-    from ropewalk.gitlog.heads import add_signed_head
+    from ropewalk.gitlog.verify.signed_heads import add_signed_head
 
     names = [ContentId(e.content_id) for e in log.events("demo")]
     signer = Signer("ropewalk/shiplog/demo", KEY)

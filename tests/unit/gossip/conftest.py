@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from ropewalk.gossip.ids import Key
-from ropewalk.gossip.log import TABLES, Log, Table
-from ropewalk.gossip.message import sign
-from ropewalk.gossip.table import Transaction
-from ropewalk.gossip.writing import Batch
+from ropewalk.disk.lmdb_tables import LmdbTables
+from ropewalk.disk.memory_tables import MemoryTables
+from ropewalk.gossip.core.ids import Key
+from ropewalk.gossip.core.log import TABLES, Log, Table
+from ropewalk.gossip.core.message import sign
+from ropewalk.gossip.core.table import Transaction
+from ropewalk.gossip.core.writing import Batch
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.stores.lmdb import LmdbTables
-from ropewalk.stores.memory import MemoryTables
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "gossiplog"
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from tests.unit.gossip.conftest import key, memory_log
 
+from ropewalk.disk.memory_tables import MemoryTables
 from ropewalk.errors import RangeExceeded
-from ropewalk.gossip import ancestors
-from ropewalk.gossip.ids import Key, id_of, key_of
-from ropewalk.gossip.log import TABLES, Log
-from ropewalk.gossip.message import decode, sign
-from ropewalk.gossip.profiles import PROFILES, V13
+from ropewalk.gossip.core import ancestors
+from ropewalk.gossip.core.ids import Key, id_of, key_of
+from ropewalk.gossip.core.log import TABLES, Log
+from ropewalk.gossip.core.message import decode, sign
+from ropewalk.gossip.core.profiles import PROFILES, V13
 from ropewalk.kernel import cbor
-from ropewalk.stores.memory import MemoryTables
 
 BOTH = pytest.mark.parametrize("profile", ["v0.6", "v0.13"])
 SIZES = pytest.mark.parametrize("size", ["small", "large"])

@@ -10,8 +10,8 @@ from tests.unit.gossip.conftest import key, memory_log
 
 from ropewalk import gossip
 from ropewalk.errors import Denied, InvalidEnvelope, InvalidKey, RopewalkError, Usage
-from ropewalk.gossip.message import cid_of, sign
-from ropewalk.gossip.profiles import V13
+from ropewalk.gossip.core.message import cid_of, sign
+from ropewalk.gossip.core.profiles import V13
 from ropewalk.kernel.keys import SigningKey
 
 TOPIC = "com.example"

@@ -9,15 +9,15 @@ import pytest
 from tests.unit.gossip.conftest import key, memory_log, raws
 
 from ropewalk.errors import BrokenLink, Conflict, Invalid, InvalidJson, InvalidKey, NotFound, TooLarge
-from ropewalk.gossip import ancestors, dagjson
-from ropewalk.gossip.access import owners
-from ropewalk.gossip.log import Log
-from ropewalk.gossip.message import decode, sign
-from ropewalk.gossip.profiles import V06, V13, Profile, check_parents
-from ropewalk.gossip.sync import Abort, Root, pull_from
-from ropewalk.gossip.table import Transaction
-from ropewalk.gossip.verify import verify_log
-from ropewalk.gossip.wire import Insert, decode_event, decode_response, encode_event, encode_response
+from ropewalk.gossip.core import ancestors, dag_json
+from ropewalk.gossip.core.access import owners
+from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.message import decode, sign
+from ropewalk.gossip.core.profiles import V06, V13, Profile, check_parents
+from ropewalk.gossip.core.table import Transaction
+from ropewalk.gossip.core.verify import verify_log
+from ropewalk.gossip.sync.session import Abort, Root, pull_from
+from ropewalk.gossip.sync.wire import Insert, decode_event, decode_response, encode_event, encode_response
 from ropewalk.kernel import cbor
 from ropewalk.kernel.prolly import ANCHOR, Node
 
@@ -134,7 +134,7 @@ def test_a_message_that_was_never_indexed_has_no_links_to_follow():
 
 
 def test_a_peer_of_which_our_rules_refuse_too_much_is_given_up_on(monkeypatch):
-    monkeypatch.setattr("ropewalk.gossip.sync.REFUSED_MAX", 5)
+    monkeypatch.setattr("ropewalk.gossip.sync.session.REFUSED_MAX", 5)
     source = memory_log(signer=key(2))
     source.append_many(range(6))
     with pytest.raises(TooLarge, match="more than 5 messages of the peer were refused"):
@@ -164,7 +164,7 @@ def test_a_push_of_an_unknown_kind_is_no_message_whatever_it_holds():
 
 @BOTH
 def test_what_stands_on_a_refused_message_is_refused_in_later_chunks_too(profile, monkeypatch):
-    monkeypatch.setattr("ropewalk.gossip.sync.CHUNK_MESSAGES", 1)
+    monkeypatch.setattr("ropewalk.gossip.sync.session.CHUNK_MESSAGES", 1)
     source = memory_log(profile=profile.name)
     source.append("first", signer=key(2))
     source.append_many(range(5))
@@ -254,18 +254,18 @@ def nested(depth: int) -> Any:
 
 
 def test_dag_json_is_written_as_deep_as_it_is_read_and_no_deeper():
-    dagjson.encode(nested(dagjson.DEPTH_MAX))
+    dag_json.encode(nested(dag_json.DEPTH_MAX))
     with pytest.raises(InvalidJson, match="nested deeper"):
-        dagjson.encode(nested(dagjson.DEPTH_MAX + 1))
+        dag_json.encode(nested(dag_json.DEPTH_MAX + 1))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {1: 2}, {b"k": 2}])
 def test_what_dag_json_has_no_form_for_is_refused(value):
     with pytest.raises(InvalidJson, match=r"DAG-JSON form|not text"):
-        dagjson.encode(value)
+        dag_json.encode(value)
 
 
 @pytest.mark.parametrize("text", ["cm9wZQ==", "cm9wZR", "cm9w ZQ", "cm9wZ", "cm-_"])
 def test_bytes_in_a_second_spelling_are_no_dag_json(text):
     with pytest.raises(InvalidJson, match="not base64"):
-        dagjson.from_json({"/": {"bytes": text}})
+        dag_json.from_json({"/": {"bytes": text}})

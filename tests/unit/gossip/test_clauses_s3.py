@@ -14,16 +14,16 @@ from tests.unit.gossip.conftest import ground, key, memory_log, raws
 from tests.waiting import together
 
 from ropewalk import gossip
+from ropewalk.disk.lmdb_tables import LmdbTables
+from ropewalk.disk.memory_tables import MemoryTables
 from ropewalk.errors import Denied, Unavailable
-from ropewalk.gossip.access import make_session, owners, sessions
-from ropewalk.gossip.ids import CLOCKS, id_of, key_of
-from ropewalk.gossip.log import TABLES, Log
-from ropewalk.gossip.message import Message, Signature, assemble, cid_of, sign, verify
-from ropewalk.gossip.profiles import PROFILES, V13
+from ropewalk.gossip.core.access import make_session, owners, sessions
+from ropewalk.gossip.core.ids import CLOCKS, id_of, key_of
+from ropewalk.gossip.core.log import TABLES, Log
+from ropewalk.gossip.core.message import Message, Signature, assemble, cid_of, sign, verify
+from ropewalk.gossip.core.profiles import PROFILES, V13
 from ropewalk.kernel import cbor
 from ropewalk.kernel.keys import PublicKey
-from ropewalk.stores.lmdb import LmdbTables
-from ropewalk.stores.memory import MemoryTables
 
 BOTH = pytest.mark.parametrize("profile", ["v0.6", "v0.13"])
 

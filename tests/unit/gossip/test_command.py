@@ -12,14 +12,14 @@ import pytest
 from tests.unit.cli.conftest import Answer, Ropewalk, ropewalk  # noqa: F401 - a fixture
 from tests.unit.gossip.conftest import key
 
-from ropewalk.cli import gossip as command
-from ropewalk.cli.gossip_graph import draw
+from ropewalk.cli.gossip import gossip as command
+from ropewalk.cli.gossip.graph import draw
 from ropewalk.cli.main import run
-from ropewalk.gossip.log import Log
-from ropewalk.gossip.message import sign
-from ropewalk.gossip.profiles import PROFILES, V13
+from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.message import sign
+from ropewalk.gossip.core.profiles import PROFILES, V13
+from ropewalk.gossip.peer.topics import open_topic, topic_folder, topics
 from ropewalk.kernel.cbor import Link
-from ropewalk.node.gossip import open_topic, topic_folder, topics
 
 TOPIC = "com.example.chat"
 
@@ -56,7 +56,9 @@ def test_the_real_command_reads_a_payload_from_a_pipe(ropewalk: Ropewalk):  # no
 
 
 def test_a_gossip_command_does_not_load_git():
-    code = "import sys, ropewalk.cli.gossip, ropewalk.node.gossip; print('pygit2' in sys.modules)"
+    code = (
+        "import sys, ropewalk.cli.gossip.gossip, ropewalk.gossip.peer.topics; print('pygit2' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout.split() == [b"False"]
 
@@ -266,7 +268,7 @@ def test_verify_reports_pages_that_cannot_be_read(said, tmp_path: Path, monkeypa
         yield from ()
         raise lmdb.CorruptedError("a page is gone")
 
-    monkeypatch.setattr("ropewalk.stores.lmdb._View._scan", broken)
+    monkeypatch.setattr("ropewalk.disk.lmdb_tables._View._scan", broken)
     answer = said("verify", "--json")
     assert (answer.code, answer.json["ok"]) == (5, False)
     assert "a page is gone" in answer.json["steps"][0]["detail"]

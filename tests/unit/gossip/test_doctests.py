@@ -12,10 +12,10 @@ import ropewalk.gossip
 
 MODULES = [f"ropewalk.gossip.{found.name}" for found in pkgutil.iter_modules(ropewalk.gossip.__path__)]
 OTHERS = [
-    "ropewalk.stores.lmdb",
-    "ropewalk.stores.memory",
-    "ropewalk.node.gossip",
-    "ropewalk.cli.gossip_graph",
+    "ropewalk.disk.lmdb_tables",
+    "ropewalk.disk.memory_tables",
+    "ropewalk.gossip.peer.topics",
+    "ropewalk.cli.gossip.graph",
 ]
 
 

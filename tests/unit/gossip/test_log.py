@@ -13,6 +13,8 @@ import pytest
 from tests.unit.gossip.conftest import ground, key, memory_log, raws
 from tests.waiting import together
 
+from ropewalk.disk.lmdb_tables import LmdbTables
+from ropewalk.disk.memory_tables import MemoryTables
 from ropewalk.errors import (
     Conflict,
     Damaged,
@@ -25,19 +27,17 @@ from ropewalk.errors import (
     SigInvalid,
     TooLarge,
 )
-from ropewalk.gossip import message, writing
-from ropewalk.gossip.access import make_session, owners, sessions
-from ropewalk.gossip.events import Committed, Event, Refused, Stored
-from ropewalk.gossip.ids import key_of
-from ropewalk.gossip.log import TABLES, Bound, Cursor, Log
-from ropewalk.gossip.message import Message, SignedMessage, assemble, decode, sign
-from ropewalk.gossip.pending import Limits
-from ropewalk.gossip.profiles import PROFILES, V13, Profile
-from ropewalk.gossip.verify import verify_log
+from ropewalk.gossip.core import message, writing
+from ropewalk.gossip.core.access import make_session, owners, sessions
+from ropewalk.gossip.core.events import Committed, Event, Refused, Stored
+from ropewalk.gossip.core.ids import key_of
+from ropewalk.gossip.core.log import TABLES, Bound, Cursor, Log
+from ropewalk.gossip.core.message import Message, SignedMessage, assemble, decode, sign
+from ropewalk.gossip.core.pending import Limits
+from ropewalk.gossip.core.profiles import PROFILES, V13, Profile
+from ropewalk.gossip.core.verify import verify_log
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.prolly import build
-from ropewalk.stores.lmdb import LmdbTables
-from ropewalk.stores.memory import MemoryTables
 
 BOTH = pytest.mark.parametrize("profile", ["v0.6", "v0.13"])
 
@@ -436,7 +436,7 @@ def test_a_thousand_heads_become_one(make_table):
 
 
 def test_more_heads_than_a_message_may_have_are_merged_in_turns(monkeypatch):
-    monkeypatch.setattr("ropewalk.gossip.log.PARENTS_MAX", 3)
+    monkeypatch.setattr("ropewalk.gossip.core.log.PARENTS_MAX", 3)
     log = memory_log()
     log.insert_many(sign(V13, key(1), "com.example", (), n).raw for n in range(7))
     for heads in (5, 3, 1):
@@ -682,7 +682,7 @@ def test_opening_reads_the_same_few_rows_whatever_the_size():
 
 
 def test_the_index_of_a_long_log_is_built_in_steps(monkeypatch):
-    monkeypatch.setattr("ropewalk.gossip.log.INDEX_STEP", 7)
+    monkeypatch.setattr("ropewalk.gossip.core.log.INDEX_STEP", 7)
     log = memory_log()
     log.append_many(range(50))
     ids = [signed.id for signed in log.iterate()]

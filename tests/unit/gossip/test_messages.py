@@ -19,9 +19,9 @@ from ropewalk.errors import (
     SigInvalid,
     TooLarge,
 )
-from ropewalk.gossip import dagjson
-from ropewalk.gossip.ids import CLOCKS, Key, id_of, key_of
-from ropewalk.gossip.message import (
+from ropewalk.gossip.core import dag_json
+from ropewalk.gossip.core.ids import CLOCKS, Key, id_of, key_of
+from ropewalk.gossip.core.message import (
     MESSAGE_BYTES_MAX,
     PARENTS_MAX,
     Message,
@@ -33,7 +33,7 @@ from ropewalk.gossip.message import (
     sign,
     verify,
 )
-from ropewalk.gossip.profiles import PROFILES, V06, V13
+from ropewalk.gossip.core.profiles import PROFILES, V06, V13
 from ropewalk.kernel import cbor
 from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.keys import SigningKey
@@ -146,7 +146,7 @@ def test_what_v013_signs_is_what_the_original_signs(row):
         value = {
             "topic": message.topic, "clock": message.clock, "parents": list(message.parents), "payload": message.payload
         }  # fmt: skip
-        assert dagjson.encode(value) == signed
+        assert dag_json.encode(value) == signed
     else:
         assert signed.endswith(bytes.fromhex(row["payload_cbor"]))
 
@@ -281,7 +281,7 @@ def test_values_that_cannot_travel_are_refused(profile):
 
 def test_dag_json_reads_what_it_writes():
     value = {"b": b"\x00\xff", "t": 'é\n\u0001"\\', "n": [1, -2.5, 1e300, None, True], "m": {"": 0}}
-    assert dagjson.parse(dagjson.encode(value)) == value
+    assert dag_json.parse(dag_json.encode(value)) == value
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_dag_json_reads_what_it_writes():
 )
 def test_a_reserved_key_that_is_neither_bytes_nor_link_is_refused(raw):
     with pytest.raises(Invalid):
-        dagjson.parse(raw)
+        dag_json.parse(raw)
 
 
 @pytest.mark.parametrize("codec", ["dag-cbor", "dag-json"])

@@ -11,11 +11,11 @@ from tests.unit.gossip.conftest import key, memory_log
 
 from ropewalk import gossip
 from ropewalk.errors import Denied, InvalidEnvelope, TooLarge
-from ropewalk.gossip.ids import Key
-from ropewalk.gossip.message import SignedMessage, sign
-from ropewalk.gossip.pending import Limits
-from ropewalk.gossip.profiles import V13
-from ropewalk.gossip.verify import verify_log
+from ropewalk.gossip.core.ids import Key
+from ropewalk.gossip.core.message import SignedMessage, sign
+from ropewalk.gossip.core.pending import Limits
+from ropewalk.gossip.core.profiles import V13
+from ropewalk.gossip.core.verify import verify_log
 
 TOPIC = "com.example"
 ADA, EVE = key(1), key(2)

@@ -22,14 +22,14 @@ from ropewalk.errors import (
     SigInvalid,
     TooLarge,
 )
-from ropewalk.gossip import questions, sync
-from ropewalk.gossip.access import owners
-from ropewalk.gossip.events import Event, Synced
-from ropewalk.gossip.ids import Key, make_key
-from ropewalk.gossip.log import Log
-from ropewalk.gossip.message import MESSAGE_BYTES_MAX, sign
-from ropewalk.gossip.profiles import V06, V13
-from ropewalk.gossip.sync import (
+from ropewalk.gossip.core.access import owners
+from ropewalk.gossip.core.events import Event, Synced
+from ropewalk.gossip.core.ids import Key, make_key
+from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.message import MESSAGE_BYTES_MAX, sign
+from ropewalk.gossip.core.profiles import V06, V13
+from ropewalk.gossip.sync import questions, session
+from ropewalk.gossip.sync.session import (
     Abort,
     Children,
     Found,
@@ -78,7 +78,7 @@ def test_two_logs_come_to_one_root(profile, make_table):
 @BOTH
 def test_empty_logs_have_nothing_to_say(profile):
     one, two = memory_log(profile=profile), memory_log(profile=profile)
-    assert pull_from(one, two) == sync.Pulled(0, 0, 1, True)
+    assert pull_from(one, two) == session.Pulled(0, 0, 1, True)
     two.append(1)
     assert pull_from(two, one).received == 0
     assert pull_from(one, two).received == 1
@@ -128,7 +128,7 @@ def test_v06_syncs_past_clock_16383_with_parents_first():
 
 
 def test_an_aborted_session_is_resumed_where_it_stopped(monkeypatch):
-    monkeypatch.setattr(sync, "CHUNK_MESSAGES", 32)
+    monkeypatch.setattr(session, "CHUNK_MESSAGES", 32)
     source, target = filled(500), memory_log()
     sessions = 0
     while target.root() != source.root():
@@ -196,7 +196,7 @@ def test_what_our_own_rules_refuse_is_not_the_peers_lie():
     source.insert(side.raw)
     target = memory_log(access=owners(key(1).public.did()))
     pulled = pull_from(target, source)
-    assert pulled == sync.Pulled(21, 5, pulled.requests, True)
+    assert pulled == session.Pulled(21, 5, pulled.requests, True)
     assert not target.has(bad.id)
     assert target.has(side.id)
     assert target.pending() == []
@@ -581,7 +581,7 @@ def test_v06_leaf_values_are_required_to_be_there():
 
 def test_v06_leaves_that_do_not_fit_one_answer_are_asked_for_singly(monkeypatch):
     monkeypatch.setattr(questions, "CARRIED_BYTES_MAX", 3000)
-    monkeypatch.setattr(sync, "CHUNK_BYTES", 2000)
+    monkeypatch.setattr(session, "CHUNK_BYTES", 2000)
     source, target = memory_log(profile="v0.6"), memory_log(profile="v0.6")
     source.append_many({"n": n, "text": "x" * 400} for n in range(400))
     asked: list[Request] = []
@@ -610,7 +610,7 @@ def test_a_v06_leaf_asked_for_singly_is_not_believed_either(monkeypatch):
 
 
 def test_v06_leaves_with_huge_values_do_not_pile_up(monkeypatch):
-    monkeypatch.setattr(sync, "CHUNK_BYTES", 50_000)
+    monkeypatch.setattr(session, "CHUNK_BYTES", 50_000)
     source, target = filled(2000, "v0.6"), memory_log(profile="v0.6")
     answers = []
 
@@ -621,7 +621,7 @@ def test_v06_leaves_with_huge_values_do_not_pile_up(monkeypatch):
             return Children((*nodes[:-1], replace(nodes[-1], value=bytes(60_000))))
         return response
 
-    monkeypatch.setattr(sync, "CHUNK_MESSAGES", 1000)
-    monkeypatch.setattr(sync._Pull, "_chunk", lambda _: 1000)  # judged by small messages
+    monkeypatch.setattr(session, "CHUNK_MESSAGES", 1000)
+    monkeypatch.setattr(session._Pull, "_chunk", lambda _: 1000)  # judged by small messages
     cut(target, lie(source, change), DigestMismatch)
     assert len(answers) == 1

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropewalk.errors import Invalid, RopewalkError, TooLarge
-from ropewalk.gossip.ids import ProfileName
-from ropewalk.gossip.questions import (
+from ropewalk.gossip.core.ids import ProfileName
+from ropewalk.gossip.sync.questions import (
     VALUES_MAX,
     Abort,
     Children,
@@ -23,7 +23,7 @@ from ropewalk.gossip.questions import (
     Root,
     Values,
 )
-from ropewalk.gossip.wire import (
+from ropewalk.gossip.sync.wire import (
     Frames,
     Insert,
     Update,

@@ -18,7 +18,7 @@ from tests.waiting import together
 from ropewalk.errors import InvalidCbor, InvalidDigest
 from ropewalk.kernel import cbor, jcs
 from ropewalk.kernel.cbor import Link
-from ropewalk.kernel.cborform import CORE, DAG, check
+from ropewalk.kernel.cbor_check import CORE, DAG, check
 
 VECTORS = Path(__file__).parents[3] / "vectors"
 CID = bytes.fromhex("01711220") + bytes(32)

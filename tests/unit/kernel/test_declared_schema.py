@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ropewalk.errors import Invalid
 from ropewalk.kernel import jcs
-from ropewalk.kernel.declaredschema import COST_MAX, DIALECT, FORMATS, PARTS_MAX, declare
+from ropewalk.kernel.schema.declared import COST_MAX, DIALECT, FORMATS, PARTS_MAX, declare
 
 
 def refusal(schema: Any) -> str:
@@ -278,7 +278,7 @@ def test_a_compiled_schema_travels_as_its_text_and_is_compiled_once():
 
 
 def test_importing_loads_no_validator():
-    script = "import sys, ropewalk.ledger.policy; assert 'jsonschema_rs' not in sys.modules"
+    script = "import sys, ropewalk.ledger.rules.policy; assert 'jsonschema_rs' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 

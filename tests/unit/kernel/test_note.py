@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from ropewalk.errors import InvalidKey, InvalidNote, SigInvalid, TooLarge
-from ropewalk.kernel import note as notes
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.merkle import SHA256, Tree, verify_consistency
-from ropewalk.kernel.note import (
+from ropewalk.kernel.note import note as notes
+from ropewalk.kernel.note.key import is_key_name
+from ropewalk.kernel.note.note import (
     SignatureType,
     SignedHead,
     Signer,
@@ -22,7 +23,6 @@ from ropewalk.kernel.note import (
     sign_head,
     sign_note,
 )
-from ropewalk.kernel.notekey import is_key_name
 
 
 def signer(name: str, seed: int, kind: SignatureType = SignatureType.ED25519) -> Signer:

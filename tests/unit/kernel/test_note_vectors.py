@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ropewalk.errors import RopewalkError
-from ropewalk.kernel.note import SignedHead, Signer, Verifier, open_note, sign_note
+from ropewalk.kernel.note.note import SignedHead, Signer, Verifier, open_note, sign_note
 
 FOLDER = Path(__file__).parents[3] / "vectors" / "note"
 

@@ -9,10 +9,10 @@ from typing import Any
 from tests.unit.ledger.making import NODE, NOON_NS, observed, opened
 
 from ropewalk.kernel import jcs
-from ropewalk.ledger.archive import MANIFEST, SIGNATURE, sign_manifest
-from ropewalk.ledger.trust import Trust
-from ropewalk.node.archivecheck import verify_archives
-from ropewalk.node.archiving import Archived, archive_channel
+from ropewalk.ledger.archive.check import verify_archives
+from ropewalk.ledger.archive.manifest import MANIFEST, SIGNATURE, sign_manifest
+from ropewalk.ledger.archive.write import Archived, archive_channel
+from ropewalk.ledger.proof.trust import Trust
 
 CHANNEL = "ea.core"
 TRUST = Trust((NODE.public,), (NODE.public,))

@@ -16,8 +16,8 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import Signature, SigningKey
 from ropewalk.kernel.report import Report
-from ropewalk.ledger.trust import Trust
-from ropewalk.node.bundle import export_blocks, verify_bundle
+from ropewalk.ledger.bundle.files import export_blocks, verify_bundle
+from ropewalk.ledger.proof.trust import Trust
 
 TRUST = Trust((NODE.public,), (NODE.public,))
 Members = dict[str, bytes]

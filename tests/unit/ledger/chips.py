@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from tests.unit.ledger.attesting import DAY, NOON, PAYLOAD, attested
 
-from ropewalk.ledger.binding import report_data
-from ropewalk.ledger.envelope import Envelope, payload_hash
+from ropewalk.ledger.envelope.envelope import Envelope, payload_hash
+from ropewalk.ledger.evidence.binding import report_data
 
 CHIP = bytes(range(64))
 MEASUREMENT = b"\x5a" * 48

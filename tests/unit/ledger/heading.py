@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ropewalk.kernel import merkle
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.kernel.note import SignatureType, SignedHead, Signer, sign_head
-from ropewalk.ledger.tiles import encode_entries, hash_tile, tile_path, tiles_of
+from ropewalk.kernel.note.note import SignatureType, SignedHead, Signer, sign_head
+from ropewalk.ledger.transparency.tiles import encode_entries, hash_tile, tile_path, tiles_of
 
 __all__ = ["LOG", "NOW_S", "ORIGIN", "SECRET", "WITNESS", "SmallLog"]
 

@@ -9,9 +9,16 @@ from typing import Any
 
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.block import GENESIS, Block, seal
-from ropewalk.ledger.envelope import STRICT_SIGNED, Envelope, build, parse, payload_hash, signature_preimage
-from ropewalk.node.ledger import create_channel, open_log
+from ropewalk.ledger.block.block import GENESIS, Block, seal
+from ropewalk.ledger.channel.channel import create_channel, open_log
+from ropewalk.ledger.envelope.envelope import (
+    STRICT_SIGNED,
+    Envelope,
+    build,
+    parse,
+    payload_hash,
+    signature_preimage,
+)
 
 ADA = SigningKey.generate("ed25519", b"ada" + bytes(29))
 NODE = SigningKey.generate("ed25519", b"node" + bytes(28))

@@ -8,11 +8,11 @@ from typing import Any
 from tests.unit.ledger.making import NODE, NOON_NS, observed
 
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.block import GENESIS, Block, seal
-from ropewalk.ledger.envelope import Envelope
-from ropewalk.ledger.fields import format_timestamp
-from ropewalk.ledger.keyacts import KeyAct, key_envelope
-from ropewalk.node.ledger import create_channel, open_log
+from ropewalk.ledger.block.block import GENESIS, Block, seal
+from ropewalk.ledger.channel.channel import create_channel, open_log
+from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.envelope.fields import format_timestamp
+from ropewalk.ledger.keys.statements import KeyAct, key_envelope
 
 NEXT = SigningKey.generate("ed25519", b"next" + bytes(28))
 THIRD = SigningKey.generate("p256", b"third" + bytes(27))

@@ -10,10 +10,10 @@ from tests.unit.ledger.making import ADA, NODE, NOON, P256, changed, command, ob
 
 from ropewalk.errors import Invalid, InvalidEnvelope, RopewalkError, TooLarge, Unverified
 from ropewalk.kernel import jcs
-from ropewalk.ledger.adapt import adapt, check_adapted, original_of, resign, view
-from ropewalk.ledger.envelope import NANOS, envelope_id, parse, parse_timestamp
-from ropewalk.ledger.rules import Context, judge
-from ropewalk.ledger.versions import (
+from ropewalk.ledger.envelope.adapt import adapt, check_adapted, original_of, resign, view
+from ropewalk.ledger.envelope.envelope import NANOS, envelope_id, parse, parse_timestamp
+from ropewalk.ledger.rules.rules import Context, judge
+from ropewalk.ledger.versions.versions import (
     LIFECYCLE,
     Lifecycle,
     access,

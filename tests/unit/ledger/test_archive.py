@@ -22,17 +22,17 @@ from tests.unit.ledger.archiving import (
 )
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, chain_of_blocks, observed, opened
 
+from ropewalk.disk.folder_lock import hold_folder
 from ropewalk.errors import Conflict, Forked, Invalid, NotFound, RangeExceeded, Unavailable, Unverified
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import Signature
-from ropewalk.ledger.archive import BLOCKS, MANIFEST, SIGNATURE, parse_archive_manifest
-from ropewalk.ledger.trust import Trust
-from ropewalk.node.archivecheck import verify_archives
-from ropewalk.node.archiving import archive_channel
-from ropewalk.node.ledger import create_channel, open_channel, open_log
-from ropewalk.stores.folderlock import hold_folder
-from ropewalk.stores.segmentwriter import Writer
+from ropewalk.ledger.archive.check import verify_archives
+from ropewalk.ledger.archive.manifest import BLOCKS, MANIFEST, SIGNATURE, parse_archive_manifest
+from ropewalk.ledger.archive.write import archive_channel
+from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log
+from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.proof.trust import Trust
 
 DAY_NS = 86_400 * 10**9
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.unit.ledger.calling import make
 
-from ropewalk.ledger.archive import BLOCKS
+from ropewalk.ledger.archive.manifest import BLOCKS
 
 
 @pytest.fixture

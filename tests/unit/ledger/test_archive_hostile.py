@@ -11,10 +11,10 @@ from tests.unit.ledger.archiving import CHANNEL, TRUST, archived, failures, fill
 from tests.unit.ledger.making import observed, opened
 
 from ropewalk.errors import RangeExceeded
-from ropewalk.ledger.archive import BLOCKS
-from ropewalk.node.archivecheck import verify_archives
-from ropewalk.node.archiverestore import restore_channel
-from ropewalk.stores.archives import BEGUN
+from ropewalk.ledger.archive.check import verify_archives
+from ropewalk.ledger.archive.files import BEGUN
+from ropewalk.ledger.archive.manifest import BLOCKS
+from ropewalk.ledger.archive.restore import restore_channel
 
 
 @pytest.fixture(scope="module")

@@ -15,16 +15,16 @@ from tests.unit.ledger.making import NODE, NOON_NS, observed, opened
 
 from ropewalk.errors import Damaged, RangeExceeded, Unverified
 from ropewalk.kernel import merkle
-from ropewalk.ledger.reducers import find_reducer
-from ropewalk.node.archivepack import pack_channel
-from ropewalk.node.archiverestore import restore_channel
-from ropewalk.node.bundle import export_bundle
-from ropewalk.node.ledger import open_channel
-from ropewalk.node.ledgercare import rebuild_index, verify_stored
-from ropewalk.node.replay import replay_channel
-from ropewalk.stores import segmentpack
-from ropewalk.stores.segmentpack import read_manifest
-from ropewalk.stores.segments import Segments
+from ropewalk.ledger.archive.pack import pack_channel
+from ropewalk.ledger.archive.restore import restore_channel
+from ropewalk.ledger.bundle.files import export_bundle
+from ropewalk.ledger.channel.channel import open_channel
+from ropewalk.ledger.channel.maintenance import rebuild_index, verify_stored
+from ropewalk.ledger.channel.segments import packed as segmentpack
+from ropewalk.ledger.channel.segments.packed import read_manifest
+from ropewalk.ledger.channel.segments.reader import Segments
+from ropewalk.ledger.replay.channel_replay import replay_channel
+from ropewalk.ledger.replay.reducers import find_reducer
 
 DAY_NS = 86_400 * 10**9
 BLOCKS = 12

@@ -20,27 +20,27 @@ from tests.unit.ledger.archiving import (
 )
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, chain_of_blocks, observed, opened
 
+from ropewalk.disk.folder_lock import hold_folder
 from ropewalk.errors import Conflict, NotFound, Unavailable, Unverified
 from ropewalk.kernel.digest import blake3
-from ropewalk.ledger.archive import BLOCKS, MANIFEST
-from ropewalk.ledger.block import Fork, seal
-from ropewalk.ledger.envelope import build
-from ropewalk.ledger.evidencetrust import EvidenceSettings
-from ropewalk.ledger.pins import EvidencePins
-from ropewalk.ledger.policy import STRICT
-from ropewalk.ledger.reducers import find_reducer
-from ropewalk.ledger.trust import Trust
-from ropewalk.node.archivedrill import record_drill, run_drill
-from ropewalk.node.archiverestore import restore_channel
-from ropewalk.node.archiving import archive_channel
-from ropewalk.node.evidence import channel_trust, write_evidence
-from ropewalk.node.ledger import create_channel, open_channel
-from ropewalk.node.ledgercare import verify_stored
-from ropewalk.node.lifecycle import move_version, read_lifecycle
-from ropewalk.node.replay import recorded_snapshots, replay_channel
-from ropewalk.stores.folderlock import hold_folder
-from ropewalk.stores.payloads import PayloadStore, PayloadTombstone
-from ropewalk.stores.segmentwriter import Writer
+from ropewalk.ledger.archive.drill import record_drill, run_drill
+from ropewalk.ledger.archive.manifest import BLOCKS, MANIFEST
+from ropewalk.ledger.archive.restore import restore_channel
+from ropewalk.ledger.archive.write import archive_channel
+from ropewalk.ledger.block.block import Fork, seal
+from ropewalk.ledger.channel.channel import create_channel, open_channel
+from ropewalk.ledger.channel.maintenance import verify_stored
+from ropewalk.ledger.channel.payloads import PayloadStore, PayloadTombstone
+from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.envelope.envelope import build
+from ropewalk.ledger.evidence.allowed import EvidencePins
+from ropewalk.ledger.evidence.settings import channel_trust, write_evidence
+from ropewalk.ledger.evidence.trust import EvidenceSettings
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.replay.channel_replay import recorded_snapshots, replay_channel
+from ropewalk.ledger.replay.reducers import find_reducer
+from ropewalk.ledger.rules.policy import STRICT
+from ropewalk.ledger.versions.lifecycle import move_version, read_lifecycle
 
 COUNTS = find_reducer("counts")
 

@@ -10,7 +10,7 @@ import pytest
 
 from ropewalk import errors
 from ropewalk.kernel.keys import PublicKey
-from ropewalk.ledger.archive import ArchiveChain, check_manifest_signature, parse_archive_manifest
+from ropewalk.ledger.archive.manifest import ArchiveChain, check_manifest_signature, parse_archive_manifest
 
 FILE = Path(__file__).parents[3] / "vectors" / "archive" / "chain.json"
 

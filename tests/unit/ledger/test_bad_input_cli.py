@@ -12,12 +12,12 @@ import pytest
 from tests.unit.ledger.calling import Ropewalk, make
 from tests.unit.ledger.making import P256, changed, command, observed, resigned
 
+from ropewalk.disk.key_files import load_signing
 from ropewalk.kernel import jcs
-from ropewalk.ledger.block import Block, seal
-from ropewalk.ledger.envelope import to_cbor
-from ropewalk.node.ledger import open_log
-from ropewalk.stores.keyfiles import load_signing
-from ropewalk.stores.segmentwriter import Writer
+from ropewalk.ledger.block.block import Block, seal
+from ropewalk.ledger.channel.channel import open_log
+from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.envelope.envelope import to_cbor
 
 P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 SMALL_ORDER = "01" + "00" * 31
@@ -147,7 +147,7 @@ def test_append_takes_any_layout_and_stores_the_canonical_one(ropewalk: Ropewalk
 
 
 def test_a_second_writer_is_told_who_writes(ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ropewalk.cli.ledger_channel.WRITER_WAIT_S", 0.0)
+    monkeypatch.setattr("ropewalk.cli.ledger.channel.WRITER_WAIT_S", 0.0)
     one = make(ropewalk)
     assert ropewalk("ledger", "create", "--channel", "audit").code == 0
     with open_log(Path("repo.git/ropewalk"), "audit", node_key()):
@@ -175,7 +175,7 @@ def stored(ropewalk: Ropewalk) -> Ropewalk:
 
 
 def blocks(ropewalk: Ropewalk) -> list[Block]:
-    from ropewalk.node.ledger import open_channel
+    from ropewalk.ledger.channel.channel import open_channel
 
     with open_channel(Path("repo.git/ropewalk"), "audit") as channel:
         return list(channel.blocks())

@@ -19,7 +19,7 @@ from ropewalk.errors import (
 )
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.block import (
+from ropewalk.ledger.block.block import (
     GENESIS,
     Block,
     Header,
@@ -31,7 +31,7 @@ from ropewalk.ledger.block import (
     parse_record,
     seal,
 )
-from ropewalk.ledger.envelope import envelope_id
+from ropewalk.ledger.envelope.envelope import envelope_id
 
 BLOCKS = chain_of_blocks(3)
 

@@ -23,19 +23,19 @@ from tests.unit.ledger.making import (
 
 from ropewalk.errors import Damaged, Denied, Invalid, RopewalkError, Unverified
 from ropewalk.kernel import jcs
-from ropewalk.ledger.block import GENESIS, Block, parse_record, seal
-from ropewalk.ledger.envelope import Envelope, parse
-from ropewalk.ledger.evidence import evidence_check
-from ropewalk.ledger.evidencetrust import EvidenceTrust
-from ropewalk.ledger.policy import STRICT, Policy, parse_policy
-from ropewalk.ledger.proof import Proof, parse_proof
-from ropewalk.ledger.reducers import Moment, Reducer
-from ropewalk.ledger.replay import Replay
-from ropewalk.ledger.rules import Context, judge
-from ropewalk.ledger.trust import Trust, parse_trust
-from ropewalk.node.bundle import export_bundle, verify_bundle
-from ropewalk.node.guard import guarded
-from ropewalk.node.ledger import open_channel, read_settings, verify_blocks
+from ropewalk.ledger.block.block import GENESIS, Block, parse_record, seal
+from ropewalk.ledger.bundle.files import export_bundle, verify_bundle
+from ropewalk.ledger.channel.channel import open_channel, read_settings, verify_blocks
+from ropewalk.ledger.envelope.envelope import Envelope, parse
+from ropewalk.ledger.evidence.trust import EvidenceTrust
+from ropewalk.ledger.evidence.verify import evidence_check
+from ropewalk.ledger.proof.proof import Proof, parse_proof
+from ropewalk.ledger.proof.trust import Trust, parse_trust
+from ropewalk.ledger.replay.guard import guarded
+from ropewalk.ledger.replay.reducers import Moment, Reducer
+from ropewalk.ledger.replay.replay import Replay
+from ropewalk.ledger.rules.policy import STRICT, Policy, parse_policy
+from ropewalk.ledger.rules.rules import Context, judge
 
 TRUST = Trust((NODE.public,), (NODE.public,))
 

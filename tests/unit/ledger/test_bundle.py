@@ -34,18 +34,18 @@ from ropewalk.errors import Conflict, Damaged, Invalid, NotFound, RangeExceeded,
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import PublicKey
-from ropewalk.ledger.block import GENESIS, parse_record, seal
-from ropewalk.ledger.bundle import Gathering, frame_member, proof_lines
-from ropewalk.ledger.bundlecheck import STEPS, BundleVerifier
-from ropewalk.ledger.bundlemanifest import parse_manifest
-from ropewalk.ledger.envelope import envelope_id
-from ropewalk.ledger.policy import STRICT
-from ropewalk.ledger.proof import range_root
-from ropewalk.ledger.tar import END, TarReader, member_header, padding
-from ropewalk.ledger.trust import Trust
-from ropewalk.node.bundle import chunk_ranges, export_blocks, export_bundle, inspect_bundle
-from ropewalk.node.ledger import open_channel
-from ropewalk.stores.bundles import Limits, read_packed
+from ropewalk.ledger.block.block import GENESIS, parse_record, seal
+from ropewalk.ledger.bundle.check import STEPS, BundleVerifier
+from ropewalk.ledger.bundle.files import chunk_ranges, export_blocks, export_bundle, inspect_bundle
+from ropewalk.ledger.bundle.format import Gathering, frame_member, proof_lines
+from ropewalk.ledger.bundle.manifest import parse_manifest
+from ropewalk.ledger.bundle.tar import END, TarReader, member_header, padding
+from ropewalk.ledger.bundle.zstd_file import Limits, read_packed
+from ropewalk.ledger.channel.channel import open_channel
+from ropewalk.ledger.envelope.envelope import envelope_id
+from ropewalk.ledger.proof.proof import range_root
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.rules.policy import STRICT
 
 MANIFEST, SIGNATURE = "bundle.manifest.json", "bundle.manifest.sig"
 HEADERS, BLOCK, PROOF = "headers.jsonl", "blocks/0000000001.jsonl", "proofs/0000000001.jsonl"

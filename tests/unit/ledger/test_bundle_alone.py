@@ -27,17 +27,17 @@ from ropewalk.errors import (
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import Signature
-from ropewalk.ledger.block import (
+from ropewalk.ledger.block.block import (
     GENESIS,
     Block,
     seal,
 )
-from ropewalk.ledger.bundle import HEADERS, MANIFEST, SIGNATURE, Gathering
-from ropewalk.ledger.bundleform import MANIFEST_BYTES_MAX, ManifestReader, parse_proof_line
-from ropewalk.ledger.bundlemanifest import BUNDLE_BLOCKS_MAX, parse_manifest
-from ropewalk.ledger.policy import STRICT
-from ropewalk.ledger.tar import TarReader, member_header
-from ropewalk.node.bundle import chunk_ranges, export_blocks
+from ropewalk.ledger.bundle.files import chunk_ranges, export_blocks
+from ropewalk.ledger.bundle.format import HEADERS, MANIFEST, SIGNATURE, Gathering
+from ropewalk.ledger.bundle.manifest import BUNDLE_BLOCKS_MAX, parse_manifest
+from ropewalk.ledger.bundle.members import MANIFEST_BYTES_MAX, ManifestReader, parse_proof_line
+from ropewalk.ledger.bundle.tar import TarReader, member_header
+from ropewalk.ledger.rules.policy import STRICT
 
 # --- bundles ---
 
@@ -256,7 +256,7 @@ def test_a_block_whose_envelopes_are_others_is_not_exported():
 
 
 def test_no_more_blocks_are_gathered_than_a_manifest_may_name(monkeypatch):
-    monkeypatch.setattr("ropewalk.ledger.bundle.BUNDLE_BLOCKS_MAX", 2)
+    monkeypatch.setattr("ropewalk.ledger.bundle.format.BUNDLE_BLOCKS_MAX", 2)
     gathering, blocks = Gathering(), chain_of_blocks(3)
     for block in blocks[:2]:
         gathering.add(block)

@@ -17,33 +17,33 @@ from ropewalk.errors import Invalid, InvalidJson, RopewalkError, TooLarge
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
-from ropewalk.ledger.approvals import APPROVALS_BYTES_MAX, parse_approval
-from ropewalk.ledger.archive import ARCHIVE_MANIFEST_BYTES_MAX, parse_archive_manifest
-from ropewalk.ledger.bundle import MANIFEST, SIGNATURE, frame_member
-from ropewalk.ledger.bundleform import (
+from ropewalk.ledger.archive.manifest import ARCHIVE_MANIFEST_BYTES_MAX, parse_archive_manifest
+from ropewalk.ledger.block.fork import FORK_BYTES_MAX, parse_fork
+from ropewalk.ledger.bundle.format import MANIFEST, SIGNATURE, frame_member
+from ropewalk.ledger.bundle.manifest_fields import claimed_signer
+from ropewalk.ledger.bundle.members import (
     MANIFEST_UNKNOWN_BYTES_MAX,
     MANIFEST_UNSIGNED_BYTES_MAX,
     PROOF_LINE_MAX,
     open_manifest,
     parse_proof_line,
 )
-from ropewalk.ledger.evidencetrust import EVIDENCE_SETTINGS_BYTES_MAX, parse_evidence_settings
-from ropewalk.ledger.fork import FORK_BYTES_MAX, parse_fork
-from ropewalk.ledger.headfork import HEAD_FORK_BYTES_MAX, parse_head_fork
-from ropewalk.ledger.manifestform import claimed_signer
-from ropewalk.ledger.policy import POLICY_BYTES_MAX, parse_policy
-from ropewalk.ledger.proof import PROOF_BYTES_MAX, parse_consistency, parse_proof, parse_range
-from ropewalk.ledger.revocations import REVOCATIONS_BYTES_MAX, parse_revocation_list
-from ropewalk.ledger.trust import TRUST_BYTES_MAX, parse_trust
-from ropewalk.ledger.versions import LIFECYCLE_BYTES_MAX, parse_lifecycle
+from ropewalk.ledger.evidence.trust import EVIDENCE_SETTINGS_BYTES_MAX, parse_evidence_settings
+from ropewalk.ledger.keys.approvals import APPROVALS_BYTES_MAX, parse_approval
+from ropewalk.ledger.keys.revocations import REVOCATIONS_BYTES_MAX, parse_revocation_list
+from ropewalk.ledger.proof.proof import PROOF_BYTES_MAX, parse_consistency, parse_proof, parse_range
+from ropewalk.ledger.proof.trust import TRUST_BYTES_MAX, parse_trust
+from ropewalk.ledger.rules.policy import POLICY_BYTES_MAX, parse_policy
+from ropewalk.ledger.transparency.head_fork import HEAD_FORK_BYTES_MAX, parse_head_fork
+from ropewalk.ledger.versions.versions import LIFECYCLE_BYTES_MAX, parse_lifecycle
 
 # Says how much memory verifying a file took, beyond what the imports take, and how it ended.
 CHILD = """
 import json, re, resource, sys
 from pathlib import Path
 from ropewalk.errors import RopewalkError
-from ropewalk.ledger.trust import parse_trust
-from ropewalk.node.bundle import inspect_bundle, verify_bundle
+from ropewalk.ledger.proof.trust import parse_trust
+from ropewalk.ledger.bundle.files import inspect_bundle, verify_bundle
 def peak():
     # The most memory so far, in KiB. Linux hands ru_maxrss on from the parent; VmHWM is our own.
     try:

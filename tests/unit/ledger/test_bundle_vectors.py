@@ -9,7 +9,7 @@ import pytest
 from tests.unit.ledger.bundling import failed, pack, statuses, tar_of, verdict
 
 from ropewalk.kernel import jcs
-from ropewalk.ledger.trust import parse_trust
+from ropewalk.ledger.proof.trust import parse_trust
 
 FILE = Path(__file__).resolve().parents[3] / "vectors" / "bundle" / "bundle.json"
 CASES = json.loads(FILE.read_text(encoding="utf-8"))["cases"]

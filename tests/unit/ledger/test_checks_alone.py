@@ -31,8 +31,7 @@ from ropewalk.errors import (
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import Signature
-from ropewalk.ledger.adapt import ORIGINAL_BYTES_MAX, check_adapted, resign
-from ropewalk.ledger.block import (
+from ropewalk.ledger.block.block import (
     GENESIS,
     HEADER_BYTES_MAX,
     Block,
@@ -45,13 +44,14 @@ from ropewalk.ledger.block import (
     parse_record,
     seal,
 )
-from ropewalk.ledger.envelope import MINIMUM_SIGNED, Envelope, envelope_id, parse, parse_stored
-from ropewalk.ledger.fork import parse_fork
-from ropewalk.ledger.policy import STRICT, Policy, parse_policy
-from ropewalk.ledger.proof import Proof, parse_proof, verify_proof
-from ropewalk.ledger.rules import CHAIN_MAX, Context, judge
-from ropewalk.ledger.trust import Trust
-from ropewalk.ledger.verify import Seen
+from ropewalk.ledger.block.fork import parse_fork
+from ropewalk.ledger.envelope.adapt import ORIGINAL_BYTES_MAX, check_adapted, resign
+from ropewalk.ledger.envelope.envelope import MINIMUM_SIGNED, Envelope, envelope_id, parse, parse_stored
+from ropewalk.ledger.proof.proof import Proof, parse_proof, verify_proof
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.proof.verify import Seen
+from ropewalk.ledger.rules.policy import STRICT, Policy, parse_policy
+from ropewalk.ledger.rules.rules import CHAIN_MAX, Context, judge
 
 BLOCKS = chain_of_blocks(3)
 

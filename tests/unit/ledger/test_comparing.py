@@ -12,16 +12,17 @@ from tests.unit.ledger.attesting import attested, dsse
 from tests.unit.ledger.calling import make
 from tests.unit.ledger.making import ADA, NODE, observed, opened
 
-from ropewalk.cli.verdict import format_report
+from ropewalk.cli.common.verdict import format_report
 from ropewalk.errors import Conflict, Invalid
-from ropewalk.kernel import note, schema
+from ropewalk.kernel.note import note
 from ropewalk.kernel.report import Report, Step
-from ropewalk.ledger.block import Fork
-from ropewalk.ledger.fork import verify_fork
-from ropewalk.ledger.policy import STRICT
-from ropewalk.ledger.proof import verify_proof
-from ropewalk.ledger.trust import Trust, parse_trust
-from ropewalk.node.ledger import Channel, create_channel, open_channel
+from ropewalk.kernel.schema import shipped
+from ropewalk.ledger.block.block import Fork
+from ropewalk.ledger.block.fork import verify_fork
+from ropewalk.ledger.channel.channel import Channel, create_channel, open_channel
+from ropewalk.ledger.proof.proof import verify_proof
+from ropewalk.ledger.proof.trust import Trust, parse_trust
+from ropewalk.ledger.rules.policy import STRICT
 
 TRUST = Trust((NODE.public,), (ADA.public,))
 
@@ -41,8 +42,8 @@ def test_a_trust_file_takes_a_key_as_did_key_or_as_hex():
     assert written["block_signers"] == [NODE.public.to_json()], "written as it always was"
     value = {**written, "block_signers": [NODE.public.did()], "bundle_signers": [ADA.public.did()]}
     value["evidence"] = {"keys": [ADA.public.did()]}
-    schema.validate("ledger/trust", written)
-    schema.validate("ledger/trust", value)
+    shipped.validate("ledger/trust", written)
+    shipped.validate("ledger/trust", value)
     read = parse_trust(json.dumps(value).encode())
     assert replace(read, evidence=None) == TRUST
     assert read.evidence is not None and read.evidence.keys == (ADA.public,)

@@ -18,8 +18,11 @@ from tests.unit.ledger.making import ADA, NODE, NOON, NOON_NS, observed
 from ropewalk import errors
 from ropewalk.errors import Denied, Invalid, InvalidKey, SigInvalid, Unverified
 from ropewalk.kernel.keys import SealingKey
-from ropewalk.ledger.binding import report_data, wrap_report
-from ropewalk.ledger.enclave import (
+from ropewalk.ledger.channel.channel import open_channel
+from ropewalk.ledger.envelope.envelope import Envelope, build, parse, payload_hash
+from ropewalk.ledger.evidence.allowed import EvidencePins
+from ropewalk.ledger.evidence.binding import report_data, wrap_report
+from ropewalk.ledger.mailbox.enclave import (
     EnclaveKey,
     Offer,
     check_offer,
@@ -28,11 +31,8 @@ from ropewalk.ledger.enclave import (
     open_sealed,
     parse_sealed,
 )
-from ropewalk.ledger.envelope import Envelope, build, parse, payload_hash
-from ropewalk.ledger.pins import EvidencePins
-from ropewalk.ledger.trust import Trust
-from ropewalk.node.enclave import seal_envelope
-from ropewalk.node.ledger import open_channel
+from ropewalk.ledger.mailbox.enclave_channel import seal_envelope
+from ropewalk.ledger.proof.trust import Trust
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "ledger_enclave"
 KEY = EnclaveKey("pay-1", SealingKey(bytes(range(32))))

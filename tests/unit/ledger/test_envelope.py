@@ -13,7 +13,7 @@ from tests.unit.ledger.making import ADA, NOON, P256, SECP, command, observed, r
 from ropewalk.errors import InvalidCbor, InvalidEnvelope, InvalidJson, RopewalkError, TooLarge
 from ropewalk.kernel import cbor, jcs
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.envelope import (
+from ropewalk.ledger.envelope.envelope import (
     DEFAULT_SIGNED,
     FIELDS,
     build,

@@ -28,12 +28,12 @@ from tests.unit.ledger.quoting import revocations
 
 from ropewalk.errors import Invalid, RopewalkError
 from ropewalk.kernel import jcs
-from ropewalk.ledger.binding import report_data, signed_bytes
-from ropewalk.ledger.crls import parse_crl
-from ropewalk.ledger.envelope import payload_hash
-from ropewalk.ledger.evidence import check_evidence, evidence_check
-from ropewalk.ledger.evidencetrust import EvidenceTrust, parse_evidence_trust
-from ropewalk.ledger.rules import Context, judge
+from ropewalk.ledger.envelope.envelope import payload_hash
+from ropewalk.ledger.evidence.binding import report_data, signed_bytes
+from ropewalk.ledger.evidence.crls import parse_crl
+from ropewalk.ledger.evidence.trust import EvidenceTrust, parse_evidence_trust
+from ropewalk.ledger.evidence.verify import check_evidence, evidence_check
+from ropewalk.ledger.rules.rules import Context, judge
 
 BUILDER = "https://builder.example/v1"
 ROOT = Authority("root")

@@ -19,15 +19,15 @@ from ropewalk.errors import (
     Invalid,
     Unverified,
 )
-from ropewalk.ledger.certificates import CHAIN_MAX as CERTIFICATES_MAX
-from ropewalk.ledger.certificates import check_chain
-from ropewalk.ledger.envelope import Envelope
-from ropewalk.ledger.evidence import SIGNATURES_MAX, check_evidence
-from ropewalk.ledger.evidencecheck import SNAPSHOT_TYPE, EvidenceTally
-from ropewalk.ledger.evidencetrust import EvidenceTrust
-from ropewalk.ledger.nitro import DOCUMENT_BYTES_MAX
-from ropewalk.ledger.pins import EvidencePins, parse_pins
-from ropewalk.ledger.trust import Trust
+from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.evidence.allowed import EvidencePins, parse_pins
+from ropewalk.ledger.evidence.certificates import CHAIN_MAX as CERTIFICATES_MAX
+from ropewalk.ledger.evidence.certificates import check_chain
+from ropewalk.ledger.evidence.recheck import SNAPSHOT_TYPE, EvidenceTally
+from ropewalk.ledger.evidence.tee.nitro import DOCUMENT_BYTES_MAX
+from ropewalk.ledger.evidence.trust import EvidenceTrust
+from ropewalk.ledger.evidence.verify import SIGNATURES_MAX, check_evidence
+from ropewalk.ledger.proof.trust import Trust
 
 # --- evidence ---
 

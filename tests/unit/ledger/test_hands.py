@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ropewalk.node.hands import Hands
+from ropewalk.ledger.ingest.thread_pool import Hands
 
 
 def doubled(items: Sequence[int]) -> list[int]:

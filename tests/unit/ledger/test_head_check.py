@@ -14,12 +14,12 @@ from tests.unit.ledger.making import NODE
 from ropewalk.errors import Damaged, InvalidNote, NotFound, RangeExceeded
 from ropewalk.kernel import merkle
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.kernel.note import SignatureType, SignedHead, Signer, Verifier, cosign_head, sign_head
-from ropewalk.ledger.headcheck import HeadTrust, TreeSource, verify_head
-from ropewalk.ledger.tiles import Tile, hash_tile, tile_path
-from ropewalk.ledger.tiletree import TileTree, check_tiles
-from ropewalk.ledger.trust import Trust
-from ropewalk.node.heads import tile_source, tile_tree
+from ropewalk.kernel.note.note import SignatureType, SignedHead, Signer, Verifier, cosign_head, sign_head
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.transparency.head_check import HeadTrust, TreeSource, verify_head
+from ropewalk.ledger.transparency.heads import tile_source, tile_tree
+from ropewalk.ledger.transparency.tile_tree import TileTree, check_tiles
+from ropewalk.ledger.transparency.tiles import Tile, hash_tile, tile_path
 
 BY_KEY = HeadTrust(keys=(LOG.verifier,))
 SECOND = Signer("other.example", SigningKey.generate("ed25519", b"v" * 32), SignatureType.COSIGNATURE)

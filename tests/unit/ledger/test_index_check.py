@@ -11,11 +11,11 @@ import pytest
 from tests.unit.ledger.making import NODE, command, observed, opened
 
 from ropewalk.errors import Damaged
-from ropewalk.ledger.marks import Marks, derive
-from ropewalk.node.ledger import open_channel, open_log
-from ropewalk.stores.ledgerindex import LedgerIndex
-from ropewalk.stores.ledgerindexcheck import IndexCheck, check_index
-from ropewalk.stores.segments import Segments
+from ropewalk.ledger.block.index_keys import Marks, derive
+from ropewalk.ledger.channel.channel import open_channel, open_log
+from ropewalk.ledger.channel.index.check import IndexCheck, check_index
+from ropewalk.ledger.channel.index.index import LedgerIndex
+from ropewalk.ledger.channel.segments.reader import Segments
 
 
 @pytest.fixture

@@ -15,14 +15,14 @@ from tests.torture.index import LedgerScene, flip, flip_all
 from tests.unit.ledger.calling import Ropewalk
 from tests.unit.ledger.making import command, observed, opened
 
+from ropewalk.disk.index_files import CURRENT, IndexFiles
+from ropewalk.disk.index_pages import PAGE_BYTES, ROWS_MAX, IndexDamaged
 from ropewalk.errors import Damaged, Replayed
-from ropewalk.ledger.marks import derive
-from ropewalk.node.ledger import open_channel
-from ropewalk.stores.indexfiles import CURRENT, IndexFiles
-from ropewalk.stores.indexpages import PAGE_BYTES, ROWS_MAX, IndexDamaged
-from ropewalk.stores.keyheights import note_height, read_heights, write_heights
-from ropewalk.stores.ledgerindex import LedgerIndex
-from ropewalk.stores.segments import Segments
+from ropewalk.ledger.block.index_keys import derive
+from ropewalk.ledger.channel.channel import open_channel
+from ropewalk.ledger.channel.index.index import LedgerIndex
+from ropewalk.ledger.channel.key_heights import note_height, read_heights, write_heights
+from ropewalk.ledger.channel.segments.reader import Segments
 
 SEED = 20261117
 
@@ -175,7 +175,7 @@ def test_index_files_find_every_row_of_many_runs(tmp_path):
 
 
 def test_index_files_write_rows_anew_when_most_is_waste(tmp_path, monkeypatch):
-    monkeypatch.setattr("ropewalk.stores.indexfiles.WASTE_MIN", 0)
+    monkeypatch.setattr("ropewalk.disk.index_files.WASTE_MIN", 0)
     files = IndexFiles(tmp_path)
     for number in range(24):
         with files.hold():
@@ -187,7 +187,7 @@ def test_index_files_write_rows_anew_when_most_is_waste(tmp_path, monkeypatch):
 
 
 def test_index_page_overflow_takes_more_pages(tmp_path, monkeypatch):
-    monkeypatch.setattr("ropewalk.stores.indexpages.ROWS_MEAN", ROWS_MAX)  # some pages get too many
+    monkeypatch.setattr("ropewalk.disk.index_pages.ROWS_MEAN", ROWS_MAX)  # some pages get too many
     files = IndexFiles(tmp_path)
     rows = {number.to_bytes(4, "big"): number.to_bytes(12, "big") for number in range(5_000)}
     with files.hold():

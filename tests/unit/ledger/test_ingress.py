@@ -13,16 +13,16 @@ from tests.unit.ledger.making import ADA, NODE, NOON, command, observed, opened
 
 from ropewalk.errors import Denied, Replayed
 from ropewalk.kernel import jcs
-from ropewalk.ledger.adapt import resign
-from ropewalk.ledger.binding import report_data
-from ropewalk.ledger.envelope import Envelope, build, payload_hash
-from ropewalk.ledger.log import Log
-from ropewalk.ledger.message import outcome_of, outcome_part
-from ropewalk.ledger.policy import STRICT, Policy, parse_policy
-from ropewalk.ledger.rules import Context, judge
-from ropewalk.ledger.ticket import Receipt
-from ropewalk.ledger.verify import Seen
-from ropewalk.node.ledger import verify_blocks
+from ropewalk.ledger.channel.channel import verify_blocks
+from ropewalk.ledger.envelope.adapt import resign
+from ropewalk.ledger.envelope.envelope import Envelope, build, payload_hash
+from ropewalk.ledger.evidence.binding import report_data
+from ropewalk.ledger.ingest.log import Log
+from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.proof.verify import Seen
+from ropewalk.ledger.remote.messages import outcome_of, outcome_part
+from ropewalk.ledger.rules.policy import STRICT, Policy, parse_policy
+from ropewalk.ledger.rules.rules import Context, judge
 
 ROOT = Authority("root")
 ENCLAVE = Authority("enclave", ROOT, ca=False)

@@ -10,8 +10,8 @@ import pytest
 
 from ropewalk import errors
 from ropewalk.kernel.keys import PublicKey
-from ropewalk.ledger.keyline import KeyLine, parse_key_proofs
-from ropewalk.ledger.trust import Trust
+from ropewalk.ledger.keys.history import KeyLine, parse_key_proofs
+from ropewalk.ledger.proof.trust import Trust
 
 FILE = Path(__file__).parents[3] / "vectors" / "ledger_keys" / "line.json"
 

@@ -29,23 +29,20 @@ from tests.unit.ledger.rotating import (
     rotation,
 )
 
+from ropewalk.disk import key_files
 from ropewalk.errors import Conflict, Denied, Invalid, NotFound, SigInvalid, Unverified
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Report
-from ropewalk.ledger.approvals import approve, parse_approval, require_approvals
-from ropewalk.ledger.evidencetrust import EvidenceSettings
-from ropewalk.ledger.keyacts import Act, KeyAct, key_envelope
-from ropewalk.ledger.keyline import KeyLine
-from ropewalk.ledger.pins import EvidencePins
-from ropewalk.ledger.policy import EVALUATOR, Policy, parse_policy
-from ropewalk.ledger.proof import verify_proof
-from ropewalk.ledger.revocations import Revocation
-from ropewalk.ledger.trust import Trust, parse_trust
-from ropewalk.ledger.verify import check_channel, to_report
-from ropewalk.ledger.versionacts import VersionAct, parse_version_act
-from ropewalk.node.bundle import export_bundle, verify_bundle
-from ropewalk.node.evidence import write_evidence
-from ropewalk.node.keys import (
+from ropewalk.ledger.bundle.files import export_bundle, verify_bundle
+from ropewalk.ledger.channel.channel import create_channel, open_channel
+from ropewalk.ledger.channel.maintenance import verify_stored
+from ropewalk.ledger.evidence.allowed import EvidencePins
+from ropewalk.ledger.evidence.settings import write_evidence
+from ropewalk.ledger.evidence.trust import EvidenceSettings
+from ropewalk.ledger.keys.approvals import approve, parse_approval, require_approvals
+from ropewalk.ledger.keys.history import KeyLine
+from ropewalk.ledger.keys.revocations import Revocation
+from ropewalk.ledger.keys.rotate import (
     carry_out,
     destroy_key,
     key_notices,
@@ -54,10 +51,13 @@ from ropewalk.node.keys import (
     revoked_rows,
     rotate_key,
 )
-from ropewalk.node.ledger import create_channel, open_channel
-from ropewalk.node.ledgercare import verify_stored
-from ropewalk.node.versionchange import change_version
-from ropewalk.stores import keyfiles
+from ropewalk.ledger.keys.statements import Act, KeyAct, key_envelope
+from ropewalk.ledger.proof.proof import verify_proof
+from ropewalk.ledger.proof.trust import Trust, parse_trust
+from ropewalk.ledger.proof.verify import check_channel, to_report
+from ropewalk.ledger.rules.policy import EVALUATOR, Policy, parse_policy
+from ropewalk.ledger.versions.change import change_version
+from ropewalk.ledger.versions.statements import VersionAct, parse_version_act
 
 FIRST = Trust((NODE.public,), (NODE.public,))
 
@@ -290,8 +290,8 @@ def test_only_the_sealing_key_ends_others():
 def test_a_destroyed_key_is_recorded_and_gone_and_one_that_is_needed_stays(tmp_path):
     keys = tmp_path / "keys"
     for number, name in enumerate(("old", "new"), 1):
-        keyfiles.make(keys, name, "ed25519", bytes([number]) * 32)
-    old, new = (keyfiles.load_signing(keys, name) for name in ("old", "new"))
+        key_files.make(keys, name, "ed25519", bytes([number]) * 32)
+    old, new = (key_files.load_signing(keys, name) for name in ("old", "new"))
     create_channel(tmp_path, CHANNEL, "old", old.public)
     todo = propose(CHANNEL, "destroy", old.public.identity())
     with pytest.raises(Conflict, match="seals channel"):
@@ -300,15 +300,15 @@ def test_a_destroyed_key_is_recorded_and_gone_and_one_that_is_needed_stays(tmp_p
     with pytest.raises(Conflict, match="not the one"):
         destroy_key(tmp_path, todo, (old, new), keys, "new")
     destroy_key(tmp_path, propose(CHANNEL, "destroy", old.public.identity()), (old, new), keys, "old")
-    assert [each.name for each in keyfiles.ls(keys)] == ["new"]
+    assert [each.name for each in key_files.ls(keys)] == ["new"]
     assert verify_stored(tmp_path, CHANNEL, deep=True).ok
 
 
 def test_a_key_whose_successor_waits_for_its_date_is_still_needed_here_and_in_every_channel(tmp_path):
     keys = tmp_path / "keys"
     for number, name in enumerate(("old", "new"), 1):
-        keyfiles.make(keys, name, "ed25519", bytes([number]) * 32)
-    old, new = (keyfiles.load_signing(keys, name) for name in ("old", "new"))
+        key_files.make(keys, name, "ed25519", bytes([number]) * 32)
+    old, new = (key_files.load_signing(keys, name) for name in ("old", "new"))
     for channel in ("done", "waiting"):
         create_channel(tmp_path, channel, "old", old.public)
     now = partial(int, NOON_NS)
@@ -322,11 +322,11 @@ def test_a_key_whose_successor_waits_for_its_date_is_still_needed_here_and_in_ev
         carry_out(
             tmp_path, propose("waiting", "retire", old.public.identity(), now_ns=now), (new, old), now_ns=now
         )
-    assert [each.name for each in keyfiles.ls(keys)] == ["new", "old"]
+    assert [each.name for each in key_files.ls(keys)] == ["new", "old"]
     later = partial(int, NOON_NS + DAY_NS)
     todo = propose("done", "destroy", old.public.identity(), now_ns=later)
     destroy_key(tmp_path, todo, (new, old), keys, "old", now_ns=later)
-    assert [each.name for each in keyfiles.ls(keys)] == ["new"]
+    assert [each.name for each in key_files.ls(keys)] == ["new"]
 
 
 def test_while_a_new_key_waits_for_its_date_the_old_one_still_revokes_others_and_does_not_rotate(tmp_path):

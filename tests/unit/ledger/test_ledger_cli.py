@@ -15,9 +15,9 @@ from tests.unit.ledger.making import ADA, changed, command, observed
 from tests.waiting import ended
 
 from ropewalk.kernel import jcs
-from ropewalk.ledger.block import parse_record
-from ropewalk.ledger.envelope import parse
-from ropewalk.ledger.policy import STRICT
+from ropewalk.ledger.block.block import parse_record
+from ropewalk.ledger.envelope.envelope import parse
+from ropewalk.ledger.rules.policy import STRICT
 
 
 def test_an_envelope_is_built_appended_read_proved_and_verified(ropewalk):

@@ -10,12 +10,13 @@ import pytest
 from tests.unit.ledger.calling import make
 from tests.unit.ledger.making import ADA, NODE, NOON, NOON_NS, observed, opened
 
+from ropewalk.disk import key_files
 from ropewalk.errors import Damaged, Denied, Invalid, NotFound, Unverified
-from ropewalk.ledger.policy import EVALUATOR, Policy, parse_policy
-from ropewalk.ledger.versionacts import VersionAct, version_envelopes
-from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_blocks
-from ropewalk.node.ledgercare import verify_stored
-from ropewalk.node.lifecycle import (
+from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log, verify_blocks
+from ropewalk.ledger.channel.maintenance import verify_stored
+from ropewalk.ledger.rules.policy import EVALUATOR, Policy, parse_policy
+from ropewalk.ledger.versions.change import change_version
+from ropewalk.ledger.versions.lifecycle import (
     move_version,
     notices,
     open_minors,
@@ -23,8 +24,7 @@ from ropewalk.node.lifecycle import (
     send_notices,
     version_to_write,
 )
-from ropewalk.node.versionchange import change_version
-from ropewalk.stores import keyfiles
+from ropewalk.ledger.versions.statements import VersionAct, version_envelopes
 
 DAY_NS = 86_400 * 10**9
 LATER = "2025-03-01T00:00:00Z"
@@ -211,7 +211,7 @@ def test_reindex_builds_the_index_again_and_waits_for_nobody(ropewalk, tmp_path)
 
 
 def opened_key(home: Path):
-    from ropewalk.stores.keyfiles import load_signing
+    from ropewalk.disk.key_files import load_signing
 
     return load_signing(home / "keys", "node")
 
@@ -246,7 +246,7 @@ MAINTAINED = VersionAct("ops", "1.0.x", "maintenance")
 @pytest.fixture
 def recording(tmp_path):
     """A repository whose channel recorded that 1.0.x is in maintenance."""
-    keyfiles.make(tmp_path / "keys", "node", "ed25519", b"node" + bytes(28))
+    key_files.make(tmp_path / "keys", "node", "ed25519", b"node" + bytes(28))
     create_channel(tmp_path, "ops", "node", NODE.public)
     change_version(tmp_path, MAINTAINED, (NODE,), now_ns=lambda: NOON_NS)
     return tmp_path
@@ -311,7 +311,7 @@ def test_edited_dates_fail_verify(recording):
 def test_lifecycle_of_a_copy_is_not_checked(recording, tmp_path):
     """A copy has the channel of another repository, and not its table."""
     (recording / "ledger" / "lifecycle.json").unlink()
-    keyfiles.destroy(recording / "keys", "node")
+    key_files.destroy(recording / "keys", "node")
     assert lifecycle_verdict(recording)[0] == "not_checked"
 
 

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, P256, command, observed, opened, resigned
 from tests.waiting import LIMIT_S, Crew, together, until
 
+from ropewalk.disk.durable import Disk
 from ropewalk.errors import (
     BrokenLink,
     Damaged,
@@ -31,16 +32,15 @@ from ropewalk.errors import (
     Unavailable,
 )
 from ropewalk.kernel import jcs
-from ropewalk.ledger import sealing
-from ropewalk.ledger.block import GENESIS, check_contents, check_link, check_signature, seal
-from ropewalk.ledger.envelope import Envelope, parse, signature_preimage
-from ropewalk.ledger.log import Limits
-from ropewalk.ledger.marks import derive
-from ropewalk.ledger.policy import STRICT
-from ropewalk.ledger.ticket import Receipt
-from ropewalk.node.ledger import open_channel
-from ropewalk.stores.durable import Disk
-from ropewalk.stores.ledgerindex import LedgerIndex
+from ropewalk.ledger.block.block import GENESIS, check_contents, check_link, check_signature, seal
+from ropewalk.ledger.block.index_keys import derive
+from ropewalk.ledger.channel.channel import open_channel
+from ropewalk.ledger.channel.index.index import LedgerIndex
+from ropewalk.ledger.envelope.envelope import Envelope, parse, signature_preimage
+from ropewalk.ledger.ingest import sealer
+from ropewalk.ledger.ingest.log import Limits
+from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.rules.policy import STRICT
 
 
 def test_a_receipt_says_where_the_envelope_stands(tmp_path):
@@ -280,7 +280,7 @@ def _outcome(ledger, envelope: Envelope) -> Receipt | Exception:
 
 
 def test_an_index_that_cannot_be_stored_costs_nobody_a_receipt(tmp_path, monkeypatch):
-    monkeypatch.setattr("ropewalk.stores.ledgerindex.FLUSH_ENVELOPES", 10)
+    monkeypatch.setattr("ropewalk.ledger.channel.index.index.FLUSH_ENVELOPES", 10)
     envelopes = [observed(i) for i in range(64)]
     with opened(tmp_path) as ledger, Crew(16) as pool:
         with monkeypatch.context() as full:
@@ -452,7 +452,7 @@ def interrupted_at(number: int, path: str) -> Callable[..., Any]:
 
 
 def test_interrupted_before_any_line_whoever_leads_leaves_nobody_waiting(tmp_path, monkeypatch):
-    monkeypatch.setattr("ropewalk.ledger.ticket.LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr("ropewalk.ledger.ingest.ticket.LOOK_AGAIN_S", 0.05)
     tracing = sys.gettrace()
     for number in itertools.count(1):
         home = tmp_path / str(number)
@@ -461,7 +461,7 @@ def test_interrupted_before_any_line_whoever_leads_leaves_nobody_waiting(tmp_pat
             with log._leading:  # so that the other one cannot lead, and waits beside us
                 beside = pool.submit(log.submit, observed(1).raw)
                 until(partial(bool, log._arrivals))
-            sys.settrace(interrupted_at(number, sealing.__file__))
+            sys.settrace(interrupted_at(number, sealer.__file__))
             try:
                 log.submit(observed(0).raw)
                 ended = True
@@ -519,7 +519,7 @@ def test_where_judging_a_list_breaks_off_what_was_placed_stands_and_the_rest_is_
 ):
     with opened(tmp_path) as ledger:
         log = ledger.log
-        monkeypatch.setattr("ropewalk.ledger.log.BATCH_MAX", 10)
+        monkeypatch.setattr("ropewalk.ledger.ingest.log.BATCH_MAX", 10)
         gate = iter([frozenset({"1.0"})])  # open for the first ten only
         monkeypatch.setattr(log, "_minors", lambda: next(gate))
         with pytest.raises(StopIteration):

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.ledger.making import ADA, NODE, command, observed
 from tests.waiting import LIMIT_S, soon
 
-from ropewalk.cli import ledger_mailbox
+from ropewalk.cli.ledger.remote import mailbox
 from ropewalk.errors import (
     Denied,
     DigestMismatch,
@@ -29,24 +29,24 @@ from ropewalk.errors import (
     Unverified,
     Usage,
 )
-from ropewalk.ledger.envelope import to_cbor
-from ropewalk.ledger.mailbox import MailboxLimits, Pace, SignedRoot, sign_root
-from ropewalk.ledger.message import Message, parse_message
-from ropewalk.ledger.negotiate import Capabilities, choose
-from ropewalk.ledger.policy import STRICT
-from ropewalk.ledger.ticket import Receipt
-from ropewalk.ledger.trust import Trust
+from ropewalk.ledger.channel.channel import create_channel, open_channel, verify_blocks
+from ropewalk.ledger.envelope.envelope import to_cbor
+from ropewalk.ledger.ingest.async_log import ServedLog
+from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.mailbox import server as hosting
+from ropewalk.ledger.mailbox.agreement import MailboxLimits, Pace, SignedRoot, sign_root
+from ropewalk.ledger.mailbox.client import MailboxClient, RingSession
+from ropewalk.ledger.mailbox.ring import HEADER_BYTES, RingWriter
+from ropewalk.ledger.mailbox.ring_report import read_rings
+from ropewalk.ledger.mailbox.server import MailboxServer
+from ropewalk.ledger.mailbox.shared_memory import make_ring, map_ring
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.remote.client import LedgerClient
+from ropewalk.ledger.remote.messages import Message, parse_message
+from ropewalk.ledger.remote.negotiate import Capabilities, choose
+from ropewalk.ledger.remote.sync_client import connect_channel
+from ropewalk.ledger.rules.policy import STRICT
 from ropewalk.net.frames import pack_parts, unpack_parts
-from ropewalk.net.mailbox import make_ring, map_ring
-from ropewalk.net.ring import HEADER_BYTES, RingWriter
-from ropewalk.node import mailbox as hosting
-from ropewalk.node.ledger import create_channel, open_channel, verify_blocks
-from ropewalk.node.ledgerclient import LedgerClient
-from ropewalk.node.ledgerremote import connect_channel
-from ropewalk.node.mailbox import MailboxServer
-from ropewalk.node.mailboxclient import MailboxClient, RingSession
-from ropewalk.node.ringreport import read_rings
-from ropewalk.node.served import ServedLog
 
 pytestmark = pytest.mark.timeout(300)
 SMALL = MailboxLimits(16, 4096)
@@ -169,7 +169,7 @@ def test_slots_bytes_and_rate_are_the_smaller_of_both_sides(tmp_path):
         MailboxServer(tmp_path, lambda _channel: [NODE], tmp_path, "audit", limits=MailboxLimits(0, 1))
     with pytest.raises(Usage, match="takes no envelopes where sessions are recorded"):
         MailboxServer(tmp_path, lambda _channel: [NODE], tmp_path, "audit", record="audit")
-    assert MailboxLimits(ledger_mailbox.SLOTS, ledger_mailbox.SLOT_BYTES) == MailboxLimits()
+    assert MailboxLimits(mailbox.SLOTS, mailbox.SLOT_BYTES) == MailboxLimits()
 
 
 def test_an_envelope_beyond_the_agreed_bytes_of_a_slot_is_refused_and_the_others_go(tmp_path):

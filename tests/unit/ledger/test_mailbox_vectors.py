@@ -10,8 +10,8 @@ import pytest
 
 from ropewalk import errors
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.mailbox import sign_root
-from ropewalk.net.ring import Ring, RingReader, RingWriter, ring_bytes
+from ropewalk.ledger.mailbox.agreement import sign_root
+from ropewalk.ledger.mailbox.ring import Ring, RingReader, RingWriter, ring_bytes
 
 HOST = SigningKey.generate("ed25519", bytes(range(32)))
 VECTORS = Path(__file__).parents[3] / "vectors" / "ledger_mailbox"

@@ -17,23 +17,23 @@ from hypothesis import strategies as st
 from tests.unit.ledger.making import NODE, NOON_NS, P256, chain_of_blocks, observed, opened
 
 import ropewalk
-from ropewalk.bridge.mirror import document_of, ulid_of
+from ropewalk.bridge.envelope_event import document_of, ulid_of
+from ropewalk.bridge.event_copy import Mirrored
+from ropewalk.bridge.mirror import Mirror, keep_mirroring
+from ropewalk.disk.repository_paths import find_place
 from ropewalk.errors import HistoryRewritten, Invalid, NotFound, OutOfOrder, Unavailable, Unverified
-from ropewalk.gitlog.envelope import Event
-from ropewalk.gitlog.layout import MESSAGES, SHIPLOG
-from ropewalk.gitlog.mirror import Mirrored
+from ropewalk.gitlog.core.envelope import Event
+from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
+from ropewalk.gitlog.privacy.apply import policy_file
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.ulid import time_ms
-from ropewalk.ledger.block import Block, Header, parse_record, seal
-from ropewalk.ledger.envelope import Envelope, parse_stored, payload_hash
-from ropewalk.ledger.policy import parse_policy
-from ropewalk.ledger.ports import Limits
-from ropewalk.node.ledger import open_channel
-from ropewalk.node.mirror import Mirror, keep_mirroring
-from ropewalk.node.privacy import policy_file
-from ropewalk.node.verify import verify_repository
-from ropewalk.stores.place import find_place
+from ropewalk.ledger.block.block import Block, Header, parse_record, seal
+from ropewalk.ledger.channel.channel import open_channel
+from ropewalk.ledger.envelope.envelope import Envelope, parse_stored, payload_hash
+from ropewalk.ledger.ingest.ports import Limits
+from ropewalk.ledger.rules.policy import parse_policy
+from ropewalk.verification import verify_repository
 
 GIT = pytest.mark.skipif(shutil.which("git") is None, reason="needs git; the CI lane has it")
 

@@ -12,9 +12,15 @@ from tests.unit.ledger.making import NODE, NOON, observed
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
-from ropewalk.ledger import mould
-from ropewalk.ledger.envelope import DEFAULT_SIGNED, Envelope, parse, parse_stored, signature_preimage
-from ropewalk.ledger.rules import Context, judge
+from ropewalk.ledger.envelope import template_cache
+from ropewalk.ledger.envelope.envelope import (
+    DEFAULT_SIGNED,
+    Envelope,
+    parse,
+    parse_stored,
+    signature_preimage,
+)
+from ropewalk.ledger.rules.rules import Context, judge
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(-1e9, 1e9) | st.text(),
@@ -26,7 +32,7 @@ TIMES = st.datetimes().map(lambda time: f"{time.isoformat().split('.')[0]}.{time
 
 @pytest.fixture(autouse=True)
 def no_moulds():
-    mould._moulds.clear()
+    template_cache._moulds.clear()
 
 
 def plain(payload: object, timestamp: str = NOON, **members: Any) -> Envelope:
@@ -55,20 +61,20 @@ def reading(raw: bytes, read=parse_stored) -> object:
 def both(raw: bytes) -> tuple[object, object]:
     """What is known of the bytes with the moulds as they are, and without any."""
     with_moulds = reading(raw), reading(raw, parse)
-    kept = dict(mould._moulds)
+    kept = dict(template_cache._moulds)
     without = []
     for read in (parse_stored, parse):
-        mould._moulds.clear()
+        template_cache._moulds.clear()
         without.append(reading(raw, read))
-    mould._moulds.update(kept)
+    template_cache._moulds.update(kept)
     return with_moulds, tuple(without)
 
 
 def test_the_second_of_a_kind_comes_out_of_the_mould_of_the_first():
-    assert mould.recast(plain({"n": 1}).raw) is None
+    assert template_cache.recast(plain({"n": 1}).raw) is None
     parse_stored(plain({"n": 1}).raw)
-    assert mould.recast(plain({"n": 2}, "2024-11-01T12:00:00.25Z").raw) is not None
-    assert mould.recast(plain({"n": 2}, event_type="heard").raw) is None
+    assert template_cache.recast(plain({"n": 2}, "2024-11-01T12:00:00.25Z").raw) is not None
+    assert template_cache.recast(plain({"n": 2}, event_type="heard").raw) is None
 
 
 @given(JSON, TIMES)
@@ -142,22 +148,22 @@ def test_a_signature_by_another_key_does_not_hold_out_of_a_mould_either():
         "signature": {**other.value["signature"], "sig": plain({"n": 3}).value["signature"]["sig"]},
     }
     raw = jcs.encode(wrong)
-    assert mould.recast(raw) is not None
+    assert template_cache.recast(raw) is not None
     assert judge(parse_stored(raw), Context()).findings[1].status == "failed"
 
 
 def test_authors_have_moulds_of_their_own():
     parse_stored(plain({"n": 1}).raw)
     bo = plain(1, key=NODE)
-    assert mould.recast(bo.raw) is None
+    assert template_cache.recast(bo.raw) is None
     assert parse_stored(bo.raw).public_key == NODE.public
 
 
 def test_moulds_are_few_and_small(monkeypatch):
-    monkeypatch.setattr(mould, "_MOULDS_MAX", 3)
+    monkeypatch.setattr(template_cache, "_MOULDS_MAX", 3)
     for number in range(10):
         parse_stored(plain({"n": 1}, event_type=f"kind{number}").raw)
-        assert len(mould._moulds) <= 3
-    mould._moulds.clear()
+        assert len(template_cache._moulds) <= 3
+    template_cache._moulds.clear()
     parse_stored(plain({"n": 1}, event_type="x" * 5000).raw)
-    assert not mould._moulds
+    assert not template_cache._moulds

@@ -14,13 +14,13 @@ from tests.unit.ledger.test_replay import replayed
 from ropewalk import errors
 from ropewalk.errors import Denied, Invalid, RopewalkError
 from ropewalk.kernel import jcs
-from ropewalk.ledger import mould
-from ropewalk.ledger.block import GENESIS, Block, seal
-from ropewalk.ledger.envelope import Envelope, parse, parse_stored
-from ropewalk.ledger.policy import Policy, parse_policy
-from ropewalk.ledger.rules import Context, judge
-from ropewalk.ledger.verify import check_block
-from ropewalk.node.ledger import open_channel, verify_blocks
+from ropewalk.ledger.block.block import GENESIS, Block, seal
+from ropewalk.ledger.channel.channel import open_channel, verify_blocks
+from ropewalk.ledger.envelope import template_cache
+from ropewalk.ledger.envelope.envelope import Envelope, parse, parse_stored
+from ropewalk.ledger.proof.verify import check_block
+from ropewalk.ledger.rules.policy import Policy, parse_policy
+from ropewalk.ledger.rules.rules import Context, judge
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "ledger_policy" / "schema.json"
 CASES = [
@@ -145,7 +145,7 @@ def test_the_schema_of_another_kind_of_rule_is_not_understood():
 
 def recast(number: object) -> Envelope:
     """An envelope that comes out of a mould: its payload is not among the fields that were read."""
-    mould._moulds.clear()
+    template_cache._moulds.clear()
     parse_stored(observed(0).raw)
     one = parse_stored(observed(payload={"n": number}).raw)
     assert "payload" not in one.fields

@@ -9,9 +9,9 @@ from tests.unit.ledger.making import ADA, NODE, P256, observed, opened
 
 from ropewalk.errors import Denied, Invalid, RopewalkError
 from ropewalk.kernel import jcs
-from ropewalk.ledger.policy import STRICT, Policy, parse_policy
-from ropewalk.ledger.rules import Context, judge
-from ropewalk.ledger.trust import Trust, parse_trust
+from ropewalk.ledger.proof.trust import Trust, parse_trust
+from ropewalk.ledger.rules.policy import STRICT, Policy, parse_policy
+from ropewalk.ledger.rules.rules import Context, judge
 
 
 def policy(*rules: dict[str, Any], **members: Any) -> Policy:
@@ -148,7 +148,7 @@ def test_the_policy_is_enforced_at_ingress_and_named_in_every_header(tmp_path):
         assert caught.value.exit_code == 6
         assert caught.value.fields["decision"] == "deny" and len(caught.value.fields["rules"]) == 8
         assert receipt.height == 0
-    from ropewalk.node.ledger import open_channel
+    from ropewalk.ledger.channel.channel import open_channel
 
     with open_channel(tmp_path, "ea.core") as channel:
         assert [block.header.policy_hash for block in channel.blocks()] == [only_ada.hash]

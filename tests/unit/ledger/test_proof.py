@@ -9,11 +9,12 @@ import pytest
 from tests.unit.ledger.making import ADA, NODE, observed, opened
 
 from ropewalk.errors import InvalidProof, NotFound, ProofRefused, RopewalkError
-from ropewalk.kernel import jcs, note
-from ropewalk.ledger.envelope import parse
-from ropewalk.ledger.log import Limits
-from ropewalk.ledger.policy import STRICT
-from ropewalk.ledger.proof import (
+from ropewalk.kernel import jcs
+from ropewalk.kernel.note import note
+from ropewalk.ledger.channel.channel import open_channel
+from ropewalk.ledger.envelope.envelope import parse
+from ropewalk.ledger.ingest.log import Limits
+from ropewalk.ledger.proof.proof import (
     head_signer,
     parse_consistency,
     parse_proof,
@@ -22,8 +23,8 @@ from ropewalk.ledger.proof import (
     signed_head,
     verify_proof,
 )
-from ropewalk.ledger.trust import Trust
-from ropewalk.node.ledger import open_channel
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.rules.policy import STRICT
 
 TRUST = Trust((NODE.public,), ())
 

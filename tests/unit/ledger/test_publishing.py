@@ -13,15 +13,15 @@ from tests.unit.ledger.heading import NOW_S, WITNESS, SmallLog
 from tests.unit.ledger.making import NODE, observed, opened
 from tests.waiting import LIMIT_S
 
+from ropewalk.disk.folder_lock import hold_folder
 from ropewalk.errors import Conflict, Forked, Unavailable
-from ropewalk.kernel.note import cosign_head
-from ropewalk.ledger.headcheck import HeadTrust, verify_head
-from ropewalk.ledger.proof import head_signer
-from ropewalk.ledger.tiles import encode_entries, holds_entries
-from ropewalk.node.heads import tile_source
-from ropewalk.node.ledger import open_channel
-from ropewalk.node.publish import Published, publish_tiles
-from ropewalk.stores.folderlock import hold_folder
+from ropewalk.kernel.note.note import cosign_head
+from ropewalk.ledger.channel.channel import open_channel
+from ropewalk.ledger.proof.proof import head_signer
+from ropewalk.ledger.transparency.head_check import HeadTrust, verify_head
+from ropewalk.ledger.transparency.heads import tile_source
+from ropewalk.ledger.transparency.publish import Published, publish_tiles
+from ropewalk.ledger.transparency.tiles import encode_entries, holds_entries
 
 HOST, CHANNEL = "log.example", "ea.core"
 

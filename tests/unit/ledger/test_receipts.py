@@ -18,10 +18,10 @@ from tests.unit.ledger.making import ADA, NODE, P256, SECP, chain_of_blocks, obs
 from ropewalk.errors import InvalidProof, ProofRefused, RopewalkError, SigInvalid
 from ropewalk.kernel import merkle
 from ropewalk.kernel.report import Step
-from ropewalk.ledger.envelope import parse_stored
-from ropewalk.ledger.receipts import check_receipt, make_receipt, parse_receipt, verify_receipt
-from ropewalk.node.ledger import open_channel
-from ropewalk.node.publish import make_cose_receipt
+from ropewalk.ledger.channel.channel import open_channel
+from ropewalk.ledger.envelope.envelope import parse_stored
+from ropewalk.ledger.transparency.publish import make_cose_receipt
+from ropewalk.ledger.transparency.receipts import check_receipt, make_receipt, parse_receipt, verify_receipt
 
 BLOCKS = chain_of_blocks(7, 5)
 TREE = merkle.Tree((merkle.SHA256.leaf(block.header.encode()) for block in BLOCKS), merkle.SHA256)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.unit.ledger.making import observed
 
 from ropewalk.kernel import jcs
-from ropewalk.ledger.reducers import REDUCERS, Moment
+from ropewalk.ledger.replay.reducers import REDUCERS, Moment
 
 HERE = Moment("ea.core", 5, 0)
 

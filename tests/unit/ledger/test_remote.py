@@ -34,19 +34,19 @@ from ropewalk.errors import (
     Usage,
 )
 from ropewalk.kernel.keys import PublicKey, SigningKey
-from ropewalk.ledger.adapt import check_adapted
-from ropewalk.ledger.envelope import parse_stored, to_cbor
-from ropewalk.ledger.message import PROTOCOL
-from ropewalk.ledger.negotiate import FEATURES
-from ropewalk.ledger.policy import STRICT, Policy
-from ropewalk.ledger.ticket import Receipt
-from ropewalk.ledger.trust import Trust
+from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log, verify_blocks
+from ropewalk.ledger.envelope.adapt import check_adapted
+from ropewalk.ledger.envelope.envelope import parse_stored, to_cbor
+from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.remote.client import LedgerClient
+from ropewalk.ledger.remote.messages import PROTOCOL
+from ropewalk.ledger.remote.negotiate import FEATURES
+from ropewalk.ledger.remote.replica import pull_channel
+from ropewalk.ledger.remote.server import LedgerServer
+from ropewalk.ledger.rules.policy import STRICT, Policy
+from ropewalk.ledger.versions.lifecycle import move_version
 from ropewalk.net.tls import client_tls, server_tls
-from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_blocks
-from ropewalk.node.ledgerclient import LedgerClient
-from ropewalk.node.ledgercopy import pull_channel
-from ropewalk.node.ledgerserver import LedgerServer
-from ropewalk.node.lifecycle import move_version
 
 pytestmark = pytest.mark.timeout(300)
 TRUST = Trust((NODE.public,), ())

@@ -30,8 +30,11 @@ from ropewalk.errors import (
     Unavailable,
     Unverified,
 )
-from ropewalk.ledger.envelope import Envelope, build, parse
-from ropewalk.ledger.message import (
+from ropewalk.ledger.channel.channel import verify_blocks
+from ropewalk.ledger.envelope.envelope import Envelope, build, parse
+from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.remote.client import LedgerClient
+from ropewalk.ledger.remote.messages import (
     PROTOCOL,
     Message,
     compress,
@@ -41,14 +44,11 @@ from ropewalk.ledger.message import (
     outcome_part,
     parse_message,
 )
-from ropewalk.ledger.negotiate import Capabilities, advertise, answer
-from ropewalk.ledger.ticket import Receipt
+from ropewalk.ledger.remote.negotiate import Capabilities, advertise, answer
+from ropewalk.ledger.remote.server import LedgerServer
 from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
+from ropewalk.net.log_rate_limit import Sparing
 from ropewalk.net.tls import client_tls, server_tls
-from ropewalk.node.ledger import verify_blocks
-from ropewalk.node.ledgerclient import LedgerClient
-from ropewalk.node.ledgerserver import LedgerServer
-from ropewalk.node.sparing import Sparing
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -12,9 +12,9 @@ from tests.unit.ledger.making import ADA, NOON
 from ropewalk import errors
 from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.jcs import encode
-from ropewalk.ledger.envelope import parse_stored
-from ropewalk.ledger.message import PARTS_MAX, parse_message
-from ropewalk.ledger.negotiate import Capabilities, advertise, capabilities_of, check_answer, choose
+from ropewalk.ledger.envelope.envelope import parse_stored
+from ropewalk.ledger.remote.messages import PARTS_MAX, parse_message
+from ropewalk.ledger.remote.negotiate import Capabilities, advertise, capabilities_of, check_answer, choose
 from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "ledger_remote"

@@ -41,12 +41,15 @@ from ropewalk.errors import (
 )
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag, blake3, tagged
-from ropewalk.ledger.block import GENESIS, seal
-from ropewalk.ledger.envelope import parse_stored
-from ropewalk.ledger.keyline import KeyLine
-from ropewalk.ledger.policy import STRICT
-from ropewalk.ledger.reducers import REDUCERS, Moment, Reducer
-from ropewalk.ledger.replay import (
+from ropewalk.ledger.block.block import GENESIS, seal
+from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log
+from ropewalk.ledger.envelope.envelope import parse_stored
+from ropewalk.ledger.keys.history import KeyLine
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.replay.channel_replay import find_reducer, recorded_snapshots, replay_channel
+from ropewalk.ledger.replay.guard import guarded
+from ropewalk.ledger.replay.reducers import REDUCERS, Moment, Reducer
+from ropewalk.ledger.replay.replay import (
     Divergence,
     Replay,
     Snapshot,
@@ -56,11 +59,8 @@ from ropewalk.ledger.replay import (
     snapshot_envelope,
     state_root,
 )
-from ropewalk.ledger.rules import Context, judge
-from ropewalk.ledger.trust import Trust
-from ropewalk.node.guard import guarded
-from ropewalk.node.ledger import create_channel, open_channel, open_log
-from ropewalk.node.replay import find_reducer, recorded_snapshots, replay_channel
+from ropewalk.ledger.rules.policy import STRICT
+from ropewalk.ledger.rules.rules import Context, judge
 
 COUNTS = REDUCERS["counts"]
 
@@ -335,9 +335,9 @@ def test_alerts_name_both_roots():
 
 def test_reducers_are_found_by_name_or_module():
     assert find_reducer("counts") is COUNTS
-    found = find_reducer("ropewalk.ledger.reducers:registers")
+    found = find_reducer("ropewalk.ledger.replay.reducers:registers")
     assert found.fold is REDUCERS["registers"].fold and found.initial() == {}
-    for wrong in ("nothing", "no_such_module:f", "ropewalk.ledger.reducers:nothing", "json:decoder"):
+    for wrong in ("nothing", "no_such_module:f", "ropewalk.ledger.replay.reducers:nothing", "json:decoder"):
         with pytest.raises(NotFound):
             find_reducer(wrong)
 
@@ -466,7 +466,8 @@ def test_replay_refuses_a_socket(home, fold):
 def test_replay_does_not_follow_the_hash_seed(home):
     """Processes with three hash seeds fold a set and come to one root."""
     act = (
-        "import sys; from pathlib import Path; from ropewalk.node.replay import find_reducer, replay_channel; "
+        "import sys; from pathlib import Path; "
+        "from ropewalk.ledger.replay.channel_replay import find_reducer, replay_channel; "
         "print(replay_channel(Path(sys.argv[1]), 'ea.core', find_reducer(sys.argv[2])).state_root.hex())"
     )
     name = f"{__name__}:{in_set_order.__name__}"

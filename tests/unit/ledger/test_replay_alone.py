@@ -8,12 +8,12 @@ import pytest
 from tests.unit.ledger.making import NODE, NOON_NS, chain_of_blocks
 
 from ropewalk.errors import BrokenLink
-from ropewalk.ledger.block import GENESIS, Block, seal
-from ropewalk.ledger.keyline import KeyLine
-from ropewalk.ledger.reducers import REDUCERS
-from ropewalk.ledger.replay import Replay, Snapshot, companion, snapshot_envelope
-from ropewalk.ledger.snapshots import read_snapshots
-from ropewalk.ledger.trust import Trust
+from ropewalk.ledger.block.block import GENESIS, Block, seal
+from ropewalk.ledger.keys.history import KeyLine
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.replay.reducers import REDUCERS
+from ropewalk.ledger.replay.replay import Replay, Snapshot, companion, snapshot_envelope
+from ropewalk.ledger.replay.snapshots import read_snapshots
 
 COUNTS = REDUCERS["counts"]
 

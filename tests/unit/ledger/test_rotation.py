@@ -21,32 +21,32 @@ from tests.unit.ledger.rotating import (
     rotation,
 )
 
+from ropewalk.disk import key_files
+from ropewalk.disk.repository_paths import make_place
 from ropewalk.errors import Conflict, Damaged, Forked, RopewalkError, Unverified
-from ropewalk.ledger.block import Block
-from ropewalk.ledger.bundle import Gathering, block_name, frame_member, proof_name
-from ropewalk.ledger.bundlecheck import BundleVerifier
-from ropewalk.ledger.keyacts import KeyAct, key_envelope
-from ropewalk.ledger.keyline import KeyLine, KeyProof, parse_key_proofs
-from ropewalk.ledger.policy import EVALUATOR, Policy
-from ropewalk.ledger.proof import parse_proof, verify_proof
-from ropewalk.ledger.replay import companion
-from ropewalk.ledger.tar import END
-from ropewalk.ledger.trust import Trust, parse_trust
-from ropewalk.ledger.verify import Fault, check_block, check_channel, to_report
-from ropewalk.node.archivecheck import verify_archives
-from ropewalk.node.archivepack import pack_channel
-from ropewalk.node.archiverestore import restore_channel
-from ropewalk.node.archiving import archive_channel
-from ropewalk.node.bundle import export_bundle, verify_bundle
-from ropewalk.node.keys import find_keys, rotate_key
-from ropewalk.node.ledger import create_channel, open_channel, open_log, verify_blocks
-from ropewalk.node.ledgercare import rebuild_index, verify_stored
-from ropewalk.node.replay import find_reducer, replay_channel
-from ropewalk.pipeline.ledgers import Ledgers
-from ropewalk.pipeline.offsets import LogName, Range
-from ropewalk.stores import keyfiles
-from ropewalk.stores.keyheights import read_heights, write_heights
-from ropewalk.stores.place import make_place
+from ropewalk.ledger.archive.check import verify_archives
+from ropewalk.ledger.archive.pack import pack_channel
+from ropewalk.ledger.archive.restore import restore_channel
+from ropewalk.ledger.archive.write import archive_channel
+from ropewalk.ledger.block.block import Block
+from ropewalk.ledger.bundle.check import BundleVerifier
+from ropewalk.ledger.bundle.files import export_bundle, verify_bundle
+from ropewalk.ledger.bundle.format import Gathering, block_name, frame_member, proof_name
+from ropewalk.ledger.bundle.tar import END
+from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log, verify_blocks
+from ropewalk.ledger.channel.key_heights import read_heights, write_heights
+from ropewalk.ledger.channel.maintenance import rebuild_index, verify_stored
+from ropewalk.ledger.keys.history import KeyLine, KeyProof, parse_key_proofs
+from ropewalk.ledger.keys.rotate import find_keys, rotate_key
+from ropewalk.ledger.keys.statements import KeyAct, key_envelope
+from ropewalk.ledger.proof.proof import parse_proof, verify_proof
+from ropewalk.ledger.proof.trust import Trust, parse_trust
+from ropewalk.ledger.proof.verify import Fault, check_block, check_channel, to_report
+from ropewalk.ledger.replay.channel_replay import find_reducer, replay_channel
+from ropewalk.ledger.replay.replay import companion
+from ropewalk.ledger.rules.policy import EVALUATOR, Policy
+from ropewalk.pipeline.source.ledger_logs import Ledgers
+from ropewalk.pipeline.source.offsets import LogName, Range
 
 FIRST = Trust((NODE.public,), (NODE.public,))
 NEWEST = Trust((NEXT.public,), (NEXT.public,))
@@ -523,8 +523,8 @@ def test_the_pipeline_judges_every_block_by_the_key_of_its_time(tmp_path):
 
 def test_a_channel_is_found_by_its_newest_key_whatever_that_is_called(tmp_path):
     keys = tmp_path / "keys"
-    made = [keyfiles.make(keys, name, "ed25519", bytes([n]) * 32) for n, name in enumerate(("b", "a"), 1)]
-    first, second = (keyfiles.load_signing(keys, each.name) for each in made)
+    made = [key_files.make(keys, name, "ed25519", bytes([n]) * 32) for n, name in enumerate(("b", "a"), 1)]
+    first, second = (key_files.load_signing(keys, each.name) for each in made)
     (keys / "broken.json").write_text("{")
     create_channel(tmp_path, "c", "b", first.public)
     rotate_key(tmp_path, "c", first, second)

@@ -11,10 +11,10 @@ from tests.unit.ledger.making import changed, command, observed
 
 from ropewalk.errors import Denied, RopewalkError
 from ropewalk.kernel import jcs
-from ropewalk.ledger.envelope import MINIMUM_SIGNED, parse
-from ropewalk.ledger.policy import STRICT, parse_policy
-from ropewalk.ledger.rules import NAMES, RULES, Context, judge
-from ropewalk.ledger.verify import Seen
+from ropewalk.ledger.envelope.envelope import MINIMUM_SIGNED, parse
+from ropewalk.ledger.proof.verify import Seen
+from ropewalk.ledger.rules.policy import STRICT, parse_policy
+from ropewalk.ledger.rules.rules import NAMES, RULES, Context, judge
 
 FILES = sorted((Path(__file__).parents[3] / "vectors" / "ledger_rules").glob("*.json"))
 CASES = [

@@ -10,12 +10,12 @@ import pytest
 from tests.unit.ledger.making import command, observed, opened
 from tests.waiting import LIMIT_S, aside, soon
 
+from ropewalk.disk.durable import Disk
 from ropewalk.errors import DigestMismatch, InvalidEnvelope, InvalidJson, Replayed, Unavailable, Usage
 from ropewalk.kernel import jcs
-from ropewalk.ledger.ticket import Receipt
-from ropewalk.node.ledger import verify_blocks
-from ropewalk.node.served import ServedLog
-from ropewalk.stores.durable import Disk
+from ropewalk.ledger.channel.channel import verify_blocks
+from ropewalk.ledger.ingest.async_log import ServedLog
+from ropewalk.ledger.ingest.ticket import Receipt
 
 
 def test_coroutines_share_blocks_and_get_their_own_answers(tmp_path):

@@ -35,13 +35,13 @@ from tests.unit.ledger.chips import (
 from tests.unit.ledger.making import NOON_NS, observed
 
 from ropewalk.errors import Invalid
-from ropewalk.kernel import schema
-from ropewalk.ledger.crls import parse_crl
-from ropewalk.ledger.envelope import Envelope
-from ropewalk.ledger.evidence import check_evidence
-from ropewalk.ledger.evidencetrust import EvidenceTrust, parse_evidence_trust
-from ropewalk.ledger.pins import parse_pins
-from ropewalk.ledger.sevsnp import REPORT_BYTES, SIGNED_BYTES, parse_snp_report
+from ropewalk.kernel.schema import shipped
+from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.evidence.allowed import parse_pins
+from ropewalk.ledger.evidence.crls import parse_crl
+from ropewalk.ledger.evidence.tee.sev_snp import REPORT_BYTES, SIGNED_BYTES, parse_snp_report
+from ropewalk.ledger.evidence.trust import EvidenceTrust, parse_evidence_trust
+from ropewalk.ledger.evidence.verify import check_evidence
 
 AMD = Vendor()
 MILAN = AMD.chip()
@@ -390,7 +390,7 @@ def test_a_report_is_wrapped_believed_shown_and_checked_from_the_command_line(ro
     judged = ropewalk(*check, "--channel", "built")
     assert judged.code == 0 and "SEV-SNP guest on Milan-B1" in judged.out
     assert ropewalk("ledger", "trust", "--channel", "built", "-o", "trust.json").code == 0
-    schema.validate("ledger/trust", json.loads(Path("trust.json").read_bytes()))
+    shipped.validate("ledger/trust", json.loads(Path("trust.json").read_bytes()))
     assert ropewalk(*check, "--trust", "trust.json").code == 0
     assert ropewalk(*check, "--trust", "trust.json", "--nonce", "0a0b").code == 5
 

@@ -9,10 +9,13 @@ import pytest
 from tests.unit.ledger.making import ADA, NODE, observed, opened
 
 from ropewalk.errors import InvalidProof, NotFound, TooLarge
-from ropewalk.kernel import jcs, merkle, note
-from ropewalk.ledger.headcheck import HeadTrust
-from ropewalk.ledger.proof import head_signer
-from ropewalk.ledger.tiles import (
+from ropewalk.kernel import jcs, merkle
+from ropewalk.kernel.note import note
+from ropewalk.ledger.channel.channel import create_channel, open_channel
+from ropewalk.ledger.proof.proof import head_signer
+from ropewalk.ledger.transparency.head_check import HeadTrust
+from ropewalk.ledger.transparency.publish import make_tlog_proof, publish_tiles
+from ropewalk.ledger.transparency.tiles import (
     Tile,
     TlogProof,
     encode_entries,
@@ -21,9 +24,7 @@ from ropewalk.ledger.tiles import (
     tile_path,
     tiles_of,
 )
-from ropewalk.ledger.tlogcheck import check_tlog_proof
-from ropewalk.node.ledger import create_channel, open_channel
-from ropewalk.node.publish import make_tlog_proof, publish_tiles
+from ropewalk.ledger.transparency.tlog_check import check_tlog_proof
 
 
 @pytest.mark.parametrize(

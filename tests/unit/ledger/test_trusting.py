@@ -15,17 +15,17 @@ from tests.unit.ledger.calling import make
 from tests.unit.ledger.making import ADA, NODE, NOON_NS, observed, opened
 
 from ropewalk.errors import Damaged, Invalid
-from ropewalk.ledger.envelope import Envelope
-from ropewalk.ledger.evidencetrust import EvidenceSettings
-from ropewalk.ledger.fork import parse_fork, verify_fork
-from ropewalk.ledger.pins import EvidencePins
-from ropewalk.ledger.proof import verify_proof
-from ropewalk.ledger.trust import Trust, parse_trust
-from ropewalk.node.bundle import export_bundle
-from ropewalk.node.evidence import channel_trust, read_evidence, write_evidence
-from ropewalk.node.fork import compare_bundles, compare_with_channel
-from ropewalk.node.ledger import open_channel
-from ropewalk.node.ledgercare import verify_stored
+from ropewalk.ledger.block.find_forks import compare_bundles, compare_with_channel
+from ropewalk.ledger.block.fork import parse_fork, verify_fork
+from ropewalk.ledger.bundle.files import export_bundle
+from ropewalk.ledger.channel.channel import open_channel
+from ropewalk.ledger.channel.maintenance import verify_stored
+from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.evidence.allowed import EvidencePins
+from ropewalk.ledger.evidence.settings import channel_trust, read_evidence, write_evidence
+from ropewalk.ledger.evidence.trust import EvidenceSettings
+from ropewalk.ledger.proof.proof import verify_proof
+from ropewalk.ledger.proof.trust import Trust, parse_trust
 
 BUILDER = "https://builder.example/v1"
 BARE = Trust((NODE.public,), (NODE.public,))
@@ -66,7 +66,7 @@ def judged(home: Path, trust: Trust, tmp_path: Path) -> dict[str, tuple[str, str
     said["bundle"] = next((s.status, s.detail) for s in report.steps if s.name == "evidence")
     with open_channel(home, "ea.core") as channel:
         first = next(iter(channel.blocks()))
-        from ropewalk.ledger.envelope import parse_stored
+        from ropewalk.ledger.envelope.envelope import parse_stored
 
         proof = channel.prove(parse_stored(first.envelopes[0]).id)
     said["proof"] = next(
@@ -170,8 +170,8 @@ def test_a_channel_without_evidence_says_so(tmp_path):
 
 
 def test_snapshots_vouch_for_themselves_with_the_key_of_the_blocks(tmp_path):
-    from ropewalk.ledger.reducers import REDUCERS
-    from ropewalk.node.replay import replay_channel
+    from ropewalk.ledger.replay.channel_replay import replay_channel
+    from ropewalk.ledger.replay.reducers import REDUCERS
 
     home = channel_with(tmp_path / "home", observed(1), observed(2))
     replay_channel(home, "ea.core", REDUCERS["counts"], key=NODE, snapshot_every=1)
@@ -182,8 +182,8 @@ def test_snapshots_vouch_for_themselves_with_the_key_of_the_blocks(tmp_path):
 
 def test_replay_folds_only_what_the_trust_file_lets_pass(tmp_path, ropewalk):
     from ropewalk.errors import SigInvalid, Unverified
-    from ropewalk.ledger.reducers import REDUCERS
-    from ropewalk.node.replay import replay_channel
+    from ropewalk.ledger.replay.channel_replay import replay_channel
+    from ropewalk.ledger.replay.reducers import REDUCERS
 
     home, counts = channel_with(tmp_path / "home", observed(1), VENDOR.attest()), REDUCERS["counts"]
     good = replace(BARE, roots=(VENDOR.root.pem,), evidence=PINS)

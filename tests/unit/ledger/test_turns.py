@@ -13,15 +13,22 @@ from tests.waiting import LIMIT_S, Crew, aside, soon, until
 
 from ropewalk.errors import Conflict, Unavailable
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.fields import format_timestamp
-from ropewalk.ledger.keyacts import KeyAct, key_envelope
-from ropewalk.ledger.ticket import Receipt
-from ropewalk.node import ledgerdoor
-from ropewalk.node.keys import open_sealing, rotate_key
-from ropewalk.node.ledger import Channel, OpenLog, create_channel, open_channel, open_log, verify_blocks
-from ropewalk.node.ledgerclient import LedgerClient
-from ropewalk.node.ledgerserver import LedgerServer
-from ropewalk.stores.segmentwriter import hold_lock, is_awaited
+from ropewalk.ledger.channel.channel import (
+    Channel,
+    OpenLog,
+    create_channel,
+    open_channel,
+    open_log,
+    verify_blocks,
+)
+from ropewalk.ledger.channel.segments.writer import hold_lock, is_awaited
+from ropewalk.ledger.envelope.fields import format_timestamp
+from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.keys.rotate import open_sealing, rotate_key
+from ropewalk.ledger.keys.statements import KeyAct, key_envelope
+from ropewalk.ledger.remote import writer_lease
+from ropewalk.ledger.remote.client import LedgerClient
+from ropewalk.ledger.remote.server import LedgerServer
 
 pytestmark = pytest.mark.timeout(300)
 CHANNEL = "audit"
@@ -49,7 +56,7 @@ def test_who_stands_in_line_can_be_seen_and_nobody_else(home):
 
 
 def test_whoever_stands_in_line_gets_in_while_others_send_without_a_pause(home, monkeypatch):
-    monkeypatch.setattr(ledgerdoor, "TURN_S", 0.05)
+    monkeypatch.setattr(writer_lease, "TURN_S", 0.05)
 
     def append_here() -> Receipt:
         with open_log(home, CHANNEL, NODE, wait_s=LIMIT_S) as opened:

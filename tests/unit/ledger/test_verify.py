@@ -11,13 +11,13 @@ from tests.unit.ledger.making import ADA, NODE, NOON_NS, chain_of_blocks, comman
 
 from ropewalk.errors import BrokenLink, Damaged
 from ropewalk.kernel import jcs
-from ropewalk.ledger.block import GENESIS, Block, check_link, seal
-from ropewalk.ledger.log import Limits
-from ropewalk.ledger.trust import Trust
-from ropewalk.ledger.verify import EMPTY, Found, Span, check_block, check_channel, join, to_report
-from ropewalk.node.ledger import open_channel, verify_blocks
-from ropewalk.stores.segmentform import record_head
-from ropewalk.stores.segments import Segments
+from ropewalk.ledger.block.block import GENESIS, Block, check_link, seal
+from ropewalk.ledger.channel.channel import open_channel, verify_blocks
+from ropewalk.ledger.channel.segments.format import record_head
+from ropewalk.ledger.channel.segments.reader import Segments
+from ropewalk.ledger.ingest.log import Limits
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.proof.verify import EMPTY, Found, Span, check_block, check_channel, join, to_report
 
 BLOCKS = chain_of_blocks(7)
 TRUST = Trust((NODE.public,), ())

@@ -27,11 +27,11 @@ from ropewalk.errors import (
 )
 from ropewalk.kernel import merkle
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.kernel.note import SignedHead, Signer, cosign_head, open_head, sign_head
-from ropewalk.kernel.notekey import Verifier
-from ropewalk.ledger.headcheck import HeadTrust
-from ropewalk.ledger.headfork import HeadFork, parse_head_fork, verify_head_fork
-from ropewalk.ledger.witness import (
+from ropewalk.kernel.note.key import Verifier
+from ropewalk.kernel.note.note import SignedHead, Signer, cosign_head, open_head, sign_head
+from ropewalk.ledger.transparency.head_check import HeadTrust
+from ropewalk.ledger.transparency.head_fork import HeadFork, parse_head_fork, verify_head_fork
+from ropewalk.ledger.transparency.witness import (
     REQUEST_BYTES_MAX,
     Watched,
     WitnessRequest,
@@ -40,7 +40,7 @@ from ropewalk.ledger.witness import (
     take_head,
     watch_log,
 )
-from ropewalk.node.witness import make_witness, open_witness
+from ropewalk.ledger.transparency.witness_folder import make_witness, open_witness
 
 TRUST = HeadTrust(keys=(LOG.verifier,))
 EMPTY = watch_log(None, LOG.verifier)
@@ -374,7 +374,7 @@ def test_a_folder_is_a_witness_once(folder, tmp_path):
 
 
 def test_the_head_is_on_disk_before_the_key_is_used(folder, monkeypatch):
-    from ropewalk.kernel.notekey import Signer as RealSigner
+    from ropewalk.kernel.note.key import Signer as RealSigner
 
     known: list[int] = []
     honest = RealSigner.cosign

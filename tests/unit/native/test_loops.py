@@ -21,18 +21,27 @@ from tests.unit.native.building import hook
 
 from ropewalk import native
 from ropewalk.errors import InvalidEnvelope, RopewalkError
-from ropewalk.gitlog import planning
-from ropewalk.gitlog.envelope import Draft
-from ropewalk.gitlog.layout import MESSAGES, SHIPLOG, Layout
-from ropewalk.gitlog.objects import Oid, Signature, object_id
-from ropewalk.gitlog.planning import Plan, Setting, Tip, all_objects, plan
-from ropewalk.gitlog.weaving import EXAMPLE, PARENT
+from ropewalk.gitlog.core import planning
+from ropewalk.gitlog.core.commit_template import EXAMPLE, PARENT
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
+from ropewalk.gitlog.core.objects import Oid, Signature, object_id
+from ropewalk.gitlog.core.planning import Plan, Setting, Tip, all_objects, plan
+from ropewalk.gitlog.store import pack_writer
+from ropewalk.gitlog.store.pack_index import read_index
 from ropewalk.kernel.ulid import Ulid, make
-from ropewalk.native import bale as bales
 from ropewalk.native import library as libraries
-from ropewalk.native.bale import NUMBER, PREVIOUS, Bale, Field, HexOf, IdOf, column_of_bytes, compile_template
-from ropewalk.stores import packs
-from ropewalk.stores.packindex import read_index
+from ropewalk.native import object_batch as bales
+from ropewalk.native.object_batch import (
+    NUMBER,
+    PREVIOUS,
+    Bale,
+    Field,
+    HexOf,
+    IdOf,
+    column_of_bytes,
+    compile_template,
+)
 
 ADA = Signature("Ada", "ada@example.test", 1_700_000_000)
 NOW_MS = 1_700_000_000_123
@@ -294,7 +303,7 @@ def test_without_a_second_thread_one_packs_everything(trouble, monkeypatch):
 def test_a_batch_is_packed_also_while_the_interpreter_ends():
     program = (
         "import atexit\n"
-        "from ropewalk.native.bale import Bale\n"
+        "from ropewalk.native.object_batch import Bale\n"
         "bale = Bale(('%040x' % n, 'blob', b'lorem ipsum %d ' % n * 200) for n in range(500))\n"
         "atexit.register(lambda: print(len(bale.pack(b'')[1])))\n"
     )
@@ -309,10 +318,10 @@ def test_git_finds_no_fault_in_a_pack_of_the_loops(tmp_path):
     made = decided(SHIPLOG, drafts, Tip(), ADA, None)
     assert isinstance(made.objects, Bale)
     objects = [*made.objects, *{oid: (oid, kind, raw) for oid, kind, raw in map(named, BODIES)}.values()]
-    name, pack, index = packs.build_pack(objects)
+    name, pack, index = pack_writer.build_pack(objects)
     assert hashlib.sha1(pack[:-20]).digest() == pack[-20:]
     with native.switched_off():
-        by_python = packs.build_pack(objects)
+        by_python = pack_writer.build_pack(objects)
     assert {each.oid for each in read_index(index)} == {each.oid for each in read_index(by_python[2])}
     subprocess.run(["git", "init", "-q", "--bare", tmp_path], check=True)
     folder = tmp_path / "objects" / "pack"
@@ -334,7 +343,7 @@ def test_git_finds_no_fault_in_a_pack_of_the_loops(tmp_path):
 @needs_loops
 def test_an_object_that_comes_twice_is_packed_once():
     bodies = [b"%d" % n for n in range(100)]
-    _, _, index = packs.build_pack([*map(named, bodies), *map(named, bodies)])
+    _, _, index = pack_writer.build_pack([*map(named, bodies), *map(named, bodies)])
     assert sorted(each.oid.hex() for each in read_index(index)) == sorted(
         object_id("blob", b) for b in bodies
     )
@@ -352,7 +361,7 @@ def test_a_pack_of_gigabytes_is_made_once(monkeypatch):
     """Only its index is left to Python: places beyond 31 bits are written elsewhere in it."""
     objects = [named(b"%d" % n) for n in range(100)]
     plain, far = Bale.pack, 1 << 33
-    monkeypatch.setattr(packs, "_packed", None)  # nobody packs an object in Python
+    monkeypatch.setattr(pack_writer, "_packed", None)  # nobody packs an object in Python
 
     def pack(self: Bale, head: bytes) -> bales.Packed | None:
         made = plain(self, head)
@@ -360,9 +369,9 @@ def test_a_pack_of_gigabytes_is_made_once(monkeypatch):
         made[1][99] += far
         return made
 
-    near = {each.oid: each for each in read_index(packs.build_pack(objects)[2])}
+    near = {each.oid: each for each in read_index(pack_writer.build_pack(objects)[2])}
     monkeypatch.setattr(Bale, "pack", pack)
-    name, whole, index = packs.build_pack(objects)
+    name, whole, index = pack_writer.build_pack(objects)
     assert hashlib.sha1(whole[:-20]).hexdigest() == name
     moved = {each.oid: each.offset - near[each.oid].offset for each in read_index(index)}
     assert moved == {bytes.fromhex(oid): far if n == 99 else 0 for n, (oid, _, _) in enumerate(objects)}
@@ -396,9 +405,9 @@ def test_what_the_loops_cannot_read_again_is_packed_by_python(right, wrong, tmp_
     assert Bale(map(named, texts)).pack(b"") is None
     monkeypatch.setattr(bales, "ALONE_MAX", 0)
     assert Bale(map(named, texts)).pack(b"") is None
-    slipped = packs.build_pack([*map(named, texts)])
+    slipped = pack_writer.build_pack([*map(named, texts)])
     with native.switched_off():
-        assert packs.build_pack([*map(named, texts)]) == slipped
+        assert pack_writer.build_pack([*map(named, texts)]) == slipped
 
 
 PROBE = """
@@ -448,7 +457,7 @@ def test_the_loops_read_streams_exactly_as_zlib_does(tmp_path):
 def test_what_the_loops_refuse_is_believed_also_without_assertions():
     """`python -O` leaves out every assert; a pack that was given up must not be taken for a short one."""
     program = (
-        "from ropewalk.native.bale import Bale, Field, column_of_bytes, compile_template\n"
+        "from ropewalk.native.object_batch import Bale, Field, column_of_bytes, compile_template\n"
         "class Refusing:\n"
         "    def __getattr__(self, name): return getattr(loaded, name)\n"
         "    def ropewalk_pack(self, *_): return -1\n"

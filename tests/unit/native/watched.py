@@ -10,7 +10,7 @@ from array import array
 from pathlib import Path
 
 from ropewalk.native import library as libraries
-from ropewalk.native.bale import NUMBERS, Bale, Field, column_of_bytes, compile_template
+from ropewalk.native.object_batch import NUMBERS, Bale, Field, column_of_bytes, compile_template
 
 
 def template(chance: random.Random) -> bytes:

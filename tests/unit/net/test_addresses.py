@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ropewalk.errors import RopewalkError, Unavailable, Usage
-from ropewalk.node.gossip import open_log
-from ropewalk.node.sync import sync_with
+from ropewalk.gossip.peer.client import sync_with
+from ropewalk.gossip.peer.topics import open_log
 
 LONG = "a" * 70  # no label of a name is longer than 63
 

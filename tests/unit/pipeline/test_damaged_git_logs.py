@@ -13,13 +13,13 @@ from tests.pipeline.tampering import unpack
 from tests.pipeline.world import World
 
 from ropewalk.errors import HistoryRewritten, Unverified
-from ropewalk.gitlog.layout import SHIPLOG
-from ropewalk.gitlog.log import describe
-from ropewalk.gitlog.objects import Oid, parse_commit
+from ropewalk.gitlog.core.layout import SHIPLOG
+from ropewalk.gitlog.core.log import describe
+from ropewalk.gitlog.core.objects import Oid, parse_commit
 from ropewalk.pipeline import to_arrow
-from ropewalk.pipeline.gitlogs import GitLogs
-from ropewalk.pipeline.logs import between
-from ropewalk.pipeline.offsets import LogName, Point
+from ropewalk.pipeline.source.git_logs import GitLogs
+from ropewalk.pipeline.source.logs import between
+from ropewalk.pipeline.source.offsets import LogName, Point
 
 EVENTS = 12
 HEAD = "refs/gatos/shiplog/prod/head"

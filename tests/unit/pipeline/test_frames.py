@@ -11,7 +11,7 @@ from tests.pipeline.world import World, usual
 from ropewalk.errors import Invalid, InvalidName, NotFound
 from ropewalk.kernel.proofs import verify_inclusion
 from ropewalk.pipeline import to_arrow, to_pandas, to_polars
-from ropewalk.pipeline.schemas import LEDGER_COLUMNS, SHARED_COLUMNS
+from ropewalk.pipeline.source.schemas import LEDGER_COLUMNS, SHARED_COLUMNS
 
 
 @pytest.fixture(scope="module")

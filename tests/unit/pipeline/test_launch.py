@@ -13,8 +13,8 @@ import pytest
 from tests.waiting import LIMIT_S
 
 from ropewalk.errors import Unavailable
-from ropewalk.pipeline import java, launch
-from ropewalk.pipeline.shipping import pack_code, pack_packages
+from ropewalk.pipeline.launch import java, launch
+from ropewalk.pipeline.launch.shipping import pack_code, pack_packages
 
 
 def test_the_wheel_s_java_is_found_where_there_is_no_other():
@@ -92,7 +92,7 @@ def test_our_code_runs_from_one_archive(tmp_path: Path):
     script = (
         "import sys; sys.path.insert(0, sys.argv[1]); import ropewalk; assert '.zip' in ropewalk.__file__; "
         "from ropewalk.kernel import schema; assert schema.text('shiplog/event_envelope'); "
-        "import ropewalk.pipeline.query"
+        "import ropewalk.pipeline.source.query"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(archive)], capture_output=True, text=True, check=False

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.pipeline.world import NOON_MS
 
-from ropewalk.pipeline.offsets import Offset
-from ropewalk.pipeline.report import STRIPS_MAX, render
-from ropewalk.pipeline.warehouse import Manifest, Warehouse
+from ropewalk.pipeline.report.report import STRIPS_MAX, render
+from ropewalk.pipeline.source.offsets import Offset
+from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 
 NOON = datetime.fromtimestamp(NOON_MS / 1000, UTC)
 EVENTS = pa.schema([("topic", pa.string()), ("time", pa.timestamp("us", tz="UTC"))])

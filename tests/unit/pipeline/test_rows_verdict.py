@@ -9,9 +9,9 @@ from tests.pipeline.verdicts import CASES, make_base, reopened
 from tests.pipeline.world import World
 
 from ropewalk.errors import Damaged, NotFound, Unverified
-from ropewalk.node.gossip import open_topic, topics
-from ropewalk.node.verify import verify_repository
+from ropewalk.gossip.peer.topics import open_topic, topics
 from ropewalk.pipeline import to_arrow
+from ropewalk.verification import verify_repository
 
 
 @pytest.fixture(scope="module")

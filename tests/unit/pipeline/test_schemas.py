@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropewalk.pipeline import variant
-from ropewalk.pipeline.schemas import COLUMNS
+from ropewalk.pipeline.source import variant
+from ropewalk.pipeline.source.schemas import COLUMNS
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "tables.md"
 JSON = st.recursive(

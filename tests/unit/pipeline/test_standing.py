@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from ropewalk.kernel.digest import blake3
-from ropewalk.pipeline.notes import ANSWERS, CLAIM, FOLLOWS, INTENT, KEY, PROVES, ROOT, ROW_NOTE
-from ropewalk.pipeline.standing import Standing
+from ropewalk.pipeline.source.notes import ANSWERS, CLAIM, FOLLOWS, INTENT, KEY, PROVES, ROOT, ROW_NOTE
+from ropewalk.pipeline.tables.channel_state import Standing
 
 Note = tuple[bytes, bytes, int]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ropewalk.errors import Invalid, SigInvalid
-from ropewalk.pipeline.refusals import MARK, find_refusal, marked
-from ropewalk.pipeline.tableoptions import parse_options, pick_options, schema_with_options
+from ropewalk.pipeline.source.refusals import MARK, find_refusal, marked
+from ropewalk.pipeline.source.table_options import parse_options, pick_options, schema_with_options
 
 # As Spark 4.3 hands them over for CREATE TABLE t USING ropewalk OPTIONS (repository ..., Topics ...) TBLPROPERTIES ...
 GIVEN = {

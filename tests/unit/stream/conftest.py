@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import ropewalk
-from ropewalk.gitlog.layout import MESSAGES
-from ropewalk.node.repository import Repository
+from ropewalk.gitlog.core.layout import MESSAGES
+from ropewalk.gitlog.repository.repository import Repository
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def log(tmp_path: Path) -> Iterator[Repository]:
 
 
 def publish(log: Repository, topic: str, *payloads: dict[str, Any]) -> None:
-    from ropewalk.gitlog.envelope import Draft
+    from ropewalk.gitlog.core.envelope import Draft
 
     drafts = [Draft({"type": "test.made", "payload": payload}) for payload in payloads]
     for outcome in log.append_all(topic, drafts, layout=MESSAGES):

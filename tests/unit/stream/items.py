@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ropewalk.stream.frames import BusEvent
-from ropewalk.stream.subscriber import Item
+from ropewalk.stream.core.frames import BusEvent
+from ropewalk.stream.core.subscriber import Item
 
 
 def bus_event(item: Item) -> BusEvent:

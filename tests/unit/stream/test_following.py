@@ -16,10 +16,10 @@ from tests.waiting import LIMIT_S, Crew, aside, soon, until
 from websockets.exceptions import ConnectionClosed
 
 from ropewalk.errors import Invalid, Unavailable, Usage
-from ropewalk.node import following
-from ropewalk.node.following import Following, Follows, follow
-from ropewalk.node.streams import RepositoryStream
-from ropewalk.stream.frames import BusEvent, encode
+from ropewalk.stream.core.frames import BusEvent, encode
+from ropewalk.stream.serve import follow as following
+from ropewalk.stream.serve.follow import Following, Follows, follow
+from ropewalk.stream.serve.repository_stream import RepositoryStream
 
 ACK = json.dumps({"kind": "ack", "stream": "01HF", "seq": 100, "credit": 1_000, "ts": ""})
 

@@ -17,10 +17,10 @@ from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin
 
 from ropewalk.errors import Unavailable
-from ropewalk.net.textsocket import page_origins
-from ropewalk.node.privacy import policy_file
-from ropewalk.node.streamproxy import StreamProxy
-from ropewalk.node.streams import RepositoryStream
+from ropewalk.gitlog.privacy.apply import policy_file
+from ropewalk.net.text_socket import page_origins
+from ropewalk.stream.serve.proxy_server import StreamProxy
+from ropewalk.stream.serve.repository_stream import RepositoryStream
 
 
 def asked(port: int, path: str) -> tuple[int, Mapping[str, str], bytes]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropewalk.errors import InvalidName
-from ropewalk.stream.patterns import Pattern, parse_pattern
+from ropewalk.stream.core.patterns import Pattern, parse_pattern
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropewalk.errors import Invalid, RangeExceeded, RopewalkError, Usage
-from ropewalk.kernel import schema
-from ropewalk.stream.access import parse_access
-from ropewalk.stream.connection import Connection, Limits
-from ropewalk.stream.frames import BusEvent, Credit, RefUpdate, Sub, Unsub, encode, parse_server
-from ropewalk.stream.proxy import HOPS_MAX, MISS_TOPIC, MISSES_MAX, Proxy
-from ropewalk.stream.proxyclient import ATTEMPTS_MAX, FETCH_MS, CatchUp, ProxyConnection
-from ropewalk.stream.window import PROXY_BOUNDS, Bounds, Window
+from ropewalk.kernel.schema import shipped
+from ropewalk.stream.core.access import parse_access
+from ropewalk.stream.core.connection import Connection, Limits
+from ropewalk.stream.core.frames import BusEvent, Credit, RefUpdate, Sub, Unsub, encode, parse_server
+from ropewalk.stream.core.window import PROXY_BOUNDS, Bounds, Window
+from ropewalk.stream.proxy.client import ATTEMPTS_MAX, FETCH_MS, CatchUp, ProxyConnection
+from ropewalk.stream.proxy.proxy import HOPS_MAX, MISS_TOPIC, MISSES_MAX, Proxy
 
 ORIGIN_BASE = 7_000
 PROXY_BASE = 50_000
@@ -97,7 +97,7 @@ def subscribe(connection: Connection, *refs: str, since: int | None = None, now_
 def said(connection: Connection, now_ms: int = 0) -> list[dict[str, Any]]:
     frames = [json.loads(text) for text in connection.take(now_ms, 10_000)]
     for frame in frames:
-        schema.validate("api/stream_frame", frame)
+        shipped.validate("api/stream_frame", frame)
     return frames
 
 
@@ -144,7 +144,7 @@ def test_proxy_keeps_a_payload_member_seq_origin(own):
     for text in texts:
         second.receive(text, 0)
     for frame in (json.loads(texts[-1]), said(last)[-1]):
-        schema.validate("api/stream_frame", frame)
+        shipped.validate("api/stream_frame", frame)
         assert frame["payload"] == {"id": 7, "seq_origin": own}
         assert frame["seq_origin"] == 7_001
         read = parse_server(json.dumps(frame))

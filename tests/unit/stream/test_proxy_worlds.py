@@ -8,12 +8,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropewalk.stream.connection import Connection, Limits
-from ropewalk.stream.frames import BusEvent, ErrorFrame
-from ropewalk.stream.proxy import MISS_TOPIC, Proxy
-from ropewalk.stream.proxyclient import CatchUp
-from ropewalk.stream.subscriber import Lost, Subscriber
-from ropewalk.stream.window import Bounds, Window
+from ropewalk.stream.core.connection import Connection, Limits
+from ropewalk.stream.core.frames import BusEvent, ErrorFrame
+from ropewalk.stream.core.subscriber import Lost, Subscriber
+from ropewalk.stream.core.window import Bounds, Window
+from ropewalk.stream.proxy.client import CatchUp
+from ropewalk.stream.proxy.proxy import MISS_TOPIC, Proxy
 
 ORIGIN_BOUNDS = Bounds(frames_max=14, age_ms_max=120_000)
 PROXY_BOUNDS = Bounds(frames_max=9, age_ms_max=60_000)

@@ -15,17 +15,17 @@ from tests.waiting import LIMIT_S, soon
 
 import ropewalk
 from ropewalk.errors import Denied, NotFound, Usage
-from ropewalk.gitlog.layout import MESSAGES
+from ropewalk.gitlog.core.layout import MESSAGES
 from ropewalk.kernel import jcs
-from ropewalk.node.following import Following
-from ropewalk.node.streamaudit import MISSES
-from ropewalk.node.streamproxy import StreamProxy
-from ropewalk.node.streams import RepositoryStream
-from ropewalk.stream.connection import Limits
-from ropewalk.stream.frames import BusEvent, RefUpdate
-from ropewalk.stream.proxy import MISS_TOPIC
-from ropewalk.stream.subscriber import Item, Lost
-from ropewalk.stream.window import Bounds
+from ropewalk.stream.core.connection import Limits
+from ropewalk.stream.core.frames import BusEvent, RefUpdate
+from ropewalk.stream.core.subscriber import Item, Lost
+from ropewalk.stream.core.window import Bounds
+from ropewalk.stream.proxy.proxy import MISS_TOPIC
+from ropewalk.stream.serve.audit import MISSES
+from ropewalk.stream.serve.follow import Following
+from ropewalk.stream.serve.proxy_server import StreamProxy
+from ropewalk.stream.serve.repository_stream import RepositoryStream
 
 
 async def take(frames: Following, count: int) -> list[Item]:

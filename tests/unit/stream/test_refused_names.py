@@ -13,15 +13,15 @@ from tests.unit.stream.test_proxy import said as said_by_proxy
 from tests.unit.stream.test_serving import running
 from tests.waiting import LIMIT_S
 
-from ropewalk.node.following import Following
-from ropewalk.node.repository import Repository
-from ropewalk.node.streamproxy import StreamProxy
-from ropewalk.node.streams import RepositoryStream
-from ropewalk.stream.access import EVERYBODY, NOBODY, parse_access
-from ropewalk.stream.connection import SEALED, Connection
-from ropewalk.stream.frames import BusEvent, ErrorFrame, RefUpdate, Sub, Unsub, encode
-from ropewalk.stream.probes import DUE_MAX, PROBE_MS
-from ropewalk.stream.window import Window
+from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.stream.core.access import EVERYBODY, NOBODY, parse_access
+from ropewalk.stream.core.connection import SEALED, Connection
+from ropewalk.stream.core.frames import BusEvent, ErrorFrame, RefUpdate, Sub, Unsub, encode
+from ropewalk.stream.core.window import Window
+from ropewalk.stream.proxy.probes import DUE_MAX, PROBE_MS
+from ropewalk.stream.serve.follow import Following
+from ropewalk.stream.serve.proxy_server import StreamProxy
+from ropewalk.stream.serve.repository_stream import RepositoryStream
 
 PAYROLL = parse_access({"topics": {"deny": ["payroll.**", "payroll"]}})
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ropewalk.errors import Unavailable
-from ropewalk.node.refwatch import RefWatch
-from ropewalk.node.repository import Repository
+from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.stream.serve.ref_watch import RefWatch
 
 PREFIX = "refs/gatos/"
 

@@ -20,17 +20,17 @@ from websockets.typing import Origin
 
 import ropewalk
 from ropewalk.errors import Denied, Invalid, InvalidName, NotFound, Unavailable
-from ropewalk.gitlog.layout import MESSAGES
-from ropewalk.kernel import schema
-from ropewalk.node import streamserver
-from ropewalk.node.following import Following, follow
-from ropewalk.node.repository import Repository
-from ropewalk.node.streams import RepositoryStream
-from ropewalk.node.streamsource import StreamSource
-from ropewalk.stream.connection import Connection, Limits
-from ropewalk.stream.frames import BusEvent, ErrorFrame, RefUpdate
-from ropewalk.stream.subscriber import Item, Lost
-from ropewalk.stream.window import Bounds
+from ropewalk.gitlog.core.layout import MESSAGES
+from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.kernel.schema import shipped
+from ropewalk.stream.core.connection import Connection, Limits
+from ropewalk.stream.core.frames import BusEvent, ErrorFrame, RefUpdate
+from ropewalk.stream.core.subscriber import Item, Lost
+from ropewalk.stream.core.window import Bounds
+from ropewalk.stream.serve import server
+from ropewalk.stream.serve.follow import Following, follow
+from ropewalk.stream.serve.repository_stream import RepositoryStream
+from ropewalk.stream.serve.source import StreamSource
 
 
 def running(test: Callable[[], Awaitable[None]]) -> None:
@@ -45,7 +45,7 @@ async def told(socket: client.ClientConnection) -> dict[str, Any]:
     """The next frame; whatever it is, it fits the schema."""
     async with asyncio.timeout(LIMIT_S):
         frame: dict[str, Any] = json.loads(await socket.recv())
-    schema.validate("api/stream_frame", frame)
+    shipped.validate("api/stream_frame", frame)
     return frame
 
 
@@ -697,7 +697,7 @@ def test_a_socket_nobody_reads_holds_a_bounded_amount(log):
 
 
 def test_a_reader_that_never_reads_does_not_keep_the_server_from_stopping(log, monkeypatch):
-    monkeypatch.setattr(streamserver, "STUCK_S", 3_600.0)
+    monkeypatch.setattr(server, "STUCK_S", 3_600.0)
 
     async def run() -> None:
         async with client_that_never_reads() as connect:

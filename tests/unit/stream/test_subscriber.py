@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from ropewalk.errors import RopewalkError
-from ropewalk.stream.frames import Ack, BusEvent, ErrorFrame, Ping, encode
-from ropewalk.stream.subscriber import Lost, Subscriber
+from ropewalk.stream.core.frames import Ack, BusEvent, ErrorFrame, Ping, encode
+from ropewalk.stream.core.subscriber import Lost, Subscriber
 
 TS = "2026-01-02T03:04:05.678Z"
 

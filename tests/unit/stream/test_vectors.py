@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ropewalk import errors
-from ropewalk.stream.connection import Connection
-from ropewalk.stream.frames import RefUpdate, Sub, encode
-from ropewalk.stream.patterns import parse_pattern
-from ropewalk.stream.window import Bounds, Window
+from ropewalk.stream.core.connection import Connection
+from ropewalk.stream.core.frames import RefUpdate, Sub, encode
+from ropewalk.stream.core.patterns import parse_pattern
+from ropewalk.stream.core.window import Bounds, Window
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "stream"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ropewalk.stream.frames import BusEvent, RefUpdate
-from ropewalk.stream.window import PROXY_BOUNDS, Bounds, Window
+from ropewalk.stream.core.frames import BusEvent, RefUpdate
+from ropewalk.stream.core.window import PROXY_BOUNDS, Bounds, Window
 
 
 def filled(count: int, **bounds: int) -> Window:

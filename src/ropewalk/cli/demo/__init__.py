@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
+from ropewalk.cli.common.command import Command, emit_line, session
 from ropewalk.cli.demo.stage import Stage
-from ropewalk.cli.manners import Command, emit_line, session
 from ropewalk.errors import Conflict
 
 __all__ = ["STAGES", "demo"]

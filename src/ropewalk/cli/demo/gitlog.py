@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ropewalk.cli.demo.stage import Stage, node_key
+from ropewalk.disk.repository_paths import make_place
 from ropewalk.errors import HistoryRewritten, RopewalkError
-from ropewalk.gitlog.envelope import Draft
-from ropewalk.gitlog.layout import SHIPLOG
-from ropewalk.gitlog.objects import encode_commit, object_id, parse_commit
-from ropewalk.node import Repository, open_repository
-from ropewalk.node.verify import verify_gitlogs
-from ropewalk.node.vouching import sign_log
-from ropewalk.stores.place import make_place
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.core.layout import SHIPLOG
+from ropewalk.gitlog.core.objects import encode_commit, object_id, parse_commit
+from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.signing import sign_log
+from ropewalk.verification import verify_gitlogs
 
 __all__ = ["run"]
 

@@ -6,14 +6,14 @@ import os
 from collections.abc import Sequence
 
 from ropewalk.cli.demo.stage import Stage
-from ropewalk.cli.gossip_graph import draw
+from ropewalk.cli.gossip.graph import draw
 from ropewalk.errors import RopewalkError, Unverified
-from ropewalk.gossip.log import Log
-from ropewalk.gossip.questions import Request, Response, Values, answer
-from ropewalk.gossip.sync import drive, pull, sync_both
-from ropewalk.gossip.verify import verify_log
+from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.verify import verify_log
+from ropewalk.gossip.peer.topics import open_log
+from ropewalk.gossip.sync.questions import Request, Response, Values, answer
+from ropewalk.gossip.sync.session import drive, pull, sync_both
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.node.gossip import open_log
 
 __all__ = ["run"]
 

@@ -8,17 +8,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ropewalk.cli.demo.stage import NODE, Stage, node_key
+from ropewalk.disk.repository_paths import make_place
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Report
-from ropewalk.ledger.envelope import Envelope, build
-from ropewalk.ledger.proof import parse_proof, verify_proof
-from ropewalk.ledger.report import render_report
-from ropewalk.ledger.trust import Trust
-from ropewalk.node.bundle import export_bundle, verify_bundle
-from ropewalk.node.ledger import Channel, OpenLog, create_channel, open_channel, open_log, verify_blocks
-from ropewalk.stores.place import make_place
+from ropewalk.ledger.bundle.files import export_bundle, verify_bundle
+from ropewalk.ledger.bundle.html_report import render_report
+from ropewalk.ledger.channel.channel import (
+    Channel,
+    OpenLog,
+    create_channel,
+    open_channel,
+    open_log,
+    verify_blocks,
+)
+from ropewalk.ledger.envelope.envelope import Envelope, build
+from ropewalk.ledger.proof.proof import parse_proof, verify_proof
+from ropewalk.ledger.proof.trust import Trust
 
 __all__ = ["run"]
 

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.cli.demo.stage import Stage
+from ropewalk.disk import key_files
+from ropewalk.disk.repository_paths import Place, make_place
 from ropewalk.errors import RopewalkError, Unavailable
-from ropewalk.gitlog.envelope import Draft
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.gossip.peer.topics import open_topic
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.envelope import build
-from ropewalk.node import open_repository
-from ropewalk.node.gossip import open_topic
-from ropewalk.node.ledger import channels, create_channel, open_log
-from ropewalk.stores import keyfiles
-from ropewalk.stores.place import Place, make_place
+from ropewalk.ledger.channel.channel import channels, create_channel, open_log
+from ropewalk.ledger.envelope.envelope import build
 
 if TYPE_CHECKING:
-    from ropewalk.pipeline.warehouse import Warehouse
+    from ropewalk.pipeline.tables.warehouse import Warehouse
 
 __all__ = ["run"]
 
@@ -34,7 +34,7 @@ CHAT = "com.example.notes"
 
 def run(stage: Stage) -> None:
     """Show logs becoming tables whose every row is proven, and a table that is proven as a whole."""
-    from ropewalk.cli.pipeline_running import spark_session
+    from ropewalk.cli.pipeline.running import spark_session
 
     place, _ = make_place(stage.directory / "demo.git")
     stage.made.setdefault("repository", str(place.git_dir))
@@ -97,10 +97,10 @@ def _peers(stage: Stage, place: Place) -> None:
 
 def _metrics(stage: Stage, place: Place) -> None:
     try:
-        node = keyfiles.load_signing(place.keys, "node")
+        node = key_files.load_signing(place.keys, "node")
     except RopewalkError:
-        keyfiles.make(place.keys, "node", "ed25519", os.urandom(32))
-        node = keyfiles.load_signing(place.keys, "node")
+        key_files.make(place.keys, "node", "ed25519", os.urandom(32))
+        node = key_files.load_signing(place.keys, "node")
     if METRICS not in channels(place.home):
         create_channel(place.home, METRICS, "node", node.public)
     author = SigningKey.generate("ed25519", os.urandom(32))
@@ -122,10 +122,10 @@ def _metrics(stage: Stage, place: Place) -> None:
 
 
 def _tables(stage: Stage, place: Place, spark: Any) -> None:
-    from ropewalk.cli.pipeline_running import now_ms
-    from ropewalk.pipeline.report import render
-    from ropewalk.pipeline.verifytables import verify_tables
-    from ropewalk.pipeline.warehouse import Warehouse
+    from ropewalk.cli.pipeline.running import now_ms
+    from ropewalk.pipeline.report.report import render
+    from ropewalk.pipeline.tables.verify import verify_tables
+    from ropewalk.pipeline.tables.warehouse import Warehouse
 
     warehouse = Warehouse(stage.directory / "warehouse")
     stage.made["warehouse"] = str(warehouse.path)
@@ -148,9 +148,9 @@ def _tables(stage: Stage, place: Place, spark: Any) -> None:
 
 def _take_in(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> None:
     """Logs into tables, once; then a question to them."""
-    from ropewalk.cli.pipeline_running import now_ms
-    from ropewalk.pipeline.ingest import Ingest
-    from ropewalk.pipeline.sql import ask
+    from ropewalk.cli.pipeline.running import now_ms
+    from ropewalk.pipeline.jobs.ingest import Ingest
+    from ropewalk.pipeline.tables.sql import ask
 
     job = Ingest(spark, place.git_dir, warehouse.path, now_ms=now_ms, group="warehouse")
     started, started_ms = time.monotonic(), now_ms()
@@ -177,8 +177,8 @@ def _take_in(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> No
 
 def _verify(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> None:
     """Every log from end to end."""
-    from ropewalk.cli.pipeline_running import now_ms
-    from ropewalk.pipeline.verify import verify_logs
+    from ropewalk.cli.pipeline.running import now_ms
+    from ropewalk.pipeline.jobs.verify import verify_logs
 
     started, started_ms = time.monotonic(), now_ms()
     report, _ = verify_logs(spark, place.git_dir)
@@ -194,9 +194,9 @@ def _verify(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> Non
 
 def _bundles(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> None:
     """Proofs for whoever has neither Spark nor the log."""
-    from ropewalk.node.bundle import export_blocks, verify_bundle
-    from ropewalk.node.ledger import read_settings
-    from ropewalk.pipeline.export import export_channels
+    from ropewalk.ledger.bundle.files import export_blocks, verify_bundle
+    from ropewalk.ledger.channel.channel import read_settings
+    from ropewalk.pipeline.jobs.export import export_channels
 
     bundles = export_channels(
         spark,
@@ -219,11 +219,11 @@ def _states(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> Non
     """Fold the channels into states, signed for; a second run has nothing to do."""
     from functools import partial
 
-    from ropewalk.node.replay import replay_channel
-    from ropewalk.pipeline.replay import Replays, replay_channels
+    from ropewalk.ledger.replay.channel_replay import replay_channel
+    from ropewalk.pipeline.jobs.replay import Replays, replay_channels
 
     replays = Replays(warehouse)
-    fold = partial(replay_channel, key=keyfiles.load_signing(place.keys, "node"))
+    fold = partial(replay_channel, key=key_files.load_signing(place.keys, "node"))
     run = partial(replay_channels, spark, place.git_dir, "counts", fold, channels=METRICS)
     (found,) = run(snapshot_every=5)
     replays.keep([found], datetime.now(UTC))
@@ -239,11 +239,11 @@ def _upkeep(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> Non
     """Fewer files, signed summaries, and how fresh the evidence is."""
     import pyarrow as pa
 
-    from ropewalk.cli.pipeline_running import now_ms
-    from ropewalk.pipeline.compact import merge_files, summarise
-    from ropewalk.pipeline.health import measure_channels
+    from ropewalk.cli.pipeline.running import now_ms
+    from ropewalk.pipeline.jobs.compact import merge_files, summarise
+    from ropewalk.pipeline.jobs.health import measure_channels
 
-    node = keyfiles.load_signing(place.keys, "node")
+    node = key_files.load_signing(place.keys, "node")
     made = summarise(spark, place.git_dir, warehouse, node, channels=METRICS, blocks_per_summary=5)
     merged = merge_files(spark, warehouse, now_ms())
     files = 0 if merged is None else len(merged.replaces)
@@ -263,7 +263,7 @@ def _lie(stage: Stage, spark: Any, warehouse: Warehouse) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from ropewalk.pipeline.verifytables import verify_tables
+    from ropewalk.pipeline.tables.verify import verify_tables
 
     path = next(
         path

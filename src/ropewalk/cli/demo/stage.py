@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.manners import say
+from ropewalk.cli.common.command import say
 
 if TYPE_CHECKING:
+    from ropewalk.disk.repository_paths import Place
     from ropewalk.kernel.keys import SigningKey
-    from ropewalk.stores.place import Place
 
 __all__ = ["NODE", "Stage", "node_key"]
 
@@ -55,11 +55,11 @@ class Stage:
 
 def node_key(place: Place) -> SigningKey:
     """Return the repository's own key, made if it is missing; `ropewalk verify` trusts what it signs there."""
+    from ropewalk.disk import key_files
     from ropewalk.errors import NotFound
-    from ropewalk.stores import keyfiles
 
     try:
-        return keyfiles.load_signing(place.keys, NODE)
+        return key_files.load_signing(place.keys, NODE)
     except NotFound:
-        keyfiles.make(place.keys, NODE, "ed25519", os.urandom(keyfiles.SECRET_BYTES))
-        return keyfiles.load_signing(place.keys, NODE)
+        key_files.make(place.keys, NODE, "ed25519", os.urandom(key_files.SECRET_BYTES))
+        return key_files.load_signing(place.keys, NODE)

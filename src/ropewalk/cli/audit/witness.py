@@ -1,0 +1,186 @@
+"""`ropewalk witness`: see the heads of other people's logs, and sign that they only ever grew."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.common.command import Group, emit, parse_input, say, session, tell, write_output
+from ropewalk.cli.common.locations import signing_key
+from ropewalk.kernel.terminal_text import printable
+
+if TYPE_CHECKING:
+    from ropewalk.ledger.transparency.head_fork import HeadFork
+    from ropewalk.ledger.transparency.witness import Watched
+
+__all__ = ["witness"]
+
+
+@click.group(
+    "witness",
+    cls=Group,
+    epilog="Examples:\n  ropewalk key new watcher\n"
+    "  ropewalk witness init watch --name witness.example.net --key watcher\n"
+    "  ropewalk witness add watch log.example.org/audit+1a2b3c4d+AQID…\n"
+    "  ropewalk witness cosign watch public/ -o seen.note\n",
+)
+def witness() -> None:
+    """Watch logs, and cosign heads that extend the ones seen before (C2SP tlog-witness, offline).
+
+    A witness keeps the largest head of each log in a folder of its own. That folder is its memory: never put an older
+    copy of it back, and never let two folders sign with one key.
+    """
+
+
+@witness.command(
+    "init",
+    epilog="Examples:\n  ropewalk key new watcher\n"
+    "  ropewalk witness init watch --name witness.example.net --key watcher > witness.vkey\n",
+)
+@click.argument("folder", metavar="DIR")
+@click.option(
+    "--name", required=True, metavar="N", help="What the witness is called: a URL without `https://`."
+)
+@click.option(
+    "--key", required=True, metavar="KEY", help="Your key that signs (ed25519), used for nothing else."
+)
+def init(folder: str, name: str, key: str) -> None:
+    """Make the witness NAME in the new folder DIR, and print its verifier key.
+
+    Give that key to whoever should believe this witness (`ledger trust --witness`, `bundle verify --witness`).
+    """
+    from ropewalk.ledger.transparency.witness_folder import make_witness
+
+    made = make_witness(Path(folder), name, key, signing_key(key))
+    vkey = made.vkey.to_text()
+    if not session().json:
+        say(f"ok  witness {printable(name)} in {folder}")
+    emit({"path": folder, "name": name, "key": key, "vkey": vkey}, vkey)
+
+
+@witness.command(
+    "add",
+    epilog="Examples:\n  ropewalk witness add watch log.example.org/audit+1a2b3c4d+AQID…\n"
+    "  ropewalk witness add watch sum.golang.org+033de0ae+Ac4z… --origin 'go.sum database tree'\n",
+)
+@click.argument("folder", metavar="DIR")
+@click.argument("vkey")
+@click.option("--origin", metavar="TEXT", help="The log's origin, where that is not the name of its key.")
+def add(folder: str, vkey: str, origin: str | None) -> None:
+    """Watch a log, by its verifier key as `ledger tiles` prints it. A second key of one log counts beside the first."""
+    from ropewalk.cli.common.note_keys import note_key
+    from ropewalk.ledger.transparency.witness_folder import open_witness
+
+    log = open_witness(Path(folder)).add(note_key(vkey), origin)
+    seen = f"seen at {log.head.size}" if log.note is not None else "nothing seen yet"
+    emit(_log_json(log), f"ok  {printable(log.origin)}  {len(log.keys)} keys, {seen}")
+
+
+@witness.command(
+    "cosign",
+    epilog="Examples:\n  ropewalk witness cosign watch public/ -o seen.note\n"
+    "  ropewalk witness cosign watch head.note --tiles public/ -o seen.note\n"
+    "  ropewalk ledger head --channel audit --note --old 4 | ropewalk witness cosign watch - -o seen.note\n",
+)
+@click.argument("folder", metavar="DIR")
+@click.argument("file", metavar="CHECKPOINT")
+@click.option(
+    "--tiles", metavar="FOLDER", help="The published folder; default: the one around the checkpoint."
+)
+@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+def cosign(folder: str, file: str, tiles: str | None, output: str) -> None:
+    """Add this witness's line to CHECKPOINT, if it extends the largest head of that log seen so far.
+
+    CHECKPOINT is a signed head, a published folder, or the body of an `add-checkpoint` request, which brings its own
+    proof. What was seen is on disk before anything is signed. The same checkpoint again gets a new time.
+
+    Exit 3 if the log is not watched, 4 if the head is smaller than one seen before, 5 if a signature or the proof does
+    not hold. Heads that disagree are kept in DIR, and `ropewalk verify` checks them.
+    """
+    from ropewalk.errors import SigInvalid
+    from ropewalk.ledger.transparency.witness import REQUEST_BYTES_MAX, parse_request
+    from ropewalk.ledger.transparency.witness_folder import open_witness
+
+    found = open_witness(Path(folder))
+    path, around = _checkpoint(file)
+    published = Path(tiles) if tiles is not None else around
+    request = parse_input(path, parse_request, limit=REQUEST_BYTES_MAX)
+    if request.old is not None and tiles is None:
+        published = None  # it brings its own proof
+    try:
+        done = found.cosign(request, signing_key(found.key), lambda: int(time.time()), published)
+    except SigInvalid as error:
+        raise tell(error, "stdin" if path == "-" else path) from error
+    answer: dict[str, Any] = done.to_json()
+    said = f"{printable(done.log.origin)} at {done.log.head.size}, before at {done.before}"
+    if output == "-" and session().json:
+        emit({**answer, "note": done.note.decode()}, "")
+        return
+    write_output(output, done.note)
+    if output != "-":
+        emit({**answer, "path": output}, f"ok  {said}  {output}")
+
+
+@witness.command(
+    "show", epilog="Examples:\n  ropewalk witness show watch\n  ropewalk witness show watch --json\n"
+)
+@click.argument("folder", metavar="DIR")
+def show(folder: str) -> None:
+    """Show the witness's own key, the largest head of each log, and the forks it has met."""
+    from ropewalk.ledger.transparency.witness_folder import open_witness
+
+    found = open_witness(Path(folder))
+    logs, forks = found.logs(), found.forks()
+    emit(
+        {
+            "name": found.vkey.name,
+            "key": found.key,
+            "vkey": found.vkey.to_text(),
+            "logs": [_log_json(log) for log in logs],
+            "forks": [{"path": str(path), "proven": fork.is_proven} for path, fork in forks],
+        },
+        lambda: "\n".join(
+            [
+                f"witness  {found.vkey.to_text()}",
+                *(f"log      {_log_line(log)}" for log in logs),
+                *(f"FORK     {_fork_line(fork)}  {path}" for path, fork in forks),
+            ]
+        ),
+    )
+
+
+def _checkpoint(name: str) -> tuple[str, Path | None]:
+    """The checkpoint that was named, itself or by its folder, and the folder if there are tiles in it."""
+    from ropewalk.ledger.transparency.heads import CHECKPOINT
+
+    path = Path(name) / CHECKPOINT if name != "-" and Path(name).is_dir() else Path(name)
+    around = path.parent if name != "-" and (path.parent / "tile").is_dir() else None
+    return (name if name == "-" else str(path)), around
+
+
+def _log_json(log: Watched) -> dict[str, Any]:
+    return {
+        "origin": log.origin,
+        "keys": [key.to_text() for key in log.keys],
+        "size": log.head.size,
+        "root": log.head.root.hex(),
+        "time_s": log.time_s if log.note is not None else None,
+        "note": None if log.note is None else log.note.decode(),
+    }
+
+
+def _log_line(log: Watched) -> str:
+    from ropewalk.ledger.transparency.head_check import describe_head
+
+    return describe_head(log.head) if log.note is not None else f"{printable(log.origin)}, nothing seen yet"
+
+
+def _fork_line(fork: HeadFork) -> str:
+    from ropewalk.ledger.transparency.head_check import describe_head
+
+    first, second = fork.heads()
+    word = "" if fork.is_proven else " (not proven)"
+    return f"{describe_head(first)}; {describe_head(second)}{word}"

@@ -1,0 +1,85 @@
+"""Which repository and which keys a command means: options first, then the environment, then the surroundings."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ropewalk.cli.common.command import session
+
+if TYPE_CHECKING:
+    from ropewalk.disk.repository_paths import Place
+    from ropewalk.kernel.keys import SealingKey, SigningKey
+
+__all__ = [
+    "NODE_KEY",
+    "here",
+    "key_folder",
+    "key_folders",
+    "login",
+    "named_repository",
+    "named_writer",
+    "sealing_key",
+    "signing_key",
+]
+
+NODE_KEY = "node"  # the repository's own key, made by `ropewalk init`
+
+
+def here() -> Place:
+    """The repository of this command: `--repo`, `$ROPEWALK_REPO`, else the one around the current directory."""
+    from ropewalk.disk.repository_paths import find_place
+
+    return find_place(named_repository() or Path())
+
+
+def named_writer() -> tuple[str, str]:
+    """Name and mail of whoever writes, where the environment says so, as git has it; else empty."""
+    return os.environ.get("GIT_AUTHOR_NAME", ""), os.environ.get("GIT_AUTHOR_EMAIL", "")
+
+
+def login() -> tuple[str, str]:
+    """Name and mail of the account this runs under: somebody can be asked, even if git was told nothing."""
+    import getpass
+    import socket
+
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):  # an account without a name, as containers have them
+        name = str(os.getuid())
+    return name, f"{name}@{socket.gethostname()}"
+
+
+def named_repository() -> Path | None:
+    """The repository that was asked for by name, with `--repo` or `$ROPEWALK_REPO`."""
+    named = os.environ.get("ROPEWALK_REPO")
+    return session().repo or (Path(named) if named else None)
+
+
+def key_folder() -> Path:
+    """The user's keys: `$ROPEWALK_CONFIG/keys`, else in the user's configuration directory."""
+    named = os.environ.get("ROPEWALK_CONFIG")
+    if named:
+        return Path(named) / "keys"
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "ropewalk" / "keys"
+
+
+def key_folders(name: str) -> Path:
+    """Where the key of that name is looked up: `node` belongs to the repository, every other to the user."""
+    return here().keys if name == NODE_KEY else key_folder()
+
+
+def signing_key(name: str) -> SigningKey:
+    """The signing key of that name."""
+    from ropewalk.disk.key_files import load_signing
+
+    return load_signing(key_folders(name), name)
+
+
+def sealing_key(name: str) -> SealingKey:
+    """The symmetric key of that name."""
+    from ropewalk.disk.key_files import load_sealing
+
+    return load_sealing(key_folders(name), name)

@@ -1,0 +1,51 @@
+"""Verifier keys of logs and witnesses (C2SP, NAME+ID+KEY) as options take them: the key itself, or a file with some."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ropewalk.cli.common.command import parse_input
+from ropewalk.errors import InvalidKey, NotFound
+from ropewalk.kernel.terminal_text import printable
+
+if TYPE_CHECKING:
+    from ropewalk.kernel.note.key import Verifier
+
+__all__ = ["note_key", "note_keys", "parse_note_keys"]
+
+ADVICE = "A verifier key is one word, NAME+ID+KEY, as `ledger tiles` prints a log's and `witness init` a witness's."
+SHOWN_MAX = 80
+
+
+def note_key(text: str) -> Verifier:
+    """The key that was written out on the command line."""
+    from ropewalk.kernel.note.key import Verifier
+
+    if text.count("+") < 2:
+        raise InvalidKey(f'"{printable(text, SHOWN_MAX)}" is no verifier key', advice=ADVICE)
+    try:
+        return Verifier.from_text(text)
+    except InvalidKey as error:
+        raise InvalidKey(error.detail, advice=ADVICE, **error.fields) from error
+
+
+def parse_note_keys(raw: bytes) -> tuple[Verifier, ...]:
+    """The keys in a file, one a line; empty lines and those that begin with `#` say nothing."""
+    from ropewalk.ledger.proof.trust import parse_witnesses
+
+    try:
+        return parse_witnesses(raw)
+    except InvalidKey as error:
+        raise InvalidKey(error.detail, advice=ADVICE, **error.fields) from error
+
+
+def note_keys(name: str) -> tuple[Verifier, ...]:
+    """The keys in a file, or the one key that was written out in place of a file's name."""
+    if name != "-" and "+" in name and not Path(name).exists():
+        return (note_key(name),)
+    try:
+        return parse_input(name, parse_note_keys)
+    except NotFound as error:
+        advice = f"Name a file with keys, one a line, or write the key itself. {ADVICE}"
+        raise NotFound(error.detail, advice=advice, **error.fields) from error

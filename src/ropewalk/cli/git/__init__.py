@@ -1,0 +1,1 @@
+"""Commands over git logs: shiplog, messages, consumer, heads, pointer, mirror."""

@@ -1,0 +1,64 @@
+"""`ropewalk shiplog anchor`: statements about a head, kept outside the log."""
+
+from __future__ import annotations
+
+import click
+
+from ropewalk.cli.common.command import Group, emit
+from ropewalk.cli.common.locations import signing_key
+from ropewalk.cli.git.events import meaning, opened, short
+
+__all__ = ["anchor"]
+
+
+@click.group("anchor", cls=Group, epilog="Examples:\n  ropewalk shiplog anchor ls --ns prod\n")
+def anchor() -> None:
+    """Anchors name a head at a moment: at a rollout, at the end of a batch, before a compaction."""
+
+
+@anchor.command(
+    "create", epilog="Examples:\n  ropewalk shiplog anchor create --ns prod --label v1.2 --sign ada\n"
+)
+@click.option("--ns", required=True, help="The namespace.")
+@click.option("--label", help="A name for people.")
+@click.option("--notes", help="More words for people.")
+@click.option("--sign", "key", metavar="KEY", help="Sign with this key (ed25519).")
+def create(ns: str, label: str | None, notes: str | None, key: str | None) -> None:
+    """Set an anchor on the head of a namespace."""
+    from ropewalk.gitlog.repository.signing import set_anchor
+    from ropewalk.kernel.note.key import Signer
+
+    with opened() as log:
+        signer = Signer(key, signing_key(key)) if key else None
+        made = set_anchor(log, ns, label=label, notes=notes, signer=signer)
+        answer = {"ulid": made.document["ulid"], "topic": ns, "head": made.head, "commit": made.commit}
+        emit(answer, f"ok  {ns} anchored at {short(made.head)} ({short(made.commit)})")
+
+
+@anchor.command("ls", epilog="Examples:\n  ropewalk shiplog anchor ls --ns prod\n")
+@click.option("--ns", help="Only this namespace.")
+def ls(ns: str | None) -> None:
+    """List the anchors of each namespace, newest first."""
+    from ropewalk.gitlog.core.anchor import anchors
+    from ropewalk.gitlog.core.layout import SHIPLOG
+    from ropewalk.gitlog.core.reading import missing_topic
+
+    with opened() as log, meaning(log, SHIPLOG):
+        names = [ns] if ns is not None else log.topics()
+        found = [each for name in names for each in anchors(log.store, SHIPLOG, name)]
+        if ns is not None and not found and log.store.head(SHIPLOG.head_ref(ns)) is None:
+            raise missing_topic(SHIPLOG, ns)
+        rows = [
+            {**each.document, "commit": each.commit, "signed": each.signature is not None} for each in found
+        ]
+        emit(
+            {"anchors": rows},
+            lambda: (
+                "\n".join(
+                    f"{each.document.get('created_at', '-')}  {each.document.get('topic', '-')}  {short(each.head)}"
+                    f"  {each.document.get('label', '')}"
+                    for each in found
+                )
+                or "no anchors"
+            ),
+        )

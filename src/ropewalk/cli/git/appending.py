@@ -1,0 +1,187 @@
+"""How `shiplog append` and `messages publish` record events: one, or a line each; what became of each is said."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.common.command import answer_line, fail, parse_input, refusal_of, say, session, tell
+from ropewalk.cli.common.suggest import describe_new
+from ropewalk.cli.git.events import receipt_line
+from ropewalk.errors import RopewalkError
+from ropewalk.kernel.terminal_text import printable
+
+if TYPE_CHECKING:
+    from ropewalk.gitlog.core.envelope import Draft
+    from ropewalk.gitlog.core.layout import Layout
+    from ropewalk.gitlog.core.planning import Receipt
+    from ropewalk.gitlog.privacy.rules import PrivacyOutcome
+    from ropewalk.gitlog.repository.repository import Repository
+
+__all__ = ["Recorded", "Writer", "append_lines", "drafting"]
+
+JSONL_BATCH = 1_000  # lines that may share one pack; fewer if the input is slower than the disk
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An event that is on disk, what the privacy rules left of it, and the log if it is the first of it."""
+
+    receipt: Receipt
+    changed: PrivacyOutcome | None
+    made: str | None
+
+    def to_json(self, member: str) -> dict[str, Any]:
+        """As `--json` shows it; `member` is what this surface calls the log."""
+        receipt = self.receipt
+        answer: dict[str, Any] = {
+            "ulid": receipt.ulid,
+            "content_id": receipt.content_id,
+            "commit": receipt.commit,
+            member: receipt.topic,
+            "replayed": receipt.replayed,
+        }
+        if self.changed is not None:  # where nothing was, the answer is as the specification has it
+            answer |= {"redacted": list(self.changed.redacted), "pointerized": list(self.changed.pointerized)}
+        return answer
+
+    def answer(self, member: str) -> None:
+        """Print it."""
+        answer_line(self.to_json(member), receipt_line(self.receipt))
+        self.remark()
+
+    def remark(self) -> None:
+        """Tell a person what they may not have meant: a payload that is not as they gave it, a log nobody had."""
+        if self.changed is not None and self.changed.redacted:
+            say(printable(f"the policy removed {', '.join(self.changed.redacted)} before it was recorded"))
+        if self.changed is not None and self.changed.pointerized:
+            say(printable(f"the policy put {', '.join(self.changed.pointerized)} behind a pointer"))
+        if self.made is not None:
+            say(self.made)
+
+
+class Writer:
+    """Appends to one log. What makes that log says so: a slip in its name would make one, too."""
+
+    def __init__(self, log: Repository, layout: Layout, topic: str, word: str) -> None:
+        self._log = log
+        self._layout = layout
+        self._topic = topic
+        self._word = word
+        self._is_new = log.store.head(layout.head_ref(topic)) is None
+        self._changed: dict[int, PrivacyOutcome] = {}
+        log.privacy.told = lambda draft, changed: self._changed.update({id(draft): changed})
+
+    def write(self, drafts: Sequence[Draft]) -> list[Recorded | RopewalkError]:
+        """Record these, one outcome each, in order."""
+        self._changed.clear()
+        written = self._log.append_all(self._topic, drafts, layout=self._layout)
+        return [
+            outcome
+            if isinstance(outcome, RopewalkError)
+            else Recorded(outcome, self._changed.get(id(draft)), self._made())
+            for draft, outcome in zip(drafts, written, strict=True)
+        ]
+
+    def write_one(self, draft: Draft) -> Recorded:
+        """Record one, or raise what refuses it."""
+        (outcome,) = self.write([draft])
+        if isinstance(outcome, RopewalkError):
+            raise outcome
+        return outcome
+
+    def _made(self) -> str | None:
+        """What to say of the first event of a log."""
+        if not self._is_new:
+            return None
+        self._is_new = False
+        others = [each for each in self._log.topics(self._layout) if each != self._topic]
+        return describe_new(self._word, self._topic, others)
+
+
+def drafting(trailer: str | None = None, *, replay: bool = False) -> Callable[[bytes], Draft]:
+    """What makes a document to append out of its bytes, with the deployment fields of a file beside it."""
+    from ropewalk.gitlog.core.envelope import Draft, parse_document
+
+    fields = parse_input(trailer, parse_document) if trailer is not None else None
+    return lambda raw: Draft(parse_document(raw), fields, replay=replay)
+
+
+def append_lines(
+    name: str,
+    make: Callable[[bytes], Draft],
+    writer: Writer,
+    member: str,
+    *,
+    stop_on_error: bool,
+    spell: Callable[[RopewalkError], RopewalkError] = lambda error: error,
+) -> None:
+    """One event a line, one answer a line, in order, each once it is durable. Ends with the first refusal's code."""
+    code = 0
+    # Whoever wants to end at the first refusal wants nothing recorded behind it: then one line is one batch.
+    for batch in _batches(name, 1 if stop_on_error else JSONL_BATCH):
+        outcomes: list[tuple[int, RopewalkError | None]] = []
+        drafts: list[Draft] = []
+        for number, line in batch:
+            try:
+                drafts.append(make(line))
+                outcomes.append((number, None))
+            except RopewalkError as error:
+                outcomes.append((number, error))
+                if stop_on_error:
+                    break
+        written = iter(writer.write(drafts) if drafts else [])
+        for number, refused in outcomes:
+            outcome = next(written) if refused is None else refused
+            if isinstance(outcome, RopewalkError):
+                code = code or outcome.exit_code
+                fail(spell(tell(outcome, f"line {number}")), as_json=session().json)
+                if stop_on_error:
+                    raise click.exceptions.Exit(code)
+            else:
+                outcome.answer(member)
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+def _batches(name: str, at_most: int) -> Iterator[list[tuple[int, bytes]]]:
+    """The lines of an input as they come, numbered: all that are there, up to a bound, without waiting for more."""
+    lines: queue.Queue[tuple[int, bytes] | OSError | None] = queue.Queue(maxsize=4 * JSONL_BATCH)
+
+    def feed() -> None:
+        try:
+            with open(sys.stdin.fileno() if name == "-" else name, "rb", closefd=name != "-") as stream:
+                for number, line in enumerate(stream, 1):
+                    if line.strip():
+                        lines.put((number, line))
+            lines.put(None)
+        except OSError as error:
+            lines.put(error)
+
+    threading.Thread(target=feed, daemon=True).start()
+    while True:
+        batch = [lines.get()]
+        while len(batch) < at_most and isinstance(batch[-1], tuple):
+            try:
+                batch.append(lines.get_nowait())
+            except queue.Empty:
+                if len(batch) == 1:
+                    time.sleep(0.001)  # a pipe that is being filled: a breath makes batches of its lines
+                    if not lines.empty():
+                        continue
+                break
+        ready = [line for line in batch if isinstance(line, tuple)]
+        if ready:
+            yield ready
+        end = batch[-1]
+        if isinstance(end, OSError):
+            raise refusal_of(end, name) from end
+        if end is None:
+            return

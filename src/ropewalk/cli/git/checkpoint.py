@@ -1,0 +1,85 @@
+"""`ropewalk shiplog checkpoint`: where consumers stand, kept as refs (S0 §7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.common.command import Group, emit
+from ropewalk.cli.git.events import meaning, opened, short, telling_group
+from ropewalk.errors import NotFound
+
+if TYPE_CHECKING:
+    from ropewalk.gitlog.consumers.cursor import Cursor
+
+__all__ = ["checkpoint"]
+
+
+@click.group("checkpoint", cls=Group, epilog="Examples:\n  ropewalk shiplog checkpoint ls\n")
+def checkpoint() -> None:
+    """Where consumers stand. A checkpoint is advice to its consumer, not a proof of anything."""
+
+
+@checkpoint.command(
+    "set",
+    epilog="Examples:\n  ropewalk shiplog checkpoint set --group analytics --ns governance --commit 8b1c1e4\n",
+)
+@click.option("--group", required=True, help="The consumer group.")
+@click.option("--ns", required=True, help="The namespace.")
+@click.option(
+    "--commit", required=True, metavar="OID", help="The last commit that was handled, or its beginning."
+)
+@click.option("--reset", is_flag=True, help="Allow going back.")
+def set_(group: str, ns: str, commit: str, reset: bool) -> None:
+    """Move a consumer group to a commit."""
+    from ropewalk.gitlog.consumers.consumers import set_cursor
+    from ropewalk.gitlog.core.layout import SHIPLOG
+
+    with opened() as log, meaning(log, SHIPLOG), telling_group(log, group):
+        cursor = set_cursor(log, group, ns, log.store.resolve(commit.lower()), reset=reset)
+        assert cursor.commit is not None
+        emit(_json(cursor), f"ok  {cursor.ref} -> {short(cursor.commit)}")
+
+
+@checkpoint.command(
+    "get",
+    epilog="Examples:\n  ropewalk shiplog checkpoint get --group analytics --ns governance\n"
+    "  ropewalk shiplog checkpoint get --group analytics --ns governance --portable > checkpoint.json\n",
+)
+@click.option("--group", required=True, help="The consumer group.")
+@click.option("--ns", required=True, help="The namespace.")
+@click.option("--portable", is_flag=True, help="Print the portable form of S0: ulid and commit_oid.")
+def get(group: str, ns: str, portable: bool) -> None:
+    """Print where a consumer group stands."""
+    from ropewalk.gitlog.consumers.cursor import portable_form, read_cursor
+
+    with opened() as log:
+        cursor = read_cursor(log.store, group, ns)
+        if cursor is None:
+            raise NotFound(f"group {group!r} has no checkpoint in {ns!r}", group=group, ns=ns)
+        if portable:
+            click.echo(portable_form(cursor).decode())
+            return
+        emit(_json(cursor), f"{cursor.ref} -> {short(cursor.commit or '-')}  {cursor.ulid}")
+
+
+@checkpoint.command("ls", epilog="Examples:\n  ropewalk shiplog checkpoint ls --json\n")
+def ls() -> None:
+    """List every checkpoint."""
+    from ropewalk.gitlog.consumers.consumers import cursors
+
+    with opened() as log:
+        found = cursors(log)
+        rows = [{"group": cursor.group, "ns": cursor.topic, **_json(cursor)} for cursor in found]
+        emit(
+            {"checkpoints": rows},
+            lambda: (
+                "\n".join(f"{c.ref} -> {short(c.commit or '-')}  {c.ulid or 'cannot be read'}" for c in found)
+                or "no checkpoints"
+            ),
+        )
+
+
+def _json(cursor: Cursor) -> dict[str, Any]:
+    return {"ref": cursor.ref, "ulid": cursor.ulid or None, "commit": cursor.commit}

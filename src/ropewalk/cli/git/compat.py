@@ -1,0 +1,128 @@
+"""`ropewalk shiplog import` and `export`: journals of `git shiplog`, in and out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ropewalk.cli.common.command import Command, emit, say
+from ropewalk.cli.git.events import opened, short
+from ropewalk.errors import Usage
+
+if TYPE_CHECKING:
+    from ropewalk.gitlog.compat.conversion import Problem
+    from ropewalk.gitlog.compat.importer import ImportReport
+
+__all__ = ["export", "import_"]
+
+
+@click.command(
+    "import",
+    cls=Command,
+    epilog="Examples:\n  ropewalk shiplog import --from-compat\n  ropewalk shiplog import --from-compat --map QA=qa\n",
+)
+@click.option(
+    "--from-compat",
+    is_flag=True,
+    required=True,
+    expose_value=False,
+    help="From the journals under refs/_shiplog/.",
+)
+@click.option(
+    "--map",
+    "pairs",
+    multiple=True,
+    metavar="ENV=NS",
+    help="The namespace for an environment; may be given again.",
+)
+@click.option(
+    "--notes",
+    type=click.Choice(["copy", "seal", "leave"]),
+    default="copy",
+    show_default=True,
+    help="Captured output: copied, sealed behind pointers, or left where it is.",
+)
+@click.option("--key", metavar="NAME", help="The sealing key for --notes seal.")
+def import_(pairs: tuple[str, ...], notes: str, key: str | None) -> None:
+    """Bring journals of git shiplog into logs of their own.
+
+    Doing it again adds only what is new; one that fails on the way leaves the logs as they were. Two machines get the
+    same commits. Everything odd is listed, and nothing odd stops the rest; a journal that was rewritten since the last
+    import is refused, and the command ends with 4.
+    """
+    from ropewalk.cli.common.locations import sealing_key
+    from ropewalk.gitlog.compat.transfer import import_from_compat, sealed_note
+
+    if (notes == "seal") != (key is not None):
+        raise Usage("--notes seal and --key NAME go together")
+    with opened() as log:
+        keep = (
+            None
+            if notes == "copy"
+            else (lambda _: None)
+            if key is None
+            else sealed_note(log, sealing_key(key), key)
+        )
+        report = import_from_compat(log, _mapping(pairs), keep)
+    emit(report.to_json(), lambda: _import_text(report))
+    if report.refused is not None:
+        raise click.exceptions.Exit(report.refused.exit_code)
+
+
+@click.command("export", cls=Command, epilog="Examples:\n  ropewalk shiplog export --to-compat --ns prod\n")
+@click.option(
+    "--to-compat", is_flag=True, required=True, expose_value=False, help="To a journal under refs/_shiplog/."
+)
+@click.option("--ns", required=True, help="The namespace.")
+@click.option(
+    "--env", help="The journal's environment; default: the one it was imported from, else the namespace."
+)
+def export(ns: str, env: str | None) -> None:
+    """Write a namespace as a journal that git shiplog lists, shows and validates.
+
+    A journal that is there is extended. What it holds and the namespace lacks has to be imported first.
+    """
+    from ropewalk.gitlog.compat.transfer import export_to_compat
+    from ropewalk.gitlog.core.layout import check_namespace
+
+    check_namespace(ns)
+    with opened() as log:
+        report = export_to_compat(log, ns, env)
+    heads = "".join(f"\n    {ref} -> {short(head)}" for ref, head in report.refs.items())
+    for problem in report.problems:
+        say(_problem_text(problem))
+    emit(report.to_json(), f"ok  {report.exported} exported, {report.skipped} there already{heads}")
+
+
+def _mapping(pairs: tuple[str, ...]) -> dict[str, str]:
+    mapping: dict[str, str] = {}
+    for pair in pairs:
+        # An environment may hold an equals sign, a namespace never does.
+        env, equals, name = pair.rpartition("=")
+        if not equals or not env or not name:
+            raise Usage(f"--map {pair}: expected ENV=NS")
+        if mapping.get(env, name) != name:
+            raise Usage(f"--map {env} is given twice, as {mapping[env]} and as {name}")
+        mapping[env] = name
+    return mapping
+
+
+def _import_text(report: ImportReport) -> str:
+    for problem in report.problems:
+        say(_problem_text(problem))
+    lines = [
+        f"{'ok' if report.refused is None else 'in part'}  {report.imported} imported, {report.skipped} there already"
+    ]
+    lines += [f"    {ref} -> {short(head)}" for ref, head in sorted(report.refs.items())]
+    lines += [f"    journal {env} is namespace {ns}" for env, ns in sorted(report.mapped.items())]
+    lines += [f"    anchor {each['ns']} -> {short(each['head'])}" for each in report.anchors]
+    if report.notes:
+        lines.append(f"    {report.notes} notes")
+    lines += [f"    not carried over: {each['ref']} ({each['reason']})" for each in report.not_carried]
+    return "\n".join(lines)
+
+
+def _problem_text(problem: Problem) -> str:
+    where = " ".join(each for each in (problem.ref, (problem.commit or "")[:7]) if each)
+    return f"odd  {where}: {problem.reason}"

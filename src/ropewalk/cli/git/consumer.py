@@ -1,0 +1,93 @@
+"""`ropewalk consumer`: where groups stand, how far behind they are, and how to move them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.common.command import Group, emit
+from ropewalk.cli.common.suggest import meant
+from ropewalk.cli.git.events import opened, telling_group
+from ropewalk.errors import NotFound
+
+if TYPE_CHECKING:
+    from ropewalk.gitlog.repository.repository import Repository
+
+__all__ = ["consumer"]
+
+
+@click.group("consumer", cls=Group, epilog="Examples:\n  ropewalk consumer lag\n")
+def consumer() -> None:
+    """Consumer groups and how far they have read."""
+
+
+@consumer.command("ls", epilog="Examples:\n  ropewalk consumer ls --json\n")
+def ls() -> None:
+    """List every group with its position."""
+    with opened() as log:
+        rows = _rows(log)
+        emit(
+            {"consumers": rows},
+            lambda: (
+                "\n".join(f"{r['group']:<20} {r['ns']:<24} {r['ulid'] or 'cannot be read'}" for r in rows)
+                or "no consumers"
+            ),
+        )
+
+
+@consumer.command("lag", epilog="Examples:\n  ropewalk consumer lag --group analytics\n")
+@click.option("--group", help="Only this group.")
+@click.option("--ns", help="Only this namespace or topic.")
+def lag(group: str | None, ns: str | None) -> None:
+    """How many events each group is behind."""
+    with opened() as log:
+        every = _rows(log)
+        rows = [row for row in every if group in (None, row["group"]) and ns in (None, row["ns"])]
+        if group is not None and not rows:
+            raise NotFound(
+                f"there is no group {group!r}" + (f" in {ns!r}" if ns is not None else ""),
+                advice=meant(group, sorted({row["group"] for row in every} - {group})),
+                group=group,
+            )
+        emit(
+            {"consumers": rows},
+            lambda: (
+                "\n".join(f"{r['group']:<20} {r['ns']:<24} {_behind(r['behind'])}" for r in rows)
+                or "no consumers"
+            ),
+        )
+
+
+@consumer.command(
+    "reset",
+    epilog="Examples:\n  ropewalk consumer reset --group analytics --ns governance --to beginning --dry-run\n",
+)
+@click.option("--group", required=True, help="The consumer group.")
+@click.option("--ns", required=True, help="The namespace or topic.")
+@click.option(
+    "--to", "to", required=True, metavar="ULID|beginning|now", help="The last event that counts as handled."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would change, change nothing.")
+def reset(group: str, ns: str, to: str, dry_run: bool) -> None:
+    """Move a group anywhere, also back."""
+    from ropewalk.gitlog.consumers.consumers import reset_cursor
+
+    with opened() as log, telling_group(log, group):
+        change = reset_cursor(log, group, ns, to, dry_run=dry_run)
+        said = "would move" if dry_run else "ok "
+        emit(
+            {**change, "dry_run": dry_run},
+            f"{said} {change['ref']}: {change['old'] or 'beginning'} -> {change['ulid'] or 'beginning'}"
+            f" ({change['behind']} behind)",
+        )
+
+
+def _rows(log: Repository) -> list[dict[str, Any]]:
+    from ropewalk.gitlog.consumers.consumers import cursors, standing
+
+    return [standing(log, cursor) for cursor in cursors(log)]
+
+
+def _behind(count: int | None) -> str:
+    return "        ?" if count is None else f"{count:>8} behind"

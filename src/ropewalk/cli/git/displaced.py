@@ -1,0 +1,222 @@
+"""`ropewalk heads diff` and `heads rescue`: what a rewritten history displaced, and how it is recorded again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.common.command import Command, answer_line, emit, emit_line, fail, say, session
+from ropewalk.cli.git.events import opened, receipt_line, short
+from ropewalk.errors import RopewalkError, Unavailable, Usage
+from ropewalk.kernel.terminal_text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ropewalk.gitlog.core.divergence import Divergence, LineEntry
+    from ropewalk.gitlog.core.layout import Layout
+    from ropewalk.gitlog.repository.repository import Repository
+
+__all__ = ["diff", "log_options", "named_log", "rescue"]
+
+ROWS_DEFAULT = 20
+TYPE_CHARACTERS_MAX = 40  # in a table for people
+
+
+def log_options(command: Callable[..., None]) -> Callable[..., None]:
+    """`--ns NS` or `--topic T`: one log."""
+    command = click.option("--topic", help="The topic, for messages.")(command)
+    return click.option("--ns", help="The namespace.")(command)
+
+
+def named_log(ns: str | None, topic: str | None) -> tuple[Layout, str]:
+    """The log these options name."""
+    from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
+
+    if ns is not None and topic is None:
+        return SHIPLOG, ns
+    if topic is not None and ns is None:
+        return MESSAGES, topic
+    raise Usage("name one log: --ns NS or --topic T")
+
+
+@click.command(
+    "diff",
+    cls=Command,
+    epilog="Examples:\n  ropewalk heads diff --ns governance\n"
+    "  ropewalk heads diff --ns governance --jsonl > displaced.jsonl\n",
+)
+@log_options
+@click.option(
+    "--old", metavar="COMMIT", help="Compare with the line below this commit, not the one seen last."
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=ROWS_DEFAULT,
+    show_default=True,
+    help="How many of each line are shown; all are counted.",
+)
+@click.option(
+    "--jsonl", is_flag=True, help="Print the displaced events that are lost, one a line, to append."
+)
+def diff(ns: str | None, topic: str | None, old: str | None, limit: int, jsonl: bool) -> None:
+    """Show where the line seen before and the line now there part, and what stands on one of them only."""
+    layout, name = named_log(ns, topic)
+    with opened() as log:
+        found = log.lines.compare(layout, name, log.store.resolve(old.lower()) if old is not None else None)
+        if jsonl:
+            _print_lost(log, layout, name, found)
+            return
+        shown = _divergence_json(log, layout, name, found, limit)
+        emit(shown, lambda: _divergence_text(shown))
+        kept = [] if found.displaced else log.lines.kept(layout, name)
+        if kept:
+            say(f"displaced lines are kept here; --old shows one: {' '.join(map(short, kept))}")
+
+
+@click.command(
+    "rescue",
+    cls=Command,
+    epilog="Examples:\n  ropewalk heads rescue --ns governance\n"
+    "  ropewalk heads rescue --topic jobs/pending --old 8b1c1e4\n",
+)
+@log_options
+@click.option("--old", metavar="COMMIT", help="Only the line below this commit, not every one that is kept.")
+@click.option("--allow-secret", is_flag=True, help="Record even what looks like a secret.")
+def rescue(ns: str | None, topic: str | None, old: str | None, allow_secret: bool) -> None:
+    """Record displaced events again, on top of the line that was accepted. Doing it twice does it once.
+
+    Each gets a new ULID and a new place, keeps all the rest, and names under `refs.displaced` the content id it had.
+    """
+    from ropewalk.gitlog.repository.rescue import rescue as record_again
+
+    layout, name = named_log(ns, topic)
+    answer: dict[str, Any] = {"ref": layout.head_ref(name), "rescued": [], "problems": []}
+    code = 0
+    with opened() as log:
+        log.allow_secrets = allow_secret
+        commit = log.store.resolve(old.lower()) if old is not None else None
+        for each in record_again(log, name, old=commit, layout=layout):
+            was = {"displaced": {"ulid": each.stood.ulid, "commit": each.stood.commit}}
+            if isinstance(each.outcome, RopewalkError):
+                code = code or each.outcome.exit_code
+                answer["problems"].append({**was, **each.outcome.to_problem()})
+                if not session().json:
+                    say(f"{each.stood.ulid or '-'}  {short(each.stood.commit)} is not recorded again:")
+                    fail(each.outcome, as_json=False)
+                continue
+            new = each.outcome
+            names = {"ulid": new.ulid, "content_id": new.content_id, "commit": new.commit}
+            answer["rescued"].append({**was, **names})
+            if not session().json:
+                answer_line({}, f"{each.stood.ulid}  {receipt_line(new)}")
+    if session().json:
+        emit_line(answer)
+    elif not code and not answer["rescued"]:
+        say("nothing to rescue: the log carries every displaced event that is kept here")
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+def _print_lost(log: Repository, layout: Layout, topic: str, found: Divergence) -> None:
+    """The documents that append again what is lost. One that is gone is named beside them, and the code says so."""
+    from ropewalk.gitlog.core.divergence import draft_of, event_at
+
+    code = 0
+    for stood in found.lost:
+        if stood.problem is not None:
+            code = 5
+            say(f"{short(stood.commit)} {stood.ulid or '-'} is lost: {stood.problem}")
+            continue
+        emit_line(
+            dict(draft_of(log.store, layout, event_at(log.store, layout, topic, stood.commit)).document)
+        )
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+def _divergence_json(
+    log: Repository, layout: Layout, topic: str, found: Divergence, limit: int
+) -> dict[str, Any]:
+    def rows(entries: tuple[LineEntry, ...]) -> list[dict[str, Any]]:
+        return [_row(log, layout, topic, each) for each in entries[:limit]]
+
+    return {
+        "ref": found.ref,
+        "old": found.old,
+        "head": found.new,
+        "parted": found.parted,
+        "cut": found.cut,
+        "counts": {
+            "displaced": len(found.displaced),
+            "lost": len(found.lost),
+            "gone": len(found.gone),
+            "added": len(found.added),
+        },
+        "displaced": rows(found.displaced),
+        "added": rows(found.added),
+    }
+
+
+def _row(log: Repository, layout: Layout, topic: str, stood: LineEntry) -> dict[str, Any]:
+    from ropewalk.gitlog.core.divergence import event_at
+
+    kind: object = None
+    problem = stood.problem
+    if problem is None:
+        try:
+            kind = event_at(log.store, layout, topic, stood.commit).envelope.get("type")
+        except Unavailable:
+            raise
+        except RopewalkError as error:
+            problem = error.detail
+    return {
+        "ulid": stood.ulid,
+        "type": kind if isinstance(kind, str) else None,
+        "content_id": stood.content_id,
+        "commit": stood.commit,
+        "again": stood.again,
+        "problem": problem,
+    }
+
+
+def _divergence_text(shown: dict[str, Any]) -> str:
+    counts = shown["counts"]
+    now = short(shown["head"]) if shown["head"] else "gone"
+    lines = [f"{shown['ref']}: before {short(shown['old'] or '-')}, now {now}"]
+    if shown["cut"]:
+        lines.append(
+            f"where they part cannot be told: {short(shown['cut'])} is gone, and with it what is below"
+        )
+    elif shown["parted"]:
+        lines.append(f"both have everything up to {short(shown['parted'])}")
+    elif shown["old"] and shown["head"]:
+        lines.append("they have no entry in common")
+    said = f"displaced: {counts['displaced']}"
+    if counts["displaced"]:
+        again = counts["displaced"] - counts["lost"]
+        said += f" ({counts['lost']} lost, {again} recorded again, {counts['gone']} unreadable)"
+    lines += [said, *_row_lines("-", shown["displaced"], counts["displaced"])]
+    if not shown["cut"]:
+        lines += [f"added: {counts['added']}", *_row_lines("+", shown["added"], counts["added"])]
+    return "\n".join(lines)
+
+
+def _row_lines(mark: str, rows: list[dict[str, Any]], count: int) -> list[str]:
+    width = max((len(_printed_type(row)) for row in rows), default=0)
+    lines = []
+    for row in rows:
+        note = f"  as {short(row['again'])}" if row["again"] else ""
+        note += f"  {row['problem']}" if row["problem"] else ""
+        lines.append(
+            f"{mark} {row['ulid'] or '-':<26}  {_printed_type(row):<{width}}  {short(row['content_id'] or '-'):<12}  "
+            f"{short(row['commit'])}{note}"
+        )
+    return lines + ([f"  … and {count - len(rows)} more"] if count > len(rows) else [])
+
+
+def _printed_type(row: dict[str, Any]) -> str:
+    """A type as a terminal may see it: it is a stranger's text."""
+    return printable(row["type"] or "-", TYPE_CHARACTERS_MAX)

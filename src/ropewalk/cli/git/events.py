@@ -1,0 +1,147 @@
+"""What the commands over a git log share: how an event is shown, how times are read, and what a wrong name meant."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ropewalk.cli.common.command import say, session
+from ropewalk.cli.common.locations import here, login, named_writer, sealing_key
+from ropewalk.errors import Invalid, NotFound
+from ropewalk.kernel.terminal_text import printable_json
+
+if TYPE_CHECKING:
+    from ropewalk.gitlog.core.envelope import Event
+    from ropewalk.gitlog.core.layout import Layout
+    from ropewalk.gitlog.core.planning import Receipt
+    from ropewalk.gitlog.core.reading import Page
+    from ropewalk.gitlog.repository.repository import Repository
+
+__all__ = [
+    "event_json",
+    "event_line",
+    "meaning",
+    "opened",
+    "receipt_line",
+    "say_more",
+    "short",
+    "since_ms",
+    "telling_group",
+]
+
+UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+ENVELOPE_ORDER = ("ulid", "ns", "type", "payload", "refs")  # as S0 §11 prints them
+
+
+def opened() -> Repository:
+    """The repository of this command."""
+    from ropewalk.gitlog.repository.opening import open_place
+
+    log = open_place(here())
+    log.store.identify(*named_writer(), nobody=login())
+    log.privacy.keys = sealing_key  # a privacy rule may want a value behind a pointer
+    return log
+
+
+@contextmanager
+def meaning(log: Repository, layout: Layout) -> Iterator[None]:
+    """Within, a log that is not there is answered with what was probably meant."""
+    try:
+        yield
+    except NotFound as error:
+        name = error.fields.get("topic")
+        if isinstance(name, str) and name not in (known := log.topics(layout)):
+            error.advice_now = _meant(log, layout, name, known) or error.advice_now
+        raise
+
+
+def _meant(log: Repository, layout: Layout, name: str, known: list[str]) -> str | None:
+    from ropewalk.cli.common.suggest import meant
+    from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
+
+    if like := meant(name, known):
+        return like
+    if layout is MESSAGES and name in log.topics(SHIPLOG):
+        return f"It is a namespace: ropewalk shiplog read --ns {name}"
+    if layout is SHIPLOG and name in log.topics(MESSAGES):
+        return f"It is a topic of messages: ropewalk messages read --topic {name}"
+    if layout is MESSAGES and "." in name:
+        return f"Parts of a topic are joined by /, as in {name.replace('.', '/')}; only patterns of a stream have dots."
+    return None
+
+
+@contextmanager
+def telling_group(log: Repository, group: str) -> Iterator[None]:
+    """Within, a consumer group that comes into being is told of."""
+    from ropewalk.cli.common.suggest import describe_new
+
+    known = _groups(log)
+    yield
+    if group not in known and group in _groups(log):
+        say(describe_new("consumer group", group, known))
+
+
+def _groups(log: Repository) -> set[str]:
+    from ropewalk.gitlog.consumers.cursor import split_ref
+    from ropewalk.gitlog.core.layout import CONSUMERS
+
+    return {split_ref(ref)[0] for ref in log.store.head_names(CONSUMERS)}
+
+
+def short(name: str) -> str:
+    """A content id or commit, shortened for people.
+
+    >>> short("blake3:2a6c" + "0" * 60), short("8b1c1e4" + "0" * 33)
+    ('blake3:2a6c…', '8b1c1e4')
+    """
+    if name.startswith("blake3:"):
+        return name[:11] + "…"
+    return name[:7]
+
+
+def event_json(event: Event) -> dict[str, Any]:
+    """An event as `--json` shows it."""
+    return {
+        "ulid": event.ulid,
+        "content_id": event.content_id,
+        "commit": event.commit,
+        "envelope": event.envelope,
+    }
+
+
+def event_line(event: Event) -> str:
+    """An event as S0 §11 prints it."""
+    envelope = {name: event.envelope[name] for name in ENVELOPE_ORDER if name in event.envelope}
+    text = json.dumps(envelope, ensure_ascii=False, separators=(",", ":"))
+    return f"{event.ulid}  {short(event.content_id)}  {short(event.commit)}  {printable_json(text)}"
+
+
+def receipt_line(receipt: Receipt) -> str:
+    """A receipt as S0 §11 prints it."""
+    again = "  (recorded before)" if receipt.replayed else ""
+    return f"ok  commit={short(receipt.commit)} content_id={short(receipt.content_id)} ulid={receipt.ulid}{again}"
+
+
+def say_more(page: Page, count: int, how: str | None = None) -> None:
+    """Tell a person that a page is not all of `count` entries, and how to go on; programs see `next_since`."""
+    left = count - page.events[-1].height - 1 if page.events else 0
+    if left > 0 and not session().json:
+        say(f"{left} more; to go on: {how or f'--since {page.next_since}'}")
+
+
+def since_ms(text: str, now_ms: int) -> int:
+    """A moment in the past: `2d`, `3h`, `30m`, or a date.
+
+    >>> since_ms("2h", 10_000_000)
+    2800000
+    """
+    if match := re.fullmatch(r"(\d+)([smhdw])", text):
+        return now_ms - int(match[1]) * UNITS_S[match[2]] * 1_000
+    try:
+        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1_000)
+    except ValueError as error:
+        raise Invalid(f"{text!r} is no span like 2d or 3h and no date", text=text) from error

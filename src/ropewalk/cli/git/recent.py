@@ -1,0 +1,183 @@
+"""What stands in the log: one event in full, what happened lately, what is deployed now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.common.command import Command, emit
+from ropewalk.cli.common.suggest import meant
+from ropewalk.cli.git.events import event_json, event_line, meaning, opened, short, since_ms
+from ropewalk.errors import NotFound
+from ropewalk.kernel.terminal_text import printable
+
+if TYPE_CHECKING:
+    from ropewalk.gitlog.core.envelope import Event
+    from ropewalk.gitlog.repository.repository import Repository
+
+__all__ = ["current", "ls", "show"]
+
+SHOWN_MAX = 10
+STANDING = ("success", "override", "revert", "finalize")  # a deployment with one of these is in force
+
+
+@click.command("show", cls=Command, epilog="Examples:\n  ropewalk shiplog show governance\n")
+@click.argument("name", metavar="REF_OR_ULID")
+def show(name: str) -> None:
+    """Show one event with its trailer, author and captured output.
+
+    REF_OR_ULID is a ULID, a commit, a namespace or a ref.
+    """
+    from ropewalk.gitlog.repository.recent import look_up
+
+    with opened() as log:
+        found = look_up(log, name)
+        answer = {"ns": found.event.topic, **event_json(found.event), "height": found.event.height}
+        answer |= {"trailer": found.trailer, "author": found.author, "time": found.time, "note": found.note}
+
+        def plain() -> str:
+            lines = [event_line(found.event), f"ns      {found.event.topic}, height {found.event.height}"]
+            lines.append(f"author  {found.author}, {found.time}")
+            lines += [f"{key:<16}{_words(value)}" for key, value in (found.trailer or {}).items()]
+            note = ["", *found.note.rstrip("\n").split("\n")] if found.note else []
+            return "\n".join(map(printable, lines + note))
+
+        emit(answer, plain)
+
+
+@click.command("ls", cls=Command, epilog="Examples:\n  ropewalk shiplog ls --since 2d\n")
+@click.option("--ns", "namespaces", multiple=True, help="Only this namespace; may be given again.")
+@click.option("--env", help="Only events whose trailer names this environment.")
+@click.option("--since", metavar="SPAN", help="Only newer ones: 2d, 3h, 30m, or a date.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many at most.")
+def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: int) -> None:
+    """List what was recorded, newest first."""
+    from heapq import merge
+    from itertools import islice
+
+    from ropewalk.gitlog.core.layout import SHIPLOG
+
+    with opened() as log, meaning(log, SHIPLOG):
+        floor = since_ms(since, log.now_ms()) if since else 0
+        lines = [_newest_first(log, ns, floor) for ns in namespaces or log.topics()]
+        both = merge(*lines, key=lambda row: row["ulid"], reverse=True)
+        known: set[str] = set()
+        rows = list(islice(_of_env(both, env, known), limit))
+        if not rows and since is None:
+            _check_env(env, known)
+
+        def plain() -> str:
+            return "\n".join(
+                printable(
+                    f"{row['time']}  {row['ns']:<16} {row['type']:<24} {row['status'] or '-':<11} "
+                    f"{row['service'] or '-':<12} {short(row['commit'])}  {row['ulid']}"
+                )
+                for row in rows
+            )
+
+        emit({"events": rows}, plain if rows else "nothing was recorded")
+
+
+@click.command("current", cls=Command, epilog="Examples:\n  ropewalk shiplog current --env prod\n")
+@click.option("--ns", "namespaces", multiple=True, help="Only this namespace; may be given again.")
+@click.option("--env", help="Only this environment.")
+def current(namespaces: tuple[str, ...], env: str | None) -> None:
+    """What is deployed now: for every environment and service, the last entry that took effect."""
+    from ropewalk.gitlog.core.layout import SHIPLOG
+
+    with opened() as log, meaning(log, SHIPLOG):
+        standing: dict[tuple[str, str, str], dict[str, Any]] = {}
+        known: set[str] = set()
+        for ns in namespaces or log.topics():
+            for row in _of_env(_newest_first(log, ns, 0), env, known):
+                if row["service"] and row["status"] in STANDING:
+                    key = (ns, row["env"], row["service"])
+                    if key not in standing or _overtaken(standing[key], row):
+                        standing[key] = row
+        rows = [standing[key] for key in sorted(standing)]
+        _check_env(env, known)
+
+        def plain() -> str:
+            return "\n".join(
+                printable(
+                    f"{row['env']:<12} {row['service']:<16} {row['artifact'] or '-':<32} since {row['time']}  "
+                    f"{row['who'] or '-'}  {short(row['commit'])}"
+                )
+                for row in rows
+            )
+
+        emit({"current": rows}, plain if rows else "no deployment was recorded")
+
+
+def _of_env(rows: Iterable[dict[str, Any]], env: str | None, known: set[str]) -> Iterator[dict[str, Any]]:
+    """The rows of one environment, or all; which environments there are is kept in `known`."""
+    for row in rows:
+        known.add(row["env"])
+        if env in (None, row["env"]):
+            yield row
+
+
+def _check_env(env: str | None, known: set[str]) -> None:
+    """Raise if events name environments, and none of them this one: an empty answer would pass for a true one."""
+    if env is not None and known and env not in known:
+        raise NotFound(
+            f"no event names the environment {env!r}",
+            advice=meant(env, sorted(known)) or f"There are: {', '.join(sorted(known)[:SHOWN_MAX])}",
+            env=env,
+        )
+
+
+def _overtaken(row: dict[str, Any], older: dict[str, Any]) -> bool:
+    """Whether a row stands above one that happened later: a displaced event recorded again is new in its place only."""
+    if row["displaced"] is None:
+        return False
+    try:
+        return datetime.fromisoformat(row["end"]) < datetime.fromisoformat(older["end"])
+    except (TypeError, ValueError):  # other software may write what is no time
+        return False
+
+
+def _words(value: Any) -> str:
+    """A value of a trailer for people: what it says, without the marks of JSON where they say nothing."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_words(each)}" for key, each in value.items())
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _newest_first(log: Repository, ns: str, floor_ms: int) -> Iterator[dict[str, Any]]:
+    from ropewalk.gitlog.core.commit import rfc3339
+    from ropewalk.gitlog.repository.recent import backwards
+    from ropewalk.kernel.ulid import time_ms
+
+    for event, headers in backwards(log, ns):
+        moment = time_ms(event.ulid)
+        if moment < floor_ms:
+            return
+        trailer = headers.trailer or {}
+        yield _row(event, trailer, rfc3339(moment))
+
+
+def _row(event: Event, trailer: dict[str, Any], time: str) -> dict[str, Any]:
+    from ropewalk.gitlog.core.divergence import DISPLACED
+
+    what, who, when = (trailer.get(name) or {} for name in ("what", "who", "when"))
+    refs = event.envelope.get("refs")
+    return {
+        "ulid": event.ulid,
+        "ns": event.topic,
+        "type": event.type,
+        "time": time,
+        "env": trailer.get("env", event.topic),
+        "status": trailer.get("status"),
+        "service": what.get("service"),
+        "artifact": what.get("artifact"),
+        "who": who.get("name") or who.get("email"),
+        "end": when.get("end_ts"),
+        "displaced": refs.get(DISPLACED) if isinstance(refs, dict) else None,
+        "content_id": event.content_id,
+        "commit": event.commit,
+    }

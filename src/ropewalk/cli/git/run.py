@@ -1,0 +1,277 @@
+"""`ropewalk shiplog run`: run a command, stream its output through, and record what happened."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import click
+
+from ropewalk.cli.common.command import Command, drop_output, emit_line, fail, say, session
+from ropewalk.cli.common.locations import sealing_key
+from ropewalk.cli.common.signals import passing_signals
+from ropewalk.cli.git.appending import Recorded, Writer
+from ropewalk.cli.git.capture import run_command
+from ropewalk.cli.git.events import opened, receipt_line
+from ropewalk.errors import Denied, RopewalkError, Usage
+from ropewalk.kernel.terminal_text import printable
+
+if TYPE_CHECKING:
+    from ropewalk.gitlog.compat.journal import Note
+    from ropewalk.gitlog.core.envelope import Draft
+    from ropewalk.gitlog.core.planning import Receipt
+    from ropewalk.gitlog.repository.repository import Repository
+
+__all__ = ["run"]
+
+Withheld: TypeAlias = tuple[str, str | None]  # why output was not kept, and what to do about it
+RUN_POLICY = "shiplog-run"  # bound into sealed output as the policy version
+SHOWN_MAX = 3  # places that look like secrets; the others are found when these are gone
+WITHHELD_ADVICE = (
+    "Change the secret if it was shown to anybody. To keep such output, seal it: --output seal --key NAME. "
+    "If it holds none: --allow-secret."
+)
+
+
+@click.command(
+    "run",
+    cls=Command,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog="Examples:\n  ropewalk shiplog run --ns deploy --service web --reason canary -- ./deploy.sh\n"
+    "  ropewalk shiplog run --ns deploy --output seal --key vault -- ./deploy.sh\n",
+)
+@click.option("--ns", required=True, help="The namespace.")
+@click.option("--env", help="The environment; default: the namespace.")
+@click.option("--service", help="What is deployed.")
+@click.option("--artifact", help="Which build of it.")
+@click.option("--reason", help="Why.")
+@click.option("--ticket", help="The ticket that asked for it.")
+@click.option("--region", help="Where: region.")
+@click.option("--cluster", help="Where: cluster.")
+@click.option("--namespace", help="Where: namespace of the cluster.")
+@click.option("--pipeline", help="How: the pipeline.")
+@click.option("--run-url", help="How: the page of this run. It is recorded, never fetched.")
+@click.option("--allow-secret", is_flag=True, help="Keep output even if it looks like it holds a secret.")
+@click.option(
+    "--output",
+    "keeping",
+    type=click.Choice(["keep", "seal", "drop"]),
+    default="keep",
+    show_default=True,
+    help="What becomes of the output: kept as a note, sealed behind a pointer, or only passed on.",
+)
+@click.option("--key", metavar="NAME", help="The sealing key for --output seal.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD…")
+def run(
+    ns: str,
+    command: tuple[str, ...],
+    allow_secret: bool,
+    keeping: str,
+    key: str | None,
+    **fields: str | None,
+) -> None:
+    """Run CMD, pass its output on, and record who ran what, when, where, and how it ended.
+
+    Ends with CMD's own exit code, like `time`. SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed on to CMD, and how it
+    ended then is recorded; a second one kills it.
+
+    The output is attached to the event as a git note, unless it holds what looks like a secret. The event names the
+    digest of its note in `refs.log`: `verify` and `shiplog show` refuse a note that was replaced. Sealed output stays
+    in this repository's private store; its note is a pointer that `ropewalk pointer open` takes.
+    """
+    from ropewalk.gitlog.core.layout import SHIPLOG, check_namespace
+
+    check_namespace(ns)
+    if (keeping == "seal") != (key is not None):
+        raise Usage("--output seal and --key NAME go together")
+    argv = [_text(each) for each in command]
+    given = {name: _text(value) for name, value in fields.items() if value}
+    with opened() as log:  # before the command runs: what cannot be recorded is said at once
+        log.allow_secrets = allow_secret
+        note = _note(log, key)
+        started_ms = log.now_ms()
+        _refuse_early(log, ns, _draft(log, argv, given, 0, started_ms, started_ms, hung=b""))
+        writer = Writer(log, SHIPLOG, ns, "namespace")
+        with passing_signals() as passing:  # to the end of the record: no run goes without one
+            sink = sys.stderr.buffer if session().json else sys.stdout.buffer
+            code, output = run_command(command, sink, passing)
+            ended_ms = log.now_ms()
+            hung, withheld = _hung(output, keeping, note, allow_secret=allow_secret)
+            draft = _draft(log, argv, given, code, started_ms, ended_ms, hung=hung, signals=passing.heard)
+            try:
+                recorded = writer.write_one(draft)
+            except RopewalkError as error:
+                say("the command ran, but it was NOT recorded:")
+                raise click.exceptions.Exit(fail(error, as_json=session().json)) from error
+            if hung is not None:
+                withheld = _attach(log, recorded.receipt, hung, ended_ms)
+        try:
+            _answer(recorded, code, passing.heard, withheld, kept=hung is not None and withheld is None)
+        except OSError:  # a terminal or a reader that has gone changes nothing about the command
+            drop_output(sys.stdout)
+            drop_output(sys.stderr)
+    raise click.exceptions.Exit(code)
+
+
+def _answer(
+    recorded: Recorded,
+    code: int,
+    signals: Sequence[signal.Signals],
+    withheld: Withheld | None,
+    *,
+    kept: bool,
+) -> None:
+    if session().json:
+        emit_line({**recorded.to_json("ns"), "exit_code": code, "log_attached": kept})
+    else:
+        say(receipt_line(recorded.receipt))
+    if signals:
+        say(f"the command got {' and '.join(each.name for each in signals)} and ended with {code}")
+    if withheld is not None:
+        why, advice = withheld
+        say(f"the command was recorded, but its output was NOT kept: {why}")
+        if advice:
+            say(f"       {advice}")
+    recorded.remark()
+
+
+def _text(argument: str) -> str:
+    """An argument as text; bytes that are none are shown as such, for a log holds nothing but text."""
+    return os.fsencode(argument).decode("utf-8", "replace")
+
+
+def _refuse_early(log: Repository, ns: str, draft: Draft) -> None:
+    """Refuse what the log would refuse once the command has run: a typing error must not cost a record."""
+    from ropewalk.gitlog.core.commit import check_trailer, make_trailer
+    from ropewalk.gitlog.core.envelope import seal
+    from ropewalk.gitlog.core.layout import SHIPLOG
+    from ropewalk.gitlog.privacy.screening import vet_draft
+
+    log.privacy.policy()  # rules nobody can read let nothing in
+    seal(SHIPLOG, ns, draft.document, log.new_ulid())
+    check_trailer(
+        make_trailer(draft.trailer, topic=ns, now_ms=log.now_ms(), seq=0, parent=None, previous_anchor=None)
+    )
+    if not log.allow_secrets:
+        vet_draft(draft)
+    head = SHIPLOG.head_ref(ns)
+    with log.store.turn(head):  # a repository nobody may write to, a history that was rewritten
+        tip = log.lines.tip(SHIPLOG, ns, log.store.head(head))
+        if tip.ulid is not None:
+            log.clock_limit().check(SHIPLOG.option(ns), tip.ulid, tip.ulid)
+
+
+def _hung(
+    output: bytes, keeping: str, note: Note, *, allow_secret: bool
+) -> tuple[bytes | None, Withheld | None]:
+    """What is hung on the event for its output, if anything; and why nothing is, where something should be."""
+    if not output or keeping == "drop":
+        return None, None
+    # What is sealed may hold a secret: that is what sealing is for.
+    withheld = _withheld(output) if keeping == "keep" and not allow_secret else None
+    if withheld is not None:
+        return None, withheld
+    try:
+        return note(output), None
+    except RopewalkError as error:
+        return None, (f"{error.code}: {printable(error.detail)}", error.advice_now)
+
+
+def _withheld(output: bytes) -> Withheld | None:
+    """Why the output may not be kept, and what to do about it; None if it may be kept."""
+    from ropewalk.gitlog.privacy.screening import vet_output
+
+    try:
+        vet_output(output)
+    except Denied as error:
+        found = error.fields["findings"]
+        places = ", ".join(f"a {each['kind']} at {each['where']}" for each in found[:SHOWN_MAX])
+        more = f" and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""
+        return f"it holds what looks like {places}{more}", WITHHELD_ADVICE
+    return None
+
+
+def _draft(
+    log: Repository,
+    argv: list[str],
+    given: dict[str, str],
+    code: int,
+    started_ms: int,
+    ended_ms: int,
+    *,
+    hung: bytes | None,
+    signals: Sequence[signal.Signals] = (),
+) -> Draft:
+    from ropewalk.gitlog.core.envelope import Draft
+    from ropewalk.gitlog.core.notes import LOG_REF
+    from ropewalk.kernel.digest import content_id
+
+    status = "success" if code == 0 else "failed"
+    ran: dict[str, Any] = {
+        "argv": argv,
+        "cmd": shlex.join(argv),
+        "exit_code": code,
+        "duration_ms": ended_ms - started_ms,
+        "host": socket.gethostname(),
+        "log_attached": hung is not None,
+    }
+    if signals:
+        ran["signals"] = [each.name for each in signals]
+    document: dict[str, Any] = {"type": f"deployment.{status}", "payload": {"run": ran, **given}}
+    if hung is not None:
+        document["refs"] = {LOG_REF: content_id(hung)}  # a note can be replaced; an event cannot
+    return Draft(document, _trailer(log, given, status, started_ms, ended_ms))
+
+
+def _note(log: Repository, key: str | None) -> Note:
+    """What is hung on the event in place of the output: the output itself, or a pointer to it."""
+    from ropewalk.gitlog.compat.transfer import sealed_note
+
+    return sealed_note(log, sealing_key(key), key, RUN_POLICY) if key is not None else lambda output: output
+
+
+def _attach(log: Repository, receipt: Receipt, hung: bytes, now_ms: int) -> Withheld | None:
+    """Hang a note on its event; return why that failed and advice, if it did: the event stands either way."""
+    from ropewalk.gitlog.core.layout import LOG_NOTES
+    from ropewalk.gitlog.core.notes import add_note
+
+    try:
+        add_note(log.store, LOG_NOTES, receipt.commit, hung, log.author(now_ms))
+    except RopewalkError as error:
+        return f"{error.code}: {printable(error.detail)}", error.advice_now
+    return None
+
+
+def _trailer(
+    log: Repository, given: dict[str, str], status: str, started_ms: int, ended_ms: int
+) -> dict[str, Any]:
+    from ropewalk.gitlog.core.commit import rfc3339
+
+    who = log.author(started_ms)
+    groups = {
+        "what": ("service", "artifact"),
+        "where": ("region", "cluster", "namespace"),
+        "why": ("reason", "ticket"),
+        "how": ("pipeline", "run_url"),
+    }
+    trailer: dict[str, Any] = {
+        "status": status,
+        "who": {"name": who.name, "email": who.mail},
+        "when": {
+            "start_ts": rfc3339(started_ms),
+            "end_ts": rfc3339(ended_ms),
+            "dur_s": max(0, ended_ms - started_ms) / 1000,
+        },
+    }
+    for group, names in groups.items():
+        held = {name: given[name] for name in names if name in given}
+        if held:
+            trailer[group] = held
+    if "env" in given:
+        trailer["env"] = given["env"]
+    return trailer

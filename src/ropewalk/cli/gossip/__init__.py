@@ -1,0 +1,1 @@
+"""`ropewalk gossip`: append, read, sync and serve."""

@@ -1,0 +1,348 @@
+"""`ropewalk gossip`: a signed log between peers (S3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.common.command import Group, emit, parse_input, progress, read_input, say, write_output
+from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
+from ropewalk.kernel.terminal_text import printable_json
+
+if TYPE_CHECKING:
+    from ropewalk.gossip.core.log import Log
+    from ropewalk.gossip.core.message import SignedMessage
+
+__all__ = ["gossip", "say_new_topic"]
+
+PROFILES = ("v0.13", "v0.6")  # written out so that --help loads no engine; a test compares
+LINE_CHARS = 72  # of a payload, where a message is shown on one line
+
+EXAMPLES = """Examples:
+  ropewalk gossip append --topic com.example.chat --payload hello.json --key ada
+  ropewalk gossip log --topic com.example.chat --graph
+  ropewalk gossip sync ws://peer.example:8080 --topic com.example.chat
+"""
+
+
+@click.group(
+    "gossip",
+    cls=Group,
+    epilog=EXAMPLES,
+    lazy={  # commands that talk to peers, imported on first use
+        "sync": ("ropewalk.cli.gossip.net", "sync", "Make this log and a peer's hold the same messages."),
+        "serve": ("ropewalk.cli.gossip.net", "serve", "Let peers connect, and push what is appended."),
+    },
+)
+def gossip() -> None:
+    """A signed log that any peer may append to, and that syncs by comparing trees.
+
+    TOPIC names the log; it may be left out where the repository has only one.
+    """
+
+
+def say_new_topic(topic: str, known: Sequence[str]) -> None:
+    """Say that a topic was made, and which like it there were: it may be a slip of the pen."""
+    from ropewalk.cli.common.suggest import describe_new
+
+    if topic not in known:
+        say(describe_new("gossip topic", topic, known))
+
+
+topic_option = click.option("--topic", metavar="TOPIC", help="The log; may be left out if there is only one.")
+
+
+def open_here(topic: str | None, **options: Any) -> Log:
+    """The log a command means, which has to exist."""
+    from ropewalk.errors import NotFound, Usage
+    from ropewalk.gossip.peer.topics import open_topic, topics
+
+    home = here().home
+    if topic is None:
+        known = topics(home)
+        if not known:
+            raise NotFound(
+                "no gossip topic here yet",
+                advice="Make one with `ropewalk gossip append --topic NAME` or `ropewalk gossip sync`.",
+            )
+        if len(known) != 1:
+            raise Usage(
+                f"there are {len(known)} gossip topics here",
+                advice="Name one with --topic: " + ", ".join(known[:10]),
+            )
+        topic = known[0]
+    return open_topic(home, topic, create=False, **options)
+
+
+@gossip.command(
+    "append",
+    epilog='Examples:\n  echo \'{"text":"hi"}\' | ropewalk gossip append --topic com.example --payload -\n',
+)
+@click.option("--topic", required=True, metavar="TOPIC", help="The log; made if it is new.")
+@click.option("--payload", required=True, metavar="F|-", help="JSON, or DAG-JSON for bytes and links.")
+@click.option("--key", default=NODE_KEY, show_default=True, metavar="NAME", help="The key that signs.")
+@click.option(
+    "--profile", type=click.Choice(PROFILES), help="The wire profile of a new topic; default v0.13."
+)
+def append(topic: str, payload: str, key: str, profile: Any) -> None:
+    """Sign a payload and put it on top of all heads."""
+    from ropewalk.gossip.core import dag_json
+    from ropewalk.gossip.core.message import check_topic, profile_named, sign
+    from ropewalk.gossip.peer.topics import open_topic, topic_folder, topics
+
+    value = parse_input(payload, dag_json.parse)
+    signer = signing_key(key)
+    home = here().home
+    known = topics(home)
+    if not topic_folder(home, topic).is_dir():
+        # What cannot be signed must not leave an empty topic behind, whose profile would be fixed.
+        wire = profile_named(profile or PROFILES[0])
+        sign(wire, signer, check_topic(wire, topic), (), value)
+    with open_topic(home, topic, create=True, profile=profile, signer=signer) as log:
+        stored = log.append(value)
+    say_new_topic(topic, known)
+    message = stored.message
+    emit(
+        {"id": stored.id, "clock": message.clock, "parents": list(message.parents)},
+        f"ok  {stored.id}  clock={message.clock} parents={len(message.parents)}",
+    )
+
+
+@gossip.command(
+    "insert", epilog="Examples:\n  ropewalk gossip insert --topic com.example --file message.cbor\n"
+)
+@click.option(
+    "--topic", required=True, metavar="TOPIC", help="The log; made if it is new and the message is good."
+)
+@click.option("--file", "file", required=True, metavar="F|-", help="The signed message as it travels.")
+def insert(topic: str, file: str) -> None:
+    """Store a message made elsewhere; it waits if its parents are missing."""
+    from ropewalk.gossip.core.message import profile_of
+    from ropewalk.gossip.peer.topics import open_topic, topics
+
+    raw = read_input(file)
+    home = here().home
+    known = topics(home)
+    # The first message of a new topic says by its form which profile the topic has.
+    profile = None if topic in known else profile_of(topic, raw).name
+    with open_topic(home, topic, create=True, profile=profile) as log:
+        outcome = log.insert(raw)
+    say_new_topic(topic, known)
+    emit(
+        {
+            "id": outcome.id,
+            "pending": outcome.pending,
+            "status": outcome.status,
+            "missing": list(outcome.missing),
+        },
+        f"ok  {outcome.id}  {outcome.status}",
+    )
+
+
+@gossip.command("heads", epilog="Examples:\n  ropewalk gossip heads --topic com.example --json\n")
+@topic_option
+def heads(topic: str | None) -> None:
+    """The messages nothing stands on, and the clock the next one gets."""
+    with open_here(topic) as log:
+        clock, ids = log.get_clock()
+        waiting = len(log.pending())
+    emit({"heads": ids, "clock": clock, "pending": waiting}, "\n".join(ids) or "no messages yet")
+
+
+@gossip.group(
+    "pending",
+    cls=Group,
+    invoke_without_command=True,
+    epilog="Examples:\n  ropewalk gossip pending ls --topic com.example --json\n"
+    "  ropewalk gossip pending drop --topic com.example --older-than 1\n",
+)
+@topic_option
+@click.pass_context
+def pending(context: click.Context, topic: str | None) -> None:
+    """List or drop messages that wait for their parents; without a command, list them."""
+    if context.invoked_subcommand is None:
+        _list_pending(topic)
+
+
+@pending.command("ls", epilog="Examples:\n  ropewalk gossip pending ls --topic com.example --json\n")
+@topic_option
+def pending_ls(topic: str | None) -> None:
+    """List the messages that wait for parents, each with what it waits for."""
+    _list_pending(topic)
+
+
+@pending.command(
+    "drop",
+    epilog="Examples:\n  ropewalk gossip pending drop $ID --topic com.example\n"
+    "  ropewalk gossip pending drop --all --topic com.example\n",
+)
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@topic_option
+@click.option("--all", "everything", is_flag=True, help="Drop all of them.")
+@click.option(
+    "--older-than",
+    type=click.FloatRange(min=0),
+    metavar="DAYS",
+    help="Drop those that have waited for more than so many days.",
+)
+def pending_drop(ids: tuple[str, ...], topic: str | None, everything: bool, older_than: float | None) -> None:
+    """Drop messages that wait for their parents. A peer that still has them can send them again."""
+    if (bool(ids), everything, older_than is not None).count(True) != 1:
+        raise click.UsageError("give IDs, --all or --older-than DAYS")
+    with open_here(topic) as log:
+        if older_than is not None:
+            dropped = log.drop_pending(older_than_s=int(older_than * 86_400))
+        else:
+            dropped = log.drop_pending(ids or None)
+        left = len(log.pending())
+    emit({"dropped": dropped, "pending": left}, f"ok  dropped={dropped} pending={left}")
+
+
+def _list_pending(topic: str | None) -> None:
+    with open_here(topic) as log:
+        waiting = [{"id": id, "missing": missing} for id, missing in log.pending()]
+    emit(
+        {"pending": waiting},
+        lambda: (
+            "\n".join(f"{row['id']}  waits for {' '.join(row['missing'])}" for row in waiting)
+            or "nothing waits"
+        ),
+    )
+
+
+@gossip.command(
+    "get",
+    epilog="Examples:\n  ropewalk gossip get $(ropewalk gossip heads)\n"
+    "  ropewalk gossip get $(ropewalk gossip heads) -o message.cbor\n",
+)
+@click.argument("id")
+@topic_option
+@click.option("-o", "--output", metavar="F", help="Write it there as it travels, for `gossip insert`.")
+def get(id: str, topic: str | None, output: str | None) -> None:
+    """Show the message ID with its signature, as DAG-JSON."""
+    import json
+
+    from ropewalk.errors import NotFound
+
+    with open_here(topic) as log:
+        found = log.get(id)
+        if found is None:
+            raise NotFound(f"no message {id} in {log.topic}", id=id)
+        shown = {"id": found.id, **_whole(log, found)}
+    if output is not None:
+        write_output(output, found.raw)
+        if output != "-":
+            emit({"id": found.id, "output": output}, f"ok  {found.id}  {len(found.raw)} bytes")
+        return
+    emit(
+        shown,
+        lambda: "\n".join(map(printable_json, json.dumps(shown, ensure_ascii=False, indent=2).split("\n"))),
+    )
+
+
+def _whole(log: Log, signed: SignedMessage) -> dict[str, Any]:
+    from ropewalk.gossip.core.dag_json import to_json
+    from ropewalk.gossip.core.message import cid_of
+
+    message, signature = signed.message, signed.signature
+    return {
+        "signature": {
+            "publicKey": signature.public_key,
+            "signature": to_json(signature.signature),
+            # The signature object of each profile: v0.6 names what was signed, v0.13 how it was written.
+            **(
+                {"cid": to_json(cid_of(signed))} if log.profile.name == "v0.6" else {"codec": signature.codec}
+            ),
+        },
+        "message": {
+            "topic": message.topic,
+            "clock": message.clock,
+            "parents": list(message.parents),
+            "payload": to_json(message.payload),
+        },
+    }
+
+
+@gossip.command(
+    "log",
+    epilog="Examples:\n  ropewalk gossip log --graph\n  ropewalk gossip log --reverse --limit 5 --json\n",
+)
+@topic_option
+@click.option("--graph", is_flag=True, help="Draw how the messages stand on one another, newest first.")
+@click.option("--reverse", is_flag=True, help="Newest first.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N messages.")
+def log(topic: str | None, graph: bool, reverse: bool, limit: int | None) -> None:
+    """The messages by clock, so that each comes after all it stands on."""
+    from itertools import islice
+
+    from ropewalk.cli.common.command import session
+
+    with open_here(topic) as found:
+        messages: Iterator[SignedMessage] = islice(found.iterate(reverse=reverse or graph), limit)
+        if session().json:
+            emit({"messages": [_row(signed) for signed in messages]}, "")
+        elif graph:
+            from ropewalk.cli.gossip.graph import draw
+
+            for line in draw((signed.id, signed.message.parents, _line(signed)) for signed in messages):
+                click.echo(line)
+        else:
+            for signed in messages:
+                click.echo(_line(signed))
+
+
+def _row(signed: SignedMessage) -> dict[str, Any]:
+    from ropewalk.gossip.core.dag_json import to_json
+
+    message = signed.message
+    return {
+        "id": signed.id,
+        "clock": message.clock,
+        "parents": list(message.parents),
+        "payload": to_json(message.payload),
+        "author": signed.signature.public_key,
+    }
+
+
+def _line(signed: SignedMessage) -> str:
+    import json
+
+    from ropewalk.gossip.core.dag_json import to_json
+
+    text = json.dumps(to_json(signed.message.payload), ensure_ascii=False, separators=(",", ":"))
+    shown = printable_json(text if len(text) <= LINE_CHARS else text[: LINE_CHARS - 1] + "…")
+    return f"{signed.id}  {signed.message.clock}  {signed.signature.public_key[-8:]}  {shown}"
+
+
+@gossip.command("ancestors", epilog="Examples:\n  ropewalk gossip ancestors $(ropewalk gossip heads) 6\n")
+@click.argument("id")
+@click.argument("clock", type=int)
+@topic_option
+def ancestors(id: str, clock: int, topic: str | None) -> None:
+    """The messages at or below CLOCK that the history of ID stands on."""
+    with open_here(topic) as found:
+        ids = found.get_ancestors(id, clock)
+    emit({"ancestors": ids}, "\n".join(ids))
+
+
+@gossip.command("root", epilog="Examples:\n  ropewalk gossip root --topic com.example\n")
+@topic_option
+def root(topic: str | None) -> None:
+    """The root of the tree over all messages: equal roots, equal logs."""
+    with open_here(topic) as found:
+        node = found.root()
+    emit({"level": node.level, "hash": node.hash.hex()}, f"{node.level}  {node.hash.hex()}")
+
+
+@gossip.command("verify", epilog="Examples:\n  ropewalk gossip verify --topic com.example --json\n")
+@topic_option
+def verify(topic: str | None) -> None:
+    """Check every signature, id and parent again, and the tree and the indexes against them."""
+    from ropewalk.cli.common.verdict import end_with_report, format_report
+    from ropewalk.gossip.core.verify import verify_log
+
+    with open_here(topic) as found:
+        report = verify_log(found, lambda rows: progress(rows, "messages", len(found)))
+    end_with_report(report, lambda: format_report(report))

@@ -1,0 +1,1 @@
+"""`ropewalk ledger`, by purpose: channels, keys, evidence, proofs, storage and remote channels."""

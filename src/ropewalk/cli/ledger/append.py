@@ -1,0 +1,217 @@
+"""`ropewalk ledger append`: one envelope, or a stream of them with one answer a line."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from ropewalk.cli.common.command import Command, answer_line, emit, parse_input, say, tell
+from ropewalk.kernel.terminal_text import printable
+
+if TYPE_CHECKING:
+    from ropewalk.errors import RopewalkError
+    from ropewalk.ledger.channel.channel import OpenLog
+    from ropewalk.ledger.ingest.ticket import Receipt, Taking
+
+__all__ = ["LINE_BYTES_MAX", "answer_lines", "append", "check_envelope", "receipt_line"]
+
+LINE_BYTES_MAX = 4 << 20  # the largest envelope, before it is canonical
+LINES_AHEAD_MAX = 4096  # read but not yet answered; beyond this the reader waits
+
+
+@click.command(
+    "append",
+    cls=Command,
+    epilog="Examples:\n  ropewalk ledger append --channel audit --file envelope.json\n"
+    "  producer | ropewalk ledger append --channel audit --file - --jsonl --json\n",
+)
+@click.option("--channel", required=True, metavar="C", help="The channel; a missing one is made.")
+@click.option("--file", "file", required=True, metavar="F", help="The envelope, JSON or CBOR; `-` for stdin.")
+@click.option(
+    "--jsonl", is_flag=True, help="One envelope a line; one answer a line, in order, when it is durable."
+)
+@click.option(
+    "--stop-on-error", is_flag=True, help="With --jsonl: end at the first refusal; slower, line by line."
+)
+def append(channel: str, file: str, jsonl: bool, stop_on_error: bool) -> None:
+    """Judge envelopes by the eight rules and the channel's policy, and seal them into blocks."""
+    from ropewalk.cli.ledger.channel import check_first_line, open_for_append
+
+    if jsonl:
+        opened: list[OpenLog] = []
+
+        def begin() -> Taking:
+            opened.append(stack.enter_context(open_for_append(channel)))
+            return opened[0].log
+
+        with ExitStack() as stack:
+            code = answer_lines(file, begin, stop_on_error, partial(_refused_at_first, channel))
+        for each in opened:
+            _say_unindexed(each)
+        if code:
+            raise click.exceptions.Exit(code)
+        return
+    # Before the channel: what is refused makes none.
+    raw = parse_input(file, check_envelope, limit=LINE_BYTES_MAX)
+    check_first_line(channel, raw)
+    with open_for_append(channel) as sealing:
+        receipt = sealing.log.submit(raw)
+        emit(receipt.to_json(), receipt_line(receipt))  # now: it stands, whatever closing says
+    _say_unindexed(sealing)
+
+
+def _say_unindexed(opened: OpenLog) -> None:
+    if opened.unindexed:
+        say(f"{opened.unindexed}; what was sealed is in the log, and the index is built again from it")
+
+
+def check_envelope(raw: bytes) -> bytes:
+    """The bytes again, if they are an envelope."""
+    from ropewalk.errors import InvalidEnvelope
+    from ropewalk.ledger.envelope.envelope import BUILD_ADVICE, parse_wire
+
+    try:
+        parse_wire(raw)
+    except InvalidEnvelope as error:
+        error.advice_now = BUILD_ADVICE
+        raise
+    return raw
+
+
+def answer_lines(
+    file: str,
+    begin: Callable[[], Taking],
+    stop_on_error: bool,
+    look: Callable[[list[bytes]], list[RopewalkError]] = lambda _lines: [],
+) -> int:
+    """Answer every line but blank ones; what has arrived together is sealed together. The code is the first refusal's.
+
+    It begins with the first line that `look` does not refuse.
+    """
+    from ropewalk.errors import RopewalkError
+
+    code = 0
+    log: Taking | None = None
+    for numbered in _numbered(_arrivals(file)):
+        lines = [line for _, line in numbered]
+        outcomes: list[Receipt | RopewalkError] = []
+        if log is None:
+            outcomes += look(lines)
+            rest = [] if outcomes and stop_on_error else lines[len(outcomes) :]
+            if rest:
+                log = begin()
+        else:
+            rest = lines
+        if log is not None:
+            outcomes += _until_refused(log, rest) if stop_on_error else log.submit_many(rest)
+        for (number, _), outcome in zip(numbered, outcomes, strict=False):  # they may end at a refusal
+            _answer(tell(outcome, f"line {number}") if isinstance(outcome, RopewalkError) else outcome)
+            if isinstance(outcome, RopewalkError):
+                code = code or outcome.exit_code
+                if stop_on_error:
+                    return code
+    return code
+
+
+def _numbered(batches: Iterator[list[bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    """The lines with their numbers, without the blank ones."""
+    count = 0
+    for lines in batches:
+        found = [(number, line) for number, line in enumerate(lines, count + 1) if line.strip()]
+        count += len(lines)
+        if found:
+            yield found
+
+
+def _refused_at_first(channel: str, lines: list[bytes]) -> list[RopewalkError]:
+    """What refuses the lines before the first that could begin the channel; nothing where it is there already."""
+    from ropewalk.cli.ledger.channel import check_first_line
+    from ropewalk.errors import RopewalkError
+
+    refused: list[RopewalkError] = []
+    for line in lines:
+        try:
+            check_first_line(channel, line)
+            break
+        except RopewalkError as error:
+            refused.append(error)
+    return refused
+
+
+def _until_refused(log: Taking, lines: list[bytes]) -> list[Receipt | RopewalkError]:
+    """One after another, each durable before the next is looked at: nothing behind a refusal may be in the log."""
+    from ropewalk.errors import RopewalkError
+
+    outcomes: list[Receipt | RopewalkError] = []
+    for line in lines:
+        try:
+            outcomes.append(log.submit(line))
+        except RopewalkError as error:
+            return [*outcomes, error]
+    return outcomes
+
+
+def _arrivals(file: str) -> Iterator[list[bytes]]:
+    """Lines in batches of whatever has arrived: a full pipe gives large ones, a person typing gets each answered."""
+    arrived: queue.Queue[list[bytes] | BaseException | None] = queue.Queue(maxsize=LINES_AHEAD_MAX // 64)
+
+    def pump() -> None:
+        try:
+            with _open(file) as stream:
+                rest = b""
+                while chunk := stream.read1(1 << 20):  # type: ignore[attr-defined]
+                    *whole, rest = (rest + chunk).split(b"\n")
+                    for start in range(0, len(whole), LINES_AHEAD_MAX):
+                        arrived.put(whole[start : start + LINES_AHEAD_MAX])
+                    rest = rest[: LINE_BYTES_MAX + 1]  # enough to be refused as too large when its end comes
+                if rest:
+                    arrived.put([rest])
+        except BaseException as error:
+            arrived.put(error)
+        finally:
+            arrived.put(None)
+
+    threading.Thread(target=pump, daemon=True).start()
+    while (batch := arrived.get()) is not None:
+        if isinstance(batch, BaseException):
+            raise batch
+        yield batch
+
+
+def _open(file: str) -> IO[bytes]:
+    from ropewalk.errors import NotFound
+
+    if file == "-":
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    if Path(file).is_dir():
+        raise NotFound(f"{file} is a directory, not a file", name=file)
+    try:
+        return Path(file).open("rb")
+    except FileNotFoundError as error:
+        raise NotFound(f"no file {file}", name=file) from error
+
+
+def _answer(outcome: Receipt | RopewalkError) -> None:
+    from ropewalk.errors import RopewalkError
+
+    if isinstance(outcome, RopewalkError):
+        answer_line(outcome.to_problem(), f"error  {outcome.code}: {outcome.detail}")
+    else:
+        answer_line(outcome.to_json(), receipt_line(outcome))
+
+
+def receipt_line(receipt: Receipt) -> str:
+    """A receipt for people."""
+    again = "  (stood there already)" if receipt.replayed else ""
+    place = f"height={receipt.height} index={receipt.index}"
+    audit = f"  audit ({'; '.join(map(printable, receipt.audit))})" if receipt.audit else ""
+    block = f"{receipt.block_hash.hex()[:16]}…"
+    return f"ok  {place} envelope_id={receipt.envelope_id.hex()} block={block}{again}{audit}"

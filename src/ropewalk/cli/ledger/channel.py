@@ -1,0 +1,189 @@
+"""What the ledger commands share: ids from the command line, the time, and channels: found, or made on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from ropewalk.cli.common.command import parse_input, say
+from ropewalk.cli.common.locations import NODE_KEY, here, key_folder, signing_key
+
+if TYPE_CHECKING:
+    from ropewalk.kernel.keys import SigningKey
+    from ropewalk.ledger.channel.channel import Channel, OpenLog
+    from ropewalk.ledger.envelope.envelope import Envelope
+    from ropewalk.ledger.keys.approvals import Approval
+
+__all__ = [
+    "channel_key",
+    "channel_keys",
+    "channel_of",
+    "check_first_line",
+    "envelope_id",
+    "find_parent",
+    "now_text",
+    "open_for_append",
+    "open_sealing",
+    "read_approvals",
+    "version_for",
+]
+
+WRITER_WAIT_S = 30.0  # two commands that append at once stand in line this long
+
+
+def envelope_id(text: str) -> bytes:
+    """The 32 bytes of an envelope id."""
+    from ropewalk.errors import InvalidDigest
+    from ropewalk.kernel.digest import hash_from_hex
+
+    raw = hash_from_hex(text)
+    if raw is None:
+        raise InvalidDigest(
+            f"envelope id {text[:80]!r}: expected 64 lower-case hex digits",
+            advice="`ledger read` prints them.",
+        )
+    return raw
+
+
+def find_parent(
+    channel: str, parent: str | None, event_class: str, correlation_id: str | None
+) -> Envelope | None:
+    """Return the envelope that a new one follows from: the one that is named, or the Command that a Result answers."""
+    from ropewalk.errors import NotFound
+    from ropewalk.ledger.block.index_keys import claim_key
+    from ropewalk.ledger.channel.channel import open_channel
+    from ropewalk.ledger.envelope.envelope import parse_stored
+
+    if parent is not None:
+        with open_channel(here().home, channel) as reading:
+            return reading.envelope(envelope_id(parent))
+    if event_class != "Result" or correlation_id is None:
+        return None
+    try:
+        with open_channel(here().home, channel) as reading:
+            place = reading.index.claim(claim_key("Command", correlation_id))
+            if place is None:
+                return None
+            height, leaf = place
+            (block,) = reading.blocks(height, height)
+    except NotFound:  # no channel yet: the envelope may be meant for another repository
+        return None
+    return parse_stored(block.envelopes[leaf])
+
+
+def version_for(channel: str) -> str:
+    """Return the version to write envelopes in: the oldest that the channel takes in now.
+
+    Without a repository, as where an envelope is built to be sent elsewhere, it is the oldest that this code knows.
+    """
+    import time
+
+    from ropewalk.errors import NotFound
+    from ropewalk.ledger.channel.channel import read_settings
+    from ropewalk.ledger.versions.lifecycle import version_to_write
+    from ropewalk.ledger.versions.versions import LIFECYCLE
+
+    try:
+        home = here().home
+    except NotFound:
+        return f"{LIFECYCLE[0].minor}.0"
+    try:
+        policy = read_settings(home, channel).policy
+    except NotFound:
+        policy = None
+    return version_to_write(home, policy, time.time_ns())
+
+
+@contextmanager
+def channel_of(envelope: bytes, channel: str | None) -> Iterator[Channel]:
+    """The channel that holds an envelope: the one that is named, or else the first that does."""
+    from ropewalk.errors import NotFound
+    from ropewalk.ledger.channel.channel import channels, open_channel
+
+    for each in [channel] if channel is not None else channels(here().home):
+        with open_channel(here().home, each) as reading:
+            if reading.index.position(envelope) is not None:
+                yield reading
+                return
+    raise NotFound(f"no envelope {envelope.hex()} in {channel or 'any channel'}", id=envelope.hex())
+
+
+def channel_keys(channel: str) -> tuple[SigningKey, ...]:
+    """The keys of a channel that are here, the newest first: by what they are, whatever they are called."""
+    from ropewalk.ledger.channel.channel import open_channel
+    from ropewalk.ledger.ingest.sealer import foreign_channel
+    from ropewalk.ledger.keys.rotate import find_keys
+
+    with open_channel(here().home, channel) as reading:
+        line, name = reading.line(), reading.settings.key
+    if len(line.lives) == 1:
+        named = signing_key(name)  # as it was when the channel was made
+        if named.public == line.current.key:
+            return (named,)
+    found = find_keys(line, here().keys, key_folder())
+    if not found:  # a copy: the `node` of this repository is another than that of the one it is from
+        raise foreign_channel(channel, line.current.key)
+    return found
+
+
+def channel_key(channel: str) -> SigningKey:
+    """The newest key of a channel that is here."""
+    return channel_keys(channel)[0]
+
+
+def open_sealing(channel: str) -> OpenLog:
+    """The channel open for writing, with all of its keys that are here."""
+    from ropewalk.ledger.keys import rotate
+
+    return rotate.open_sealing(here().home, channel, lambda: channel_keys(channel), wait_s=WRITER_WAIT_S)
+
+
+def read_approvals(paths: Iterable[str], act: dict[str, Any]) -> tuple[Approval, ...]:
+    """The approvals in files; all must be of that act."""
+    from ropewalk.errors import Invalid
+    from ropewalk.ledger.keys.approvals import parse_approval
+
+    found = []
+    for path in paths:
+        said, approval = parse_input(path, parse_approval)
+        if said != act:
+            raise Invalid(
+                f"{path} approves of something else", advice="All must approve of the same proposal."
+            )
+        found.append(approval)
+    return tuple(found)
+
+
+def now_text() -> str:
+    """The time as envelopes write it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def check_first_line(channel: str, raw: bytes) -> None:
+    """Raise what refuses an envelope, if it would be the first of a channel that is not there yet."""
+    from ropewalk.errors import NotFound
+    from ropewalk.ledger.channel.channel import check_first, read_settings
+
+    try:
+        read_settings(here().home, channel)
+    except NotFound:
+        check_first(here().home, raw)
+
+
+def open_for_append(channel: str) -> OpenLog:
+    """The channel open for writing; a missing one is made with the defaults, and that is said."""
+    from ropewalk.errors import NotFound
+    from ropewalk.ledger.channel.channel import create_channel, read_settings
+
+    home = here().home
+    try:
+        read_settings(home, channel)
+    except NotFound:
+        create_channel(home, channel, NODE_KEY, signing_key(NODE_KEY).public)
+        say(f'made channel "{channel}", sealed by the key {NODE_KEY}')
+    opened = open_sealing(channel)
+    if opened.torn is not None:
+        say(f"channel {channel}: cut {opened.torn.size} bytes a crash had left; kept in {opened.torn.kept}")
+    return opened

@@ -1,0 +1,238 @@
+"""`ropewalk ledger evidence`: whose evidence a channel believes, and whether a piece of it holds."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from ropewalk.cli.common.command import MARKS, Group, emit, parse_input, read_input
+from ropewalk.cli.common.locations import here
+from ropewalk.cli.ledger.evidence_report import (
+    collateral_options,
+    provenance,
+    read_collateral,
+    report_data,
+    wrap,
+)
+from ropewalk.errors import Unverified
+from ropewalk.kernel.terminal_text import printable
+
+if TYPE_CHECKING:
+    from ropewalk.kernel.keys import PublicKey
+
+__all__ = ["evidence"]
+
+
+@click.group(
+    "evidence",
+    cls=Group,
+    epilog="Examples:\n  ropewalk ledger evidence set --channel audit --root aws-root.pem --pcr 0=8a1f… \n"
+    "  ropewalk ledger evidence wrap --format slsa.v1 --report build.dsse.json -o evidence.json\n"
+    "  ropewalk ledger evidence check --channel audit --file envelope.json\n",
+)
+def evidence() -> None:
+    """Say whose evidence a channel believes; wrap and check evidence."""
+
+
+for _command in (report_data, wrap, provenance):
+    evidence.add_command(_command)
+
+
+@evidence.command(
+    "set",
+    epilog="Examples:\n  ropewalk ledger evidence set --channel audit --key ci --builder https://builder.example/v1\n"
+    "  ropewalk ledger evidence set --channel audit --root root.pem --pcr 0=$PCR0 --max-age 86400\n"
+    "  ropewalk ledger evidence set --channel audit --root ark.pem --measurement sev.measurement=$DIGEST \\\n"
+    "      --sev-tcb snp=24\n"
+    "  ropewalk ledger evidence set --channel audit --root sgx-root.pem --measurement tdx.mrtd=$MRTD \\\n"
+    "      --tcb-status UpToDate --tcb-status SWHardeningNeeded --crl pck.crl\n",
+)
+@click.option("--channel", required=True, metavar="C", help="The channel.")
+@click.option("--root", "roots", multiple=True, metavar="PEM", help="A root certificate; may be given again.")
+@click.option(
+    "--key",
+    "names",
+    multiple=True,
+    metavar="KEY",
+    help="Who may sign provenance: a key's name here, or a did:key; may be given again.",
+)
+@click.option("--builder", "builders", multiple=True, metavar="ID", help="A builder that is believed.")
+@click.option(
+    "--pcr", "pcrs", multiple=True, metavar="N=HEX", help="A measurement that is believed, as 0=8a1f…."
+)
+@click.option(
+    "--measurement",
+    "measurements",
+    multiple=True,
+    metavar="NAME=HEX",
+    help="What a register of hardware must hold, as sev.measurement=5a1f….",
+)
+@click.option(
+    "--sev-tcb",
+    "levels",
+    multiple=True,
+    metavar="NAME=N",
+    help="The least level of a part of AMD's platform: fmc, bootloader, tee, snp or microcode.",
+)
+@click.option(
+    "--sgx-isv",
+    "products",
+    multiple=True,
+    metavar="NAME=N",
+    help="Which product of its signer an enclave must be (prodid), and its least level (svn).",
+)
+@click.option(
+    "--tcb-status",
+    "statuses",
+    multiple=True,
+    metavar="STATUS",
+    help="What Intel may say of a platform, as SWHardeningNeeded; default: UpToDate only.",
+)
+@collateral_options
+@click.option(
+    "--crl", "crls", multiple=True, metavar="F", help="A revocation list in PEM or DER; may be given again."
+)
+@click.option(
+    "--max-age",
+    type=click.IntRange(1),
+    metavar="SECONDS",
+    help="How old a document, a report or provenance may be.",
+)
+def set_(
+    channel: str,
+    roots: tuple[str, ...],
+    names: tuple[str, ...],
+    builders: tuple[str, ...],
+    pcrs: tuple[str, ...],
+    measurements: tuple[str, ...],
+    levels: tuple[str, ...],
+    products: tuple[str, ...],
+    statuses: tuple[str, ...],
+    tcb_info: str | None,
+    qe_identity: str | None,
+    signers: tuple[str, ...],
+    crls: tuple[str, ...],
+    max_age: int | None,
+) -> None:
+    """Write the channel's evidence.json, in place of an earlier one. From then on rule 5 also judges evidence.
+
+    Nothing is believed unless it is named here: without options no evidence holds.
+    """
+    from ropewalk.ledger.evidence.allowed import EvidencePins
+    from ropewalk.ledger.evidence.crls import CRL_BYTES_MAX, crl_text
+    from ropewalk.ledger.evidence.settings import write_evidence
+    from ropewalk.ledger.evidence.trust import EvidenceSettings
+
+    pins = EvidencePins(
+        tuple(_key(name) for name in names),
+        builders,
+        {_number(number, "--pcr"): texts for number, texts in _named(pcrs, "--pcr").items()},
+        max_age,
+        _named(measurements, "--measurement"),
+        _numbers(levels, "--sev-tcb"),
+        _numbers(products, "--sgx-isv"),
+        statuses,
+        () if (given := read_collateral(tcb_info, qe_identity, signers)) is None else (given,),
+        tuple(parse_input(crl, crl_text, limit=CRL_BYTES_MAX) for crl in crls),
+    )
+    settings = EvidenceSettings(tuple(read_input(root).decode("ascii", "replace") for root in roots), pins)
+    path = write_evidence(here().home, channel, settings)
+    emit(
+        {"channel": channel, "path": str(path), "evidence": json.loads(settings.to_bytes())},
+        f"ok  {channel}  {len(roots)} roots, {len(names)} keys, {len(builders)} builders, "
+        f"{len(pcrs) + len(measurements)} measurements",
+    )
+
+
+@evidence.command("show", epilog="Examples:\n  ropewalk ledger evidence show --channel audit --json\n")
+@click.option("--channel", required=True, metavar="C", help="The channel.")
+def show(channel: str) -> None:
+    """Print whose evidence the channel believes."""
+    from ropewalk.errors import NotFound
+    from ropewalk.ledger.evidence.settings import read_evidence
+
+    found = read_evidence(here().home, channel)
+    if found is None:
+        raise NotFound(
+            f"channel {channel} has no evidence.json: that evidence speaks of its envelope is judged, nothing more",
+            channel=channel,
+            advice="Make one with `ropewalk ledger evidence set --channel C`.",
+        )
+    lines = [f"evidence under {len(found.roots)} roots", *found.pins.explain()]
+    emit(json.loads(found.to_bytes()), "\n".join(f"believes {line}" for line in lines))
+
+
+@evidence.command(
+    "check",
+    epilog="Examples:\n  ropewalk ledger evidence check --file envelope.json --channel audit\n"
+    "  ropewalk ledger evidence check --file envelope.json --trust trust.json --at 2026-11-01T12:00:00Z\n",
+)
+@click.option("--file", "file", required=True, metavar="F", help="An envelope, `-` for stdin.")
+@click.option("--channel", metavar="C", help="Judge as this channel would.")
+@click.option("--trust", metavar="F", help="Judge by a trust file.")
+@click.option("--at", metavar="TIME", help="RFC 3339 in UTC; default: now.")
+@click.option(
+    "--nonce", metavar="HEX", help="The nonce you had asked for; only evidence that holds and has it will do."
+)
+def check(file: str, channel: str | None, trust: str | None, at: str | None, nonce: str | None) -> None:
+    """Say whether an envelope's evidence holds: passed, failed or not checked, and why. Exit 5 if it failed.
+
+    With --nonce the exit code is 0 only if it passed: an answer that nobody could check is no answer.
+    """
+    from ropewalk.cli.ledger.channel import now_text
+    from ropewalk.ledger.envelope.envelope import parse_wire
+    from ropewalk.ledger.evidence.recheck import EvidenceTally
+    from ropewalk.ledger.evidence.settings import channel_trust
+    from ropewalk.ledger.proof.trust import Trust, parse_trust
+
+    if (channel is None) == (trust is None):
+        raise click.UsageError("one of --channel and --trust says whom to believe")
+    from ropewalk.ledger.envelope.fields import parse_timestamp
+
+    believed: Trust = (
+        channel_trust(here().home, channel) if channel is not None else parse_input(str(trust), parse_trust)
+    )
+    one = parse_input(file, parse_wire)
+    status, detail = EvidenceTally(believed).judge(one, parse_timestamp(at or now_text()), _nonce(nonce))
+    emit(
+        {"envelope_id": one.hex_id, "status": status, "detail": detail, "at": at or now_text()},
+        f"{MARKS[status]} {printable(detail) or status}",
+    )
+    if status == "failed" or (nonce is not None and status != "passed"):
+        raise click.exceptions.Exit(Unverified.exit_code)
+
+
+def _nonce(text: str | None) -> bytes | None:
+    try:
+        return None if text is None else bytes.fromhex(text)
+    except ValueError:
+        raise click.UsageError(f"--nonce {text!r}: expected hex digits") from None
+
+
+def _key(name: str) -> PublicKey:
+    from ropewalk.cli.common.locations import signing_key
+    from ropewalk.kernel.keys import PublicKey
+
+    return PublicKey.from_did(name) if name.startswith("did:") else signing_key(name).public
+
+
+def _named(texts: tuple[str, ...], option: str) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name or not value:
+            raise click.UsageError(f"{option} {text[:40]!r}: expected a name, =, and a value")
+        found[name] = (*found.get(name, ()), value)
+    return found
+
+
+def _numbers(texts: tuple[str, ...], option: str) -> dict[str, int]:
+    return {name: _number(values[-1], option) for name, values in _named(texts, option).items()}
+
+
+def _number(text: str, option: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise click.UsageError(f"{option}: {text[:40]!r} is no number")
+    return int(text)

@@ -1,0 +1,219 @@
+"""The makers of `ropewalk ledger evidence`: what hardware shall sign, and evidence from what somebody has signed."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ropewalk.cli.common.command import Command, emit, parse_input, read_input, telling, write_output
+
+if TYPE_CHECKING:
+    from ropewalk.ledger.evidence.allowed import CollateralTexts
+
+__all__ = ["collateral_options", "provenance", "read_collateral", "report_data", "wrap"]
+
+FORMATS = ("slsa.v1", "tee.report", "snark.v1")
+HARDWARE = ("aws_nitro", "sev", "sgx", "tdx")
+DOCUMENT_BYTES_MAX = 1 << 16
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def collateral_options(command: Decorated) -> Decorated:
+    """The files in which Intel says how its platforms stand."""
+    for option in (
+        click.option(
+            "--collateral-cert",
+            "signers",
+            multiple=True,
+            metavar="F",
+            help="Who signed them, in PEM or DER.",
+        ),
+        click.option("--qe-identity", metavar="F", help="Intel's QE identity, as it was answered."),
+        click.option(
+            "--tcb-info", metavar="F", help="Intel's TCB info for the platform, as it was answered."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def read_collateral(
+    tcb_info: str | None, qe_identity: str | None, signers: tuple[str, ...]
+) -> CollateralTexts | None:
+    """What Intel says of platforms, from the files it came in."""
+    if tcb_info is None and qe_identity is None and not signers:
+        return None
+    if tcb_info is None or qe_identity is None or not signers:
+        raise click.UsageError("--tcb-info, --qe-identity and --collateral-cert go together")
+    from ropewalk.ledger.evidence.allowed import CollateralTexts
+    from ropewalk.ledger.evidence.certificates import parse_certificates
+    from ropewalk.ledger.evidence.tee.intel_collateral import parse_statement
+
+    chain = tuple(each for signer in signers for each in parse_input(signer, parse_certificates))
+    texts = []
+    for name, file in (("tcbInfo", tcb_info), ("enclaveIdentity", qe_identity)):
+        text = read_input(file).decode("utf-8", "replace")
+        with telling(file):
+            parse_statement(text, name)
+        texts.append(text)
+    return CollateralTexts(texts[0], texts[1], chain)
+
+
+@click.command(
+    "report-data",
+    cls=Command,
+    epilog="Examples:\n  ropewalk ledger evidence report-data --payload body.json --correlation-id c-1\n"
+    "  ropewalk ledger evidence report-data --payload body.json -o request.bin\n",
+)
+@click.option("--payload", required=True, metavar="F", help="The payload the envelope will have.")
+@click.option("--correlation-id", metavar="TEXT", help="The correlation id it will have.")
+@click.option(
+    "-o", "--output", metavar="F", help="Write the 64 bytes into a file; default: print them as hex."
+)
+def report_data(payload: str, correlation_id: str | None, output: str | None) -> None:
+    """Print the 64 bytes that hardware must sign for its report to speak of an envelope.
+
+    They bind payload and correlation id. Who answers a challenge takes its nonce, in hex, as the correlation id.
+    """
+    from ropewalk.kernel import jcs
+    from ropewalk.ledger.envelope.envelope import payload_hash
+    from ropewalk.ledger.evidence.binding import report_data as bound
+
+    raw = bound(bytes.fromhex(payload_hash(parse_input(payload, jcs.parse))), correlation_id)
+    if output is not None:
+        write_output(output, raw)
+    emit({"report_data": raw.hex(), "path": output}, raw.hex() if output is None else f"ok  {output}")
+
+
+@click.command(
+    "wrap",
+    cls=Command,
+    epilog="Examples:\n  ropewalk ledger evidence wrap --format slsa.v1 --report build.dsse.json -o evidence.json\n"
+    "  ropewalk ledger evidence wrap --format tee.report --tee sev --document report.bin \\\n"
+    "      --cert vcek.der --cert cert_chain.pem -o evidence.json\n"
+    "  ropewalk ledger evidence wrap --format tee.report --tee tdx --document quote.bin --tcb-info tcb.json \\\n"
+    "      --qe-identity qe.json --collateral-cert signing_chain.pem -o evidence.json\n"
+    "  ropewalk ledger envelope --channel audit --domain ops --class Attestation --type build.attested \\\n"
+    "      --payload body.json --key ada --evidence evidence.json\n",
+)
+@click.option(
+    "--format", "kind", required=True, type=click.Choice(FORMATS), help="What kind of evidence it is."
+)
+@click.option("--report", metavar="F", help="The report as JSON: a DSSE envelope, a TEE's report.")
+@click.option("--tee", type=click.Choice(HARDWARE), help="Which hardware made the document.")
+@click.option("--document", metavar="F", help="What the hardware signed, as it gave it.")
+@click.option("--timestamp", metavar="TIME", help="When the document was made; RFC 3339 in UTC.")
+@click.option(
+    "--cert", "certs", multiple=True, metavar="F", help="Its certificates in PEM or DER, the leaf first."
+)
+@collateral_options
+@click.option("--nonce", metavar="TEXT", help="The nonce that was asked for.")
+@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+def wrap(
+    kind: str,
+    report: str | None,
+    tee: str | None,
+    document: str | None,
+    timestamp: str | None,
+    certs: tuple[str, ...],
+    tcb_info: str | None,
+    qe_identity: str | None,
+    signers: tuple[str, ...],
+    nonce: str | None,
+    output: str,
+) -> None:
+    """Make the evidence of an envelope from a report, or from the document of hardware, and its certificates."""
+    from ropewalk.ledger.evidence.binding import wrap_report
+    from ropewalk.ledger.evidence.certificates import parse_certificates
+
+    if (report is None) == (document is None):
+        raise click.UsageError("one of --report and --document is needed")
+    if (document is None) != (tee is None) or (document is not None and kind != "tee.report"):
+        raise click.UsageError("--document goes with --tee and --format tee.report")
+    value = _report(str(report)) if document is None else _document(str(tee), document)
+    if timestamp is not None:
+        from ropewalk.ledger.envelope.fields import parse_timestamp
+
+        parse_timestamp(timestamp)
+        value["timestamp"] = timestamp
+    given = read_collateral(tcb_info, qe_identity, signers)
+    if given is not None:
+        value["collateral"] = given.to_json()
+    more: dict[str, Any] = {}
+    if certs:
+        more["cert_chain"] = [each for cert in certs for each in parse_input(cert, parse_certificates)]
+    if nonce is not None:
+        more["nonce"] = nonce
+    _write(output, wrap_report(kind, value, **more))
+
+
+def _report(name: str) -> dict[str, Any]:
+    from ropewalk.errors import Invalid
+    from ropewalk.kernel import jcs
+
+    value = parse_input(name, jcs.parse)
+    if not isinstance(value, dict):
+        raise Invalid(f"{name}: a report is a JSON object", name=name)
+    return value
+
+
+def _document(tee: str, name: str) -> dict[str, Any]:
+    return {"tee_type": tee, "document": b64encode(read_input(name, limit=DOCUMENT_BYTES_MAX)).decode()}
+
+
+@click.command(
+    "provenance",
+    cls=Command,
+    epilog="Examples:\n  ropewalk ledger evidence provenance --payload image.json --key ci \\\n"
+    "      --builder https://builder.example/v1 --build-type https://builder.example/image -o evidence.json\n",
+)
+@click.option("--payload", required=True, metavar="F", help="What was built, as the envelope's payload.")
+@click.option("--key", required=True, metavar="NAME", help="The key of the builder.")
+@click.option("--builder", required=True, metavar="ID", help="Who built it, a URI.")
+@click.option("--build-type", required=True, metavar="ID", help="How it was built, a URI.")
+@click.option("--parameters", metavar="F", help="What the build was asked for, a JSON object.")
+@click.option("--finished-on", metavar="TIME", help="When the build ended, RFC 3339 in UTC; default: now.")
+@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+def provenance(
+    payload: str,
+    key: str,
+    builder: str,
+    build_type: str,
+    parameters: str | None,
+    finished_on: str | None,
+    output: str,
+) -> None:
+    """Make and sign SLSA provenance for a payload, as the evidence of its envelope."""
+    from ropewalk.cli.common.locations import signing_key
+    from ropewalk.cli.ledger.channel import now_text
+    from ropewalk.errors import Invalid
+    from ropewalk.kernel import jcs
+    from ropewalk.ledger.envelope.envelope import payload_hash
+    from ropewalk.ledger.evidence.binding import make_provenance
+
+    asked = parse_input(parameters, jcs.parse) if parameters is not None else {}
+    if not isinstance(asked, dict):
+        raise Invalid(f"{parameters}: parameters are a JSON object", name=parameters)
+    made = make_provenance(
+        signing_key(key),
+        payload_hash(parse_input(payload, jcs.parse)),
+        builder=builder,
+        build_type=build_type,
+        parameters=asked,
+        finished_on=finished_on or now_text(),
+    )
+    _write(output, made)
+
+
+def _write(output: str, made: dict[str, Any]) -> None:
+    from ropewalk.kernel import jcs
+
+    write_output(output, jcs.encode(made) + (b"\n" if output == "-" else b""))
+    if output != "-":
+        emit(
+            {"evidence_hash": made["evidence_hash"], "path": output}, f"ok  {made['evidence_hash']}  {output}"
+        )

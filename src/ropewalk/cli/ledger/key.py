@@ -1,0 +1,348 @@
+"""`ropewalk ledger key`: the keys that seal a channel, one after another; acts that may take two people."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.common.command import Group, emit, parse_input, say, write_output
+from ropewalk.cli.common.locations import here, key_folder, key_folders, signing_key
+from ropewalk.cli.ledger.channel import channel_keys, read_approvals
+from ropewalk.cli.ledger.proposal import describe_proposal, named_keys, write_proposal
+from ropewalk.kernel.terminal_text import printable
+
+if TYPE_CHECKING:
+    from ropewalk.kernel.keys import SigningKey
+    from ropewalk.ledger.keys.approvals import Approval
+    from ropewalk.ledger.keys.statements import Act, KeyAct
+
+__all__ = ["key"]
+
+WRITER_WAIT_S = 30.0
+
+channel_option = click.option("--channel", required=True, metavar="C", help="The channel.")
+propose_option = click.option(
+    "--propose",
+    metavar="F",
+    help="Write what is to be done to a file, for others to approve; nothing is done.",
+)
+proposal_option = click.option(
+    "--proposal", metavar="F", help="Do what this file proposes, as it was approved."
+)
+approval_option = click.option(
+    "--approval", "approvals", multiple=True, metavar="F", help="An approval of it; may be given again."
+)
+since_option = click.option("--since", metavar="TIME", help="RFC 3339 in UTC; default: now.")
+reason_option = click.option("--reason", default="", metavar="TEXT", help="Why; it is sealed with it.")
+
+
+@click.group(
+    "key",
+    cls=Group,
+    epilog="Examples:\n  ropewalk ledger key ls --channel audit\n"
+    "  ropewalk ledger key rotate --channel audit --to node-2027 --overlap-days 30\n"
+    "  ropewalk ledger key approve rotation.json --key ada -o ada.json\n",
+)
+def key() -> None:
+    """The keys that seal a channel: rotate, retire, revoke and destroy them.
+
+    Each act is an envelope in the channel, signed by the key that seals it. Where the policy demands that several
+    people approve, --propose writes what is to be done, `key approve` signs it, and the act takes the approvals along.
+    """
+
+
+@key.command("ls", epilog="Examples:\n  ropewalk ledger key ls --channel audit --json\n")
+@channel_option
+def ls(channel: str) -> None:
+    """List the keys of a channel: since when and until when each counts; then other keys that it revokes."""
+    from ropewalk.ledger.channel.channel import open_channel
+    from ropewalk.ledger.keys.rotate import key_lifetimes, key_notices, key_rows, revoked_rows
+
+    now = time.time_ns()
+    with open_channel(here().home, channel) as reading:
+        rows, warnings = key_rows(reading, now), key_notices(reading, now)
+        revoked = revoked_rows(reading)
+        ends = [each.to_json() for each in key_lifetimes(reading, now)]
+    for text in warnings:
+        say(f"warning  {text}")
+    emit(
+        {"channel": channel, "keys": rows, "revoked": revoked, "lifetimes": ends, "warnings": warnings},
+        lambda: _table(rows, revoked, channel),
+    )
+
+
+@key.command("show", epilog="Examples:\n  ropewalk ledger key show --channel audit\n")
+@channel_option
+def show(channel: str) -> None:
+    """Show what was said about the keys of a channel, act by act, and who approved."""
+    from ropewalk.ledger.channel.channel import open_channel
+    from ropewalk.ledger.keys.statements import parse_key_statement
+
+    acts = []
+    with open_channel(here().home, channel) as reading:
+        reading.line()  # raises where something said about keys does not hold
+        for each in reading.key_proofs():
+            said = parse_key_statement(each.envelope)
+            acts.append(
+                {
+                    "height": each.record.height,
+                    "envelope_id": each.envelope.hex_id,
+                    **said.act.to_json(),
+                    "approved_by": [one.approver.did() for one in said.approvals],
+                }
+            )
+    emit(
+        {"channel": channel, "acts": acts},
+        lambda: "\n".join(_act_line(each) for each in acts) or "nothing was said about its keys",
+    )
+
+
+@key.command(
+    "rotate",
+    epilog="Examples:\n  ropewalk ledger key rotate --channel audit --to node-2027\n"
+    "  ropewalk ledger key rotate --channel audit --to node-2027 --overlap-days 30 --propose rotation.json\n"
+    "  ropewalk ledger key rotate --channel audit --to node-2027 --proposal rotation.json \\\n"
+    "      --approval ada.json --approval bob.json\n",
+)
+@channel_option
+@click.option("--to", required=True, metavar="NAME", help="The new key; make it with `ropewalk key new`.")
+@since_option
+@click.option(
+    "--overlap-days",
+    type=click.FloatRange(0, 36_525),
+    default=0.0,
+    show_default=True,
+    metavar="N",
+    help="How long the old key counts beside the new one.",
+)
+@propose_option
+@proposal_option
+@approval_option
+def rotate(
+    channel: str,
+    to: str,
+    since: str | None,
+    overlap_days: float,
+    propose: str | None,
+    proposal: str | None,
+    approvals: tuple[str, ...],
+) -> None:
+    """Let the key that seals a channel give way to the key NAME.
+
+    The old key signs it and the new one accepts. Blocks above it are sealed by the new key, those below stay as good as
+    they were, and whoever trusts the first key can verify all of them.
+    """
+    from ropewalk.errors import Conflict
+    from ropewalk.ledger.channel.channel import open_channel
+    from ropewalk.ledger.keys.rotate import carry_out, propose_rotation
+
+    home, new = here().home, signing_key(to)
+    with open_channel(home, channel) as reading:
+        if reading.line().current.key == new.public:
+            _follow(channel, (*channel_keys(channel), new))  # where that was interrupted
+            raise Conflict(
+                f'key "{to}" seals channel {channel} already',
+                channel=channel,
+                advice="A channel gives way to another key: make one with `ropewalk key new`.",
+            )
+    act, signed = _given(proposal, approvals)
+    if act is None:
+        act = propose_rotation(home, channel, new.public, since_ns=_time(since), overlap_days=overlap_days)
+    _check_fits(act, "rotate", channel)
+    if propose is not None:
+        write_proposal(propose, act.to_json())
+        return
+    keys = (*channel_keys(channel), new)
+    receipt = carry_out(home, act, keys, approvals=signed, wait_s=WRITER_WAIT_S)
+    _follow(channel, keys)
+    emit(
+        {"channel": channel, **receipt.to_json(), **act.to_json()},
+        f"ok  {channel} {receipt.height}  sealed by {new.public.did()} since {act.since}; the old key counts until "
+        f"{act.until}",
+    )
+
+
+def _other(act: Act, name: str, doc: str, example: str) -> None:
+    """A command for an act that ends a key."""
+
+    @key.command(name, epilog=f"Examples:\n  {example}\n", help=doc)
+    @channel_option
+    @click.argument("which", metavar="KEY")
+    @since_option
+    @reason_option
+    @propose_option
+    @proposal_option
+    @approval_option
+    def end(
+        channel: str,
+        which: str,
+        since: str | None,
+        reason: str,
+        propose: str | None,
+        proposal: str | None,
+        approvals: tuple[str, ...],
+    ) -> None:
+        from ropewalk.ledger.keys.rotate import carry_out, destroy_key
+        from ropewalk.ledger.keys.rotate import propose as make
+
+        home = here().home
+        fingerprint = _fingerprint(which)
+        todo, signed = _given(proposal, approvals)
+        todo = todo or make(channel, act, fingerprint, since_ns=_time(since), reason=reason)
+        _check_fits(todo, act, channel, fingerprint)
+        if propose is not None:
+            write_proposal(propose, todo.to_json())
+            return
+        keys = channel_keys(channel)
+        if act == "destroy":
+            folder = key_folders(which)
+            receipt = destroy_key(home, todo, keys, folder, which, approvals=signed, wait_s=WRITER_WAIT_S)
+        else:
+            receipt = carry_out(home, todo, keys, approvals=signed, wait_s=WRITER_WAIT_S)
+        emit(
+            {"channel": channel, **receipt.to_json(), **todo.to_json()},
+            f"ok  {channel} {receipt.height}  {act} {todo.key.hex()[:16]}… since {todo.since}",
+        )
+
+
+_other(
+    "retire",
+    "retire",
+    "End a key that has given way before its overlap is over. KEY is a name, a did:key or a fingerprint.",
+    "ropewalk ledger key retire --channel audit node",
+)
+_other(
+    "revoke",
+    "revoke",
+    "Say that what KEY signs since a date is not believed: a name, a did:key or a fingerprint, of whoever it is.\n\n"
+    "Blocks above this one refuse it; what stands below stands. A key that seals gives way first.",
+    "ropewalk ledger key revoke --channel audit did:key:z6Mk... --reason stolen",
+)
+_other(
+    "destroy",
+    "destroy",
+    "Destroy the key of this NAME for good, once it has given way, and record that it is gone.",
+    "ropewalk ledger key destroy --channel audit node-2026",
+)
+
+
+@key.command(
+    "approve",
+    epilog="Examples:\n  ropewalk ledger key approve rotation.json --key ada -o ada.json\n",
+)
+@click.argument("proposal")
+@click.option("--key", "name", required=True, metavar="NAME", help="Your key; the policy must name it.")
+@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+def approve_(proposal: str, name: str, output: str) -> None:
+    """Approve of what the file PROPOSAL says is to be done: sign exactly that."""
+    from ropewalk.ledger.keys.approvals import approve
+
+    value = parse_input(proposal, _parse_proposal)
+    say(f"you approve to {describe_proposal(value)}")
+    made = approve(value, signing_key(name))
+    write_output(output, made.to_bytes(value) + (b"\n" if output == "-" else b""))
+    if output != "-":
+        emit({"path": output, "approver": made.approver.did(), "act": value}, f"ok  {output}")
+
+
+# --- inside ---
+
+
+def _follow(channel: str, keys: tuple[SigningKey, ...]) -> None:
+    """The channel of its snapshots is sealed by the same key."""
+    from ropewalk.ledger.keys.rotate import follow_with_snapshots
+
+    if follow_with_snapshots(here().home, channel, keys, wait_s=WRITER_WAIT_S) is not None:
+        say("the channel of its snapshots was rotated too")
+
+
+def _parse_proposal(raw: bytes) -> dict[str, Any]:
+    """What is proposed, if it is something that can be done: to a key, or to a version."""
+    from ropewalk.kernel import jcs
+    from ropewalk.ledger.keys.statements import parse_act
+    from ropewalk.ledger.versions.statements import parse_version_act
+
+    value = jcs.parse(raw)
+    if isinstance(value, dict) and value.get("act") == "version":
+        return parse_version_act(value).to_json()
+    return parse_act(value).to_json()
+
+
+def _given(proposal: str | None, approvals: tuple[str, ...]) -> tuple[KeyAct | None, tuple[Approval, ...]]:
+    """What was proposed and the approvals of it."""
+    from ropewalk.kernel import jcs
+    from ropewalk.ledger.keys.statements import parse_act
+
+    if proposal is None:
+        if approvals:
+            raise click.UsageError("approvals are of a proposal: name it with --proposal")
+        return None, ()
+    act = parse_input(proposal, lambda raw: parse_act(jcs.parse(raw)))
+    return act, read_approvals(approvals, act.to_json())
+
+
+def _check_fits(act: KeyAct, kind: Act, channel: str, fingerprint: bytes | None = None) -> None:
+    from ropewalk.errors import Invalid
+
+    if act.act != kind or act.channel != channel:
+        raise Invalid(
+            f"the proposal is to {act.act} a key of {act.channel}, not to {kind} one of {channel}",
+            advice="Propose it again, or run the command that was proposed.",
+        )
+    if fingerprint is not None and act.key != fingerprint:
+        raise Invalid("the proposal is about another key", advice="Name the key that was proposed.")
+
+
+def _time(text: str | None) -> int | None:
+    from ropewalk.errors import Invalid
+    from ropewalk.ledger.envelope.fields import parse_timestamp
+
+    try:
+        return parse_timestamp(text) if text is not None else None
+    except Invalid as error:
+        raise Invalid(
+            f"--since: {error.detail}", advice="Write the date, the time and Z: 2027-01-31T12:00:00Z."
+        ) from error
+
+
+def _fingerprint(which: str) -> bytes:
+    """A key by its fingerprint, its did:key or its name here."""
+    from ropewalk.disk import key_files
+    from ropewalk.errors import NotFound
+    from ropewalk.kernel.digest import hash_from_hex
+    from ropewalk.kernel.keys import PublicKey
+
+    raw = hash_from_hex(which)
+    if raw is not None:
+        return raw
+    if which.startswith("did:key:"):
+        return PublicKey.from_did(which).identity()
+    found = key_files.read(key_folders(which) if which == "node" else key_folder(), which)
+    if found.public is None:
+        raise NotFound(f'key "{which}" is symmetric and has no fingerprint', name=which)
+    return found.public.identity()
+
+
+def _table(rows: list[dict[str, Any]], revoked: list[dict[str, Any]], channel: str) -> str:
+    lines = []
+    for row in rows:
+        times = [f"since {row['since']}"] if row["since"] else []
+        times += [f"until {row['until']}"] if row["until"] else []
+        times += [f"revoked since {row['revoked_since']}"] if row["revoked_since"] else []
+        lines.append(
+            f"{'*' if row['counts'] else ' '} {row['fingerprint'][:16]}…  {row['did']}  {', '.join(times)}".rstrip()
+        )
+    known = named_keys(channel) if revoked else {}
+    for row in revoked:
+        who = known.get(row["fingerprint"], "a key that is not known here")
+        why = f" ({row['reason']})" if row["reason"] else ""
+        lines.append(printable(f"  {row['fingerprint'][:16]}…  {who}  revoked since {row['since']}{why}"))
+    return "\n".join(lines)
+
+
+def _act_line(act: dict[str, Any]) -> str:
+    to = f" to {act['new_fingerprint'][:16]}…, until {act['until']}" if act["act"] == "rotate" else ""
+    people = f"  approved by {', '.join(act['approved_by'])}" if act["approved_by"] else ""
+    return f"{act['height']}  {act['act']} {act['key'][:16]}…{to}, since {act['since']}{people}"

@@ -1,0 +1,427 @@
+"""`ropewalk ledger`: channels of sealed blocks. The commands; what they share is in `ledger_channel`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from ropewalk.cli.common.command import (
+    MARKS,
+    Group,
+    emit,
+    emit_line,
+    parse_input,
+    progress,
+    say,
+    session,
+    write_output,
+)
+from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
+from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, verdict_name
+from ropewalk.kernel.terminal_text import printable
+
+if TYPE_CHECKING:
+    from ropewalk.kernel.report import Report
+
+__all__ = ["ledger"]
+
+CLASSES = ("Command", "Observation", "Result", "Alert", "Attestation", "CapabilityAdvertisement")
+LEVELS = ("public", "internal", "confidential", "restricted")
+DENIED = 6
+
+channel_option = click.option("--channel", required=True, metavar="C", help="The channel.")
+
+
+@click.group(
+    "ledger",
+    cls=Group,
+    lazy={
+        "append": ("ropewalk.cli.ledger.append", "append", "Judge envelopes and seal them into blocks."),
+        "send": (
+            "ropewalk.cli.ledger.remote.remote",
+            "send",
+            "Append envelopes to a channel that is elsewhere.",
+        ),
+        "pull": (
+            "ropewalk.cli.ledger.remote.remote",
+            "pull",
+            "Keep a verified copy of a channel that is elsewhere.",
+        ),
+        "serve": (
+            "ropewalk.cli.ledger.remote.remote",
+            "serve",
+            "Let others append to channels here, and read them.",
+        ),
+        "mailbox": (
+            "ropewalk.cli.ledger.remote.mailbox",
+            "mailbox",
+            "Let processes of this machine append through shared memory.",
+        ),
+        "enclave": (
+            "ropewalk.cli.ledger.remote.enclave",
+            "enclave",
+            "Seal envelopes for a measured environment, and open them there.",
+        ),
+        "payload": (
+            "ropewalk.cli.ledger.storage.payload",
+            "payload",
+            "Read and erase detached payloads kept here.",
+        ),
+        "policy": ("ropewalk.cli.ledger.policy", "policy", "Show, check and hash policies."),
+        "evidence": (
+            "ropewalk.cli.ledger.evidence",
+            "evidence",
+            "Say whose evidence a channel believes; wrap and check evidence.",
+        ),
+        "key": ("ropewalk.cli.ledger.key", "key", "Rotate, retire, revoke and destroy the keys of channels."),
+        "lifecycle": (
+            "ropewalk.cli.ledger.lifecycle",
+            "lifecycle",
+            "Which versions are let in, and until when.",
+        ),
+        "prove": (
+            "ropewalk.cli.ledger.proof",
+            "prove",
+            "Write the proof that an envelope stands in its block.",
+        ),
+        "consistency": (
+            "ropewalk.cli.ledger.proof",
+            "consistency",
+            "Write the proof that a newer head extends an older one.",
+        ),
+        "status": ("ropewalk.cli.ledger.storage.status", "status", "Say how every channel is."),
+        "reindex": ("ropewalk.cli.ledger.storage.status", "reindex", "Build the index again from the log."),
+        "repair": (
+            "ropewalk.cli.ledger.storage.repair",
+            "repair",
+            "Show what a damaged channel has lost, and make it whole again.",
+        ),
+        "adapt": (
+            "ropewalk.cli.ledger.adapt",
+            "adapt",
+            "Sign an envelope of another version again, original inside.",
+        ),
+        "replay": (
+            "ropewalk.cli.ledger.storage.replay",
+            "replay",
+            "Fold a channel into a state and name it by its root.",
+        ),
+        "receipt": (
+            "ropewalk.cli.ledger.publish",
+            "receipt",
+            "Write a receipt that other tools check (COSE, C2SP).",
+        ),
+        "head": ("ropewalk.cli.ledger.head", "head", "Print where the channel ends."),
+        "tiles": ("ropewalk.cli.ledger.publish", "tiles", "Publish the header tree as a C2SP tiled log."),
+        "archive": (
+            "ropewalk.cli.ledger.storage.archive",
+            "archive",
+            "Write old blocks to write-once storage.",
+        ),
+        "pack": ("ropewalk.cli.ledger.storage.archive", "pack", "Compress old segments where they lie."),
+        "restore": (
+            "ropewalk.cli.ledger.storage.archive",
+            "restore",
+            "Rebuild a channel from archives, or rehearse it.",
+        ),
+    },
+    epilog="Examples:\n  ropewalk ledger create --channel audit\n"
+    "  ropewalk ledger envelope --channel audit --domain ops --class Observation --type disk.full \\\n"
+    "      --payload event.json --key ada | ropewalk ledger append --channel audit --file -\n"
+    "  ropewalk ledger verify --deep\n",
+)
+def ledger() -> None:
+    """Channels of signed envelopes in sealed, linked blocks."""
+
+
+@ledger.command("create", epilog="Examples:\n  ropewalk ledger create --channel audit --policy strict.json\n")
+@channel_option
+@click.option(
+    "--key", default=NODE_KEY, show_default=True, metavar="NAME", help="The key that seals its blocks."
+)
+@click.option("--policy", metavar="F", help="The policy bundle of the channel; see `ledger policy show`.")
+def create(channel: str, key: str, policy: str | None) -> None:
+    """Make a channel. Its policy stays with it; its key can give way to another (`ledger key rotate`)."""
+    from ropewalk.ledger.channel.channel import create_channel
+    from ropewalk.ledger.rules.policy import parse_policy
+
+    rules = parse_input(policy, parse_policy) if policy is not None else None
+    made = create_channel(here().home, channel, key, signing_key(key).public, rules)
+    emit(
+        {
+            "channel": channel,
+            "key": key,
+            "signer": made.signer.to_json(),
+            "policy_hash": rules.hash.hex() if rules is not None else None,
+        },
+        f"ok  {channel}  sealed by {made.signer.did()}",
+    )
+
+
+@ledger.command("ls", epilog="Examples:\n  ropewalk ledger ls --json\n")
+def ls() -> None:
+    """List the channels."""
+    from ropewalk.ledger.channel.channel import channels
+
+    found = channels(here().home)
+    emit(
+        {"channels": found},
+        lambda: "\n".join(found) or "no channels yet; make one with `ropewalk ledger create`",
+    )
+
+
+@ledger.command(
+    "envelope",
+    epilog="Examples:\n  ropewalk ledger envelope --channel audit --domain ops --class Command --type deploy \\\n"
+    "      --payload - --key ada --correlation-id c-1 < body.json > envelope.json\n",
+)
+@channel_option
+@click.option("--domain", required=True, metavar="D", help="The logical boundary, as ea.core.")
+@click.option("--class", "event_class", required=True, type=click.Choice(CLASSES), help="The event class.")
+@click.option("--type", "event_type", required=True, metavar="T", help="The event type, as disk.full.")
+@click.option("--payload", required=True, metavar="F", help="The event body as JSON, `-` for stdin.")
+@click.option("--key", required=True, metavar="NAME", help="The author's key.")
+@click.option("--correlation-id", metavar="I", help="Ties a Result to its Command.")
+@click.option(
+    "--parent",
+    metavar="ENVELOPE_ID",
+    help="The envelope this one follows from, in the channel; default for a Result: its Command.",
+)
+@click.option("--timestamp", metavar="TIME", help="RFC 3339 in UTC; default: now.")
+@click.option("--level", type=click.Choice(LEVELS), help="Confidentiality.")
+@click.option("--key-ref", metavar="REF", help="The key a confidential payload is sealed with.")
+@click.option("--enclave-ref", metavar="REF", help="With --level: the enclave that may read it.")
+@click.option("--detach", metavar="URI", help="Keep only the payload's hash, and where it lies.")
+@click.option("--keep", is_flag=True, help="Detach the payload and keep it here, where it can be erased.")
+@click.option("--evidence", metavar="F", help="Attestation evidence as JSON.")
+@click.option("--integrity-proof", metavar="F", help="Integrity proof as JSON.")
+@click.option("--policy-tag", metavar="F", help="Policy tag as JSON.")
+@click.option(
+    "--protocol-version",
+    metavar="V",
+    help="The envelope format it is in; default: the oldest that the channel takes in now.",
+)
+@click.option("--cbor", is_flag=True, help="Write it as deterministic CBOR; the id is the same.")
+@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+def envelope(channel: str, payload: str, key: str, parent: str | None, output: str, **options: Any) -> None:
+    """Build and sign one envelope. It is printed, not appended."""
+    from ropewalk.cli.ledger.channel import find_parent, now_text, version_for
+    from ropewalk.kernel import jcs
+    from ropewalk.ledger.channel.payloads import PayloadStore
+    from ropewalk.ledger.envelope.envelope import build, to_cbor
+
+    if options["keep"] and options["detach"]:
+        raise click.UsageError("--keep and --detach name two places for one payload")
+    above = find_parent(channel, parent, options["event_class"], options["correlation_id"])
+    body = parse_input(payload, jcs.parse)
+    extras = {
+        name: parse_input(options[option], jcs.parse) if options[option] is not None else None
+        for name, option in (
+            ("evidence", "evidence"),
+            ("integrity_proof", "integrity_proof"),
+            ("policy_tag", "policy_tag"),
+        )
+    }
+    tag = {"level": options["level"]} if options["level"] else None
+    if tag is None and options["enclave_ref"]:
+        raise click.UsageError("--enclave-ref goes with --level")
+    if tag is not None:
+        tag |= {name: options[name] for name in ("key_ref", "enclave_ref") if options[name]}
+    detached: dict[str, Any] | None = None
+    if options["detach"]:
+        detached = {"locator": options["detach"], "bytes": len(jcs.encode(body))}
+    author = signing_key(key)
+    if options["keep"]:
+        kept = PayloadStore(here().home / "payloads").put(jcs.encode(body))
+        detached = {"locator": f"urn:blake3:{kept}", "bytes": len(jcs.encode(body))}
+    made = build(
+        author,
+        domain=options["domain"],
+        event_class=options["event_class"],
+        event_type=options["event_type"],
+        payload=body,
+        timestamp=options["timestamp"] or now_text(),
+        correlation_id=options["correlation_id"],
+        protocol_version=options["protocol_version"] or version_for(channel),
+        parent=above,
+        detached=detached,
+        confidentiality=cast("dict[str, jcs.Json] | None", tag),
+        **cast("dict[str, Any]", extras),
+    )
+    if options["cbor"]:
+        write_output(output, to_cbor(made))
+    else:
+        write_output(output, made.raw + b"\n" if output == "-" else made.raw)
+    if output != "-":
+        emit({"envelope_id": made.hex_id, "path": output}, f"ok  {made.hex_id}  {output}")
+
+
+@ledger.command("read", epilog="Examples:\n  ropewalk ledger read --channel audit --from 0 --to 9 --json\n")
+@channel_option
+@click.option("--from", "start", type=click.IntRange(0), default=0, show_default=True, help="First height.")
+@click.option("--to", "end", type=click.IntRange(0), help="Last height; default: the head.")
+def read(channel: str, start: int, end: int | None) -> None:
+    """Print blocks with their envelopes, oldest first."""
+    from ropewalk.errors import NotFound, RopewalkError
+    from ropewalk.ledger.block.block import Block
+    from ropewalk.ledger.channel.channel import open_channel
+    from ropewalk.ledger.envelope.envelope import parse_stored
+
+    with open_channel(here().home, channel) as reading:
+        as_json, first = session().json, True
+        write = sys.stdout.write
+        if as_json:
+            write('{"blocks":[')
+        try:
+            for height, lines in reading.lines(start, end):
+                block = Block.from_lines(lines)
+                if as_json:  # as a stream: a channel may be larger than memory
+                    envelopes = ",".join(raw.decode() for raw in block.envelopes)
+                    # The stored record is a JSON object with header, signature and signer.
+                    record = block.record.raw[1:-1].decode()
+                    head = f'"height":{height},"block_hash":"{block.hash.hex()}",{record}'
+                    write(f'{"" if first else ","}{{{head},"envelopes":[{envelopes}]}}')
+                else:
+                    for index, raw in enumerate(block.envelopes):
+                        one = parse_stored(raw)
+                        kind = f"{one.event_class}  {printable(one.event_type)}"  # it may be any text
+                        write(f"{height}/{index}  {one.timestamp}  {kind}  {one.hex_id}\n")
+                first = False
+        except RopewalkError as error:
+            if not isinstance(error, NotFound) or not first or start == 0:
+                if not as_json:
+                    raise
+                # Blocks have been written: the problem ends the one object they stand in.
+                write(f"],{json.dumps(error.to_problem(), ensure_ascii=False)[1:]}\n")
+                raise click.exceptions.Exit(error.exit_code) from error
+        if as_json:
+            write("]}\n")
+        sys.stdout.flush()
+
+
+@ledger.command("verify", epilog="Examples:\n  ropewalk ledger verify --channel audit --deep --json\n")
+@click.option("--channel", metavar="C", help="The channel; default: all.")
+@click.option("--deep", is_flag=True, help="Also judge every envelope, its evidence, and the index.")
+@click.option("--trust", metavar="F", help="A trust file; default: the channel's own settings.")
+@allow_partly_option
+def verify(channel: str | None, deep: bool, trust: str | None, allow_partly: bool) -> None:
+    """Check stored blocks again: checksums, hashes, seals, links.
+
+    With --deep also every envelope by all eight rules, its evidence by the roots of the trust file, and the index row
+    by row. Nothing is written. Exit 5 unless the verdict is `passed`.
+    """
+    from ropewalk.errors import NotFound
+    from ropewalk.ledger.channel.channel import channels
+    from ropewalk.ledger.channel.maintenance import verify_stored
+    from ropewalk.ledger.proof.trust import parse_trust
+
+    home = here().home
+    pinned = parse_input(trust, parse_trust) if trust is not None else None
+    answers: dict[str, Report] = {}
+    for each in [channel] if channel is not None else channels(home):
+        answers[each] = verify_stored(
+            home, each, trust=pinned, deep=deep, watch=partial(progress, label=each)
+        )
+    if channel is None and not answers:
+        raise NotFound("this repository has no channels", advice="Make one with `ropewalk ledger create`.")
+    answers = {name: one.accept(partly=allow_partly) for name, one in answers.items()}
+    whole = answers[channel] if channel is not None else _together(answers).accept(partly=allow_partly)
+    end_with_report(whole, lambda: "\n".join(_lines(answers)))
+
+
+def _together(answers: dict[str, Report]) -> Report:
+    """Return one report over several channels; every step names its channel."""
+    from ropewalk.kernel.report import Report
+
+    steps = [
+        replace(step, fields={**step.fields, "channel": name})
+        for name, one in answers.items()
+        for step in one.steps
+    ]
+    counts = {key: sum(one.counts.get(key, 0) for one in answers.values()) for key in ("entries", "blocks")}
+    return Report.of(steps, **counts)
+
+
+def _lines(answers: dict[str, Report]) -> list[str]:
+    out = []
+    for name, one in answers.items():
+        counts = ", ".join(f"{count} {noun}" for noun, count in one.counts.items())
+        out.append(f"{verdict_name(one)}  {name}  {counts}")
+        out += [
+            f"  {MARKS[step.status]} {step.name}: {printable(step.detail) or step.status}"
+            for step in one.steps
+        ]
+    return out
+
+
+def _certificate(raw: bytes) -> str:
+    from ropewalk.ledger.evidence.certificates import parse_pem
+
+    text = raw.decode("ascii", "replace")
+    parse_pem(text)
+    return text
+
+
+@ledger.command("trust", epilog="Examples:\n  ropewalk ledger trust --channel audit -o trust.json\n")
+@channel_option
+@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+@click.option(
+    "--root",
+    "roots",
+    multiple=True,
+    metavar="PEM",
+    help="A root certificate for evidence; may be given again.",
+)
+@click.option(
+    "--witness",
+    "witnesses",
+    multiple=True,
+    metavar="VKEY|F",
+    help="A key whose signature on a head counts, or a file with such keys, one a line; may be given again.",
+)
+@click.option(
+    "--revocations",
+    metavar="F",
+    help="Keys that are not believed since a date: a list of {key, since, reason} as JSON.",
+)
+def trust(
+    channel: str,
+    output: str,
+    roots: tuple[str, ...],
+    witnesses: tuple[str, ...],
+    revocations: str | None,
+) -> None:
+    """Write the trust file of a channel: what a verifier must believe, and why it matters.
+
+    The file holds keys in hex, reports name them as did:key; what is said on stderr shows both. The file may hold
+    did:keys as well.
+
+    Whose evidence the channel believes (`ledger evidence set`) goes into it too. A channel whose key has changed has
+    them all in it, each with its dates.
+    """
+    from dataclasses import replace
+
+    from ropewalk.cli.common.note_keys import note_keys
+    from ropewalk.ledger.evidence.settings import channel_trust
+    from ropewalk.ledger.keys.revocations import parse_revocation_list
+
+    known = channel_trust(here().home, channel)
+    made = replace(
+        known,
+        roots=(*known.roots, *(parse_input(root, _certificate) for root in roots)),
+        witnesses=tuple(key for name in witnesses for key in note_keys(name)),
+        revocations=parse_input(revocations, parse_revocation_list) if revocations is not None else (),
+    )
+    write_output(output, made.to_bytes() + (b"\n" if output == "-" else b""))
+    if output != "-" and session().json:
+        emit_line({"path": output, "trust": json.loads(made.to_bytes()), "why": made.explain()})
+        return
+    for line in made.explain():
+        say(f"trusts {line}")
+    if output != "-":
+        click.echo(f"ok  {output}")

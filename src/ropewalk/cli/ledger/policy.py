@@ -1,0 +1,101 @@
+"""`ropewalk ledger policy`: show, check and hash policies."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from ropewalk.cli.common.command import Group, emit, parse_input
+from ropewalk.cli.common.locations import here
+from ropewalk.kernel.terminal_text import printable
+
+if TYPE_CHECKING:
+    from ropewalk.ledger.rules.policy import Policy
+
+__all__ = ["policy"]
+
+DENIED = 6
+
+
+@click.group(
+    "policy",
+    cls=Group,
+    epilog="Examples:\n  ropewalk ledger policy show > strict.json\n"
+    "  ropewalk ledger policy check --file envelope.json --policy strict.json\n",
+)
+def policy() -> None:
+    """Show, check and hash policies."""
+
+
+@policy.command("show", epilog="Examples:\n  ropewalk ledger policy show --channel audit\n")
+@click.option("--channel", metavar="C", help="The policy of a channel; default: the strict one that ships.")
+def show(channel: str | None) -> None:
+    """Print a policy bundle."""
+    import json
+
+    found = _policy(None, channel)
+    raw = found.to_bytes().decode()
+    emit({"policy": json.loads(raw), "policy_hash": found.hash.hex()}, raw)
+
+
+@policy.command("hash", epilog="Examples:\n  ropewalk ledger policy hash --policy strict.json\n")
+@click.option("--policy", "file", metavar="F", help="A policy bundle.")
+@click.option("--channel", metavar="C", help="The policy of a channel; default: the strict one that ships.")
+def hash_(file: str | None, channel: str | None) -> None:
+    """Print the hash that block headers carry."""
+    found = _policy(file, channel)
+    emit({"policy_hash": found.hash.hex(), "name": found.name}, found.hash.hex())
+
+
+@policy.command(
+    "check", epilog="Examples:\n  ropewalk ledger policy check --file envelope.json --channel audit\n"
+)
+@click.option("--file", "envelope", required=True, metavar="F", help="An envelope, `-` for stdin.")
+@click.option("--policy", "file", metavar="F", help="A policy bundle.")
+@click.option("--channel", metavar="C", help="The policy of a channel; default: the strict one that ships.")
+def check(envelope: str, file: str | None, channel: str | None) -> None:
+    """Judge an envelope without appending it, and explain the decision. Exit 6 if the policy denies it."""
+    from ropewalk.ledger.channel.channel import FOLDER, channel_evidence
+    from ropewalk.ledger.envelope.envelope import parse_wire
+    from ropewalk.ledger.rules.rules import Context, judge
+    from ropewalk.ledger.versions.lifecycle import open_minors
+
+    found = _policy(file, channel)
+    context = Context(policy=found)
+    if channel is not None:
+        home = here().home
+        context = Context(
+            policy=found,
+            evidence=channel_evidence(home / FOLDER / channel),
+            supported_minors=open_minors(home, found, time.time_ns()),
+        )
+    verdict = judge(parse_input(envelope, parse_wire), context)
+    assert verdict.decision is not None
+    answer = {**verdict.to_json(), "policy_hash": found.hash.hex(), "explanation": verdict.decision.explain()}
+    lines = [verdict.decision.explain()]
+    lines += [
+        f"  rule {f.rule} {f.name}: {f.status}{f'  {f.detail}' if f.detail else ''}" for f in verdict.findings
+    ]
+    emit(answer, "\n".join(map(printable, lines)))
+    if verdict.decision.outcome == "deny":
+        raise click.exceptions.Exit(DENIED)
+    verdict.require()
+
+
+def _policy(file: str | None, channel: str | None) -> Policy:
+    from ropewalk.errors import NotFound
+    from ropewalk.ledger.channel.channel import read_settings
+    from ropewalk.ledger.rules.policy import STRICT, parse_policy
+
+    if file is not None:
+        return parse_input(file, parse_policy)
+    if channel is None:
+        return STRICT
+    found = read_settings(here().home, channel).policy
+    if found is None:
+        raise NotFound(
+            f'channel "{channel}" has no policy', channel=channel, advice="Any valid signer may append."
+        )
+    return found

@@ -1,0 +1,114 @@
+"""`ropewalk ledger receipt` and `ledger tiles`: proofs in the forms that other people's tools read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ropewalk.cli.common.command import Command, emit, say, write_output
+from ropewalk.cli.common.locations import here
+from ropewalk.cli.ledger.channel import channel_key
+
+__all__ = ["host_option", "receipt", "tell_host", "tiles"]
+
+NOBODY = "ropewalk.invalid"
+
+
+def _host(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    if not value.strip():
+        raise click.BadParameter("a log has a host, such as log.example.org")
+    return value
+
+
+host_option = click.option(
+    "--host",
+    default=NOBODY,
+    show_default=True,
+    callback=_host,
+    metavar="H",
+    help="First part of the log's origin.",
+)
+
+
+def tell_host(host: str, channel: str) -> None:
+    """Say whom a signature is for where nobody said it: a key that signs for two logs is hard to explain later."""
+    source = click.get_current_context().get_parameter_source("host")
+    if source is click.core.ParameterSource.DEFAULT:
+        say(f"no --host: signed for {host}/{channel}, which is nobody's log; name yours with --host")
+
+
+@click.command(
+    "receipt",
+    cls=Command,
+    epilog="Examples:\n  ropewalk ledger receipt -o receipt.cose \\\n"
+    "      $(ropewalk ledger read --channel audit | awk 'END {print $NF}')\n"
+    "  ropewalk ledger receipt --form tlog -o entry.tlog-proof \\\n"
+    "      $(ropewalk ledger read --channel audit | awk 'END {print $NF}')\n",
+)
+@click.argument("envelope_id")
+@click.option("-o", "--output", required=True, metavar="F", help="Where to write it.")
+@click.option("--channel", metavar="C", help="The channel; default: look in all.")
+@click.option(
+    "--form",
+    type=click.Choice(["cose", "tlog"]),
+    default="cose",
+    show_default=True,
+    help="COSE receipt (RFC 9942), or C2SP tlog-proof.",
+)
+@host_option
+def receipt(envelope_id: str, output: str, channel: str | None, form: str, host: str) -> None:
+    """Write a receipt: the envelope's block stands in the log, under a root the channel's key signs now."""
+    from ropewalk.cli.ledger.channel import channel_of
+    from ropewalk.cli.ledger.channel import envelope_id as parse_id
+    from ropewalk.ledger.transparency.publish import make_cose_receipt, make_tlog_proof
+
+    name = parse_id(envelope_id)
+    make = make_cose_receipt if form == "cose" else make_tlog_proof
+    with channel_of(name, channel) as reading:
+        raw, found_in = (
+            make(reading, name, channel_key(reading.settings.channel), host),
+            reading.settings.channel,
+        )
+    tell_host(host, found_in)
+    write_output(output, raw)
+    if output == "-":
+        return
+    emit(
+        {"envelope_id": envelope_id, "channel": found_in, "form": form, "bytes": len(raw), "path": output},
+        f"ok  {found_in}  {form}  {len(raw)} bytes  {output}",
+    )
+
+
+@click.command(
+    "tiles",
+    cls=Command,
+    epilog="Examples:\n  ropewalk ledger tiles --channel audit --host log.example.org -o public/\n",
+)
+@click.option("--channel", required=True, metavar="C", help="The channel.")
+@click.option("-o", "--output", required=True, metavar="DIR", help="The folder to publish.")
+@host_option
+def tiles(channel: str, output: str, host: str) -> None:
+    """Write the header tree as a C2SP tiled log: checkpoint, hash tiles, entries. Running it again adds what is new.
+
+    Files that are damaged are written anew. A folder whose checkpoint is of another log, or of a history that this
+    channel does not extend, is left as it is: exit 4, or 5 for a fork. Two that publish into one folder take turns.
+
+    It also prints the log's verifier key (vkey). Give that to readers another way than the folder: with it any client
+    of C2SP logs checks the checkpoint.
+    """
+    from ropewalk.ledger.channel.channel import open_channel
+    from ropewalk.ledger.transparency.head_signers import list_names
+    from ropewalk.ledger.transparency.publish import publish_tiles
+
+    with open_channel(here().home, channel) as reading:
+        done = publish_tiles(reading, channel_key(reading.settings.channel), host, Path(output))
+    tell_host(host, channel)
+    files = f"{done.written} files written, {done.kept} kept"
+    if done.mended:
+        files += f", {len(done.mended)} damaged and written anew: {list_names(done.mended)}"
+    emit(
+        {"channel": channel, **done.to_json()},
+        f"ok  {channel}  size={done.size} root={done.root.hex()}  {files}\n"
+        f"check {done.folder / 'checkpoint'} with the vkey {done.vkey}",
+    )

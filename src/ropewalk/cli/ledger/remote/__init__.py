@@ -1,0 +1,1 @@
+"""`ropewalk ledger` commands for remote channels, mailboxes and enclaves."""

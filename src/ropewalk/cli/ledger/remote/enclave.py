@@ -1,0 +1,146 @@
+"""`ropewalk ledger enclave`: envelopes that only a measured environment can read, whoever carries them."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import click
+
+from ropewalk.cli.common.command import Group, emit, parse_input, write_output
+from ropewalk.cli.common.locations import here, sealing_key
+
+if TYPE_CHECKING:
+    from ropewalk.ledger.mailbox.enclave import EnclaveKey
+
+__all__ = ["enclave"]
+
+key_options = (
+    click.option("--key", required=True, metavar="NAME", help="The enclave's secret, a sealing key."),
+    click.option("--enclave-ref", required=True, metavar="REF", help="The enclave's name."),
+)
+
+
+@click.group(
+    "enclave",
+    cls=Group,
+    epilog="Examples:\n  ropewalk ledger enclave offer --key box --enclave-ref pay-1 -o offer.json\n"
+    "  ropewalk ledger enclave seal --to advertisement.json --trust trust.json --channel pay --file envelope.json\n",
+)
+def enclave() -> None:
+    """Envelopes that only a measured environment can read, whoever carries them.
+
+    The enclave offers a key, and a report of its hardware binds the key to what it runs. Envelopes that name it are
+    sealed to that key, and opened where they are appended.
+    """
+
+
+@enclave.command(
+    "offer", epilog="Examples:\n  ropewalk ledger enclave offer --key box --enclave-ref pay-1 -o offer.json\n"
+)
+@key_options[0]
+@key_options[1]
+@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+def offer(key: str, enclave_ref: str, output: str) -> None:
+    """Write the offer of an enclave: the payload of an advertisement, with the key envelopes are sealed to.
+
+    Next: `ledger evidence report-data --payload offer.json` says what the hardware must report, `ledger evidence wrap`
+    takes its answer, and `ledger envelope --class CapabilityAdvertisement --type transport.capability --payload
+    offer.json --evidence evidence.json` makes the advertisement.
+    """
+    from ropewalk.kernel import jcs
+    from ropewalk.ledger.mailbox.enclave import offer_payload
+
+    made = _key(key, enclave_ref).offer
+    raw = jcs.encode(offer_payload(made))
+    write_output(output, raw + b"\n" if output == "-" else raw)
+    if output != "-":
+        emit({"enclave_ref": made.enclave_ref, "key_id": made.key_id, "path": output}, f"ok  {output}")
+
+
+@enclave.command(
+    "seal",
+    epilog="Examples:\n  ropewalk ledger enclave seal --to advertisement.json --trust trust.json --channel pay \\\n"
+    "      --file envelope.json -o sealed.json\n",
+)
+@click.option("--to", "advertisement", required=True, metavar="F", help="The enclave's advertisement.")
+@click.option(
+    "--trust",
+    required=True,
+    metavar="F",
+    help="A trust file with roots and measurements: whose enclave it may be.",
+)
+@click.option(
+    "--nonce", metavar="HEX", help="The nonce you had asked for; only evidence that has it will do."
+)
+@click.option("--channel", required=True, metavar="C", help="The channel in the enclave.")
+@click.option("--file", "file", required=True, metavar="F", help="The envelope, JSON or CBOR; `-` for stdin.")
+@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+def seal(advertisement: str, trust: str, nonce: str | None, channel: str, file: str, output: str) -> None:
+    """Seal an envelope for the enclave that it names, once that enclave has shown what it runs.
+
+    Nothing is sealed unless evidence that holds now binds the key to hardware and a measurement in the trust file.
+    """
+    from ropewalk.ledger.envelope.envelope import parse_wire
+    from ropewalk.ledger.mailbox.enclave import check_offer
+    from ropewalk.ledger.mailbox.enclave_channel import seal_envelope
+    from ropewalk.ledger.proof.trust import parse_trust
+
+    try:
+        asked = None if nonce is None else bytes.fromhex(nonce)
+    except ValueError:
+        raise click.UsageError("--nonce is hex") from None
+    believed = parse_input(trust, parse_trust)
+    found = check_offer(parse_input(advertisement, parse_wire), believed, time.time_ns(), asked)
+    made = seal_envelope(parse_input(file, parse_wire), channel, found)
+    write_output(output, made.to_bytes() + b"\n")
+    if output != "-":
+        emit(
+            {"envelope_id": made.envelope_id.hex(), "key_id": made.key_id, "path": output},
+            f"ok  {made.envelope_id.hex()}  sealed for {made.enclave_ref}  {output}",
+        )
+
+
+@enclave.command(
+    "append",
+    epilog="Examples:\n"
+    "  ropewalk ledger enclave append --channel pay --key box --enclave-ref pay-1 --file sealed.json\n"
+    "  bridge | ropewalk ledger enclave append --channel pay --key box --enclave-ref pay-1 --file - --jsonl --json\n",
+)
+@key_options[0]
+@key_options[1]
+@click.option("--channel", required=True, metavar="C", help="The channel; it must be there.")
+@click.option("--file", "file", required=True, metavar="F", help="What was sealed; `-` for stdin.")
+@click.option("--jsonl", is_flag=True, help="One a line; one answer a line, in order, when it is durable.")
+@click.option(
+    "--stop-on-error", is_flag=True, help="With --jsonl: end at the first refusal; slower, line by line."
+)
+def append(key: str, enclave_ref: str, channel: str, file: str, jsonl: bool, stop_on_error: bool) -> None:
+    """Inside the enclave: open what was sealed for it, and append it as `ledger append` does."""
+    from ropewalk.cli.ledger.append import answer_lines, receipt_line
+    from ropewalk.cli.ledger.channel import open_for_append
+    from ropewalk.ledger.channel.channel import read_settings
+    from ropewalk.ledger.mailbox.enclave import SEALED_BYTES_MAX
+    from ropewalk.ledger.mailbox.enclave_channel import OpeningLog
+
+    read_settings(here().home, channel)  # NotFound: what is refused makes no channel
+    own = _key(key, enclave_ref)
+    with ExitStack() as stack:
+
+        def begin() -> OpeningLog:
+            return OpeningLog(stack.enter_context(open_for_append(channel)).log, channel, own)
+
+        if jsonl:
+            code = answer_lines(file, begin, stop_on_error)
+            if code:
+                raise click.exceptions.Exit(code)
+            return
+        receipt = begin().submit(parse_input(file, bytes, limit=SEALED_BYTES_MAX))
+        emit(receipt.to_json(), receipt_line(receipt))
+
+
+def _key(name: str, enclave_ref: str) -> EnclaveKey:
+    from ropewalk.ledger.mailbox.enclave import EnclaveKey
+
+    return EnclaveKey(enclave_ref, sealing_key(name))

@@ -1,0 +1,1 @@
+"""`ropewalk ledger` commands for archives, payloads, replay, status and repair."""

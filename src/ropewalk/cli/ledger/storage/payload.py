@@ -1,0 +1,82 @@
+"""`ropewalk ledger payload`: detached payloads that are kept here, and their erasure."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from ropewalk.cli.common.command import Group, emit, write_output
+from ropewalk.cli.common.locations import here
+
+__all__ = ["payload"]
+
+
+@click.group(
+    "payload",
+    cls=Group,
+    epilog="Examples:\n  ropewalk ledger envelope --channel audit --domain ops --class Observation --type t \\\n"
+    "      --payload body.json --key ada --keep -o one.json\n"
+    "  ropewalk ledger payload show 56b512d0…\n"
+    "  ropewalk ledger payload erase 56b512d0… --channel audit --reason 'art. 17'\n",
+)
+def payload() -> None:
+    """Read and erase detached payloads that are kept here; `ledger envelope --keep` puts them there."""
+
+
+@payload.command("show", epilog="Examples:\n  ropewalk ledger payload show 56b512d0… -o body.json\n")
+@click.argument("payload_hash")
+@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+def show(payload_hash: str, output: str) -> None:
+    """Print a payload, hashed again. One that was erased is not found, and it is said when and why."""
+    from ropewalk.ledger.channel.payloads import PayloadStore
+
+    raw = PayloadStore(here().home / "payloads").get(payload_hash)
+    write_output(output, raw + b"\n" if output == "-" else raw)
+    if output != "-":
+        emit({"payload_hash": payload_hash, "bytes": len(raw), "path": output}, f"ok  {len(raw)}  {output}")
+
+
+@payload.command(
+    "erase",
+    epilog="Examples:\n  ropewalk ledger payload erase 56b512d0… --channel audit --reason 'art. 17'\n",
+)
+@click.argument("payload_hash")
+@click.option("--channel", required=True, metavar="C", help="The channel that takes the tombstone's event.")
+@click.option(
+    "--reason", default="", metavar="TEXT", help="Why; it stays for good. Say nothing private here."
+)
+def erase(payload_hash: str, channel: str, reason: str) -> None:
+    """Erase a payload. Its hash, its envelope and the proofs stay; a tombstone says when and why.
+
+    The tombstone is also sealed into the channel, as an event of the type ledger.tombstone by the channel's key.
+    """
+    from ropewalk.cli.ledger.channel import channel_key, now_text, open_sealing
+    from ropewalk.ledger.channel.channel import read_settings
+    from ropewalk.ledger.channel.payloads import PayloadStore, PayloadTombstone
+    from ropewalk.ledger.envelope.envelope import build
+    from ropewalk.ledger.rules.rules import Context, judge
+    from ropewalk.ledger.versions.lifecycle import version_to_write
+
+    home = here().home
+    settings = read_settings(home, channel)
+    key = channel_key(channel)
+    store = PayloadStore(home / "payloads")
+    stone = store.erased(payload_hash) or PayloadTombstone(payload_hash, now_text(), reason)
+    event = build(  # of a tombstone that stands, the same one again: its receipt is the first one's
+        key,
+        domain=channel,
+        event_class="Observation",
+        event_type="ledger.tombstone",
+        payload=stone.to_json(),
+        timestamp=stone.erased_at,
+        protocol_version=version_to_write(home, settings.policy, time.time_ns()),
+    )
+    judge(event, Context(policy=settings.policy)).require()  # before anything is gone
+    with open_sealing(channel) as opened:
+        store.erase(payload_hash, at=stone.erased_at, reason=stone.reason)
+        receipt = opened.log.submit(event.raw)
+    emit(
+        {**stone.to_json(), **receipt.to_json(), "channel": channel},
+        f"ok  erased {payload_hash}  {channel} {receipt.height}/{receipt.index}",
+    )

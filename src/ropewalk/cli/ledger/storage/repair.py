@@ -1,0 +1,93 @@
+"""`ropewalk ledger repair`: what a damaged channel has lost, and how it is made whole again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.common.command import Command, emit, parse_input, say
+from ropewalk.cli.common.locations import here
+
+if TYPE_CHECKING:
+    from ropewalk.ledger.channel.repair import Repaired
+
+__all__ = ["repair"]
+
+NOT_REPAIRED = 5
+LISTED = 20  # lost blocks that are shown to people; --json has them all
+
+
+@click.command(
+    "repair",
+    cls=Command,
+    epilog="Examples:\n  ropewalk ledger repair --channel audit\n"
+    "  ropewalk ledger repair --channel audit --from-archive /mnt/cold\n"
+    "  ropewalk ledger repair --channel audit --from-replica /srv/copy.git\n",
+)
+@click.option("--channel", required=True, metavar="C", help="The channel.")
+@click.option(
+    "--from-archive", "archive", metavar="DIR", help="Take missing blocks from archives of `ledger archive`."
+)
+@click.option(
+    "--from-replica", "replica", metavar="REPO", help="Take missing blocks from a repository with a copy."
+)
+@click.option("--trust", metavar="F", help="A trust file; default: the channel's own settings.")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Give up the blocks that are lost. If any of them was receipted, the channel is closed for writing.",
+)
+def repair(
+    channel: str, archive: str | None, replica: str | None, trust: str | None, accept_loss: bool
+) -> None:
+    """Show what a damaged channel has lost, and make it whole again.
+
+    Blocks are taken from the damaged log as far as they are whole, the others from archives or a replica. All are
+    verified as one chain before anything is replaced, and the damaged files are kept in the channel folder, in
+    damaged/. Without a source, and if blocks are lost, nothing is changed unless --accept-loss is given: exit 5.
+    """
+    from ropewalk.disk.repository_paths import find_place
+    from ropewalk.ledger.channel.repair import repair_channel
+    from ropewalk.ledger.proof.trust import parse_trust
+
+    done = repair_channel(
+        here().home,
+        channel,
+        archive=None if archive is None else Path(archive),
+        replica=None if replica is None else find_place(Path(replica)).home,
+        trust=None if trust is None else parse_input(trust, parse_trust),
+        accept_loss=accept_loss,
+    )
+    emit(done.to_json(), lambda: "\n".join(_lines(done)))
+    if done.done:
+        return
+    say("nothing was changed: bring the blocks back with --from-archive or --from-replica, or give them up")
+    say("with --accept-loss; a channel that gives up receipted blocks is closed for writing")
+    raise click.exceptions.Exit(NOT_REPAIRED)
+
+
+def _lines(done: Repaired) -> list[str]:
+    damage = done.damage
+    if not damage.problems:
+        return [f"ok  {damage.channel}  {damage.whole} blocks, nothing to repair"]
+    out = [f"  \u2717 {each}" for each in damage.problems]
+    if not damage.sure:
+        out.append("  ? the mark of receipted blocks is lost: more blocks may have been receipted")
+    out += [f"  lost  {_block(each)}" for each in done.lost[:LISTED]]
+    if len(done.lost) > LISTED:
+        out.append(f"  lost  {len(done.lost) - LISTED} more blocks; --json lists them")
+    if not done.done:
+        return [
+            f"DAMAGED  {damage.channel}  {done.blocks} of {damage.receipted} receipted blocks can be kept",
+            *out,
+        ]
+    end = "closed for writing" if done.closed else "open for writing"
+    return [f"ok  {damage.channel}  {done.blocks} blocks, {end}", *out, f"  kept  {done.kept}"]
+
+
+def _block(each: dict[str, Any]) -> str:
+    names = each["envelopes"]
+    known = "envelopes unknown" if names is None else f"envelopes {' '.join(names)}"
+    return f"block {each['height']}  {each['block_hash'] or 'hash unknown'}  {known}"

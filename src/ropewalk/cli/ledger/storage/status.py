@@ -1,0 +1,115 @@
+"""`ropewalk ledger status` and `ledger reindex`: how the channels are, and an index built again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.common.command import Command, emit, say
+from ropewalk.cli.common.locations import here
+from ropewalk.cli.ledger.lifecycle import notice_line, version_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["reindex", "status"]
+
+
+@click.command(
+    "status", cls=Command, epilog="Examples:\n  ropewalk ledger status\n  ropewalk ledger status --json\n"
+)
+@click.option("--channel", metavar="C", help="Only this channel.")
+def status(channel: str | None) -> None:
+    """Say how every channel is: where it ends, what it lets in, whom it believes, and what wants attention.
+
+    Nothing is verified; `ledger verify --deep` does that.
+    """
+    from ropewalk.ledger.channel.channel import channels
+    from ropewalk.ledger.versions.lifecycle import notices, read_lifecycle
+
+    home, now = here().home, time.time_ns()
+    found = [_look(home, each, now) for each in ([channel] if channel is not None else channels(home))]
+    due = notices(home, now)
+    warnings = [notice_line(notice) for notice in due]
+    warnings += [f"{each['channel']}: {text}" for each in found for text in each["warnings"]]
+    for text in warnings:
+        say(f"warning  {text}")
+    emit(
+        {
+            "channels": found,
+            "versions": version_rows(read_lifecycle(home), now),
+            "notices": due,
+            "warnings": warnings,
+        },
+        lambda: "\n".join(_line(each) for each in found) or "no channels yet",
+    )
+
+
+def _look(home: Path, channel: str, now_ns: int) -> dict[str, Any]:
+    from ropewalk.errors import RopewalkError
+    from ropewalk.ledger.channel.channel import open_channel
+    from ropewalk.ledger.evidence.settings import read_evidence
+    from ropewalk.ledger.keys.rotate import key_notices
+    from ropewalk.ledger.versions.lifecycle import open_minors
+
+    out: dict[str, Any] = {"channel": channel, "warnings": []}
+    try:
+        with open_channel(home, channel) as reading:
+            policy, head = reading.settings.policy, reading.head()
+            out |= {
+                "height": None if head.height == 0 else head.height - 1,
+                "envelopes": head.envelopes,
+                "last_block_ns": str(head.timestamp_ns) if head.height else None,
+                "signer": reading.line().current.key.did(),
+                "policy_hash": None if policy is None else policy.hash.hex(),
+                "versions": [f"{minor}.x" for minor in sorted(open_minors(home, policy, now_ns))],
+                "judges_evidence": read_evidence(home, channel) is not None,
+            }
+            forks = sorted(path.name for path in (reading.folder / "evidence").glob("fork-*.json"))
+            torn = sorted(path.name for path in (reading.folder / "torn").glob("*"))
+            if forks:
+                out["warnings"].append(
+                    f"{len(forks)} forks were seen; both sides are in {reading.folder / 'evidence'}"
+                )
+            if torn:
+                out["warnings"].append(
+                    f"{len(torn)} torn tails were cut after crashes; kept in {reading.folder / 'torn'}"
+                )
+            out["warnings"] += key_notices(reading, now_ns)
+            if not out["versions"]:
+                out["warnings"].append("no version is let in: nothing can be appended")
+    except RopewalkError as error:
+        out["warnings"].append(f"{error.code}: {error.detail}")
+    return out
+
+
+def _line(found: dict[str, Any]) -> str:
+    if "signer" not in found:
+        return f"{found['channel']}  cannot be read"
+    where = "empty" if found["height"] is None else f"height={found['height']} envelopes={found['envelopes']}"
+    policy = "any signer" if found["policy_hash"] is None else f"policy {found['policy_hash'][:16]}…"
+    evidence = "evidence judged" if found["judges_evidence"] else "evidence bound, not judged"
+    return (
+        f"{found['channel']}  {where}  {policy}  {', '.join(found['versions']) or 'no version'}  {evidence}"
+    )
+
+
+@click.command("reindex", cls=Command, epilog="Examples:\n  ropewalk ledger reindex --channel audit\n")
+@click.option("--channel", metavar="C", help="The channel; default: all.")
+def reindex(channel: str | None) -> None:
+    """Build the index of a channel again from its log. Nothing else is touched; nobody may be writing to it."""
+    from ropewalk.ledger.channel.channel import channels
+    from ropewalk.ledger.channel.maintenance import rebuild_index
+
+    home = here().home
+    done = {
+        each: rebuild_index(home, each) for each in ([channel] if channel is not None else channels(home))
+    }
+    emit(
+        {"channels": [{"channel": name, "blocks": blocks} for name, blocks in done.items()]},
+        lambda: (
+            "\n".join(f"ok  {name}  {blocks} blocks" for name, blocks in done.items()) or "no channels yet"
+        ),
+    )

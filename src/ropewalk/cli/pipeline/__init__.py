@@ -1,0 +1,1 @@
+"""`ropewalk pipeline`: Spark jobs, tables and SQL."""

@@ -1,0 +1,365 @@
+"""`ropewalk pipeline replay | export | compact | health | report`: jobs over ledgers, and the page about tables."""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ropewalk.cli.common.command import Command, emit, read_input, say, session, write_output
+from ropewalk.cli.common.locations import NODE_KEY
+from ropewalk.cli.ledger.storage.replay import guard_option, snapshot_option, to_option
+from ropewalk.cli.pipeline.running import (
+    now_ms,
+    recorded,
+    source_of,
+    source_option,
+    spark_options,
+    spark_session,
+    warehouse_option,
+)
+from ropewalk.kernel.terminal_text import printable
+
+__all__ = ["compact", "export", "health", "replay", "report"]
+
+channels_option = click.option("--channels", metavar="A,B", help="Only these channels; default: all.")
+key_option = click.option(
+    "--key", "key_name", default=NODE_KEY, show_default=True, metavar="NAME", help="Who signs."
+)
+
+
+@click.command(
+    "replay",
+    cls=Command,
+    epilog="Examples:\n  ropewalk pipeline replay --warehouse ./tables --reducer counts\n"
+    "  ropewalk pipeline replay --warehouse ./tables --reducer mine:fold --snapshot-every 1000\n"
+    "  ropewalk pipeline replay --warehouse ./tables --from-start\n",
+)
+@warehouse_option
+@source_option
+@channels_option
+@click.option(
+    "--reducer",
+    default="counts",
+    show_default=True,
+    metavar="NAME",
+    help="Or module:function (looked up here too).",
+)
+@to_option
+@snapshot_option
+@click.option(
+    "--from-snapshot/--from-start",
+    "resume",
+    default=None,
+    help="Go on from the last snapshot, or fold every block and compare. Default: go on where the code is the same.",
+)
+@guard_option
+@click.option(
+    "--partitions", type=click.IntRange(1), metavar="N", help="Hands; the roots are the same for any number."
+)
+@spark_options
+def replay(
+    warehouse: Path,
+    source: Path | None,
+    channels: str | None,
+    reducer: str,
+    until: int | None,
+    snapshot_every: int | None,
+    resume: bool | None,
+    unsafe_no_guard: bool,
+    partitions: int | None,
+    master: str,
+    remote: str | None,
+) -> None:
+    """Verify channels in parallel, fold each in order, and compare with the snapshots that were recorded.
+
+    What the warehouse knows already is not done again. A state that differs from a recorded snapshot ends with 5, an
+    Alert on the companion channel, and a bundle that reproduces it.
+    """
+    from ropewalk.cli.common.locations import key_folder
+    from ropewalk.disk.repository_paths import find_place
+    from ropewalk.ledger.replay.channel_replay import replay_signing
+    from ropewalk.pipeline.jobs.replay import Replays, replay_channels
+    from ropewalk.pipeline.tables.warehouse import Warehouse
+
+    if ":" in reducer:
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` would
+    store = Warehouse(warehouse)
+    place = find_place(source_of(store, source))
+    with recorded(store, "replay") as facts, spark_session(master, remote, memory_mb=2048) as spark:
+        replays = Replays(store)
+        found = replay_channels(
+            spark,
+            place.git_dir,
+            reducer,
+            partial(replay_signing, node_keys=place.keys, user_keys=key_folder()),
+            channels=channels,
+            until=until,
+            resume=resume,
+            snapshot_every=snapshot_every,
+            unsafe_no_guard=unsafe_no_guard,
+            known=replays.last(reducer),
+            partitions=partitions,
+        )
+        replays.keep(found, datetime.now(UTC))
+        told = {"channels": [each.to_json() for each in found], "compared": sum(e.compared for e in found)}
+        facts |= {"reducer": reducer, **told}
+    if not session().json:
+        for each in found:
+            for refused in each.to_json()["refused"]:
+                say(f"{each.channel}: refused {refused['snapshot']}: {refused['reason']}")
+    emit(told, lambda: "\n".join(map(_replay_line, found)) or "no channels")
+
+
+def _replay_line(each: Any) -> str:
+    if not each.blocks:
+        return f"ok  {each.channel}  nothing to do: height {each.height}  state {each.state_root}"
+    since = "" if each.from_snapshot is None else f" since the snapshot at {each.from_snapshot}"
+    kept = f", {each.snapshots} snapshots" if each.snapshots else ""
+    return (
+        f"ok  {each.channel}  {each.blocks} blocks{since}, {each.envelopes} envelopes{kept}  "
+        f"state {each.state_root}"
+    )
+
+
+@click.command(
+    "export",
+    cls=Command,
+    epilog="Examples:\n  ropewalk pipeline export --warehouse ./tables --blocks 1000\n",
+)
+@warehouse_option
+@source_option
+@channels_option
+@click.option(
+    "--blocks", type=click.IntRange(1), default=1_000, show_default=True, metavar="N", help="Per bundle."
+)
+@click.option(
+    "--from",
+    "start",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="H",
+    help="The first block.",
+)
+@click.option("--to", "end", type=click.IntRange(0), metavar="H", help="The last block; default: the head.")
+@key_option
+@spark_options
+def export(
+    warehouse: Path,
+    source: Path | None,
+    channels: str | None,
+    blocks: int,
+    start: int,
+    end: int | None,
+    key_name: str,
+    master: str,
+    remote: str | None,
+) -> None:
+    """Write proof bundles, one a range of heights, into <warehouse>/bundles; those that are there are kept."""
+    from ropewalk.cli.common.locations import key_folder
+    from ropewalk.disk.repository_paths import find_place
+    from ropewalk.ledger.bundle.files import export_blocks
+    from ropewalk.pipeline.jobs.export import export_channels
+    from ropewalk.pipeline.tables.warehouse import Warehouse
+
+    store = Warehouse(warehouse)
+    place = source_of(store.make(), source)
+    keys = find_place(place).keys if key_name == NODE_KEY else key_folder()
+    with recorded(store, "export") as facts, spark_session(master, remote) as spark:
+        found = export_channels(
+            spark,
+            place,
+            store.inside("bundles"),
+            export_blocks,
+            key_folder=keys,
+            key_name=key_name,
+            channels=channels,
+            start=start,
+            end=end,
+            blocks_per_bundle=blocks,
+        )
+        facts |= {"bundles": len(found), "kept": sum(each.kept for each in found)}
+    emit(
+        {"bundles": [each.to_json() for each in found]},
+        lambda: (
+            "\n".join(
+                f"{'kept' if e.kept else 'ok  '}  {e.channel} {e.start}–{e.end}  {e.path}" for e in found
+            )
+            or "no blocks"
+        ),
+    )
+
+
+@click.command("compact", cls=Command, epilog="Examples:\n  ropewalk pipeline compact --warehouse ./tables\n")
+@warehouse_option
+@source_option
+@channels_option
+@click.option(
+    "--blocks", type=click.IntRange(2), default=1_000, show_default=True, metavar="N", help="Per summary."
+)
+@key_option
+@spark_options
+def compact(
+    warehouse: Path,
+    source: Path | None,
+    channels: str | None,
+    blocks: int,
+    key_name: str,
+    master: str,
+    remote: str | None,
+) -> None:
+    """Sign summaries of closed ranges, check those that stand, and merge small files of the tables."""
+    from ropewalk.cli.common.locations import key_folder
+    from ropewalk.disk.key_files import load_signing
+    from ropewalk.disk.repository_paths import find_place
+    from ropewalk.pipeline.jobs.compact import merge_files, summarise
+    from ropewalk.pipeline.tables.warehouse import Warehouse
+
+    store = Warehouse(warehouse)
+    place = source_of(store.make(), source)
+    key = load_signing(find_place(place).keys if key_name == NODE_KEY else key_folder(), key_name)
+    with recorded(store, "compact") as facts, spark_session(master, remote) as spark:
+        found = summarise(spark, place, store, key, channels=channels, blocks_per_summary=blocks)
+        merged = merge_files(spark, store, now_ms())
+        replaced = 0 if merged is None else len(merged.replaces)
+        facts |= {"summaries": len(found), "files_merged": replaced}
+    emit(
+        {"summaries": [each.to_json() for each in found], "files_merged": replaced},
+        lambda: f"ok  {len(found)} summaries ({sum(e.kept for e in found)} checked), {replaced} files merged",
+    )
+
+
+@click.command(
+    "health",
+    cls=Command,
+    epilog="Examples:\n  ropewalk pipeline health --warehouse ./tables --json\n"
+    "  ropewalk pipeline health --warehouse ./tables --trust TRUST.json\n"
+    "  ropewalk pipeline health --warehouse ./tables --metrics /var/lib/node_exporter/ropewalk.prom\n",
+)
+@warehouse_option
+@source_option
+@channels_option
+@click.option(
+    "--freshness-s", type=float, default=86_400.0, show_default=True, help="How old evidence may be."
+)
+@click.option(
+    "--window-s",
+    type=click.FloatRange(0, min_open=True),
+    default=86_400.0,
+    show_default=True,
+    help="Count failures and policy mismatches in blocks sealed within this many seconds before now.",
+)
+@click.option(
+    "--trust", metavar="F", help="Judge evidence by this trust file; default: as each channel says."
+)
+@click.option(
+    "--metrics", metavar="F", help="Also write Prometheus metrics into this file, whole or not at all."
+)
+@key_option
+@spark_options
+def health(
+    warehouse: Path,
+    source: Path | None,
+    channels: str | None,
+    freshness_s: float,
+    window_s: float,
+    trust: str | None,
+    metrics: str | None,
+    key_name: str,
+    master: str,
+    remote: str | None,
+) -> None:
+    """Measure attestations and policies of channels: a table, and Observation envelopes to pass on.
+
+    Whether evidence holds is judged offline: signatures, certificate chains, builders, measurements, expiry. What
+    cannot be judged, for want of roots say, is unknown, which is not valid.
+    """
+    import pyarrow as pa
+
+    from ropewalk.cli.common.locations import key_folder
+    from ropewalk.disk.key_files import load_signing
+    from ropewalk.disk.repository_paths import find_place
+    from ropewalk.ledger.proof.trust import parse_trust
+    from ropewalk.pipeline.jobs.health import measure_channels, observation
+    from ropewalk.pipeline.jobs.metrics import metrics_text
+    from ropewalk.pipeline.tables.warehouse import Warehouse
+
+    store = Warehouse(warehouse)
+    place = source_of(store.make(), source)
+    key = load_signing(find_place(place).keys if key_name == NODE_KEY else key_folder(), key_name)
+    with recorded(store, "health") as facts, spark_session(master, remote) as spark:
+        now_ns = time.time_ns()
+        believed = None if trust is None else parse_trust(read_input(trust))
+        found = measure_channels(
+            spark,
+            place,
+            now_ns,
+            channels=channels,
+            freshness_s=freshness_s,
+            window_s=window_s,
+            trust=believed,
+        )
+        if found:
+            store.note("health", f"health-{now_ns}", pa.Table.from_pylist([each.to_json() for each in found]))
+        envelopes = [observation(each, key, now_ns).raw for each in found]
+        write_output(
+            str(store.inside(store.home.name, "observations.jsonl")),
+            b"".join(raw + b"\n" for raw in envelopes),
+        )
+        if metrics is not None:
+            write_output(metrics, metrics_text(found, now_ns).encode())
+        facts |= {
+            "measured": len(found),
+            "stale": sum(each.stale for each in found),
+            "invalid": sum(each.attestation_chain_valid is False for each in found),
+        }
+    if metrics == "-":
+        return  # nothing beside the data
+    emit(
+        {"health": [each.to_json() for each in found]},
+        lambda: "\n".join(map(_health_line, found)) or "no channels",
+    )
+
+
+def _health_line(each: Any) -> str:
+    age = (
+        "no evidence"
+        if each.attestation_age_seconds is None
+        else f"evidence {each.attestation_age_seconds:.0f} s old"
+    )
+    mark = "STALE" if each.stale else "ok   "
+    where = printable(f"{each.channel} {each.domain} {each.protocol_version}")
+    chain = {True: ", chain valid", False: ", chain INVALID", None: ", chain unknown"}[
+        each.attestation_chain_valid
+    ]
+    why = f"\n         {printable(each.evidence_detail)}" if each.evidence_detail else ""
+    return f"{mark}  {where}: {age}{chain if each.attested else ''}, {each.policy_hash_mismatch} policy mismatches{why}"
+
+
+@click.command(
+    "report",
+    cls=Command,
+    epilog="Examples:\n  ropewalk pipeline report --warehouse ./tables -o report.html\n",
+)
+@warehouse_option
+@click.option("-o", "output", metavar="F", help="Where the page goes; default: <warehouse>/report.html.")
+@click.option("--source", hidden=True)
+@click.option("--master", hidden=True)
+@click.option("--remote", hidden=True)
+def report(warehouse: Path, output: str | None, **_ignored: Any) -> None:
+    """Write one HTML page with plots that opens without a network. It needs no Spark."""
+    from ropewalk.pipeline.launch.launch import require_spark
+    from ropewalk.pipeline.report.report import render
+    from ropewalk.pipeline.tables.warehouse import Warehouse
+
+    require_spark()
+    store = Warehouse(warehouse).require()
+    target = output or str(store.inside("report.html"))
+    write_output(target, render(store, now_ms()).encode())
+    emit({"report": target}, f"ok  {target}")

@@ -1,0 +1,379 @@
+"""`ropewalk pipeline`: tables from logs, on Spark, each row proven and each table provable."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.common.command import MARKS, Group, emit, emit_line, say, session
+from ropewalk.cli.pipeline.running import (
+    now_ms,
+    recorded,
+    recorded_source,
+    source_of,
+    source_option,
+    spark_options,
+    spark_session,
+    warehouse_option,
+)
+from ropewalk.kernel.terminal_text import printable
+
+if TYPE_CHECKING:
+    from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
+
+__all__ = ["pipeline"]
+
+EXAMPLES = """Examples:
+  ropewalk pipeline ingest --warehouse ./tables
+  ropewalk pipeline sql --warehouse ./tables "SELECT topic, count(*) FROM events GROUP BY topic"
+  ropewalk pipeline verify --warehouse ./tables --tables
+"""
+FAILED = 5
+
+
+@click.group(
+    "pipeline",
+    cls=Group,
+    epilog=EXAMPLES,
+    lazy={
+        name: ("ropewalk.cli.pipeline.jobs", name, text)
+        for name, text in (
+            ("replay", "Fold channels into states, verified in parallel."),
+            ("export", "Proof bundles, one a range of heights."),
+            ("compact", "Summaries of closed ranges; small files merged."),
+            ("health", "Ages of attestations, drift of policies."),
+            ("report", "One HTML page with plots, offline."),
+        )
+    },
+)
+def pipeline() -> None:
+    """Tables from logs, on Spark: every row proven, every table provable."""
+
+
+@pipeline.command(
+    "ingest",
+    epilog="Examples:\n  ropewalk pipeline ingest --warehouse ./tables --group analytics\n"
+    "  ropewalk pipeline ingest --warehouse ./tables --follow\n",
+)
+@warehouse_option
+@source_option
+@click.option(
+    "--verify",
+    "mode",
+    type=click.Choice(["strict", "quarantine", "off"]),
+    default="strict",
+    show_default=True,
+    help="What happens to entries that do not verify: nothing is written, they are put aside, nobody looks.",
+)
+@click.option("--group", metavar="G", help="Move this consumer group's checkpoints behind what was written.")
+@click.option("--engine", metavar="NAME", help="gitlog, gossip or ledger; default: all.")
+@click.option("--topics", metavar="A,B", help="Only these logs.")
+@click.option("--follow", is_flag=True, help="Keep running and take in what comes.")
+@click.option(
+    "--delta", is_flag=True, help="Keep Delta logs beside the tables, from now on; needs the extra delta."
+)
+@click.option(
+    "--batch-rows",
+    type=click.IntRange(1),
+    default=500_000,
+    show_default=True,
+    metavar="N",
+    help="Rows a batch, about.",
+)
+@spark_options
+def ingest(
+    warehouse: Path,
+    source: Path | None,
+    mode: Any,
+    group: str | None,
+    engine: str | None,
+    topics: str | None,
+    follow: bool,
+    delta: bool,
+    batch_rows: int,
+    master: str,
+    remote: str | None,
+) -> None:
+    """Take what is new in the logs into tables, exactly once."""
+    from ropewalk.pipeline.jobs.ingest import Ingest
+    from ropewalk.pipeline.tables.warehouse import Warehouse
+
+    store = Warehouse(warehouse)
+    place = source_of(store, source)
+    if delta:
+        from ropewalk.pipeline.tables.delta import keep_delta
+
+        keep_delta(store)
+    started = time.monotonic()
+    with recorded(store, "ingest") as facts, spark_session(master, remote) as spark:
+        job = Ingest(
+            spark,
+            place,
+            warehouse,
+            now_ms=now_ms,
+            mode=mode,
+            group=group,
+            engine=engine,
+            topics=topics,
+            rows_per_batch=batch_rows,
+            told=_teller(session().json) if follow else _tell_progress,
+        )
+        if follow:
+            say(f"following into {store.path}; Ctrl-C ends it")
+            try:
+                job.follow(lambda: False)
+            finally:
+                facts["follow"] = True
+            return
+        done = job.once()
+        took = time.monotonic() - started
+        facts |= {**done.to_json(), "rows_per_s": round((done.rows + done.rejected) / took, 1)}
+    emit(
+        {**done.to_json(), "warehouse": str(store.path)},
+        lambda: f"ok  {done.rows} rows in {done.batches} batches, {done.rejected} rejected, {took:.1f} s",
+    )
+
+
+def _tell_progress(manifest: Manifest) -> None:
+    say(f"batch {manifest.number}: {manifest.rows} rows")
+
+
+def _teller(as_json: bool) -> Callable[[Manifest], None]:
+    """What to do with every batch while following. Spark calls from a thread of its own, which knows no session."""
+
+    def tell(manifest: Manifest) -> None:
+        if as_json:
+            emit_line({"batch": manifest.number, "rows": manifest.rows, "logs": list(manifest.logs)})
+        else:
+            click.echo(f"batch {manifest.number}: {manifest.rows} rows")
+
+    return tell
+
+
+@pipeline.command(
+    "verify",
+    epilog="Examples:\n  ropewalk pipeline verify --warehouse ./tables\n"
+    "  ropewalk pipeline verify --warehouse ./tables --tables\n",
+)
+@warehouse_option
+@source_option
+@click.option("--tables", "of_tables", is_flag=True, help="Prove that the tables are the fold of the logs.")
+@click.option("--blocks-only", is_flag=True, help="Ledger: seals and roots of blocks, not every envelope.")
+@click.option("--engine", metavar="NAME", help="gitlog, gossip or ledger; default: all.")
+@click.option("--topics", metavar="A,B", help="Only these logs.")
+@click.option("--trust", metavar="F", help="Keys that may sign heads and anchors.")
+@spark_options
+@click.pass_context
+def verify(
+    ctx: click.Context,
+    warehouse: Path,
+    source: Path | None,
+    of_tables: bool,
+    blocks_only: bool,
+    engine: str | None,
+    topics: str | None,
+    trust: str | None,
+    master: str,
+    remote: str | None,
+) -> None:
+    """Check whole logs in parallel, or the tables against the logs. Ends with 5 if anything fails."""
+    from ropewalk.cli.audit.verify_repository import trusted_keys
+    from ropewalk.pipeline.jobs.verify import verify_logs
+    from ropewalk.pipeline.source.offsets import Offset
+    from ropewalk.pipeline.tables.verify import verify_tables
+    from ropewalk.pipeline.tables.warehouse import Warehouse
+
+    store = Warehouse(warehouse)
+    started = time.monotonic()
+    with recorded(store, "verify") as facts, spark_session(master, remote) as spark:
+        if of_tables:
+            report = verify_tables(spark, store, source or session().repo)
+        else:
+            at = Offset()
+            for manifest in store.manifests():
+                at = at.merged(manifest.end)
+            report, rows = verify_logs(
+                spark,
+                source_of(store, source),
+                engine=engine,
+                topics=topics,
+                deep=not blocks_only,
+                keys=trusted_keys(trust) if trust else (),
+                recorded=at if at.points else None,
+            )
+            _keep_verdicts(store, rows)
+        facts |= {
+            "ok": report.ok,
+            "entries": sum(log.entries for log in report.logs),
+            "seconds": round(time.monotonic() - started, 2),
+            "failed": [step.to_json() for step in report.steps if step.status == "failed"],
+        }
+    emit(report.to_json(), lambda: _report_text(report))
+    if not report.ok:
+        ctx.exit(FAILED)
+
+
+def _keep_verdicts(store: Warehouse, rows: list[dict[str, Any]]) -> None:
+    """One verdict row a range, as a table beside the others."""
+    import pyarrow as pa
+
+    from ropewalk.pipeline.source.schemas import VERDICT_COLUMNS, arrow_schema
+
+    table = pa.Table.from_pylist(rows, arrow_schema(VERDICT_COLUMNS, VERDICT_COLUMNS))
+    store.note("verdicts", f"verify-{now_ms()}", table)
+
+
+def _report_text(report: Any) -> str:
+    lines = [f"{MARKS[step.status]} {step.name:<24} {printable(step.detail)}" for step in report.steps]
+    lines += [
+        printable(f"✗ {log.log.engine} {log.log.topic}: first bad entry {log.entry}: {log.detail}")
+        for log in report.logs
+        if log.detail is not None
+    ]
+    return "\n".join([*lines, "ok" if report.ok else "FAILED"])
+
+
+@pipeline.command("status", epilog="Examples:\n  ropewalk pipeline status --warehouse ./tables\n")
+@warehouse_option
+@source_option
+@click.option(
+    "--limit", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Only the newest."
+)
+def status(warehouse: Path, source: Path | None, limit: int) -> None:
+    """What ran, over which ranges, with which roots and rates, and how far the source has grown since."""
+    from ropewalk.errors import NotFound
+    from ropewalk.pipeline.tables.warehouse import Warehouse
+
+    store = Warehouse(warehouse).require()
+    batches = store.manifests()
+    named = source or session().repo
+    found: Path | None = None
+    try:
+        found = named if named is not None else recorded_source(batches[-1].source) if batches else None
+    except NotFound as error:
+        say(f"{error.detail}. {error.advice_now}")
+    value = {
+        "warehouse": str(store.path),
+        "source": batches[-1].source if named is None and batches else None if named is None else str(named),
+        "logs": [] if found is None else _progress_of(batches, found),
+        "batches": [
+            {
+                "number": each.number,
+                "made_ms": each.made_ms,
+                "rows": each.rows,
+                "verify": each.mode,
+                "digest": each.digest,
+                "logs": list(each.logs),
+            }
+            for each in batches[-limit:]
+        ],
+        "runs": store.runs()[-limit:],
+    }
+    emit(value, lambda: _status_text(value))
+
+
+def _progress_of(batches: list[Manifest], source: Path) -> list[dict[str, Any]]:
+    """How many entries of every log are recorded, and how many there are now."""
+    from ropewalk.pipeline.source.offsets import Offset
+    from ropewalk.pipeline.source.query import make_query
+
+    at = Offset()
+    for manifest in batches:
+        at = at.merged(manifest.end)
+    query = make_query({"repository": str(source), "verify": "quarantine"})
+    return [
+        {
+            "engine": name.engine,
+            "topic": name.topic,
+            "recorded": at.at(name).position,
+            "entries": query.extent(name).end.position,
+        }
+        for name in query.names()
+    ]
+
+
+def _status_text(value: dict[str, Any]) -> str:
+    lines = [f"source {value['source']}"] if value["source"] else []
+    lines += [
+        f"  {log['engine']:<7} {log['topic']:<24} {log['recorded']} of {log['entries']} entries recorded"
+        for log in value["logs"]
+    ]
+    for batch in value["batches"]:
+        lines.append(f"batch {batch['number']}  {batch['rows']} rows  verify={batch['verify']}")
+        lines += [
+            f"  {log['engine']:<7} {log['topic']:<24} {log['start']}–{log['end'] - 1}  root {log['root'][:16]}…"
+            for log in batch["logs"]
+        ]
+    for run in value["runs"]:
+        took = (run.get("ended_ms", run["started_ms"]) - run["started_ms"]) / 1000
+        end = "ok" if run.get("ok") else f"FAILED {run.get('error', '')}"
+        rate = f"  {run['rows_per_s']:,.0f} rows/s" if "rows_per_s" in run else ""
+        lines.append(f"{run['job']:<10} {took:8.1f} s  {end}{rate}")
+    return "\n".join(lines) or "nothing has run"
+
+
+@pipeline.command(
+    "tables",
+    epilog="Examples:\n  ropewalk pipeline tables --warehouse ./tables\n"
+    "  ropewalk pipeline tables --warehouse ./tables --delta\n",
+)
+@warehouse_option
+@click.option(
+    "--delta", is_flag=True, help="Keep Delta logs beside the tables, from now on; needs the extra delta."
+)
+def tables(warehouse: Path, delta: bool) -> None:
+    """Which tables there are, how many rows they have, and up to which heads."""
+    from ropewalk.pipeline.tables.warehouse import Warehouse
+
+    store = Warehouse(warehouse).require()
+    if delta:
+        from ropewalk.pipeline.tables.delta import keep_delta
+
+        keep_delta(store)
+        with store.writing():
+            pass  # whoever writes brings the Delta logs up to date
+    manifests = store.manifests()
+    versions: dict[str, int] = {}
+    if store.delta_mark.exists():
+        from ropewalk.pipeline.tables.delta import delta_versions
+
+        versions = delta_versions(store, manifests)
+    found = []
+    for name, files in store.current_files(manifests).items():
+        last = next(each for each in reversed(manifests) if name in each.files)
+        head = {f"{log.engine}/{log.topic}": point.head for log, point in last.end.points.items()}
+        rows = sum(file.rows for file in files)
+        about = {"name": name, "rows": rows, "path": str(store.path / name), "head": head}
+        found.append({**about, "delta_version": versions[name]} if name in versions else about)
+    emit({"tables": found}, lambda: "\n".join(map(_table_line, found)))
+
+
+def _table_line(table: dict[str, Any]) -> str:
+    delta = f"  delta version {table['delta_version']}" if "delta_version" in table else ""
+    return f"{table['name']:<20} {table['rows']:>10} rows  {table['path']}{delta}"
+
+
+@pipeline.command(
+    "sql",
+    epilog='Examples:\n  ropewalk pipeline sql --warehouse ./tables "SELECT * FROM deployments WHERE current"\n',
+)
+@warehouse_option
+@click.argument("query")
+@click.option(
+    "--limit", type=click.IntRange(1), default=1_000, show_default=True, metavar="N", help="Rows at most."
+)
+@spark_options
+def sql(warehouse: Path, query: str, limit: int, master: str, remote: str | None) -> None:
+    """Ask the tables. VARIANT columns are printed as JSON; `payload:name::type` reaches into them."""
+    from ropewalk.cli.common.suggest import meant
+    from ropewalk.pipeline.tables.sql import ask
+    from ropewalk.pipeline.tables.warehouse import Warehouse
+
+    store = Warehouse(warehouse).require()
+    with spark_session(master, remote) as spark:
+        answer = ask(spark, store, query, limit, meant)
+    emit(answer.to_json(), answer.to_text)

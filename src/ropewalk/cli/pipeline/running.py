@@ -1,0 +1,140 @@
+"""How a command of the pipeline runs: from where, into which tables, on which Spark, and what is written down of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.common.command import say, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ropewalk.pipeline.tables.warehouse import Warehouse
+
+__all__ = [
+    "cache_folder",
+    "now_ms",
+    "recorded",
+    "recorded_source",
+    "source_of",
+    "source_option",
+    "spark_options",
+    "spark_session",
+    "warehouse_option",
+]
+
+warehouse_option = click.option(
+    "--warehouse", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Where the tables are."
+)
+source_option = click.option(
+    "--source",
+    metavar="REPO",
+    type=click.Path(path_type=Path),
+    help="The repository; default: --repo, else the one the warehouse was filled from, else as other commands.",
+)
+
+
+def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--master` and `--remote`."""
+    remote = click.option("--remote", metavar="URL", help="A Spark Connect server, sc://host:port.")
+    master = click.option(
+        "--master", default="local[*]", show_default=True, metavar="URL", help="local[n], spark://host:port …"
+    )
+    return master(remote(command))
+
+
+@contextmanager
+def spark_session(master: str, remote: str | None, *, memory_mb: int = 1024) -> Iterator[SparkSession]:
+    """A Spark session for one command. Only here the environment is read."""
+    from ropewalk.pipeline.launch.launch import Setting, require_spark, stop
+    from ropewalk.pipeline.launch.shipping import launch_equipped
+
+    require_spark()
+    debug = bool(os.environ.get("ROPEWALK_DEBUG"))
+    setting = Setting(
+        master,
+        remote,
+        cache_folder(),
+        memory_mb=_memory_mb(os.environ.get("ROPEWALK_SPARK_MEMORY_MB"), memory_mb),
+        quick=master.startswith("local"),
+        log_level="warn" if debug else "off",
+    )
+    spark = launch_equipped(setting, os.environ, told=say)
+    try:
+        yield spark
+    finally:
+        stop(spark)
+
+
+def _memory_mb(named: str | None, otherwise: int) -> int:
+    from ropewalk.errors import Usage
+
+    if not named:
+        return otherwise
+    if not named.isascii() or not named.isdigit() or int(named) < 1:
+        raise Usage(f"ROPEWALK_SPARK_MEMORY_MB is {named!r}", advice="Give a number of megabytes, as 2048.")
+    return int(named)
+
+
+def cache_folder() -> Path:
+    """Where things live that may be thrown away: `$ROPEWALK_CACHE`, else in the user's cache directory."""
+    named = os.environ.get("ROPEWALK_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ropewalk"
+
+
+def source_of(store: Warehouse, source: Path | None) -> Path:
+    """Return the repository a job reads: the one that was named, else the one the warehouse was filled from.
+
+    Only a warehouse without batches takes the repository around the current directory.
+    """
+    from ropewalk.cli.common.locations import here
+
+    named = source or session().repo
+    if named is not None:
+        return named
+    manifests = store.manifests()
+    return recorded_source(manifests[-1].source) if manifests else here().git_dir
+
+
+def recorded_source(recorded: str) -> Path:
+    """Return the repository that a warehouse was filled from; raise `NotFound` if it is no longer there."""
+    from ropewalk.disk.repository_paths import find_place
+    from ropewalk.errors import NotFound
+
+    with suppress(NotFound):
+        if find_place(Path(recorded)).git_dir == Path(recorded):
+            return Path(recorded)
+    raise NotFound(
+        f"the warehouse was filled from {recorded}, and no git repository is there now",
+        path=recorded,
+        advice="Name the repository with --source.",
+    )
+
+
+@contextmanager
+def recorded(warehouse: Warehouse, job: str) -> Iterator[dict[str, Any]]:
+    """Write down that a job ran, and how it ended; the block adds facts of its own."""
+    started = now_ms()
+    facts: dict[str, Any] = {}
+    try:
+        yield facts
+    except BaseException as error:
+        told = {"ok": False, "error": str(error)[:500], "ended_ms": now_ms()}
+        if warehouse.home.is_dir():
+            warehouse.record_run(job, started, {**facts, **told})
+        raise
+    warehouse.record_run(job, started, {"ok": True, **facts, "ended_ms": now_ms()})
+
+
+def now_ms() -> int:
+    """The time."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,1 @@
+"""`ropewalk stream`: serve, proxy, subscribe."""

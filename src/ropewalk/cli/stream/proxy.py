@@ -1,0 +1,120 @@
+"""`ropewalk stream proxy` (S2, federation): a stream served again, nearer to its readers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from typing import Any
+
+import click
+
+from ropewalk.cli.common.command import Command, emit_line, say, session
+from ropewalk.cli.common.serving import say_journal
+from ropewalk.cli.git.events import opened
+from ropewalk.cli.stream.serve import JOURNAL, serving_options, shows_page, stream_token
+
+__all__ = ["proxy"]
+
+REPLAY_FRAMES = 10_000  # written out so that --help loads no engine; a test compares
+REPLAY_MINUTES = 15.0
+
+
+@click.command(
+    "proxy",
+    cls=Command,
+    epilog="Examples:\n  ropewalk stream proxy ws://origin.example:8090 --port 8091\n"
+    "  ropewalk stream proxy ws://origin.example:8090 --port 8091 --topic 'jobs.**' --ref 'refs/gatos/state/**'\n"
+    "  ropewalk --repo log.git stream proxy ws://origin.example:8090 --port 8091 --upstream-token-file token.txt\n",
+)
+@click.argument("upstream_url")
+@serving_options(REPLAY_FRAMES, REPLAY_MINUTES)
+@click.option("--upstream-token-file", metavar="F", help="The token the upstream asks for.")
+@click.option("--ref", "refs", multiple=True, metavar="PATTERN", help="Refs to carry; may be given 20 times.")
+@click.option(
+    "--topic", "topics", multiple=True, metavar="PATTERN", help="Topics to carry; may be given 20 times."
+)
+def proxy(
+    upstream_url: str,
+    host: str,
+    port: int,
+    refs: tuple[str, ...],
+    topics: tuple[str, ...],
+    token_file: str | None,
+    upstream_token_file: str | None,
+    origins: tuple[str, ...],
+    page: bool | None,
+    replay_limit: int,
+    replay_minutes: float,
+    max_connections: int,
+    max_per_address: int | None,
+) -> None:
+    """Serve the stream at UPSTREAM_URL to clients of your own: one connection there, any number here.
+
+    Without --ref and --topic everything is carried. With them, these are; what clients ask for besides is asked of the
+    upstream when they do. Prints one JSON line when it listens, which it does once the upstream has answered. If a
+    repository is named with --repo, what could not be given to a client is recorded there.
+    """
+    from ropewalk.stream.core.window import PROXY_BOUNDS, Bounds
+
+    token = stream_token(token_file)
+    if token is None and host not in ("127.0.0.1", "::1", "localhost"):
+        say(f"anybody who reaches {host} can read the stream; --token-file asks for a token")
+    say_journal(JOURNAL)
+    options: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "refs": refs,
+        "topics": topics,
+        "token": token,
+        "upstream_token": stream_token(upstream_token_file),
+        "origins": origins,
+        "page": shows_page(page, token),
+        "bounds": Bounds(replay_limit, int(replay_minutes * 60_000), PROXY_BOUNDS.bytes_max),
+        "connections_max": max_connections,
+        "address_max": max_per_address,
+    }
+    with contextlib.ExitStack() as stack:
+        # Not $ROPEWALK_REPO: what strangers ask for in vain is written down only where somebody said so.
+        if session().repo is not None:
+            options["log"] = stack.enter_context(opened())
+        asyncio.run(_proxy(upstream_url, options))
+
+
+async def _proxy(upstream_url: str, options: dict[str, Any]) -> None:
+    from ropewalk.stream.serve.proxy_server import StreamProxy
+
+    signals: list[signal.Signals] = []
+    serving = asyncio.create_task(_serve(StreamProxy(upstream_url, **options), options["host"]))
+
+    def heard(number: signal.Signals) -> None:
+        signals.append(number)
+        serving.cancel()
+
+    # Also where a shell starts us in the background, with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, heard, number)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        if not signals:
+            raise
+    if signal.SIGINT in signals:
+        raise KeyboardInterrupt
+
+
+async def _serve(served: Any, host: str) -> None:
+    async with served:
+        emit_line(
+            {
+                "url": served.url,
+                "host": host,
+                "port": served.server.port,
+                "page": served.server.page_url,
+                "stream": served.proxy.window.stream,
+                "seq": served.proxy.window.seq,
+                "upstream": served.upstream_url,
+                "via": list(served.proxy.via),
+            }
+        )
+        await served.wait()

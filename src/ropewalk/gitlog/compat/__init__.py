@@ -1,0 +1,1 @@
+"""`git shiplog` journals: read, import, export and verify their signatures."""

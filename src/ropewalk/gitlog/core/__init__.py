@@ -1,0 +1,1 @@
+"""Pure rules of git logs: envelopes, commits, layouts, planning, reading and verification."""

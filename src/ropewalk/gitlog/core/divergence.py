@@ -1,0 +1,229 @@
+"""Where two lines of one log part, and what stands on one of them only.
+
+Two clones that append on their own, a forced fetch, a ref somebody put back: the line that was seen before and the line
+that is there now share a beginning and then part. What stood on the old one only is *displaced*: still in the
+repository for a while, and in the log no longer. An event that is recorded again names the one it stands for, by
+content id, under `refs.displaced`; so nobody records it twice, and everybody can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any, NamedTuple, TypeAlias
+
+from ropewalk.errors import BrokenLink, RopewalkError, Unavailable
+from ropewalk.gitlog.core.commit import parse_message
+from ropewalk.gitlog.core.envelope import Draft, Event, read_envelope
+from ropewalk.gitlog.core.layout import MESSAGES, Layout
+from ropewalk.gitlog.core.log import Repo, describe, get_object
+from ropewalk.gitlog.core.objects import FOLDER, Commit, Oid, parse_commit, parse_tree
+from ropewalk.gitlog.core.planning import Slot
+from ropewalk.gitlog.core.reading import attachments_of
+from ropewalk.kernel.digest import ContentId
+from ropewalk.kernel.ulid import Ulid
+
+__all__ = [
+    "DISPLACED",
+    "Divergence",
+    "LineEntry",
+    "Memory",
+    "displaced_ref",
+    "draft_of",
+    "event_at",
+    "find_divergence",
+    "origin_of",
+]
+
+DISPLACED = "displaced"  # the name under `refs` of an event that is recorded again
+# Not below refs/gatos/: what one clone keeps must not travel with the logs; it may have been erased on purpose.
+DISPLACED_REFS = "refs/ropewalk/displaced/"
+TREE_DEPTH_MAX = 16  # ours are four deep
+
+Memory: TypeAlias = Callable[[Oid], Slot | None]
+"""What an index remembers of a commit that cannot be read any more; asked from the head downwards."""
+
+
+class LineEntry(NamedTuple):
+    """One entry that stands on one of two lines only; what is not known of it is None."""
+
+    commit: Oid
+    ulid: Ulid | None = None
+    content_id: ContentId | None = None
+    problem: str | None = None  # why it cannot be read, or not whole
+    again: Oid | None = None  # the entry of the other line that carries the same event
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Two lines of one log: the last entry both have, and what only one of them has, oldest first."""
+
+    ref: str
+    old: Oid | None
+    new: Oid | None
+    parted: Oid | None  # None: they share nothing, or nobody can tell (see `cut`)
+    displaced: tuple[LineEntry, ...]
+    added: tuple[LineEntry, ...]  # nothing where nobody can tell
+    cut: Oid | None = None  # a commit that is gone: what is below it and where they part, nobody can tell
+
+    @property
+    def lost(self) -> list[LineEntry]:
+        """The displaced entries whose events the new line does not carry."""
+        return [each for each in self.displaced if each.again is None]
+
+    @property
+    def gone(self) -> list[LineEntry]:
+        """The displaced entries that cannot be read, or not whole."""
+        return [each for each in self.displaced if each.problem is not None]
+
+
+def displaced_ref(layout: Layout, topic: str, commit: str) -> str:
+    """The ref that keeps a displaced line from being cleared away.
+
+    >>> from ropewalk.gitlog.core.layout import SHIPLOG
+    >>> displaced_ref(SHIPLOG, "prod", "0" * 40)
+    'refs/ropewalk/displaced/shiplog/prod/0000000000000000000000000000000000000000'
+    """
+    return f"{DISPLACED_REFS}{layout.name}/{layout.check(topic)}/{commit}"
+
+
+def find_divergence(
+    repo: Repo, layout: Layout, topic: str, old: Oid | None, new: Oid | None, recall: Callable[[], Memory]
+) -> Divergence:
+    """Walk two lines down, a step of each in turn, until they meet.
+
+    Costs as much as they differ, not as much as the log is long. A commit that is gone is passed over if the index
+    remembers what stood below it.
+    """
+    walks = [_Walk(repo, old, recall()), _Walk(repo, new, recall())]
+    met = None
+    while met is None and any(walk.at is not None for walk in walks):
+        for walk, other in (walks, walks[::-1]):
+            if walk.at is not None and walk.at in other.stood:
+                met = walk.at
+                break
+            walk.step()
+    below = [list(takewhile(lambda each: each.commit != met, walk.stood.values())) for walk in walks]
+    left, right = (tuple(reversed(side)) for side in below)
+    again = _origins(repo, layout, topic, right) if left else {}
+    displaced = tuple(_looked_at(repo, layout, topic, each, again) for each in left)
+    cut = None if met is not None else walks[0].cut or walks[1].cut
+    return Divergence(layout.head_ref(topic), old, new, met, displaced, () if cut else right, cut)
+
+
+class _Walk:
+    """A line from a head downwards, a commit at a time."""
+
+    def __init__(self, repo: Repo, head: Oid | None, recall: Memory) -> None:
+        self._repo = repo
+        self._recall = recall
+        self.at = head
+        self.cut: Oid | None = None
+        self.stood: dict[Oid, LineEntry] = {}
+
+    def step(self) -> None:
+        at = self.at
+        if at is None:
+            return
+        if at in self.stood:  # only damage makes a line of hashes a circle
+            self.at = None
+            return
+        try:
+            commit = _commit(self._repo, at)
+        except Unavailable:
+            raise
+        except RopewalkError as error:
+            known = self._recall(at)
+            if known is None:
+                self.stood[at] = LineEntry(at, problem=error.detail)
+                self.cut, self.at = at, None
+            else:
+                self.stood[at] = LineEntry(at, known.ulid, known.content_id, error.detail)
+                self.at = known.parent
+            return
+        self.at = commit.parents[0] if commit.parents else None
+        try:
+            said = parse_message(commit.message)
+            self.stood[at] = LineEntry(at, said.ulid, said.content_id)
+        except RopewalkError as error:
+            self.stood[at] = LineEntry(at, problem=error.detail)
+
+
+def event_at(repo: Repo, layout: Layout, topic: str, commit: Oid) -> Event:
+    """The event of one commit, checked against what the commit promises; its height is not known (-1)."""
+    slot = describe(repo, layout, topic, commit)
+    raw = get_object(repo, slot.blob, "blob")
+    read_envelope(raw, slot.content_id)
+    return Event(topic, slot.ulid, slot.content_id, commit, raw, -1)
+
+
+def origin_of(event: Event) -> ContentId:
+    """The content id an event was first recorded under: its own, unless it says which displaced one it stands for."""
+    refs = event.envelope.get("refs")
+    said = refs.get(DISPLACED) if isinstance(refs, dict) else None
+    return ContentId(said) if isinstance(said, str) else event.content_id
+
+
+def draft_of(repo: Repo, layout: Layout, event: Event) -> Draft:
+    """A displaced event as it is recorded again: everything but its ULID and its place, and the name of what it was."""
+    commit = _commit(repo, event.commit)
+    files = attachments_of(repo, commit) if layout is MESSAGES else {}
+    refs = event.envelope.get("refs")
+    document: dict[str, Any] = {name: value for name, value in event.envelope.items() if name != "ulid"}
+    document["refs"] = {**(refs if isinstance(refs, dict) else {}), DISPLACED: origin_of(event)}
+    return Draft(
+        document,
+        parse_message(commit.message).trailer if layout.has_trailer else None,
+        author=commit.author,
+        attachments={name: get_object(repo, oid, "blob") for name, oid in files.items()},
+    )
+
+
+def _origins(repo: Repo, layout: Layout, topic: str, entries: Iterable[LineEntry]) -> dict[ContentId, Oid]:
+    """Which events these entries carry, also those they stand for."""
+    found: dict[ContentId, Oid] = {}
+    for each in entries:
+        try:
+            event = event_at(repo, layout, topic, each.commit)
+            found[event.content_id] = found[origin_of(event)] = each.commit
+        except Unavailable:
+            raise
+        except BrokenLink:  # what is missing, as in a partial clone, was still recorded; fetching brings it
+            if each.content_id is not None:
+                found[each.content_id] = each.commit
+        except RopewalkError:
+            continue  # who reads or accepts the new line is told; here it merely carries nothing
+    return found
+
+
+def _looked_at(
+    repo: Repo, layout: Layout, topic: str, stood: LineEntry, again: Mapping[ContentId, Oid]
+) -> LineEntry:
+    """A displaced entry with what is wrong with it, and where its event stands now."""
+    problem, origin = stood.problem, stood.content_id
+    if problem is None:
+        try:
+            origin = origin_of(event_at(repo, layout, topic, stood.commit))
+            for _ in _files(repo, _commit(repo, stood.commit).tree):
+                pass
+        except Unavailable:
+            raise
+        except RopewalkError as error:
+            problem = error.detail
+    return stood._replace(problem=problem, again=again.get(origin) if origin else None)
+
+
+def _files(repo: Repo, tree: Oid, depth: int = 0) -> Iterator[tuple[str, bytes]]:
+    """Every file below a tree, by the last part of its name."""
+    if depth > TREE_DEPTH_MAX:
+        raise BrokenLink(f"tree {tree} is deeper than {TREE_DEPTH_MAX}", entry=tree)
+    for entry in parse_tree(get_object(repo, tree, "tree")):
+        if entry.mode == FOLDER:
+            yield from _files(repo, entry.oid, depth + 1)
+        else:
+            yield entry.name, get_object(repo, entry.oid, "blob")
+
+
+def _commit(repo: Repo, oid: Oid) -> Commit:
+    return parse_commit(get_object(repo, oid, "commit"))

@@ -1,0 +1,216 @@
+"""Events in their canonical form: parse → JCS → hash. The bytes that are hashed are the bytes that are stored."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
+
+from ropewalk.errors import DigestMismatch, InvalidEnvelope, InvalidJson, TooLarge, Unverified
+from ropewalk.gitlog.core.layout import Layout
+from ropewalk.gitlog.core.objects import Oid, Signature
+from ropewalk.gitlog.privacy.pointer import MARK, check_pointers
+from ropewalk.kernel import jcs, ulid
+from ropewalk.kernel.digest import ContentId, content_id
+from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.ulid import Ulid
+
+__all__ = [
+    "ENVELOPE_BYTES_MAX",
+    "Draft",
+    "Event",
+    "Sealed",
+    "parse_document",
+    "read_envelope",
+    "seal",
+    "seal_foreign",
+]
+
+ENVELOPE_BYTES_MAX = 1 << 20  # larger payloads belong behind a pointer or in an attachment
+FOREIGN_BYTES_MAX = 32 << 20  # what somebody else recorded is kept, up to half of what a loose object may be
+T = TypeVar("T")
+FIELDS = frozenset({"ulid", "ns", "type", "payload", "refs"})
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An event somebody wants recorded. `ulid` and `ns` may be missing from the document; the append fills them.
+
+    `trailer` holds deployment fields over the default trailer. `author` and `committer` are for importers; others
+    leave them to the repository. `replay` marks an event that was recorded before and must keep its ULID.
+    """
+
+    document: Mapping[str, Any]
+    trailer: Mapping[str, Any] | None = None
+    author: Signature | None = None
+    committer: Signature | None = None
+    attachments: Mapping[str, bytes] = field(default_factory=dict)
+    replay: bool = False
+
+
+class Sealed(NamedTuple):
+    """An envelope in canonical bytes, and the name of those bytes."""
+
+    ulid: Ulid
+    raw: bytes
+    content_id: ContentId
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event as it stands in a log: its place, its name, its exact bytes."""
+
+    topic: str
+    ulid: Ulid
+    content_id: ContentId
+    commit: Oid
+    raw: bytes
+    height: int
+
+    @cached_property
+    def envelope(self) -> dict[str, Any]:
+        """The parsed envelope (numbers as JCS reads them)."""
+        try:
+            parsed = jcs.parse_foreign(self.raw)
+        except InvalidJson as error:
+            raise DigestMismatch(
+                f"commit {self.commit}: the stored envelope is no JSON: {error.detail}", where=self.commit
+            ) from error
+        assert isinstance(parsed, dict)
+        return parsed
+
+    @property
+    def type(self) -> str:
+        """What kind of thing happened."""
+        return _field(self, "type", str)
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """What the application said."""
+        return _field(self, "payload", dict)
+
+    def __repr__(self) -> str:
+        return f"Event({self.topic} {self.ulid} {self.commit[:7]})"
+
+
+def _field(event: Event, name: str, kind: type[T]) -> T:
+    value = event.envelope.get(name)
+    if not isinstance(value, kind):  # other software may write what no schema allows
+        raise Unverified(f"commit {event.commit}: its envelope has no {name}", entry=event.commit)
+    return value
+
+
+def parse_document(raw: bytes) -> dict[str, Any]:
+    """A document to be appended, read strictly: no duplicate keys, NaN, lone surrogates or huge integers.
+
+    A decimal whose digits a double does not hold is refused, too: it would be recorded as another number (S0 §1).
+
+    >>> parse_document(b'{"type": "proposal.created", "payload": {"id": 7}}')["type"]
+    'proposal.created'
+    """
+    if len(raw) > ENVELOPE_BYTES_MAX * 2:
+        raise _too_large(len(raw))
+    parsed = jcs.parse(raw)
+    if not isinstance(parsed, dict):
+        raise InvalidEnvelope("an event is a JSON object", where="", schema="shiplog/event_envelope")
+    if _may_lose_digits(raw):
+        json.loads(raw, parse_float=_exact)
+    return parsed
+
+
+# Fifteen digits survive a double, and so does every exponent of at most two: most documents need no second look.
+_may_lose_digits = re.compile(rb"[0-9.]{17}|[0-9][eE][-+]?[0-9]{3}").search
+
+
+def _exact(literal: str) -> float:
+    value = float(literal)
+    if Decimal(literal) != Decimal(repr(value)):
+        raise InvalidJson(
+            f"number {literal[:60]} would be recorded as {value!r}: a double does not hold its digits",
+            reason="lossy number",
+            advice="Write numbers that must stay exact as strings or as integers, as S0 §1 asks.",
+        )
+    return value
+
+
+def seal(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -> Sealed:
+    """The document with its ULID and namespace, checked, canonical and named.
+
+    >>> from ropewalk.gitlog.core.layout import SHIPLOG
+    >>> seal(SHIPLOG, "demo", {"type": "t", "payload": {}}, Ulid("01HF4Y9Q1SM8Q7K9DK2R4V5CXD")).raw
+    b'{"ns":"demo","payload":{},"type":"t","ulid":"01HF4Y9Q1SM8Q7K9DK2R4V5CXD"}'
+    """
+    sealed = _seal(layout, topic, document, ulid_, jcs.encode, ENVELOPE_BYTES_MAX)
+    if MARK in sealed.raw:  # what a caller calls a pointer is one that may be public, at any depth
+        recorded: Any = jcs.parse(sealed.raw)
+        check_pointers(recorded["payload"])
+    return sealed
+
+
+def seal_foreign(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -> Sealed:
+    """As `seal`, for what was recorded elsewhere: numbers are doubles, as in ECMAScript, and more bytes are allowed.
+
+    >>> from ropewalk.gitlog.core.layout import SHIPLOG
+    >>> document = {"type": "t", "payload": {"n": 2.0**60}}
+    >>> seal_foreign(SHIPLOG, "demo", document, Ulid("01HF4Y9Q1SM8Q7K9DK2R4V5CXD")).raw[:46]
+    b'{"ns":"demo","payload":{"n":115292150460684700'
+    """
+    return _seal(layout, topic, document, ulid_, jcs.encode_foreign, FOREIGN_BYTES_MAX)
+
+
+def _seal(
+    layout: Layout,
+    topic: str,
+    document: Mapping[str, Any],
+    ulid_: Ulid,
+    encode: Callable[[object], bytes],
+    limit: int,
+) -> Sealed:
+    whole = {**document, "ulid": ulid_, "ns": document.get("ns", topic)}
+    if layout.topic_is_ns and whole["ns"] != topic:
+        raise InvalidEnvelope(
+            f"the envelope says ns {whole['ns']!r}, the log is {topic!r}",
+            where="/ns",
+            schema=layout.envelope_schema,
+            advice="Append to the namespace the envelope names, or leave `ns` out.",
+        )
+    raw = encode(whole)
+    if len(raw) > limit:
+        raise _too_large(len(raw), limit)
+    shipped.validate(layout.envelope_schema, whole)
+    return Sealed(ulid_, raw, content_id(raw))
+
+
+def read_envelope(raw: bytes, promised: str) -> tuple[dict[str, Any], bool]:
+    """An envelope as stored: its document, and whether its bytes are canonical.
+
+    The name must be that of the stored bytes or, as S0's compatibility profile demands, of their canonical form.
+    """
+    try:
+        parsed = jcs.parse_foreign(raw)
+        canonical = jcs.encode_foreign(parsed)
+    except InvalidJson as error:
+        raise DigestMismatch(f"the stored envelope is no JSON: {error.detail}", where="envelope") from error
+    if promised not in (content_id(raw), content_id(canonical)):
+        raise DigestMismatch(
+            f"the envelope's content id is {content_id(raw)}, the commit promises {promised}",
+            expected=promised,
+            got=content_id(raw),
+            where="envelope",
+        )
+    if not isinstance(parsed, dict) or not ulid.is_ulid(parsed.get("ulid")):
+        raise DigestMismatch("the stored envelope has no ULID", where="envelope")
+    return parsed, canonical == raw
+
+
+def _too_large(size: int, limit: int = ENVELOPE_BYTES_MAX) -> TooLarge:
+    return TooLarge(
+        f"the envelope has {size} bytes; at most {limit} are allowed",
+        size=size,
+        limit=limit,
+        advice="Seal the payload behind a pointer (`ropewalk pointer seal`) or attach it.",
+    )

@@ -1,0 +1,131 @@
+"""Append and read: one event, one commit, one place in a line.
+
+`gitlog.planning` decides everything about a batch without touching anything; `append` carries it out through the port.
+Refs move last: a crash before that leaves garbage, not a lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from ropewalk.errors import BrokenLink, HeadMoved, NotFound, RopewalkError
+from ropewalk.gitlog.core.commit import Headers, parse_message
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.core.layout import Layout, anchors_ref
+from ropewalk.gitlog.core.objects import Commit, GitObject, Kind, Oid, parse_commit, parse_tree
+from ropewalk.gitlog.core.planning import Plan, Receipt, Setting, Slot, Tip, plan
+
+__all__ = ["Repo", "append", "describe", "find_blob", "get_object"]
+
+ATTEMPTS_MAX = 6  # a moved head is somebody else's success; six in a row means something else is wrong
+
+
+class Repo(Protocol):
+    """What the engine needs of a repository. Compare-and-swap has no unconditional form."""
+
+    def get(self, oid: str) -> tuple[Kind, bytes]: ...
+    def put(self, objects: Sequence[GitObject]) -> AbstractContextManager[None]: ...
+    def head(self, ref: str) -> str | None: ...
+    def move_head(self, ref: str, expected: str | None, new: str) -> None: ...
+    def turn(self, ref: str) -> AbstractContextManager[None]: ...
+
+
+def append(
+    repo: Repo,
+    layout: Layout,
+    topic: str,
+    drafts: Sequence[Draft],
+    setting: Setting,
+    *,
+    tip_of: Callable[[str | None], Tip],
+    pause: Callable[[int], None],
+) -> Plan:
+    """Record drafts: one pack, one move of the head. Every outcome that is a receipt is durable when this returns.
+
+    `tip_of` reads (and vets) the head; `pause` waits, with jitter, before another attempt.
+    """
+    ref = layout.head_ref(topic)
+    with repo.turn(ref):
+        for attempt in range(ATTEMPTS_MAX):
+            tip = tip_of(repo.head(ref))
+            made = plan(layout, topic, tip, drafts, setting, repo.head(anchors_ref(layout, topic)))
+            if not made.objects:
+                return made
+            try:
+                with repo.put(made.objects):
+                    repo.move_head(ref, tip.commit, made.tip.commit or "")
+                return made
+            except HeadMoved as moved:
+                # A ULID the caller chose is a promise about order; only ours may be chosen again.
+                if attempt + 1 == ATTEMPTS_MAX or any("ulid" in draft.document for draft in drafts):
+                    refused = [
+                        moved if isinstance(o, Receipt) and not o.replayed else o for o in made.outcomes
+                    ]
+                    return Plan(tip, tip, outcomes=refused)
+                pause(attempt)
+    raise AssertionError("unreachable")
+
+
+def describe(repo: Repo, layout: Layout, topic: str, oid: Oid) -> Slot:
+    """What an index keeps of a commit, read from the commit and its tree."""
+    commit = _commit(repo, oid)
+    if len(commit.parents) > 1:
+        raise BrokenLink(f"commit {oid} has {len(commit.parents)} parents; a line has one", entry=oid)
+    headers = _headers(layout, topic, oid, commit)
+    blob = find_blob(repo, layout, topic, headers, commit.tree, oid)
+    return Slot(headers.ulid, headers.content_id, oid, blob, commit.parents[0] if commit.parents else None)
+
+
+def find_blob(repo: Repo, layout: Layout, topic: str, headers: Headers, tree: Oid, commit: Oid) -> Oid:
+    """The envelope's blob: the exact path of the layout; other names beside it are passed over."""
+    if layout.path is None:
+        raise NotFound(f"entries of the {layout.name} layout carry no envelope", entry=commit)
+    at = tree
+    path = layout.path(topic, headers.ulid)
+    for name in path:
+        entry = next((e for e in parse_tree(get_object(repo, at, "tree")) if e.name == name), None)
+        if entry is None:
+            raise BrokenLink(f"commit {commit} has no {'/'.join(path)}", entry=commit, where="tree")
+        at = entry.oid
+    return at
+
+
+def _headers(layout: Layout, topic: str, oid: Oid, commit: Commit) -> Headers:
+    """What a commit promises; one that is no entry of this log is named and refused (S0 §5: header = ref)."""
+    try:
+        headers = parse_message(commit.message)
+    except RopewalkError as error:
+        raise BrokenLink(f"commit {oid}: {error.detail}", entry=oid, where="message") from error
+    if layout.topic_is_ns and headers.namespace != topic:
+        said = (
+            f"Namespace is {headers.namespace!r}" if headers.namespace is not None else "it has no Namespace"
+        )
+        raise BrokenLink(
+            f"commit {oid}: {said}, the log is {topic!r}",
+            entry=oid,
+            where="message",
+            advice="Other software put it there. `ropewalk verify` says what else is wrong; fetch the log from a clone "
+            "without that commit, then `ropewalk heads accept`.",
+        )
+    return headers
+
+
+def _commit(repo: Repo, oid: Oid) -> Commit:
+    return parse_commit(get_object(repo, oid, "commit"))
+
+
+def get_object(repo: Repo, oid: Oid, wanted: Kind) -> bytes:
+    """An object the log names; one that is missing or of another kind is a broken link."""
+    try:
+        kind, raw = repo.get(oid)
+    except NotFound as error:
+        raise BrokenLink(
+            f"{wanted} {oid} is named by the log but is not in the repository",
+            entry=oid,
+            advice="Fetch it from another clone; `git fsck` lists what else is missing.",
+        ) from error
+    if kind != wanted:
+        raise BrokenLink(f"{oid} is a {kind}, not a {wanted}", entry=oid)
+    return raw

@@ -1,0 +1,360 @@
+"""Deciding a batch: each draft becomes a commit on top of the one before, or a refusal that harms no other.
+
+Nothing is touched here. What is decided is carried out by `gitlog.log`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from ropewalk.errors import ContentDiffers, InvalidEnvelope, OutOfOrder, RopewalkError
+from ropewalk.gitlog.core.attachment import attach
+from ropewalk.gitlog.core.clock_limit import SKEW_MS_DEFAULT, ClockLimit
+from ropewalk.gitlog.core.commit import check_trailer, default_trailer, event_commit, make_trailer
+from ropewalk.gitlog.core.envelope import Draft, Sealed, seal
+from ropewalk.gitlog.core.layout import Layout
+from ropewalk.gitlog.core.objects import GitObject, Oid, Signature, object_id, plant
+from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import ContentId
+from ropewalk.kernel.ulid import Ulid, next_ulid, next_ulids, parse
+from ropewalk.native import is_here
+
+if TYPE_CHECKING:
+    from ropewalk.native.object_batch import Bale, Compiled
+
+__all__ = [
+    "Found",
+    "Places",
+    "Plan",
+    "Receipt",
+    "Setting",
+    "Slot",
+    "Tip",
+    "all_objects",
+    "grow",
+    "plan",
+    "settled",
+]
+
+ULIDS_AHEAD = 64
+WOVEN_MIN = 16  # events; fewer are made sooner than a template is cut
+PLAIN = Draft({})
+
+
+class Tip(NamedTuple):
+    """The last entry of a line: what the next one must stand on and stay above."""
+
+    commit: Oid | None = None
+    ulid: Ulid | None = None
+    height: int = -1
+
+
+class Slot(NamedTuple):
+    """One place in a line, as an index keeps it."""
+
+    ulid: Ulid
+    content_id: ContentId  # as the commit promises it
+    commit: Oid
+    blob: Oid
+    parent: Oid | None
+
+
+class Places(NamedTuple):
+    """Places of a line one above the other, by column: a batch has thousands."""
+
+    ulids: list[Ulid]
+    content_ids: list[ContentId]
+    commits: list[Oid]
+    blobs: list[Oid]
+
+    def __bool__(self) -> bool:
+        return bool(self.ulids)
+
+    def add(
+        self,
+        ulids: Iterable[Ulid],
+        content_ids: Iterable[ContentId],
+        commits: Iterable[Oid],
+        blobs: Iterable[Oid],
+    ) -> None:
+        """Put more on top."""
+        self.ulids.extend(ulids)
+        self.content_ids.extend(content_ids)
+        self.commits.extend(commits)
+        self.blobs.extend(blobs)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An event that already stands in the log under a ULID."""
+
+    commit: Oid
+    content_id: ContentId
+
+
+class Receipt(NamedTuple):
+    """What the writer gets back; `replayed` if the very same event stood there already."""
+
+    topic: str
+    ulid: Ulid
+    content_id: ContentId
+    commit: Oid
+    replayed: bool = False
+
+
+@dataclass(slots=True)
+class Plan:
+    """A batch, decided: objects to write, the tip it ends in, and one outcome for each draft."""
+
+    start: Tip
+    tip: Tip
+    objects: list[GitObject] | Bale = field(default_factory=list)
+    outcomes: list[Receipt | RopewalkError] = field(default_factory=list)
+    places: Places = field(default_factory=lambda: Places([], [], [], []))  # the new ones, for an index
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What an append needs besides the drafts: a clock reading, chance, a name to sign commits with."""
+
+    now_ms: int
+    entropy: bytes
+    author: Signature
+    find: Callable[[Layout, str, Ulid], Found | None]  # an event by ULID, if it stands in the log
+    # The same body under another ULID, if it stands in the log.
+    holds: Callable[[Layout, str, Mapping[str, object]], Ulid | None] | None = None
+    skew_ms: Callable[[], int] = lambda: SKEW_MS_DEFAULT  # how far ahead of the clock a new ULID may be
+
+
+def plan(
+    layout: Layout, topic: str, tip: Tip, drafts: Sequence[Draft], setting: Setting, anchor: str | None
+) -> Plan:
+    """Decide a batch: each draft becomes a commit on top of the one before, or a refusal that harms no other."""
+    planning = _Planning(layout, topic, Plan(tip, tip), setting, anchor)
+    for draft in drafts:
+        try:
+            planning.add(draft)
+        except RopewalkError as error:
+            planning.waiting.append(error)
+    planning.settle()
+    return planning.made
+
+
+class _Planning:
+    """A plan in the making. Plain events wait for one another, because many are grown for the price of a few."""
+
+    def __init__(self, layout: Layout, topic: str, made: Plan, setting: Setting, anchor: str | None) -> None:
+        self.layout, self.topic, self.setting, self.anchor = layout, topic, setting, anchor
+        self.made = made
+        # Outcomes in order; those that are only sealed have no place yet.
+        self.waiting: list[Sealed | Receipt | RopewalkError] = []
+        self._limit = ClockLimit(setting.now_ms, setting.skew_ms)
+        self._last = made.tip.ulid
+        self._coming: list[Ulid] = []  # the next ULIDs, the first one last
+        self._fresh: dict[Ulid, Receipt] = {}
+        self._told = 0  # outcomes that `_fresh` knows
+
+    def add(self, draft: Draft) -> None:
+        """Decide one draft."""
+        layout, topic, setting = self.layout, self.topic, self.setting
+        given = "ulid" in draft.document
+        ulid = _given_ulid(layout, draft) if given else self._next_ulid()
+        sealed = seal(layout, topic, draft.document, ulid)
+        if given or draft.replay:
+            if self._last is not None and ulid <= self._last:
+                self.settle()  # it may be one of those that wait
+            old = settled(layout, topic, sealed, self._last, self._receipts(), draft, setting)
+            if old is not None:
+                self.waiting.append(old)
+                return
+        self._limit.check(layout.option(topic), ulid, self._last)
+        if self.made.tip.commit is None or not _is_plain(draft):
+            self.settle()
+            self.made.outcomes.append(grow(layout, topic, self.made, draft, sealed, setting, self.anchor))
+        else:
+            self.waiting.append(sealed)
+        self._last = ulid
+        if given:
+            self._coming.clear()
+        elif self._coming:  # else those that waited were refused, and all ULIDs given back
+            self._coming.pop()
+
+    def settle(self) -> None:
+        """Give everybody who waits an outcome."""
+        waiting, self.waiting = self.waiting, []
+        plain = [each for each in waiting if isinstance(each, Sealed)]
+        try:
+            places = iter(_grow_plain(self.layout, self.topic, self.made, plain, self.setting, self.anchor))
+        except RopewalkError as error:  # what all of them would say besides their documents is refused
+            self.made.outcomes += [error if isinstance(each, Sealed) else each for each in waiting]
+            self._last = self.made.tip.ulid
+            self._coming.clear()
+            return
+        self.made.outcomes += [next(places) if isinstance(each, Sealed) else each for each in waiting]
+
+    def _next_ulid(self) -> Ulid:
+        """The ULID above the last, to be taken by whoever is not refused."""
+        if not self._coming:
+            last, setting = self._last, self.setting
+            try:
+                many = next_ulids(last, setting.now_ms, setting.entropy, ULIDS_AHEAD)
+            except OutOfOrder:  # so many are not left in their millisecond; one may be
+                many = [next_ulid(last, setting.now_ms, setting.entropy)]
+            self._coming = many[::-1]
+        return self._coming[-1]
+
+    def _receipts(self) -> Mapping[Ulid, Receipt]:
+        """What this plan has made so far."""
+        outcomes = self.made.outcomes
+        if len(outcomes) > self._told:
+            new = (each for each in outcomes[self._told :] if isinstance(each, Receipt))
+            self._fresh.update({each.ulid: each for each in new})
+            self._told = len(outcomes)
+        return self._fresh
+
+
+def all_objects(plans: Iterable[Plan]) -> Sequence[GitObject]:
+    """The objects of several plans, to be written as one."""
+    parts = [made.objects for made in plans]
+    if not is_here():
+        return list(chain.from_iterable(parts))
+    from ropewalk.native.object_batch import Bale
+
+    gathered = Bale()
+    for part in parts:
+        gathered.extend(part)
+    return gathered
+
+
+def _given_ulid(layout: Layout, draft: Draft) -> Ulid:
+    given = draft.document["ulid"]
+    if not isinstance(given, str):
+        raise InvalidEnvelope("ulid is no string", where="/ulid", schema=layout.envelope_schema)
+    return parse(given)
+
+
+def settled(
+    layout: Layout,
+    topic: str,
+    sealed: Sealed,
+    last: Ulid | None,
+    fresh: Mapping[Ulid, Receipt],
+    draft: Draft,
+    setting: Setting,
+) -> Receipt | None:
+    """What a ULID chosen by the caller means: an old receipt, a refusal, or None for a new place above the head."""
+    if draft.replay and setting.holds is not None:
+        other = setting.holds(layout, topic, draft.document)
+        if other is not None and other != sealed.ulid:
+            raise ContentDiffers(
+                f"this event stands in {topic} as {other}; a replay keeps its ULID", topic=topic, ulid=other
+            )
+    if last is None or sealed.ulid > last:
+        return None
+    made = fresh.get(sealed.ulid)
+    old = Found(made.commit, made.content_id) if made else setting.find(layout, topic, sealed.ulid)
+    if old is None:
+        raise OutOfOrder(
+            f"ULID {sealed.ulid} is not above the head of {topic}, {last}",
+            topic=topic,
+            ulid=sealed.ulid,
+            head=last,
+        )
+    if old.content_id != sealed.content_id:
+        raise ContentDiffers(
+            f"ULID {sealed.ulid} stands in {topic} with {old.content_id}, not {sealed.content_id}",
+            topic=topic,
+            ulid=sealed.ulid,
+            expected=old.content_id,
+            got=sealed.content_id,
+            instance=f"urn:commit:{old.commit}",
+        )
+    return Receipt(topic, sealed.ulid, sealed.content_id, old.commit, replayed=True)
+
+
+def grow(
+    layout: Layout, topic: str, made: Plan, draft: Draft, sealed: Sealed, setting: Setting, anchor: str | None
+) -> Receipt:
+    """Put one sealed event on top of a plan; what it must satisfy besides its trailer was decided before."""
+    assert layout.path is not None
+    tip = made.tip
+    height = tip.height + 1
+    trailer = _trailer(topic, tip, draft, setting, anchor) if layout.has_trailer else None
+    tree, objects = plant(layout.path(topic, sealed.ulid), sealed.raw)
+    if draft.attachments:
+        tree, objects = attach(layout, sealed, objects[0], draft.attachments)
+    author = draft.author or setting.author
+    commit = event_commit(topic, sealed, tree, tip.commit, author, draft.committer or author, trailer)
+    oid = object_id("commit", commit)
+    made.objects.extend(objects)
+    made.objects.append((oid, "commit", commit))
+    made.places.add([sealed.ulid], [sealed.content_id], [oid], [Oid(objects[0][0])])
+    made.tip = Tip(oid, sealed.ulid, height)
+    return Receipt(topic, sealed.ulid, sealed.content_id, oid)
+
+
+def _grow_plain(
+    layout: Layout, topic: str, made: Plan, events: Sequence[Sealed], setting: Setting, anchor: str | None
+) -> list[Receipt]:
+    """Put events on top of a plan about which nothing is said besides their documents."""
+    template = None
+    if len(events) >= WOVEN_MIN and is_here():
+        template = _template(layout, topic, setting.author, setting.now_ms // 1000, anchor)
+    if template is None:
+        return [grow(layout, topic, made, PLAIN, sealed, setting, anchor) for sealed in events]
+    from ropewalk.gitlog.core.commit_template import columns_of
+    from ropewalk.native.object_batch import Bale
+
+    tip = made.tip
+    assert tip.commit is not None
+    made.objects = objects = made.objects if isinstance(made.objects, Bale) else Bale(made.objects)
+    firsts, lasts = objects.weave(template, columns_of(events), tip.height + 1, tip.commit)
+    blobs, commits = cast(list[Oid], firsts), cast(list[Oid], lasts)
+    ulids, _, content_ids = zip(*events, strict=True)
+    made.places.add(ulids, content_ids, commits, blobs)
+    made.tip = Tip(commits[-1], ulids[-1], tip.height + len(events))
+    return list(
+        map(Receipt._make, zip(repeat(topic), ulids, content_ids, commits, repeat(False), strict=False))
+    )
+
+
+@lru_cache(maxsize=64)  # for a second, a log and an author
+def _template(
+    layout: Layout, topic: str, author: Signature, now_s: int, anchor: str | None
+) -> Compiled | None:
+    from ropewalk.gitlog.core.commit_template import cut_template
+
+    setting = Setting(now_s * 1000, b"", author, lambda _layout, _topic, _ulid: None)
+
+    def make(sealed: Sealed, parent: Oid, number: int) -> Sequence[GitObject]:
+        made = Plan(Tip(), Tip(parent, None, number - 1))
+        grow(layout, topic, made, PLAIN, sealed, setting, anchor)
+        return made.objects
+
+    return cut_template(make)
+
+
+def _is_plain(draft: Draft) -> bool:
+    return (
+        draft.trailer is None and not draft.attachments and draft.author is None and draft.committer is None
+    )
+
+
+def _trailer(topic: str, tip: Tip, draft: Draft, setting: Setting, anchor: str | None) -> bytes:
+    seq = tip.height + 1
+    if draft.trailer is None and tip.commit is not None:
+        return default_trailer(topic, setting.now_ms, seq, tip.commit, anchor)
+    trailer = make_trailer(
+        draft.trailer,
+        topic=topic,
+        now_ms=setting.now_ms,
+        seq=seq,
+        parent=tip.commit,
+        previous_anchor=anchor,
+    )
+    check_trailer(trailer)
+    return jcs.encode(trailer)

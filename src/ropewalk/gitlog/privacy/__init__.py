@@ -1,0 +1,1 @@
+"""Private data: opaque pointers, privacy rules, secret detection and the sealed blob store."""

@@ -1,0 +1,1 @@
+"""Repositories for programs: open, append with group commit, track heads, recover displaced events."""

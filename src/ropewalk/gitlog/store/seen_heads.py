@@ -1,0 +1,97 @@
+"""The last head of every ref that was verified here: a memory, not an index.
+
+Git's history can be rewritten by whoever may push. Whoever has read a log before notices, because the head they saw is
+no longer below the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ropewalk.disk.durable import Disk, read_file, unavailable
+from ropewalk.errors import Damaged
+
+__all__ = ["SeenHeads"]
+
+OBJECT_ID = re.compile(rb"[0-9a-f]{40}\n?")
+
+
+class SeenHeads:
+    """Ref → the commit last verified as its head, one small file each."""
+
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        self._folder = folder
+        self._disk = disk
+
+    def get(self, ref: str) -> str | None:
+        """Return the head seen last, None if this ref was never read here.
+
+        A memory that cannot be read is not the same as none: a rewound log would pass for a new one.
+        """
+        path = self._folder / ref
+        try:
+            raw = read_file(path, 64)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except IsADirectoryError:
+            raw = b""
+        except OSError as error:
+            raise unavailable(error, f"reading the head of {ref} seen last") from error
+        if not OBJECT_ID.fullmatch(raw):
+            raise Damaged(
+                f"the head of {ref} seen last cannot be read: {path} must hold one commit id, found {raw[:48]!r}",
+                ref=ref,
+                path=str(path),
+                advice="Compare the log with another clone (`git ls-remote`). If nothing is missing from it, "
+                "`ropewalk heads accept` takes its head as seen.",
+            )
+        return raw[:40].decode()
+
+    def refs(self, prefix: str) -> list[str]:
+        """List the refs below a prefix (ending with `/`) whose head was seen, whether they still exist or not."""
+        found = []
+        for folder, _, files in os.walk(self._folder / prefix):
+            names = ((Path(folder) / file).relative_to(self._folder).as_posix() for file in files)
+            found += [name for name in names if not name.rpartition("/")[2].startswith(".")]
+        return sorted(found)
+
+    def set(self, ref: str, head: str) -> None:
+        """Remember a verified head. A repository we may only read is remembered nowhere, which is no error.
+
+        The bytes are synced before they take their place: a power cut leaves the old memory or the new one, never half.
+        """
+        path = self._folder / ref
+        beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+        with contextlib.suppress(OSError):
+            for attempt in range(2):
+                try:
+                    beside.unlink(missing_ok=True)  # of a process of the same number that was killed
+                    self._disk.write_new(beside, head.encode() + b"\n", mode=0o644)
+                    self._disk.rename(beside, path)
+                    return
+                except FileNotFoundError:
+                    if attempt:
+                        raise
+                    path.parent.mkdir(parents=True, exist_ok=True)
+
+    def accept(self, ref: str, head: str | None, who: str) -> None:
+        """Take a rewritten history as the truth, and write down who did, when, and from what to what."""
+        try:
+            old = self.get(ref)
+        except Damaged:
+            old = "damaged"
+        line = f"{datetime.now(UTC).isoformat(timespec='seconds')} {ref} {old or '-'} {head or '-'} {who}\n"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._disk.append(self._folder / "accepted.log", line.encode())
+            if head is None:
+                (self._folder / ref).unlink(missing_ok=True)
+        except OSError as error:
+            raise unavailable(error, "recording the acceptance") from error
+        if head is not None:
+            self.set(ref, head)

@@ -1,0 +1,88 @@
+"""What a log tells its listeners, always after the commit: an event is never about something that may vanish."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ropewalk.errors import Usage
+from ropewalk.gossip.core.ids import MessageId
+from ropewalk.gossip.core.message import Message, Signature
+from ropewalk.kernel.prolly import Node
+
+__all__ = ["Committed", "Event", "Listeners", "Refused", "Stored", "Synced"]
+
+_journal = logging.getLogger("ropewalk.gossip")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A message is in the log, with what `apply` returned for it."""
+
+    id: MessageId
+    signature: Signature
+    message: Message
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A message that waited for its parents was refused when they came."""
+
+    id: MessageId
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A transaction is durable; the root now stands for the whole log."""
+
+    root: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """A sync with a peer came to its end."""
+
+    peer: str
+    received: int
+    root: Node
+
+
+Event = Stored | Refused | Committed | Synced
+Listener = Callable[[Event], None]
+
+
+class Listeners:
+    """The listeners of a log, called in the order they came."""
+
+    def __init__(self) -> None:
+        self._all: list[tuple[type[Event] | None, Listener]] = []
+
+    def add(self, listener: Listener, kind: type[Event] | None) -> Callable[[], None]:
+        """Add a listener, for one kind of event or for all; the returned function removes it."""
+        if inspect.iscoroutinefunction(listener):
+            raise Usage(
+                "a listener must be a plain function, got a coroutine function",
+                advice="Start a task from a plain function, in the event loop that it belongs to.",
+            )
+        entry = (kind, listener)
+        self._all.append(entry)
+
+        def remove() -> None:
+            if entry in self._all:
+                self._all.remove(entry)
+
+        return remove
+
+    def tell(self, event: Event) -> None:
+        """Tell everybody. The log has already changed, so a listener's error cannot undo it and must not hide it."""
+        for kind, listener in list(self._all):
+            if kind is None or isinstance(event, kind):
+                try:
+                    listener(event)
+                except Exception:
+                    _journal.exception("a listener of the log raised for %s", type(event).__name__)

@@ -1,0 +1,1 @@
+"""Connections between peers: transports, serving and sync sessions."""

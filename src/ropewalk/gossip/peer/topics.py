@@ -1,0 +1,119 @@
+"""Gossip logs wired to their stores: where a topic lives, and `ropewalk.gossip.open`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+from urllib.parse import quote, unquote
+
+from ropewalk.disk.lmdb_tables import LmdbTables
+from ropewalk.disk.memory_tables import MemoryTables
+from ropewalk.errors import Damaged, NotFound, Usage
+from ropewalk.gossip.core.access import History
+from ropewalk.gossip.core.ids import ProfileName
+from ropewalk.gossip.core.log import TABLES, Log
+from ropewalk.gossip.core.message import SignedMessage, check_topic, profile_named
+from ropewalk.gossip.core.pending import Limits
+from ropewalk.gossip.core.writing import Apply
+from ropewalk.gossip.peer.coroutines import settled
+from ropewalk.kernel.keys import SigningKey
+
+__all__ = ["LogOptions", "open_log", "open_topic", "topic_folder", "topics"]
+
+
+class LogOptions(TypedDict, total=False):
+    """The options of `Log`. The callbacks may be coroutine functions, which are run to their end at each call."""
+
+    profile: ProfileName | None
+    signer: SigningKey | None
+    apply: Apply | None
+    validate: Callable[[Any], bool | Awaitable[bool]] | dict[str, Any] | None
+    access: Callable[[History, SignedMessage], Awaitable[None] | None]
+    index_ancestors: bool
+    replay: bool
+    pending_limits: Limits
+    now_s: Callable[[], int] | None
+
+
+def open_log(topic: str, path: str | os.PathLike[str] | None = None, **options: Unpack[LogOptions]) -> Log:
+    """Open a gossip log: in memory without a path, in the folder `path` with one. Options are those of `Log`.
+
+    >>> from ropewalk.kernel.keys import SigningKey
+    >>> with open_log("com.example.demo", signer=SigningKey.generate("ed25519", bytes(32))) as log:
+    ...     log.append({"text": "hello"}).message.clock
+    1
+    """
+    given = _prepared(options)
+    if path is None:
+        return Log(MemoryTables(TABLES), topic, **given)
+    check_topic(profile_named(options.get("profile") or "v0.13"), topic)  # before a folder is made for it
+    tables = LmdbTables(Path(path), TABLES)
+    try:
+        return Log(tables, topic, **given)
+    except BaseException:
+        tables.close()
+        raise
+
+
+def _prepared(options: LogOptions) -> dict[str, Any]:
+    """Return the options as the engine takes them: with a clock, and with coroutine functions that are run."""
+    given: dict[str, Any] = {"now_s": _now_s, **options}
+    if unknown := sorted(given.keys() - LogOptions.__annotations__.keys()):
+        near = get_close_matches(unknown[0], LogOptions.__annotations__, 1)
+        raise Usage(
+            f"a gossip log has no option {unknown[0]!r}",
+            advice=f"Did you mean {near[0]!r}?"
+            if near
+            else f"Options: {', '.join(LogOptions.__annotations__)}.",
+        )
+    for name in ("apply", "access", "validate"):
+        if callable(given.get(name)):
+            given[name] = settled(given[name])
+    return given
+
+
+def _now_s() -> int:
+    return int(time.time())
+
+
+def open_topic(home: Path, topic: str, *, create: bool, **options: Unpack[LogOptions]) -> Log:
+    """Open a topic kept under a repository's `ropewalk` folder; NotFound unless it is there or may be made."""
+    folder = topic_folder(home, topic)
+    if create:
+        return open_log(topic, folder, **options)
+    if not (folder / "data.mdb").is_file():
+        raise NotFound(
+            f"no gossip topic {topic!r} here",
+            name=topic,
+            advice="Make it with `ropewalk gossip append` or `ropewalk gossip sync`.",
+        )
+    tables = LmdbTables(folder, TABLES, create=False)
+    try:
+        with tables.read() as view:
+            if view.get("meta", b"version") is None:
+                raise Damaged(f"{folder} is no gossip log: it names neither topic nor profile", reason="meta")
+        return Log(tables, topic, **_prepared(options))
+    except BaseException:
+        tables.close()
+        raise
+
+
+def topic_folder(home: Path, topic: str) -> Path:
+    """Where a topic lives; a topic of dots must not climb out of its folder.
+
+    >>> topic_folder(Path("home"), "..").as_posix()
+    'home/gossip/%2E%2E'
+    """
+    name = quote(topic, safe="")
+    return home / "gossip" / (name.replace(".", "%2E") if name.startswith(".") else name)
+
+
+def topics(home: Path) -> list[str]:
+    """The topics kept under a repository's `ropewalk` folder."""
+    folder = home / "gossip"
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted(unquote(each.name) for each in found if (each / "data.mdb").is_file())

@@ -1,0 +1,1 @@
+"""Sync as a state machine: questions, answers and their wire form."""

@@ -1,0 +1,1 @@
+"""Signed notes and checkpoints in the C2SP forms, and the keys that sign them."""

@@ -1,0 +1,262 @@
+"""What is wrong with a document, in words: the first fault a schema finds, with its place.
+
+The validator says yes or no at full speed, and only a no comes here. Of several faults the same one is told every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from ropewalk.kernel.json_check import shown
+
+if TYPE_CHECKING:  # a heavy import: the first validation pays for it, not the first import of the kernel
+    from jsonschema_rs import ValidationError, Validator
+
+__all__ = ["SchemaFault", "Title", "find_fault", "pointer", "size_of", "tell_fault"]
+
+# How much of a document and of its schema may be looked at to tell what is wrong; see `_errors`.
+_COMPARED_MAX: Final = 1_000  # size of a document whose faults are compared
+_COMPARED_COST_MAX: Final = 30_000  # the same, times the parts of its schema
+_TOLD_COST_MAX: Final = 500_000  # beyond this not even one fault is described: 40 MB and 0.2 s
+
+_OPTIONS_MAX: Final = 12  # of a choice, that are told
+
+# What a person should hear of first when one place breaks several keywords.
+_RANK: Final = {
+    name: rank
+    for rank, name in enumerate(
+        ("type", "required", "additionalProperties", "const", "enum", "pattern", "format")
+    )
+}
+_TYPES: Final = {
+    "array": "an array",
+    "boolean": "true or false",
+    "integer": "an integer",
+    "null": "null",
+    "number": "a number",
+    "object": "an object",
+    "string": "a string",
+}
+_FORMATS: Final = {"date-time": "an RFC 3339 date-time, as 2024-11-01T12:00:00Z", "uri": "a URI"}
+_LIMITS: Final = {
+    "minLength": "a length of at least {}",
+    "maxLength": "a length of at most {}",
+    "minItems": "a length of at least {}",
+    "maxItems": "a length of at most {}",
+    "minimum": "at least {}",
+    "maximum": "at most {}",
+    "exclusiveMinimum": "more than {}",
+    "exclusiveMaximum": "less than {}",
+    "multipleOf": "a multiple of {}",
+    "minProperties": "at least {} members",
+    "maxProperties": "at most {} members",
+    "uniqueItems": "items that all differ",
+    "contains": "other items among them",
+    "unevaluatedItems": "no items but those the schema names",
+    "not": "anything but that",
+}
+
+Title = Callable[["ValidationError", int], str]
+"""What a schema calls, in words for people, the part so many steps above the keyword that failed; may be empty."""
+
+
+class SchemaFault(NamedTuple):
+    """One thing that is wrong: where, as a JSON pointer, and what."""
+
+    where: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{shown(self.where)[1:-1]}: {self.detail}" if self.where else self.detail
+
+
+def _untitled(_error: ValidationError, _up: int) -> str:
+    return ""
+
+
+def find_fault(
+    validator: Validator, value: object, title: Title = _untitled, parts: int = 0
+) -> SchemaFault | None:
+    """The first thing in the value that does not fit, or None. What is not JSON at all raises ValueError.
+
+    `parts` says how large the schema is, where that is not our own doing: a large document under a large schema is only
+    told not to fit.
+
+    >>> from jsonschema_rs import Draft202012Validator
+    >>> numbers = Draft202012Validator({"items": {"type": "integer"}})
+    >>> find_fault(numbers, [1, 2])
+    >>> str(find_fault(numbers, [1, "two"]))
+    '/1: found "two", expected an integer'
+    """
+    if validator.is_valid(value):
+        return None
+    errors = _errors(validator, value, parts)
+    if not errors:
+        return SchemaFault("", "does not fit, and is too large to say where")
+    return _first(each for error in errors for each in _complaints(error, title)).fault
+
+
+def tell_fault(error: ValidationError) -> SchemaFault:
+    """One error of the validator in our words.
+
+    >>> from jsonschema_rs import Draft202012Validator, ValidationError
+    >>> try:
+    ...     Draft202012Validator({"type": "text"})
+    ... except ValidationError as error:
+    ...     tell_fault(error).where
+    '/type'
+    """
+    return _first(_complaints(error, _untitled)).fault
+
+
+def pointer(way: Iterable[str | int]) -> str:
+    """A way through a document as a JSON pointer (RFC 6901).
+
+    >>> pointer(["a/b", 0])
+    '/a~1b/0'
+    """
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in way)
+
+
+def _errors(validator: Validator, value: object, parts: int) -> list[ValidationError]:
+    """What is wrong: everything in a document of common size, the first thing met in a large one.
+
+    Each error takes some 30 µs to describe and holds a copy of what it is about, so a stranger's megabyte with a fault
+    in every item, or under a choice of fifty, must not be told all.
+    """
+    from jsonschema_rs import ValidationError
+
+    size = size_of(value, _TOLD_COST_MAX // max(parts, 1))
+    if size <= _COMPARED_MAX and size * parts <= _COMPARED_COST_MAX:
+        return list(islice(validator.iter_errors(value), _COMPARED_MAX))
+    if size * parts > _TOLD_COST_MAX:
+        return []
+    try:
+        validator.validate(value)
+    except ValidationError as error:
+        return [error]
+    return []
+
+
+def size_of(value: object, enough: int) -> int:
+    """How many members, items and, by sixteens, characters there are; counted until it is more than enough.
+
+    >>> size_of({"a": [1, 2], "b": "x" * 32}, 100)
+    6
+    """
+    count, waiting = 0, [value]
+    while waiting and count <= enough:
+        one = waiting.pop()
+        if isinstance(one, dict | list):
+            count += len(one)
+            waiting += islice(one.values() if isinstance(one, dict) else one, enough)
+        elif isinstance(one, str):
+            count += len(one) >> 4
+    return count
+
+
+class _Complaint(NamedTuple):
+    """One thing that is wrong, and what it is chosen by when there are several: its place, then its keyword."""
+
+    place: tuple[tuple[int, int, str], ...]
+    rank: int
+    fault: SchemaFault
+
+
+def _first(complaints: Iterable[_Complaint]) -> _Complaint:
+    """The same one every time: outer places before inner ones; of one place and keyword, in the schema's order."""
+    return min(complaints, key=lambda each: (each.place, each.rank))
+
+
+def _complaints(error: ValidationError, title: Title) -> Iterator[_Complaint]:
+    from jsonschema_rs import ValidationErrorKind as Kind
+
+    match error.kind:
+        case Kind.AdditionalProperties(unexpected) | Kind.UnevaluatedProperties(unexpected):
+            for member in sorted(unexpected):
+                yield _complaint(error, f"{shown(member)} has no place here", member)
+        case Kind.FalseSchema():
+            yield _complaint(error, f"has no place here{_because(error, title, up=2)}")
+        case Kind.Required(member):
+            yield _complaint(error, f"{shown(member)} is missing{_because(error, title)}")
+        case Kind.PropertyNames(inner):
+            wanted = title(inner, 1)
+            why = f", expected {wanted}" if wanted else f": {_first(_complaints(inner, title)).fault.detail}"
+            yield _complaint(error, f"key {shown(inner.instance)}{why}")
+        case Kind.AnyOf(branches) | Kind.OneOfNotValid(branches):
+            yield _of_branches(error, branches, title)
+        case Kind.OneOfMultipleValid():
+            yield _complaint(
+                error, f"found {_found(error.instance)}, which fits more than one of the choices"
+            )
+        case _:
+            yield _complaint(error, f"found {_found(error.instance)}, expected {_wanted(error, title)}")
+
+
+def _complaint(error: ValidationError, detail: str, *below: str) -> _Complaint:
+    way = [*error.instance_path, *below]
+    place = tuple((part, 0, "") if isinstance(part, int) else (0, 1, part) for part in way)
+    return _Complaint(place, _RANK.get(error.kind.name, len(_RANK)), SchemaFault(pointer(way), detail))
+
+
+def _of_branches(error: ValidationError, branches: list[list[ValidationError]], title: Title) -> _Complaint:
+    """What the schema says the choice is, or the complaint of the branch that comes closest."""
+    if wanted := title(error, 1):
+        return _complaint(error, f"found {_found(error.instance)}, expected {wanted}")
+
+    def distance(branch: list[ValidationError]) -> tuple[bool, int]:
+        other_type = any(
+            each.kind.name == "type" and each.instance_path == error.instance_path for each in branch
+        )
+        return other_type, len(branch)
+
+    return _first(each for one in min(branches, key=distance) for each in _complaints(one, title))
+
+
+def _wanted(error: ValidationError, title: Title) -> str:
+    keyword, limit = error.kind.name, error.kind.value
+    if keyword == "const":
+        return _json(limit)
+    if keyword == "enum":
+        return "one of " + _either(limit)
+    if wanted := title(error, 1):
+        return wanted
+    if keyword == "type":
+        return " or ".join(_TYPES[each] for each in limit)
+    if keyword in _LIMITS:
+        return _LIMITS[keyword].format(limit)
+    return _FORMATS.get(str(limit)) or f"{keyword} {shown(limit)}"
+
+
+def _either(options: list[Any]) -> str:
+    most = [_json(each) for each in options[:_OPTIONS_MAX]]
+    last = (
+        f"{len(options) - len(most)} others" if len(options) > len(most) else most.pop() if most else "none"
+    )
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def _json(value: object) -> str:
+    """A value of a schema as its document has it, at most a line."""
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return shown(value)
+    return shown(orjson.dumps(value).decode()).removeprefix('"').removesuffix('"')
+
+
+def _found(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return orjson.dumps(value).decode()
+    if isinstance(value, dict):
+        return "an object" if value else "an empty object"
+    if isinstance(value, list):
+        return "an array" if value else "an empty array"
+    return shown(value)
+
+
+def _because(error: ValidationError, title: Title, up: int = 1) -> str:
+    reason = title(error, up)
+    return f": {reason}" if reason else ""

@@ -1,0 +1,376 @@
+"""Verifying archives, offline, step by step, each block once and none kept.
+
+    manifests         every manifest can be read and stands on the one before, from the first block on, without a gap
+    signatures        every manifest is signed by a key of the channel
+    files             every file is the one its manifest lists, and there is no other
+    storage … policy_hash, evidence    the blocks, as `ledger verify` has them
+    payloads          detached payloads: archives hold their hashes only
+
+Restoring is the same with a hand held out for the blocks that passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from ropewalk.disk.spill import Spill
+from ropewalk.errors import Damaged, Invalid, NotFound, RopewalkError
+from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import blake3
+from ropewalk.kernel.keys import PublicKey
+from ropewalk.kernel.report import Report, Step
+from ropewalk.ledger.archive.files import ArchiveFolder, archive_folders, digest_file, read_blocks, read_small
+from ropewalk.ledger.archive.manifest import (
+    BLOCKS,
+    KEY_PROOFS,
+    MANIFEST,
+    SETTINGS,
+    SIGNATURE,
+    ArchiveChain,
+    ArchiveManifest,
+    check_manifest_signature,
+    listed_hash,
+    parse_archive_manifest,
+)
+from ropewalk.ledger.bundle.manifest_fields import claimed_signer
+from ropewalk.ledger.evidence.recheck import EVIDENCE, EvidenceTally
+from ropewalk.ledger.ingest.thread_pool import Hands
+from ropewalk.ledger.keys.history import KeyLine, parse_key_proofs
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.proof.verify import Fault, Seen, check_channel, to_report
+from ropewalk.ledger.replay.replay import companion
+from ropewalk.ledger.rules.policy import Policy, parse_policy
+
+__all__ = ["ArchiveReading", "archived_channels", "check_archives", "verify_archives"]
+
+UNSURE: Final = "holds under its own key; no trust file says whose that is"
+
+Lines = Iterable[tuple[int, list[bytes]]]
+
+
+def archived_channels(folder: Path) -> list[Path]:
+    """The folders with archives of one channel each: this one, or those in it."""
+    if archive_folders(folder):
+        return [folder]
+    try:
+        inside = sorted(path for path in folder.iterdir() if path.is_dir())
+    except OSError as error:
+        raise NotFound(f"no archives in {folder}: {error.strerror}", name=str(folder)) from error
+    return [path for path in inside if archive_folders(path)]
+
+
+def verify_archives(folder: Path, *, trust: Trust | None = None, deep: bool = False) -> Report:
+    """Every archive in a folder, of whatever channels. Without a trust file, whose keys these are stays unchecked.
+
+    >>> verify_archives(Path("/nonexistent"))
+    Traceback (most recent call last):
+    ropewalk.errors.NotFound: no archives in /nonexistent: No such file or directory
+    """
+    found = archived_channels(folder)
+    if not found:
+        raise NotFound(f"no archives in {folder}", name=str(folder))
+    reports = {
+        each.name: check_archives(
+            each,
+            trust=_trust_in(each, trust),
+            deep=deep,
+            channel=None if each == folder else each.name,  # a channel's own folder may be called anything
+        ).report
+        for each in found
+    }
+    if len(reports) == 1:
+        return next(iter(reports.values()))
+    steps = [
+        replace(step, name=f"{name}:{step.name}") for name, report in reports.items() for step in report.steps
+    ]
+    counts = ("entries", "blocks", "archives")
+    return Report(
+        tuple(steps), {each: sum(report.counts[each] for report in reports.values()) for each in counts}
+    )
+
+
+def _trust_in(folder: Path, trust: Trust | None) -> Trust | None:
+    """What to believe of a channel's archives; snapshots are made under no policy of their own."""
+    if trust is None or not any(folder.name == companion(each.name) for each in folder.parent.iterdir()):
+        return trust
+    return replace(trust, policy_hash=None)
+
+
+@dataclass(slots=True)
+class ArchiveReading:
+    """What was found in the archives of one channel."""
+
+    report: Report
+    chain: ArchiveChain
+    manifest: ArchiveManifest | None  # the last
+    settings: dict[str, bytes]
+    forks: dict[str, bytes]
+    line: KeyLine
+
+
+@dataclass(slots=True)
+class _Looking:
+    """A check under way: failures by step, the first of each, and what was read so far."""
+
+    trust: Trust
+    line: KeyLine
+    hasty: bool  # whoever restores needs no second failure
+    chain: ArchiveChain = field(default_factory=ArchiveChain)
+    failed: dict[str, Step] = field(default_factory=dict)
+    damage: list[Damaged] = field(default_factory=list)
+    archives: int = 0
+    detached: int = 0
+    files: int = 0
+    last: ArchiveManifest | None = None
+    settings: dict[str, bytes] = field(default_factory=dict)  # of the last archive
+    forks: dict[str, bytes] = field(default_factory=dict)
+    signers: dict[PublicKey, ArchiveFolder] = field(default_factory=dict)  # and the first archive of each
+    known: KeyLine | None = None  # the line as far as the archives carry proofs of it
+
+    def fail(self, step: str, one: ArchiveFolder, detail: str, **facts: Any) -> None:
+        self.failed.setdefault(
+            step, Step(step, "failed", f"archive {one.name}: {detail}", {"archive": one.name, **facts})
+        )
+
+    def reach(self) -> str:
+        """Of which channel they are, and how far: a folder may have lost its name, and its end."""
+        return (
+            f"{self.archives} archives of channel {self.chain.channel}, blocks 0 to {self.chain.height - 1}"
+        )
+
+    def step(self, name: str, detail: str) -> Step:
+        return self.failed.get(name) or Step(name, "passed", detail)
+
+
+def check_archives(
+    folder: Path,
+    *,
+    trust: Trust | None = None,
+    deep: bool = False,
+    channel: str | None = None,
+    watch: Callable[[Lines, int], Lines] | None = None,
+    take: Callable[[int, list[bytes]], None] | None = None,
+) -> ArchiveReading:
+    """The archives of one channel, from its first block on. `take` gets every block that holds, and ends the check at
+    the first thing that does not.
+    """
+    found = archive_folders(folder)
+    if not found:
+        raise NotFound(f"no archives in {folder}", name=str(folder))
+    settings = _last_settings(found[-1])
+    believed = trust if trust is not None else _own_trust(found, settings)
+    policy = _policy(settings)
+    line = KeyLine(believed, policy=policy, lenient=True)
+    looking = _Looking(believed, line, hasty=take is not None)
+    looking.chain.channel = channel
+    tally = EvidenceTally(believed)
+
+    def lines() -> Iterator[tuple[int, list[bytes]]]:
+        source: Lines = _lines(found, looking)
+        for height, block in watch(source, found[-1].last + 1) if watch is not None else source:
+            if deep:
+                tally.look_into(height, block)
+            yield height, block
+            if take is not None:  # we come back here only if it holds
+                take(height, block)
+
+    if deep:
+        with Hands() as hands, Spill() as spill:
+            seen = Seen(spill.table)
+            span = check_channel(lines(), trust=believed, policy=policy, spread=hands, seen=seen, line=line)
+    else:
+        span = check_channel(lines(), trust=believed, policy=policy, deep=False, line=line)
+    if looking.damage and span.fault is None:
+        first = looking.damage[0]
+        span = replace(span, fault=Fault(int(first.fields.get("height", 0)), "storage", first.detail))
+    blocks = to_report(span, deep=deep, trust=believed, line=line)
+    _check_signers(looking)
+    steps = [
+        looking.step("manifests", looking.reach()),
+        looking.step("signatures", _signed(looking)),
+        looking.step("files", f"{looking.files} files as listed"),
+        *(_located(step, found) for step in blocks.steps),
+        tally.step() if deep else Step.optional(EVIDENCE, "evidence inside envelopes needs --deep"),
+    ]
+    if looking.detached:
+        steps.append(
+            Step.optional("payloads", f"{looking.detached} are detached; only their hashes are archived")
+        )
+    if trust is None:
+        steps = [
+            Step.untrusted(step.name, UNSURE)
+            if step.name in ("signatures", "block_signatures") and step.status == "passed"
+            else step
+            for step in steps
+        ]
+    counts = {"entries": span.envelopes, "blocks": span.blocks, "archives": looking.archives}
+    return ArchiveReading(
+        Report(tuple(steps), counts), looking.chain, looking.last, looking.settings, looking.forks, line
+    )
+
+
+def _lines(found: list[ArchiveFolder], looking: _Looking) -> Iterator[tuple[int, list[bytes]]]:
+    """The blocks of all archives in their order; what is wrong around them is noted, and ends them where it must."""
+    for one in found:
+        manifest = _read_manifest(one, looking)
+        if manifest is None:
+            return  # what follows stands on nothing
+        _check_files(one, manifest, looking)
+        if looking.hasty and looking.failed:
+            return
+        looking.archives += 1
+        looking.detached += manifest.detached_payloads
+        looking.last = manifest
+        try:
+            for height, lines in read_blocks(one.path / BLOCKS, one.first, one.last):
+                if listed_hash(lines[0]) != manifest.block_hashes[height - one.first]:
+                    looking.fail("manifests", one, f"block {height} is not the one listed", height=height)
+                yield height, lines
+        except Damaged as error:
+            looking.damage.append(error)
+            return
+        except RopewalkError as error:
+            looking.damage.append(Damaged(f"archive {one.name}: {error.detail}", height=one.first))
+            return
+
+
+def _read_manifest(one: ArchiveFolder, looking: _Looking) -> ArchiveManifest | None:
+    """The manifest of an archive if the blocks in it can be believed to be the next ones."""
+    try:
+        raw = read_small(one.path / MANIFEST)
+        _check_signature(one, raw, looking)  # before its structure is looked at
+        manifest = parse_archive_manifest(raw)
+        if (manifest.start_height, manifest.end_height) != (one.first, one.last):
+            raise Invalid(f"it holds blocks {manifest.start_height} to {manifest.end_height}")
+        looking.chain.follow(manifest, raw)
+    except RopewalkError as error:
+        looking.fail("manifests", one, error.detail, file=MANIFEST)
+        return None
+    looking.signers.setdefault(manifest.signer, one)
+    return manifest
+
+
+def _check_signature(one: ArchiveFolder, raw: bytes, looking: _Looking) -> None:
+    """Note a manifest's signature that does not hold; raise for bytes that no manifest has."""
+    signer = claimed_signer(raw)
+    try:
+        check_manifest_signature(raw, read_small(one.path / SIGNATURE), signer)
+    except RopewalkError as error:
+        looking.fail("signatures", one, error.detail, file=SIGNATURE)
+
+
+def _check_files(one: ArchiveFolder, manifest: ArchiveManifest, looking: _Looking) -> None:
+    listed = {file.name for file in manifest.files}
+    looking.settings = {}
+    try:
+        for name in sorted(one.names() - listed - {MANIFEST, SIGNATURE}):
+            looking.fail("files", one, f"{name} is not in the manifest", file=name)
+    except RopewalkError as error:
+        looking.fail("files", one, error.detail)
+    for file in manifest.files:
+        try:
+            if file.name == BLOCKS:
+                digest, size = digest_file(one.path / file.name, file.size)
+            else:
+                raw = read_small(one.path / file.name)
+                digest, size = blake3(raw).hex(), len(raw)
+                _keep_file(file.name, raw, looking)
+            if (digest, size) != (file.blake3, file.size):
+                raise Invalid(f"{file.name} is not the file the manifest lists")
+            looking.files += 1
+        except RopewalkError as error:
+            looking.fail("files", one, error.detail, file=file.name)
+
+
+def _keep_file(name: str, raw: bytes, looking: _Looking) -> None:
+    if name == KEY_PROOFS:
+        # Whoever signs an old range may be a key that comes only later in the channel: these say how it came.
+        looking.known = KeyLine(looking.trust, lenient=True)
+        looking.known.follow(parse_key_proofs(jcs.parse(raw)))
+    else:
+        (looking.settings if name in SETTINGS else looking.forks)[name] = raw
+
+
+def _check_signers(looking: _Looking) -> None:
+    """Every manifest is signed by a key that is named, or that is proven to have followed one."""
+    for signer, one in looking.signers.items():
+        lines = [looking.line, *([looking.known] if looking.known is not None else [])]
+        if not any(line.descends(signer, looking.trust.block_signers) for line in lines):
+            life = looking.line.life(signer)
+            if life is not None and not life.named and looking.line.leads:
+                continue  # a key that came before those that are named: said below
+            why = f"{signer.did()} is not trusted to seal this channel"
+            looking.fail("signatures", one, why, file=SIGNATURE)
+        elif any(signer.identity() in line.revoked for line in lines):
+            looking.fail("signatures", one, f"{signer.did()} was revoked", file=SIGNATURE)
+
+
+def _signed(looking: _Looking) -> str:
+    several = f", {len(looking.signers)} keys one after another" if len(looking.signers) > 1 else ""
+    return f"{looking.archives} manifests signed by the channel's key{several}"
+
+
+def _last_settings(one: ArchiveFolder) -> dict[str, bytes]:
+    """The newest settings, unverified: what does not hold is found on the way there."""
+    out: dict[str, bytes] = {}
+    for name in SETTINGS:
+        try:
+            out[name] = read_small(one.path / name)
+        except RopewalkError:
+            continue
+    return out
+
+
+def _policy(settings: dict[str, bytes]) -> Policy | None:
+    try:
+        return parse_policy(settings["policy.json"])
+    except (KeyError, RopewalkError):
+        return None
+
+
+def _own_trust(found: list[ArchiveFolder], settings: dict[str, bytes]) -> Trust:
+    """What the archives say of themselves: consistent at best."""
+    for one in found:
+        try:
+            manifest = parse_archive_manifest(read_small(one.path / MANIFEST))
+            break
+        except RopewalkError:
+            continue
+    else:
+        return Trust((), ())
+    policy = None if manifest.policy_hash is None else bytes.fromhex(manifest.policy_hash)
+    first = _first_signer(settings) or manifest.signer
+    trust = Trust((first,), (first,), policy)
+    if "evidence.json" not in settings:
+        return trust
+    from ropewalk.ledger.evidence.trust import parse_evidence_settings
+
+    try:
+        evidence = parse_evidence_settings(settings["evidence.json"])
+    except RopewalkError:
+        return trust
+    return replace(trust, roots=evidence.roots, evidence=evidence.pins)
+
+
+def _first_signer(settings: dict[str, bytes]) -> PublicKey | None:
+    """Who sealed the first block, as the settings have it: manifests may be signed by a later key."""
+    try:
+        value = jcs.parse(settings["channel.json"])
+        return PublicKey.from_json(value.get("signer") if isinstance(value, dict) else None)
+    except (KeyError, RopewalkError):
+        return None
+
+
+def _located(step: Step, found: list[ArchiveFolder]) -> Step:
+    """A failure in a block, saying in which archive that lies."""
+    height = step.fields.get("height")
+    if step.status != "failed" or height is None:
+        return step
+    for one in found:
+        if one.first <= height <= one.last:
+            prefix = "" if step.detail.startswith("archive ") else f"archive {one.name}: "
+            return replace(step, detail=prefix + step.detail, fields={**step.fields, "archive": one.name})
+    return step

@@ -1,0 +1,262 @@
+"""Archives (S4 §13): a closed range of blocks for write-once storage, with a signed manifest that names the one before.
+
+    archive.manifest.json    what is inside, with the digest and size of every other file
+    archive.manifest.sig     the signature of the channel's key over the manifest
+    blocks.seg.zst           the blocks, as a segment holds them, packed with Zstandard
+    channel.json …           the settings under which the channel gives its verdicts
+    keyproofs.json           what the channel has said about its keys, with the sealed blocks that say it, if anything
+
+`ArchiveChain` takes manifests one after another and knows where they end: archives that follow one another without
+a gap, each naming the digest of the manifest below it, are as good as the channel itself up to their last block.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ropewalk.errors import BrokenLink, Invalid, RopewalkError, SigInvalid
+from ropewalk.kernel import jcs, merkle
+from ropewalk.kernel.digest import Tag, blake3, tagged
+from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
+from ropewalk.ledger.block.block import GENESIS
+from ropewalk.ledger.bundle.manifest_fields import File, ManifestForm
+
+__all__ = [
+    "ARCHIVE_BLOCKS_MAX",
+    "BLOCKS",
+    "KEY_PROOFS",
+    "MANIFEST",
+    "SETTINGS",
+    "SIGNATURE",
+    "ArchiveChain",
+    "ArchiveManifest",
+    "check_manifest_signature",
+    "is_archived_name",
+    "listed_hash",
+    "parse_archive_manifest",
+    "sign_manifest",
+]
+
+MANIFEST: Final = "archive.manifest.json"
+SIGNATURE: Final = "archive.manifest.sig"
+BLOCKS: Final = "blocks.seg.zst"
+KEY_PROOFS: Final = "keyproofs.json"
+SETTINGS: Final = ("channel.json", "policy.json", "evidence.json", "lifecycle.json")
+SIGNATURE_BYTES_MAX: Final = 1 << 10
+ARCHIVE_MANIFEST_BYTES_MAX: Final = 4 << 20  # three times what so many blocks take
+ARCHIVE_BLOCKS_MAX: Final = 16_384  # the manifest of so many is a megabyte; a longer range is cut
+
+_FORM: Final = ManifestForm("archive manifest", "Take this archive from another copy; it cannot be mended.")
+_FORK: Final = re.compile(r"fork-(?:0|[1-9][0-9]{0,19})-[0-9a-f]{16}\.json")
+_NAMES: Final = frozenset(
+    (
+        "version",
+        "channel",
+        "start_height",
+        "end_height",
+        "block_hashes",
+        "range_root",
+        "outer_root",
+        "previous",
+        "envelopes",
+        "detached_payloads",
+        "policy_hash",
+        "created_at",
+        "signer",
+        "files",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveManifest:
+    """What an archive says about itself.
+
+    `range_root` is over its own blocks, `outer_root` over all blocks of the channel up to its last. `previous` is the
+    digest of the manifest before it; only the first has none.
+    """
+
+    channel: str
+    start_height: int
+    end_height: int
+    block_hashes: tuple[str, ...]
+    range_root: str
+    outer_root: str
+    previous: str | None
+    envelopes: int
+    detached_payloads: int
+    policy_hash: str | None
+    created_at: str
+    signer: PublicKey
+    files: tuple[File, ...]
+
+    def to_bytes(self) -> bytes:
+        """The canonical bytes, which are signed."""
+        value: dict[str, Any] = {
+            "version": 1,
+            "channel": self.channel,
+            "start_height": self.start_height,
+            "end_height": self.end_height,
+            "block_hashes": list(self.block_hashes),
+            "range_root": self.range_root,
+            "outer_root": self.outer_root,
+            "previous": self.previous,
+            "envelopes": self.envelopes,
+            "detached_payloads": self.detached_payloads,
+            "policy_hash": self.policy_hash,
+            "created_at": self.created_at,
+            "signer": self.signer.to_json(),
+            "files": [file.to_json() for file in self.files],
+        }
+        return jcs.encode(value)
+
+
+def parse_archive_manifest(raw: bytes) -> ArchiveManifest:
+    """A manifest from its canonical bytes; form only.
+
+    >>> parse_archive_manifest(b"{}")
+    Traceback (most recent call last):
+    ropewalk.errors.Invalid: archive manifest: expected exactly the members of an archive manifest
+    """
+    value = jcs.parse_canonical(raw, bytes_max=ARCHIVE_MANIFEST_BYTES_MAX)
+    if not isinstance(value, dict) or value.keys() != _NAMES:
+        raise _FORM.wrong("expected exactly the members of an archive manifest")
+    if type(value["version"]) is not int or value["version"] != 1:
+        raise _FORM.wrong(f"version {value['version']!r:.20} is not known; 1 is")
+    if not isinstance(value["channel"], str) or not isinstance(value["created_at"], str):
+        raise _FORM.wrong("channel and created_at are texts")
+    start, end = _FORM.natural(value, "start_height"), _FORM.natural(value, "end_height")
+    hashes = _FORM.items(value, "block_hashes")
+    if not start <= end < start + ARCHIVE_BLOCKS_MAX or len(hashes) != end - start + 1:
+        raise _FORM.wrong(f"{len(hashes)} block hashes for the heights {start} to {end}")
+    files = tuple(map(_file, _FORM.items(value, "files")))
+    names = [file.name for file in files]
+    if BLOCKS not in names or len(set(names)) != len(names):
+        raise _FORM.wrong(f"files lists {BLOCKS}, and every file once")
+    return ArchiveManifest(
+        value["channel"],
+        start,
+        end,
+        tuple(_FORM.digest(each, "block_hashes") for each in hashes),
+        _FORM.digest(value["range_root"], "range_root"),
+        _FORM.digest(value["outer_root"], "outer_root"),
+        None if value["previous"] is None else _FORM.digest(value["previous"], "previous"),
+        _FORM.natural(value, "envelopes"),
+        _FORM.natural(value, "detached_payloads"),
+        None if value["policy_hash"] is None else _FORM.digest(value["policy_hash"], "policy_hash"),
+        value["created_at"],
+        PublicKey.from_json(value["signer"]),
+        files,
+    )
+
+
+def is_archived_name(name: str) -> bool:
+    """Whether a manifest may list a file of that name: nothing else is ever opened.
+
+    >>> is_archived_name("policy.json"), is_archived_name("../policy.json")
+    (True, False)
+    """
+    return name in (BLOCKS, KEY_PROOFS) or name in SETTINGS or _FORK.fullmatch(name) is not None
+
+
+def sign_manifest(raw: bytes, key: SigningKey) -> bytes:
+    """The signature file of a manifest.
+
+    >>> key = SigningKey.generate("ed25519", bytes(32))
+    >>> sign_manifest(b"{}", key)[:16]
+    b'{"alg":"ed25519"'
+    """
+    return jcs.encode(Signature(key.alg, key.sign(Tag.ARCHIVE + raw)).to_json())
+
+
+def check_manifest_signature(raw: bytes, signature: bytes, signer: PublicKey) -> None:
+    """Raise unless the signature file holds for these bytes of a manifest and that key.
+
+    >>> key = SigningKey.generate("ed25519", bytes(32))
+    >>> check_manifest_signature(b"{}", sign_manifest(b"{}", key), key.public)
+    """
+    try:
+        found = Signature.from_json(jcs.parse_canonical(signature, bytes_max=SIGNATURE_BYTES_MAX))
+        if found.alg != signer.alg:
+            raise Invalid(f"{found.alg} signature of a {signer.alg} key")
+        signer.verify(Tag.ARCHIVE + raw, found.raw)
+    except RopewalkError as error:
+        raise SigInvalid(f"the manifest's signature: {error.detail}") from error
+
+
+def listed_hash(record: bytes) -> str:
+    """The block hash of a stored record, as manifests list it, without taking the record apart.
+
+    That the record is canonical is for those to say who check the block; of one that is not, this is no hash.
+
+    >>> from ropewalk.ledger.block.block import seal
+    >>> key = SigningKey.generate("ed25519", bytes(32))
+    >>> one = seal(key, channel="ea.core", height=0, prev_block_hash=GENESIS, envelopes=[b"{}"], timestamp_ns=7)
+    >>> listed_hash(one.record.raw) == one.hash.hex()
+    True
+    """
+    # The last one: a header may hold any text, what follows the signature may not.
+    return tagged(Tag.BLOCK, record[len(b'{"header":') : record.rfind(b',"signature":{')]).hex()
+
+
+class ArchiveChain:
+    """The archives of one channel as far as they were taken: where they end, and the root over all their blocks.
+
+    >>> ArchiveChain().height
+    0
+    """
+
+    def __init__(self) -> None:
+        self.channel: str | None = None
+        self.height = 0  # the next block's
+        self.block_hash = GENESIS
+        self.previous: str | None = None
+        self._outer = merkle.Frontier(merkle.RANGE)
+
+    @property
+    def outer_root(self) -> bytes:
+        """The root over all blocks so far."""
+        return self._outer.root()
+
+    def grown(self, block_hashes: Iterable[bytes]) -> merkle.Frontier:
+        """The edge of the tree over all blocks if these came next; nothing is taken."""
+        edge = merkle.Frontier.from_bytes(self._outer.to_bytes(), merkle.RANGE)
+        for each in block_hashes:
+            edge.append(each)
+        return edge
+
+    def follow(self, manifest: ArchiveManifest, raw: bytes) -> None:
+        """Take the next manifest, whose bytes those are; raises where it does not stand on those before."""
+        if self.channel is not None and manifest.channel != self.channel:
+            raise BrokenLink(f'it is of channel "{manifest.channel}", not of "{self.channel}"')
+        if manifest.start_height > self.height:
+            missing = f"{self.height} to {manifest.start_height - 1}"
+            raise BrokenLink(f"blocks {missing} are in no archive", height=self.height)
+        if manifest.start_height < self.height:
+            raise BrokenLink(
+                f"it begins at block {manifest.start_height}, which the archive before it holds",
+                height=manifest.start_height,
+            )
+        if manifest.previous != self.previous:
+            raise BrokenLink(
+                f"it names {manifest.previous or 'no manifest'} before it, not {self.previous or 'none'}"
+            )
+        hashes = [bytes.fromhex(each) for each in manifest.block_hashes]
+        if merkle.root(hashes, merkle.RANGE).hex() != manifest.range_root:
+            raise BrokenLink("its block hashes have another range_root")
+        outer = self.grown(hashes)
+        if outer.root().hex() != manifest.outer_root:
+            raise BrokenLink("its block hashes, on those before, have another outer_root")
+        self._outer = outer
+        self.channel, self.height, self.block_hash = manifest.channel, manifest.end_height + 1, hashes[-1]
+        self.previous = blake3(raw).hex()
+
+
+def _file(value: Any) -> File:
+    found = _FORM.file(value)
+    if not is_archived_name(found.name):
+        raise _FORM.wrong(f"{found.name!r:.80} is no file of an archive")
+    return found

@@ -1,0 +1,100 @@
+"""The warm tier (S4 §13): closed segments of a channel packed in their place. Every reader goes on as before.
+
+Hot are the last blocks or days, as they were written. What is older is packed once its whole segment is: each block is
+verified first, and the packed form is read back before the segment goes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ropewalk.disk.durable import Disk, unavailable
+from ropewalk.disk.folder_lock import hold_folder
+from ropewalk.errors import RangeExceeded
+from ropewalk.ledger.archive.write import Watch, hot_from, require_span
+from ropewalk.ledger.channel.channel import Channel
+from ropewalk.ledger.channel.segments.format import Place
+from ropewalk.ledger.channel.segments.packed import packed_path, write_packed_segment
+from ropewalk.ledger.proof.verify import EMPTY, check_block, join
+
+__all__ = ["Packed", "pack_channel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What of a channel is packed: segments packed now, all that are, and the sizes before and after of those now."""
+
+    channel: str
+    made: int
+    segments: int
+    size: int
+    packed: int
+    hot_from: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As `ledger pack` prints it."""
+        return {
+            "channel": self.channel,
+            "made": self.made,
+            "packed_segments": self.segments,
+            "bytes": self.size,
+            "packed_bytes": self.packed,
+            "hot_from": self.hot_from,
+        }
+
+
+def pack_channel(
+    home: Path,
+    channel: str,
+    *,
+    keep_blocks: int | None = None,
+    keep_days: float | None = None,
+    now_ns: Callable[[], int] = time.time_ns,
+    watch: Watch | None = None,
+    disk: Disk | None = None,
+) -> Packed:
+    """Pack the closed segments that hold only blocks older than the last `keep_blocks` or `keep_days`.
+
+    Without either, all closed segments; the last one is always open. Writers and readers need not be stopped.
+    """
+    if keep_blocks is not None and keep_days is not None:
+        raise RangeExceeded("keep_blocks and keep_days say two different things; give one")
+    disk = disk or Disk()
+    with Channel(home, channel) as reading, hold_folder(reading.segments.files_folder, 0, disk):
+        segments, size = reading.segments, reading.head().height
+        hot = hot_from(reading, size, keep_blocks=keep_blocks, keep_days=keep_days, now_ns=now_ns)
+        closed = [start for start, after in pairwise(segments.starts()) if after <= hot]
+        cold = [start for start in closed if segments.path(start).exists()]
+        before = after = 0
+        for start in cold:
+            records = _verified(reading, start, watch)
+            try:
+                sizes = write_packed_segment(segments.path(start), start, records, disk)
+            except OSError as error:
+                raise unavailable(error, f"packing segment {start} of {channel}") from error
+            before, after = before + sizes[0], after + sizes[1]
+        packed = sum(packed_path(segments.path(start)).exists() for start in segments.starts())
+    return Packed(channel, len(cold), packed, before, after, hot)
+
+
+def _verified(reading: Channel, start: int, watch: Watch | None) -> list[tuple[Place, bytes]]:
+    """The records of a closed segment with their block hashes, each block verified, on the one before it."""
+    trust = reading.trust()
+    below = reading.index.block_hash(start - 1) if start else bytes(32)
+    span = replace(EMPTY, channel=reading.settings.channel, last=start - 1, above=below, blocks=1)
+    found: list[tuple[Place, bytes]] = []
+    count = next(after for after in reading.segments.starts() if after > start) - start
+    lines = reading.lines(start, start + count - 1)
+    places = reading.segments.places(start)
+    for (height, block), (_, place) in zip(
+        watch(lines, count) if watch is not None else lines, places, strict=False
+    ):
+        one = check_block(block, height, trust=trust, deep=False)
+        span = require_span(join(span, one))
+        found.append((place, one.above))
+    return found

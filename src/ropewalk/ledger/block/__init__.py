@@ -1,0 +1,1 @@
+"""Blocks (S4 §2): sealing, links and forks."""

@@ -1,0 +1,109 @@
+"""Looking for forks: a bundle beside another one, or beside the channel it came from, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ropewalk.disk.durable import Disk
+from ropewalk.errors import Damaged, Invalid
+from ropewalk.ledger.block.block import BlockRecord, Fork, check_signature, find_fork, parse_record
+from ropewalk.ledger.bundle.format import HEADERS
+from ropewalk.ledger.bundle.members import HEADER_LINE_MAX, check_member, no_bundle
+from ropewalk.ledger.bundle.tar import Member, TarReader
+from ropewalk.ledger.bundle.zstd_file import Limits, read_packed
+from ropewalk.ledger.channel.channel import Channel
+
+__all__ = ["Compared", "compare_bundles", "compare_with_channel"]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """How far two histories agree: blocks both have alike, blocks only one has, and the first that differs."""
+
+    channel: str
+    same: int
+    alone: int
+    fork: Fork | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As `bundle compare` prints it."""
+        return {
+            "channel": self.channel,
+            "same": self.same,
+            "alone": self.alone,
+            "fork": self.fork is not None,
+        }
+
+
+def compare_bundles(first: Path, second: Path, limits: Limits | None = None) -> Compared:
+    """Two bundles of one channel, whoever made them. Seals are checked; everything else is `verify_bundle`'s."""
+    left, right = bundle_records(first, limits), bundle_records(second, limits)
+    one, other = next(left, None), next(right, None)
+    if one is None or other is None:
+        raise no_bundle("it holds no headers")
+    channel = one.header.channel
+    if other.header.channel != channel:
+        raise Invalid(f"bundles of two channels, {channel} and {other.header.channel}, cannot be compared")
+    same = alone = 0
+    while one is not None and other is not None:
+        if one.height != other.height:
+            alone += 1
+            one, other = (next(left, None), other) if one.height < other.height else (one, next(right, None))
+            continue
+        fork = find_fork(one, other)
+        if fork is not None:
+            return Compared(channel, same, alone, fork)
+        same += 1
+        one, other = next(left, None), next(right, None)
+    alone += sum(1 for _ in left) + sum(1 for _ in right) + (one is not None) + (other is not None)
+    return Compared(channel, same, alone)
+
+
+def compare_with_channel(path: Path, channel: Channel, limits: Limits | None = None) -> Compared:
+    """A bundle beside the channel it says it is of. A fork is kept in the channel's folder, as evidence."""
+    name, size = channel.settings.channel, channel.head().height
+    same = alone = 0
+    for record in bundle_records(path, limits):
+        if record.header.channel != name:
+            raise Invalid(f"{path} is a bundle of {record.header.channel}, not of {name}")
+        if record.height >= size:
+            alone += 1
+            continue
+        if channel.index.block_hash(record.height) == record.hash:
+            same += 1
+            continue
+        ours = parse_record(channel.segments.find(record.height).lines[0])
+        fork = find_fork(ours, record)
+        if fork is None:
+            same += 1  # the index was wrong, the log was not
+            continue
+        folder = channel.folder / "evidence"
+        folder.mkdir(exist_ok=True)
+        kept = folder / f"fork-{record.height}-{record.hash.hex()[:16]}.json"
+        Disk().replace(kept, fork.to_bytes(), mode=0o600)
+        return Compared(name, same, alone, fork)
+    return Compared(name, same, alone)
+
+
+def bundle_records(path: Path, limits: Limits | None = None) -> Iterator[BlockRecord]:
+    """The block records of a bundle, ascending, each with a seal that holds under its own key."""
+    tar, name, rest = TarReader(), "", bytearray()
+    for piece in read_packed(path, limits):
+        for event in tar.feed(piece):
+            if isinstance(event, Member):
+                name = event.name
+                check_member(name, event.size)
+            elif name == HEADERS and event:
+                rest += event
+                while (end := rest.find(b"\n")) >= 0:
+                    record = parse_record(bytes(rest[:end]))
+                    del rest[: end + 1]
+                    check_signature(record)
+                    yield record
+                if len(rest) > HEADER_LINE_MAX:
+                    raise Damaged(f"{HEADERS}: a line of more than {HEADER_LINE_MAX} bytes", reason="line")
+            elif name == HEADERS:
+                return

@@ -1,0 +1,74 @@
+"""What an index must know about a block: ids, claims and intents of its envelopes, and its place in the trees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ropewalk.kernel import jcs, merkle
+from ropewalk.kernel.digest import blake3
+from ropewalk.ledger.block.block import Block, Header
+from ropewalk.ledger.envelope.envelope import Envelope, envelope_id, signature_preimage
+
+__all__ = ["CLAIMING", "Marks", "claim_key", "derive", "marks_of"]
+
+CLAIMING = frozenset(("Command", "Result", "Alert"))
+"""The classes whose correlation ids rule 8 watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """One block as an index keeps it. `claims` and `intents` stand in the order of `ids`; no claim is None."""
+
+    prev_block_hash: bytes
+    block_hash: bytes
+    header_leaf: bytes
+    root: bytes
+    timestamp_ns: int
+    ids: tuple[bytes, ...]
+    claims: tuple[bytes | None, ...]
+    intents: tuple[bytes, ...]
+
+
+def claim_key(event_class: str, correlation_id: str) -> bytes:
+    """The key under which an index finds a class with a correlation id."""
+    return blake3(f"{event_class}\0{correlation_id}".encode())
+
+
+def marks_of(header: Header, envelopes: Sequence[Envelope]) -> Marks:
+    """Marks of envelopes that were just judged."""
+    return Marks(
+        header.prev_block_hash,
+        header.hash,
+        merkle.SHA256.leaf(header.encode()),
+        header.merkle_root,
+        header.timestamp_ns,
+        tuple(envelope.id for envelope in envelopes),
+        tuple(_claim(envelope.fields) for envelope in envelopes),
+        tuple(envelope.intent for envelope in envelopes),
+    )
+
+
+def derive(lines: Sequence[bytes]) -> Marks:
+    """Marks of a stored block, to build an index anew. Form only: what is stored was judged when it was accepted."""
+    block = Block.from_lines(lines)
+    header = block.header
+    values = [cast(dict[str, Any], jcs.parse(raw)) for raw in block.envelopes]
+    return Marks(
+        header.prev_block_hash,
+        header.hash,
+        merkle.SHA256.leaf(header.encode()),
+        header.merkle_root,
+        header.timestamp_ns,
+        tuple(envelope_id(raw) for raw in block.envelopes),
+        tuple(_claim(value) for value in values),
+        tuple(blake3(signature_preimage(value)) for value in values),
+    )
+
+
+def _claim(value: dict[str, Any]) -> bytes | None:
+    correlation_id = value.get("correlation_id")
+    if correlation_id is None or value["event_class"] not in CLAIMING:
+        return None
+    return claim_key(value["event_class"], correlation_id)

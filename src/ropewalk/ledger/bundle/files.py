@@ -1,0 +1,219 @@
+"""Bundles as files: export a range of a channel, look into one, verify one without network or ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ropewalk.errors import Conflict, Damaged, RangeExceeded, RopewalkError
+from ropewalk.kernel.keys import Signature, SigningKey
+from ropewalk.kernel.report import Report
+from ropewalk.ledger.block.block import Block
+from ropewalk.ledger.bundle.anchors import Anchor, AnchorFinding
+from ropewalk.ledger.bundle.check import BundleVerifier, Exhibit
+from ropewalk.ledger.bundle.format import Gathering, block_name, frame_member, proof_name
+from ropewalk.ledger.bundle.manifest import BUNDLE_BLOCKS_MAX, Manifest
+from ropewalk.ledger.bundle.members import ManifestReader
+from ropewalk.ledger.bundle.tar import END
+from ropewalk.ledger.bundle.zstd_file import Limits, Spool, is_packed, packed_size, read_packed, write_packed
+from ropewalk.ledger.channel.channel import Channel
+from ropewalk.ledger.keys.history import KeyProof
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.rules.policy import Policy
+
+if TYPE_CHECKING:
+    from ropewalk.ledger.bundle.head_proofs import Anchoring
+
+__all__ = [
+    "BundleVerdict",
+    "Exported",
+    "chunk_ranges",
+    "export_blocks",
+    "export_bundle",
+    "inspect_bundle",
+    "verify_bundle",
+]
+
+Watch = Callable[[Iterable[Block]], Iterable[Block]]
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A bundle file: its range, its size, and whether it was there before and is kept."""
+
+    path: Path
+    start: int
+    end: int
+    size: int
+    kept: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """As `bundle export` prints it."""
+        return {
+            "path": str(self.path),
+            "start_height": self.start,
+            "end_height": self.end,
+            "bytes": self.size,
+            "kept": self.kept,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BundleVerdict:
+    """The report of a verification, with what a page about it needs."""
+
+    report: Report
+    manifest: Manifest | None
+    exhibits: tuple[Exhibit, ...]
+    anchors: tuple[AnchorFinding, ...] = ()
+
+
+def chunk_ranges(start: int, end: int, size: int | None) -> Iterator[tuple[int, int]]:
+    """The range cut into runs of `size` blocks, from its start.
+
+    >>> list(chunk_ranges(0, 9, 4))
+    [(0, 3), (4, 7), (8, 9)]
+    """
+    size = size or end - start + 1
+    for first in range(start, end + 1, size):
+        yield first, min(first + size - 1, end)
+
+
+def export_bundle(
+    channel: Channel,
+    key: SigningKey,
+    start: int,
+    end: int,
+    path: Path,
+    *,
+    created_at: str | None = None,
+    anchors: Anchoring | None = None,
+    watch: Watch | None = None,
+) -> Exported:
+    """Write the blocks from `start` up to and with `end`. A complete bundle of them that is there already is kept.
+
+    With `anchors` the bundle carries those heads, and one that carries others is made again.
+    """
+    size = channel.head().height
+    if not 0 <= start <= end < size:
+        raise RangeExceeded(
+            f"blocks {start} to {end} of a channel of {size} blocks", start=start, end=end, size=size
+        )
+    if end - start >= BUNDLE_BLOCKS_MAX:
+        raise RangeExceeded(
+            f"{end - start + 1} blocks for one bundle; at most {BUNDLE_BLOCKS_MAX}",
+            advice="Cut the range: `bundle export --chunk N` writes several files.",
+        )
+    carried = anchors.over(start, end) if anchors is not None else ()
+    if path.exists() and _is_complete(channel, path, start, end, created_at, carried):
+        return Exported(path, start, end, path.stat().st_size, kept=True)
+    blocks: Iterable[Block] = channel.blocks(start, end)
+    if watch is not None:
+        blocks = watch(blocks)
+    packed = export_blocks(blocks, key, path, channel.key_proofs(), created_at=created_at, anchors=carried)
+    return Exported(path, start, end, packed, kept=False)
+
+
+def export_blocks(
+    blocks: Iterable[Block],
+    key: SigningKey,
+    path: Path,
+    keys: Iterable[KeyProof] = (),
+    *,
+    created_at: str | None = None,
+    anchors: Iterable[Anchor] = (),
+) -> int:
+    """Write these consecutive blocks as a bundle; returns the size of the file. Anchors must hold for these blocks.
+
+    `keys` is what the channel said about its keys, for verifiers who know only an earlier one.
+    """
+    gathering = Gathering()
+    kept_blocks, kept_proofs = Spool(path.parent), Spool(path.parent)
+    try:
+        for block in blocks:
+            lines, proofs = gathering.add(block)
+            kept_blocks.write(frame_member(block_name(block.height), lines))
+            kept_proofs.write(frame_member(proof_name(block.height), proofs))
+        front = gathering.front(gathering.finish(key, created_at, anchors, keys), key)
+        pieces = chain([front], kept_blocks.read(), kept_proofs.read(), [END])
+        return write_packed(path, pieces, gathering.archive_size(front))
+    finally:
+        kept_blocks.close()
+        kept_proofs.close()
+
+
+def verify_bundle(
+    path: Path,
+    trust: Trust,
+    *,
+    deep: bool = False,
+    policy: Policy | None = None,
+    threshold: int | None = None,
+    limits: Limits | None = None,
+    anybody: bool = False,
+) -> BundleVerdict:
+    """The steps of S4 §12 over a file, as a stream. `Invalid` if it is no bundle.
+
+    With the text of a policy the blocks must have been made under it, and every envelope is judged by it. With a
+    threshold so many of the witnesses that are trusted must have signed its anchors. With `anybody` any key may have
+    signed, and the verdict is `untrusted` at best.
+    """
+    if policy is not None:
+        if trust.policy_hash is not None and trust.policy_hash != policy.hash:
+            raise Conflict(
+                f"the trust file pins policy {trust.policy_hash.hex()}, and this one is {policy.hash.hex()}",
+                advice="Give the policy the channel was made with (`ropewalk ledger policy hash` names one).",
+            )
+        trust, deep = replace(trust, policy_hash=policy.hash), True
+    verifier = BundleVerifier(
+        trust, deep=deep, policy=policy, threshold=threshold, anybody=anybody, packed=packed_size(path)
+    )
+    try:
+        for piece in read_packed(path, limits):
+            verifier.feed(piece)
+    except Damaged as error:
+        verifier.cut(error.detail)
+    report = verifier.report()
+    return BundleVerdict(report, verifier.manifest, tuple(verifier.exhibits), verifier.anchors)
+
+
+def inspect_bundle(path: Path, limits: Limits | None = None) -> tuple[Manifest, Signature]:
+    """What a bundle says about itself, unverified; only its beginning is read."""
+    reader = ManifestReader(packed_size(path))
+    for piece in read_packed(path, limits):
+        reader.feed(piece)
+        if reader.done:
+            break
+    manifest, signature, _ = reader.manifest()
+    return manifest, signature
+
+
+def _is_complete(
+    channel: Channel, path: Path, start: int, end: int, created_at: str | None, anchors: tuple[Anchor, ...]
+) -> bool:
+    """Whether the file is a whole bundle of that range. A file that is something else is never written over."""
+    if not is_packed(path):
+        raise Conflict(f"{path} exists and is no bundle", advice="Choose another name with -o.")
+    try:
+        verdict = verify_bundle(path, channel.trust())
+    except RopewalkError:
+        return False
+    manifest = verdict.manifest
+    if manifest is None or verdict.report.first_failure is not None:
+        return False  # cut off or damaged: made again
+    if (manifest.channel, manifest.start_height, manifest.end_height) != (
+        channel.settings.channel,
+        start,
+        end,
+    ):
+        raise Conflict(
+            f"{path} is a bundle of {manifest.channel}, blocks {manifest.start_height} to {manifest.end_height}",
+            advice="Choose another name with -o.",
+        )
+    same_time = created_at is None or created_at == manifest.created_at
+    if anchors and anchors != manifest.anchors:  # who asks for none loses none
+        return False
+    return same_time and manifest.block_hashes[-1] == channel.index.block_hash(end).hex()

@@ -1,0 +1,265 @@
+"""Bundles (S4 §12): a range of blocks with everything a stranger needs to check it, in one file.
+
+    bundle.manifest.json     what is inside, with the digest and size of every other file
+    bundle.manifest.sig      the signature over the manifest
+    headers.jsonl            one block record a line
+    blocks/<height>.jsonl    one envelope a line, its exact bytes
+    proofs/<height>.jsonl    for each envelope its id, its index and the path to the block's root
+
+The manifest comes first and names all digests, so blocks are gathered before anything can be written: `Gathering`
+takes blocks one by one and hands back the bytes of two members, which the caller keeps aside; it remembers only
+digests and headers. The manifest also holds the anchors, if there are any. `bundlecheck` reads what is made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from blake3 import blake3
+
+from ropewalk.errors import BrokenLink, DigestMismatch, RangeExceeded
+from ropewalk.kernel import jcs, merkle
+from ropewalk.kernel.digest import Tag
+from ropewalk.kernel.keys import Signature, SigningKey
+from ropewalk.kernel.proofs import HASH_BYTES, pack_leaves
+from ropewalk.ledger.block.block import Block, Header
+from ropewalk.ledger.bundle.anchors import Anchor, check_anchor, pick_anchors
+from ropewalk.ledger.bundle.manifest import BUNDLE_BLOCKS_MAX, Manifest
+from ropewalk.ledger.bundle.manifest_fields import File
+from ropewalk.ledger.bundle.tar import END, member_header, padding
+from ropewalk.ledger.envelope.envelope import envelope_id
+from ropewalk.ledger.keys.history import KeyProof
+
+__all__ = [
+    "HEADERS",
+    "MANIFEST",
+    "SIGNATURE",
+    "Gathering",
+    "block_name",
+    "frame_member",
+    "member_names",
+    "proof_lines",
+    "proof_name",
+    "prove_block",
+]
+
+MANIFEST: Final = "bundle.manifest.json"
+SIGNATURE: Final = "bundle.manifest.sig"
+HEADERS: Final = "headers.jsonl"
+
+
+def block_name(height: int) -> str:
+    """The member that holds a block's envelopes.
+
+    >>> block_name(7)
+    'blocks/0000000007.jsonl'
+    """
+    return f"blocks/{height:010d}.jsonl"
+
+
+def proof_name(height: int) -> str:
+    """The member that holds a block's paths.
+
+    >>> proof_name(7)
+    'proofs/0000000007.jsonl'
+    """
+    return f"proofs/{height:010d}.jsonl"
+
+
+def member_names(heights: Sequence[int]) -> Iterator[str]:
+    """The members after manifest and signature, in their order.
+
+    >>> list(member_names([4]))
+    ['headers.jsonl', 'blocks/0000000004.jsonl', 'proofs/0000000004.jsonl']
+    """
+    yield HEADERS
+    yield from map(block_name, heights)
+    yield from map(proof_name, heights)
+
+
+def frame_member(name: str, raw: bytes) -> bytes:
+    """A member as it stands in the archive.
+
+    >>> len(frame_member("headers.jsonl", b"x"))
+    1024
+    """
+    return b"".join((member_header(name, len(raw)), raw, padding(len(raw))))
+
+
+def proof_lines(ids: Sequence[bytes]) -> bytes:
+    """The proofs file of a block with these envelope ids.
+
+    >>> proof_lines([bytes(32)])[-24:]
+    b'0","index":0,"path":[]}\\n'
+    """
+    return prove_block(ids)[1]
+
+
+def prove_block(ids: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """The root over these envelope ids, and the proofs file.
+
+    Texts are built from the root down: the path of a node is its sibling before its parent's path, so all leaves below
+    a node share what stands above it.
+
+    >>> prove_block([bytes(32)])[0] == bytes(32)
+    True
+    """
+    levels = [pack_leaves(ids)]
+    while len(levels[-1]) > HASH_BYTES:
+        below = levels[-1]
+        odd = len(below) % (2 * HASH_BYTES)
+        levels.append(merkle.LEDGER.level(below[: len(below) - odd]) + below[len(below) - odd :])
+    paths = [""]
+    for level in reversed(levels[:-1]):
+        text = level.hex()
+        names = [text[at : at + 64] for at in range(0, len(text), 64)]
+        tails = [f'","{path}' if path else "" for path in paths]
+        fresh: list[str] = []
+        for left, right, tail in zip(names[::2], names[1::2], tails, strict=False):
+            fresh.append(right + tail)
+            fresh.append(left + tail)
+        if len(names) & 1:  # the odd one rises: its path is its parent's
+            fresh.append(paths[-1])
+        paths = fresh
+    text = levels[0].hex()
+    lines = [
+        f'{{"envelope_id":"{text[64 * index : 64 * index + 64]}","index":{index},"path":["{path}"]}}\n'
+        for index, path in enumerate(paths)
+    ]
+    if len(lines) == 1:
+        lines = [lines[0].replace('[""]', "[]")]
+    return levels[-1], "".join(lines).encode("ascii")
+
+
+def find_refs(ids: Sequence[bytes], envelopes: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+    """The detached payloads among canonical envelopes, as the manifest lists them."""
+    for name, raw in zip(ids, envelopes, strict=True):
+        if b'"payload_ref":{' not in raw:
+            continue  # most have none, and the name cannot be spelt otherwise in canonical bytes
+        value = jcs.parse(raw)
+        if isinstance(value, dict) and value.get("payload_ref") and value.get("payload") is None:
+            ref, hash_ = value["payload_ref"], value.get("payload_hash")
+            yield {"envelope_id": name.hex(), "payload_ref": ref, "payload_hash": hash_}
+
+
+class Gathering:
+    """Blocks of one range on their way into a bundle.
+
+    >>> from ropewalk.ledger.block.block import GENESIS, seal
+    >>> key = SigningKey.generate("ed25519", bytes(32))
+    >>> gathering = Gathering()
+    >>> blocks, proofs = gathering.add(seal(
+    ...     key, channel="ea.core", height=0, prev_block_hash=GENESIS, envelopes=[b"{}"], timestamp_ns=7))
+    >>> blocks
+    b'{}\\n'
+    >>> gathering.finish(key).created_at
+    '7'
+    """
+
+    def __init__(self) -> None:
+        self._headers: list[bytes] = []
+        self._hashes: list[bytes] = []
+        self._leaves: list[bytes] = []
+        self._blocks: list[File] = []
+        self._proofs: list[File] = []
+        self._refs: list[dict[str, Any]] = []
+        self._keys: dict[int, KeyProof] = {}
+        self._last: Header | None = None
+
+    def add(self, block: Block) -> tuple[bytes, bytes]:
+        """The two members of the next block; the caller keeps them until the manifest is made."""
+        header, last = block.header, self._last
+        if last is not None and (header.height, header.prev_block_hash) != (last.height + 1, last.hash):
+            raise BrokenLink(f"block {header.height} does not stand on block {last.height}")
+        if len(self._hashes) == BUNDLE_BLOCKS_MAX:
+            raise RangeExceeded(
+                f"more than {BUNDLE_BLOCKS_MAX} blocks for one bundle",
+                advice="Cut the range: `bundle export --chunk N` writes several files.",
+            )
+        ids = [envelope_id(raw) for raw in block.envelopes]
+        lines = b"\n".join(block.envelopes) + b"\n"
+        root, proofs = prove_block(ids)
+        if root != header.merkle_root:
+            raise DigestMismatch(
+                f"block {header.height}: its envelopes are not those its header names",
+                expected=header.merkle_root.hex(),
+                got=root.hex(),
+                where="merkle_root",
+            )
+        self._blocks.append(File(block_name(header.height), blake3(lines).hexdigest(), len(lines)))
+        self._proofs.append(File(proof_name(header.height), blake3(proofs).hexdigest(), len(proofs)))
+        self._headers.append(block.record.raw + b"\n")
+        self._hashes.append(header.hash)
+        self._leaves.append(merkle.SHA256.leaf(header.encode()))
+        self._refs.extend(find_refs(ids, block.envelopes))
+        if (said := KeyProof.of(block)) is not None:
+            self._keys[header.height] = said
+        self._last = header
+        return lines, proofs
+
+    @property
+    def headers(self) -> bytes:
+        """The member with the block records."""
+        return b"".join(self._headers)
+
+    def finish(
+        self,
+        key: SigningKey,
+        created_at: str | None = None,
+        anchors: Iterable[Anchor] = (),
+        keys: Iterable[KeyProof] = (),
+    ) -> Manifest:
+        """The manifest. Its time is the last block's unless given, so that the same range gives the same bytes.
+
+        `keys` is what the channel said about its keys outside of the range; what it says inside is found here.
+        """
+        last = self._last
+        if last is None:
+            raise RangeExceeded("a bundle holds at least one block")
+        picked = pick_anchors(anchors)
+        for anchor in picked:
+            check_anchor(anchor, last.channel, last.height + 1 - len(self._leaves), self._leaves)
+        headers = self.headers
+        return Manifest(
+            last.channel,
+            last.height + 1 - len(self._hashes),
+            last.height,
+            tuple(each.hex() for each in self._hashes),
+            merkle.root(self._hashes, merkle.RANGE).hex(),
+            tuple(self._refs),
+            None if last.policy_hash is None else last.policy_hash.hex(),
+            created_at if created_at is not None else str(last.timestamp_ns),
+            key.public,
+            (
+                File(HEADERS, blake3(headers).hexdigest(), len(headers)),
+                *self._blocks,
+                *self._proofs,
+            ),
+            tuple(file.name for file in self._proofs),
+            picked,
+            tuple(
+                sorted({**{each.record.height: each for each in keys}, **self._keys}.values(), key=_height)
+            ),
+        )
+
+    def front(self, manifest: Manifest, key: SigningKey) -> bytes:
+        """The archive up to the blocks: manifest, signature, headers. Blocks, proofs and `END` follow."""
+        raw = manifest.to_bytes()
+        signature = Signature(key.alg, key.sign(Tag.BUNDLE + raw))
+        return b"".join(
+            (
+                frame_member(MANIFEST, raw),
+                frame_member(SIGNATURE, jcs.encode(signature.to_json())),
+                frame_member(HEADERS, self.headers),
+            )
+        )
+
+    def archive_size(self, front: bytes) -> int:
+        """How many bytes the whole archive has."""
+        files = [*self._blocks, *self._proofs]
+        return len(front) + sum(512 + file.size + -file.size % 512 for file in files) + len(END)
+
+
+def _height(proof: KeyProof) -> int:
+    return proof.record.height

@@ -1,0 +1,141 @@
+"""The manifest of a bundle: what is inside, with the digest and size of every file. It is what the signature covers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from ropewalk.errors import RopewalkError
+from ropewalk.kernel import jcs
+from ropewalk.kernel.keys import PublicKey
+from ropewalk.ledger.bundle.anchors import ANCHORS_MAX, Anchor, parse_anchor
+from ropewalk.ledger.bundle.manifest_fields import File, ManifestForm
+from ropewalk.ledger.keys.history import KeyProof, parse_key_proofs
+
+__all__ = ["BUNDLE_BLOCKS_MAX", "Manifest", "parse_manifest"]
+
+BUNDLE_BLOCKS_MAX: Final = 100_000  # the manifest of more would be tens of megabytes; cut the range instead
+
+_FORM: Final = ManifestForm("manifest", "Export the bundle again.")
+_NAMES: Final = frozenset(
+    (
+        "version",
+        "channel",
+        "start_height",
+        "end_height",
+        "block_hashes",
+        "range_root",
+        "merkle_proofs",
+        "payload_refs",
+        "policy_hash",
+        "created_at",
+        "signer",
+        "files",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a bundle says about itself."""
+
+    channel: str
+    start_height: int
+    end_height: int
+    block_hashes: tuple[str, ...]
+    range_root: str
+    payload_refs: tuple[dict[str, Any], ...]
+    policy_hash: str | None
+    created_at: str
+    signer: PublicKey
+    files: tuple[File, ...]
+    merkle_proofs: tuple[str, ...]
+    anchors: tuple[Anchor, ...] = ()
+    keys: tuple[KeyProof, ...] = ()  # what the channel said about its keys, in the range and outside of it
+
+    @property
+    def heights(self) -> range:
+        """The heights it holds."""
+        return range(self.start_height, self.end_height + 1)
+
+    @property
+    def size(self) -> int:
+        """How many bytes its files have together."""
+        return sum(file.size for file in self.files)
+
+    def to_bytes(self) -> bytes:
+        """The canonical bytes, which are signed."""
+        value: dict[str, Any] = {
+            "version": 1,
+            "channel": self.channel,
+            "start_height": self.start_height,
+            "end_height": self.end_height,
+            "block_hashes": list(self.block_hashes),
+            "range_root": self.range_root,
+            "merkle_proofs": list(self.merkle_proofs),
+            "payload_refs": list(self.payload_refs),
+            "policy_hash": self.policy_hash,
+            "created_at": self.created_at,
+            "signer": self.signer.to_json(),
+            "files": [file.to_json() for file in self.files],
+        }
+        if self.anchors:
+            value["anchors"] = [anchor.to_json() for anchor in self.anchors]
+        if self.keys:
+            value["keys"] = [each.to_json() for each in self.keys]
+        return jcs.encode(value)
+
+
+def parse_manifest(raw: bytes) -> Manifest:
+    """A manifest from its canonical bytes; form only.
+
+    >>> parse_manifest(b"{}")
+    Traceback (most recent call last):
+    ropewalk.errors.Invalid: manifest: expected exactly the members of a bundle manifest
+    """
+    value = jcs.parse_canonical(raw)
+    if not isinstance(value, dict) or value.keys() - {"anchors", "keys"} != _NAMES:
+        raise _FORM.wrong("expected exactly the members of a bundle manifest")
+    if value["version"] != 1 or value["version"] is True:
+        raise _FORM.wrong(f"version {value['version']!r:.20} is not known; 1 is")
+    start, end = _FORM.natural(value, "start_height"), _FORM.natural(value, "end_height")
+    if not start <= end < start + BUNDLE_BLOCKS_MAX:
+        raise _FORM.wrong(f"heights {start} to {end} are no range of at most {BUNDLE_BLOCKS_MAX} blocks")
+    if not isinstance(value["channel"], str) or not isinstance(value["created_at"], str):
+        raise _FORM.wrong("channel and created_at are texts")
+    if value["policy_hash"] is not None:
+        _FORM.digest(value["policy_hash"], "policy_hash")
+    anchors = _FORM.items(value, "anchors") if "anchors" in value else None
+    if anchors is not None and not 1 <= len(anchors) <= ANCHORS_MAX:
+        raise _FORM.wrong(f"{len(anchors)} anchors; there are 1 to {ANCHORS_MAX}, or the member is left out")
+    refs = _FORM.items(value, "payload_refs")
+    if not all(
+        isinstance(each, dict) and each.keys() == {"envelope_id", "payload_ref", "payload_hash"}
+        for each in refs
+    ):
+        raise _FORM.wrong("payload_refs have envelope_id, payload_ref and payload_hash")
+    return Manifest(
+        value["channel"],
+        start,
+        end,
+        tuple(_FORM.digest(each, "block_hashes") for each in _FORM.items(value, "block_hashes")),
+        _FORM.digest(value["range_root"], "range_root"),
+        tuple(refs),
+        cast("str | None", value["policy_hash"]),
+        value["created_at"],
+        PublicKey.from_json(value["signer"]),
+        tuple(_FORM.file(each) for each in _FORM.items(value, "files")),
+        tuple(_FORM.text(each, "merkle_proofs") for each in _FORM.items(value, "merkle_proofs")),
+        tuple(map(parse_anchor, anchors or ())),
+        _keys(value["keys"], value["channel"]) if "keys" in value else (),
+    )
+
+
+def _keys(value: Any, channel: str) -> tuple[KeyProof, ...]:
+    try:
+        found = parse_key_proofs(value)
+    except RopewalkError as error:
+        raise _FORM.wrong(error.detail) from error
+    if any(each.record.header.channel != channel for each in found):
+        raise _FORM.wrong("keys: a statement of another channel")
+    return found

@@ -1,0 +1,1 @@
+"""Channels on disk: segments, index, settings, payloads and maintenance."""

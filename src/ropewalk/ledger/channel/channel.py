@@ -1,0 +1,466 @@
+"""A ledger channel in a folder: segments, index, settings and log put together.
+
+<home>/ledger/<channel>/channel.json    who seals it and under which policy: `channelsettings`
+<home>/ledger/<channel>/policy.json     the policy itself, where there is one
+<home>/ledger/<channel>/evidence.json   which roots, keys and builders evidence must lead to, where that is judged
+<home>/ledger/<channel>/keys.json       at which heights something is said about its keys, where anything is
+<home>/ledger/<channel>/segments/…      the blocks
+<home>/ledger/<channel>/evidence/…      both sides of every fork that was seen
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ropewalk.disk.durable import Disk
+from ropewalk.disk.spill import Spill
+from ropewalk.errors import (
+    Damaged,
+    InvalidDigest,
+    NotFound,
+    RangeExceeded,
+    Unavailable,
+)
+from ropewalk.kernel import merkle
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.kernel.report import Report, Status
+from ropewalk.ledger.block.block import Block, parse_record
+from ropewalk.ledger.block.index_keys import derive
+from ropewalk.ledger.channel.index.index import LedgerIndex
+from ropewalk.ledger.channel.key_heights import note_height, read_heights
+from ropewalk.ledger.channel.losses import KnownHead, note_known, read_known
+from ropewalk.ledger.channel.receipted import Receipted, read_mark, repair_advice
+from ropewalk.ledger.channel.segments.reader import Segments, Torn
+from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.channel.settings import (
+    FOLDER,
+    ChannelSettings,
+    channels,
+    create_channel,
+    read_settings,
+    write_file,
+)
+from ropewalk.ledger.envelope.envelope import Envelope, parse_stored, parse_wire
+from ropewalk.ledger.ingest.log import Head, Limits, Log, check_time
+from ropewalk.ledger.ingest.sealer import foreign_channel, no_key
+from ropewalk.ledger.ingest.thread_pool import Hands
+from ropewalk.ledger.keys.history import KeyLine, KeyProof
+from ropewalk.ledger.keys.statements import is_key_statement
+from ropewalk.ledger.proof.proof import Consistency, Proof, RangeStatement
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.proof.verify import Fault, Seen, check_channel, to_report
+from ropewalk.ledger.rules.rules import Context, judge
+from ropewalk.ledger.versions.lifecycle import Gate, open_minors
+
+_journal = logging.getLogger(__name__)
+
+__all__ = [
+    "FOLDER",
+    "Channel",
+    "ChannelSettings",
+    "OpenLog",
+    "channel_evidence",
+    "channels",
+    "check_first",
+    "check_lines",
+    "create_channel",
+    "open_channel",
+    "open_log",
+    "read_settings",
+    "verify_blocks",
+]
+
+
+def check_first(home: Path, raw: bytes, now_ns: Callable[[], int] = time.time_ns) -> None:
+    """Raise what refuses an envelope as the first of a channel without a policy, so that none is made for it."""
+    envelope, now = parse_wire(raw), now_ns()
+    check_time(envelope, now, Limits())
+    judge(envelope, Context(Seen(), supported_minors=open_minors(home, None, now))).require()
+
+
+class Channel:
+    """One channel, for reading: blocks, envelopes, proofs. Close it, or use it in a `with`."""
+
+    def __init__(self, home: Path, channel: str) -> None:
+        self.settings = read_settings(home, channel)
+        self.folder = home / FOLDER / channel
+        self.segments = Segments(self.folder)
+        self._index: LedgerIndex | None = None
+
+    @property
+    def index(self) -> LedgerIndex:
+        """The index, caught up with the log when it is first asked for."""
+        if self._index is None:
+            self._index = LedgerIndex(self.segments, derive)
+            self._index.catch_up()
+        return self._index
+
+    def head(self) -> Head:
+        """Where the channel ends."""
+        state = self.index.state
+        return Head(state.height, state.block_hash, state.timestamp_ns, state.envelopes)
+
+    def lines(self, start: int = 0, end: int | None = None) -> Iterator[tuple[int, list[bytes]]]:
+        """Heights and stored lines from `start` up to and with `end`; straight from the log, without the index."""
+        if end is not None and end < start:
+            return
+        if start == 0:
+            records = self.segments.scan()
+        else:
+            first = self.segments.find(start)
+            yield first.height, first.lines
+            records = self.segments.scan(first.place, start + 1)
+        for record in records:
+            if end is not None and record.height > end:
+                return
+            yield record.height, record.lines
+            if record.height == end:
+                return
+
+    def blocks(self, start: int = 0, end: int | None = None) -> Iterator[Block]:
+        """Blocks from `start` up to and with `end`, parsed but not verified."""
+        for _, lines in self.lines(start, end):
+            yield Block.from_lines(lines)
+
+    def envelope(self, envelope_id: bytes) -> Envelope:
+        """One envelope by its id, which is checked."""
+        return self.prove(envelope_id).envelope
+
+    def prove(self, envelope_id: bytes) -> Proof:
+        """The proof that an envelope stands in this channel."""
+        if not isinstance(envelope_id, bytes) or len(envelope_id) != 32:
+            raise InvalidDigest(
+                f"an envelope id is 32 bytes, not {envelope_id!r:.80}", advice="Pass `envelope.id`."
+            )
+        place = self.index.position(envelope_id)
+        if place is None:
+            raise NotFound(
+                f"no envelope {envelope_id.hex()} in {self.settings.channel}", id=envelope_id.hex()
+            )
+        height, leaf = place
+        entry = self.index.block(height)
+        envelope = parse_stored(self.index.line(entry, leaf + 1))
+        if envelope.id != envelope_id:
+            raise Damaged(
+                f"channel {self.settings.channel}, block {height}: envelope {leaf} is not the one indexed",
+                height=height,
+            )
+        record = parse_record(self.index.line(entry, 0))
+        return Proof(envelope, leaf, entry.path(leaf), record, height, envelope.hex_id, self.key_proofs())
+
+    def prove_range(self, start: int, end: int) -> RangeStatement:
+        """The proof that the blocks from `start` up to and with `end` follow one another under the outer root."""
+        size = self.index.state.height
+        tree = merkle.Tree((hash_ for hash_, _ in self.index.tree_leaves(0, size)), merkle.RANGE)
+        proof = tree.range(start, end + 1)
+        hashes = tuple(tree.leaf(height) for height in range(start, end + 1))
+        return RangeStatement(self.settings.channel, start, size, hashes, proof, tree.root())
+
+    def prove_consistency(self, old: int, new: int) -> Consistency:
+        """The proof that the channel at `new` blocks extends what it was at `old`."""
+        tree = merkle.Tree((hash_ for hash_, _ in self.index.tree_leaves(0, new)), merkle.RANGE)
+        return Consistency(
+            self.settings.channel, old, new, tree.root(old), tree.root(new), tree.consistency(old, new)
+        )
+
+    def line(self) -> KeyLine:
+        """The keys of the channel: who sealed its first block, and what was said about keys since."""
+        line = KeyLine(self.settings.trust(), policy=self.settings.policy)
+        line.follow(self.key_proofs())
+        return line
+
+    def key_proofs(self) -> tuple[KeyProof, ...]:
+        """What was said about its keys, each with the block that says it; not verified.
+
+        Raises `Damaged` if `keys.json` lacks a statement: without it a key that has given way would count again.
+        """
+        # Before the list: a height is noted before its block is written, and marked after.
+        mark = self._mark()
+        found = tuple(self.each_key_proof())
+        if mark is not None and mark.statements is not None:
+            written = (each for each in found if each.record.height < mark.blocks)
+            count = sum(is_key_statement(each.envelope) for each in written)
+            if count != mark.statements:
+                raise Damaged(
+                    f"channel {self.settings.channel}: keys.json names {count} blocks about keys, and "
+                    f"{mark.statements} were written",
+                    reason="keys",
+                    advice="Make it again with `ropewalk ledger reindex`: all of it stands in the blocks.",
+                )
+        return found
+
+    def each_key_proof(self) -> Iterator[KeyProof]:
+        """The same, one at a time: those before a damaged one can be had."""
+        for height in read_heights(self.folder):
+            with contextlib.suppress(NotFound, RangeExceeded):  # noted, and then not written after all
+                proof = KeyProof.of(Block.from_lines(self.segments.find(height).lines))
+                if proof is not None:
+                    yield proof
+
+    def _mark(self) -> Receipted | None:
+        try:
+            return read_mark(self.folder)
+        except Damaged:
+            return None  # whoever reads or writes the blocks says so
+
+    def trust(self) -> Trust:
+        """What a verifier must believe to accept this channel, every key it had so far included, each in its time."""
+        trust, said = self.settings.trust(), self.key_proofs()
+        line = KeyLine(trust, policy=self.settings.policy)
+        line.follow(said)
+        keys = tuple(life.key for life in line.lives)
+        # What ends a key holds above its own block only; a date in a file holds everywhere, so it is not earlier.
+        times = {each.record.height: each.record.header.timestamp_ns for each in said}
+        limits = {}
+        for life in line.lives:
+            ends = [max(until_ns, times[height] + 1) for height, until_ns in life.ends]
+            if life.since_ns or ends:
+                limits[life.key] = life.since_ns, min(ends, default=None)
+        return replace(trust, block_signers=keys, bundle_signers=keys, limits=limits, line=line)
+
+    def header_head(self) -> tuple[int, bytes]:
+        """Size and root of the SHA-256 tree over the headers, kept as the channel grows."""
+        edge = merkle.Frontier.from_bytes(self.index.state.header_edge, merkle.SHA256)
+        return edge.size, edge.root()
+
+    def note_head(self, blocks: int, block_hash: bytes, source: str) -> None:
+        """Write down that a head was signed or archived: the log never ends below it again without an error.
+
+        Where the folder may not be written, nothing is noted: its writer has the mark.
+        """
+        with contextlib.suppress(OSError):
+            note_known(self.folder, KnownHead(blocks, block_hash.hex(), source))
+
+    def close(self) -> None:
+        """Let go of the index."""
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+
+    def __enter__(self) -> Channel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class OpenLog:
+    """A channel open for writing: `log` takes envelopes, `torn` says what a crash had left behind."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        key: SigningKey,
+        *,
+        now_ns: Callable[[], int] = time.time_ns,
+        limits: Limits | None = None,
+        wait_s: float = 0.0,
+        disk: Disk | None = None,
+        segment_bytes: int | None = None,
+        also: Sequence[SigningKey] = (),
+    ) -> None:
+        """`also` are further keys of the channel: one that is to follow, or one that has not ended yet."""
+        settings = channel.settings
+        self.channel = channel
+        # What may refuse comes before what must be closed again.
+        gate = Gate(channel.folder.parent.parent, settings.policy, now_ns)
+        evidence = channel_evidence(channel.folder, now_ns)
+        self.index = LedgerIndex(channel.segments, derive)
+        try:
+            options: dict[str, Any] = {} if segment_bytes is None else {"segment_bytes": segment_bytes}
+            state = self.index.state
+            self.writer = Writer(
+                channel.folder, after=state.place, height=state.height, wait_s=wait_s, disk=disk, **options
+            )
+        except BaseException:
+            self.index.close()
+            raise
+        try:
+            self.index.catch_up(self.writer.found)
+        except BaseException:
+            self.writer.close()
+            self.index.close()
+            raise
+        self.torn: Torn | None = self.writer.torn
+        self.unindexed = ""  # why the index could not be written at the end
+        state = self.index.state
+        try:
+            self._check_known()
+            line = channel.line()  # under the lock: nobody says anything about keys meanwhile
+            if self.writer.statements is None:
+                self.writer.statements = sum(is_key_statement(each.envelope) for each in channel.key_proofs())
+            self._check_keys((key, *also), line, max(now_ns(), state.timestamp_ns))
+        except BaseException:
+            self.writer.close()
+            self.index.close()
+            raise
+        self._hands = Hands()
+        self.log = Log(
+            settings.channel,
+            key,
+            self.writer,
+            self.index,
+            Head(state.height, state.block_hash, state.timestamp_ns, state.envelopes),
+            now_ns=now_ns,
+            policy=settings.policy,
+            limits=limits,
+            supported_minors=gate,
+            keep_evidence=self._keep_evidence,
+            evidence=evidence,
+            spread=self._hands,
+            also=also,
+            line=line,
+            note=lambda height: note_height(channel.folder, height),
+        )
+        _open_logs.add(self)
+
+    def _check_known(self) -> None:
+        """Raise unless the log holds the head that was signed or archived last; that it is long enough is known."""
+        known = read_known(self.channel.folder)
+        if known is not None and self.index.block_hash(known.blocks - 1).hex() != known.block_hash:
+            name = self.channel.settings.channel
+            raise Damaged(
+                f"channel {name}: block {known.blocks - 1} is not the one that {known.source} was made of",
+                height=known.blocks - 1,
+                reason="another history",
+                advice=repair_advice(name),
+            )
+
+    def _check_keys(self, keys: Sequence[SigningKey], line: KeyLine, now_ns: int) -> None:
+        """Raise unless one of the keys is the channel's now."""
+        known = [life for key in keys if (life := line.life(key.public)) is not None]
+        if not known:
+            raise foreign_channel(self.channel.settings.channel, line.current.key)
+        if not any(life.counts(self.index.state.height, now_ns) for life in known):
+            raise no_key(self.channel.settings.channel, line, now_ns)
+
+    def _keep_evidence(self, name: str, raw: bytes) -> None:
+        folder = self.channel.folder / "evidence"
+        folder.mkdir(exist_ok=True)
+        if not (folder / name).exists():
+            write_file(folder / name, raw)
+
+    def close(self) -> None:
+        """Flush the index and release the lock.
+
+        What was sealed stands whether the index can be written or not: `unindexed` then says why not.
+        """
+        self.log.end()
+        self._hands.close()
+        try:
+            self._store_index()
+        finally:
+            self.writer.close()
+
+    def _store_index(self) -> None:
+        try:
+            self.index.flush()
+        except Unavailable as error:
+            self.unindexed = error.detail
+            _journal.info("%s; it is built again from the log when it is next used", error.detail)
+        with contextlib.suppress(Unavailable):
+            self.index.close()
+
+    def __enter__(self) -> OpenLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+# Whoever leads or sleeps in a log while its process forks is not in the child: there, nobody waits for them.
+_open_logs: weakref.WeakSet[OpenLog] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for each in list(_open_logs):
+        each.log.forsake()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def channel_evidence(
+    folder: Path, now_ns: Callable[[], int] = time.time_ns
+) -> Callable[[Envelope], tuple[Status, str]] | None:
+    """How evidence is judged in a channel that has an evidence.json; without one, only its binding is."""
+    try:
+        raw = (folder / "evidence.json").read_bytes()
+    except FileNotFoundError:
+        return None
+    # Certificates are read with a large library, which only channels that need it should load.
+    from ropewalk.ledger.evidence.trust import parse_evidence_trust
+    from ropewalk.ledger.evidence.verify import evidence_check
+
+    return evidence_check(parse_evidence_trust(raw), now_ns)
+
+
+def open_channel(home: Path, channel: str) -> Channel:
+    """A channel for reading."""
+    return Channel(home, channel)
+
+
+def open_log(home: Path, channel: str, key: SigningKey, **options: Any) -> OpenLog:
+    """A channel for writing; see `OpenLog`."""
+    return OpenLog(Channel(home, channel), key, **options)
+
+
+def verify_blocks(
+    home: Path,
+    channel: str,
+    *,
+    trust: Trust | None = None,
+    deep: bool = False,
+    watch: Callable[[Iterator[tuple[int, list[bytes]]]], Iterator[tuple[int, list[bytes]]]] | None = None,
+) -> Report:
+    """Check the stored blocks of a channel from the first: what is on disk, then what it means.
+
+    `ledgercare.verify_stored` also judges evidence and the index; that is what commands use.
+    """
+    reading = Channel(home, channel)
+    return check_lines(reading.settings, reading.lines(), trust=trust, deep=deep, watch=watch)
+
+
+def check_lines(
+    settings: ChannelSettings,
+    stored: Iterator[tuple[int, list[bytes]]],
+    *,
+    trust: Trust | None = None,
+    deep: bool = False,
+    watch: Callable[[Iterator[tuple[int, list[bytes]]]], Iterator[tuple[int, list[bytes]]]] | None = None,
+) -> Report:
+    """Check the blocks of a channel from the first, wherever they are read from."""
+    trust = trust or settings.trust()
+    damage: list[Damaged] = []
+
+    def lines() -> Iterator[tuple[int, list[bytes]]]:
+        try:
+            yield from stored
+        except Damaged as error:
+            damage.append(error)
+
+    blocks = watch(lines()) if watch is not None else lines()
+    policy = settings.policy
+    line = KeyLine(trust, policy=policy, lenient=True)
+    if deep:
+        with Hands() as hands, Spill() as spill:
+            seen = Seen(spill.table)
+            span = check_channel(blocks, trust=trust, policy=policy, spread=hands, seen=seen, line=line)
+    else:
+        span = check_channel(blocks, trust=trust, policy=policy, deep=False, line=line)
+    if damage and span.fault is None:
+        span = replace(span, fault=Fault(int(damage[0].fields.get("height", 0)), "storage", damage[0].detail))
+    return to_report(span, deep=deep, trust=trust, line=line)

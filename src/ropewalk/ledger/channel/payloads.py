@@ -1,0 +1,149 @@
+"""Detached payloads kept here, in `<gitdir>/ropewalk/payloads/`: the ledger holds their hash, this folder their bytes.
+
+Blocks are immutable, so what may have to be erased never enters one (S4 §13). Erasing takes the bytes away and leaves a
+tombstone under the same hash; the envelope, its id and its proofs stay as they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ropewalk.disk.durable import Disk, unavailable
+from ropewalk.errors import Conflict, Damaged, DigestMismatch, InvalidDigest, NotFound, RopewalkError
+from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import blake3, hash_from_hex
+
+__all__ = ["PayloadStore", "PayloadTombstone"]
+
+FOLDER_MODE, FILE_MODE = 0o700, 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadTombstone:
+    """The tombstone: what is left of a payload that was erased."""
+
+    payload_hash: str
+    erased_at: str
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As its file and its event hold it."""
+        return {"payload_hash": self.payload_hash, "erased_at": self.erased_at, "reason": self.reason}
+
+
+class PayloadStore:
+    """The detached payloads of one repository, by the hash their envelopes carry."""
+
+    def __init__(self, folder: Path, disk: Disk | None = None) -> None:
+        self.folder = folder
+        self._disk = disk or Disk()
+
+    def put(self, raw: bytes) -> str:
+        """Keep the canonical bytes of a payload, durably; returns their hash. What was erased stays erased."""
+        name = blake3(raw).hex()
+        stone = self.erased(name)
+        if stone is not None:
+            raise Conflict(
+                f"payload {name} was erased at {stone.erased_at}; keeping it again would bring it back",
+                advice="Leave it erased, or keep the event's body elsewhere.",
+                payload_hash=name,
+            )
+        try:
+            self._disk.make_directories(self.folder)
+            self.folder.chmod(FOLDER_MODE)
+            if not self._path(name).exists():
+                self._disk.replace(self._path(name), raw, mode=FILE_MODE)
+        except OSError as error:
+            raise unavailable(error, "keeping a payload") from error
+        return name
+
+    def get(self, payload_hash: str) -> bytes:
+        """The bytes of a payload, hashed again; `NotFound` says when and why they were erased."""
+        stone = self.erased(payload_hash)
+        if stone is not None:
+            raise NotFound(
+                f"the payload was erased at {stone.erased_at}: {stone.reason or 'no reason given'}",
+                advice="Nothing brings it back; its hash stays in the ledger.",
+                **stone.to_json(),
+            )
+        try:
+            raw = self._path(payload_hash).read_bytes()
+        except FileNotFoundError as error:
+            raise NotFound(
+                f"no payload {payload_hash} is kept here",
+                advice="Look where the envelope's payload_ref says.",
+                payload_hash=payload_hash,
+            ) from error
+        except OSError as error:
+            raise unavailable(error, "reading a payload") from error
+        if blake3(raw).hex() != payload_hash:
+            raise DigestMismatch(
+                f"the payload {payload_hash} has changed",
+                expected=payload_hash,
+                got=blake3(raw).hex(),
+                where=str(self._path(payload_hash)),
+            )
+        return raw
+
+    def erase(self, payload_hash: str, *, at: str, reason: str) -> PayloadTombstone:
+        """Take the bytes away; a tombstone stays. Doing it again finishes what was begun and changes nothing else."""
+        stone = self.erased(payload_hash)
+        if stone is None and not self._path(payload_hash).exists():
+            raise NotFound(f"no payload {payload_hash} is kept here", payload_hash=payload_hash)
+        try:
+            if stone is None:
+                # The tombstone goes first: from then on nothing reads the bytes, whatever happens to them.
+                stone = PayloadTombstone(payload_hash, at, reason)
+                self._disk.replace(
+                    self._stone(payload_hash), jcs.encode({"version": 1, **stone.to_json()}), mode=FILE_MODE
+                )
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.unlink(self._path(payload_hash))
+            self._disk.fsync_directory(self.folder)
+        except OSError as error:
+            raise unavailable(error, "erasing a payload") from error
+        return stone
+
+    def bury(self, stone: PayloadTombstone) -> bool:
+        """Put up the tombstone of a payload that was erased elsewhere; False if one stands, or the bytes are here."""
+        path = self._path(stone.payload_hash)
+        if path.exists() or self.erased(stone.payload_hash) is not None:
+            return False
+        try:
+            self._disk.make_directories(self.folder)
+            self.folder.chmod(FOLDER_MODE)
+            raw = jcs.encode({"version": 1, **stone.to_json()})
+            self._disk.replace(self._stone(stone.payload_hash), raw, mode=FILE_MODE)
+        except OSError as error:
+            raise unavailable(error, "putting up a tombstone") from error
+        return True
+
+    def erased(self, payload_hash: str) -> PayloadTombstone | None:
+        """The tombstone of a payload that was erased."""
+        path = self._stone(payload_hash)
+        try:
+            value: Any = jcs.parse(path.read_bytes())
+            if value["payload_hash"] != payload_hash:
+                raise ValueError("it is the tombstone of another payload")
+            return PayloadTombstone(payload_hash, str(value["erased_at"]), str(value["reason"]))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise unavailable(error, "reading a tombstone") from error
+        except (RopewalkError, ValueError, KeyError, TypeError) as error:
+            raise Damaged(f"{path} is no tombstone", reason=str(error), path=str(path)) from error
+
+    def _path(self, payload_hash: str) -> Path:
+        return self.folder / f"{_checked(payload_hash)}.json"
+
+    def _stone(self, payload_hash: str) -> Path:
+        return self.folder / f"{_checked(payload_hash)}.tombstone"
+
+
+def _checked(payload_hash: str) -> str:
+    if hash_from_hex(payload_hash) is None:
+        raise InvalidDigest(f"payload hash {payload_hash[:80]!r}: expected 64 lower-case hex digits")
+    return payload_hash

@@ -1,0 +1,135 @@
+"""How far the blocks of a channel were receipted: a small mark beside its segments.
+
+    <channel>/receipted    128 bytes: number of blocks; place, record digest and hash of the last; how many of them are
+                           about keys; checksum
+
+The writer sets the mark after a block is synced and before its receipts go out. The write itself is not synced: it can
+be late after a power cut, never early. So a log that ends below its mark has lost receipted blocks, and what is torn
+above it was never acknowledged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ropewalk.disk.durable import Disk
+from ropewalk.errors import Damaged, Unavailable
+from ropewalk.kernel.digest import blake3
+from ropewalk.ledger.channel.segments.format import Place
+
+__all__ = ["MARK", "MarkFile", "Receipted", "make_mark", "read_mark", "repair_advice"]
+
+MARK: Final = "receipted"
+MAGIC: Final = b"RWRCPT01"
+BODY: Final = struct.Struct(">8sQQQQ32s32sQ")
+UNKNOWN: Final = (1 << 64) - 1
+MARK_BYTES: Final = 128  # within one sector: a disk writes it whole or not at all
+READ_TRIES: Final = 20  # a reader may meet the writer in the middle of a mark
+
+
+@dataclass(frozen=True, slots=True)
+class Receipted:
+    """How many blocks of a channel were receipted, and what the last of them is."""
+
+    blocks: int = 0
+    place: Place | None = None
+    digest: bytes = bytes(32)  # BLAKE3 of its record
+    block_hash: bytes = bytes(32)
+    statements: int | None = None  # how many of the blocks are about keys, if it is known
+
+    def to_bytes(self) -> bytes:
+        """Return the mark as it is stored."""
+        place = self.place or Place(0, 0, 0)
+        body = BODY.pack(
+            MAGIC,
+            self.blocks,
+            place.segment,
+            place.offset,
+            place.length,
+            self.digest,
+            self.block_hash,
+            UNKNOWN if self.statements is None else self.statements,
+        )
+        return body + blake3(body)[: MARK_BYTES - BODY.size]
+
+
+def read_mark(folder: Path) -> Receipted | None:
+    """Return the mark of a channel, or None without one. Raise `Damaged` for one that cannot be read."""
+    path = folder / MARK
+    for _ in range(READ_TRIES):
+        try:
+            with path.open("rb", buffering=0) as stream:
+                found = _parse(stream.read(MARK_BYTES + 1))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
+        if found is not None:
+            return found
+    raise Damaged(
+        f"channel {folder.name}: the file that says how many blocks were receipted is damaged ({path})",
+        reason="mark",
+        advice=repair_advice(folder.name),
+    )
+
+
+def _parse(raw: bytes) -> Receipted | None:
+    if len(raw) != MARK_BYTES or blake3(raw[: BODY.size])[: MARK_BYTES - BODY.size] != raw[BODY.size :]:
+        return None
+    magic, blocks, segment, offset, length, digest, block_hash, statements = BODY.unpack(raw[: BODY.size])
+    if magic != MAGIC:
+        return None
+    place = Place(segment, offset, length) if length else None
+    return Receipted(blocks, place, digest, block_hash, None if statements == UNKNOWN else statements)
+
+
+def repair_advice(channel: str) -> str:
+    """Return what to do about a damaged channel."""
+    return (
+        f"Nothing was changed or deleted. `ropewalk ledger repair --channel {channel}` shows what is lost; "
+        "with --from-archive or --from-replica it brings the blocks back."
+    )
+
+
+def make_mark(folder: Path, disk: Disk) -> None:
+    """Make the mark of a channel without blocks, whole; one that is there is left alone."""
+    beside = folder / f".{MARK}.{os.getpid()}.{threading.get_ident()}"
+    beside.unlink(missing_ok=True)  # of a process of the same number that was killed
+    disk.write_new(beside, Receipted(statements=0).to_bytes(), mode=0o600)
+    try:
+        with contextlib.suppress(FileExistsError):
+            disk.link(beside, folder / MARK)
+    finally:
+        beside.unlink()
+    disk.fsync_directory(folder)
+
+
+class MarkFile:
+    """The mark of a channel, open for its writer."""
+
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        self._disk, self._dirty = disk, False
+        self._fd = disk.open(folder / MARK, os.O_RDWR | os.O_CREAT)
+
+    def write(self, mark: Receipted) -> None:
+        """Set the mark. Not synced: see `sync`."""
+        self._disk.write_at(self._fd, mark.to_bytes(), 0)
+        self._dirty = True
+
+    def sync(self) -> None:
+        """Make the mark durable."""
+        if self._dirty:
+            self._disk.fsync(self._fd)
+            self._dirty = False
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,357 @@
+"""Repair of a damaged channel: what is lost is shown, brought back from a copy where there is one, or given up.
+
+    <channel>/repairing/…        a log on its way; moved to <channel>/segments by one rename
+    <channel>/damaged/<time>/    what was there before, as it was
+
+Blocks come from the damaged log itself as far as they are whole, the others from archives or from a replica. All of
+them are verified as one chain before anything is replaced. Receipted blocks that nobody has any more can be given up;
+the channel is then closed: it can be read, proved and archived, but its lost heights are never sealed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ropewalk.disk.durable import Disk, unavailable
+from ropewalk.errors import Damaged, Forked, RopewalkError, Unverified
+from ropewalk.ledger.archive.check import check_archives
+from ropewalk.ledger.block.block import parse_record
+from ropewalk.ledger.block.index_keys import derive
+from ropewalk.ledger.channel.channel import FOLDER, Channel, ChannelSettings, check_lines, read_settings
+from ropewalk.ledger.channel.index.index import LedgerIndex
+from ropewalk.ledger.channel.losses import (
+    KNOWN,
+    REPAIRS,
+    KnownHead,
+    Repair,
+    blocks_text,
+    open_loss,
+    read_known,
+    read_repairs,
+    write_repairs,
+)
+from ropewalk.ledger.channel.maintenance import reindex
+from ropewalk.ledger.channel.receipted import MARK, Receipted, read_mark
+from ropewalk.ledger.channel.segments.format import ALIGN, digest_in
+from ropewalk.ledger.channel.segments.reader import Segments
+from ropewalk.ledger.channel.segments.salvage import find_records
+from ropewalk.ledger.channel.segments.writer import Writer, hold_lock
+from ropewalk.ledger.proof.trust import Trust
+
+__all__ = ["ChannelDamage", "Repaired", "find_damage", "repair_channel"]
+
+Lines = Iterator[tuple[int, list[bytes]]]
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelDamage:
+    """What is wrong with a channel: how many blocks are whole from the first on, and which others are known.
+
+    `receipted` is how many blocks had been receipted as far as anything here says; `sure` is False if the mark that
+    would say so is lost.
+    """
+
+    channel: str
+    whole: int
+    receipted: int
+    sure: bool
+    problems: tuple[str, ...]
+    lost: tuple[dict[str, Any], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `ledger repair` prints it."""
+        return {
+            "channel": self.channel,
+            "whole_blocks": self.whole,
+            "receipted_blocks": self.receipted,
+            "receipted_known": self.sure,
+            "problems": list(self.problems),
+            "lost": list(self.lost),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What came of a repair. Unless `done`, nothing was changed: blocks would be lost, and that was not accepted."""
+
+    damage: ChannelDamage
+    done: bool
+    blocks: int
+    lost: tuple[dict[str, Any], ...] = ()
+    kept: Path | None = None
+    closed: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `ledger repair` prints it."""
+        return {
+            **self.damage.to_json(),
+            "done": self.done,
+            "blocks": self.blocks,
+            "lost": list(self.lost),
+            "kept": None if self.kept is None else str(self.kept),
+            "closed": self.closed,
+        }
+
+
+def find_damage(home: Path, channel: str) -> ChannelDamage:
+    """Say what is wrong with a channel, and which blocks and envelopes are missing. No block is verified or changed."""
+    read_settings(home, channel)
+    return _Damaged(home / FOLDER / channel).describe()
+
+
+def repair_channel(
+    home: Path,
+    channel: str,
+    *,
+    archive: Path | None = None,
+    replica: Path | None = None,
+    trust: Trust | None = None,
+    accept_loss: bool = False,
+    now_ns: Callable[[], int] = time.time_ns,
+    disk: Disk | None = None,
+) -> Repaired:
+    """Bring a damaged channel back to one whole, verified chain; what it had before is kept beside it.
+
+    `archive` is a folder of `ledger archive`, `replica` the home of a repository that has a copy of the channel.
+    Receipted blocks that are in none of them are given up only with `accept_loss`, which closes the channel. Raises
+    `Unverified` if the blocks do not verify, `Forked` if a source has another block than the receipted one.
+    """
+    settings = read_settings(home, channel)
+    folder, disk = home / FOLDER / channel, disk or Disk()
+    with hold_lock(folder):
+        repairing = _Repairing(folder, settings, trust or settings.trust(), disk)
+        repairing.finish_swap()
+        damage = _Damaged(folder).describe()
+        if not damage.problems:
+            return Repaired(damage, True, damage.whole)
+        try:
+            blocks = repairing.assemble(
+                damage.whole, _source(channel, archive, replica, trust or settings.trust())
+            )
+            repairing.check(blocks)
+            lost = tuple(each for each in damage.lost if each["height"] >= blocks)
+            if (lost or not damage.sure or damage.receipted > blocks) and not accept_loss:
+                return Repaired(damage, False, blocks, lost)
+            source = "archive" if archive is not None else "replica" if replica is not None else ""
+            kept = repairing.put_in_place(damage, blocks, lost, source, now_ns())
+        except OSError as error:
+            raise unavailable(error, f"repairing {channel}") from error
+        finally:
+            repairing.clear()
+        reindex(Channel(home, channel))
+        return Repaired(damage, True, blocks, lost, kept, closed=damage.receipted > blocks)
+
+
+class _Damaged:
+    """A channel folder, looked at without trusting any of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.segments = folder, Segments(folder)
+        self.problems: list[str] = []
+
+    def describe(self) -> ChannelDamage:
+        whole = 0
+        try:
+            for record in self.segments.scan():
+                whole = record.height + 1
+        except RopewalkError as error:
+            self.problems.append(error.detail)
+        entries: dict[int, dict[str, Any]] = {}
+        with contextlib.suppress(RopewalkError):
+            # Opened before what is known is read: one that has more than the log says so there.
+            index = LedgerIndex(self.segments, derive)
+            try:
+                entries = {height: _entry(index, height) for height in range(whole, index.state.height)}
+            finally:
+                index.close()
+        sound = not self.problems
+        mark: Receipted | None = self._try(lambda: read_mark(self.folder))
+        known = self._try(lambda: read_known(self.folder))
+        loss = open_loss(self._try(lambda: read_repairs(self.folder)) or [])
+        if loss is not None:
+            self.problems.append(f"a repair on {loss.at} gave up {blocks_text(loss.blocks, loss.receipted)}")
+        elif mark is not None and sound:
+            self._try(self.segments.check_receipted)
+        receipted = max(
+            mark.blocks if mark is not None else 0,
+            known.blocks if known is not None else 0,
+            loss.receipted if loss is not None else 0,
+            max(entries, default=-1) + 1,
+        )
+        if mark is None and not (self.folder / MARK).exists():
+            self.problems.append("the file that says how many blocks were receipted is missing")
+        for each in (*(known.lost if known is not None else ()), *(loss.lost if loss is not None else ())):
+            entries.setdefault(each["height"], each)
+        if mark is not None and mark.blocks and any(mark.block_hash):
+            last = {"height": mark.blocks - 1, "block_hash": mark.block_hash.hex(), "envelopes": None}
+            entries.setdefault(mark.blocks - 1, last)
+        lost = tuple(
+            entries.get(height, {"height": height, "block_hash": None, "envelopes": None})
+            for height in range(whole, receipted)
+        )
+        problems = tuple(dict.fromkeys(self.problems))
+        return ChannelDamage(self.folder.name, whole, receipted, mark is not None, problems, lost)
+
+    def _try(self, read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except Damaged as error:
+            self.problems.append(error.detail)
+            return None
+
+
+def _entry(index: LedgerIndex, height: int) -> dict[str, Any]:
+    found = index.block(height)
+    names = [found.leaf(number).hex() for number in range(found.count)]
+    return {"height": height, "block_hash": found.block_hash.hex(), "envelopes": names}
+
+
+class _Repairing:
+    """A log on its way: assembled beside the damaged one, checked, then put in its place."""
+
+    def __init__(self, folder: Path, settings: ChannelSettings, trust: Trust, disk: Disk) -> None:
+        self._folder, self._settings, self._trust, self._disk = folder, settings, trust, disk
+        self._segments, self._begun = Segments(folder), folder / "repairing"
+
+    def assemble(self, whole: int, source: Callable[[Callable[[int, list[bytes]], None]], None]) -> int:
+        """Write the longest chain there is, from our own whole records and from the source; return its length."""
+        self.clear()
+        starts = self._segments.starts()
+        base = max((start for start in starts if start <= whole), default=0)
+        own = find_records(self._segments, base)
+        with Writer(self._begun, height=base, disk=self._disk) as writer:
+
+            def add(lines: list[bytes]) -> None:
+                writer.append(writer.height, lines, parse_record(lines[0]).hash)
+
+            def take_own() -> None:
+                while (place := own.get(writer.height)) is not None:
+                    add(self._segments.read(place, writer.height).lines)
+
+            def take(height: int, lines: list[bytes]) -> None:
+                take_own()
+                if height == writer.height:
+                    add(lines)
+
+            take_own()
+            source(take)
+            take_own()
+            writer.sync()
+            writer.sync_mark()
+            blocks = writer.height
+        for start in starts:
+            if start < base:
+                for path in self._segments.files_folder.glob(f"{start:020d}.*"):
+                    self._disk.link(path, self._begun / "segments" / path.name)
+        return blocks
+
+    def check(self, blocks: int) -> None:
+        """Verify what was assembled as one chain, and that it is the history which was receipted."""
+        built = Segments(self._begun)
+        report = check_lines(self._settings, _lines_of(built), trust=self._trust, deep=True)
+        wrong = report.first_failure
+        if wrong is not None:
+            raise Unverified(
+                f"{wrong.name}: {wrong.detail}",
+                step=wrong.name,
+                **wrong.fields,
+                advice="Nothing was changed. Name a source that verifies, with --from-archive or --from-replica.",
+            )
+        with contextlib.suppress(Damaged):  # a mark that cannot be read names no block
+            mark = read_mark(self._folder)
+            if mark is not None and mark.place is not None and mark.blocks <= blocks:
+                place = built.find(mark.blocks - 1).place
+                if digest_in(built.peek(place.segment, place.offset, ALIGN)) != mark.digest:
+                    raise self._fork(mark.blocks - 1)
+        known: KnownHead | None = None
+        with contextlib.suppress(Damaged):
+            known = read_known(self._folder)
+        if known is not None and known.blocks <= blocks:
+            last = built.find(known.blocks - 1)
+            if parse_record(last.lines[0]).hash.hex() != known.block_hash:
+                raise self._fork(last.height)
+
+    def _fork(self, height: int) -> Forked:
+        return Forked(
+            f"channel {self._settings.channel}: block {height} there is not the one that was receipted here",
+            height=height,
+            advice="Nothing was changed. Compare both histories; the receipts say which one was acknowledged.",
+        )
+
+    def put_in_place(
+        self, damage: ChannelDamage, blocks: int, lost: tuple[dict[str, Any], ...], source: str, now_ns: int
+    ) -> Path:
+        """Keep what is there, and let the new log take its place. What is given up is written down first."""
+        kept = self._folder / "damaged" / str(now_ns)
+        self._disk.make_directories(kept)
+        at = datetime.fromtimestamp(now_ns / 1e9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        done: list[Repair] = []
+        try:
+            done = read_repairs(self._folder)
+        except Damaged:
+            self._disk.rename(self._folder / REPAIRS, kept / REPAIRS)
+        receipted = max(damage.receipted, blocks)
+        name = kept.relative_to(self._folder).as_posix()
+        write_repairs(self._folder, [*done, Repair(at, blocks, receipted, name, lost, source)], self._disk)
+        for old in (MARK, KNOWN):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(self._folder / old, kept / old)
+        mark = (self._begun / MARK).read_bytes() if receipted == blocks else self._lost_mark(receipted)
+        self._disk.replace(self._folder / MARK, mark, mode=0o600)
+        if (self._folder / KNOWN).exists():
+            self._disk.unlink(self._folder / KNOWN)  # the mark says as much, and repairs.json which blocks
+        if self._segments.files_folder.exists():
+            self._disk.rename(self._segments.files_folder, kept / "segments")
+        self.finish_swap()
+        return kept
+
+    def _lost_mark(self, receipted: int) -> bytes:
+        """The mark of blocks that are gone: as it was, if it can be read and says as much."""
+        with contextlib.suppress(Damaged):
+            mark = read_mark(self._folder)
+            if mark is not None and mark.blocks == receipted:
+                return mark.to_bytes()
+        return Receipted(receipted).to_bytes()
+
+    def finish_swap(self) -> None:
+        """Put the new log in place where the old one was moved away already, now or by a process that was killed."""
+        if not self._segments.files_folder.exists() and (self._begun / "segments").is_dir():
+            self._disk.rename(self._begun / "segments", self._segments.files_folder)
+            self._disk.fsync_directory(self._folder)
+
+    def clear(self) -> None:
+        """Take away what is not in its place. All in that folder is ours."""
+        shutil.rmtree(self._begun, ignore_errors=True)
+
+
+def _source(
+    channel: str, archive: Path | None, replica: Path | None, trust: Trust
+) -> Callable[[Callable[[int, list[bytes]], None]], None]:
+    """Where missing blocks come from: it hands every block, the first first, to who takes them."""
+
+    def read(take: Callable[[int, list[bytes]], None]) -> None:
+        if archive is not None:
+            found = check_archives(archive / channel, trust=trust, channel=channel, take=take)
+            wrong = found.report.first_failure
+            if wrong is not None:
+                raise Unverified(
+                    f"archive {archive}: {wrong.name}: {wrong.detail}", step=wrong.name, **wrong.fields
+                )
+        if replica is not None:
+            with Channel(replica, channel) as copy:
+                for height, lines in copy.lines():
+                    take(height, lines)
+
+    return read
+
+
+def _lines_of(segments: Segments) -> Lines:
+    for record in segments.scan():
+        yield record.height, record.lines

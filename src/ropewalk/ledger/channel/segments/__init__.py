@@ -1,0 +1,1 @@
+"""Segment files: the format, the reader, the writer and packing."""

@@ -1,0 +1,343 @@
+"""The one writer of a channel's segments: append, sync, and what a crash left behind cut off at opening."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from ropewalk.disk.durable import Disk
+from ropewalk.errors import Damaged, HeadMoved, TooLarge, Unavailable
+from ropewalk.ledger.channel.losses import Repair, blocks_text, open_loss, read_repairs
+from ropewalk.ledger.channel.receipted import MarkFile, Receipted, make_mark, repair_advice
+from ropewalk.ledger.channel.segments.format import (
+    ALIGN,
+    BODY_BYTES_MAX,
+    Place,
+    Torn,
+    digest_in,
+    record_head,
+    segment_head,
+)
+from ropewalk.ledger.channel.segments.reader import Segments
+
+__all__ = ["Writer", "hold_lock", "is_awaited"]
+
+SEGMENT_BYTES = 64 << 20  # a new file is begun beyond this; one block may stand across the limit
+LOCK_POLL_S = 0.02
+
+
+class Writer(Segments):
+    """The one writer of a channel. Opening it takes the lock and cuts a torn tail; `torn` says what was cut."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        after: Place | None = None,
+        height: int = 0,
+        wait_s: float = 0.0,
+        disk: Disk | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        super().__init__(folder)
+        self._mark: MarkFile | None = None
+        self._pending: Receipted | None = None  # what the mark will say once it is synced
+        self.statements: int | None = None  # how many blocks are about keys, as far as it is known
+        self._disk = disk or Disk()
+        self._segment_bytes = segment_bytes
+        self._broken: str | None = None
+        self._fd, self._segment, self._end = -1, 0, 0
+        self._unsynced_folder = False
+        self._owner = os.getpid()
+        try:
+            self.files_folder.mkdir(parents=True, exist_ok=True)
+            if not (folder / "lock").exists() and not self.starts():
+                make_mark(folder, self._disk)  # no writer was ever here
+            self._lock = _take_lock(folder / "lock", wait_s)
+            _writers.add(self)
+        except OSError as error:
+            raise Unavailable(f"channel {folder.name}: {error.strerror}", path=str(folder)) from error
+        try:
+            loss = open_loss(read_repairs(folder))
+            if loss is not None:
+                raise _closed(folder.name, loss)
+            mark = self._read_mark()
+            self.found, torn = self.tail(after, height)
+            self._last = self.found[-1].place if self.found else after
+            self.height = height + len(self.found)  # the next block's
+            self.torn = self._cut(torn) if torn is not None else None
+            self._open_last()
+            self._open_mark(mark)
+        except OSError as error:
+            self.close()
+            raise Unavailable(f"channel {folder.name}: {error.strerror}", path=str(folder)) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def append(
+        self,
+        height: int,
+        lines: Sequence[bytes],
+        block_hash: bytes = bytes(32),
+        *,
+        statement: bool | None = None,
+    ) -> Place:
+        """Write one block's lines as the record of `height`. Durable only after `sync`.
+
+        `statement` says whether the block is about keys, where the caller knows.
+        """
+        if self._broken is not None:
+            raise Unavailable(f"channel {self.folder.name} stopped writing: {self._broken}")
+        if height != self.height:
+            raise HeadMoved(f"block {height} cannot follow block {self.height - 1}", height=height)
+        body = b"\n".join(lines) + b"\n"
+        body += b"\n" * (-len(body) % ALIGN)
+        if len(body) > BODY_BYTES_MAX:
+            raise TooLarge(
+                f"block of {len(body)} bytes; at most {BODY_BYTES_MAX}", size=len(body), limit=BODY_BYTES_MAX
+            )
+        try:
+            if self._end >= self._segment_bytes:
+                self._begin_segment(height)
+            place = Place(self._segment, self._end, len(body))
+            head = record_head(height, body)
+            self._write(head + body)
+            self._last, self._end, self.height = place, place.end, height + 1
+            known = self.statements is not None and statement is not None
+            self.statements = (self.statements or 0) + bool(statement) if known else None
+            self._pending = Receipted(height + 1, place, digest_in(head), block_hash, self.statements)
+        except OSError as error:
+            self._back_out(error.strerror or str(error))
+            raise Unavailable(
+                f"channel {self.folder.name}, block {height}: {error.strerror}", height=height
+            ) from error
+        except BaseException as error:  # interrupted: what comes next must not stand behind half a block
+            self._back_out(repr(error))
+            raise
+        return place
+
+    def sync(self) -> None:
+        """Make everything appended durable, then set the mark: now receipts may be given.
+
+        After a failure nothing more is written: the system may have dropped the pages it could not write.
+        """
+        try:
+            self._disk.fsync(self._fd)
+            if self._unsynced_folder:
+                self._disk.fsync_directory(self.files_folder)
+                self._disk.fsync_directory(self.folder)
+                self._unsynced_folder = False
+            if self._pending is not None and self._mark is not None:
+                self._mark.write(self._pending)
+                self._pending = None
+        except OSError as error:
+            self._broken = f"sync: {error.strerror}"
+            raise Unavailable(f"channel {self.folder.name}: sync: {error.strerror}") from error
+
+    def sync_mark(self) -> None:
+        """Make the mark durable too: the log is about to be put in its place."""
+        if self._mark is not None:
+            self._mark.sync()
+
+    def close(self) -> None:
+        """Release the lock; the process may go."""
+        if self._mark is not None:
+            if self._owner == os.getpid():
+                with contextlib.suppress(OSError):  # it may be late, and the segments are synced
+                    self._mark.sync()
+            self._mark.close()
+            self._mark = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if self._lock >= 0:
+            os.close(self._lock)  # closing the descriptor gives up the lock
+            self._lock = -1
+        self._broken = "closed"
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _cut(self, torn: Torn) -> Torn:
+        """Keep the torn bytes beside the log, then cut them off."""
+        folder = self.folder / "torn"
+        folder.mkdir(exist_ok=True)
+        kept = folder / f"{torn.segment:020d}-{torn.offset}-{time.time_ns()}.bin"
+        fd = self._disk.open(kept, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            self._disk.write(fd, self.peek(torn.segment, torn.offset, torn.size))
+            self._disk.fsync(fd)
+        finally:
+            os.close(fd)
+        fd = self._disk.open(self.path(torn.segment), os.O_RDWR)
+        try:
+            self._disk.truncate(fd, torn.offset)
+            self._disk.fsync(fd)
+        finally:
+            os.close(fd)
+        return Torn(torn.segment, torn.offset, torn.size, kept)
+
+    def _read_mark(self) -> Receipted:
+        """The mark, checked against the log. An index cannot stand in for it: any reader may have made it anew."""
+        mark = self.check_receipted()
+        if mark is None:
+            raise Damaged(
+                f"channel {self.folder.name}: the file that says how many blocks were receipted is missing",
+                reason="mark",
+                advice=repair_advice(self.folder.name),
+            )
+        return mark
+
+    def _open_mark(self, mark: Receipted) -> None:
+        """Let the mark name the last whole block: the log was checked up to there, and the next one stands on it."""
+        self._mark = MarkFile(self.folder, self._disk)
+        now = Receipted(statements=0)
+        if self._last is not None:
+            if mark.place == self._last:
+                now = mark
+            else:
+                self._disk.fsync(self._fd)  # a killed writer may have left a block that is not on disk yet
+                head = self.peek(self._last.segment, self._last.offset, ALIGN)
+                now = Receipted(self.height, self._last, digest_in(head))
+        self.statements = now.statements
+        if now != mark:
+            self._mark.write(now)
+            self._mark.sync()
+            self._disk.fsync_directory(self.folder)
+
+    def _open_last(self) -> None:
+        starts = self.starts()
+        if not starts:
+            self._begin_segment(self.height)
+            return
+        self._segment = starts[-1]
+        path = self.path(self._segment)
+        self._fd = self._disk.open(path, os.O_WRONLY | os.O_APPEND)
+        self._end = path.stat().st_size
+        self._unsynced_folder = True  # whoever made the file may have died before syncing its folder
+        if self._end == 0:
+            self._write(segment_head(self._segment))
+            self._end = ALIGN
+
+    def _begin_segment(self, height: int) -> None:
+        if self._fd >= 0:
+            self._disk.fsync(self._fd)
+            if self._mark is not None:
+                self._mark.sync()
+        path = self.path(height)
+        fd = self._disk.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._segment, self._end, self._unsynced_folder = fd, height, 0, True
+        self._disk.truncate(fd, 0)  # what an attempt before us left of this header
+        self._write(segment_head(height))
+        self._end = ALIGN
+
+    def _write(self, raw: bytes) -> None:
+        self._disk.write(self._fd, raw)
+
+    def _back_out(self, why: str) -> None:
+        """Leave the file as it was before a write that did not succeed, or stop writing."""
+        try:
+            self._disk.truncate(self._fd, self._end)
+            if self._end == 0:
+                self._write(segment_head(self._segment))
+                self._end = ALIGN
+        except OSError:
+            self._broken = f"write: {why}"
+
+
+# A child of the writer's process shares its lock: it must neither write nor hold the lock when the writer has gone.
+_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for writer in list(_writers):
+        writer.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _closed(channel: str, loss: Repair) -> Damaged:
+    """What refuses to write to a channel that has lost receipted blocks: their heights are never sealed again."""
+    return Damaged(
+        f"channel {channel} is closed: a repair on {loss.at} gave up {blocks_text(loss.blocks, loss.receipted)}, "
+        "for which receipts had been given",
+        height=loss.blocks,
+        receipted=loss.receipted,
+        reason="closed",
+        advice="Append to a new channel. If the blocks turn up, bring them back with "
+        f"`ropewalk ledger repair --channel {channel} --from-archive DIR` or --from-replica REPO.",
+    )
+
+
+@contextlib.contextmanager
+def hold_lock(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
+    """Keep writers out of a channel for a while, without becoming one."""
+    descriptor = _take_lock(folder / "lock", wait_s)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_awaited(folder: Path) -> bool:
+    """Whether somebody waits to write to a channel, or to keep writers out of it."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever waits shares it
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _take_lock(path: Path, wait_s: float) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + wait_s
+    line: int | None = None  # held while we wait, for whoever writes to see
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES) or time.monotonic() >= deadline:
+                    holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
+                    os.close(fd)
+                    if error.errno not in (errno.EAGAIN, errno.EACCES):
+                        raise
+                    raise Unavailable(
+                        f"channel {path.parent.name} is being written by process {holder or 'unknown'}",
+                        holder=holder,
+                        advice="A channel has one writer at a time; wait for it to end.",
+                    ) from error
+                if line is None:
+                    line = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+                    fcntl.flock(line, fcntl.LOCK_SH)
+                time.sleep(LOCK_POLL_S)
+    finally:
+        if line is not None:
+            os.close(line)
+    with contextlib.suppress(OSError):  # the number is a courtesy to people, the lock itself is held
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, str(os.getpid()).encode(), 0)
+    return fd

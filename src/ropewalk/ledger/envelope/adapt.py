@@ -1,0 +1,254 @@
+"""Adapters (S4 §8): reading envelopes that are older or newer than ours, without losing what was really said.
+
+Two different acts, kept apart:
+
+    view     how an accepted envelope reads to newer code: missing fields filled in, nothing hashed or signed anew
+    resign   a new envelope of ours for one we cannot accept as it is; it carries the original, byte for byte
+
+An adapted envelope names the id of the original (`legacy_envelope_id`) and holds its bytes and signature in
+`attestation_evidence.report`, so anybody can check what its author signed.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast, get_args
+
+from ropewalk.errors import Invalid, InvalidEnvelope, InvalidJson, RopewalkError, TooLarge, Unverified
+from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import blake3, hash_from_hex
+from ropewalk.kernel.keys import PublicKey, SigningKey
+from ropewalk.ledger.envelope.envelope import (
+    FIELDS,
+    MINIMUM_SIGNED,
+    Envelope,
+    EventClass,
+    build,
+    decode_base64,
+    envelope_id,
+    payload_hash,
+    signature_preimage,
+)
+from ropewalk.ledger.evidence.binding import report_data
+from ropewalk.ledger.versions.versions import LIFECYCLE, Lifecycle, version_of
+
+__all__ = ["Adapted", "adapt", "check_adapted", "original_of", "resign", "view"]
+
+ORIGINAL_BYTES_MAX: Final = 512 << 10  # it travels inside another envelope, in base64
+CLASSES: Final = frozenset(get_args(EventClass))
+# What an adapter must not change: a policy tag, for one, decides whether an Alert may be said again.
+_KEPT: Final = (
+    "domain",
+    "event_type",
+    "correlation_id",
+    "payload_hash",
+    "confidentiality_tag",
+    "policy_tag",
+    "integrity_proof",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """What became of an envelope: the new one, the id of the old one, and what was changed, in words."""
+
+    envelope: Envelope
+    legacy_envelope_id: str
+    changes: tuple[str, ...]
+
+
+def view(envelope: Envelope, position: tuple[int, int] | None = None) -> dict[str, Any]:
+    """The envelope as newer code reads it: no class of it is missing. It is for reading; its id is the original's.
+
+    A chain is made from the correlation id, or from the place in the log where there is none. A level that was not
+    given is public; policy may still deny, but never treat it as more than it is.
+
+    >>> from ropewalk.kernel.keys import SigningKey
+    >>> old = build(SigningKey.generate("ed25519", bytes(32)), domain="d", event_class="Alert", event_type="t",
+    ...             payload=1, timestamp="2024-11-01T12:00:00Z")
+    >>> view(old, (3, 0))["causality_chain"], view(old)["confidentiality_tag"]
+    (['block:3/0'], {'level': 'public'})
+    """
+    value = dict(envelope.value)
+    if "causality_chain" not in value:
+        if envelope.correlation_id is not None:
+            value["causality_chain"] = [envelope.correlation_id]
+        elif position is not None:
+            value["causality_chain"] = [f"block:{position[0]}/{position[1]}"]
+    value.setdefault("confidentiality_tag", {"level": "public"})
+    return value
+
+
+def adapt(raw: bytes, key: SigningKey, timestamp: str, table: Sequence[Lifecycle] = LIFECYCLE) -> Adapted:
+    """An envelope of a newer minor of a major we know, as one we can accept. Its author's signature must hold.
+
+    Fields we do not know are left out, a class we do not know becomes Observation; the original keeps both.
+    """
+    value, changes = _read(raw), []
+    major, minor, _ = version_of(str(value.get("protocol_version")))
+    known = sorted(tuple(map(int, each.minor.split("."))) for each in table)
+    same = [each for each in known if each[0] == major]
+    if not same:
+        raise Unverified(f"version {value['protocol_version']} has a major that no adapter knows")
+    if (major, minor) in same and value.get("event_class") not in CLASSES:
+        raise InvalidEnvelope(
+            f"class {str(value.get('event_class'))[:40]!r} does not exist in {major}.{minor}"
+        )
+    if (major, minor) < same[0]:
+        raise Unverified(f"version {value['protocol_version']} is older than any adapter knows")
+    target = max(each for each in same if each <= (major, minor))
+    if target != (major, minor):
+        changes.append(f"version {value['protocol_version']} read as {target[0]}.{target[1]}.0")
+    if value["event_class"] not in CLASSES:
+        changes.append(f"class {str(value['event_class'])[:40]} read as Observation")
+        value = {**value, "event_class": "Observation"}
+    unknown = sorted(value.keys() - set(FIELDS))
+    if unknown:
+        changes.append(f"left out: {', '.join(unknown)[:200]}")
+    version = f"{target[0]}.{target[1]}.0" if changes else value["protocol_version"]
+    return resign(raw, key, timestamp, value=value, protocol_version=version, changes=tuple(changes))
+
+
+def resign(
+    raw: bytes,
+    key: SigningKey,
+    timestamp: str,
+    *,
+    value: dict[str, Any] | None = None,
+    protocol_version: str | None = None,
+    changes: tuple[str, ...] = (),
+) -> Adapted:
+    """A new envelope by our key that says what the original says and carries it. The original is verified first."""
+    if len(raw) > ORIGINAL_BYTES_MAX:
+        raise TooLarge(
+            f"an envelope of {len(raw)} bytes cannot travel inside another",
+            size=len(raw),
+            limit=ORIGINAL_BYTES_MAX,
+        )
+    original = _read(raw)
+    canonical = jcs.encode(original)
+    _check_author(original)
+    value = value or original
+    name = envelope_id(canonical).hex()
+    correlation_id = cast("str | None", original.get("correlation_id"))
+    report: dict[str, Any] = {
+        "legacy_envelope_id": name,
+        "legacy_envelope": b64encode(canonical).decode(),
+        "legacy_signature": original["signature"],
+        "report_data": report_data(bytes.fromhex(original["payload_hash"]), correlation_id).hex(),
+    }
+    evidence: dict[str, Any] = {
+        "format": "tee.report",
+        "evidence_hash": blake3(jcs.encode(report)).hex(),
+        "report": report,
+    }
+    ref = value.get("payload_ref")
+    detached = ref if ref is not None and value.get("payload") is None else None
+    envelope = build(
+        key,
+        domain=value["domain"],
+        event_class=value["event_class"],
+        event_type=value["event_type"],
+        payload=value.get("payload"),
+        timestamp=timestamp,
+        correlation_id=correlation_id,
+        ancestors=(*_ancestors(original), name) if value["event_class"] == "Result" else (),
+        detached=detached,
+        hash_of_detached=original["payload_hash"] if detached is not None else None,
+        evidence=evidence,
+        label="adapter",
+        protocol_version=protocol_version or original["protocol_version"],
+        integrity_proof=value.get("integrity_proof"),
+        confidentiality=value.get("confidentiality_tag"),
+        policy_tag=value.get("policy_tag"),
+    )
+    return Adapted(envelope, name, (*changes, "signed again"))
+
+
+def _ancestors(original: dict[str, Any]) -> list[str]:
+    """Return the ids that the original's causality chain names; a Result may come from a version that asks for none."""
+    chain = original.get("causality_chain")
+    return [each for each in chain[:-1] if isinstance(each, str)] if isinstance(chain, list) else []
+
+
+def original_of(envelope: Envelope) -> bytes | None:
+    """The bytes an adapted envelope carries, if it is one; they are those of the id it names."""
+    report = (envelope.value.get("attestation_evidence") or {}).get("report") or {}
+    name, text = report.get("legacy_envelope_id"), report.get("legacy_envelope")
+    if not isinstance(name, str) or not isinstance(text, str):
+        return None
+    raw = decode_base64(text, "/attestation_evidence/report/legacy_envelope")
+    if envelope_id(raw).hex() != name:
+        raise Unverified(f"the original carried is not {name[:64]}")
+    return raw
+
+
+def check_adapted(envelope: Envelope) -> dict[str, Any]:
+    """The original's value, if the adapted envelope says what it says and its author's signature holds."""
+    raw = original_of(envelope)
+    if raw is None:
+        raise Invalid("this envelope carries no original")
+    try:
+        value = _formed(jcs.parse_canonical(raw))
+    except (InvalidEnvelope, InvalidJson) as error:
+        raise Unverified(f"the original carried is no envelope: {error.detail}") from error
+    _check_author(value)
+    for name in _KEPT if value["payload"] is not None else (*_KEPT, "payload_ref"):
+        if value.get(name) != envelope.value.get(name):
+            raise Unverified(f"{name} is not what the original says")
+    kind = value["event_class"] if value["event_class"] in CLASSES else "Observation"
+    if envelope.event_class != kind:
+        raise Unverified("event_class is not what the original says")
+    return value
+
+
+def _read(raw: bytes) -> dict[str, Any]:
+    return _formed(jcs.parse(raw))
+
+
+def _formed(value: jcs.Json) -> dict[str, Any]:
+    """The value, if what is read of it has its type; the rest is for whoever knows its version."""
+    if not isinstance(value, dict):
+        raise InvalidEnvelope("an envelope is an object")
+    needed = {
+        "protocol_version": str,
+        "domain": str,
+        "event_class": str,
+        "event_type": str,
+        "timestamp": str,
+        "origin_identity": dict,
+        "payload_hash": str,
+        "signature": dict,
+    }
+    for name, kind in needed.items():
+        if not isinstance(value.get(name), kind):
+            raise InvalidEnvelope(f"{name} is missing or of another type", where=f"/{name}")
+    if "payload" not in value:
+        raise InvalidEnvelope("payload is missing", where="/payload")
+    if not isinstance(value.get("correlation_id"), str | None):
+        raise InvalidEnvelope("correlation_id is of another type", where="/correlation_id")
+    if hash_from_hex(value["payload_hash"]) is None:
+        raise InvalidEnvelope("payload_hash is 64 lower-case hex digits", where="/payload_hash")
+    return cast("dict[str, Any]", value)
+
+
+def _check_author(value: dict[str, Any]) -> None:
+    """The original's own signature and payload hash."""
+    signature, identity = value["signature"], value["origin_identity"]
+    names = signature.get("signed_fields")
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+        raise Unverified("the original does not list what it signs")
+    if not set(MINIMUM_SIGNED) <= set(names):
+        raise Unverified("the original does not sign what must be signed")
+    kind = identity.get("identity_type")
+    alg = signature.get("alg") if kind == "attested-domain" else kind
+    try:
+        key = PublicKey.from_text(str(alg), str(identity.get("public_key")))
+        key.verify(signature_preimage(value), decode_base64(str(signature.get("sig")), "/signature/sig"))
+    except RopewalkError as error:
+        raise Unverified(f"the original's signature: {error.detail}") from error
+    detached = value.get("payload") is None and value.get("payload_ref") is not None
+    if not detached and payload_hash(value.get("payload")) != value["payload_hash"]:
+        raise Unverified("the original's payload_hash is not that of its payload")

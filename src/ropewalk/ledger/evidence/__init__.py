@@ -1,0 +1,1 @@
+"""Evidence (S4 §6): binding, trust, certificates and verification."""

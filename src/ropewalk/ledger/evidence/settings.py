@@ -1,0 +1,91 @@
+"""Whose evidence a channel believes: its evidence.json, written, read, and put into trust files.
+
+<home>/ledger/<channel>/evidence.json   roots, keys, builders and measurements; without it only the binding is judged
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ropewalk.disk.durable import Disk
+from ropewalk.errors import Damaged, Invalid, RopewalkError, Unavailable
+from ropewalk.ledger.channel.channel import FOLDER, Channel, channels, read_settings
+from ropewalk.ledger.keys.history import KeyLine
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.replay.replay import companion
+
+if TYPE_CHECKING:
+    from ropewalk.ledger.evidence.trust import EvidenceSettings
+
+__all__ = ["channel_trust", "read_evidence", "stored_trust", "write_evidence"]
+
+NAME = "evidence.json"
+
+# Certificates are read with a large library, which only channels with evidence should load: hence the late imports.
+
+
+def read_evidence(home: Path, channel: str) -> EvidenceSettings | None:
+    """What a channel believes about evidence; None if it was never told."""
+    read_settings(home, channel)
+    try:
+        raw = (home / FOLDER / channel / NAME).read_bytes()
+    except FileNotFoundError:
+        return None
+    from ropewalk.ledger.evidence.trust import parse_evidence_settings
+
+    try:
+        return parse_evidence_settings(raw)
+    except Invalid as error:
+        raise Damaged(f"channel {channel}: {NAME}: {error.detail}", reason="evidence") from error
+
+
+def write_evidence(home: Path, channel: str, settings: EvidenceSettings) -> Path:
+    """Say whom a channel believes from now on. Writers that are open already go on as they began."""
+    from ropewalk.ledger.evidence.trust import parse_evidence_settings
+
+    read_settings(home, channel)
+    path, raw = home / FOLDER / channel / NAME, settings.to_bytes()
+    parse_evidence_settings(raw)
+    try:
+        Disk().replace(path, raw, mode=0o600)
+    except OSError as error:
+        raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
+    return path
+
+
+def stored_trust(home: Path, channel: str) -> Trust:
+    """What a stored channel itself says to believe: settings, keys and evidence, with its line of keys.
+
+    Statements about keys count up to the first that does not hold: the verifier reports that one where it stands.
+    """
+    with Channel(home, channel) as reading:
+        settings = reading.settings
+        try:
+            trust = reading.trust()
+        except RopewalkError:
+            line = KeyLine(settings.trust(), policy=settings.policy)
+            with contextlib.suppress(RopewalkError):
+                for proof in reading.each_key_proof():
+                    line.follow((proof,))
+            trust = replace(settings.trust(), line=line)
+    if trust.line is not None:
+        trust.line.complete = True
+    if trust.policy_hash is not None and any(channel == companion(each) for each in channels(home)):
+        trust = replace(trust, policy_hash=None)  # snapshots are made under no policy of their own
+    return _with_evidence(trust, read_evidence(home, channel))
+
+
+def channel_trust(home: Path, channel: str) -> Trust:
+    """What a verifier must believe to accept this channel, its evidence included."""
+    with Channel(home, channel) as reading:
+        trust = reading.trust()
+    return _with_evidence(trust, read_evidence(home, channel))
+
+
+def _with_evidence(trust: Trust, evidence: EvidenceSettings | None) -> Trust:
+    if evidence is None:
+        return trust
+    return replace(trust, roots=evidence.roots, evidence=evidence.pins)

@@ -1,0 +1,131 @@
+"""Intel SGX and TDX: quotes judged against roots, collateral and measurements that were configured.
+
+The quote comes as `document` and carries its PCK certificates. Intel's word on platforms of its kind (TCB info and QE
+identity) stands beside it as `collateral`, or in what the verifier believes; the newest that counts at the time
+decides. Signed by Intel, it may travel with the evidence: whoever carries it can withhold it, but not change it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from cryptography import x509
+
+from ropewalk.errors import Invalid, Unverified
+from ropewalk.kernel.report import Status
+from ropewalk.ledger.evidence.allowed import parse_collateral_texts
+from ropewalk.ledger.evidence.certificates import check_chain, parse_certificates, parse_pem
+from ropewalk.ledger.evidence.crls import check_revoked
+from ropewalk.ledger.evidence.item import Piece
+from ropewalk.ledger.evidence.tee.intel_certificates import Platform, read_platform
+from ropewalk.ledger.evidence.tee.intel_collateral import Collateral, parse_collateral
+from ropewalk.ledger.evidence.tee.intel_ecdsa import check_p256
+from ropewalk.ledger.evidence.tee.intel_quote import (
+    QUOTE_BYTES_MAX,
+    EnclaveReport,
+    Quote,
+    TdReport,
+    parse_quote,
+)
+
+__all__ = ["check_dcap"]
+
+
+def check_dcap(piece: Piece) -> tuple[Status, str]:
+    """Whether a quote is bound to its envelope and holds."""
+    quote = parse_quote(piece.document(QUOTE_BYTES_MAX))
+    if quote.tee != piece.report.get("tee_type"):
+        raise Unverified(f"the quote is of {quote.tee}, the report says {piece.report.get('tee_type')}")
+    piece.require_bound(quote.body.report_data)
+    if quote.body.debug:
+        raise Unverified("it ran in debug mode: whoever runs the host can read and change it")
+    chain = _certificates(quote)
+    registers = _registers(quote.body)
+    measured = "sgx.mrenclave" if quote.tee == "sgx" else "tdx.mrtd"
+    piece.require_said(registers[measured], chain[0])
+    trust = piece.trust
+    if not trust.roots:
+        return "not_checked", "no roots are configured for Intel SGX and TDX"
+    root = check_chain(chain[0], chain[1:], trust.roots, piece.at_ns)
+    check_revoked(chain, root, trust.crls, piece.at_ns)
+    _check_signatures(quote, chain[0])
+    platform = read_platform(chain[0])
+    digest = registers[measured].hex()[:16]
+    collateral = _newest(piece, quote, platform)
+    if collateral is None:
+        what = f"for FMSPC {platform.fmspc.hex()} no collateral says whether the platform is up to date"
+        if trust.pinned:
+            raise Unverified(what)  # else it would be enough to leave it out
+        return "not_checked", f"signed under a trusted root; {what}"
+    collateral.check_signed(root, piece.at_ns)
+    check_revoked(collateral.chain, root, trust.crls, piece.at_ns)
+    for what, status in collateral.statuses(platform, quote.body, quote.qe).items():
+        if status not in trust.tcb_statuses:
+            raise Unverified(f"Intel says of the {what}: {status[:60]}, which is not allowed")
+    if not trust.pinned:
+        return "not_checked", f"signed under a trusted root; {measured} {digest}… is not pinned"
+    _check_measured(piece, quote, registers)
+    piece.require_age()
+    return "passed", f"{quote.tee.upper()} on FMSPC {platform.fmspc.hex()}, {measured} {digest}…"
+
+
+def _certificates(quote: Quote) -> list[x509.Certificate]:
+    try:
+        texts = parse_certificates(quote.certificates.rstrip(b"\0"))
+    except Invalid as error:
+        raise Unverified(f"the certificates in the quote: {error.detail}") from error
+    return [parse_pem(text) for text in texts]
+
+
+def _check_signatures(quote: Quote, leaf: x509.Certificate) -> None:
+    """From the top down: the platform signs the quoting enclave, which names its key, which signs the report."""
+    check_p256(leaf, quote.qe_raw, quote.qe_signature, "signature over the QE report")
+    if quote.qe.debug:
+        raise Unverified("the quoting enclave ran in debug mode")
+    if quote.qe.report_data != hashlib.sha256(quote.key + quote.qe_auth).digest() + bytes(32):
+        raise Unverified("the QE report does not name the key that signs the quote")
+    check_p256(quote.key, quote.signed, quote.signature, "signature over the quote")
+
+
+def _newest(piece: Piece, quote: Quote, platform: Platform) -> Collateral | None:
+    """The newest collateral for such a platform that counts at the time, whoever gave it; None if there is none."""
+    given = list(piece.trust.collateral)
+    if "collateral" in piece.report:
+        given.append(parse_collateral(parse_collateral_texts(piece.report["collateral"], Invalid)))
+    about = [each for each in given if each.speaks_of(quote.tee, platform)]
+    counting = [each for each in about if each.counts_at(piece.at_ns)]
+    if about and not counting:
+        raise Unverified(f"all collateral for FMSPC {platform.fmspc.hex()} is of another time")
+    return max(counting, key=lambda each: (each.tcb.since_ns, each.qe.since_ns), default=None)
+
+
+def _registers(body: EnclaveReport | TdReport) -> dict[str, bytes]:
+    if isinstance(body, EnclaveReport):
+        return {"sgx.mrenclave": body.mr_enclave, "sgx.mrsigner": body.mr_signer}
+    return {
+        "tdx.mrtd": body.mr_td,
+        **{f"tdx.rtmr{number}": value for number, value in enumerate(body.rtmrs)},
+        "tdx.mrconfigid": body.mr_config_id,
+        "tdx.mrowner": body.mr_owner,
+        "tdx.mrownerconfig": body.mr_owner_config,
+        "tdx.mrseam": body.mr_seam,
+    }
+
+
+def _check_measured(piece: Piece, quote: Quote, registers: Mapping[str, bytes]) -> None:
+    body, asked = quote.body, piece.trust.sgx_isv
+    if not isinstance(body, EnclaveReport):
+        piece.require_measured(registers, "tdx.mrtd")
+        return
+    piece.require_measured(registers, "sgx.mrenclave", "sgx.mrsigner")
+    if "sgx.mrenclave" not in piece.trust.measurements and "prodid" not in asked:
+        raise Unverified(
+            "sgx.mrsigner alone allows all its enclaves: configure sgx.mrenclave or the prodid in sgx_isv"
+        )
+    if "prodid" in asked and body.isv_prodid != asked["prodid"]:
+        raise Unverified(
+            f"product {body.isv_prodid} of its signer is not {asked['prodid']}, which is allowed"
+        )
+    if body.isv_svn < asked.get("svn", 0):
+        raise Unverified(f"level {body.isv_svn} of the enclave is below {asked['svn']}, which is asked for")

@@ -1,0 +1,76 @@
+"""Certificates of Intel's platforms: which kind a PCK certificate was made for, and at which levels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography import x509
+
+from ropewalk.errors import Invalid, Unverified
+from ropewalk.ledger.evidence.certificates import extensions_of
+from ropewalk.ledger.evidence.tee.der import (
+    INTEGER,
+    OBJECT_ID,
+    OCTET_STRING,
+    SEQUENCE,
+    parse_element,
+    parse_elements,
+    to_number,
+)
+
+__all__ = ["SGX_EXTENSION", "Platform", "read_platform"]
+
+SGX_EXTENSION: Final = "1.2.840.113741.1.13.1"
+COMPONENTS: Final = 16
+_PREFIX: Final = bytes.fromhex("2a864886f84d010d01")  # the same object id, as DER spells it
+_TCB, _PCE_ID, _FMSPC = _PREFIX + b"\2", _PREFIX + b"\3", _PREFIX + b"\4"
+_PCE_SVN: Final = COMPONENTS + 1  # the numbers under _TCB: 1 to 16 are components, then this
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What Intel says of a platform: its kind (FMSPC), its provisioning enclave, and the levels of its components."""
+
+    fmspc: bytes
+    pce_id: bytes
+    components: bytes
+    pce_svn: int
+
+
+def read_platform(leaf: x509.Certificate) -> Platform:
+    """What a PCK certificate says."""
+    raw = extensions_of(leaf).get(SGX_EXTENSION)
+    if raw is None:
+        raise Unverified("the certificate that vouches for the quoting enclave is no PCK certificate")
+    try:
+        found = _members(parse_element(raw, SEQUENCE))
+        levels = _members(_content(found, _TCB, SEQUENCE))
+        components = bytes(
+            to_number(_content(levels, _TCB + bytes([number]), INTEGER), 255)
+            for number in range(1, COMPONENTS + 1)
+        )
+        pce_svn = to_number(_content(levels, _TCB + bytes([_PCE_SVN]), INTEGER), 0xFFFF)
+        fmspc, pce_id = _content(found, _FMSPC, OCTET_STRING), _content(found, _PCE_ID, OCTET_STRING)
+    except Invalid as error:
+        raise Unverified(f"the PCK certificate: {error.detail}") from error
+    if len(fmspc) != 6 or len(pce_id) != 2:
+        raise Unverified("the PCK certificate: FMSPC has 6 bytes and PCE id 2")
+    return Platform(fmspc, pce_id, components, pce_svn)
+
+
+def _members(raw: bytes) -> dict[bytes, tuple[int, bytes]]:
+    """Pairs of an object id and a value, by the id."""
+    found: dict[bytes, tuple[int, bytes]] = {}
+    for tag, content in parse_elements(raw):
+        pair = parse_elements(content) if tag == SEQUENCE else []
+        if len(pair) != 2 or pair[0][0] != OBJECT_ID or pair[0][1] in found:
+            raise Invalid("an SGX extension holds pairs of an object id and a value, each id once")
+        found[pair[0][1]] = pair[1]
+    return found
+
+
+def _content(found: dict[bytes, tuple[int, bytes]], name: bytes, tag: int) -> bytes:
+    if name not in found or found[name][0] != tag:
+        raise Invalid(f"the SGX extension lacks member {name.hex()} of tag {tag:#04x}")
+    return found[name][1]

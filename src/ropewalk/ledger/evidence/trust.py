@@ -1,0 +1,113 @@
+"""Whose evidence is believed, read and ready: certificates, keys, and what is pinned. Nobody and nothing by default.
+
+The evidence.json of a channel is `{"version":1, "roots":["<PEM>"…], …}` with the members of `pins` beside them; a trust
+file says the same in two members, `roots` and `evidence`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cryptography import x509
+
+from ropewalk.errors import Invalid
+from ropewalk.kernel import jcs
+from ropewalk.kernel.keys import PublicKey
+from ropewalk.ledger.evidence.allowed import EvidencePins, parse_pins
+from ropewalk.ledger.evidence.certificates import parse_pem
+from ropewalk.ledger.evidence.crls import parse_crl
+from ropewalk.ledger.evidence.tee.intel_collateral import Collateral, parse_collateral
+
+__all__ = ["EvidenceSettings", "EvidenceTrust", "parse_evidence_settings", "parse_evidence_trust"]
+
+EVIDENCE_SETTINGS_BYTES_MAX = 16 << 20  # roots, revocation lists of a megabyte each, and collateral
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceSettings:
+    """The evidence.json of a channel: the roots as PEM texts, and what is pinned beside them.
+
+    >>> settings = EvidenceSettings((), EvidencePins(builders=("urn:x",)))
+    >>> parse_evidence_settings(settings.to_bytes()) == settings
+    True
+    """
+
+    roots: tuple[str, ...] = ()
+    pins: EvidencePins = field(default_factory=EvidencePins)
+
+    def to_bytes(self) -> bytes:
+        """The file."""
+        value: dict[str, Any] = {"version": 1, "roots": list(self.roots), **self.pins.to_json()}
+        return jcs.encode(value)
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceTrust:
+    """What a verifier of evidence believes: roots, keys, builders and measurements. Empty means nobody and nothing.
+
+    `pinned` is False where only roots are known: signatures and chains are judged, whose evidence it is stays open.
+    """
+
+    roots: tuple[x509.Certificate, ...] = ()
+    keys: tuple[PublicKey, ...] = ()
+    builders: frozenset[str] = frozenset()
+    pcrs: dict[int, frozenset[bytes]] = field(default_factory=dict)
+    max_age_s: int | None = None
+    pinned: bool = True
+    measurements: dict[str, frozenset[bytes]] = field(default_factory=dict)
+    sev_tcb: dict[str, int] = field(default_factory=dict)
+    sgx_isv: dict[str, int] = field(default_factory=dict)
+    tcb_statuses: frozenset[str] = frozenset({"UpToDate"})
+    collateral: tuple[Collateral, ...] = ()
+    crls: tuple[x509.CertificateRevocationList, ...] = ()
+
+    @classmethod
+    def of(cls, roots: Iterable[str], pins: EvidencePins | None) -> EvidenceTrust:
+        """From PEM texts and pins, as trust files and settings hold them."""
+        known = pins or EvidencePins()
+        return cls(
+            tuple(parse_pem(root) for root in roots),
+            known.keys,
+            frozenset(known.builders),
+            {number: frozenset(map(bytes.fromhex, texts)) for number, texts in known.pcrs.items()},
+            known.max_age_s,
+            pins is not None,
+            {name: frozenset(map(bytes.fromhex, texts)) for name, texts in known.measurements.items()},
+            known.sev_tcb,
+            known.sgx_isv,
+            frozenset(known.tcb_statuses or ("UpToDate",)),
+            tuple(parse_collateral(each) for each in known.collateral),
+            tuple(parse_crl(text.encode()) for text in known.crls),
+        )
+
+
+def parse_evidence_settings(raw: bytes) -> EvidenceSettings:
+    """The settings of a file; anything unknown in it is refused, and so is a root that is no certificate."""
+    value = jcs.parse(raw, bytes_max=EVIDENCE_SETTINGS_BYTES_MAX)
+    if not isinstance(value, dict) or value.get("version") != 1 or value["version"] is True:
+        raise _wrong("an object of version 1 is expected, with roots and whose evidence is believed")
+    roots = value.get("roots", [])
+    if not isinstance(roots, list) or not all(isinstance(root, str) for root in roots):
+        raise _wrong("roots are certificates as PEM texts")
+    rest = {name: each for name, each in value.items() if name not in ("version", "roots")}
+    settings = EvidenceSettings(tuple(str(root) for root in roots), parse_pins(rest, _wrong))
+    EvidenceTrust.of(settings.roots, settings.pins)
+    return settings
+
+
+def parse_evidence_trust(raw: bytes) -> EvidenceTrust:
+    """What a channel's evidence.json believes.
+
+    >>> parse_evidence_trust(b'{"version":1,"builders":["urn:x"]}').builders
+    frozenset({'urn:x'})
+    """
+    settings = parse_evidence_settings(raw)
+    return EvidenceTrust.of(settings.roots, settings.pins)
+
+
+def _wrong(what: str) -> Invalid:
+    return Invalid(
+        f"evidence configuration: {what}", advice="Write it with `ropewalk ledger evidence set --channel C`."
+    )

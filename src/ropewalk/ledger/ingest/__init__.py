@@ -1,0 +1,1 @@
+"""Ingest: envelopes in, sealed blocks and receipts out."""

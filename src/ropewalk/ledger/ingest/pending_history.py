@@ -1,0 +1,114 @@
+"""What the rules may ask of a channel that is being written: what stands in it, and what is on its way into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ropewalk.errors import Damaged
+from ropewalk.kernel import jcs
+from ropewalk.ledger.block.index_keys import CLAIMING, claim_key
+from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.ingest.ports import Index
+from ropewalk.ledger.ingest.ticket import Ticket
+from ropewalk.ledger.rules.rules import Position
+
+__all__ = ["OpenHistory"]
+
+
+class OpenHistory:
+    """The index and, before it, what the forming blocks claim: of two who arrive together only one can be first.
+
+    Whoever asks or changes it holds the log's mutex.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._asked: tuple[bytes, Position | None]
+        self.clear()
+
+    def on_its_way(self, envelope_id: bytes) -> Ticket | None:
+        """The ticket of an envelope that was placed in a block not yet durable."""
+        pending = self._ids.get(envelope_id)
+        return pending[1] if pending is not None else None
+
+    def stands(self, envelope: Envelope) -> tuple[int, int] | None:
+        """Where an envelope stands in a durable block, compared byte by byte with what is stored there."""
+        # The id covers what was signed: where the statement is new, so is the envelope.
+        place = self._index.position(envelope.id) if self.intent(envelope.intent) is not None else None
+        if place is not None and self._index.lines_of(*place)[1] != envelope.raw:
+            raise Damaged(
+                f"block {place[0]}, envelope {place[1]}: stored bytes differ from the envelope with their id",
+                height=place[0],
+                advice="Find the damage with `ropewalk ledger verify --deep`.",
+            )
+        return place
+
+    def add(self, envelope: Envelope, place: Position, ticket: Ticket) -> None:
+        """Take in a placed envelope."""
+        self._ids[envelope.id] = place, ticket, envelope
+        self._intents[envelope.intent] = place
+        if (key := _claim(envelope)) is not None:
+            self._claims.setdefault(key, place)
+        self._asked = b"", None
+
+    def drop(self, envelopes: Iterable[Envelope]) -> None:
+        """Forget envelopes that the index knows now."""
+        for envelope in envelopes:
+            del self._ids[envelope.id]
+            del self._intents[envelope.intent]
+            if (key := _claim(envelope)) is not None:
+                self._claims.pop(key, None)
+        self._asked = b"", None
+
+    def clear(self) -> None:
+        """Forget all that was on its way."""
+        self._ids: dict[bytes, tuple[Position, Ticket, Envelope]] = {}
+        self._claims: dict[bytes, Position] = {}
+        self._intents: dict[bytes, Position] = {}
+        self._asked = b"", None
+
+    # --- History ----------------------------------------------------------------------------------------------------
+
+    def position(self, envelope_id: bytes) -> Position | None:
+        """Where an envelope stands, also in a block not yet sealed."""
+        pending = self._ids.get(envelope_id)
+        return pending[0] if pending is not None else _position(self._index.position(envelope_id))
+
+    def chain(self, envelope_id: bytes) -> tuple[str, ...] | None:
+        """The causality chain of an envelope in the channel."""
+        pending = self._ids.get(envelope_id)
+        if pending is not None:
+            return pending[2].causality_chain
+        place = self._index.position(envelope_id)
+        if place is None:
+            return None
+        value: Any = jcs.parse(self._index.lines_of(*place)[1])
+        chain = value.get("causality_chain", [])
+        return tuple(str(each) for each in chain) if isinstance(chain, list) else ()
+
+    def claim(self, event_class: str, correlation_id: str) -> Position | None:
+        """Where the first envelope of a class with a correlation id stands."""
+        key = claim_key(event_class, correlation_id)
+        return self._claims.get(key) or _position(self._index.claim(key))
+
+    def intent(self, intent: bytes) -> Position | None:
+        """Where the same statement stands."""
+        if self._asked[0] != intent:  # asked twice for every envelope, by `stands` and by rule 8
+            found = self._intents.get(intent) or _position(self._index.intent(intent))
+            self._asked = intent, found
+        return self._asked[1]
+
+    def leaves(self, root: bytes) -> int | None:
+        """How many envelopes the block with that root has."""
+        return self._index.leaves(root)
+
+
+def _claim(envelope: Envelope) -> bytes | None:
+    if envelope.correlation_id is None or envelope.event_class not in CLAIMING:
+        return None
+    return claim_key(envelope.event_class, envelope.correlation_id)
+
+
+def _position(place: tuple[int, int] | None) -> Position | None:
+    return None if place is None else Position(*place)

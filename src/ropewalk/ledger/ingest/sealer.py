@@ -1,0 +1,382 @@
+"""On the way into blocks: judged envelopes are placed in a forming block, sealed, written, and made known.
+
+One thread at a time does any of this: whoever leads a round (`ledger.log`). It may be interrupted between any two
+steps, so the next who leads can tell what was done: nothing is built on a block that is not known, and nobody waits for
+an envelope that is nowhere.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from ropewalk.errors import Conflict, RopewalkError, Unavailable, Unverified
+from ropewalk.kernel.keys import PublicKey, SigningKey
+from ropewalk.ledger.block.block import Block, check_link, find_fork, parse_record, seal
+from ropewalk.ledger.block.index_keys import marks_of
+from ropewalk.ledger.envelope.envelope import Envelope, parse_stored
+from ropewalk.ledger.envelope.fields import format_timestamp
+from ropewalk.ledger.ingest.pending_history import OpenHistory
+from ropewalk.ledger.ingest.ports import Blocks, Head, Index, Limits
+from ropewalk.ledger.ingest.ticket import Forming, Receipt, Ticket
+from ropewalk.ledger.keys.history import KeyLine, KeyProof
+from ropewalk.ledger.keys.lifetimes import Lifetime, check_lifetimes
+from ropewalk.ledger.keys.statements import is_key_statement
+from ropewalk.ledger.keys.validity import KeyLife
+from ropewalk.ledger.rules.policy import Policy
+from ropewalk.ledger.rules.rules import Context, Finding, Position, judge
+
+__all__ = ["Sealing", "foreign_channel", "no_key"]
+
+STOPPED: Final = "stopped before a block that it wrote was known here"
+Written = tuple[Forming, Block, Any]
+
+
+class Sealing:
+    """The blocks of one channel that are not known yet, and its head. Tickets settled here go in line to `leaving`."""
+
+    def __init__(
+        self,
+        channel: str,
+        keys: Sequence[SigningKey],
+        blocks: Blocks,
+        index: Index,
+        head: Head,
+        *,
+        now_ns: Callable[[], int],
+        policy: Policy | None,
+        limits: Limits,
+        leaving: deque[Ticket],
+        keep_evidence: Callable[[str, bytes], None] | None,
+        line: KeyLine,
+        note: Callable[[int], None],
+    ) -> None:
+        self.head = head
+        self.history = OpenHistory(index)
+        self.ended: str | None = None  # why nothing more is taken
+        self.line = line
+        self._keys = {key.public: key for key in keys}
+        self._lives: tuple[KeyLife, tuple[Lifetime, ...]] | None = None
+        self._note = note  # told of every height at which something about keys will stand, before it does
+        self._channel, self._blocks, self._index = channel, blocks, index
+        self._now_ns, self._policy, self._limits = now_ns, policy, limits
+        self._leaving, self._keep_evidence = leaving, keep_evidence
+        self._forming: list[Forming] = []
+        self._sealing: list[Forming] = []
+        self._unknown = False  # whether blocks may have been written that the index and the head do not have
+
+    @property
+    def forming(self) -> int:
+        """How many blocks take envelopes or wait to be sealed."""
+        return len(self._forming)
+
+    def waiting(self) -> Iterator[Ticket]:
+        """Those whose envelopes are placed, the first first."""
+        for forming in self._forming:
+            yield from forming.waiting()
+
+    def check_open(self) -> None:
+        """Refuse everything once it has ended."""
+        if self.ended is not None:
+            raise Unavailable(f"channel {self._channel} {self.ended}", advice="Open the channel again.")
+
+    def refusal(self, error: BaseException) -> RopewalkError:
+        """What those hear who wait, whatever went wrong."""
+        return (
+            error if isinstance(error, RopewalkError) else Unavailable(f"channel {self._channel}: {error!r}")
+        )
+
+    # --- placing ----------------------------------------------------------------------------------------------------
+
+    def place(self, envelope: Envelope, signature: Finding, context: Context, ticket: Ticket) -> None:
+        """Put an envelope into the forming block, if it is new and keeps the rules."""
+        twin = self.history.on_its_way(envelope.id)
+        if twin is not None and not twin.settled:
+            twin.twins.append(ticket)
+            ticket.placed = True
+            return
+        stands = self.history.stands(envelope)
+        if stands is not None:
+            ticket.settle(Receipt(envelope.id, *stands, self._index.block_hash(stands[0]), replayed=True))
+            return
+        forming = self._forming[-1] if self._forming else None
+        alone = is_key_statement(envelope)
+        if alone:
+            self._check_statement(envelope)
+            context = replace(context, policy=None)  # which binds authors; the line of keys has judged this
+        elif self.line.revoked:
+            self.line.check_author(envelope, self.head.height, self._now_ns())
+        try:
+            verdict = judge(envelope, context, signature)
+            verdict.require()
+        except RopewalkError:
+            raise
+        except Exception as error:
+            # A mistake of ours, or of who judges evidence, costs this envelope alone.
+            raise self.refusal(error) from error
+        if verdict.decision is not None:
+            ticket.audit = verdict.decision.audits
+        begun = forming is not None and not alone and self._fits(forming, envelope)
+        if forming is None or not begun:
+            height = forming.height + 1 if forming is not None else self.head.height
+            forming = Forming(height, alone=alone)
+        # In this order a thread that is interrupted leaves no empty block, and no ticket that nobody settles.
+        self.history.add(envelope, Position(forming.height, len(forming.envelopes)), ticket)
+        forming.add(envelope, ticket)
+        if not begun:
+            self._forming.append(forming)
+        ticket.placed = True
+
+    def _fits(self, forming: Forming, envelope: Envelope) -> bool:
+        return (
+            not forming.alone
+            and len(forming.envelopes) < self._limits.block_envelopes
+            and forming.size + len(envelope.raw) <= self._limits.block_bytes
+        )
+
+    # --- keys -------------------------------------------------------------------------------------------------------
+
+    def check_lives(self, now_ns: int) -> None:
+        """Refuse what is no statement about keys once the policy, or the time it gives to the key, has ended."""
+        if self._policy is None:
+            return
+        current = self.line.current
+        if self._lives is None or self._lives[0] is not current:
+            self._lives = current, self._lifetimes(current.since_ns)
+        if self._lives[1]:
+            check_lifetimes(self._lives[1], now_ns)
+
+    def _lifetimes(self, since_ns: int) -> tuple[Lifetime, ...]:
+        """The lifetimes by the policy; the first key is as old as the channel."""
+        assert self._policy is not None
+        first_ns = self._now_ns()
+        if self.head.height:
+            first_ns = parse_record(self._index.lines_of(0, None)[0]).header.timestamp_ns
+        return self._policy.lifetimes(since_ns or first_ns)
+
+    def _check_statement(self, envelope: Envelope) -> None:
+        """Raise unless an envelope may say this about keys now, with nothing on its way that says something else."""
+        if any(each.alone for each in self._forming):
+            raise Conflict(
+                f"channel {self._channel}: something about its keys is being sealed",
+                advice="Look at it with `ropewalk ledger key ls`, then say this again.",
+            )
+        # Whoever is not among our keys cannot seal it: the line says why.
+        sealer = envelope.public_key if envelope.public_key in self._keys else self.line.current.key
+        self.line.look(envelope, sealer, self._channel, self._policy)
+
+    def _sealer(self, forming: Forming, timestamp_ns: int) -> SigningKey:
+        """The newest of our keys that counts now; a statement about keys is sealed by who signed it."""
+        newest = self.line.current
+        if not forming.alone and newest.key in self._keys and newest.counts(forming.height, timestamp_ns):
+            return self._keys[newest.key]
+        lives = [life for life in reversed(self.line.lives) if life.counts(forming.height, timestamp_ns)]
+        if forming.alone:
+            lives = [life for life in lives if life.key == forming.envelopes[0].public_key]
+        for life in lives:
+            if life.key in self._keys:
+                return self._keys[life.key]
+        raise no_key(self._channel, self.line, timestamp_ns)
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def mend(self) -> None:
+        """If whoever wrote before was interrupted, end: nothing may be built on what is not known."""
+        if self._unknown:
+            self.ended = STOPPED
+            self._clear_away(Unavailable(f"channel {self._channel} {STOPPED}"))
+            self._unknown = False
+
+    def write(self, *, more: bool) -> None:
+        """Seal and write what was placed and give out the receipts, or tell everybody why there is none.
+
+        With `more` to come, the last block is not full yet and can wait for it.
+        """
+        written: list[Written] = []
+        error: RopewalkError | None = None
+        full = len(self._forming) - more
+        if full > 1:  # what follows a statement about keys may need another key
+            full = next((number for number, each in enumerate(self._forming[:full], 1) if each.alone), full)
+        self._unknown = True  # from here on an interruption leaves what the next who leads must clear away
+        self._sealing, self._forming = self._forming[:full], self._forming[full:]
+        try:
+            error = self._write(written)
+        except BaseException as caught:
+            error = self.refusal(caught)
+            if error is not caught:
+                written = self._synced(written)
+                raise
+            written = []
+        finally:
+            self._publish(written, error)
+
+    def _write(self, written: list[Written]) -> RopewalkError | None:
+        """Seal, append and sync; what could be appended before an error is still made durable."""
+        if self._sealing:
+            self.check_open()
+        below, earliest = self.head.block_hash, self.head.timestamp_ns
+        error: RopewalkError | None = None
+        for forming in self._sealing:
+            timestamp_ns = max(self._now_ns(), earliest)
+            try:
+                if forming.alone:
+                    self._note(forming.height)
+                block = seal(
+                    self._sealer(forming, timestamp_ns),
+                    channel=self._channel,
+                    height=forming.height,
+                    prev_block_hash=below,
+                    envelopes=[envelope.raw for envelope in forming.envelopes],
+                    timestamp_ns=timestamp_ns,
+                    policy_hash=self._policy_hash,
+                    leaves=[envelope.id for envelope in forming.envelopes],
+                )
+                place = self._blocks.append(block.height, block.lines(), block.hash, statement=forming.alone)
+            except RopewalkError as caught:
+                error = caught
+                break
+            written.append((forming, block, place))
+            below, earliest = block.hash, block.header.timestamp_ns
+        if written:
+            self._blocks.sync()
+        return error
+
+    def _synced(self, written: list[Written]) -> list[Written]:
+        """What was appended before an interruption, made durable: the next block must stand on it. Else nothing."""
+        try:
+            self._blocks.sync()
+        except BaseException:
+            return []
+        return written
+
+    def _publish(self, written: list[Written], error: RopewalkError | None) -> None:
+        """Index, move the head, settle tickets; nobody is left waiting."""
+        try:
+            try:
+                for forming, block, place in written:
+                    self._take_in(forming.envelopes, block, place)
+                self._unknown = False
+            except BaseException:  # it stands on disk, and whoever opens the channel again finds it
+                self.ended = STOPPED
+                raise
+            for forming, block, _ in written:
+                for index, ticket in enumerate(forming.tickets):
+                    receipt = Receipt(
+                        forming.envelopes[index].id, block.height, index, block.hash, audit=ticket.audit
+                    )
+                    ticket.settle(receipt, self._leaving)
+        except BaseException as caught:
+            error = self.refusal(caught)
+            raise
+        finally:
+            self._clear_away(error)
+
+    def _clear_away(self, error: RopewalkError | None) -> None:
+        """Forget what was on its way; if there was an error, all that has no receipt by now falls."""
+        if error is not None:
+            # What was placed meanwhile was judged as if the blocks below it stood: it falls with them.
+            fallen = [ticket for forming in self._sealing + self._forming for ticket in forming.waiting()]
+            self._sealing = self._forming = []
+            self.history.clear()
+            for ticket in fallen:
+                if not ticket.settled:
+                    ticket.settle(error, self._leaving)
+        else:
+            if self._forming:
+                for forming in self._sealing:
+                    self.history.drop(forming.envelopes)
+            else:
+                self.history.clear()
+            self._sealing = []
+
+    def _take_in(self, envelopes: Sequence[Envelope], block: Block, place: Any) -> None:
+        self._index.add(place, [len(line) for line in block.lines()], marks_of(block.header, envelopes))
+        self.line.take(block)
+        self.head = Head(
+            block.height + 1,
+            block.hash,
+            block.header.timestamp_ns,
+            self.head.envelopes + len(block.envelopes),
+        )
+
+    # --- blocks sealed elsewhere ------------------------------------------------------------------------------------
+
+    def insert(self, block: Block, context: Context) -> None:
+        """Take a block sealed elsewhere by this channel's key, if it is the next one. A fork is kept and refused."""
+        record = block.record
+        if record.header.channel != self._channel:
+            raise Conflict(f"block of channel {record.header.channel}, not {self._channel}")
+        if record.height < self.head.height:
+            ours = parse_record(self._index.lines_of(record.height, None)[0])
+            fork = find_fork(ours, record)
+            if fork is None:
+                return
+            if self._keep_evidence is not None:
+                self._keep_evidence(f"fork-{record.height}-{record.hash.hex()[:16]}.json", fork.to_bytes())
+            raise fork.error()
+        below = (
+            parse_record(self._index.lines_of(self.head.height - 1, None)[0]) if self.head.height else None
+        )
+        check_link(below.header if below else None, record.header)
+        if record.header.policy_hash != self._policy_hash:
+            raise Unverified(
+                f"block {block.height}: made under another policy than this channel's", height=block.height
+            )
+        statement = KeyProof.of(block)
+        if statement is not None:
+            self.line.look(statement.envelope, record.signer, self._channel, self._policy)
+            self._note(block.height)
+            context = replace(context, policy=None)
+        envelopes = self._judged(block, context)
+        self._unknown = True
+        try:
+            place = self._blocks.append(
+                block.height, block.lines(), block.hash, statement=statement is not None
+            )
+            self._blocks.sync()
+        except RopewalkError:
+            self._unknown = False
+            raise
+        self._take_in(envelopes, block, place)
+        self._unknown = False
+
+    def _judged(self, block: Block, context: Context) -> list[Envelope]:
+        """The envelopes of a block sealed elsewhere, each judged as if it came to the door."""
+        envelopes = []
+        try:
+            for index, raw in enumerate(block.envelopes):
+                envelope = parse_stored(raw)
+                judge(envelope, context).require()
+                self.history.add(envelope, Position(block.height, index), Ticket())
+                envelopes.append(envelope)
+        finally:
+            self.history.clear()
+        return envelopes
+
+    @property
+    def _policy_hash(self) -> bytes | None:
+        return self._policy.hash if self._policy is not None else None
+
+
+def foreign_channel(channel: str, sealer: PublicKey) -> Conflict:
+    """What refuses to seal where no key at hand was ever one of the channel's, as in a copy of it."""
+    return Conflict(
+        f"channel {channel} is sealed by another key than those that are here: {sealer.did()}",
+        channel=channel,
+        advice="Work where its key is. A copy grows by `ropewalk ledger pull`; "
+        "`ropewalk ledger send` appends where it was pulled from.",
+    )
+
+
+def no_key(channel: str, line: KeyLine, at_ns: int) -> Conflict:
+    """What refuses to seal where none of the keys at hand counts."""
+    current = line.current
+    since = f" since {format_timestamp(current.since_ns)}" if current.since_ns else ""
+    return Conflict(
+        f"channel {channel} is sealed by another key: {current.key.did()}{since}; none that is here counts on "
+        f"{format_timestamp(at_ns)}",
+        channel=channel,
+        advice="Open it with the key that counts now: `ropewalk ledger key ls --channel C` names it.",
+    )

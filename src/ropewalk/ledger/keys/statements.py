@@ -1,0 +1,237 @@
+"""What is said in a channel about keys (S4 §13): one gives way to the next, ends early, is revoked, is destroyed.
+
+An `Alert` of one of these types, alone in its block, signed by the key that seals it:
+
+    ledger.key_rotation      "rotate"   `key` counts until `until` and gives way to `new_key`, which does since `since`
+    ledger.key_retirement    "retire"   `key` was rotated away, and ends at `since` already
+    ledger.key_revocation    "revoke"   what `key` signs since `since` is not believed, whoever's key it is
+    ledger.key_destruction   "destroy"  the secret of `key` is gone; it ends at `since`
+
+    {"version":1, "act", "channel", "key":"<fingerprint>", "since":"<time>",
+     "until":"<time>", "new_key":{identity}, "new_fingerprint":"<hex>",      with rotate
+     "reason":"<text>",                                                     with the others
+     "acceptance":{"alg","sig"},                                            with rotate: the new key signs the act
+     "approvals":[{"approver":{identity},"signature":{"alg","sig"}}…]}
+
+A fingerprint is the identity digest that headers carry. The act is everything up to the acceptance; the new key and
+the approvers sign its canonical bytes. `keyline` says what follows from an act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
+
+from ropewalk.errors import Invalid, InvalidEnvelope, RopewalkError, SigInvalid
+from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import Tag, hash_from_hex
+from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
+from ropewalk.ledger.envelope.envelope import Envelope, build, parse_timestamp
+from ropewalk.ledger.keys.approvals import Approval
+
+__all__ = [
+    "DOMAIN",
+    "TYPES",
+    "KeyAct",
+    "KeyStatement",
+    "is_key_statement",
+    "key_envelope",
+    "maybe_key_statement",
+    "parse_act",
+    "parse_key_statement",
+]
+
+Act = Literal["rotate", "retire", "revoke", "destroy"]
+DOMAIN: Final = "ropewalk.keys"
+TYPES: Final[dict[str, Act]] = {
+    "ledger.key_rotation": "rotate",
+    "ledger.key_retirement": "retire",
+    "ledger.key_revocation": "revoke",
+    "ledger.key_destruction": "destroy",
+}
+_TYPE_OF: Final = {act: name for name, act in TYPES.items()}
+_HINT: Final = b'"event_type":"ledger.key_'  # canonical JSON has no other spelling of the member
+_COMMON: Final = frozenset(("version", "act", "channel", "key", "since"))
+_ROTATE: Final = _COMMON | {"until", "new_key", "new_fingerprint"}
+_OTHER: Final = _COMMON | {"reason"}
+REASON_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAct:
+    """What is done to a key of a channel, and from when on. Times are kept as they are written."""
+
+    act: Act
+    channel: str
+    key: bytes
+    since: str
+    until: str | None = None
+    new_key: PublicKey | None = None
+    reason: str = ""
+
+    @property
+    def since_ns(self) -> int:
+        """When it begins to count."""
+        return parse_timestamp(self.since)
+
+    @property
+    def until_ns(self) -> int:
+        """When a rotated key ends; for the other acts that is when they begin to count."""
+        return parse_timestamp(self.until) if self.until is not None else self.since_ns
+
+    def to_json(self) -> dict[str, Any]:
+        """What the new key and approvers sign."""
+        value: dict[str, Any] = {
+            "version": 1,
+            "act": self.act,
+            "channel": self.channel,
+            "key": self.key.hex(),
+            "since": self.since,
+        }
+        if self.new_key is None:
+            return {**value, "reason": self.reason}
+        return {
+            **value,
+            "until": self.until,
+            "new_key": self.new_key.to_json(),
+            "new_fingerprint": self.new_key.identity().hex(),
+        }
+
+
+def parse_act(value: Any) -> KeyAct:
+    """The act in a JSON value; anything unknown in it is refused.
+
+    >>> key = SigningKey.generate("ed25519", bytes(32)).public
+    >>> act = KeyAct("retire", "ea.core", key.identity(), "2024-11-01T12:00:00Z", reason="lost")
+    >>> parse_act(act.to_json()) == act
+    True
+    """
+    act = value.get("act") if isinstance(value, dict) else None
+    if (
+        not isinstance(act, str)
+        or act not in _TYPE_OF
+        or value.keys() != (_ROTATE if act == "rotate" else _OTHER)
+    ):
+        raise _wrong("expected version, act, channel, key, since and what belongs to the act")
+    if value["version"] != 1 or value["version"] is True:
+        raise _wrong(f"version {value['version']!r:.20} is not known; 1 is")
+    key = hash_from_hex(value["key"])
+    if key is None or not isinstance(value["channel"], str):
+        raise _wrong("channel is a text, key 64 lower-case hex digits")
+    for name in ("since", "until") if act == "rotate" else ("since",):
+        try:
+            parse_timestamp(value[name] if isinstance(value[name], str) else "")
+        except InvalidEnvelope as error:
+            raise _wrong(f"{name}: {error.detail}") from error
+    if act != "rotate":
+        if not isinstance(value["reason"], str) or len(value["reason"]) > REASON_MAX:
+            raise _wrong(f"reason is a text of at most {REASON_MAX} characters")
+        return KeyAct(cast(Act, act), value["channel"], key, value["since"], reason=value["reason"])
+    new_key = PublicKey.from_json(value["new_key"])
+    if value["new_fingerprint"] != new_key.identity().hex():
+        raise _wrong("new_fingerprint is not that of new_key")
+    return KeyAct("rotate", value["channel"], key, value["since"], value["until"], new_key)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyStatement:
+    """An act with the signatures under it."""
+
+    act: KeyAct
+    acceptance: Signature | None
+    approvals: tuple[Approval, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The payload."""
+        value = self.act.to_json()
+        if self.acceptance is not None:
+            value["acceptance"] = self.acceptance.to_json()
+        return {**value, "approvals": [each.to_json() for each in self.approvals]}
+
+    def check_acceptance(self) -> None:
+        """Raise unless the new key has taken over, where there is one."""
+        new_key, found = self.act.new_key, self.acceptance
+        if new_key is None:
+            return
+        try:
+            if found is None or found.alg != new_key.alg:
+                raise Invalid("it is not of that key's kind")
+            new_key.verify(Tag.KEY_ACCEPTANCE + jcs.encode(self.act.to_json()), found.raw)
+        except RopewalkError as error:
+            raise SigInvalid(f"the new key has not accepted: {error.detail}") from error
+
+
+def maybe_key_statement(raw: bytes) -> bool:
+    """Whether canonical bytes could be a statement about keys: cheap, and never wrong the other way.
+
+    >>> maybe_key_statement(b'{"event_type":"disk.full"}')
+    False
+    """
+    return _HINT in raw
+
+
+def is_key_statement(envelope: Envelope) -> bool:
+    """Whether an envelope speaks about the keys of its channel."""
+    return str(envelope.fields["event_type"]).startswith("ledger.key_")
+
+
+def parse_key_statement(envelope: Envelope) -> KeyStatement:
+    """What an envelope says about keys; form only."""
+    act = TYPES.get(envelope.event_type)
+    payload = envelope.payload
+    if act is None:
+        raise _wrong(f"type {envelope.event_type[:80]!r} is none of {', '.join(TYPES)}")
+    if envelope.event_class != "Alert" or not isinstance(payload, dict):
+        raise _wrong("it is an Alert whose payload is inside")
+    value = cast("dict[str, Any]", payload)
+    approvals, acceptance = value.get("approvals"), value.get("acceptance")
+    if not isinstance(approvals, list) or ("acceptance" in value) != (act == "rotate"):
+        raise _wrong("approvals is a list, and a rotation has an acceptance")
+    found = parse_act({k: v for k, v in value.items() if k not in ("approvals", "acceptance")})
+    if found.act != act:
+        raise _wrong(f"an envelope of type {envelope.event_type} that would {found.act}")
+    return KeyStatement(
+        found,
+        Signature.from_json(acceptance) if acceptance is not None else None,
+        tuple(map(Approval.from_json, approvals)),
+    )
+
+
+def key_envelope(
+    act: KeyAct,
+    key: SigningKey,
+    timestamp: str,
+    *,
+    new_key: SigningKey | None = None,
+    approvals: Iterable[Approval] = (),
+    protocol_version: str = "1.0.0",
+) -> Envelope:
+    """The act as an envelope, signed by the key that seals the channel and accepted by the new one, if there is one.
+
+    >>> old, new = (SigningKey.generate("ed25519", bytes([n]) * 32) for n in (1, 2))
+    >>> noon = "2024-11-01T12:00:00Z"
+    >>> act = KeyAct("rotate", "ea.core", old.public.identity(), noon, noon, new.public)
+    >>> said = key_envelope(act, old, noon, new_key=new)
+    >>> said.event_type, parse_key_statement(said).act == act
+    ('ledger.key_rotation', True)
+    """
+    acceptance = None
+    if new_key is not None:
+        signed = new_key.sign(Tag.KEY_ACCEPTANCE + jcs.encode(act.to_json()))
+        acceptance = Signature(new_key.alg, signed)
+    return build(
+        key,
+        domain=DOMAIN,
+        event_class="Alert",
+        event_type=_TYPE_OF[act.act],
+        payload=cast(jcs.Json, KeyStatement(act, acceptance, tuple(approvals)).to_json()),
+        timestamp=timestamp,
+        protocol_version=protocol_version,
+    )
+
+
+def _wrong(what: str) -> Invalid:
+    return Invalid(
+        f"statement about keys: {what}", advice="`ropewalk ledger key` makes them; see docs/guide/keys.md."
+    )

@@ -1,0 +1,1 @@
+"""Mailboxes (S4 §5): envelopes through shared memory, and the enclave bridge."""

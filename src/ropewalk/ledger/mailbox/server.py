@@ -1,0 +1,277 @@
+"""Mailboxes: a channel that processes of this machine append to through memory they share with its host.
+
+A mailbox is a folder. In it are the bell, a socket, and for each session a ring, which is made when both sides have
+agreed on its size. The sender puts envelopes into slots and rings; the host takes them out, judges and seals them, and
+answers over the socket. It lets go of a slot when the answer is known: after a crash of either side, what was put in
+and not answered is still there, and the host takes it in before it does anything else. An envelope that stands already
+is not sealed twice, so neither side needs to know how far the other had come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ropewalk.disk.folder_lock import hold_folder
+from ropewalk.errors import Denied, Invalid, RopewalkError, Unavailable, Usage
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.envelope.envelope import parse_cbor
+from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.mailbox.agreement import DAMAGED, TRANSPORT, MailboxLimits, Pace, sign_root
+from ropewalk.ledger.mailbox.ring import RingReader, ring_bytes
+from ropewalk.ledger.mailbox.shared_memory import MappedRing, make_ring, map_ring, serve_bell
+from ropewalk.ledger.remote.messages import Message
+from ropewalk.ledger.remote.negotiate import Agreement, Capabilities, choose
+from ropewalk.ledger.remote.server import LedgerServer
+from ropewalk.ledger.remote.server_session import LedgerSession
+from ropewalk.ledger.remote.writer_lease import Door
+from ropewalk.net.admission import ConnectionLimits
+from ropewalk.net.tcp import TcpListening, TcpPipe
+
+__all__ = ["BELL", "RING_NAME", "MailboxServer"]
+
+BELL = "bell"
+RING_NAME = re.compile(r"([a-z][a-z0-9._-]{0,127})~[0-9a-f]{32}\.ring")
+SESSIONS_MAX = 8  # at once: each has memory of its own
+
+_journal = logging.getLogger("ropewalk.ledger.remote")
+
+Outcomes = list[Receipt | RopewalkError]
+
+
+class MailboxServer(LedgerServer):
+    """Takes envelopes for one channel out of a mailbox. Use it in an `async with`; see LedgerServer for the options."""
+
+    def __init__(
+        self,
+        home: Path,
+        keys: Callable[[str], Sequence[SigningKey]],
+        folder: Path,
+        channel: str,
+        *,
+        limits: MailboxLimits | None = None,
+        sessions_max: int = SESSIONS_MAX,
+        **options: Any,
+    ) -> None:
+        if options.get("record") == channel:
+            raise Usage(
+                f"channel {channel} takes no envelopes where sessions are recorded in it",
+                advice="Record them in a channel of their own.",
+            )
+        # A Unix socket has no addresses to tell its clients apart by; whoever opens it has the rights of this account.
+        connections = ConnectionLimits(sessions_max, address_max=sessions_max)
+        super().__init__(home, keys, channels=[channel], limits=connections, **options)
+        self.folder = folder.absolute()
+        self._limits = limits or MailboxLimits()
+        ring_bytes(self._limits.slots, self._limits.slot_bytes)  # Usage, now rather than later
+        self._lock = ExitStack()
+
+    @property
+    def transport(self) -> str:
+        return TRANSPORT
+
+    @property
+    def url(self) -> str:
+        return f"mailbox:{self.folder}"
+
+    @property
+    def address(self) -> dict[str, Any]:
+        return {"folder": str(self.folder)}
+
+    def capabilities(self, door: Door) -> Capabilities:
+        return replace(super().capabilities(door), mailbox=self._limits)
+
+    async def __aenter__(self) -> MailboxServer:
+        with ExitStack() as stack:
+            _make_private(self.folder)
+            stack.enter_context(hold_folder(self.folder, 0.0))
+            await self._take_in()
+            await super().__aenter__()
+            self._lock = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            await super().__aexit__(kind, error, trace)
+            (self.folder / BELL).unlink(missing_ok=True)
+
+    async def _listen(self) -> TcpListening:
+        return await serve_bell(
+            self._accept, self.folder / BELL, limits=self._connections, refused=self.refused
+        )
+
+    def _session(self, pipe: TcpPipe) -> LedgerSession:
+        return MailboxSession(self, pipe, folder=self.folder, idle_s=self._idle_s)
+
+    async def _take_in(self) -> None:
+        """What a host before us did not come to: sessions that were open when it was killed."""
+        for path in sorted(self.folder.iterdir()):
+            found = RING_NAME.fullmatch(path.name)
+            if path.name.endswith(".ring.new"):
+                path.unlink()
+            elif found is not None and found[1] in self.channels:
+                await self._take_in_ring(path, self.door(found[1]))
+            elif found is not None:
+                _journal.warning("%s: left alone, its channel is not served here", path)
+
+    async def _take_in_ring(self, path: Path, door: Door) -> None:
+        able = self.capabilities(door)
+        try:
+            mapped = map_ring(path)
+        except Invalid as error:
+            _journal.warning("%s: left alone: %s", path, error.detail)
+            return
+        ring = mapped.ring
+        if not ring.head <= ring.tail <= ring.head + ring.slots:
+            _journal.warning("%s: left alone: %d put in, %d let go of", path, ring.tail, ring.head)
+            mapped.close()
+            return
+        key, _ = door.keys(self.now_ns())
+        await _Intake(mapped, door, choose(able, able), key).end()
+
+
+class MailboxSession(LedgerSession):
+    """One sender. Requests come as ever, but for envelopes: these are in the ring when the bell rings."""
+
+    def __init__(self, served: MailboxServer, pipe: TcpPipe, *, folder: Path, idle_s: float) -> None:
+        super().__init__(served, pipe, idle_s=idle_s, slot=pipe.slot)
+        self._folder = folder
+        self._intake: _Intake | None = None
+        self._work: set[asyncio.Future[Outcomes]] = set()
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        finally:
+            for work in self._work:
+                work.cancel()
+            await asyncio.gather(*self._work, return_exceptions=True)
+            if self._intake is not None:
+                await self._intake.end()
+
+    def _prepare(self, door: Door, agreement: Agreement, key: SigningKey) -> dict[str, Any]:
+        limits = agreement.mailbox
+        if limits is None or "append" not in agreement.features:
+            return {}
+        name = os.urandom(16)
+        path = self._folder / f"{door.channel}~{name.hex()}.ring"
+        mapped = make_ring(path, limits.slots, limits.slot_bytes, name)
+        self._intake = _Intake(mapped, door, agreement, key)
+        return {"ring": path.name}
+
+    def _begin(self, message: Message) -> AsyncGenerator[Message, None]:
+        if message.op != "append" or self._intake is None:
+            return super()._begin(message)
+        count = message.natural("slots")
+        if message.parts or not self._intake.may_take(count):
+            raise Invalid("message: `append` says how many slots were filled, and brings nothing else")
+        work = asyncio.ensure_future(self._intake.take(count))
+        self._work.add(work)
+        work.add_done_callback(self._work.discard)
+        return self._outcomes(message, work)
+
+    async def _outcomes(
+        self, message: Message, work: asyncio.Future[Outcomes]
+    ) -> AsyncGenerator[Message, None]:
+        count = len(await work)
+        assert self._intake is not None
+        said = self._intake.let_go(count)
+        async for each in super()._outcomes(message, work):
+            yield replace(each, facts=each.facts | said)
+
+
+class _Intake:
+    """The host's side of one ring: what is taken out is judged and sealed, and let go of once that is known."""
+
+    def __init__(self, mapped: MappedRing, door: Door, agreement: Agreement, key: SigningKey) -> None:
+        self._mapped, self._door, self._agreement, self._key = mapped, door, agreement, key
+        self._reader = RingReader(mapped.ring)
+        self._promised = self._reader.head
+        self._pace = Pace(agreement.mailbox.burst_per_s if agreement.mailbox is not None else None)
+        self._turn = asyncio.Lock()
+        self._digests: deque[bytes] = deque()  # of those that are taken and not let go of
+
+    def may_take(self, count: int) -> bool:
+        """Whether so many more can have been put in; if so, they are going to be taken."""
+        if not 0 < count <= self._reader.head + self._mapped.ring.slots - self._promised:
+            return False
+        self._promised += count
+        return True
+
+    async def take(self, count: int) -> Outcomes:
+        """Take the next ones, at the pace that was agreed on; one outcome each, in order."""
+        async with self._turn:
+            await asyncio.sleep(self._pace.wait_s(count, asyncio.get_running_loop().time()))
+            found = self._reader.take(count)
+            self._digests.extend(DAMAGED if isinstance(each, RopewalkError) else each[0] for each in found)
+        outcomes: list[Receipt | RopewalkError | None] = []
+        raws: list[bytes] = []
+        for each in found:
+            if isinstance(each, RopewalkError):
+                outcomes.append(each)
+                continue
+            try:
+                envelope = parse_cbor(each[1])
+                self._agreement.check(envelope)
+                raws.append(envelope.raw)
+                outcomes.append(None)
+            except RopewalkError as error:
+                outcomes.append(error)
+        rest = iter(await self._door.submit_many(raws) if raws else [])
+        return [next(rest) if outcome is None else outcome for outcome in outcomes]
+
+    def let_go(self, count: int) -> dict[str, Any]:
+        """The oldest have their outcomes: sign what they were, and let their slots be filled again."""
+        first = self._reader.head
+        digests = [self._digests.popleft() for _ in range(count)]
+        signed = sign_root(self._key, self._mapped.ring.id, first, digests)
+        self._reader.let_go(count, signed.to_bytes())
+        damaged = [number for number, digest in enumerate(digests) if digest == DAMAGED]
+        return {"mailbox": signed.to_json()} | ({"damaged": damaged} if damaged else {})
+
+    async def end(self) -> None:
+        """Nobody puts in any more: take what was put in and not answered, then remove the ring."""
+        ring = self._mapped.ring
+        self._reader.rewind()
+        self._digests.clear()
+        self._pace = Pace(None)
+        head = self._reader.head
+        # A slot whose number was changed must not hide those behind it; the tail says how many there are.
+        count = min(max(ring.published(), ring.tail), head + ring.slots) - head
+        outcomes = await self.take(count) if count else []
+        if any(isinstance(outcome, Unavailable) for outcome in outcomes):
+            _journal.warning("%s: kept, %s cannot be written now", self._mapped.path, self._door.channel)
+            self._mapped.close()
+            return
+        for outcome in outcomes:
+            if isinstance(outcome, RopewalkError):
+                _journal.warning("%s: refused: %s", self._mapped.path, outcome.detail)
+        if outcomes:
+            self.let_go(count)
+            _journal.info("%s: %d taken whose sender has gone", self._mapped.path, count)
+        self._mapped.remove()
+
+
+def _make_private(folder: Path) -> None:
+    """Make the folder for us alone; refuse one that others can write into."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError as error:
+        raise Unavailable(f"{folder}: {os.strerror(error.errno or 0)}") from error
+    if found.st_uid != os.geteuid() or found.st_mode & 0o002:
+        raise Denied(
+            f"{folder} belongs to somebody else, or anybody may write into it",
+            advice="Name a folder that is not there yet, or one of your own.",
+        )

@@ -1,0 +1,163 @@
+"""Rings in files that two processes map, and the bell beside them: a Unix socket, so that nobody waits by looking.
+
+A file on tmpfs is memory and nothing else; on a disk the system writes it back now and then, which nobody waits for.
+Either way it outlives the processes that map it, so what was put in is there after a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mmap
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+from ropewalk.errors import Invalid, NotFound, Unavailable, Usage
+from ropewalk.ledger.mailbox.ring import Ring, ring_bytes
+from ropewalk.net.admission import ConnectionLimits, Slot
+from ropewalk.net.refusals import reason
+from ropewalk.net.tcp import CHUNK_BYTES, Accepted, TcpListening, TcpPipe
+
+__all__ = ["BellListening", "BellPipe", "MappedRing", "connect_bell", "make_ring", "map_ring", "serve_bell"]
+
+PATH_BYTES_MAX = 100  # of a socket's address; systems differ between 104 and 108
+
+
+class MappedRing:
+    """A ring in a file."""
+
+    def __init__(self, path: Path, mapped: mmap.mmap, ring: Ring) -> None:
+        self.path, self.ring = path, ring
+        self._mapped = mapped
+
+    def close(self) -> None:
+        """Unmap it; closing twice is no error."""
+        if not self._mapped.closed:
+            self.ring.release()
+            self._mapped.close()
+
+    def remove(self) -> None:
+        """Unmap it and remove its file; whoever has it mapped still keeps it to itself."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+
+def make_ring(path: Path, slots: int, slot_bytes: int, name: bytes) -> MappedRing:
+    """Make a file with an empty ring in it. It has its name once it is whole."""
+    size = ring_bytes(slots, slot_bytes)
+    making = path.with_name(f"{path.name}.new")
+    try:
+        descriptor = os.open(making, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            _reserve(descriptor, size)
+            mapped = mmap.mmap(descriptor, size)
+        except BaseException:
+            making.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+        ring = Ring.format(memoryview(mapped), slots, slot_bytes, name)
+        making.rename(path)
+    except OSError as error:
+        raise Unavailable(f"{path}: no room for a mailbox of {size} bytes: {reason(error)}") from error
+    return MappedRing(path, mapped, ring)
+
+
+def map_ring(path: Path, *, write: bool = True) -> MappedRing:
+    """Map a ring that is there; Invalid where the file holds none."""
+    try:
+        with path.open("r+b" if write else "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            access = mmap.ACCESS_WRITE if write else mmap.ACCESS_READ
+            mapped = mmap.mmap(file.fileno(), size, access=access) if size else None
+    except FileNotFoundError as error:
+        raise NotFound(f"no mailbox at {path}", name=str(path)) from error
+    except OSError as error:
+        raise Unavailable(f"{path}: {reason(error)}") from error
+    if mapped is None:
+        raise Invalid(f"{path} is empty, and no ring")
+    view = memoryview(mapped)
+    try:
+        return MappedRing(path, mapped, Ring(view))
+    except BaseException:
+        view.release()
+        raise
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Have every page now: one that cannot be had later would kill whoever touches it."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+    for start in range(0, size, 1 << 20):
+        os.pwrite(descriptor, bytes(min(1 << 20, size - start)), start)
+
+
+class BellPipe(TcpPipe):
+    """A connection on this machine: as one of TCP, but for its address."""
+
+    def __init__(
+        self, path: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, slot: Slot | None = None
+    ) -> None:
+        super().__init__(reader, writer, slot)
+        self.name = f"mailbox:{path.parent}"
+
+
+class BellListening(TcpListening):
+    """A bell that can be rung."""
+
+    def __init__(self, server: asyncio.Server, accepted: Accepted) -> None:
+        self._server, self._accepted, self.port = server, accepted, 0
+
+
+async def serve_bell(
+    accept: Callable[[TcpPipe], Awaitable[None]],
+    path: Path,
+    *,
+    limits: ConnectionLimits,
+    refused: Callable[[str, str], None] = lambda _who, _why: None,
+) -> BellListening:
+    """Listen at a path, in the place of whoever listened there before and has ended; see `serve_tcp`."""
+    accepted = Accepted(accept, limits, refused, pipe_of=lambda *given: BellPipe(path, *given))
+    try:
+        path.unlink(missing_ok=True)
+        with _reachable(path) as name:
+            server = await asyncio.get_running_loop().create_unix_server(accepted.protocol, name)
+        path.chmod(0o600)
+    except OSError as error:
+        raise Unavailable(f"cannot listen at {path}: {reason(error)}") from error
+    accepted.open()
+    return BellListening(server, accepted)
+
+
+async def connect_bell(path: Path, *, timeout_s: float) -> BellPipe:
+    """Connect; Unavailable if nobody listens there."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            with _reachable(path) as name:
+                reader, writer = await asyncio.open_unix_connection(name, limit=CHUNK_BYTES)
+    except TimeoutError as error:
+        raise Unavailable(f"mailbox:{path.parent} does not answer within {timeout_s:g} s") from error
+    except OSError as error:
+        raise Unavailable(
+            f"mailbox:{path.parent}: {reason(error)}",
+            advice="Is `ropewalk ledger mailbox serve` running there?",
+        ) from error
+    return BellPipe(path, reader, writer)
+
+
+@contextlib.contextmanager
+def _reachable(path: Path) -> Iterator[Path]:
+    """A name for the path that is short enough for a socket: where it is not, one through its folder, held open."""
+    if len(os.fsencode(path)) <= PATH_BYTES_MAX:
+        yield path
+        return
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        through = Path(f"/proc/self/fd/{descriptor}")
+        if not through.is_dir():
+            raise Usage(f"{path} is too long a name for a socket", advice=f"At most {PATH_BYTES_MAX} bytes.")
+        yield through / path.name
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Proofs, trust files and the verification of channels."""

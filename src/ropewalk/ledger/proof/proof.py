@@ -1,0 +1,354 @@
+"""Proofs a stranger can check: an envelope in a block, blocks under a head, one head under a later one.
+
+Proof             an envelope, its path, its sealed block: one file, checked offline
+RangeStatement    consecutive blocks under the root of the channel's outer tree (S4 §12)
+Consistency       an older root is a prefix of a newer one
+signed_head       the size and root of the header tree as a C2SP note, for witnesses
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ropewalk.errors import InvalidProof, RopewalkError, TooLarge
+from ropewalk.kernel import jcs, merkle
+from ropewalk.kernel.digest import hash_from_hex
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.kernel.note import note
+from ropewalk.kernel.report import Report, Step
+from ropewalk.ledger.block.block import BlockRecord, check_channel_name, check_signature, parse_record
+from ropewalk.ledger.envelope.envelope import Envelope, parse_stored
+from ropewalk.ledger.evidence.recheck import EvidenceTally
+from ropewalk.ledger.keys.history import KeyLine, KeyProof, parse_key_proofs
+from ropewalk.ledger.proof.steps import compared, short, signer_step
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.rules.rules import Context, rule_1_canonical_hash, rule_2_signature_scope
+
+__all__ = [
+    "PROOF_BYTES_MAX",
+    "Consistency",
+    "Proof",
+    "RangeStatement",
+    "head_signer",
+    "parse_consistency",
+    "parse_proof",
+    "parse_range",
+    "range_root",
+    "signed_head",
+    "verify_proof",
+]
+
+PATH_MAX = 64  # a tree beyond 2^63 leaves does not exist
+PROOF_BYTES_MAX = 16 << 20  # the largest envelope, and what a channel says about four thousand keys
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """An envelope, where it stands, the path to its block's root, and the sealed block record."""
+
+    envelope: Envelope
+    index: int
+    path: tuple[bytes, ...]
+    block: BlockRecord
+    height: int
+    claimed_id: str
+    keys: tuple[KeyProof, ...] = ()  # what the channel said about its keys
+
+    def to_bytes(self) -> bytes:
+        """The proof as a file."""
+        value: dict[str, Any] = {
+            "version": 1,
+            "envelope": self.envelope.value,
+            "envelope_id": self.claimed_id,
+            "height": self.height,
+            "index": self.index,
+            "path": [each.hex() for each in self.path],
+            "block": jcs.parse(self.block.raw),
+        }
+        if self.keys:
+            value["keys"] = [each.to_json() for each in self.keys]
+        return jcs.encode(value)
+
+
+def parse_proof(raw: bytes) -> Proof:
+    """A proof from its file; form only.
+
+    >>> parse_proof(b"{}")
+    Traceback (most recent call last):
+    ropewalk.errors.InvalidProof: proof: expected version, envelope, envelope_id, height, index, path and block
+    """
+    names = {"version", "envelope", "envelope_id", "height", "index", "path", "block"}
+    value = _members(raw, names, "version, envelope, envelope_id, height, index, path and block", {"keys"})
+    try:
+        return Proof(
+            parse_stored(jcs.encode(value["envelope"])),
+            _natural(value, "index"),
+            _hashes(value["path"]),
+            parse_record(jcs.encode(value["block"])),
+            _natural(value, "height"),
+            value["envelope_id"] if isinstance(value["envelope_id"], str) else "",
+            parse_key_proofs(value["keys"]) if "keys" in value else (),
+        )
+    except InvalidProof:
+        raise
+    except RopewalkError as error:
+        raise InvalidProof(f"proof: {error.detail}") from error
+
+
+def verify_proof(proof: Proof, trust: Trust | None = None) -> Report:
+    """Every step of a proof, offline. Without a trust file, who sealed the block stays unchecked."""
+    block, envelope = proof.block, proof.envelope
+    header, signer = block.header, block.signer.did()
+    steps = [
+        compared(
+            "envelope_hash", f"id {short(envelope.id)} in block {block.height}", lambda: _check_id(proof)
+        )
+    ]
+    signed = len(envelope.fields["signature"]["signed_fields"])
+    for name, rule, said in (
+        ("payload_hash", rule_1_canonical_hash, f"payload {envelope.value['payload_hash'][:16]}…"),
+        (
+            "envelope_signature",
+            rule_2_signature_scope,
+            f"{signed} fields, by {envelope.public_key.did()}",
+        ),
+    ):
+        finding = rule(envelope, Context())
+        # A detached payload is proven by its hash alone; its bytes are no part of a proof.
+        steps.append(Step(name, finding.status, finding.detail or said, need="optional"))
+    if trust is not None and (refused := _revoked(proof, trust)) is not None:
+        steps[-1] = Step("envelope_signature", "failed", refused)
+    steps.append(
+        compared(
+            "merkle_path",
+            f"envelope {proof.index} among {header.envelope_count}, under root {short(header.merkle_root)}",
+            lambda: merkle.verify_inclusion(
+                envelope.id, proof.index, header.envelope_count, proof.path, header.merkle_root
+            ),
+        )
+    )
+    sealed = f"block {block.height} {short(block.hash)} of {header.channel}, sealed by {signer}"
+    steps.append(compared("block_signature", sealed, lambda: check_signature(block)))
+    if trust is None:
+        why = f"no trust file: sealed by {signer}, whoever that is"
+        steps.append(Step.untrusted("block_signer", why))
+        steps.append(Step.optional("policy_hash", "no trust file"))
+    else:
+        steps.append(signer_step("block_signer", block, trust, proof.keys))
+        steps.append(_policy_step(header.policy_hash, trust.policy_hash))
+    if "attestation_evidence" in envelope.value:
+        tally = EvidenceTally(trust)
+        tally.look(envelope, proof.height, proof.index, block.header.timestamp_ns)
+        steps.append(tally.step())
+    return Report.of(steps, entries=1)
+
+
+@dataclass(frozen=True, slots=True)
+class RangeStatement:
+    """Blocks from `start` on, one after another, in the outer tree of `size` blocks."""
+
+    channel: str
+    start: int
+    size: int
+    block_hashes: tuple[bytes, ...]
+    proof: merkle.RangeProof
+    root: bytes
+
+    def verify(self) -> None:
+        """Raise unless the blocks stand there under the root."""
+        merkle.verify_range(self.block_hashes, self.start, self.size, self.proof, self.root, merkle.RANGE)
+
+    def report(self) -> Report:
+        """The same in steps. Nobody has signed the root: that is left to whoever asks."""
+        last = self.start + len(self.block_hashes) - 1
+        said = (
+            f"blocks {self.start}–{last} among {self.size} of {self.channel}, under root {short(self.root)}"
+        )
+        return Report.of([compared("range", said, self.verify), _unsigned(self.root, self.size)], entries=1)
+
+    def to_bytes(self) -> bytes:
+        """The statement as a file."""
+        value: dict[str, Any] = {
+            "version": 1,
+            "kind": "range",
+            "channel": self.channel,
+            "start": self.start,
+            "size": self.size,
+            "block_hashes": [each.hex() for each in self.block_hashes],
+            "left": [each.hex() for each in self.proof.left],
+            "right": [each.hex() for each in self.proof.right],
+            "root": self.root.hex(),
+        }
+        return jcs.encode(value)
+
+
+def parse_range(raw: bytes) -> RangeStatement:
+    """A range statement from its file; form only, and numbers that no tree could have are no form."""
+    names = {"version", "kind", "channel", "start", "size", "block_hashes", "left", "right", "root"}
+    value = _members(raw, names, "a range statement")
+    start, size = _natural(value, "start"), _natural(value, "size")
+    block_hashes = _hashes(value["block_hashes"], limit=None)
+    if not block_hashes or start + len(block_hashes) > size:
+        raise InvalidProof(f"proof: {len(block_hashes)} blocks from {start} on are no range of {size}")
+    return RangeStatement(
+        _channel(value),
+        start,
+        size,
+        block_hashes,
+        merkle.RangeProof(_hashes(value["left"]), _hashes(value["right"])),
+        _hashes([value["root"]])[0],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Consistency:
+    """The outer tree of `new` blocks extends the one of `old`: nothing below was changed or dropped."""
+
+    channel: str
+    old: int
+    new: int
+    old_root: bytes
+    new_root: bytes
+    path: tuple[bytes, ...]
+
+    def verify(self) -> None:
+        """Raise unless it does."""
+        merkle.verify_consistency(self.old, self.new, self.path, self.old_root, self.new_root, merkle.RANGE)
+
+    def report(self) -> Report:
+        """The same in steps. Nobody has signed the roots: that is left to whoever asks."""
+        said = (
+            f"{self.old} blocks of {self.channel} under root {short(self.old_root)}, "
+            f"{self.new} under root {short(self.new_root)}"
+        )
+        return Report.of(
+            [compared("consistency", said, self.verify), _unsigned(self.new_root, self.new)], entries=1
+        )
+
+    def to_bytes(self) -> bytes:
+        """The proof as a file."""
+        value: dict[str, Any] = {
+            "version": 1,
+            "kind": "consistency",
+            "channel": self.channel,
+            "old": self.old,
+            "new": self.new,
+            "old_root": self.old_root.hex(),
+            "new_root": self.new_root.hex(),
+            "path": [each.hex() for each in self.path],
+        }
+        return jcs.encode(value)
+
+
+def parse_consistency(raw: bytes) -> Consistency:
+    """A consistency proof from its file; form only, as with ranges."""
+    names = {"version", "kind", "channel", "old", "new", "old_root", "new_root", "path"}
+    value = _members(raw, names, "a consistency proof")
+    old, new = _natural(value, "old"), _natural(value, "new")
+    if old > new:
+        raise InvalidProof(f"proof: {new} blocks do not extend {old}")
+    return Consistency(
+        _channel(value),
+        old,
+        new,
+        _hashes([value["old_root"]])[0],
+        _hashes([value["new_root"]])[0],
+        _hashes(value["path"], limit=2 * PATH_MAX),
+    )
+
+
+def range_root(block_hashes: Sequence[bytes]) -> bytes:
+    """The outer range root of S4 §12: the tree head over these blocks.
+
+    >>> range_root([bytes(32)]) == bytes(32)
+    True
+    """
+    return merkle.root(block_hashes, merkle.RANGE)
+
+
+def head_signer(host: str, channel: str, key: SigningKey) -> note.Signer:
+    """Who signs the heads of a channel; the public witness network wants Ed25519."""
+    return note.Signer(f"{host}/{channel}", key)
+
+
+def signed_head(host: str, channel: str, size: int, root: bytes, key: SigningKey) -> bytes:
+    """Size and root of the SHA-256 tree over the channel's headers, as a C2SP checkpoint."""
+    return note.sign_head(note.SignedHead(f"{host}/{channel}", size, root), head_signer(host, channel, key))
+
+
+def _revoked(proof: Proof, trust: Trust) -> str | None:
+    """What refuses the author's signature, if the key was revoked by the time of the block."""
+    line = KeyLine(trust, lenient=True)
+    with contextlib.suppress(RopewalkError):  # said by the step about the block's signer
+        line.follow(proof.keys)
+    try:
+        line.check_author(proof.envelope, proof.block.height, proof.block.header.timestamp_ns)
+    except RopewalkError as error:
+        return error.detail
+    return None
+
+
+def _check_id(proof: Proof) -> None:
+    if proof.claimed_id != proof.envelope.hex_id:
+        raise InvalidProof(
+            f"the envelope has the id {proof.envelope.hex_id}, the proof says {proof.claimed_id[:64]}"
+        )
+    if proof.height != proof.block.height:
+        raise InvalidProof(f"the block has height {proof.block.height}, the proof says {proof.height}")
+
+
+def _policy_step(have: bytes | None, pinned: bytes | None) -> Step:
+    if pinned is None:
+        return Step.optional("policy_hash", "the trust file pins no policy")
+    if have == pinned:
+        return Step("policy_hash", "passed", f"policy {short(pinned)}, as pinned")
+    got = "none" if have is None else short(have)
+    return Step(
+        "policy_hash", "failed", f"another policy: the trust file pins {short(pinned)}, the block has {got}"
+    )
+
+
+def _unsigned(root: bytes, size: int) -> Step:
+    """The outer tree is not the one heads are signed over; where its root is found elsewhere, is said."""
+    where = f"another proof about {size} blocks" + (f", or a bundle of blocks 0–{size - 1}" if size else "")
+    return Step.untrusted("signed_head", f"nobody signed root {short(root)}: compare it with {where}")
+
+
+def _members(raw: bytes, names: set[str], what: str, optional: Iterable[str] = ()) -> dict[str, Any]:
+    try:
+        value = jcs.parse(raw, bytes_max=PROOF_BYTES_MAX)
+    except TooLarge:
+        raise
+    except RopewalkError as error:
+        raise InvalidProof(f"proof: {error.detail}") from error
+    if not isinstance(value, dict) or value.keys() - set(optional) != names:
+        raise InvalidProof(f"proof: expected {what}")
+    if value["version"] != 1 or value["version"] is True:
+        raise InvalidProof(f"proof: version {value['version']!r:.20} is not known; 1 is")
+    return cast(dict[str, Any], value)
+
+
+def _channel(value: dict[str, Any]) -> str:
+    try:
+        return check_channel_name(str(value["channel"]))
+    except RopewalkError as error:
+        raise InvalidProof(f"proof: {error.detail}") from error
+
+
+def _natural(value: dict[str, Any], name: str) -> int:
+    found = value[name]
+    if type(found) is not int or found < 0:
+        raise InvalidProof(f"proof: {name} is a natural number")
+    return found
+
+
+def _hashes(value: Any, limit: int | None = PATH_MAX) -> tuple[bytes, ...]:
+    if not isinstance(value, list) or (limit is not None and len(value) > limit):
+        raise InvalidProof("proof: a path is a list of hashes, and not a long one")
+    hashes = tuple(raw for text in value if (raw := hash_from_hex(text)) is not None)
+    if len(hashes) != len(value):
+        raise InvalidProof("proof: hashes are 64 lower-case hex digits")
+    return hashes

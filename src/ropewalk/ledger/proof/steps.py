@@ -1,0 +1,74 @@
+"""Steps of reports that say what was compared, whether it held or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+from ropewalk.errors import RopewalkError
+from ropewalk.kernel.report import Step
+from ropewalk.ledger.block.block import BlockRecord
+from ropewalk.ledger.keys.history import KeyLine, KeyProof
+from ropewalk.ledger.proof.trust import Trust
+
+__all__ = ["compared", "describe_moment", "short", "signer_step"]
+
+
+def short(digest: bytes) -> str:
+    """As much of a digest as a person compares.
+
+    >>> short(bytes(32))
+    '0000000000000000…'
+    """
+    return f"{digest.hex()[:16]}…"
+
+
+def describe_moment(text: str) -> str | None:
+    """A time as a person reads it, where the text is nanoseconds as in a block header; else None.
+
+    >>> describe_moment("1794839847447472664"), describe_moment("yesterday")
+    ('2026-11-16 14:37:27 UTC', None)
+    """
+    if not text.isascii() or not text.isdecimal() or len(text) > 19:
+        return None
+    return datetime.fromtimestamp(int(text) // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def compared(name: str, what: str, act: Callable[[], None]) -> Step:
+    """A step that holds unless `act` raises; `what` it looked at is said either way.
+
+    >>> compared("two", "1 and 2", lambda: None)
+    Step(name='two', status='passed', detail='1 and 2', fields={}, need='required')
+    """
+    try:
+        act()
+    except RopewalkError as error:
+        return Step(name, "failed", f"{error.detail} ({what})")
+    return Step(name, "passed", what)
+
+
+def signer_step(name: str, block: BlockRecord, trust: Trust, keys: Iterable[KeyProof] = ()) -> Step:
+    """Whether a block is sealed by somebody the trust file names, or by a key that `keys` prove to have followed."""
+    signer, signers = block.signer, trust.block_signers
+    line = KeyLine(trust, lenient=True)
+    try:
+        line.follow(each for each in keys if each.record.header.channel == block.header.channel)
+    except RopewalkError as error:
+        return Step(name, "failed", error.detail)
+    life = line.life(signer)
+    if life is None:
+        return Step(name, "failed", f"block {block.height}: signer {signer.did()} is not trusted")
+    if not life.named and line.leads:
+        return Step(
+            name,
+            "not_checked",
+            f"{signer.did()} gave way to a key that the trust file names, and is not named itself: whether it counted "
+            f"at block {block.height} cannot be judged",
+        )
+    if not life.named:
+        return Step(name, "failed", f"block {block.height}: signer {signer.did()} is not trusted")
+    if signer in signers:
+        what = f"{signer.did()}, one of {len(signers)} trusted to seal blocks"
+    else:
+        what = f"{signer.did()}, which {life.explain()}: it followed a key that is trusted to seal blocks"
+    return compared(name, what, lambda: line.check(block))

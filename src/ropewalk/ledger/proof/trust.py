@@ -1,0 +1,178 @@
+"""Trust files: which keys may seal blocks and bundles, which policy is expected, whose evidence is believed.
+
+    {"version":1, "block_signers":[{identity}…], "bundle_signers":[{identity}…], "policy_hash":"<hex>"|null,
+     "roots":["<PEM>"…], "evidence":{pins}, "witnesses":["<vkey>"…], "revocations":[{"key","since","reason"}…]}
+
+An identity is `{"identity_type","public_key"}`, as we write it, or the text of a did:key, as reports name it. One that
+seals blocks may have `since` and `until`: blocks of other times are not believed to be its own.
+
+`evidence` may be left out. Roots alone say under whom evidence must be signed; `evidence` also says by which builder
+and of which measurement, so that it can be believed; `pins` has its form. `witnesses` may be left out too: keys that
+sign the heads of channels, in C2SP's text form, beside the keys that seal blocks; and so may `revocations`: keys whose
+signatures are not believed since a date, whatever they signed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ropewalk.errors import Invalid, InvalidKey
+from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import hash_from_hex
+from ropewalk.kernel.keys import PublicKey
+from ropewalk.kernel.note.key import Verifier
+from ropewalk.ledger.envelope.fields import format_timestamp
+from ropewalk.ledger.evidence.allowed import EvidencePins, both_spellings, parse_identities, parse_pins
+from ropewalk.ledger.keys.revocations import Limits, Revocation, parse_dated_identities, parse_revocations
+
+if TYPE_CHECKING:
+    from ropewalk.ledger.keys.history import KeyLine
+
+__all__ = ["Trust", "parse_trust", "parse_witnesses"]
+
+TRUST_BYTES_MAX = 4 << 20  # a thousand roots, or ten thousand revocations
+_MEMBERS = {"version", "block_signers", "bundle_signers", "policy_hash", "roots"}
+_OPTIONAL = {"evidence", "witnesses", "revocations"}
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What a verifier believes before it looks. An empty list of signers trusts nobody.
+
+    `limits` are the times between which blocks are believed to be a signer's own, where that was said. `line` is what
+    the channel says about its keys, where somebody has looked already; it is no part of the file.
+
+    >>> parse_trust(Trust((), ()).to_bytes()) == Trust((), ())
+    True
+    """
+
+    block_signers: tuple[PublicKey, ...]
+    bundle_signers: tuple[PublicKey, ...]
+    policy_hash: bytes | None = None
+    roots: tuple[str, ...] = ()
+    evidence: EvidencePins | None = None
+    witnesses: tuple[Verifier, ...] = ()
+    limits: Limits = field(default_factory=dict)
+    revocations: tuple[Revocation, ...] = ()
+    line: KeyLine | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def judges_evidence(self) -> bool:
+        """Whether it says anything about evidence."""
+        return bool(self.roots) or self.evidence is not None
+
+    def to_bytes(self) -> bytes:
+        """The file."""
+        value: dict[str, Any] = {
+            "version": 1,
+            "block_signers": [{**key.to_json(), **self._dates(key)} for key in self.block_signers],
+            "bundle_signers": [key.to_json() for key in self.bundle_signers],
+            "policy_hash": None if self.policy_hash is None else self.policy_hash.hex(),
+            "roots": list(self.roots),
+        }
+        if self.evidence is not None:
+            value["evidence"] = self.evidence.to_json()
+        if self.witnesses:
+            value["witnesses"] = [witness.to_text() for witness in self.witnesses]
+        if self.revocations:
+            value["revocations"] = [each.to_json() for each in self.revocations]
+        return jcs.encode(value)
+
+    def _dates(self, key: PublicKey) -> dict[str, str]:
+        since_ns, until_ns = self.limits.get(key, (0, None))
+        since = {"since": format_timestamp(since_ns)} if since_ns else {}
+        return since if until_ns is None else {**since, "until": format_timestamp(until_ns)}
+
+    def explain(self) -> list[str]:
+        """What is trusted and why it matters, one line each."""
+        lines = [
+            " ".join(
+                [
+                    f"blocks sealed by {both_spellings(key)}",
+                    *(f"{k} {v}" for k, v in self._dates(key).items()),
+                ]
+            )
+            for key in self.block_signers
+        ]
+        lines += [f"bundles signed by {both_spellings(key)}" for key in self.bundle_signers]
+        lines.append(
+            f"policy {self.policy_hash.hex()}"
+            if self.policy_hash is not None
+            else "any policy (none is pinned)"
+        )
+        if self.roots:
+            lines.append(f"evidence under {len(self.roots)} {'roots' if len(self.roots) > 1 else 'root'}")
+        if self.evidence is not None:
+            lines += self.evidence.explain()
+        elif self.roots:
+            lines.append("no builder and no measurement: whose evidence it is stays unchecked")
+        if not self.judges_evidence:
+            lines.append("no evidence: whether it holds stays unchecked")
+        lines += [f"heads signed by witness {each.to_text()}" for each in self.witnesses]
+        return [
+            *lines,
+            *(f"nothing that key {each.key.hex()} signed since {each.since}" for each in self.revocations),
+        ]
+
+
+def parse_trust(raw: bytes) -> Trust:
+    """The trust of a file; anything unknown in it is refused, for it might have been meant to narrow it.
+
+    >>> parse_trust(b"{}")
+    Traceback (most recent call last):
+    ropewalk.errors.Invalid: trust file: expected version, block_signers, bundle_signers, policy_hash and roots
+    """
+    value = jcs.parse(raw, bytes_max=TRUST_BYTES_MAX)
+    if not isinstance(value, dict) or value.keys() - _OPTIONAL != _MEMBERS:
+        raise _wrong("expected version, block_signers, bundle_signers, policy_hash and roots")
+    if value["version"] != 1 or value["version"] is True:
+        raise _wrong(f"version {value['version']!r:.20} is not known; 1 is")
+    policy, roots = hash_from_hex(value["policy_hash"]), value["roots"]
+    if policy is None and value["policy_hash"] is not None:
+        raise _wrong("policy_hash is 64 lower-case hex digits or null")
+    if not isinstance(roots, list) or not all(isinstance(root, str) and "BEGIN" in root for root in roots):
+        raise _wrong("roots are certificates as PEM texts")
+    signers, limits = parse_dated_identities(value["block_signers"], "block_signers", _wrong)
+    return Trust(
+        signers,
+        parse_identities(value["bundle_signers"], "bundle_signers", _wrong),
+        policy,
+        tuple(str(root) for root in roots),
+        parse_pins(value["evidence"], _wrong) if "evidence" in value else None,
+        _witnesses(value.get("witnesses", [])),
+        limits,
+        parse_revocations(value.get("revocations", []), _wrong),
+    )
+
+
+def parse_witnesses(raw: bytes) -> tuple[Verifier, ...]:
+    """The keys in a file, one a line as C2SP writes them; empty lines and those that begin with `#` say nothing.
+
+    >>> key = b"PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"
+    >>> [witness.name for witness in parse_witnesses(b"# a comment\\n" + key)]
+    ['PeterNeumann']
+    """
+    try:
+        lines = [line.strip() for line in raw.decode().splitlines()]
+    except UnicodeDecodeError as error:
+        raise InvalidKey("witness keys are lines of text; this is no UTF-8") from error
+    found = tuple(Verifier.from_text(line) for line in lines if line and not line.startswith("#"))
+    if not found:
+        raise InvalidKey("no witness key: one a line, NAME+ID+KEY")
+    return found
+
+
+def _witnesses(value: Any) -> tuple[Verifier, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise _wrong("witnesses are keys as texts, NAME+ID+KEY")
+    try:
+        return tuple(Verifier.from_text(each) for each in value)
+    except InvalidKey as error:
+        raise _wrong(f"witnesses: {error.detail}") from error
+
+
+def _wrong(what: str) -> Invalid:
+    return Invalid(
+        f"trust file: {what}", advice="Make one with `ropewalk ledger trust --channel C -o TRUST.json`."
+    )

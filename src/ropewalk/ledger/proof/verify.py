@@ -1,0 +1,448 @@
+"""Checking a channel again, block by block, in any number of pieces.
+
+`check_block` looks at one block alone and returns a `Span`; `join` puts neighbouring spans together and finds what
+only shows between blocks. Joining is associative, so a channel may be cut anywhere and its pieces checked anywhere.
+The first fault, by height, survives every join: it names the block, the envelope and the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from ropewalk.errors import RopewalkError, Unverified
+from ropewalk.kernel.proofs import LEDGER
+from ropewalk.kernel.report import Report, Step
+from ropewalk.ledger.block.block import GENESIS, Block, Header, check_contents
+from ropewalk.ledger.block.index_keys import CLAIMING, claim_key
+from ropewalk.ledger.envelope.envelope import Envelope, parse_stored
+from ropewalk.ledger.keys.history import KeyLine
+from ropewalk.ledger.keys.statements import is_key_statement
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.rules.policy import Policy
+from ropewalk.ledger.rules.rules import (
+    Context,
+    Position,
+    Spread,
+    check_signatures,
+    judge,
+    one_hand,
+)
+from ropewalk.ledger.rules.verdict import History
+
+__all__ = [
+    "EMPTY",
+    "STEPS",
+    "Fault",
+    "Seen",
+    "Span",
+    "Table",
+    "check_block",
+    "check_channel",
+    "join",
+    "judge_each",
+    "sealed_context",
+    "to_report",
+]
+
+PIECE_ENVELOPES: Final = 128
+STEPS: Final = (
+    "storage",
+    "block_form",
+    "block_hashes",
+    "block_signatures",
+    "links",
+    "envelopes",
+    "policy_hash",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The first thing that is wrong: in which block, in which envelope of it, found by which step."""
+
+    height: int
+    step: str
+    detail: str
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A run of blocks that was looked at: what it stands on, what it offers, and its first fault."""
+
+    channel: str
+    first: int
+    last: int
+    below: bytes
+    above: bytes
+    first_ns: int
+    last_ns: int
+    blocks: int
+    envelopes: int
+    unchecked: int  # findings of rules that could not be judged
+    fault: Fault | None = None
+    audited: int = 0  # envelopes that a policy let pass under audit
+
+
+EMPTY: Final = Span("", 0, -1, b"", b"", 0, 0, 0, 0, 0)
+"""The span of no blocks: joining it changes nothing."""
+
+
+Found = tuple[int, Sequence[bytes]]
+"""A height, and the lines stored for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of one block on its way through the checks, so that few envelopes are held at once.
+
+    The last one closes the block.
+    """
+
+    span: Span
+    header: Header | None = None
+    first: int = 0
+    envelopes: Sequence[Envelope] = ()
+    fault: Fault | None = None  # of what follows these envelopes and is none
+    closes: bool = True
+
+
+Noted = Callable[[Header, int, Sequence[Envelope]], None]
+"""Some envelopes of a block: its header, the index of the first, and they themselves."""
+
+
+def check_block(
+    lines: Sequence[bytes],
+    height: int,
+    *,
+    trust: Trust | None = None,
+    policy: Policy | None = None,
+    deep: bool = True,
+    noted: Noted | None = None,
+) -> Span:
+    """One block alone: form, contents, seal, policy, and with `deep` what can be said of each envelope alone.
+
+    `height` is where it was found; it names the fault if the block cannot even say who it is. `noted` hears of every
+    envelope before it is judged, for whoever looks across blocks later.
+
+    A block alone does not say which keys came before: the trust brings that along (`Trust.line`), or names them all.
+    """
+    span = EMPTY
+    line = _line(trust, policy)
+    for piece in _pieces((height, lines), trust, deep, line):
+        if noted is not None and piece.header is not None and piece.envelopes:
+            noted(piece.header, piece.first, piece.envelopes)
+        span = _close(span, piece, policy, line=line)
+        if span.fault is not None:
+            break
+    return span
+
+
+def _line(trust: Trust | None, policy: Policy | None) -> KeyLine:
+    if trust is not None and trust.line is not None:
+        return trust.line
+    return KeyLine(trust, policy=policy)
+
+
+def _look(
+    lines: Sequence[bytes], height: int, trust: Trust | None, line: KeyLine
+) -> tuple[Span, Block | None, list[bytes]]:
+    """What can be seen of a block without opening its envelopes."""
+    span = replace(EMPTY, first=height, last=height, blocks=1, envelopes=max(0, len(lines) - 1))
+    step = "block_form"
+    try:
+        block = Block.from_lines(lines)
+        header = block.header
+        span = Span(
+            header.channel,
+            header.height,
+            header.height,
+            header.prev_block_hash,
+            header.hash,
+            header.timestamp_ns,
+            header.timestamp_ns,
+            1,
+            len(block.envelopes),
+            0,
+        )
+        step = "block_hashes"
+        ids = list(map(LEDGER.leaf, block.envelopes))
+        check_contents(block, ids)
+        step = "block_signatures"
+        line.check(block.record)
+        listed = not line.complete or header.height in line.heights
+        if line.take(block) and not listed:
+            raise Unverified("it changes keys, and the list of such blocks does not name it")
+    except RopewalkError as error:
+        return replace(span, fault=Fault(height, step, error.detail)), None, []
+    if trust is not None and trust.policy_hash is not None and header.policy_hash != trust.policy_hash:
+        fault = Fault(height, "policy_hash", f"block {height}: another policy")
+        return replace(span, fault=fault), None, []
+    return span, block, ids
+
+
+def _pieces(found: Found, trust: Trust | None, deep: bool, line: KeyLine) -> Iterator[Piece]:
+    """The block in pieces; one piece without envelopes where they are not to be opened."""
+    height, lines = found
+    span, block, ids = _look(lines, height, trust, line)
+    if block is None or not deep:
+        yield Piece(span, block.header if block is not None else None)
+        return
+    count = len(block.envelopes)
+    for first in range(0, count, PIECE_ENVELOPES):
+        last = min(first + PIECE_ENVELOPES, count)
+        envelopes: list[Envelope] = []
+        fault: Fault | None = None
+        try:
+            for index in range(first, last):
+                envelopes.append(parse_stored(block.envelopes[index], ids[index]))  # noqa: PERF401 — kept at a fault
+        except RopewalkError as error:
+            fault = _fault_in(height, first + len(envelopes), error)
+        yield Piece(span, block.header, first, envelopes, fault, closes=last == count)
+        if fault is not None:
+            return
+
+
+def _close(
+    before: Span,
+    piece: Piece,
+    policy: Policy | None,
+    seen: Seen | None = None,
+    spread: Spread = one_hand,
+    *,
+    line: KeyLine,
+) -> Span:
+    """Judge the envelopes of a piece, each alone and by what the channel says about it."""
+    span, header, unchecked, audited = piece.span, piece.header, 0, 0
+    if before.blocks and before.last == span.last:
+        span = before  # further pieces of the same block
+    if piece.span.fault is not None or header is None:
+        return piece.span
+    context = sealed_context(header, policy, piece.envelopes, seen)
+    signatures = spread(check_signatures, piece.envelopes)
+    for index, (envelope, signature) in enumerate(zip(piece.envelopes, signatures, strict=True), piece.first):
+        verdict = judge(envelope, context, signature)
+        if line.revoked:
+            try:
+                line.check_author(envelope, header.height, header.timestamp_ns)
+            except RopewalkError as error:
+                return replace(span, fault=_fault_in(header.height, index, error))
+        if not verdict.all_passed:
+            try:
+                verdict.require()
+            except RopewalkError as error:
+                return replace(span, fault=_fault_in(header.height, index, error))
+            unchecked += sum(finding.status == "not_checked" for finding in verdict.findings)
+            audited += verdict.decision is not None and verdict.decision.outcome == "audit"
+        if seen is not None:
+            seen.remember(envelope, header.height, index)
+    if piece.fault is not None:
+        return replace(span, fault=piece.fault)
+    if seen is not None and piece.closes:
+        seen.remember_root(header.merkle_root, header.envelope_count)
+    if unchecked or audited:
+        return replace(span, unchecked=span.unchecked + unchecked, audited=span.audited + audited)
+    return span
+
+
+def sealed_context(
+    header: Header, policy: Policy | None, envelopes: Sequence[Envelope], history: History | None = None
+) -> Context:
+    """The context in which envelopes of a sealed block are judged."""
+    known = policy if policy is not None and policy.hash == header.policy_hash else None
+    if header.envelope_count == 1 and envelopes and is_key_statement(envelopes[0]):
+        # The line of keys has judged it; what authors may say does not bind the channel's own key.
+        known = None
+    return Context(history, known, policy_hash=header.policy_hash, sealed=True)
+
+
+def judge_each(block: Block, trust: Trust | None, policy: Policy | None) -> dict[int, str]:
+    """Judge every envelope of a block alone; what is wrong with each that fails, by index."""
+    found: dict[int, str] = {}
+    line = _line(trust, policy)
+    for index, raw in enumerate(block.envelopes):
+        try:
+            envelope = parse_stored(raw)
+        except RopewalkError as error:
+            found[index] = _fault_in(block.height, index, error).detail
+            continue
+        piece = Piece(replace(EMPTY, blocks=1), block.header, index, [envelope], closes=False)
+        fault = _close(EMPTY, piece, policy, line=line).fault
+        if fault is not None:
+            found[index] = fault.detail
+    return found
+
+
+def _fault_in(height: int, index: int, error: RopewalkError) -> Fault:
+    return Fault(height, "envelopes", f"block {height}, envelope {index}: {error.detail}", index)
+
+
+def join(lower: Span, upper: Span) -> Span:
+    """Two spans as one; a gap, a broken link or a step back in time becomes a fault of the upper one's first block.
+
+    >>> join(EMPTY, EMPTY) == EMPTY
+    True
+    """
+    if not lower.blocks:
+        return upper
+    if not upper.blocks:
+        return lower
+    fault = lower.fault or _between(lower, upper) or upper.fault
+    return Span(
+        lower.channel,
+        lower.first,
+        upper.last,
+        lower.below,
+        upper.above,
+        lower.first_ns,
+        upper.last_ns,
+        lower.blocks + upper.blocks,
+        lower.envelopes + upper.envelopes,
+        lower.unchecked + upper.unchecked,
+        fault,
+        lower.audited + upper.audited,
+    )
+
+
+def check_channel(
+    blocks: Iterable[Found],
+    *,
+    trust: Trust | None = None,
+    policy: Policy | None = None,
+    deep: bool = True,
+    spread: Spread = one_hand,
+    seen: Seen | None = None,
+    line: KeyLine | None = None,
+) -> Span:
+    """A channel from its first block, streamed: every block alone, the links, and with `deep` all eight rules.
+
+    `seen` is where what was read is remembered; in memory unless the caller gives one that keeps it elsewhere. `line`
+    is a fresh one by which seals are judged; whoever gives it can ask afterwards who sealed what.
+    """
+    seen = (seen or Seen()) if deep else None
+    line = line or KeyLine(trust, policy=policy, lenient=True)
+    pieces = (piece for found in blocks for piece in _pieces(found, trust, deep, line))
+    whole, block = EMPTY, EMPTY
+    for piece in pieces:
+        block = _close(block, piece, policy, seen, spread, line=line)
+        if piece.closes or block.fault is not None:
+            whole, block = join(whole, block), EMPTY
+        if whole.fault is not None:  # nothing above it can be believed
+            break
+    if line.stranger is not None and (whole.fault is None or whole.fault.height >= line.stranger[0]):
+        height, key = line.stranger
+        return replace(
+            whole,
+            fault=Fault(height, "block_signatures", f"block {height}: signer {key.did()} is not trusted"),
+        )
+    if whole.blocks and whole.fault is None and (whole.first, whole.below) != (0, GENESIS):
+        return replace(
+            whole, fault=Fault(whole.first, "links", "the channel does not begin with its first block")
+        )
+    return whole
+
+
+def to_report(span: Span, *, deep: bool, trust: Trust | None = None, line: KeyLine | None = None) -> Report:
+    """The span as steps. What lies behind the first fault was not looked at, and the report says so.
+
+    `line` is the one by which seals were judged, to say who sealed what.
+    """
+    steps: list[Step] = []
+    for name in STEPS:
+        if span.fault is not None and span.fault.step == name:
+            facts = {"height": span.fault.height, "index": span.fault.index}
+            steps.append(
+                Step(name, "failed", span.fault.detail, {k: v for k, v in facts.items() if v is not None})
+            )
+        elif name == "policy_hash" and (trust is None or trust.policy_hash is None):
+            steps.append(Step.optional(name, "no policy is pinned"))
+        elif name == "envelopes" and not deep:
+            steps.append(Step.optional(name, "signatures and rules of envelopes need --deep"))
+        elif name == "block_signatures" and line is not None and line.unjudged and span.fault is None:
+            steps.append(Step(name, "not_checked", line.unjudged))
+        else:
+            detail = f"up to block {span.fault.height}" if span.fault is not None else _counted(name, span)
+            said = line.summary() if line is not None and name == "block_signatures" else ""
+            steps.append(Step(name, "passed", f"{detail} ({said})" if said else detail))
+    return Report.of(steps, entries=span.envelopes, blocks=span.blocks)
+
+
+class Table(Protocol):
+    """Short keys and numbers, as a dictionary has them."""
+
+    def get(self, key: bytes, /) -> int | None:
+        """The number under a key."""
+
+    def setdefault(self, key: bytes, number: int, /) -> object:
+        """Keep a number, unless the key has one."""
+
+
+class Seen:
+    """What a channel held so far, kept while it is checked; keys are cut to half, which nobody can forge."""
+
+    def __init__(self, table: Callable[[str], Table] = lambda _name: dict[bytes, int]()) -> None:
+        self._ids, self._claims = table("ids"), table("claims")
+        self._intents, self._roots = table("intents"), table("roots")
+
+    def remember(self, envelope: Envelope, height: int, index: int) -> None:
+        """The envelope stands there."""
+        at = height << 13 | index
+        self._ids.setdefault(envelope.id[:16], at)
+        self._intents.setdefault(envelope.intent[:16], at)
+        correlation_id = envelope.fields.get("correlation_id")
+        if correlation_id is not None and envelope.fields["event_class"] in CLAIMING:
+            self._claims.setdefault(claim_key(envelope.fields["event_class"], correlation_id)[:16], at)
+
+    def remember_root(self, root: bytes, leaves: int) -> None:
+        """A block is complete; later proofs may lead to it."""
+        self._roots.setdefault(root[:16], leaves)
+
+    def position(self, envelope_id: bytes) -> Position | None:
+        """Where an envelope stands."""
+        return _position(self._ids.get(envelope_id[:16]))
+
+    def chain(self, _envelope_id: bytes) -> tuple[str, ...] | None:
+        """Not kept; it was compared when the envelope was accepted."""
+        return None
+
+    def claim(self, event_class: str, correlation_id: str) -> Position | None:
+        """Where a class with a correlation id was first seen."""
+        return _position(self._claims.get(claim_key(event_class, correlation_id)[:16]))
+
+    def intent(self, intent: bytes) -> Position | None:
+        """Where a statement was first seen."""
+        return _position(self._intents.get(intent[:16]))
+
+    def leaves(self, root: bytes) -> int | None:
+        """How many envelopes the block with that root has."""
+        return self._roots.get(root[:16])
+
+
+def _between(lower: Span, upper: Span) -> Fault | None:
+    if lower.fault is not None and lower.fault.step == "block_form":
+        return None
+    if upper.fault is not None and upper.fault.step == "block_form" and upper.fault.height == upper.first:
+        return None
+    if upper.first != lower.last + 1:
+        return Fault(lower.last + 1, "links", f"block {upper.first} follows block {lower.last}")
+    if upper.below != lower.above:
+        return Fault(upper.first, "links", f"block {upper.first} does not stand on block {lower.last}")
+    if upper.channel != lower.channel:
+        return Fault(upper.first, "links", f"block {upper.first} is of channel {upper.channel}")
+    if upper.first_ns < lower.last_ns:
+        return Fault(upper.first, "links", f"block {upper.first} is earlier than block {lower.last}")
+    return None
+
+
+def _counted(name: str, span: Span) -> str:
+    if name == "envelopes":
+        audited = f", {span.audited} audited by the policy" if span.audited else ""
+        rest = f", {span.unchecked} findings not checked" if span.unchecked else ""
+        return f"{span.envelopes} envelopes{audited}{rest}"
+    return f"{span.blocks} blocks"
+
+
+def _position(at: int | None) -> Position | None:
+    return None if at is None else Position(at >> 13, at & 0x1FFF)

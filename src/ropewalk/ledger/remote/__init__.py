@@ -1,0 +1,1 @@
+"""Remote channels (S4 §5, §8, §9): negotiation, server, client and replicas."""

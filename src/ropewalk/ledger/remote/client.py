@@ -1,0 +1,500 @@
+"""A channel that is elsewhere, for coroutines: envelopes go there, receipts and blocks come back.
+
+What is asked is kept until it is answered. If the connection is lost, another is made and all that has no answer is
+asked again, in the same order; an envelope that stands already gives its first receipt, so nothing is lost and nothing
+stands twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import ssl
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from ropewalk.errors import Invalid, RopewalkError, SigInvalid, TooLarge, Unavailable, Unverified, Usage
+from ropewalk.kernel.keys import PublicKey, SigningKey
+from ropewalk.ledger.envelope.envelope import envelope_id, parse_stored, parse_wire
+from ropewalk.ledger.ingest.log import check_wire
+from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.keys.history import KeyLine, parse_key_proofs
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.remote.client_session import Request, Session
+from ropewalk.ledger.remote.messages import (
+    PROTOCOL,
+    ROOM,
+    Message,
+    Op,
+    outcome_of,
+    parse_message,
+)
+from ropewalk.ledger.remote.negotiate import (
+    MESSAGE_BYTES,
+    Agreement,
+    Capabilities,
+    advertise,
+    check_answer,
+    confidentiality_refusal,
+)
+from ropewalk.ledger.rules.policy import Policy, parse_policy
+from ropewalk.ledger.versions.versions import newest_version
+from ropewalk.net.frame_pipe import FramePipe
+from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
+from ropewalk.net.tcp import TcpPipe, connect_tcp
+
+__all__ = ["LedgerClient", "RemoteSettings", "parse_address"]
+
+BATCH_ENVELOPES = 512  # in one message; few enough that answers come while the next are on their way
+BATCH_BYTES = 1 << 20
+HEIGHT_MAX = 1 << 53  # of blocks to come
+CONNECT_S = 10.0
+ANSWER_S = 60.0  # longer than a server waits for its turn to write
+RETRY_S = 60.0  # how long a lost connection is tried again before those who wait are told
+PAUSE_S = (0.05, 2.0)  # between two tries; it doubles from the first to the second
+# Ends of TLS without a word: a server that does not accept our certificate, or one that stops.
+SILENCES_MAX = 3
+
+Outcomes = list[Receipt | RopewalkError]
+Found = tuple[int, list[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSettings:
+    """Who seals a channel, and under which policy, as its server says."""
+
+    key: str
+    signer: PublicKey
+    policy: Policy | None
+
+
+class LedgerClient:
+    """A channel at `tls://HOST:PORT` or `tcp://HOST:PORT`. Used in an `async with` it connects, or says why it cannot.
+
+    `key` signs what we can do; without one a key is made for the occasion. With `trust`, only a key that may seal the
+    channel may answer for it. `compression` is what we would rather have, first. `retry_s` is how long a lost
+    connection is tried again, `first_s` how long the first one is; `told` hears, once, why that is not there yet.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        channel: str,
+        *,
+        tls: ssl.SSLContext | None = None,
+        key: SigningKey | None = None,
+        trust: Trust | None = None,
+        versions: tuple[str, ...] = ("1.0.x", "1.1.x"),
+        compression: tuple[str, ...] = ("none", "zstd"),
+        max_message_bytes: int = MESSAGE_BYTES,
+        retry_s: float = RETRY_S,
+        first_s: float = 0.0,
+        told: Callable[[RopewalkError], None] = lambda _error: None,
+        idle_s: float = ANSWER_S,
+        connect_s: float = CONNECT_S,
+    ) -> None:
+        self.url, self.channel = url, channel
+        self._tls, self._trust = tls, trust
+        self._scheme = self._locate()
+        self._key = key or SigningKey.generate("ed25519", os.urandom(32))
+        self._able = Capabilities(
+            (self._scheme,), versions, compression=compression, max_message_bytes=max_message_bytes
+        )
+        self._retry_s, self._idle_s, self._connect_s = retry_s, idle_s, connect_s
+        self._first_s, self._told = first_s, told
+        self._silences = 0  # how often the other side ended before it said anything
+        self._waiting: deque[Request] = deque()
+        self._line: Session | None = None
+        self._changed = asyncio.Event()
+        self._pump: asyncio.Task[None] | None = None
+        self._heard_at = 0.0
+        self._lost_at: float | None = None  # when a connection was lost, if nothing was answered since
+        self.connections = 0
+
+    async def __aenter__(self) -> LedgerClient:
+        self._line = await self._connect_first()
+        self._pump = asyncio.create_task(self._keep_going())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pump is not None:
+            self._pump.cancel()
+            await asyncio.gather(self._pump, return_exceptions=True)
+        if self._line is not None:
+            await self._leave(self._line)
+        self._fail_all(Unavailable("the connection was closed here"))
+
+    def _locate(self) -> str:
+        """Where the address leads; returns the name of the transport."""
+        scheme, self._host, self._port = parse_address(self.url)
+        if (scheme == "tls") != (self._tls is not None):
+            has = (
+                "needs certificates" if self._tls is None else "is not encrypted, and certificates were given"
+            )
+            raise Usage(
+                f"{self.url} {has}",
+                advice="tls:// goes with --tls-cert, --tls-key and --server-ca; others go without.",
+            )
+        return scheme
+
+    @property
+    def agreement(self) -> Agreement:
+        """What was agreed on, on the newest connection."""
+        return self._newest().agreement
+
+    @property
+    def responder(self) -> PublicKey:
+        """The key that answers for the channel."""
+        return self._newest().responder
+
+    @property
+    def recorded(self) -> dict[str, Any] | None:
+        """The receipt of what was negotiated, where the server keeps it."""
+        recorded: dict[str, Any] | None = self._newest().facts.get("recorded")
+        return recorded
+
+    async def submit(self, raw: bytes) -> Receipt:
+        """Send one envelope, and return its receipt once it is durable there. What refuses it there is raised here."""
+        (outcome,) = await self.submit_many([raw])
+        if isinstance(outcome, RopewalkError):
+            raise outcome
+        return outcome
+
+    async def submit_many(self, raws: Sequence[bytes]) -> Outcomes:
+        """Send envelopes in order; one outcome each, in order, refusals in their places."""
+        limit = min(self.agreement.max_message_bytes, MESSAGE_BYTES)
+        outcomes: list[Receipt | RopewalkError | None] = []
+        requests: list[tuple[Request, list[int]]] = []
+        batch: list[bytes] = []
+        places: list[int] = []
+        size = 0
+
+        def close_batch() -> None:
+            nonlocal size
+            if batch:
+                requests.append((Request("append", {}, tuple(batch)), places[:]))
+            batch.clear()
+            places.clear()
+            size = 0
+
+        for number, raw in enumerate(map(check_wire, raws)):
+            refused = self._refusal(raw, limit)
+            if refused is not None:
+                outcomes.append(refused)
+                continue
+            outcomes.append(None)
+            if len(batch) >= self._batch_envelopes or (
+                batch and size + len(raw) + 4 > min(limit - ROOM, BATCH_BYTES)
+            ):
+                close_batch()
+            batch.append(raw)
+            places.append(number)
+            size += len(raw) + 4
+        close_batch()
+        self._ask(*(request for request, _ in requests))
+        answers = await asyncio.gather(*(request.answer for request, _ in requests), return_exceptions=True)
+        for (request, where), heard in zip(requests, answers, strict=True):
+            if isinstance(heard, RopewalkError):
+                for number in where:
+                    outcomes[number] = heard
+            elif isinstance(heard, BaseException):
+                raise heard
+            else:
+                parts = [part for message in heard for part in message.parts]
+                for number, raw, part in zip(where, request.parts, parts, strict=True):
+                    outcomes[number] = self._outcome(raw, part)
+        return cast(Outcomes, outcomes)
+
+    @property
+    def _batch_envelopes(self) -> int:
+        return BATCH_ENVELOPES
+
+    def _refusal(self, raw: bytes, limit: int) -> RopewalkError | None:
+        """What keeps an envelope from being sent at all."""
+        if len(raw) + ROOM + 4 > limit:
+            return TooLarge(
+                f"an envelope of {len(raw)} bytes; at most {limit - ROOM - 4}", size=len(raw), limit=limit
+            )
+        if self.agreement.encrypted:
+            return None
+        # The other side would refuse it too, when everybody on the way has read it.
+        with contextlib.suppress(RopewalkError):
+            envelope = parse_wire(raw)
+            if envelope.level == "restricted":
+                return confidentiality_refusal(self.agreement.transport)
+        return None
+
+    def _outcome(self, raw: bytes, part: bytes) -> Receipt | RopewalkError:
+        """What became of an envelope, if that is what the answer is about."""
+        outcome = outcome_of(part)
+        # Almost all envelopes are sent in their canonical form, whose id is at hand.
+        if isinstance(outcome, Receipt) and outcome.envelope_id != envelope_id(raw):
+            own = self._id_of(raw)
+            if outcome.envelope_id != own:
+                return Unverified(f"a receipt for {outcome.envelope_id.hex()}, where {own.hex()} was sent")
+        return outcome
+
+    def _id_of(self, raw: bytes) -> bytes:
+        return parse_wire(raw).id
+
+    async def head(self) -> dict[str, Any]:
+        """Where the channel ends: height, block hash, number of envelopes."""
+        (message,) = await self._asked("head", {})
+        return message.facts
+
+    async def settings(self) -> RemoteSettings:
+        """Who seals the channel, and its policy; believe it if you know the key."""
+        (message,) = await self._asked("settings", {})
+        policy = parse_policy(message.parts[0]) if message.parts else None
+        return RemoteSettings(message.text("key"), PublicKey.from_json(message.facts.get("signer")), policy)
+
+    async def read_blocks(self, start: int, end: int | None = None) -> list[Found]:
+        """Some blocks from a height on, as their lines; none at the end. Nothing about them is verified."""
+        facts = {"from": start} if end is None else {"from": start, "to": end}
+        *blocks, _ = await self._asked("blocks", facts)
+        found: list[Found] = []
+        for message in blocks:
+            if message.natural("first") == 0:
+                found.append((message.natural("height"), []))
+            height, lines = found[-1] if found else (-1, [])
+            if message.natural("height") != height or message.natural("first") != len(lines):
+                raise Invalid("message: lines of a block are missing")
+            lines.extend(message.parts)
+        if [height for height, _ in found] != list(range(start, start + len(found))):
+            raise Invalid("message: other blocks than those that were asked for")
+        return found
+
+    async def blocks(self, start: int = 0, end: int | None = None) -> AsyncIterator[Found]:
+        """Blocks from a height on, up to and with `end` or as many as there are."""
+        while found := await self.read_blocks(start, end):
+            for each in found:
+                yield each
+            start = found[-1][0] + 1
+            if end is not None and start > end:
+                return
+
+    # --- the conversation -------------------------------------------------------------------------------------------
+
+    async def _asked(self, op: Op, facts: dict[str, Any]) -> list[Message]:
+        request = Request(op, facts)
+        self._ask(request)
+        return await request.answer
+
+    def _ask(self, *requests: Request) -> None:
+        if self._pump is None or self._pump.done():
+            raise Unavailable(f"the connection to {self.url} is closed", advice="Connect again.")
+        self._waiting.extend(requests)
+        self._changed.set()
+
+    def _newest(self) -> Session:
+        if self._line is None:
+            raise Unavailable(f"{self.url} is not connected", advice="Use it in an `async with`.")
+        return self._line
+
+    async def _keep_going(self) -> None:
+        """Send what waits while there is room in the window; if the connection is lost, make another."""
+        line = self._newest()
+        line.reading = asyncio.create_task(self._read(line))
+        self._heard_at = time.monotonic()
+        while True:
+            self._changed.clear()
+            if line.error is None:
+                try:
+                    while (
+                        self._waiting and len(line.sent) < line.agreement.max_in_flight and line.error is None
+                    ):
+                        if not line.sent:
+                            self._heard_at = time.monotonic()  # it owes us nothing from before
+                        request = self._waiting.popleft()
+                        line.number += 1
+                        line.sent.append(request)
+                        await line.send(request.begin(line.number))
+                except RopewalkError as error:
+                    line.error = line.error or error
+            if line.error is not None and (line.sent or self._waiting):
+                again = await self._again(line)
+                if again is None:
+                    continue
+                line = self._line = again
+                line.reading = asyncio.create_task(self._read(line))
+                continue
+            left = self._heard_at + self._idle_s - time.monotonic() if line.sent else None
+            try:
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
+            except TimeoutError:
+                if line.sent and time.monotonic() - self._heard_at >= self._idle_s:
+                    line.error = Unavailable(f"{self.url} has not answered for {self._idle_s:g} s")
+
+    async def _read(self, line: Session) -> None:
+        try:
+            while (message := await line.receive()) is not None:
+                self._heard_at = time.monotonic()
+                if message.number == 0 and message.op == "problem" and len(message.parts) == 1:
+                    told = outcome_of(message.parts[0])
+                    line.error = told if isinstance(told, RopewalkError) else None
+                    break
+                if not line.sent or message.number != line.sent[0].number:
+                    raise Invalid(f"message: an answer to {message.number}, which was not asked")
+                if line.sent[0].hear(message):
+                    line.sent.popleft()
+                    self._lost_at = None
+                    self._changed.set()
+            line.error = line.error or Unavailable(f"{self.url} has closed the connection")
+        except RopewalkError as error:
+            line.error = line.error or error
+        self._changed.set()
+
+    async def _again(self, line: Session) -> Session | None:
+        """Another connection for all that has no answer; or everybody is told why there is none."""
+        await self._leave(line)
+        fresh = not line.sent  # nothing was lost: whoever asks now has not waited yet
+        self._waiting.extendleft(reversed(line.sent))
+        line.sent.clear()
+        assert line.error is not None
+        error, pause = line.error, PAUSE_S[0]
+        self._lost_at = self._lost_at or time.monotonic()
+        end = self._lost_at + self._retry_s
+        while fresh or (
+            isinstance(error, Unavailable) and "retry" in line.agreement.features and time.monotonic() < end
+        ):
+            try:
+                made = await self._connect()
+                self._heard_at = time.monotonic()
+                return made
+            except RopewalkError as refused:
+                error, fresh = refused, False
+            await asyncio.sleep(min(pause, max(0.0, end - time.monotonic())))
+            pause = min(2 * pause, PAUSE_S[1])
+        self._lost_at = None
+        self._fail_all(error)
+        return None
+
+    async def _connect_first(self) -> Session:
+        """The first connection, for which a server that is about to start is waited for."""
+        begin, pause, told = time.monotonic(), PAUSE_S[0], False
+        while True:
+            try:
+                return await self._connect()
+            except Unavailable as error:
+                left = begin + self._first_s - time.monotonic()
+                # Waiting makes no certificate right.
+                if left <= 0 or isinstance(error.__cause__, ssl.SSLError) or self._silences == SILENCES_MAX:
+                    raise
+                if not told:
+                    self._told(error)
+                told = True
+            await asyncio.sleep(min(pause, left))
+            pause = min(2 * pause, PAUSE_S[1])
+
+    async def _connect(self) -> Session:
+        pipe = await self._reach()
+        try:
+            if self._tls is not None and pipe.protocol != PROTOCOL:
+                raise Unavailable(f"{self.url} does not speak {PROTOCOL}", advice="Check the port.")
+            line = await self._negotiate(pipe)
+            self.connections += 1
+            return line
+        except BaseException:
+            await pipe.close()
+            raise
+
+    async def _reach(self) -> TcpPipe:
+        return await connect_tcp(self._host, self._port, timeout_s=self._connect_s, tls=self._tls)
+
+    async def _negotiate(self, pipe: TcpPipe) -> Session:
+        cutter = Frames(MESSAGE_BYTES)
+        frames = FramePipe(pipe, cutter, frame, idle_s=self._idle_s)
+        asked = advertise(
+            self._key,
+            self._able,
+            timestamp=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            correlation_id=os.urandom(16).hex(),
+            protocol_version=newest_version(self._able.supported_versions),
+        )
+        opening = Message("open", 0, {"channel": self.channel}, (asked.raw,))
+        self._silences += self._tls is not None
+        await frames.send(pack_parts(opening.parts_out()))
+        raw = await frames.receive()
+        if raw is not None:
+            self._silences = 0
+        else:
+            wants = "want tls://" if self._tls is None else "not accept your certificate"
+            raise Unavailable(f"{self.url} closed the connection", advice=f"It may be full, or {wants}.")
+        message = parse_message(unpack_parts(raw, 3))
+        if message.op == "problem" and len(message.parts) == 1:
+            told = outcome_of(message.parts[0])
+            raise told if isinstance(told, RopewalkError) else Invalid("message: a problem without one")
+        if message.op != "opened" or len(message.parts) != 2:
+            raise Invalid(f"message: `{message.op}` answers no `open`")
+        own, agreed = map(parse_stored, message.parts)
+        agreement = check_answer(asked, own, agreed)
+        self._check_responder(agreed.public_key, message.facts.get("keys"))
+        if agreement.transport != self._scheme:
+            raise Invalid(f"message: {agreement.transport} was agreed on, over {self._scheme}")
+        cutter.limit = agreement.max_message_bytes
+        return Session(pipe, frames, agreement, agreed.public_key, message.facts)
+
+    def _check_responder(self, key: PublicKey, proofs: Any) -> None:
+        """Raise unless whoever answers seals the channel now, by the trust file and what the channel says since."""
+        if self._trust is None:
+            return
+        line = KeyLine(self._trust)
+        if proofs is not None:
+            line.follow(parse_key_proofs(proofs))
+        life = line.life(key)
+        if life is None or not life.named or not life.counts(HEIGHT_MAX, time.time_ns()):
+            raise SigInvalid(
+                f"the answer is signed by {key.did()}, which is not trusted",
+                advice="Check the address, or take the trust file of whoever runs it.",
+            )
+
+    async def _leave(self, line: Session) -> None:
+        if line.reading is not None:
+            line.reading.cancel()
+            await asyncio.gather(line.reading, return_exceptions=True)
+        with contextlib.suppress(RopewalkError):
+            await line.pipe.close()
+
+    def _fail_all(self, error: RopewalkError) -> None:
+        requests = [*(self._line.sent if self._line is not None else ()), *self._waiting]
+        self._waiting.clear()
+        if self._line is not None:
+            self._line.sent.clear()
+        for request in requests:
+            request.fail(error)
+
+
+def parse_address(url: str) -> tuple[str, str, int]:
+    """Scheme, host and port of `tls://HOST:PORT` or `tcp://HOST:PORT`.
+
+    >>> parse_address("tls://[::1]:7443")
+    ('tls', '::1', 7443)
+    """
+    try:
+        found = urlsplit(url)
+        scheme, host, port = found.scheme, found.hostname, found.port
+    except (ValueError, AttributeError, TypeError):
+        scheme, host, port = "", None, None
+    if (
+        scheme not in ("tls", "tcp")
+        or not host
+        or not port
+        or found.path not in ("", "/")
+        or found.query
+        or found.username
+    ):
+        raise Usage(
+            f"{str(url)[:200]!r} is no address of a ledger",
+            advice="Write tls://HOST:PORT or tcp://HOST:PORT.",
+        )
+    return scheme, host, port

@@ -1,0 +1,130 @@
+"""A channel that is elsewhere, copied here: block by block, each verified as if it came to the door.
+
+The copy is a channel like any other: it can be read, proved, verified, archived and mirrored, but not appended to, for
+the key that seals it is elsewhere. Whose seal counts is settled when the copy is made, and never changes because a
+server says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ropewalk.errors import HistoryRewritten, NotFound, SigInvalid, Unverified
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.block.block import Block
+from ropewalk.ledger.channel.channel import Channel, OpenLog, create_channel, read_settings
+from ropewalk.ledger.ingest.ports import Head
+from ropewalk.ledger.proof.trust import Trust
+from ropewalk.ledger.proof.verify import check_block
+from ropewalk.ledger.remote.client import RemoteSettings
+from ropewalk.ledger.remote.sync_client import RemoteChannel
+
+__all__ = ["OpenCopy", "Pulled", "pull_channel"]
+
+WRITER_WAIT_S = 30.0  # two commands that pull at once stand in line this long
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What a pull brought: how many blocks and envelopes, where the copy ends now, and whether it was made for it."""
+
+    channel: str
+    blocks: int
+    envelopes: int
+    head: Head
+    made: bool
+    signer: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As `ledger pull` prints it."""
+        empty = self.head.height == 0
+        return {
+            "channel": self.channel,
+            "blocks": self.blocks,
+            "envelopes": self.envelopes,
+            "height": None if empty else self.head.height - 1,
+            "block_hash": None if empty else self.head.block_hash.hex(),
+            "made": self.made,
+            "signer": self.signer,
+        }
+
+
+class OpenCopy(OpenLog):
+    """A channel whose keys are elsewhere, open for blocks that were sealed there. It seals none."""
+
+    def __init__(self, channel: Channel, **options: Any) -> None:
+        super().__init__(channel, SigningKey.generate("ed25519", os.urandom(32)), **options)
+
+    def _check_keys(self, keys: Sequence[SigningKey], line: Any, now_ns: int) -> None:
+        """Ours need not be the channel's: whoever has none of its keys cannot seal a block either."""
+
+
+def pull_channel(
+    remote: RemoteChannel,
+    home: Path,
+    channel: str,
+    *,
+    trust: Trust | None = None,
+    told: Callable[[int], None] = lambda _height: None,
+) -> Pulled:
+    """Fetch what the copy in `home` lacks, verify it, and keep it; the first time, the copy is made.
+
+    `trust` says whose seals count. Without it the key that the server names is believed the first time; after that, the
+    copy knows. A block that does not hold raises what is wrong with it, and everything before it is kept.
+    """
+    made = False
+    try:
+        settings = read_settings(home, channel)
+    except NotFound:
+        found = remote.settings()
+        _check_settings(found, trust)
+        # Nothing is left behind for a name or a key that was wrong from the first block on.
+        for height, lines in remote.blocks(0, 0):
+            fault = check_block(lines, height, trust=Trust((found.signer,), ()), deep=False).fault
+            if fault is not None:
+                raise Unverified(fault.detail, height=fault.height, step=fault.step) from None
+        settings = create_channel(home, channel, found.key, found.signer, found.policy)
+        made = True
+    if trust is not None and settings.signer not in trust.block_signers:
+        raise SigInvalid(f"channel {channel} is sealed by {settings.signer.did()}, which is not trusted")
+    with Channel(home, channel) as reading:
+        before = head = reading.head()
+    if _has_more(remote, before, channel):
+        with OpenCopy(Channel(home, channel), wait_s=WRITER_WAIT_S) as copy:
+            before = copy.log.head
+            # From our last block on, which is known: if it is another there, the fork is found and kept.
+            for height, lines in remote.blocks(max(0, before.height - 1)):
+                copy.log.insert(Block.from_lines(lines))
+                told(height + 1)
+            head = copy.log.head
+    count = head.envelopes - before.envelopes
+    return Pulled(channel, head.height - before.height, count, head, made, settings.signer.did())
+
+
+def _has_more(remote: RemoteChannel, ours: Head, channel: str) -> bool:
+    theirs = remote.head()
+    height = theirs.get("height")
+    last = ours.height - 1
+    if ours.height and (not isinstance(height, int) or height < last):
+        raise HistoryRewritten(
+            f"channel {channel} ends below block {last} there, which is here",
+            advice="It lost blocks, or is not the one that was copied. Nothing was changed here.",
+        )
+    return height is not None and (height, theirs.get("block_hash")) != (last, ours.block_hash.hex())
+
+
+def _check_settings(found: RemoteSettings, trust: Trust | None) -> None:
+    if trust is None:
+        return
+    if found.signer not in trust.block_signers:
+        raise SigInvalid(
+            f"the server names {found.signer.did()} as sealer of the channel, which is not trusted",
+            advice="Check the address, or take the trust file of whoever runs it.",
+        )
+    policy = found.policy.hash if found.policy is not None else None
+    if trust.policy_hash is not None and policy != trust.policy_hash:
+        raise Unverified("the server names another policy than the trust file", step="policy_hash")

@@ -1,0 +1,254 @@
+"""Channels that others can append to and read from, over TCP with TLS, or plainly where that is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ropewalk.errors import NotFound, RopewalkError, Unavailable, Usage
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.channel.channel import channels as channels_of
+from ropewalk.ledger.channel.channel import read_settings
+from ropewalk.ledger.envelope.adapt import resign
+from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.remote.messages import PROTOCOL
+from ropewalk.ledger.remote.negotiate import FEATURES, Answer, Capabilities
+from ropewalk.ledger.remote.server_session import LedgerSession
+from ropewalk.ledger.remote.writer_lease import LINGER_S, Door
+from ropewalk.ledger.versions.lifecycle import open_minors, read_lifecycle, version_to_write
+from ropewalk.ledger.versions.versions import LIFECYCLE, access, newest_version
+from ropewalk.net.admission import ConnectionLimits
+from ropewalk.net.frame_pipe import IDLE_S
+from ropewalk.net.log_rate_limit import Sparing
+from ropewalk.net.tcp import TcpListening, TcpPipe, serve_tcp
+
+__all__ = ["LedgerServer", "is_loopback"]
+
+SESSIONS_MAX = 64  # at once; more are turned away
+
+_journal = logging.getLogger("ropewalk.ledger.remote")
+
+
+class LedgerServer:
+    """Serves the channels of a repository. Use it in an `async with`.
+
+    `keys` gives the keys of a channel, the newest first; it is called from threads. Without `channels`, all that exist
+    are served; none is ever made. With `record`, what every session negotiated is sealed in that channel before the
+    session begins; clients may read it and append nothing.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        keys: Callable[[str], Sequence[SigningKey]],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+        plain: bool = False,
+        channels: Sequence[str] | None = None,
+        features: frozenset[str] = FEATURES,
+        record: str | None = None,
+        idle_s: float = IDLE_S,
+        sessions_max: int = SESSIONS_MAX,
+        limits: ConnectionLimits | None = None,
+        linger_s: float = LINGER_S,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        if tls is None and not plain and not is_loopback(host):
+            raise Usage(
+                f"{host} can be reached from elsewhere, and nothing would be encrypted",
+                advice="Give --tls-cert, --tls-key and --client-ca, or ask for --plain.",
+            )
+        for channel in (*(channels or ()), *([record] if record is not None else [])):
+            read_settings(home, channel)  # NotFound, now rather than later
+        self.host, self.port = host, port
+        self.sessions: set[LedgerSession] = set()
+        self._home, self._keys, self._tls = home, keys, tls
+        self._channels, self._features, self._record = channels, features, record
+        self._idle_s, self._linger_s = idle_s, linger_s
+        self._connections = limits or ConnectionLimits(sessions_max)
+        self._now_ns = now_ns
+        self._doors: dict[str, Door] = {}
+        self._listening: TcpListening | None = None
+        self._gone = asyncio.Event()
+        self._refused = Sparing(_journal.warning)
+
+    @property
+    def transport(self) -> str:
+        """What sessions travel over."""
+        return "tcp" if self._tls is None else "tls"
+
+    @property
+    def url(self) -> str:
+        """Where to connect to."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.transport}://{host}:{self.port}"
+
+    @property
+    def address(self) -> dict[str, Any]:
+        """The parts of it."""
+        return {"host": self.host, "port": self.port}
+
+    @property
+    def channels(self) -> list[str]:
+        """The channels that are served now."""
+        return list(self._channels) if self._channels is not None else channels_of(self._home)
+
+    async def __aenter__(self) -> LedgerServer:
+        self._listening = await self._listen()
+        self.port = self._listening.port
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._listening is not None
+        self._listening.refuse()
+        for session in list(self.sessions):
+            session.stop()
+        while self.sessions:
+            self._gone.clear()
+            await self._gone.wait()
+        await self._listening.close()
+        for door in self._doors.values():
+            await door.close()
+        self._refused.close()
+
+    # What a session asks.
+
+    def door(self, channel: str) -> Door:
+        """The door to a channel that is served; NotFound for any other."""
+        if channel not in self.channels:
+            raise NotFound(
+                f'no channel "{channel[:80]}" is served here',
+                channel=channel[:80],
+                advice="Whoever runs the server makes channels: `ropewalk ledger create --channel NAME`.",
+            )
+        return self._door(channel)
+
+    def capabilities(self, door: Door) -> Capabilities:
+        """What can be done on this connection: what we can, narrowed by the policy of the channel (S4 §5)."""
+        policy = door.settings().policy
+        now, table = self._now_ns(), read_lifecycle(self._home)
+        open_now = open_minors(self._home, policy, now)
+        pinned = {} if policy is None else policy.capability_matrix
+        able = Capabilities((self.transport,))
+        ranges = sorted(tuple(map(int, minor.split("."))) for minor in open_now)
+        known = {life.minor for life in LIFECYCLE}
+        return Capabilities(
+            transports=_narrowed(able.transports, pinned.get("transports")),
+            supported_versions=tuple(f"{major}.{minor}.x" for major, minor in ranges),
+            retiring_versions=tuple(
+                f"{life.minor}.x" for life in table if life.stage == "deprecated" and life.minor in open_now
+            ),
+            grace_versions=tuple(
+                f"{life.minor}.x"
+                for life in table
+                if life.minor in known and access(life.minor, now, table)[0] == "read"
+            ),
+            compression=_narrowed(able.compression, pinned.get("compression")),
+            attestation_formats=_narrowed(able.attestation_formats, pinned.get("evidence")),
+            # What is recorded there is ours to say, and nobody else's.
+            features=self._features - {"append"} if door.channel == self._record else self._features,
+        )
+
+    def now_ns(self) -> int:
+        """The time."""
+        return self._now_ns()
+
+    def refused(self, who: str, why: str) -> None:
+        """Tell whoever runs the server, sparingly."""
+        self._refused(f"{who}: refused: {why}")
+
+    def version(self, able: Capabilities) -> str:
+        """Return the version in which to answer: one that the channel takes which records it."""
+        if self._record is not None:
+            policy = self._door(self._record).settings().policy
+            return version_to_write(self._home, policy, self._now_ns())
+        return newest_version(able.supported_versions[:1])
+
+    async def record(self, said: Answer, initiator: Envelope, shown: Envelope | None) -> Receipt | None:
+        """Seal what was negotiated; who asked comes first, what was agreed last.
+
+        An advertisement in a version past its sunset is recorded inside one of ours (S4 §8): its author may know a
+        version that is supported, or read for a grace time.
+        """
+        if self._record is None:
+            return None
+        door, now_ns = self._door(self._record), self._now_ns()
+        asking, version = initiator, initiator.protocol_version
+        if version[: version.rindex(".")] not in open_minors(self._home, door.settings().policy, now_ns):
+            # With the time of the original: the same advertisement again is then found to stand there already.
+            key, _ = door.keys(now_ns)
+            asking = resign(
+                initiator.raw, key, initiator.timestamp, protocol_version=said.agreed.protocol_version
+            ).envelope
+        between = [] if shown is None else [shown.raw]
+        outcomes = await door.submit_many([asking.raw, said.advertisement.raw, *between, said.agreed.raw])
+        for outcome in outcomes:
+            if isinstance(outcome, RopewalkError):
+                raise outcome
+        asked, *_, agreed = outcomes
+        assert isinstance(asked, Receipt) and isinstance(agreed, Receipt)
+        return asked if asked.replayed else agreed
+
+    def _door(self, channel: str) -> Door:
+        found = self._doors.get(channel)
+        if found is None:
+            found = Door(self._home, channel, self._keys, linger_s=self._linger_s)
+            self._doors[channel] = found
+        return found
+
+    async def _listen(self) -> TcpListening:
+        return await serve_tcp(
+            self._accept,
+            self.host,
+            self.port,
+            limits=self._connections,
+            tls=self._tls,
+            refused=self.refused,
+        )
+
+    def _session(self, pipe: TcpPipe) -> LedgerSession:
+        return LedgerSession(self, pipe, idle_s=self._idle_s, certificate=pipe.certificate, slot=pipe.slot)
+
+    async def _accept(self, pipe: TcpPipe) -> None:
+        session = self._session(pipe)
+        if self._tls is not None and pipe.protocol != PROTOCOL:
+            self.refused(pipe.name, f"it does not speak {PROTOCOL}")
+            await session.part_with(Unavailable(f"only {PROTOCOL} is spoken here"))
+            return
+        self.sessions.add(session)
+        try:
+            await session.run()
+        finally:
+            self.sessions.discard(session)
+            self._gone.set()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _narrowed(able: tuple[str, ...], pinned: object) -> tuple[str, ...]:
+    """What a policy leaves of what we can do; it may leave nothing."""
+    if pinned is None:
+        return able
+    return tuple(each for each in able if isinstance(pinned, list) and each in pinned)

@@ -1,0 +1,190 @@
+"""The door to one channel of a server: open for writing while somebody writes, and no longer.
+
+A channel has one writer at a time. A server that kept it open would shut out every command that appends on the spot;
+so the door is opened for the first batch, and closed again when nothing came for a second. Where somebody stands in
+line, it is also closed under load that knows no pause, for as long as they need to get in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ropewalk.errors import NotFound, RopewalkError, Unavailable
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.channel.channel import ChannelSettings, OpenLog, open_channel, read_settings
+from ropewalk.ledger.channel.segments.writer import is_awaited
+from ropewalk.ledger.ingest.async_log import ServedLog
+from ropewalk.ledger.ingest.ports import Head
+from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.keys.history import KeyProof
+from ropewalk.ledger.keys.rotate import open_sealing
+from ropewalk.net.threads import in_thread
+
+__all__ = ["Door"]
+
+LINGER_S = 1.0
+TURN_S = 1.0  # how long a door stays open while others wait, and how long it stays closed for them to come in
+HEIGHT_MAX = 1 << 53  # of blocks to come
+WRITER_WAIT_S = 30.0  # a command that appends on the spot may be at it for so long
+POLL_S = 0.01
+READ_BYTES = 1 << 20  # of blocks that are read at a time
+
+_journal = logging.getLogger("ropewalk.ledger.remote")
+_journal.addHandler(logging.NullHandler())
+
+Found = tuple[int, list[bytes]]
+
+
+class Door:
+    """One channel for many sessions of one event loop."""
+
+    def __init__(
+        self,
+        home: Path,
+        channel: str,
+        keys: Callable[[str], Sequence[SigningKey]],
+        *,
+        linger_s: float = LINGER_S,
+    ) -> None:
+        self.channel = channel
+        self._home, self._keys, self._linger_s = home, keys, linger_s
+        self._opening = asyncio.Lock()
+        self._opened: OpenLog | None = None
+        self._served: ServedLog | None = None
+        self._writers = 0
+        self._broken = False  # it refused what it should have taken: open it again
+        self._ended = False
+        self._turn_s = 0.0  # when others may have their turn
+        self._closing: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def settings(self) -> ChannelSettings:
+        """The settings of the channel, as they are now."""
+        return read_settings(self._home, self.channel)
+
+    def keys(self, now_ns: int) -> tuple[SigningKey, tuple[KeyProof, ...]]:
+        """The key that answers for the channel, which is one that seals it now, and how it came to be that."""
+        found = self._keys(self.channel)
+        with open_channel(self._home, self.channel) as reading:
+            proofs, line = reading.key_proofs(), reading.line()
+        lives = ((key, line.life(key.public)) for key in found)
+        counting = (key for key, life in lives if life is not None and life.counts(HEIGHT_MAX, now_ns))
+        return next(counting, found[0]), proofs
+
+    async def submit_many(self, raws: Sequence[bytes]) -> list[Receipt | RopewalkError]:
+        """Judge and seal envelopes; one outcome each, in order."""
+        self._writers += 1
+        try:
+            served = await self._let_in()
+            outcomes = await served.submit_many(raws)
+            self._broken |= any(isinstance(outcome, Unavailable) for outcome in outcomes)
+            return outcomes
+        except RopewalkError as error:
+            return [error] * len(raws)
+        finally:
+            self._writers -= 1
+            if not self._writers:
+                self._close_later()
+
+    async def head(self) -> Head:
+        """Where the channel ends."""
+        if self._opened is not None:
+            return self._opened.log.head
+        return await in_thread(self._read_head)
+
+    async def read(self, start: int, end: int | None = None) -> list[Found]:
+        """Some blocks from a height on, at least one if there is any."""
+        if self._opened is not None:  # what is written but not yet durable is nobody's to copy
+            last = self._opened.log.head.height - 1
+            end = last if end is None else min(end, last)
+        return await in_thread(self._read, start, end)
+
+    async def close(self) -> None:
+        """Close it once all who came have their answers."""
+        if self._closing is not None:
+            self._closing.cancel()
+        self._ended = True
+        async with self._opening:
+            await self._shut()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _let_in(self) -> ServedLog:
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+        async with self._opening:
+            if self._ended:
+                raise Unavailable(f"channel {self.channel} is not served any more")
+            if self._broken:
+                await self._shut()
+            await self._give_way()
+            if self._served is None:
+                self._opened = await in_thread(self._open)
+                self._turn_s = asyncio.get_running_loop().time() + TURN_S
+                self._served = ServedLog(self._opened.log)
+            return self._served
+
+    async def _give_way(self) -> None:
+        """Let in whoever stands in line, if we were in long enough; all who came before have their answers first."""
+        now = asyncio.get_running_loop().time
+        if self._opened is None or now() < self._turn_s or not is_awaited(self._opened.channel.folder):
+            return
+        folder = self._opened.channel.folder
+        await self._shut()
+        end = now() + TURN_S
+        while now() < end and is_awaited(folder):
+            await asyncio.sleep(POLL_S)
+
+    def _open(self) -> OpenLog:
+        opened = open_sealing(
+            self._home, self.channel, lambda: self._keys(self.channel), wait_s=WRITER_WAIT_S
+        )
+        if opened.torn is not None:
+            _journal.warning("channel %s: cut %d bytes a crash had left", self.channel, opened.torn.size)
+        return opened
+
+    def _close_later(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def close() -> None:
+            task = loop.create_task(self._close_if_idle())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        if self._closing is not None:
+            self._closing.cancel()
+        self._closing = loop.call_later(self._linger_s, close)
+
+    async def _close_if_idle(self) -> None:
+        async with self._opening:
+            if not self._writers:
+                await self._shut()
+
+    async def _shut(self) -> None:
+        served, self._served = self._served, None
+        opened, self._opened = self._opened, None
+        self._broken = False
+        if served is None or opened is None:
+            return
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(in_thread, opened.close)
+            await stack.enter_async_context(served)
+
+    def _read_head(self) -> Head:
+        with open_channel(self._home, self.channel) as reading:
+            return reading.head()
+
+    def _read(self, start: int, end: int | None) -> list[Found]:
+        found: list[Found] = []
+        size = 0
+        with open_channel(self._home, self.channel) as reading, contextlib.suppress(NotFound):
+            for height, lines in reading.lines(start, end):
+                found.append((height, lines))
+                size += sum(map(len, lines))
+                if size >= READ_BYTES:
+                    break
+        return found

@@ -1,0 +1,444 @@
+"""Replay (S4 §11): fold a channel's events into a state, and name that state by its root.
+
+A block is verified whole before any of its events reaches the reducer: its seal, its place on the block below, its
+root, and every envelope by the rules that need no channel. The clock is the block's. The policy is frozen: a block made
+under another one is refused. The same blocks and the same reducer therefore give the same root, anywhere, at any time.
+
+A *snapshot* is the state at a height, vouched for by a signed envelope `ledger.checkpoint`; replay can go on from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol, cast
+
+from ropewalk.errors import BrokenLink, DigestMismatch, Invalid, RopewalkError, Unverified
+from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import Tag, blake3, tagged
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.block.block import GENESIS, Block, Header, check_contents, check_link
+from ropewalk.ledger.envelope.envelope import Envelope, build, parse_stored
+from ropewalk.ledger.evidence.binding import make_provenance
+from ropewalk.ledger.keys.history import KeyLine
+from ropewalk.ledger.keys.statements import is_key_statement
+from ropewalk.ledger.replay.reducers import Moment, Reducer, State
+from ropewalk.ledger.rules.policy import EVALUATOR, Policy
+from ropewalk.ledger.rules.rules import Context, judge
+
+__all__ = [
+    "SNAPSHOT_TYPE",
+    "Divergence",
+    "Folding",
+    "LocalFolding",
+    "Replay",
+    "Snapshot",
+    "alert_of",
+    "companion",
+    "parse_snapshot",
+    "snapshot_envelope",
+    "state_root",
+]
+
+SNAPSHOT_TYPE: Final = "ledger.checkpoint"
+ALERT_TYPE: Final = "ledger.replay.diverged"
+DOMAIN: Final = "ropewalk.replay"
+_MEMBERS: Final = frozenset(
+    ("channel", "height", "block_hash", "state_root", "policy_hash", "attestation_digest", "evaluator")
+)
+
+
+def state_root(state: State) -> bytes:
+    """The name of a state: BLAKE3 of its tag and its canonical JSON.
+
+    >>> state_root({"b": 1, "a": 2}) == state_root({"a": 2, "b": 1})
+    True
+    """
+    return tagged(Tag.STATE, jcs.encode(state))
+
+
+def companion(channel: str) -> str:
+    """The channel that holds the snapshots of another.
+
+    >>> companion("ea.core")
+    'ea.core.snapshots'
+    """
+    return f"{channel}.snapshots"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a `ledger.checkpoint` says: the state at a height, by its root."""
+
+    channel: str
+    height: int
+    block_hash: bytes
+    state_root: bytes
+    policy_hash: bytes | None
+    attestation_digest: bytes | None
+    evaluator: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The payload of its envelope."""
+        return {
+            "channel": self.channel,
+            "height": self.height,
+            "block_hash": self.block_hash.hex(),
+            "state_root": self.state_root.hex(),
+            "policy_hash": None if self.policy_hash is None else self.policy_hash.hex(),
+            "attestation_digest": None if self.attestation_digest is None else self.attestation_digest.hex(),
+            "evaluator": self.evaluator,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Two replays of one range came to different states. `agreed` is the last height at which they did not."""
+
+    channel: str
+    height: int
+    expected: bytes
+    got: bytes
+    agreed: int | None
+    policy_hash: bytes | None
+    evaluator: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The payload of the alert."""
+        return {
+            "channel": self.channel,
+            "height": self.height,
+            "expected_state_root": self.expected.hex(),
+            "got_state_root": self.got.hex(),
+            "agreed_height": self.agreed,
+            "policy_hash": None if self.policy_hash is None else self.policy_hash.hex(),
+            "evaluator": self.evaluator,
+            "reproduction": {"start_height": self.start, "end_height": self.height},
+        }
+
+    @property
+    def start(self) -> int:
+        """The first block that is needed to see it again."""
+        return 0 if self.agreed is None else self.agreed + 1
+
+
+class Folding(Protocol):
+    """Where a reducer runs and its state lies."""
+
+    def begin(self, state: State) -> None:
+        """Go on from a state."""
+
+    def fold(self, events: Sequence[dict[str, Any]], moment: Moment) -> None:
+        """Fold the events of one block."""
+
+    def state(self) -> State:
+        """Return the state now."""
+
+    def close(self) -> None:
+        """Let go of what it needs to run."""
+
+
+class LocalFolding:
+    """A reducer in this process.
+
+    >>> from ropewalk.ledger.replay.reducers import REDUCERS
+    >>> folding = LocalFolding(REDUCERS["registers"])
+    >>> folding.state()
+    {}
+    """
+
+    def __init__(self, reducer: Reducer) -> None:
+        self._reducer, self._state = reducer, reducer.initial()
+
+    def begin(self, state: State) -> None:
+        """Go on from a state."""
+        self._state = state
+
+    def fold(self, events: Sequence[dict[str, Any]], moment: Moment) -> None:
+        """Hand verified events to the reducer, in order."""
+        fold, state = self._reducer.fold, self._state
+        try:
+            for event in events:
+                state = fold(state, event, moment)
+        except RopewalkError:
+            raise
+        except Exception as error:  # somebody else's code: what it trips over is not our defect
+            raise Invalid(
+                f"reducer {self._reducer.name} failed in block {moment.height}: {error!r}",
+                height=moment.height,
+                reducer=self._reducer.name,
+                advice="Mend the reducer; it must take every event of the channel.",
+            ) from error
+        self._state = state
+
+    def state(self) -> State:
+        """Return the state now."""
+        return self._state
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Replay:
+    """One fold over a channel. Feed it blocks in order; ask for its state, its root, or a snapshot.
+
+    >>> from ropewalk.ledger.replay.reducers import REDUCERS
+    >>> Replay(REDUCERS["counts"], "ea.core").root().hex()[:8]
+    'cf3c1c31'
+    """
+
+    def __init__(
+        self,
+        reducer: Reducer,
+        channel: str,
+        *,
+        line: KeyLine | None = None,
+        policy: Policy | None = None,
+        folding: Folding | None = None,
+    ) -> None:
+        """`line` says whose seals count; without it, any that holds. `folding` is where the reducer runs."""
+        self.reducer, self.channel = reducer, channel
+        self._folding = folding or LocalFolding(reducer)
+        self.height = -1
+        self.envelopes = 0
+        self._block_hash = GENESIS
+        self._below: Header | None = None
+        self._evidence: bytes | None = None
+        self._line = line or KeyLine(None)
+        self._policy_hash = None if policy is None else policy.hash
+        self._context = Context(None, policy, policy_hash=self._policy_hash, sealed=True)
+
+    @property
+    def state(self) -> State:
+        """The state now."""
+        return self._folding.state()
+
+    @property
+    def block_hash(self) -> bytes:
+        """The last block that was folded."""
+        return self._block_hash
+
+    @property
+    def evaluator(self) -> str:
+        """Who computed the state: our rules, then the reducer."""
+        return f"{EVALUATOR} {self.reducer.name}"
+
+    def resume(self, snapshot: Snapshot, state: State) -> None:
+        """Go on from a snapshot whose envelope was verified. The state must be the one it names."""
+        if snapshot.channel != self.channel or snapshot.evaluator != self.evaluator:
+            raise Invalid(
+                f"a snapshot of {snapshot.channel} by {snapshot.evaluator}, not by {self.evaluator}"
+            )
+        self._check_policy(snapshot.policy_hash, f"snapshot at {snapshot.height}")
+        got = state_root(state)
+        if got != snapshot.state_root:
+            raise DigestMismatch(
+                f"the state kept for height {snapshot.height} has root {got.hex()}, the snapshot says "
+                f"{snapshot.state_root.hex()}",
+                expected=snapshot.state_root.hex(),
+                got=got.hex(),
+                where="state_root",
+            )
+        self._folding.begin(state)
+        self.height, self._block_hash = snapshot.height, snapshot.block_hash
+        self._below, self._evidence = None, snapshot.attestation_digest
+
+    def feed(self, lines: Sequence[bytes]) -> None:
+        """Verify the next block, then fold its events. If anything is wrong, the state is as it was."""
+        block = Block.from_lines(lines)
+        self._check_place(block)
+        self._line.check(block.record)
+        self._line.take(block)
+        self._take(block, self._judged(block))
+
+    def follow(self, lines: Sequence[bytes]) -> None:
+        """Fold the next block of a range whose seals and envelopes somebody else has just verified.
+
+        Its place, its contents and its policy are looked at again: that is cheap, and it makes the range one chain.
+        """
+        block = Block.from_lines(lines)
+        self._check_place(block)
+        self._take(block, [cast("dict[str, Any]", jcs.parse(raw)) for raw in block.envelopes])
+
+    def fold(self, events: Sequence[dict[str, Any]], moment: Moment) -> None:
+        """Hand verified events to the reducer, in order."""
+        self._folding.fold(events, moment)
+        self.envelopes += len(events)
+
+    def root(self) -> bytes:
+        """The root of the state now."""
+        return state_root(self.state)
+
+    def snapshot(self) -> Snapshot:
+        """The state now, by its root."""
+        return Snapshot(
+            self.channel,
+            self.height,
+            self._block_hash,
+            self.root(),
+            self._policy_hash,
+            self._evidence,
+            self.evaluator,
+        )
+
+    @property
+    def now_ns(self) -> int:
+        """The time of the last block."""
+        return 0 if self._below is None else self._below.timestamp_ns
+
+    def compare(self, recorded: Snapshot, agreed: int | None) -> Divergence | None:
+        """What differs between the state now and one recorded at this height, if anything does."""
+        got = self.root()
+        if recorded.state_root == got and recorded.block_hash == self._block_hash:
+            return None
+        return Divergence(
+            self.channel, self.height, recorded.state_root, got, agreed, self._policy_hash, self.evaluator
+        )
+
+    def _check_place(self, block: Block) -> None:
+        self._check_link(block.header)
+        check_contents(block)
+        self._check_policy(block.header.policy_hash, f"block {block.header.height}")
+
+    def _judged(self, block: Block) -> list[dict[str, Any]]:
+        header = block.header
+        events = []
+        for index, raw in enumerate(block.envelopes):
+            try:
+                envelope = parse_stored(raw)
+                context = self._context
+                if len(block.envelopes) == 1 and is_key_statement(envelope):
+                    context = replace(context, policy=None)  # the line of keys has judged it
+                if self._line.revoked:
+                    self._line.check_author(envelope, header.height, header.timestamp_ns)
+                verdict = judge(envelope, context)
+                if not verdict.ok:
+                    verdict.require()
+            except RopewalkError as error:
+                raise Unverified(
+                    f"block {header.height}, envelope {index}: {error.detail}",
+                    height=header.height,
+                    index=index,
+                ) from error
+            events.append(envelope.value)
+        return events
+
+    def _take(self, block: Block, events: list[dict[str, Any]]) -> None:
+        header, evidence = block.header, self._evidence
+        for event in events:
+            if "attestation_evidence" in event:
+                said = event["attestation_evidence"]["evidence_hash"].encode()
+                evidence = tagged(Tag.CHECKPOINT, evidence or b"", blake3(said))
+        self.fold(events, Moment(self.channel, header.height, header.timestamp_ns))
+        self._below, self._block_hash, self.height = header, header.hash, header.height
+        self._evidence = evidence
+
+    def _check_link(self, header: Header) -> None:
+        if header.channel != self.channel:
+            raise BrokenLink(f'block {header.height}: of channel "{header.channel}", not "{self.channel}"')
+        if self._below is not None or self.height < 0:
+            check_link(self._below, header)
+        elif (header.height, header.prev_block_hash) != (self.height + 1, self._block_hash):
+            raise BrokenLink(f"block {header.height} does not stand on the snapshot at {self.height}")
+
+    def _check_policy(self, found: bytes | None, what: str) -> None:
+        if found != self._policy_hash:
+            names = [
+                each.hex()[:16] + "…" if each is not None else "none" for each in (found, self._policy_hash)
+            ]
+            raise Unverified(
+                f"{what} was made under policy {names[0]}, the replay runs under {names[1]}",
+                advice="Replay with the policy bundle the blocks were made under.",
+            )
+
+
+def snapshot_envelope(
+    snapshot: Snapshot, key: SigningKey, timestamp_ns: int, protocol_version: str = "1.0.0"
+) -> Envelope:
+    """The snapshot as a signed envelope: an Attestation whose evidence is the provenance of the state.
+
+    The time is the block's, so the same replay gives the same envelope, and appending it again changes nothing.
+
+    >>> snapshot = Snapshot("ea.core", 3, bytes(32), bytes(32), None, None, "ropewalk/1 counts")
+    >>> one = snapshot_envelope(snapshot, SigningKey.generate("ed25519", bytes(32)), 1_500_000_000)
+    >>> one.timestamp, parse_snapshot(one) == snapshot
+    ('1970-01-01T00:00:01.500000000Z', True)
+    """
+    payload = snapshot.to_json()
+    return build(
+        key,
+        domain=DOMAIN,
+        event_class="Attestation",
+        event_type=SNAPSHOT_TYPE,
+        protocol_version=protocol_version,
+        payload=cast(jcs.Json, payload),
+        timestamp=_timestamp(timestamp_ns),
+        evidence=_provenance(snapshot, blake3(jcs.encode(payload)).hex(), key),
+    )
+
+
+def parse_snapshot(envelope: Envelope) -> Snapshot:
+    """What a `ledger.checkpoint` envelope says; form only."""
+    payload = envelope.payload
+    if envelope.event_type != SNAPSHOT_TYPE or not isinstance(payload, dict) or payload.keys() != _MEMBERS:
+        raise Invalid(f"envelope {envelope.hex_id} is no snapshot")
+    value = cast("dict[str, Any]", payload)
+    try:
+        return Snapshot(
+            str(value["channel"]),
+            int(value["height"]),
+            bytes.fromhex(value["block_hash"]),
+            bytes.fromhex(value["state_root"]),
+            None if value["policy_hash"] is None else bytes.fromhex(value["policy_hash"]),
+            None if value["attestation_digest"] is None else bytes.fromhex(value["attestation_digest"]),
+            str(value["evaluator"]),
+        )
+    except (TypeError, ValueError) as error:
+        raise Invalid(f"envelope {envelope.hex_id} is no snapshot") from error
+
+
+def alert_of(
+    divergence: Divergence,
+    key: SigningKey,
+    timestamp_ns: int,
+    bundle: dict[str, Any] | None = None,
+    protocol_version: str = "1.0.0",
+) -> Envelope:
+    """The divergence as an `Alert`. `bundle` says where its reproduction is and what its bytes are.
+
+    >>> wrong = Divergence("ea.core", 9, bytes(32), bytes(32), 4, None, "ropewalk/1 counts")
+    >>> alert = alert_of(wrong, SigningKey.generate("ed25519", bytes(32)), 0)
+    >>> alert.event_class, alert.payload["reproduction"]
+    ('Alert', {'start_height': 5, 'end_height': 9})
+    """
+    payload = divergence.to_json()
+    payload["reproduction"] = {**payload["reproduction"], **(bundle or {})}
+    return build(
+        key,
+        domain=DOMAIN,
+        event_class="Alert",
+        event_type=ALERT_TYPE,
+        protocol_version=protocol_version,
+        payload=cast(jcs.Json, payload),
+        timestamp=_timestamp(timestamp_ns),
+        correlation_id=f"replay:{divergence.channel}:{divergence.height}:{divergence.got.hex()[:16]}",
+    )
+
+
+def _provenance(snapshot: Snapshot, payload_hash: str, key: SigningKey) -> dict[str, jcs.Json]:
+    """Evidence whose subject is the snapshot (S4 §6, `slsa.v1`)."""
+    return make_provenance(
+        key,
+        payload_hash,
+        builder=f"urn:ropewalk:{snapshot.evaluator.replace(' ', ':')}",
+        build_type="urn:ropewalk:replay:v1",
+        name=SNAPSHOT_TYPE,
+        parameters={"channel": snapshot.channel, "height": snapshot.height},
+        dependencies=(snapshot.block_hash.hex(),),
+    )
+
+
+def _timestamp(ns: int) -> str:
+    moment = datetime.fromtimestamp(ns // 10**9, UTC)
+    return f"{moment.strftime('%Y-%m-%dT%H:%M:%S')}.{ns % 10**9:09d}Z"

@@ -1,0 +1,165 @@
+"""Where the code of a reducer runs: in this process, or in a child whose hash seed is fixed.
+
+The order of a set follows the hash seed of its process, which differs from run to run; a state made from that order has
+another root each time. The seed is fixed when an interpreter starts, so a reducer that does not ship is run in a child
+with `PYTHONHASHSEED=0`, under the guard. Blocks are verified, and snapshots signed, on this side: the child sees
+verified events and no key.
+
+    child                    messages, each four bytes of length and canonical JSON
+    {"path","module","name","fold","state"} → {}     begin with a state
+    {"events","moment"} → {}                         fold the events of a block
+    {} → {"state"}                                   the state now
+    any → {"problem"}                                what went wrong
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from operator import attrgetter
+from typing import IO, Any, cast
+
+from ropewalk.errors import Invalid, RopewalkError, Unavailable
+from ropewalk.kernel import jcs
+from ropewalk.ledger.remote.messages import error_of
+from ropewalk.ledger.replay.guard import guarded
+from ropewalk.ledger.replay.reducers import REDUCERS, Moment, Reducer, State
+from ropewalk.ledger.replay.replay import Folding, LocalFolding
+
+__all__ = ["ChildFolding", "open_folding", "problem_of", "receive", "send"]
+
+SEED = "0"
+
+
+def open_folding(reducer: Reducer, *, unsafe_no_guard: bool = False) -> Folding:
+    """Return where a reducer runs: guarded, and with a fixed hash seed, unless the caller gives that up.
+
+    The reducers that ship are pure, as tests show, and run here.
+    """
+    if unsafe_no_guard or REDUCERS.get(reducer.name) is reducer:
+        return LocalFolding(reducer)
+    if not sys.flags.hash_randomization:
+        return LocalFolding(guarded(reducer))
+    address = _address(reducer)
+    if address is None:
+        raise Invalid(
+            f"reducer {reducer.name} must be a function of a module that a child process can import",
+            reducer=reducer.name,
+            advice="Put it into a module and name it module:function, or set PYTHONHASHSEED=0 for this process.",
+        )
+    return ChildFolding(reducer, *address)
+
+
+def _address(reducer: Reducer) -> tuple[str, str] | None:
+    """Return module and name under which a child finds the same function."""
+    fold = reducer.fold
+    module, _, name = reducer.name.partition(":")
+    named = (
+        (module, name) if name else (getattr(fold, "__module__", None), getattr(fold, "__qualname__", None))
+    )
+    if not named[0] or not named[1] or named[0] == "__main__" or "<" in named[1]:
+        return None
+    try:
+        found = attrgetter(named[1])(import_module(named[0]))
+    except (ImportError, AttributeError):
+        return None
+    return cast("tuple[str, str]", named) if found is fold else None
+
+
+class ChildFolding:
+    """A reducer in a child process. Close it when the replay is over."""
+
+    def __init__(self, reducer: Reducer, module: str, fold: str) -> None:
+        self._reducer, self._module, self._fold = reducer, module, fold
+        self._child: subprocess.Popen[bytes] | None = None
+        self._state: State = reducer.initial()
+        self._known = True  # whether `_state` is the child's
+
+    def begin(self, state: State) -> None:
+        """Go on from a state."""
+        self.close()
+        self._state, self._known = state, True
+
+    def fold(self, events: Sequence[dict[str, Any]], moment: Moment) -> None:
+        """Fold the events of a block, in the child."""
+        if self._child is None:
+            self._start()
+        self._known = False
+        place = [moment.channel, moment.height, str(moment.now_ns)]
+        self._ask({"events": list(events), "moment": place})
+
+    def state(self) -> State:
+        """Return the state now."""
+        if not self._known:
+            self._state, self._known = self._ask({})["state"], True
+        return self._state
+
+    def close(self) -> None:
+        """End the child."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            for stream in (child.stdin, child.stdout):
+                if stream is not None:
+                    stream.close()
+            child.wait()
+
+    def _start(self) -> None:
+        # -P: the current directory is on the path only where it is on ours.
+        self._child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "ropewalk.ledger.replay.child_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # Nothing else of our environment: a reducer has no business with it.
+            env={"PYTHONHASHSEED": SEED, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        self._ask(
+            {
+                "path": [each for each in sys.path if isinstance(each, str)],
+                "module": self._module,
+                "fold": self._fold,
+                "name": self._reducer.name,
+                "state": self._state,
+            }
+        )
+
+    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        child = self._child
+        assert child is not None and child.stdin is not None and child.stdout is not None
+        try:
+            send(child.stdin, question)
+            answer = receive(child.stdout)
+        except OSError:
+            answer = None
+        if answer is None:
+            raise Unavailable(
+                f"reducer {self._reducer.name}: its process ended",
+                advice="See what it printed; a reducer must not end its process.",
+            )
+        if "problem" in answer:
+            raise error_of(answer["problem"])
+        return answer
+
+
+def send(stream: IO[bytes], value: dict[str, Any]) -> None:
+    """Write one message."""
+    raw = jcs.encode(value)
+    stream.write(len(raw).to_bytes(4, "big") + raw)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> dict[str, Any] | None:
+    """Read one message; None at the end."""
+    head = stream.read(4)
+    if len(head) < 4:
+        return None
+    raw = stream.read(int.from_bytes(head, "big"))
+    return cast("dict[str, Any]", jcs.parse(raw))
+
+
+def problem_of(error: RopewalkError) -> dict[str, Any]:
+    """Return what the other side raises."""
+    return {"problem": error.to_problem()}

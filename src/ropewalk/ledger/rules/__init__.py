@@ -1,0 +1,1 @@
+"""The eight rules of S4 §7 and the policy (S4 §10)."""

@@ -1,0 +1,315 @@
+"""The eight rules of S4 §7, in its order, one function each.
+
+Rules 1, 2, 4, 5 and 6 look at the envelope alone; 3, 7 and 8 also ask what the channel holds already (`History`).
+A verdict lists all eight: passed, failed or not checked, and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from ropewalk.errors import InvalidEnvelope, InvalidJson, InvalidProof, ProofRefused, RopewalkError
+from ropewalk.kernel import jcs, merkle
+from ropewalk.kernel.digest import blake3, hash_from_hex
+from ropewalk.ledger.block.index_keys import CLAIMING
+from ropewalk.ledger.envelope.envelope import FIELDS, MINIMUM_SIGNED, Envelope, decode_base64
+from ropewalk.ledger.evidence.binding import check_binding
+from ropewalk.ledger.rules.policy import Decision
+from ropewalk.ledger.rules.policy_rules import ask_tag, tag_allows
+from ropewalk.ledger.rules.verdict import (
+    NAMES,
+    PASSED,
+    SUPPORTED_MINORS,
+    Context,
+    Finding,
+    History,
+    Position,
+    Verdict,
+)
+
+__all__ = [
+    "NAMES",
+    "RULES",
+    "SUPPORTED_MINORS",
+    "Context",
+    "Finding",
+    "History",
+    "Position",
+    "Spread",
+    "Verdict",
+    "check_signatures",
+    "judge",
+    "one_hand",
+    "rule_1_canonical_hash",
+    "rule_2_signature_scope",
+    "rule_3_causality",
+    "rule_4_version_gate",
+    "rule_5_attestation_binding",
+    "rule_6_confidentiality",
+    "rule_7_integrity_proof",
+    "rule_8_replay_protection",
+]
+
+CHAIN_MAX: Final = 4096  # ancestors one envelope may name; each is looked up
+_UNCHAINED: Final = Finding(
+    3, "failed", "a Result must append to the causality chain of its Command; it names no ancestor"
+)
+
+
+def judge(envelope: Envelope, context: Context, signature: Finding | None = None) -> Verdict:
+    """All eight rules and the policy over one envelope. `signature` is what rule 2 found, where it was asked before."""
+    findings = (
+        rule_1_canonical_hash(envelope, context),
+        signature or rule_2_signature_scope(envelope, context),
+        rule_3_causality(envelope, context),
+        rule_4_version_gate(envelope, context),
+        rule_5_attestation_binding(envelope, context),
+        rule_6_confidentiality(envelope, context),
+        rule_7_integrity_proof(envelope, context),
+        rule_8_replay_protection(envelope, context),
+    )
+    if context.policy is None:
+        reason = None if context.sealed else ask_tag(envelope, None)
+        return Verdict(envelope, findings, Decision(reason.decision, (reason,)) if reason else None)
+    # Bound is not verified: without roots or keys to verify it, evidence is only a claim of its author.
+    status = findings[4].status if context.evidence is not None else "not_checked"
+    return Verdict(envelope, findings, context.policy.decide(envelope, status, sealed=context.sealed))
+
+
+Spread = Callable[[Callable[[Sequence[Envelope]], list[Finding]], Sequence[Envelope]], list[Finding]]
+"""Who checks many signatures: gives the envelopes to the function, in as many shares as it has hands."""
+
+
+def one_hand(
+    act: Callable[[Sequence[Envelope]], list[Finding]], envelopes: Sequence[Envelope]
+) -> list[Finding]:
+    """All in one share."""
+    return act(envelopes)
+
+
+def check_signatures(envelopes: Sequence[Envelope]) -> list[Finding]:
+    """What rule 2 finds in each envelope.
+
+    Asked for many at once, and before the other rules: signatures are checked outside the interpreter's lock, so this
+    alone is worth sharing out. Threads that took turns with all the rest would only pull it from core to core.
+    """
+    return [rule_2_signature_scope(envelope) for envelope in envelopes]
+
+
+def rule_1_canonical_hash(envelope: Envelope, _context: Context) -> Finding:
+    """S4 §7.1: payload_hash is the hash of the canonical payload."""
+    if envelope.hash_holds:
+        return PASSED[0]
+    got = blake3(envelope.payload_raw).hex()
+    if got == envelope.value["payload_hash"]:
+        return PASSED[0]
+    if envelope.is_detached:
+        return Finding(1, "not_checked", "the payload is detached")
+    return Finding(
+        1, "failed", f"payload has hash {got}, the envelope says {envelope.fields['payload_hash']}"
+    )
+
+
+def rule_2_signature_scope(envelope: Envelope, _context: Context | None = None) -> Finding:
+    """S4 §7.2: the signature holds over the listed fields, and the list names what must be signed."""
+    signature = envelope.fields["signature"]
+    fault = _scope_fault(tuple(signature["signed_fields"]))
+    if fault is not None:
+        return Finding(2, "failed", fault)
+    kind = envelope.fields["origin_identity"]["identity_type"]
+    if kind not in (signature["alg"], "attested-domain"):
+        return Finding(2, "failed", f"a {kind} identity cannot sign with {signature['alg']}")
+    try:
+        envelope.public_key.verify(envelope.preimage, envelope.signature_bytes)
+    except RopewalkError as error:
+        return Finding(2, "failed", error.detail)
+    return PASSED[1]
+
+
+@lru_cache(maxsize=256)  # authors sign the same list again and again
+def _scope_fault(names: tuple[str, ...]) -> str | None:
+    signed = set(names)
+    if len(signed) != len(names):
+        return "a field is listed twice"
+    if not signed.issuperset(MINIMUM_SIGNED):
+        return f"not signed: {', '.join(name for name in MINIMUM_SIGNED if name not in signed)}"
+    if not signed <= _SIGNABLE:
+        return f'"{min(signed - _SIGNABLE)[:40]}" cannot be signed'
+    return None
+
+
+def rule_3_causality(envelope: Envelope, context: Context) -> Finding:
+    """S4 §7.3, §3.2: the chain ends in the correlation id, ancestors come first, a Result answers a Command."""
+    fields = envelope.fields
+    correlation_id, chain = fields.get("correlation_id"), fields.get("causality_chain")
+    kind = fields["event_class"]
+    if correlation_id is None and kind in ("Command", "Result"):
+        return Finding(3, "failed", f"a {kind} carries a correlation id")
+    if chain is not None:
+        if not chain or chain[-1] != correlation_id:
+            return Finding(3, "failed", "the tail of the causality chain is not the correlation id")
+        if len(chain) > CHAIN_MAX:
+            return Finding(3, "failed", f"a chain of {len(chain)}; at most {CHAIN_MAX}")
+        if len(set(chain)) != len(chain):
+            return Finding(3, "failed", "the causality chain names an envelope twice")
+    history = context.history
+    # Blocks that were sealed before this was required stay valid.
+    unchained = kind == "Result" and not context.sealed and len(chain or ()) < 2
+    if history is None:
+        if unchained:
+            return _UNCHAINED
+        if kind == "Result" or (chain is not None and len(chain) > 1):
+            return Finding(3, "not_checked", "no channel to look up ancestors in")
+        return PASSED[2]
+    if kind == "Result" and history.claim("Command", correlation_id or "") is None:
+        return Finding(3, "failed", f'no Command with correlation id "{correlation_id}" in this channel')
+    if unchained:
+        return _UNCHAINED
+    if chain is None or len(chain) == 1:
+        return PASSED[2]
+    return _check_ancestors(chain[:-1], history)
+
+
+def _check_ancestors(ancestors: list[str], history: History) -> Finding:
+    unknown = 0
+    before: Position | None = None
+    for number, text in enumerate(ancestors):
+        name = hash_from_hex(text)
+        place = history.position(name) if name is not None else None
+        if name is None or place is None:
+            unknown += 1
+            continue
+        if before is not None and place <= before:
+            return Finding(3, "failed", f"ancestor {text} stands before its own ancestor")
+        before = place
+        chain = history.chain(name)
+        if chain is not None and list(chain[:-1]) != ancestors[:number]:
+            return Finding(3, "failed", f"the chain differs from that of ancestor {text}")
+    if unknown:
+        return Finding(3, "not_checked", f"{unknown} of {len(ancestors)} ancestors are not in this channel")
+    return PASSED[2]
+
+
+def rule_4_version_gate(envelope: Envelope, context: Context) -> Finding:
+    """S4 §7.4: the version is one we support."""
+    version = envelope.fields["protocol_version"]
+    if version[: version.rindex(".")] in context.supported_minors:
+        return PASSED[3]
+    supported = ", ".join(f"{minor}.x" for minor in sorted(context.supported_minors))
+    return Finding(4, "failed", f"version {version[:40]} is not supported; {supported} are")
+
+
+def rule_5_attestation_binding(envelope: Envelope, context: Context) -> Finding:
+    """S4 §7.5: evidence, where there is any, speaks of this payload; and holds, where the context can tell."""
+    if "attestation_evidence" not in envelope.fields and envelope.fields["event_class"] != "Attestation":
+        return PASSED[4]
+    status, detail = check_binding(envelope) if context.evidence is None else context.evidence(envelope)
+    return Finding(5, status, detail)
+
+
+def rule_6_confidentiality(envelope: Envelope, context: Context) -> Finding:
+    """S4 §7.6: restricted envelopes need a policy that lets them pass."""
+    if "confidentiality_tag" not in envelope.fields:
+        return PASSED[5]
+    if context.policy is None:
+        if envelope.level == "restricted" and context.policy_hash is not None:
+            return Finding(6, "not_checked", "restricted; the policy that let it pass is not here")
+        if envelope.level == "restricted":
+            return Finding(6, "failed", "restricted, and the channel has no policy that allows it")
+        return PASSED[5]
+    decision = context.policy.decide_level(envelope)
+    if decision.outcome == "deny":
+        return Finding(6, "failed", decision.explain())
+    return PASSED[5]
+
+
+def rule_7_integrity_proof(envelope: Envelope, context: Context) -> Finding:
+    """S4 §7.7: a Merkle proof leads from a leaf to something this channel holds."""
+    proof = envelope.fields.get("integrity_proof")
+    if proof is None:
+        return PASSED[6]
+    if proof["type"] != "merkle":
+        return Finding(7, "not_checked", f"{proof['type']} proofs are not checked")
+    try:
+        root, size = _check_merkle(proof["proof"])
+    except (InvalidEnvelope, InvalidJson, InvalidProof, ProofRefused) as error:
+        return Finding(7, "failed", error.detail)
+    if root == envelope.payload_hash:
+        return PASSED[6]
+    if context.history is None:
+        return Finding(7, "not_checked", "the path holds; no channel to look up its root in")
+    leaves = context.history.leaves(root)
+    if leaves is None:
+        return Finding(7, "failed", f"no earlier block of this channel has the root {root.hex()}")
+    if leaves != size:
+        return Finding(7, "failed", f"the block with that root has {leaves} envelopes, the proof says {size}")
+    return PASSED[6]
+
+
+def rule_8_replay_protection(envelope: Envelope, context: Context) -> Finding:
+    """S4 §7.8: a Command or Result is said once; an Alert again only where the channel's policy allows it."""
+    history = context.history
+    if history is None:
+        return Finding(8, "not_checked", "no channel to look in")
+    kind, correlation_id = envelope.fields["event_class"], envelope.fields.get("correlation_id")
+    if correlation_id is not None and kind in CLAIMING:
+        place = history.claim(kind, correlation_id)
+        if place is not None and not _may_repeat(envelope, context):
+            return Finding(
+                8, "failed", f'{kind} "{correlation_id}" stands at height {place[0]}, index {place[1]}'
+            )
+    place = history.intent(envelope.intent)
+    if place is not None:
+        return Finding(
+            8, "failed", f"the same statement stands at height {place[0]}, index {place[1]}, otherwise signed"
+        )
+    return PASSED[7]
+
+
+def _may_repeat(envelope: Envelope, context: Context) -> bool:
+    """Whether an envelope with a used correlation id is an Alert that may be said again.
+
+    Who signs a tag writes what he likes into it, so at the door the channel's own policy must agree.
+    """
+    if context.sealed:
+        return tag_allows(envelope)
+    return context.policy is not None and context.policy.may_repeat(envelope)
+
+
+RULES: Final[tuple[Callable[[Envelope, Context], Finding], ...]] = (
+    rule_1_canonical_hash,
+    rule_2_signature_scope,
+    rule_3_causality,
+    rule_4_version_gate,
+    rule_5_attestation_binding,
+    rule_6_confidentiality,
+    rule_7_integrity_proof,
+    rule_8_replay_protection,
+)
+
+_SIGNABLE: Final = frozenset(FIELDS) - {"signature"}
+
+
+def _check_merkle(text: str) -> tuple[bytes, int]:
+    """The root a Merkle proof leads to, and the size it claims.
+
+    It is the base64 of canonical `{"leaf","index","size","path","root"}`.
+    """
+    value = jcs.parse_canonical(decode_base64(text, "/integrity_proof/proof"))
+    if not isinstance(value, dict) or value.keys() != {"leaf", "index", "size", "path", "root"}:
+        raise InvalidProof("an integrity proof has leaf, index, size, path and root")
+    index, size, path = value["index"], value["size"], value["path"]
+    if not isinstance(path, list) or type(index) is not int or type(size) is not int:
+        raise InvalidProof("index and size are integers, path is a list")
+    leaf, root, *siblings = (_hash(text) for text in (value["leaf"], value["root"], *path))
+    merkle.verify_inclusion(leaf, index, size, siblings, root)
+    return root, size
+
+
+def _hash(text: Any) -> bytes:
+    raw = hash_from_hex(text)
+    if raw is None:
+        raise InvalidProof("hashes are 64 lower-case hex digits")
+    return raw

@@ -1,0 +1,192 @@
+"""A witness in a folder of its own: the largest head it has seen of each log, and evidence of those that forked.
+
+witness.json          {"version":1,"name","key","vkey"}: who signs, and with which of the user's keys
+log-<hash>.json       one for each log, by its origin: whose signature counts, the largest head, when it was cosigned
+fork-<hash>.json      both heads of a log that were not shown to agree
+lock                  held by the one process that changes any of this
+
+The order is the promise: first the new head is on disk, then it is signed. Killed in between, a witness has signed
+less than it has seen, and asks for nothing but the same checkpoint again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ropewalk.disk.durable import Disk
+from ropewalk.disk.state_folder import StateFolder
+from ropewalk.errors import Conflict, Damaged, Invalid, InvalidKey, NotFound, RopewalkError
+from ropewalk.kernel import jcs, merkle
+from ropewalk.kernel.digest import sha256
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.kernel.note.key import SignatureType, Signer, Verifier
+from ropewalk.kernel.note.note import claimed_head, cosign_head
+from ropewalk.kernel.terminal_text import printable
+from ropewalk.ledger.transparency.head_fork import HeadFork, parse_head_fork
+from ropewalk.ledger.transparency.heads import tile_tree
+from ropewalk.ledger.transparency.witness import (
+    Watched,
+    WitnessRequest,
+    parse_watched,
+    take_head,
+    watch_log,
+)
+
+__all__ = ["Cosigned", "Witness", "make_witness", "open_witness"]
+
+WAIT_S = 5.0
+SETTINGS = "witness.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Cosigned:
+    """A head with the witness's line, and what came before it."""
+
+    note: bytes
+    log: Watched
+    before: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As `witness cosign` prints it."""
+        head = self.log.head
+        return {
+            "origin": head.origin,
+            "size": head.size,
+            "root": head.root.hex(),
+            "before": self.before,
+            "time_s": self.log.time_s,
+        }
+
+
+class Witness:
+    """One witness, with the logs it watches. It has no clock and no key of its own: both are arguments."""
+
+    def __init__(self, state: StateFolder, vkey: Verifier, key: str, wait_s: float = WAIT_S) -> None:
+        self.state = state
+        self.vkey = vkey
+        self.key = key
+        self._wait_s = wait_s
+
+    def add(self, key: Verifier, origin: str | None = None) -> Watched:
+        """Watch a log, or let another key of a log that is watched sign its heads too."""
+        name = _file_of(key.name if origin is None else origin)
+        with self.state.locked(self._wait_s):
+            log = watch_log(self._read(name), key, origin)
+            self.state.replace(name, log.to_bytes())
+        return log
+
+    def cosign(
+        self,
+        request: WitnessRequest,
+        secret: SigningKey,
+        now_s: int | Callable[[], int],
+        tiles: Path | None = None,
+    ) -> Cosigned:
+        """Check a head against the largest one seen, keep it, and only then sign it.
+
+        A clock is asked when it is our turn: the time from before might be behind whoever came first.
+
+        `NotFound` if the log is not watched, `Conflict` if the head is smaller, `Forked` if it disagrees with the one
+        that was seen, `ProofRefused` if nothing shows that it agrees; the last two keep both heads.
+        """
+        signer = Signer(self.vkey.name, secret, SignatureType.COSIGNATURE)
+        if signer.verifier != self.vkey:
+            raise InvalidKey(f'that is not the key of the witness "{self.vkey.name}"', name=self.vkey.name)
+        head, _ = claimed_head(request.note)
+        name = _file_of(head.origin)
+        with self.state.locked(self._wait_s):
+            seen = self._read(name)
+            if seen is None:
+                raise NotFound(
+                    f'the log "{printable(head.origin, 200)}" is not watched here',
+                    advice="Watch it with `ropewalk witness add DIR VKEY`.",
+                )
+            time_s = now_s if isinstance(now_s, int) else now_s()
+            size = max(head.size, seen.head.size)
+            tree: merkle.Nodes | None = tile_tree(tiles, size) if tiles is not None else None
+            taken = take_head(seen, request, time_s, tree)
+            if isinstance(taken, HeadFork):
+                raw = taken.to_bytes()
+                self.state.replace(f"fork-{sha256(raw).hex()[:32]}.json", raw)
+                raise taken.error()
+            self.state.replace(name, taken.to_bytes())
+            # Inside the lock: a later head may not be kept before this one is signed.
+            return Cosigned(cosign_head(request.note, signer, time_s), taken, seen.head.size)
+
+    def logs(self) -> list[Watched]:
+        """Every log that is watched, by origin."""
+        found = [self._read(name) for name in self.state.names("log-")]
+        return sorted((log for log in found if log is not None), key=lambda log: log.origin)
+
+    def forks(self) -> list[tuple[Path, HeadFork]]:
+        """The evidence that was kept."""
+        found = []
+        for name in self.state.names("fork-"):
+            path = self.state.folder / name
+            try:
+                found.append((path, parse_head_fork(self.state.read(name))))
+            except Invalid as error:
+                raise Damaged(f"{path} is not what was written: {error.detail}", reason="state") from error
+        return found
+
+    def _read(self, name: str) -> Watched | None:
+        try:
+            raw = self.state.read(name)
+        except NotFound:
+            return None
+        try:
+            log = parse_watched(raw)
+        except Damaged as error:
+            path = self.state.folder / name
+            raise Damaged(f"{path}: {error.detail}", advice=error.advice_now, **error.fields) from error
+        if _file_of(log.origin) != name:
+            raise Damaged(f"{self.state.folder / name} is of another log, {log.origin}", reason="state")
+        return log
+
+
+def make_witness(
+    folder: Path, name: str, key: str, secret: SigningKey, *, disk: Disk | None = None
+) -> Witness:
+    """A new witness under a name, in a folder that is new or empty. `key` is how its user calls the secret."""
+    vkey = Signer(name, secret, SignatureType.COSIGNATURE).verifier
+    state = StateFolder(folder, disk)
+    state.make()
+    value: dict[str, Any] = {"version": 1, "name": name, "key": key, "vkey": vkey.to_text()}
+    with state.locked(WAIT_S):
+        if state.names(""):
+            raise Conflict(
+                f"{folder} is not empty",
+                path=str(folder),
+                advice="A witness keeps its folder for ever; choose a new one, or use the witness that is there.",
+            )
+        state.replace(SETTINGS, jcs.encode(value))
+    return Witness(state, vkey, key)
+
+
+def open_witness(folder: Path, *, wait_s: float = WAIT_S, disk: Disk | None = None) -> Witness:
+    """The witness in a folder. `wait_s` is how long to wait for another process that works there."""
+    state = StateFolder(folder, disk)
+    try:
+        value: Any = jcs.parse(state.read(SETTINGS))
+        vkey, key = Verifier.from_text(value["vkey"]), value["key"]
+        if (
+            value["version"] != 1
+            or value["version"] is True
+            or value["name"] != vkey.name
+            or not isinstance(key, str)
+        ):
+            raise InvalidKey("name and key do not belong together")
+    except NotFound as error:
+        raise NotFound(
+            f"no witness at {folder}", path=str(folder), advice="Make one with `ropewalk witness init DIR`."
+        ) from error
+    except (RopewalkError, KeyError, TypeError, AttributeError) as error:
+        raise Damaged(f"{folder / SETTINGS} is not what was written", reason="state") from error
+    return Witness(state, vkey, key, wait_s)
+
+
+def _file_of(origin: str) -> str:
+    return f"log-{sha256(origin.encode()).hex()[:32]}.json"

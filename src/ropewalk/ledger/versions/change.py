@@ -1,0 +1,80 @@
+"""Changing the life of a version with everybody's approval: demanded where a policy does, recorded in a channel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ropewalk.errors import Denied, Replayed, RopewalkError
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.block.index_keys import claim_key
+from ropewalk.ledger.channel.channel import channels, open_log, read_settings
+from ropewalk.ledger.envelope.fields import format_timestamp
+from ropewalk.ledger.keys.approvals import Approval, require_approvals
+from ropewalk.ledger.versions.lifecycle import check_move, move_version, version_to_write
+from ropewalk.ledger.versions.statements import VersionAct, act_name, version_envelopes
+from ropewalk.ledger.versions.versions import Lifecycle
+
+__all__ = ["change_version", "require_no_approvals"]
+
+
+def _asking(home: Path) -> list[str]:
+    """The channels whose policy demands approvals for a change of a version."""
+    found = []
+    for each in channels(home):
+        policy = read_settings(home, each).policy
+        if policy is not None and any("version" in control.acts for control in policy.controls):
+            found.append(each)
+    return found
+
+
+def change_version(
+    home: Path,
+    act: VersionAct,
+    keys: Sequence[SigningKey],
+    approvals: Sequence[Approval] = (),
+    *,
+    now_ns: Callable[[], int] = time.time_ns,
+    wait_s: float = 0.0,
+) -> tuple[Lifecycle, int]:
+    """Move a version as was approved; returns where it stands, and the height at which the channel records it.
+
+    It is recorded first: if a crash comes between, the same change can be made again, and is not recorded twice. Every
+    channel here that demands approvals must be content.
+    """
+    asking = [each for each in _asking(home) if each != act.channel]
+    policies = [read_settings(home, each).policy for each in (act.channel, *asking)]
+    for policy in policies:
+        if policy is not None:
+            require_approvals(act.to_json(), approvals, policy.controls)
+    check_move(home, act.protocol_version, act.stage, sunset=act.sunset, grace_days=act.grace_days)
+    with open_log(home, act.channel, keys[0], also=keys[1:], now_ns=now_ns, wait_s=wait_s) as opened:
+        version = version_to_write(home, policies[0], now_ns())
+        key = next((key for key in keys if key.public == opened.log.line.current.key), keys[0])
+        pair = version_envelopes(act, approvals, key, format_timestamp(now_ns()), version)
+        outcomes = opened.log.submit_many(each.raw for each in pair)
+        for outcome in outcomes:
+            if isinstance(outcome, RopewalkError) and not isinstance(outcome, Replayed):
+                raise outcome
+        place = opened.index.claim(claim_key("Result", act_name(act)))
+        assert place is not None  # sealed just now, or before an interruption
+    moved = move_version(
+        home,
+        act.protocol_version,
+        act.stage,
+        sunset=act.sunset,
+        grace_days=act.grace_days,
+        recorded=(act.channel, place[0]),
+    )
+    return moved, place[0]
+
+
+def require_no_approvals(home: Path) -> None:
+    """Raise if a change without approvals is not allowed here."""
+    asking = _asking(home)
+    if asking:
+        raise Denied(
+            f"channel {asking[0]} demands that people approve of a change of a version",
+            advice="Propose it with --propose, let them approve, and name the channel with --channel.",
+        )

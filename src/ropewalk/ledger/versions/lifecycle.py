@@ -1,0 +1,269 @@
+"""The life of envelope versions in one repository: a table on disk, the gate it makes, and notice before a sunset.
+
+<home>/ledger/lifecycle.json   stages and sunsets; without it the versions this code knows are all active
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from ropewalk.disk import key_files
+from ropewalk.disk.durable import Disk
+from ropewalk.errors import Damaged, Denied, Invalid, NotFound, Replayed, Unavailable, Unverified
+from ropewalk.kernel import jcs
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.kernel.report import Step
+from ropewalk.ledger.block.block import Block
+from ropewalk.ledger.channel.segments.reader import Segments
+from ropewalk.ledger.envelope.envelope import Envelope, build
+from ropewalk.ledger.ingest.log import Log, Receipt
+from ropewalk.ledger.rules.policy import Policy
+from ropewalk.ledger.versions.statements import VersionAct, lifecycle_fault, read_acts
+from ropewalk.ledger.versions.versions import (
+    LIFECYCLE,
+    Lifecycle,
+    Stage,
+    due_notices,
+    encode_lifecycle,
+    gate,
+    parse_lifecycle,
+    parse_range,
+)
+
+ALERT_TYPE = "ledger.version.sunset"
+RECORDED_ADVICE = (
+    "The table was changed by hand, or a change was interrupted. Put back what the channel recorded, or record the "
+    "change: `ropewalk ledger lifecycle set VERSION STAGE --channel C`."
+)
+DOMAIN = "ropewalk.lifecycle"
+
+
+def read_lifecycle(home: Path) -> tuple[Lifecycle, ...]:
+    """Where every version stands; what the table does not name is as this code has it."""
+    try:
+        raw = _path(home).read_bytes()
+    except FileNotFoundError:
+        return LIFECYCLE
+    try:
+        table = parse_lifecycle(raw)
+    except Invalid as error:
+        raise Damaged(f"{_path(home)}: {error.detail}", reason="lifecycle") from error
+    named = {life.minor for life in table}
+    return (*table, *(life for life in LIFECYCLE if life.minor not in named))
+
+
+def move_version(
+    home: Path,
+    version: str,
+    stage: Stage,
+    *,
+    sunset: str | None = None,
+    grace_days: int | None = None,
+    recorded: tuple[str, int] | None = None,
+) -> Lifecycle:
+    """Move a version to its next stage, or change the dates of the one it is in. A life goes only forward.
+
+    `recorded` is the channel and the height at which the change is sealed. A version whose changes are recorded is
+    not changed otherwise: the table would no longer say what the channel says.
+    """
+    moved, raw = _moved(home, version, stage, sunset=sunset, grace_days=grace_days, recorded=recorded)
+    path = _path(home)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Disk().replace(path, raw, mode=0o600)
+    except OSError as error:
+        raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
+    return moved
+
+
+def check_move(
+    home: Path, version: str, stage: Stage, *, sunset: str | None = None, grace_days: int | None = None
+) -> None:
+    """Raise what would refuse such a move; nothing is written."""
+    _moved(home, version, stage, sunset=sunset, grace_days=grace_days, recorded=("", 0))
+
+
+def _moved(
+    home: Path,
+    version: str,
+    stage: Stage,
+    *,
+    sunset: str | None,
+    grace_days: int | None,
+    recorded: tuple[str, int] | None,
+) -> tuple[Lifecycle, bytes]:
+    """A version as it would be, and the table then."""
+    table = read_lifecycle(home)
+    minor = ".".join(map(str, parse_range(version)))
+    life = next((each for each in table if each.minor == minor), None)
+    if life is None:
+        raise NotFound(f"version {version} is none that this installation knows", version=version)
+    if life.recorded is not None and recorded is None:
+        raise Denied(
+            f"the changes of version {version} are recorded in channel {life.recorded[0]}",
+            advice=f"Record this one, too: --channel {life.recorded[0]}.",
+        )
+    moved = life if stage == life.stage else life.moved_to(stage)
+    moved = replace(
+        moved,
+        recorded=recorded,
+        sunset=sunset if sunset is not None else moved.sunset,
+        grace_days=grace_days if grace_days is not None else moved.grace_days,
+    )
+    raw = encode_lifecycle([moved if each.minor == minor else each for each in table])
+    parse_lifecycle(raw)  # what cannot be read back is never written
+    return moved, raw
+
+
+def open_minors(home: Path, policy: Policy | None, now_ns: int) -> frozenset[str]:
+    """What the version gate of a channel lets in now."""
+    return gate(now_ns, read_lifecycle(home), policy.versions if policy is not None else None)
+
+
+def check_recorded(home: Path, table: Sequence[Lifecycle]) -> None:
+    """Raise Damaged where a row differs from the change that it says a channel recorded."""
+    for life in table:
+        if life.recorded is None:
+            continue
+        channel, height = life.recorded
+        try:
+            block = Block.from_lines(Segments(home / "ledger" / channel).find(height).lines)
+            acts = [act for act in read_acts(block) if act.protocol_version == f"{life.minor}.x"]
+        except NotFound:
+            acts = []
+        fault = f"{life.minor}.x: block {height} of channel {channel} records no change of it"
+        found = lifecycle_fault(life, acts[-1]) if acts else fault
+        if found is not None:
+            raise Damaged(f"{_path(home)}: {found}", reason="lifecycle", advice=RECORDED_ADVICE)
+
+
+def lifecycle_step(home: Path, channel: str, acts: Mapping[str, tuple[int, VersionAct]]) -> Step | None:
+    """Return the table held against all changes that a channel records, by version with the height of the last.
+
+    None where neither speaks of the other. A channel that another repository seals records that one's table.
+    """
+    try:
+        table = {f"{life.minor}.x": life for life in read_lifecycle(home)}
+    except Damaged as error:
+        return Step("lifecycle", "failed", error.detail)
+    rows = {version: life for version, life in table.items() if life.recorded and life.recorded[0] == channel}
+    if not rows and not acts:
+        return None
+    for version in sorted({*rows, *acts}):
+        life, last = table.get(version), acts.get(version)
+        if last is None:
+            text = f"{version}: the table names channel {channel}, which records no change of it"
+            return Step("lifecycle", "failed", text)
+        if life is None:
+            continue
+        if life.recorded is not None and life.recorded[0] != channel:
+            continue  # another channel has recorded a later change; it is held against that one
+        fault = lifecycle_fault(life, last[1])
+        if fault is not None:
+            ours = life.recorded is not None or _seals(home, channel)
+            return Step("lifecycle", "failed", fault) if ours else Step.optional("lifecycle", fault)
+    return Step("lifecycle", "passed", f"{len(acts)} versions as the channel recorded them")
+
+
+def _seals(home: Path, channel: str) -> bool:
+    """Whether a key of this repository has sealed the last block of a channel."""
+    last = None
+    for record in Segments(home / "ledger" / channel).scan():
+        last = record
+    if last is None:
+        return False
+    signer = Block.from_lines(last.lines).record.signer
+    return any(found.public == signer for found in key_files.ls(home / "keys"))
+
+
+class Gate:
+    """The version gate of a channel that stays open: it follows the clock, and the table when somebody changes it.
+
+    >>> sorted(Gate(Path("/nonexistent"), None, lambda: 0)())
+    ['1.0', '1.1']
+    """
+
+    def __init__(self, home: Path, policy: Policy | None, now_ns: Callable[[], int]) -> None:
+        self._home, self._now_ns = home, now_ns
+        self._path = str(_path(home))
+        self._versions = policy.versions if policy is not None else None
+        self._read()
+
+    def __call__(self) -> frozenset[str]:
+        """What is let in now."""
+        if _mark(self._path) != self._mark:
+            self._read()
+        return gate(self._now_ns(), self._table, self._versions)
+
+    def _read(self) -> None:
+        mark = _mark(self._path)  # before the table: one that changes meanwhile is read again
+        self._table = read_lifecycle(self._home)
+        check_recorded(self._home, self._table)
+        self._mark = mark
+
+
+def _mark(path: str) -> tuple[int, int] | None:
+    """What differs when the table was replaced. Asked for every batch; a `Path` costs ten times as much."""
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def version_to_write(home: Path, policy: Policy | None, now_ns: int) -> str:
+    """The version for envelopes we make ourselves: the oldest that is let in now, for most can read it.
+
+    >>> version_to_write(Path("/nonexistent"), None, 0)
+    '1.0.0'
+    """
+    minors = open_minors(home, policy, now_ns)
+    if not minors:
+        raise Unverified(
+            "no version of envelopes is let in any more", advice="See `ropewalk ledger lifecycle show`."
+        )
+    return min((tuple(map(int, minor.split("."))), f"{minor}.0") for minor in minors)[1]
+
+
+def notices(home: Path, now_ns: int) -> list[dict[str, Any]]:
+    """Versions that are near their sunset: the nearest of 30, 14 and 7 days."""
+    return due_notices(now_ns, read_lifecycle(home))
+
+
+def send_notices(
+    log: Log, key: SigningKey, due: list[dict[str, Any]], now_ns: int, *, protocol_version: str = "1.0.0"
+) -> list[tuple[dict[str, Any], Receipt | None]]:
+    """Append an `Alert` for every notice that is due; one that stands in the channel already is not said again."""
+    sent: list[tuple[dict[str, Any], Receipt | None]] = []
+    for notice in due:
+        try:
+            sent.append((notice, log.submit(notice_envelope(notice, key, now_ns, protocol_version).raw)))
+        except Replayed:
+            sent.append((notice, None))
+    return sent
+
+
+def notice_envelope(
+    notice: dict[str, Any], key: SigningKey, now_ns: int, protocol_version: str = "1.0.0"
+) -> Envelope:
+    """The notice as an `Alert`; its correlation id is the same for the same notice, so it is said once."""
+    moment = datetime.fromtimestamp(now_ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return build(
+        key,
+        domain=DOMAIN,
+        event_class="Alert",
+        event_type=ALERT_TYPE,
+        payload=cast(jcs.Json, notice),
+        timestamp=moment,
+        protocol_version=protocol_version,
+        correlation_id=f"sunset:{notice['version']}:{notice['sunset']}:{notice['days']}",
+    )
+
+
+def _path(home: Path) -> Path:
+    return home / "ledger" / "lifecycle.json"

@@ -1,0 +1,1 @@
+"""Spark jobs: ingest, verify, replay, export, compact and health."""

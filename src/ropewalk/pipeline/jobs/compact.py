@@ -1,0 +1,197 @@
+"""Summaries of closed ranges of blocks, and few files instead of many.
+
+A summary `{start_height, end_height, summary_root}` is derived from the blocks alone, so everybody who has them derives
+the same; it travels as a signed envelope. One that stands already is checked against the originals, never replaced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ropewalk.disk.repository_paths import find_place
+from ropewalk.errors import DigestMismatch
+from ropewalk.kernel import jcs
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.envelope.envelope import Envelope, build, parse_stored
+from ropewalk.ledger.proof.proof import range_root
+from ropewalk.ledger.rules.rules import Context, judge
+from ropewalk.pipeline.jobs.parallel import spread
+from ropewalk.pipeline.source.ledger_logs import Ledgers
+from ropewalk.pipeline.source.offsets import Offset
+from ropewalk.pipeline.tables.warehouse import GROWING, Manifest, StoredFile, Warehouse, write_plainly
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["BLOCKS_PER_SUMMARY", "SUMMARY_TYPE", "Summary", "merge_files", "summarise"]
+
+BLOCKS_PER_SUMMARY = 1_000
+SUMMARY_TYPE = "ledger.summary"
+ANSWERS = "channel string, start bigint, end bigint, root string, envelopes bigint, time_ns bigint"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One closed range of a channel, by its root; `kept` if its envelope stood already and agrees."""
+
+    channel: str
+    start: int
+    end: int
+    root: str
+    envelopes: int
+    path: str
+    kept: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """As `pipeline compact` prints it."""
+        return {
+            "channel": self.channel,
+            "start_height": self.start,
+            "end_height": self.end,
+            "summary_root": self.root,
+            "envelopes": self.envelopes,
+            "path": self.path,
+            "kept": self.kept,
+        }
+
+
+def summarise(
+    spark: SparkSession,
+    source: Path,
+    warehouse: Warehouse,
+    key: SigningKey,
+    *,
+    channels: str | None = None,
+    blocks_per_summary: int = BLOCKS_PER_SUMMARY,
+) -> list[Summary]:
+    """Summaries of every full range, derived in parallel, signed and kept in `<warehouse>/summaries/`."""
+    place = find_place(source)
+    ledgers = Ledgers(place)
+    wanted = ledgers.topics() if channels is None else [name.strip() for name in channels.split(",")]
+    rows = [
+        {"channel": channel, "start": first, "end": first + blocks_per_summary - 1}
+        for channel in wanted
+        for first in range(
+            0, ledgers.extent(channel).end.position - blocks_per_summary + 1, blocks_per_summary
+        )
+    ]
+    git_dir = place.git_dir
+
+    def work(row: dict[str, Any]) -> list[dict[str, Any]]:
+        return [_derive(git_dir, row["channel"], row["start"], row["end"])]
+
+    found = spread(spark, rows, "channel string, start bigint, end bigint", work, ANSWERS)
+    return [
+        _keep(warehouse, key, row) for row in sorted(found, key=lambda row: (row["channel"], row["start"]))
+    ]
+
+
+def merge_files(spark: SparkSession, warehouse: Warehouse, now_ms: int) -> Manifest | None:
+    """Every growing table in as few files as its size asks for, row for row the same; None if nothing is to do."""
+    with warehouse.writing():
+        manifests = warehouse.manifests()
+        files = {
+            table: found
+            for table, found in warehouse.current_files(manifests).items()
+            if table in GROWING and (len(found) > 1 or _is_split(warehouse, found))
+        }
+        if not files:
+            return None
+        number = len(manifests) + 1
+        write_plainly(spark)
+        merged: dict[str, tuple[StoredFile, ...]] = {}
+        for table, found in files.items():
+            rows = sum(file.rows for file in found)
+            frame = spark.read.parquet(*map(str, warehouse.paths(found)))
+            parts = max(1, rows // 1_000_000)
+            frame.coalesce(parts).write.mode("overwrite").parquet(str(warehouse.staging(table)))
+            merged[table] = warehouse.put_in_place(table, number)
+        manifest = Manifest(
+            number,
+            manifests[-1].digest,
+            manifests[-1].source,
+            manifests[-1].mode,
+            now_ms,
+            Offset(),
+            Offset(),
+            (),
+            merged,
+            replaces=tuple(sorted(file.name for found in files.values() for file in found)),
+        )
+        for table, found in files.items():
+            before, after = sum(f.rows for f in found), sum(f.rows for f in merged[table])
+            if before != after:
+                raise DigestMismatch(f"{table}: {before} rows became {after}", expected=before, got=after)
+        warehouse.commit(manifest, manifests)
+        return manifest
+
+
+def _is_split(warehouse: Warehouse, files: list[StoredFile]) -> bool:
+    """Whether a file keeps VARIANT values in pieces, as Spark does if it is let."""
+    import pyarrow.parquet as pq
+
+    return any("typed_value" in str(pq.read_schema(path)) for path in warehouse.paths(files))
+
+
+def _derive(source: Path, channel: str, start: int, end: int) -> dict[str, Any]:
+    found = Ledgers(find_place(source)).channel(channel)
+    hashes: list[bytes] = []
+    envelopes = time_ns = 0
+    for block in found.blocks(start, end):
+        hashes.append(block.hash)
+        envelopes, time_ns = envelopes + len(block.envelopes), block.header.timestamp_ns
+    root = range_root(hashes).hex()
+    return {
+        "channel": channel,
+        "start": start,
+        "end": end,
+        "root": root,
+        "envelopes": envelopes,
+        "time_ns": time_ns,
+    }
+
+
+def _keep(warehouse: Warehouse, key: SigningKey, row: dict[str, Any]) -> Summary:
+    name = f"{row['start']:010d}-{row['end']:010d}.json"
+    path = warehouse.inside("summaries", row["channel"], name)
+    payload = {
+        "channel": row["channel"],
+        "start_height": row["start"],
+        "end_height": row["end"],
+        "summary_root": row["root"],
+        "envelopes": row["envelopes"],
+    }
+    told = (row["channel"], row["start"], row["end"], row["root"], row["envelopes"], str(path))
+    if path.exists():
+        envelope = _read(path)
+        if envelope.payload != payload:
+            raise DigestMismatch(
+                f"summary {path.name} of {row['channel']} says {envelope.payload}, its blocks give {row['root']}",
+                expected=row["root"],
+                where=str(path),
+            )
+        return Summary(*told, kept=True)
+    seconds, nanos = divmod(row["time_ns"], 10**9)
+    moment = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{nanos:09d}Z"
+    made = build(
+        key,
+        domain="ropewalk.compaction",
+        event_class="Observation",
+        event_type=SUMMARY_TYPE,
+        payload=cast(jcs.Json, payload),
+        timestamp=moment,
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = warehouse.inside("summaries", row["channel"], f".{name}.tmp")
+    beside.write_bytes(made.raw)
+    beside.replace(path)
+    return Summary(*told, kept=False)
+
+
+def _read(path: Path) -> Envelope:
+    envelope = parse_stored(path.read_bytes())
+    judge(envelope, Context()).require()
+    return envelope

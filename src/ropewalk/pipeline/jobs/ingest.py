@@ -1,0 +1,386 @@
+"""Logs into tables, exactly once: what was read, under which roots, into which files stands in a manifest a batch.
+
+A batch is written under the next number and becomes part of the warehouse with its manifest; a writer that dies before
+that leaves folders the next one sweeps away. Consumer cursors move after the manifest, never ahead of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ropewalk.disk.repository_paths import find_place
+from ropewalk.errors import Conflict, HeadMoved, OutOfOrder
+from ropewalk.gitlog.consumers.cursor import move_cursor, read_cursor
+from ropewalk.pipeline.jobs.lag import write_lag
+from ropewalk.pipeline.source.git_logs import GitLogs
+from ropewalk.pipeline.source.ledger_logs import Ledgers
+from ropewalk.pipeline.source.logs import Mode
+from ropewalk.pipeline.source.offsets import Offset, Point
+from ropewalk.pipeline.source.query import Query, make_query
+from ropewalk.pipeline.source.refusals import refusals_raised
+from ropewalk.pipeline.tables.channel_state import (
+    NOTED,
+    Condemned,
+    Standing,
+    condemn,
+    marked_failed,
+    noted_in,
+)
+from ropewalk.pipeline.tables.recorded import content_root, faults_in, new_faults, not_recorded, ranges_in
+from ropewalk.pipeline.tables.warehouse import GROWING, Manifest, Warehouse, write_plainly
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Ingest", "Ingested", "content_root"]
+
+ROWS_PER_BATCH = 500_000
+FOLLOW_PAUSE = "300 milliseconds"
+JOBS_AT_ONCE = 3  # small ones; Spark has the cores
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What one run brought."""
+
+    batches: int
+    rows: int
+    rejected: int
+    end: Offset
+
+    def to_json(self) -> dict[str, Any]:
+        """As the command prints it."""
+        return {
+            "batches": self.batches,
+            "rows": self.rows,
+            "rejected": self.rejected,
+            "logs": self.end.to_json()["logs"],
+        }
+
+
+class Ingest:
+    """One source into one warehouse. `now_ms` is the clock, `told` hears of every batch that became part of it."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: Path,
+        warehouse: Path,
+        *,
+        now_ms: Callable[[], int],
+        mode: Mode = "strict",
+        group: str | None = None,
+        engine: str | None = None,
+        topics: str | None = None,
+        rows_per_batch: int = ROWS_PER_BATCH,
+        told: Callable[[Manifest], None] = lambda _: None,
+    ) -> None:
+        self.spark = spark
+        write_plainly(spark)
+        self.source = find_place(source).git_dir
+        self.warehouse = Warehouse(warehouse)
+        self.mode: Mode = mode
+        self.group = group
+        self.rows_per_batch = rows_per_batch
+        self.options = {"repository": str(self.source), "verify": mode}
+        self.options |= {n: v for n, v in (("engine", engine), ("topics", topics)) if v is not None}
+        self._now_ms, self._told = now_ms, told
+        self._standing = Standing()
+
+    def once(self) -> Ingested:
+        """Take in everything that is there now."""
+        with self.warehouse.writing(), refusals_raised():
+            manifests = self._known()
+            query = self._query()
+            before = len(manifests)
+            goal = query.latest(Offset())
+            while True:
+                at = self._at(manifests)
+                end = query.latest(at, self.rows_per_batch)
+                end = Offset({log: _lower(point, goal.at(log)) for log, point in end.points.items()})
+                if manifests and not self._ahead(at, end) and not self._faults_left(query, manifests):
+                    break
+                manifest = self.write(self._frame(at, end), manifests)
+                if manifest is None:
+                    break
+                manifests.append(manifest)
+            self.move_cursors(self._at(manifests))
+            done = manifests[before:]
+            return Ingested(
+                len(done), _count(done, "events"), _count(done, "events_rejected"), self._at(manifests)
+            )
+
+    def follow(self, stopped: Callable[[], bool], wait_s: float = 0.2) -> None:
+        """Take in what comes, as it comes, until told to stop. What the manifests say is where it begins."""
+        with self.warehouse.writing(), refusals_raised():
+            manifests = self._known()
+            checkpoint = self.warehouse.staging("follow")
+            reader: Any = self.spark.readStream.format("ropewalk").options(**self._columns())
+            reader = reader.option("start", json.dumps(self._at(manifests).to_json()))
+            stream = reader.option("max_rows_per_batch", str(self.rows_per_batch)).load()
+
+            def take(frame: DataFrame, _number: int) -> None:
+                manifest = self.write(frame, manifests)
+                if manifest is not None:
+                    manifests.append(manifest)
+                self.move_cursors(self._at(manifests))
+
+            query = (
+                stream.writeStream.foreachBatch(take)
+                .option("checkpointLocation", str(checkpoint))
+                .trigger(processingTime=FOLLOW_PAUSE)
+                .start()
+            )
+            try:
+                while not stopped() and query.isActive:
+                    time.sleep(wait_s)  # here, not inside Spark, is where an interrupt is taken well
+            finally:
+                with contextlib.suppress(Exception):
+                    query.stop()
+            if query.exception() is not None:
+                raise query.exception()
+
+    def write(self, frame: DataFrame, manifests: list[Manifest]) -> Manifest | None:
+        """One batch: its rows beyond what is recorded into tables, then its manifest. None if there was nothing new."""
+        number = len(manifests) + 1
+        at = self._at(manifests)
+        fresh = frame.where(not_recorded(at, faults_in(manifests)))
+        folders = {name: self.warehouse.staging(name) for name in GROWING}
+        if self.mode == "quarantine":
+            fresh = fresh.persist()
+        try:
+            good = fresh.where("verdict <> 'failed'") if self.mode == "quarantine" else fresh
+            good.write.mode("overwrite").parquet(str(folders["events"]))
+            if self.mode == "quarantine" or number == 1:
+                bad = fresh if self.mode == "quarantine" else good.limit(0)
+                bad.where("verdict = 'failed'").write.mode("overwrite").parquet(
+                    str(folders["events_rejected"])
+                )
+        finally:
+            if self.mode == "quarantine":
+                fresh.unpersist()
+        self._look_across(manifests, folders, at)
+        found = self._written(folders)
+        if found.num_rows == 0 and number > 1:
+            for folder in folders.values():
+                shutil.rmtree(folder, ignore_errors=True)
+            return None
+        logs, end = ranges_in(found, at)
+        remade = self._derive(number, manifests, folders, {log["engine"] for log in logs})
+        written = [name for name, staged in folders.items() if staged.exists()]
+        files = {name: self.warehouse.put_in_place(name, number) for name in (*written, *remade)}
+        manifest = Manifest(
+            number,
+            manifests[-1].digest if manifests else None,
+            str(self.source),
+            self.mode,
+            self._now_ms(),
+            Offset({log: at.at(log) for log in end.points}),
+            end,
+            tuple(logs),
+            files,
+            tuple(new_faults(found)),
+        )
+        self.warehouse.commit(manifest, manifests)
+        self._told(manifest)
+        return manifest
+
+    def _look_across(self, manifests: list[Manifest], folders: Mapping[str, Path], at: Offset) -> None:
+        """Judge what only shows between blocks, in this batch and against those before it."""
+        if self.mode == "off":
+            return
+        staged = [path for name in NOTED for path in sorted(folders[name].glob("*.parquet"))]
+        noted = noted_in(staged)
+        current = self.warehouse.current_files(manifests)
+        recorded = [path for name in NOTED for path in self.warehouse.paths(current.get(name, []))]
+        strange = [
+            each for each in noted.column("topic").unique().to_pylist() if not self._standing.knows(each)
+        ]
+        if strange:
+            self._standing.learn(noted_in(recorded, strange))
+        odd = self._standing.add(noted)
+        bad = condemn(lambda: self._read(*recorded, *staged), Ledgers(find_place(self.source)), odd, at)
+        if bad and self.mode == "strict":
+            raise bad[0].refusal()
+        if bad:
+            self._put_aside(folders, bad)
+
+    def _put_aside(self, folders: Mapping[str, Path], bad: list[Condemned]) -> None:
+        """Move condemned rows of a staged batch from the one table to the other."""
+        rows = marked_failed(self.spark, self._read(*(folders[name] for name in NOTED)), bad)
+        for name, wanted in (("events", "verdict <> 'failed'"), ("events_rejected", "verdict = 'failed'")):
+            rows.where(wanted).write.mode("overwrite").parquet(str(self.warehouse.staging(f"{name}.judged")))
+        for name in NOTED:
+            shutil.rmtree(folders[name])
+            self.warehouse.staging(f"{name}.judged").rename(folders[name])
+
+    def _derive(
+        self, number: int, manifests: list[Manifest], folders: Mapping[str, Path], engines: set[str]
+    ) -> list[str]:
+        """Every other table, from the rows that were just written; which of the remade ones were made again.
+
+        Each is a small job of its own with one file as its result, so several run at a time.
+        """
+        from ropewalk.pipeline.tables import tables
+
+        events = self._read(
+            *(folders[name] for name in ("events", "events_rejected") if folders[name].exists())
+        )
+        jobs: list[Callable[[], None]] = [
+            partial(_write_one, derive(events), folders[name])
+            for name, engine, derive in (
+                ("commits", "gitlog", tables.commits),
+                ("blocks", "ledger", tables.blocks),
+                ("gossip_dag", "gossip", tables.gossip_dag),
+            )
+            if engine in engines or number == 1
+        ]
+        remade = ["consumer_lag"]
+        if number == 1 or ("gitlog" in engines and tables.has_deployments(events)):
+            jobs.insert(0, partial(self._remake_deployments, manifests, folders["events"]))
+            remade += ["deployments", "deployment_measures"]
+        with ThreadPoolExecutor(JOBS_AT_ONCE) as pool:
+            for done in [pool.submit(job) for job in jobs]:
+                done.result()
+        logs = GitLogs(find_place(self.source))
+        write_lag(logs, self.warehouse.staging("consumer_lag"), self._now_ms())
+        return remade
+
+    def move_cursors(self, at: Offset) -> None:
+        """Put the group's cursors behind what is recorded, by compare-and-swap; a cursor further on stays."""
+        if self.group is None:
+            return
+        logs = GitLogs(find_place(self.source))
+        for log, point in at.points.items():
+            if log.engine != "gitlog" or not point.position:
+                continue
+            logs.extent(log.topic, tolerant=True)
+            layout, topic = logs.locate(log.topic)
+            place = logs.slot_at(log.topic, point.position - 1)
+            if place is None:
+                continue  # behind a damaged commit: there is nothing to point at
+            for _ in range(5):
+                old = read_cursor(logs.store, self.group, topic)
+                if old is not None and old.ulid >= place.ulid:
+                    break
+                try:
+                    move_cursor(logs.store, layout, self.group, topic, place, old)
+                    break
+                except HeadMoved:
+                    continue  # somebody moved it meanwhile: look again
+                except OutOfOrder:
+                    break
+
+    def _query(self) -> Query:
+        return make_query(self._columns())
+
+    def _columns(self) -> dict[str, str]:
+        from ropewalk.pipeline.tables.tables import INGESTED
+
+        return {**self.options, "columns": INGESTED}
+
+    def _known(self) -> list[Manifest]:
+        """What is recorded, if the source still holds it."""
+        self._standing = Standing()  # others may have written since this one last did
+        manifests = self.warehouse.manifests()
+        if manifests and manifests[-1].source != str(self.source):
+            raise Conflict(
+                f"{self.warehouse.path} holds tables of {manifests[-1].source}, not of {self.source}",
+                advice="Name another --warehouse.",
+            )
+        if manifests and (manifests[-1].mode == "off") != (self.mode == "off"):
+            raise Conflict(
+                f"{self.warehouse.path} was filled with --verify {manifests[-1].mode}, not {self.mode}",
+                advice="A table is proven or it is not: name another --warehouse.",
+            )
+        make_query({"repository": str(self.source), "verify": "quarantine"}).require(self._at(manifests))
+        return manifests
+
+    @staticmethod
+    def _at(manifests: list[Manifest]) -> Offset:
+        at = Offset()
+        for manifest in manifests:
+            at = at.merged(manifest.end)
+        return at
+
+    @staticmethod
+    def _ahead(at: Offset, end: Offset) -> bool:
+        return any(point.position > at.at(log).position for log, point in end.points.items())
+
+    def _faults_left(self, query: Query, manifests: list[Manifest]) -> bool:
+        if self.mode != "quarantine":
+            return False
+        known = faults_in(manifests)
+        return any(
+            bool(extent.fault) and (name.engine, name.topic, extent.fault_entry) not in known
+            for name in query.names()
+            for extent in (query.extent(name),)
+        )
+
+    def _frame(self, start: Offset, end: Offset) -> DataFrame:
+        reader: Any = self.spark.read.format("ropewalk").options(**self._columns())
+        reader = reader.option("start", json.dumps(start.to_json())).option("end", json.dumps(end.to_json()))
+        frame: DataFrame = reader.load()
+        return frame
+
+    def _read(self, *folders: Path) -> DataFrame:
+        return self.spark.read.parquet(*(str(folder) for folder in folders))
+
+    def _written(self, folders: Mapping[str, Path]) -> pa.Table:
+        """What was just written, read back by another library: which entries, in which order."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        columns = ["engine", "topic", "position", "leaf_index", "entry_id", "content_id", "verdict"]
+        found = [
+            pq.read_table(path, columns=columns, partitioning=None)
+            for name in ("events", "events_rejected")
+            for path in sorted(folders[name].glob("*.parquet"))
+        ]
+        return pa.concat_tables(found).sort_by([(n, "ascending") for n in columns[:4]])
+
+    def _remake_deployments(self, manifests: list[Manifest], latest: Path) -> None:
+        """The history with what is new in it. What is recorded of it is taken over: reading every event again for
+        every batch would cost ever more."""
+        from ropewalk.pipeline.tables import tables
+
+        current = self.warehouse.current_files(manifests)
+        recorded, events = (
+            self.warehouse.paths(current.get(table, [])) for table in ("deployments", "events")
+        )
+        if recorded and all(path.exists() for path in recorded):
+            found = tables.deployment_rows(self._read(latest))
+            found = self._read(*recorded).select(*found.columns).unionByName(found)
+        else:
+            found = tables.deployment_rows(self._read(*events, latest))
+        history = tables.deployment_history(found).persist()
+        try:
+            for name, frame in (
+                ("deployments", history.orderBy("topic", "height")),
+                ("deployment_measures", tables.deployment_measures(history).orderBy("env", "service")),
+            ):
+                _write_one(frame, self.warehouse.staging(name))
+        finally:
+            history.unpersist()
+
+
+def _write_one(frame: DataFrame, folder: Path) -> None:
+    frame.coalesce(1).write.mode("overwrite").parquet(str(folder))
+
+
+def _lower(one: Point, other: Point) -> Point:
+    return one if one.position <= other.position else other
+
+
+def _count(manifests: list[Manifest], table: str) -> int:
+    return sum(file.rows for each in manifests for file in each.files.get(table, ()))

@@ -1,0 +1,393 @@
+"""Whole logs checked in parallel.
+
+Every task checks its range and hands back what the range hangs between; the driver joins the ranges. So a missing, a
+doubled or a changed entry is found wherever the log was cut, and named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ropewalk.disk.repository_paths import find_place
+from ropewalk.errors import BrokenLink, HistoryRewritten, RopewalkError
+from ropewalk.gitlog.core.log import get_object
+from ropewalk.gitlog.core.objects import Oid, parse_commit
+from ropewalk.gitlog.repository.tracked_logs import IndexedLine
+from ropewalk.gitlog.verify.anchor_check import (
+    TrustedKeys,
+    anchored_commits,
+    check_anchors,
+    check_signed_heads,
+)
+from ropewalk.gitlog.verify.event_check import check_event
+from ropewalk.gitlog.verify.note_check import NoteCheck
+from ropewalk.gossip.core.verify import verify_log as verify_gossip
+from ropewalk.kernel.digest import ContentId
+from ropewalk.kernel.entry import EMPTY, EntryId, Span, join
+from ropewalk.kernel.keys import PublicKey
+from ropewalk.kernel.report import Status, Step
+from ropewalk.ledger.block.block import GENESIS
+from ropewalk.ledger.channel.channel import FOLDER
+from ropewalk.ledger.channel.maintenance import version_acts
+from ropewalk.ledger.channel.segments.reader import Segments
+from ropewalk.ledger.proof.verify import Fault
+from ropewalk.ledger.versions.lifecycle import lifecycle_step
+from ropewalk.ledger.versions.statements import VersionAct
+from ropewalk.pipeline.jobs.across import (
+    Suspect,
+    find_suspects,
+    first_of_each,
+    is_behind,
+    judge_suspects,
+    note_ranges,
+    opened_notes,
+    repeating,
+)
+from ropewalk.pipeline.source.git_logs import GitLogs
+from ropewalk.pipeline.source.gossip_logs import Gossips
+from ropewalk.pipeline.source.ledger_logs import Ledgers, acts_from_json, join_spans, span_from_json
+from ropewalk.pipeline.source.offsets import LogName, Offset, Point
+from ropewalk.pipeline.source.query import Query, make_query
+from ropewalk.pipeline.source.refusals import refusals_raised
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = [
+    "ACROSS",
+    "LogVerdict",
+    "Report",
+    "hold_recorded",
+    "report_checked",
+    "settings_checked",
+    "verify_logs",
+]
+
+ACROSS = "across_blocks"
+
+
+@dataclass(frozen=True, slots=True)
+class LogVerdict:
+    """What became of one log; `entry` is its first bad one."""
+
+    log: LogName
+    entries: int
+    head: str
+    ranges: int
+    entry: str | None = None
+    detail: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As `verify --json` prints it."""
+        return {
+            "engine": self.log.engine,
+            "topic": self.log.topic,
+            "ok": self.detail is None,
+            "entries": self.entries,
+            "head": self.head,
+            "ranges": self.ranges,
+            "first_bad": self.entry,
+            "detail": self.detail,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Every log and every step. Not one word more is proven."""
+
+    logs: tuple[LogVerdict, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed."""
+        return all(log.detail is None for log in self.logs) and all(s.status != "failed" for s in self.steps)
+
+    def to_json(self) -> dict[str, Any]:
+        """As `verify --json` prints it."""
+        return {
+            "ok": self.ok,
+            "steps": [step.to_json() for step in self.steps],
+            "entries": sum(log.entries for log in self.logs),
+            "logs": [log.to_json() for log in self.logs],
+        }
+
+
+def verify_logs(
+    spark: SparkSession,
+    source: Path,
+    *,
+    engine: str | None = None,
+    topics: str | None = None,
+    deep: bool = True,
+    keys: Sequence[PublicKey] = (),
+    recorded: Offset | None = None,
+    start: Offset | None = None,
+    end: Offset | None = None,
+    rows_per_range: int | None = None,
+) -> tuple[Report, list[dict[str, Any]]]:
+    """Check logs from end to end; also returns one verdict row a range. `recorded` are heads that must be in them.
+
+    With `start` and `end`, only what lies between them is looked at, and it must stand on what `start` names.
+    """
+    options = {"repository": str(find_place(source).git_dir), "check": "deep" if deep else "blocks"}
+    options |= {n: v for n, v in (("engine", engine), ("topics", topics)) if v is not None}
+    options |= {
+        name: json.dumps(at.to_json()) for name, at in (("start", start), ("end", end)) if at is not None
+    }
+    if rows_per_range is not None:
+        options["rows_per_partition"] = str(rows_per_range)
+    query = make_query(options)
+    whole = start is None and end is None
+    checked = spark.read.format("ropewalk").options(**options).load()
+    if deep and whole:
+        checked = checked.persist()  # marks are looked at after the verdicts, and nothing is checked twice
+    try:
+        with refusals_raised():
+            rows = [row.asDict() for row in checked.drop("marks").collect()]
+            across: dict[str, Fault] = {}
+            looked = _unlooked(rows, deep, whole)
+            if looked is None:
+                across, looked = _across(spark, checked.where("engine = 'ledger'"), source, rows)
+    finally:
+        if deep and whole:
+            checked.unpersist()
+    report = report_checked(query, rows, across, start or Offset(), keys)
+    steps = [looked] if "ledger" in query.engines else []
+    if recorded is not None:
+        steps.append(hold_recorded(options["repository"], recorded))
+    if whole:
+        steps += settings_checked(query, report, rows)
+    return replace(report, steps=(*report.steps, *steps)), rows
+
+
+def report_checked(
+    query: Query,
+    rows: list[dict[str, Any]],
+    across: Mapping[str, Fault],
+    begin: Offset,
+    keys: Sequence[PublicKey] = (),
+) -> Report:
+    """Join the verdicts of ranges to one of every log; `across` are faults that only show between blocks."""
+    by_log: dict[LogName, list[dict[str, Any]]] = {name: [] for name in query.names()}
+    for row in sorted(rows, key=lambda row: (row["engine"], row["topic"], row["start"], row["end"])):
+        by_log.setdefault(LogName(row["engine"], row["topic"]), []).append(row)
+    verdicts = [_joined(log, begin.at(log), found, across) for log, found in sorted(by_log.items())]
+    steps = [_told(verdicts, engine_name) for engine_name in query.engines]
+    return Report(tuple(verdicts), (*steps, *_vouched(query.repository, verdicts, keys)))
+
+
+def settings_checked(query: Query, report: Report, rows: list[dict[str, Any]]) -> Iterator[Step]:
+    """What lies beside the entries of whole logs: tables of gossip, and the lives of versions a channel records."""
+    if "gossip" in query.engines:
+        yield from _tables_checked(query)
+    place = find_place(query.repository)
+    for verdict in report.logs:
+        if verdict.log.engine == "ledger" and verdict.detail is None:
+            topic = verdict.log.topic
+            segments = Segments(place.home / FOLDER / topic)
+            acts: dict[str, tuple[int, VersionAct]] = {}
+            for row in rows:
+                for height in acts_from_json(row["span"]) if row["topic"] == topic and row["span"] else ():
+                    acts |= version_acts(height, segments.find(height).lines)
+            step = lifecycle_step(place.home, topic, acts)
+            if step is not None:
+                yield replace(step, name=f"{topic}:{step.name}")
+
+
+def _tables_checked(query: Query) -> Iterator[Step]:
+    """What gossip logs keep besides their messages, by the engine's own verifier; workers checked the signatures."""
+    gossips = Gossips(find_place(query.repository))
+    for name in query.names():
+        if name.engine == "gossip":
+            with contextlib.suppress(RopewalkError):  # the topic cannot be opened, and its range says so
+                report = verify_gossip(gossips.log(name.topic), signatures=False)
+                bad = [f"{step.name}: {step.detail}" for step in report.steps if step.status == "failed"]
+                status: Status = "failed" if bad else "passed"
+                yield Step(f"{name.topic}:tables", status, "; ".join(bad) or "they follow from the messages")
+
+
+def _unlooked(rows: list[dict[str, Any]], deep: bool, whole: bool) -> Step | None:
+    """Why nobody looks across blocks; None if somebody does."""
+    if not any(row["engine"] == "ledger" for row in rows):
+        return Step(ACROSS, "not_checked", "there are no channels")
+    if not deep:
+        return Step(ACROSS, "not_checked", "envelopes were not opened")
+    return None if whole else Step(ACROSS, "not_checked", "only a part of the channels was looked at")
+
+
+def _across(
+    spark: SparkSession, checked: DataFrame, source: Path, rows: list[dict[str, Any]]
+) -> tuple[dict[str, Fault], Step]:
+    """The faults that only show between blocks, of channels in which nothing comes before them."""
+    mine = [row for row in rows if row["engine"] == "ledger"]
+    odd = repeating(checked) | {row["topic"] for row in mine if row["asked"]}
+    ranges = [(row["topic"], row["start"], row["end"]) for row in mine if row["topic"] in odd]
+    found: dict[str, Fault] = {}
+    if ranges:
+        notes = opened_notes(note_ranges(spark, find_place(source).git_dir, ranges)).persist()
+        try:
+            found, unjudged = _judged(notes, source, mine)
+        finally:
+            notes.unpersist()
+        if unjudged is not None:
+            where = f"{unjudged.topic}: block {unjudged.height}, envelope {unjudged.index}"
+            return found, Step(ACROSS, "not_checked", f"{where} could not be judged")
+    if found:
+        told = "; ".join(f"{topic}: {fault.detail}" for topic, fault in sorted(found.items()))
+        return found, Step(ACROSS, "failed", told)
+    envelopes = sum(row["entries"] for row in mine)
+    return found, Step(ACROSS, "passed", f"{envelopes} envelopes: none repeats or lacks an earlier one")
+
+
+def _judged(
+    notes: DataFrame, source: Path, rows: list[dict[str, Any]]
+) -> tuple[dict[str, Fault], Suspect | None]:
+    """What the rules say of the first suspect of every channel, where no fault stands before it."""
+    suspects = []
+    for suspect in first_of_each(find_suspects(notes)):
+        spans = [span_from_json(row["span"]) for row in _in_order(rows, suspect.topic) if row["span"]]
+        alone = join_spans(spans).fault
+        if alone is None or not is_behind(suspect, alone):
+            suspects.append(suspect)
+    judged = judge_suspects(Ledgers(find_place(source)), notes, suspects)
+    found = {each.topic: fault for each, fault in judged.items() if fault is not None}
+    return found, next((each for each, fault in judged.items() if fault is None), None)
+
+
+def _in_order(rows: list[dict[str, Any]], topic: str) -> list[dict[str, Any]]:
+    return sorted((row for row in rows if row["topic"] == topic), key=lambda row: (row["start"], row["end"]))
+
+
+def _joined(
+    log: LogName, begin: Point, rows: list[dict[str, Any]], across: Mapping[str, Fault]
+) -> LogVerdict:
+    joiners: dict[str, Callable[[Point, list[dict[str, Any]]], tuple[str, str | None, str | None]]] = {
+        "gitlog": _join_commits,
+        "ledger": _join_blocks,
+        "gossip": _join_messages,
+    }
+    head, entry, detail = joiners[log.engine](begin, rows)
+    if log.engine == "ledger" and log.topic in across:
+        fault = across[log.topic]
+        entry, detail = f"block {fault.height}, envelope {fault.index}", fault.detail
+    return LogVerdict(log, sum(row["entries"] for row in rows), head, len(rows), entry, detail)
+
+
+def _first_fault(rows: list[dict[str, Any]]) -> tuple[str | None, str | None]:
+    for row in rows:
+        if row["verdict"] == "failed":
+            return row["entry_id"], row["detail"]
+    return None, None
+
+
+def _join_commits(begin: Point, rows: list[dict[str, Any]]) -> tuple[str, str | None, str | None]:
+    entry, detail = _first_fault(rows)
+    spans = []
+    for row in rows:
+        if row["span"]:
+            told = json.loads(row["span"])
+            below = (EntryId(bytes.fromhex(told["below"])),) if told["below"] else ()
+            above = EntryId(bytes.fromhex(told["above"]))
+            spans.append(Span(below, (above,), row["entries"], above))
+    try:
+        whole = reduce(join, spans, EMPTY)
+        if whole.below and whole.below[0].hex() != begin.head and detail is None:
+            raise BrokenLink("the log does not reach its beginning", entry=whole.below[0].hex())
+    except BrokenLink as error:
+        return "", entry or str(error.fields.get("entry")), detail or error.detail
+    return (whole.above[0].hex() if whole.above else ""), entry, detail
+
+
+def _join_blocks(begin: Point, rows: list[dict[str, Any]]) -> tuple[str, str | None, str | None]:
+    whole = join_spans([span_from_json(row["span"]) for row in rows if row["span"]])
+    entry, detail = _first_fault(rows)
+    below = bytes.fromhex(begin.head) if begin.head else GENESIS
+    if whole.blocks and whole.fault is None and (whole.first, whole.below) != (begin.position, below):
+        fault = Fault(whole.first, "links", "the channel does not begin with its first block")
+        whole = replace(whole, fault=fault)
+    if whole.fault is not None:
+        index = "" if whole.fault.index is None else f", envelope {whole.fault.index}"
+        return whole.above.hex(), f"block {whole.fault.height}{index}", whole.fault.detail
+    return whole.above.hex(), entry, detail
+
+
+def _join_messages(_begin: Point, rows: list[dict[str, Any]]) -> tuple[str, str | None, str | None]:
+    spans = [row["span"] for row in rows if row["span"]]
+    head = json.loads(spans[-1])["above"] if spans else ""
+    return (head, *_first_fault(rows))
+
+
+def _told(verdicts: Iterable[LogVerdict], engine: str) -> Step:
+    mine = [verdict for verdict in verdicts if verdict.log.engine == engine]
+    bad = [verdict for verdict in mine if verdict.detail is not None]
+    if not mine:
+        return Step(engine, "not_checked", "there are no logs")
+    if bad:
+        told = "; ".join(f"{each.log.topic}: {each.entry}: {each.detail}" for each in bad[:5])
+        return Step(engine, "failed", told)
+    return Step(engine, "passed", f"{len(mine)} logs, {sum(each.entries for each in mine)} entries")
+
+
+def _vouched(source: Path, verdicts: Iterable[LogVerdict], keys: Sequence[PublicKey]) -> list[Step]:
+    """Anchors, signed heads and notes of git logs that verified."""
+    found: list[Step] = []
+    logs: GitLogs | None = None
+    for verdict in verdicts:
+        if verdict.log.engine != "gitlog" or verdict.detail is not None:
+            continue
+        logs = logs or GitLogs(find_place(source))
+        line = logs.line(verdict.log.topic)
+        layout, topic = line.layout, line.topic
+
+        def names(line: IndexedLine = line, count: int = verdict.entries) -> Iterator[ContentId]:
+            for start in range(0, count, 2_000):
+                for slot in line.span(start, min(start + 2_000, count)):
+                    yield ContentId(slot.content_id)
+
+        anchored = anchored_commits(logs.store, layout, topic)
+        met = {
+            slot.commit
+            for start in (range(0, verdict.entries, 2_000) if anchored else ())
+            for slot in line.span(start, min(start + 2_000, verdict.entries))
+        }
+        steps = (
+            check_anchors(logs.store, layout, topic, met & anchored, TrustedKeys(keys)),
+            check_signed_heads(logs.store, layout, topic, names, TrustedKeys(keys)),
+        )
+        found += [
+            Step(f"{topic}:{step.name}", step.status, step.detail)
+            for step in steps
+            if step.status != "not_checked" or "none" not in step.detail
+        ]
+        noted = _notes_checked(logs, line) if layout.has_trailer else None
+        found += [] if noted is None else [Step(f"{topic}:{noted.name}", noted.status, noted.detail)]
+    return found
+
+
+def _notes_checked(logs: GitLogs, line: IndexedLine) -> Step | None:
+    """The notes on events of a log, by the engine's own check; events without one are not read again."""
+    notes = NoteCheck.of(logs.store)
+    for start in range(0, line.count, 2_000) if notes.hung or notes.unreadable else ():
+        for slot in line.span(start, min(start + 2_000, line.count)):
+            oid = Oid(slot.commit)
+            if notes.unreadable or oid in notes.hung:
+                commit = parse_commit(get_object(logs.store, oid, "commit"))
+                event = check_event(logs.store, line.layout, line.topic, oid, commit)
+                notes.take(oid, event.document or {})
+    return notes.step()
+
+
+def hold_recorded(repository: str, recorded: Offset) -> Step:
+    """Whether logs still hold what was recorded of them."""
+    try:
+        make_query({"repository": repository, "verify": "quarantine"}).require(recorded)
+    except HistoryRewritten as error:
+        return Step("recorded_heads", "failed", error.detail)
+    return Step("recorded_heads", "passed", f"{len(recorded.points)} logs contain what was recorded of them")

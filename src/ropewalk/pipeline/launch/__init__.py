@@ -1,0 +1,1 @@
+"""Starting Spark: Java, the JVM and shipping code to executors."""

@@ -1,0 +1,1 @@
+"""The Spark data source: options, offsets, logs as rows and their columns."""

@@ -1,0 +1,161 @@
+"""The columns: their names, their types in Spark and in Arrow, and which are handed out unasked. Stable, documented.
+
+`docs/reference/tables.md` describes them; a test holds the page and this table together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ropewalk.errors import InvalidName
+from ropewalk.pipeline.source import variant
+from ropewalk.pipeline.source.rows import Row
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "CHECK_COLUMNS",
+    "COLUMNS",
+    "LEDGER_COLUMNS",
+    "SHARED_COLUMNS",
+    "VERDICT_COLUMNS",
+    "arrow_batch",
+    "arrow_schema",
+    "choose_columns",
+    "ddl",
+]
+
+COLUMNS: dict[str, str] = {
+    "engine": "string",
+    "topic": "string",
+    "entry_id": "string",
+    "content_id": "string",
+    "parents": "array<string>",
+    "height": "bigint",
+    "time": "timestamp",
+    "type": "string",
+    "payload": "variant",
+    "author": "string",
+    "verdict": "string",
+    "detail": "string",
+    "block_height": "bigint",
+    "leaf_index": "int",
+    "proof": "array<string>",
+    "position": "bigint",
+    "entry": "variant",
+    "notes": "binary",
+}
+SHARED_COLUMNS: tuple[str, ...] = tuple(COLUMNS)[:12]
+LEDGER_COLUMNS: tuple[str, ...] = tuple(COLUMNS)[12:15]
+VERDICT_COLUMNS: dict[str, str] = {
+    "engine": "string",
+    "topic": "string",
+    "start": "bigint",
+    "end": "bigint",
+    "entries": "bigint",
+    "verdict": "string",
+    "entry_id": "string",
+    "detail": "string",
+    "span": "string",
+}
+CHECK_COLUMNS: dict[str, str] = {**VERDICT_COLUMNS, "marks": "array<bigint>", "asked": "bigint"}
+"""What a check hands out; what is beyond the verdict serves to look across ranges."""
+
+_FIELDS = {"time": "time_us"}  # the row's own name of a column
+
+
+def choose_columns(engines: Iterable[str], wanted: str | None) -> tuple[str, ...]:
+    """The columns of a read: those that were asked for, else all of the engine's own.
+
+    >>> choose_columns(["gossip"], "topic, height")
+    ('topic', 'height')
+    >>> choose_columns(["ledger"], None)[-1]
+    'proof'
+    """
+    if wanted is None:
+        return SHARED_COLUMNS + (LEDGER_COLUMNS if "ledger" in engines else ())
+    names = tuple(name.strip() for name in wanted.split(",") if name.strip())
+    for name in names:
+        if name not in COLUMNS:
+            raise InvalidName(
+                f"there is no column {name!r}", name=name, advice=f"The columns are {', '.join(COLUMNS)}."
+            )
+    if not names:
+        raise InvalidName("no column is named", name=wanted, advice=f"The columns are {', '.join(COLUMNS)}.")
+    return names
+
+
+def ddl(columns: Iterable[str], types: dict[str, str] = COLUMNS) -> str:
+    """The columns as Spark writes a schema.
+
+    >>> ddl(["topic", "height"])
+    '`topic` string, `height` bigint'
+    """
+    return ", ".join(f"`{name}` {types[name]}" for name in columns)
+
+
+def arrow_schema(columns: Iterable[str], types: dict[str, str] = COLUMNS, *, text: bool = False) -> pa.Schema:
+    """The columns in Arrow; with `text`, VARIANT columns are JSON texts, for readers that do not know VARIANT."""
+    import pyarrow as pa
+
+    kinds = {
+        "string": pa.string(),
+        "array<bigint>": pa.list_(pa.int64()),
+        "bigint": pa.int64(),
+        "binary": pa.binary(),
+        "int": pa.int32(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "array<string>": pa.list_(pa.string()),
+        "variant": pa.string() if text else _variant_type(),
+    }
+    return pa.schema([pa.field(name, kinds[types[name]]) for name in columns])
+
+
+def arrow_batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
+    """Rows as one Arrow batch of these columns."""
+    import pyarrow as pa
+
+    by_name = dict(zip(Row._fields, zip(*rows, strict=True), strict=True)) if rows else {}
+    arrays = []
+    for field in schema:
+        values = by_name.get(_FIELDS.get(field.name, field.name), ())
+        encode = _encoder(field)
+        arrays.append(pa.array([encode(each) for each in values] if encode else values, type=field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _encoder(field: pa.Field) -> Callable[[Any], Any] | None:
+    import pyarrow as pa
+
+    if COLUMNS.get(field.name) != "variant":
+        return None
+    if pa.types.is_string(field.type):
+        return _as_text
+    return _as_variant
+
+
+def _as_variant(value: Any) -> dict[str, bytes] | None:
+    if value is None:
+        return None
+    body, dictionary = variant.encode(value)
+    return {"value": body, "metadata": dictionary}
+
+
+def _as_text(value: Any) -> str | None:
+    import orjson
+
+    return None if value is None else orjson.dumps(value).decode()
+
+
+def _variant_type() -> pa.DataType:
+    import pyarrow as pa
+
+    return pa.struct(
+        [
+            pa.field("value", pa.binary(), nullable=False),
+            # Spark knows a VARIANT in Arrow by this mark.
+            pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"}),
+        ]
+    )

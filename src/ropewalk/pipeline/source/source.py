@@ -1,0 +1,173 @@
+"""The data source "ropewalk": rows that carry their proof, checked in the worker that reads them.
+
+`spark.read.format("ropewalk")` finds it without registration, through the module `pyspark_ropewalk`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from ropewalk.errors import RopewalkError
+from ropewalk.pipeline.source.offsets import Offset, Range
+from ropewalk.pipeline.source.query import Query, make_query
+from ropewalk.pipeline.source.refusals import marked
+from ropewalk.pipeline.source.schemas import CHECK_COLUMNS, COLUMNS, arrow_batch, arrow_schema, ddl
+from ropewalk.pipeline.source.table_options import is_table, parse_options, pick_options, schema_with_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["LogStreamReader", "RopewalkSource"]
+
+ROWS_PER_ARROW_BATCH = 10_000
+
+
+class RopewalkSource(DataSource):
+    """Logs of a repository. Options: repository, engine, topics (or channels), start, end, verify, columns."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ropewalk"
+
+    def _query(self, kept: Mapping[str, str] | None = None) -> Query:
+        with _refusals_marked():
+            return make_query({**(kept or {}), **pick_options(self.options)})
+
+    def schema(self) -> str:
+        query = self._query()
+        if query.check:
+            return ddl(CHECK_COLUMNS, CHECK_COLUMNS)
+        found = ddl(query.columns)
+        return schema_with_options(found, pick_options(self.options)) if is_table(self.options) else found
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return LogReader(self._query(_kept_options(schema)))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return LogStreamReader(self._query(_kept_options(schema)))
+
+
+def _kept_options(schema: StructType) -> dict[str, str]:
+    """Return the options that a table of Spark's catalog was made with."""
+    return parse_options(schema.fields[0].metadata.get("comment")) if schema.fields else {}
+
+
+class LogPartition(InputPartition):
+    """One range of one log."""
+
+    def __init__(self, part: Range) -> None:
+        self.part = part
+
+
+class LogReader(DataSourceReader):
+    """A batch read. It travels to the workers with its query.
+
+    It takes no filters from Spark: Spark 4.3 keeps a reader for later plans of the same frame, which would then see the
+    filters of the first. Options and columns narrow a read instead.
+    """
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with _refusals_marked():
+            return [LogPartition(part) for part in self.query.ranges()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self.query, partition)
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream over several logs; its offsets are positions in the logs, computed from them."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.target: Offset | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        with _refusals_marked():
+            return self.query.first().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        rows = self.query.rows_per_batch
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with _refusals_marked():
+            self.target = self.query.latest(Offset())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        with _refusals_marked():
+            begin = Offset.from_json(start)
+            if self.query.mode != "off":  # a log rewritten behind a stream need not show in what comes next
+                self.query.require(begin)
+            rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+            end = self.query.latest(begin, rows)
+            if self.target is not None:
+                end = Offset(
+                    {
+                        log: point if point.position <= self.target.at(log).position else self.target.at(log)
+                        for log, point in end.points.items()
+                    }
+                )
+            return end.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        with _refusals_marked():
+            parts = self.query.ranges_between(Offset.from_json(start), Offset.from_json(end))
+            return [LogPartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self.query, partition)
+
+
+def _read(query: Query, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if not isinstance(partition, LogPartition):
+        return  # Spark's stand-in where there is nothing to read
+    with _refusals_marked():
+        if query.check:
+            yield from _verdicts(query, partition.part)
+            return
+        schema = arrow_schema(query.columns, COLUMNS)
+        held: list[Any] = []
+        for rows in query.logs(partition.part.log.engine).read(partition.part, query.want):
+            held += rows
+            if len(held) >= ROWS_PER_ARROW_BATCH:
+                yield arrow_batch(held, schema)
+                held = []
+        if held:
+            yield arrow_batch(held, schema)
+
+
+def _verdicts(query: Query, part: Range) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    schema = arrow_schema(CHECK_COLUMNS, CHECK_COLUMNS)
+    checked = query.logs(part.log.engine).check(part, deep=query.check == "deep")
+    yield pa.RecordBatch.from_pylist([each.to_row() for each in checked], schema)
+
+
+class _refusals_marked:
+    """Errors of ours leave a worker with their facts in the text."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, RopewalkError):
+            raise marked(error) from None  # one story, not two: Spark prints the whole chain

@@ -1,0 +1,1 @@
+"""Warehouses: tables, manifests, Delta logs, SQL and table verification."""

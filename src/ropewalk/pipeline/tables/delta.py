@@ -1,0 +1,174 @@
+"""A Delta log beside the files of every table, so that readers who know nothing of manifests see the same rows.
+
+The manifests stay the truth; a Delta log follows them. It is brought up to date with every batch and every merge,
+before files that were replaced are removed, and again by the next writer where one died in between. What it says is
+compared with what the manifests say, so doing it twice changes nothing. It can be deleted; it is made again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ropewalk.errors import Damaged, Invalid, Unavailable
+from ropewalk.pipeline.tables.warehouse import DELTA_LOG, Manifest, StoredFile, Warehouse
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+__all__ = ["check_delta", "delta_versions", "follow_delta", "keep_delta", "require_delta"]
+
+WRITER = "ropewalk"  # the application whose transaction numbers are our batch numbers
+
+
+def require_delta() -> None:
+    """Refuse with the line that helps where the library is missing."""
+    try:
+        import deltalake  # noqa: F401
+    except ImportError as error:
+        raise Unavailable(
+            "a Delta log needs the deltalake library",
+            advice='Run: pip install ".[delta]" (in a checkout of ropewalk)',
+        ) from error
+
+
+def keep_delta(warehouse: Warehouse) -> None:
+    """From now on, every writer of this warehouse keeps Delta logs beside its tables."""
+    require_delta()
+    for table, files in warehouse.make().current_files(warehouse.manifests()).items():
+        _schema(table, warehouse.paths(files))
+    warehouse.delta_mark.touch()
+
+
+def follow_delta(warehouse: Warehouse, manifests: Sequence[Manifest]) -> None:
+    """Make the Delta log of every table say what the manifests say. Only the warehouse's writer may."""
+    require_delta()
+    for table, files in warehouse.current_files(manifests).items():
+        _follow(warehouse, table, files, manifests)
+
+
+def delta_versions(warehouse: Warehouse, manifests: Iterable[Manifest]) -> dict[str, int]:
+    """The version of every Delta log there is."""
+    found = {}
+    for table in warehouse.current_files(manifests):
+        opened = _open(warehouse, table)
+        if opened is not None:
+            found[table] = opened.version()
+    return found
+
+
+def check_delta(warehouse: Warehouse, manifests: Sequence[Manifest]) -> str | None:
+    """What differs between the Delta logs and the manifests; None if nothing does."""
+    for table, files in warehouse.current_files(manifests).items():
+        opened = _open(warehouse, table)
+        if opened is None:
+            return f"{table} has no Delta log"
+        wanted = {_inside(table, file.name): file.size for file in files}
+        if _present(opened) != wanted:
+            odd = sorted(_present(opened).items() ^ wanted.items())
+            return f"the Delta log of {table} and the manifests differ about {odd[0][0]}"
+    return None
+
+
+def _follow(
+    warehouse: Warehouse, table: str, files: Sequence[StoredFile], manifests: Sequence[Manifest]
+) -> None:
+    from deltalake import Schema
+    from deltalake.transaction import (
+        AddAction,
+        CommitProperties,
+        RemoveAction,
+        Transaction,
+        create_table_with_add_actions,
+    )
+
+    folder = warehouse.inside(table)
+    wanted = {_inside(table, file.name): file for file in files}
+    paths = {
+        _inside(table, file.name): path for file, path in zip(files, warehouse.paths(files), strict=True)
+    }
+    opened = _open(warehouse, table)
+    present = {} if opened is None else _present(opened)
+    done = 0 if opened is None else opened.transaction_version(WRITER) or 0
+    since = [each for each in manifests if each.number > done and table in each.files]
+    fresh = [name for name, file in wanted.items() if present.get(name) != file.size]
+    gone = sorted(present.keys() - wanted.keys())
+    if opened is not None and not fresh and not gone:
+        return
+    changes = not since or any(not each.replaces for each in since)  # a merge moves rows, it changes none
+    adds = [
+        AddAction(
+            name,
+            wanted[name].size,
+            {},
+            paths[name].stat().st_mtime_ns // 1_000_000,
+            changes,
+            json.dumps({"numRecords": wanted[name].rows}),
+        )
+        for name in fresh
+    ]
+    last = manifests[-1]
+    properties = CommitProperties(
+        custom_metadata={"batch": str(last.number), "manifest": last.digest},
+        app_transactions=[Transaction(WRITER, last.number)],
+    )
+    if opened is None:
+        schema = Schema.from_arrow(_schema(table, [paths[name] for name in fresh]))
+        create_table_with_add_actions(str(folder), schema, adds, name=table, commit_properties=properties)
+        return
+    _schema(table, [paths[name] for name in fresh])
+    removes = [RemoveAction(name, changes, last.made_ms, present[name], {}) for name in gone]
+    opened.create_write_transaction(
+        [*adds, *removes], "append", opened.schema(), commit_properties=properties
+    )
+
+
+def _open(warehouse: Warehouse, table: str) -> DeltaTable | None:
+    folder, log = warehouse.inside(table), warehouse.inside(table, DELTA_LOG)
+    if not log.is_dir():
+        return None
+    for each in log.iterdir():
+        warehouse.inside(table, DELTA_LOG, each.name)
+    require_delta()
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    try:
+        return DeltaTable(str(folder))
+    except TableNotFoundError:
+        return None
+    except DeltaError as error:
+        raise Damaged(
+            f"the Delta log of {folder.name} cannot be read: {str(error).splitlines()[0][:200]}",
+            reason="delta",
+            advice=f"Delete {folder / DELTA_LOG}; the next run makes it again from the manifests.",
+        ) from error
+
+
+def _present(opened: DeltaTable) -> dict[str, int]:
+    import pyarrow as pa
+
+    found: Any = pa.table(opened.get_add_actions(flatten=True))
+    paths, sizes = (found.column(name).to_pylist() for name in ("path", "size_bytes"))
+    return dict(zip(paths, sizes, strict=True))
+
+
+def _schema(table: str, paths: Sequence[Path]) -> Any:
+    """The columns in Arrow. A VARIANT is a pair of binaries to Delta readers; files that split it up are refused."""
+    import pyarrow.parquet as pq
+
+    schema = None
+    for path in paths:
+        schema = pq.read_schema(path).remove_metadata()
+        if any("typed_value" in str(field.type) for field in schema):
+            raise Invalid(
+                f"table {table}, {path.name}: VARIANT values in split form, which a Delta log cannot describe",
+                advice="Run `ropewalk pipeline compact` once; it writes such files anew.",
+            )
+    return schema
+
+
+def _inside(table: str, name: str) -> str:
+    return name.removeprefix(f"{table}/")

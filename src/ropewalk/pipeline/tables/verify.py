@@ -1,0 +1,290 @@
+"""Tables held against the logs they were made from: exactly their fold up to the recorded heads, file by file."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ropewalk.disk.repository_paths import find_place
+from ropewalk.errors import BrokenLink, Damaged, RopewalkError
+from ropewalk.kernel.report import Step
+from ropewalk.pipeline.jobs.verify import ACROSS, Report, hold_recorded
+from ropewalk.pipeline.source.ledger_logs import Ledgers
+from ropewalk.pipeline.source.offsets import LogName, Offset
+from ropewalk.pipeline.source.refusals import find_refusal, refusals_raised
+from ropewalk.pipeline.tables.channel_state import Standing, condemn, marked_failed
+from ropewalk.pipeline.tables.delta import check_delta
+from ropewalk.pipeline.tables.recorded import content_root, recorded_end
+from ropewalk.pipeline.tables.warehouse import GROWING, REMADE, Manifest, Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["check_files", "verify_tables"]
+
+ATTEMPTS = 3  # while a writer replaces files
+SHOWN = 20  # rows that are named; the rest is counted
+TABLES_AT_ONCE = 3  # small ones wait for Spark's driver more than for its cores
+
+
+def verify_tables(spark: SparkSession, warehouse: Warehouse, source: Path | None = None) -> Report:
+    """Prove that tables are exactly the fold of the logs up to their recorded heads.
+
+    The logs are those of `source`, else of the repository that the warehouse was filled from. What a writer replaced
+    meanwhile is no damage: then it is all looked at again.
+    """
+    for _ in range(ATTEMPTS - 1):
+        known = _batches(warehouse)
+        try:
+            report = _verified(spark, warehouse, source)
+        except Exception:
+            if _batches(warehouse) == known:
+                raise
+        else:
+            if report.ok or _batches(warehouse) == known:
+                return report
+    return _verified(spark, warehouse, source)
+
+
+def _batches(warehouse: Warehouse) -> int:
+    return sum(1 for _ in warehouse.batches.glob("*.json"))
+
+
+def _verified(spark: SparkSession, warehouse: Warehouse, named: Path | None) -> Report:
+    steps: list[Step] = []
+    try:
+        manifests = warehouse.require().manifests()
+    except (BrokenLink, RopewalkError) as error:
+        if error.exit_code != 5:
+            raise
+        return Report((), (Step("manifests", "failed", error.detail),))
+    steps.append(Step("manifests", "passed", f"{len(manifests)} batches, each on the one before"))
+    try:
+        steps += check_files(warehouse, manifests)
+    except Damaged as error:  # a link: what lies behind it is not read
+        return Report((), (*steps, Step("files", "failed", error.detail)))
+    if warehouse.delta_mark.exists():
+        odd = check_delta(warehouse, manifests)
+        steps.append(
+            Step("delta", "failed" if odd else "passed", odd or "the Delta logs name the same files")
+        )
+    at = Offset()
+    for manifest in manifests:
+        at = at.merged(manifest.end)
+    if not manifests:
+        return Report((), tuple(steps))
+    source = manifests[-1].source if named is None else str(find_place(named).git_dir)
+    steps.append(hold_recorded(source, at))
+    if steps[-1].status == "passed":
+        with refusals_raised():
+            steps += _folds(spark, warehouse, manifests, source, at)
+    return Report((), tuple(steps))
+
+
+def check_files(warehouse: Warehouse, manifests: list[Manifest]) -> list[Step]:
+    """Whether the files that manifests name are there as written, and no others.
+
+    A writer that dies leaves files of the batch it was at, or of a table it had made anew; they are told of, but they
+    are no damage: no manifest names them, and the next writer removes them.
+    """
+    named = {f.name: f for files in warehouse.current_files(manifests).values() for f in files}
+    warehouse.paths(named.values())  # raises where one is behind a link
+    present = {
+        f.name: f for table in (*GROWING, *REMADE) for f in warehouse.files_in(warehouse.inside(table))
+    }
+    for name in sorted(named.keys() - present.keys()):
+        return [Step("files", "failed", f"{name} is missing")]
+    left = [name for name in sorted(present.keys() - named.keys()) if _is_left(name, manifests)]
+    for name in sorted(present.keys() - named.keys() - set(left)):
+        return [Step("files", "failed", f"{name} is in no manifest")]
+    for name, file in sorted(named.items()):
+        if present[name].blake3 != file.blake3:
+            return [Step("files", "failed", f"{name} holds other bytes than were written")]
+    told = (
+        f"{len(left)} files of a writer that did not end, as {left[0]}; the next removes them" if left else ""
+    )
+    return [
+        Step("files", "passed", f"{len(named)} files have their digests"),
+        *([Step("leftovers", "not_checked", told)] if left else []),
+    ]
+
+
+def _is_left(name: str, manifests: list[Manifest]) -> bool:
+    """Whether a file is of the batch that would come next, or was part of a table before."""
+    number = len(manifests) + 1
+    if name.split("/")[1] in (f"batch={number}", f"batch-{number}.parquet"):
+        return True
+    return any(file.name == name for each in manifests for files in each.files.values() for file in files)
+
+
+def _folds(
+    spark: SparkSession, warehouse: Warehouse, manifests: list[Manifest], source: str, at: Offset
+) -> list[Step]:
+    from ropewalk.pipeline.tables import tables
+
+    quarantined = any(each.mode == "quarantine" for each in manifests)
+    reader: Any = spark.read.format("ropewalk").option("repository", source)
+    reader = reader.option("verify", "quarantine" if quarantined else manifests[-1].mode)
+    reader = reader.option("columns", tables.INGESTED)
+    if not quarantined:
+        reader = reader.option("end", json.dumps(at.to_json()))
+    fold: DataFrame = reader.load().where(f"position < {recorded_end(at)}").persist()
+    try:
+        steps = [_roots(manifests, fold)]
+        marked, looked = _looked_across(spark, fold, source, manifests)
+        kept = marked.where("verdict <> 'failed'")
+        steps.append(looked)
+        wanted = {
+            "events": kept,
+            "events_rejected": marked.where("verdict = 'failed'"),
+            "blocks": tables.blocks(marked),
+            "commits": tables.commits(marked),
+            "gossip_dag": tables.gossip_dag(marked),
+            "deployments": tables.deployments(kept),
+            "deployment_measures": tables.deployment_measures(tables.deployments(kept)),
+        }
+        with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
+            for held in pool.map(partial(_held, spark, warehouse, manifests), wanted, wanted.values()):
+                steps += held
+    finally:
+        fold.unpersist()
+    steps.append(Step("consumer_lag", "not_checked", "it says how things stood, which no log keeps"))
+    return steps
+
+
+def _looked_across(
+    spark: SparkSession, fold: DataFrame, source: str, manifests: list[Manifest]
+) -> tuple[DataFrame, Step]:
+    """The fold with what only shows between blocks marked in it, as ingest marks it."""
+    if manifests[-1].mode == "off":
+        return fold, Step(ACROSS, "not_checked", "the tables were made without looking")
+    noted = fold.select("topic", "notes", "position", "leaf_index").where("notes is not null").toArrow()
+    bad = condemn(lambda: fold, Ledgers(find_place(Path(source))), Standing().add(noted), Offset())
+    if not bad:
+        return fold, Step(
+            ACROSS, "passed", f"{noted.num_rows} envelopes: none repeats or lacks an earlier one"
+        )
+    if not any(each.mode == "quarantine" for each in manifests):
+        return fold, Step(ACROSS, "failed", str(bad[0].refusal().detail))
+    return marked_failed(spark, fold, bad), Step(ACROSS, "passed", f"{len(bad)} envelopes are put aside")
+
+
+def _held(
+    spark: SparkSession, warehouse: Warehouse, manifests: list[Manifest], name: str, expected: DataFrame
+) -> list[Step]:
+    """One table against its fold. A table Spark cannot even read was changed by somebody: the row is looked for."""
+    try:
+        stored = _stored(spark, warehouse, manifests, name)
+        return [] if stored is None else [_compare(name, stored, expected)]
+    except Exception as error:
+        if find_refusal(str(error)) is not None:
+            raise  # the log itself does not verify
+        reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
+        odd = _odd_row(warehouse, manifests, name, expected) if name in GROWING[:2] else None
+        return [Step(name, "failed", odd or f"the table cannot be read: {reason[:200]}")]
+
+
+def _odd_row(warehouse: Warehouse, manifests: list[Manifest], name: str, expected: DataFrame) -> str | None:
+    """The first row whose plain columns are not those of the log, read without Spark."""
+    import pyarrow.parquet as pq
+
+    columns = [
+        "engine",
+        "topic",
+        "position",
+        "leaf_index",
+        "entry_id",
+        "content_id",
+        "height",
+        "type",
+        "author",
+    ]
+    rows = expected.select(*columns).toArrow().to_pylist()
+    wanted = {tuple(row.values())[:4]: row for row in rows}
+    for file in warehouse.current_files(manifests).get(name, []):
+        (path,) = warehouse.paths([file])
+        if not path.exists():
+            continue
+        try:
+            found = pq.read_table(path, columns=columns, partitioning=None).to_pylist()
+        except Exception as error:
+            return f"{file.name} cannot be read: {error}"
+        for row in found:
+            if wanted.get(tuple(row.values())[:4]) != row:
+                return f"{_name(row)} is not what the log says"
+    return None
+
+
+def _stored(
+    spark: SparkSession, warehouse: Warehouse, manifests: list[Manifest], name: str
+) -> DataFrame | None:
+    files = warehouse.paths(warehouse.current_files(manifests).get(name, []))
+    paths = [str(path) for path in files if path.exists()]
+    return spark.read.parquet(*paths) if paths else None
+
+
+def _compare(name: str, stored: DataFrame, expected: DataFrame) -> Step:
+    """Both sides counted together: a row that is not on both sides as often does not come out even."""
+    from pyspark.sql import functions as F
+
+    from ropewalk.pipeline.tables.tables import comparable
+
+    have, want = comparable(stored), comparable(expected.select(*stored.columns))
+    if name == "events_rejected":  # damage that keeps a log from being read on has no place in it
+        have, want = have.where("position >= 0"), want.where("position >= 0")
+    both = have.withColumn("_side", F.lit(1)).unionByName(want.withColumn("_side", F.lit(-1)))
+    summed = both.groupBy(*stored.columns).agg(F.sum("_side").alias("_side"))
+    odd = summed.where("_side <> 0").orderBy(F.desc("_side")).limit(SHOWN).collect()
+    if odd:
+        told = "is in the table but not in the log" if odd[0]["_side"] > 0 else "is missing"
+        return Step(name, "failed", f"{_name(odd[0].asDict())} {told}" + _more(len(odd)))
+    return Step(name, "passed", "every row is the fold of the log")
+
+
+def _more(count: int) -> str:
+    return f", and {'at least ' if count == SHOWN else ''}{count - 1} more" if count > 1 else ""
+
+
+def _name(row: dict[str, Any]) -> str:
+    wanted = (
+        "topic",
+        "entry_id",
+        "commit",
+        "message",
+        "block_hash",
+        "content_id",
+        "env",
+        "service",
+        "height",
+    )
+    return "row " + ", ".join(f"{key} {row[key]}" for key in wanted if row.get(key) is not None)
+
+
+def _roots(manifests: list[Manifest], fold: DataFrame) -> Step:
+    """The root of every recorded range, from the log as it is now."""
+    columns = ("engine", "topic", "position", "leaf_index", "content_id")
+    table = fold.select(*columns).where("position >= 0").toArrow()
+    rows: dict[LogName, list[tuple[int, int, str | None]]] = {}
+    for engine, topic, position, leaf, content in zip(
+        *(table.column(name).to_pylist() for name in columns), strict=True
+    ):
+        rows.setdefault(LogName(engine, topic), []).append((position, -1 if leaf is None else leaf, content))
+    for found in rows.values():
+        found.sort(key=lambda row: row[:2])
+    count = 0
+    for manifest in manifests:
+        for log in manifest.logs:
+            name = LogName(log["engine"], log["topic"])
+            inside = [content for at, _, content in rows.get(name, ()) if log["start"] <= at < log["end"]]
+            if content_root(inside) != log["root"]:
+                return Step(
+                    "roots",
+                    "failed",
+                    f"batch {manifest.number}: {name.engine} log {name.topic}, entries {log['start']} to "
+                    f"{log['end'] - 1} have another root than was recorded",
+                )
+            count += 1
+    return Step("roots", "passed", f"{count} ranges have the roots that were recorded")

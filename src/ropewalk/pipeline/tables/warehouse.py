@@ -1,0 +1,416 @@
+"""A warehouse: Parquet tables in folders, and one manifest a batch that says what was written, from where, with which
+root. The manifests are the truth: files no manifest names were never written.
+
+    <warehouse>/<table>/batch=<n>/part-….parquet     tables that grow
+    <warehouse>/<table>/batch-<n>.parquet            tables that are made anew (deployments, consumer_lag)
+    <warehouse>/_ropewalk/batches/<n>.json           manifests, each naming the digest of the one before
+    <warehouse>/_ropewalk/runs/<time>-<job>.json     what ran, and how it ended
+    <warehouse>/<table>/_delta_log/…                 for other readers, where it was asked for; follows the manifests
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ropewalk.disk.durable import sync
+from ropewalk.errors import BrokenLink, Conflict, Damaged, NotFound
+from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import blake3
+from ropewalk.pipeline.source.offsets import Offset
+from ropewalk.pipeline.tables.table_files import check_file_name, safe_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+__all__ = ["DELTA_LOG", "GROWING", "REMADE", "Manifest", "StoredFile", "Warehouse", "write_plainly"]
+
+GROWING = ("events", "events_rejected", "blocks", "commits", "gossip_dag")
+REMADE = ("deployments", "deployment_measures", "consumer_lag")
+DELTA_LOG = "_delta_log"  # a folder inside a table's, where somebody asked for it
+HOME = "_ropewalk"
+BATCH = re.compile(r"batch(?:=([0-9]+)|-([0-9]+)\.parquet)", re.ASCII)
+VERSION = 2  # of manifests and the columns of tables
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of a table: its name inside the warehouse, the digest of its bytes, its size and rows."""
+
+    name: str
+    blake3: str
+    size: int
+    rows: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As manifests hold it."""
+        return {"name": self.name, "blake3": self.blake3, "bytes": self.size, "rows": self.rows}
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What one batch wrote: which part of which logs, under which roots, into which files."""
+
+    number: int
+    previous: str | None  # digest of the manifest before
+    source: str
+    mode: str
+    made_ms: int
+    start: Offset
+    end: Offset
+    logs: tuple[dict[str, Any], ...]
+    files: dict[str, tuple[StoredFile, ...]] = field(default_factory=dict)
+    faults: tuple[dict[str, str], ...] = ()
+    replaces: tuple[str, ...] = ()  # files whose rows are in this batch's files now
+
+    def to_bytes(self) -> bytes:
+        """The file."""
+        return jcs.encode(
+            {
+                "version": VERSION,
+                "number": self.number,
+                "previous": self.previous,
+                "source": self.source,
+                "verify": self.mode,
+                "made_ms": self.made_ms,
+                "start": self.start.to_json(),
+                "end": self.end.to_json(),
+                "logs": list(self.logs),
+                "files": {table: [file.to_json() for file in files] for table, files in self.files.items()},
+                "faults": list(self.faults),
+                "replaces": list(self.replaces),
+            }
+        )
+
+    @property
+    def digest(self) -> str:
+        """The digest that the next manifest names."""
+        return blake3(self.to_bytes()).hex()
+
+    @property
+    def rows(self) -> int:
+        """How many events and rejected events it brought."""
+        if self.replaces:
+            return 0
+        return sum(file.rows for table in GROWING[:2] for file in self.files.get(table, ()))
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Manifest:
+        """Read what `to_bytes` wrote."""
+        value: Any = jcs.parse_canonical(raw)
+        if not isinstance(value, dict) or value.get("version") != VERSION:
+            raise Damaged("it is not ours, or of another version", reason="manifest")
+        number = int(value["number"])
+        return cls(
+            number,
+            value["previous"],
+            value["source"],
+            value["verify"],
+            value["made_ms"],
+            Offset.from_json(value["start"]),
+            Offset.from_json(value["end"]),
+            tuple(value["logs"]),
+            {
+                table: tuple(
+                    StoredFile(
+                        check_file_name(table, number, f["name"]),
+                        f["blake3"],
+                        int(f["bytes"]),
+                        int(f["rows"]),
+                    )
+                    for f in files
+                )
+                for table, files in value["files"].items()
+            },
+            tuple(value["faults"]),
+            tuple(value["replaces"]),
+        )
+
+
+class Warehouse:
+    """The tables in a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.home = self.path / HOME
+        self._desk = self.home / "staging" / secrets.token_hex(8)
+
+    @property
+    def delta_mark(self) -> Path:
+        """The file that says that Delta logs are kept."""
+        return self.inside(HOME, "delta")
+
+    def make(self) -> Warehouse:
+        """Make the folders that are missing."""
+        for folder in ("batches", "runs"):
+            self.inside(HOME, folder).mkdir(parents=True, exist_ok=True)
+        return self
+
+    def inside(self, *parts: str) -> Path:
+        """Return a path below the warehouse; every read, write and delete of a table's files asks here.
+
+        Raise `Damaged` if a part is no plain name, or if there is a link on the way.
+        """
+        return safe_path(self.path, *parts)
+
+    def paths(self, files: Iterable[StoredFile]) -> list[Path]:
+        """Return where the files that manifests name are."""
+        return [self.inside(*file.name.split("/")) for file in files]
+
+    def noted(self, table: str) -> list[Path]:
+        """Return the files of a table that jobs write beside those of the manifests, oldest first."""
+        return [self.inside(table, each.name) for each in sorted(self.inside(table).glob("*.parquet"))]
+
+    def note(self, table: str, name: str, rows: pa.Table) -> None:
+        """Write one more file of such a table, whole or not at all."""
+        import pyarrow.parquet as pq
+
+        self.make()
+        self.inside(table).mkdir(exist_ok=True)
+        beside = self.inside(table, f".{name}.tmp")
+        pq.write_table(rows, beside)
+        beside.replace(self.inside(table, f"{name}.parquet"))
+
+    def require(self) -> Warehouse:
+        """Refuse a folder that is no warehouse."""
+        if not self.batches.is_dir():
+            raise NotFound(
+                f"{self.path} is no warehouse",
+                path=str(self.path),
+                advice="Make one with `ropewalk pipeline ingest --warehouse DIR`.",
+            )
+        return self
+
+    def manifests(self) -> list[Manifest]:
+        """Every batch, oldest first; a chain with a gap or a changed link is refused."""
+        found: list[Manifest] = []
+        known: set[str] = set()
+        for each in sorted(self.batches.glob("*.json")):
+            path = self.inside(HOME, "batches", each.name)
+            try:
+                manifest = Manifest.from_bytes(path.read_bytes())
+            except Damaged as error:
+                raise Damaged(
+                    f"manifest {path.name}: {error.detail}", advice=error.advice_now, **error.fields
+                ) from error
+            except Exception as error:
+                raise Damaged(f"manifest {path.name} cannot be read: {error}", reason="manifest") from error
+            expected = found[-1].digest if found else None
+            if manifest.number != len(found) + 1 or manifest.previous != expected:
+                raise BrokenLink(f"manifest {path.name} does not stand on the one before it", entry=path.name)
+            if not known.issuperset(manifest.replaces):
+                raise BrokenLink(f"manifest {path.name} replaces files that no batch wrote", entry=path.name)
+            known.update(file.name for files in manifest.files.values() for file in files)
+            found.append(manifest)
+        return found
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Be the only writer; what a writer that died left without a manifest is swept away.
+
+        A warehouse whose manifests are damaged, or that holds links, is refused before anything in it is touched.
+        """
+        self.make()
+        lock = self.inside(HOME, "lock")
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise Conflict(
+                    f"{self.path} is being written by another process",
+                    advice="A warehouse has one writer at a time; wait for it to end.",
+                ) from error
+            known = self.manifests()
+            leftovers = self._leftovers(known)
+            self._follow_delta(known)  # before anything a Delta log may still name is swept away
+            self._sweep(known, leftovers)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _leftovers(self, manifests: list[Manifest]) -> list[Path]:
+        """Find what a writer left that did not reach its manifest; raise if there is a link in the way of any table."""
+        for manifest in manifests:
+            for files in manifest.files.values():
+                self.paths(files)
+        found = [self.inside(HOME, "staging")]
+        found += [self.inside(HOME, "batches", each.name) for each in self.batches.glob(".*.tmp")]
+        for table in (*GROWING, *REMADE):
+            self.inside(table, DELTA_LOG)
+            for each in self.inside(table).glob("batch[=-]*"):
+                path, match = self.inside(table, each.name), BATCH.fullmatch(each.name)
+                if match and int(match[1] or match[2]) > len(manifests):
+                    found.append(path)
+        return found
+
+    @property
+    def batches(self) -> Path:
+        """The folder of the manifests."""
+        return self.inside(HOME, "batches")
+
+    def _sweep(self, manifests: list[Manifest], leftovers: Iterable[Path]) -> None:
+        """Remove what no manifest names yet, or no longer."""
+        staging = self.inside(HOME, "staging")
+        for path in leftovers:
+            if (
+                path == staging
+            ):  # tasks of a killed driver may still write there; the next run removes the rest
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        self._drop(
+            {file.name for each in manifests for files in each.files.values() for file in files}, manifests
+        )
+
+    def _drop(self, names: Iterable[str], manifests: list[Manifest]) -> None:
+        """Remove those of some files that are no longer part of a table."""
+        for name in set(names) - self.current_names(manifests):
+            path = self.inside(*name.split("/"))
+            path.unlink(missing_ok=True)
+            if path.parent.parent.parent == self.path and not any(path.parent.glob("*.parquet")):
+                shutil.rmtree(path.parent, ignore_errors=True)
+
+    def batch_folder(self, table: str, number: int) -> Path:
+        """Where a batch of a table goes."""
+        return self.inside(table, f"batch={number}")
+
+    def staging(self, name: str) -> Path:
+        """Where something is written before it takes its place.
+
+        Every writer has a folder of its own: the workers of one that was killed may write on for a moment, and what
+        they still write must land nowhere.
+        """
+        return self._desk / name
+
+    def put_in_place(self, table: str, number: int) -> tuple[StoredFile, ...]:
+        """Move what was staged for a table to the place of a batch, beside what is there; returns its files.
+
+        Until the manifest names them, they are no part of the table: what the last one names stays where it is.
+        """
+        staged = self.staging(table)
+        if table in REMADE:
+            (written,) = staged.glob("*.parquet")
+            target = self.inside(table, f"batch-{number}.parquet")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            written.rename(target)
+            shutil.rmtree(staged)
+            return (self._stored(target),)
+        target = self.batch_folder(table, number)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for leftover in staged.glob(".*.crc"):  # Hadoop's own checksums; ours say more
+            leftover.unlink()
+        staged.rename(target)
+        return self.files_in(target)
+
+    def files_in(self, folder: Path) -> tuple[StoredFile, ...]:
+        """The Parquet files of a folder with their digests."""
+        return tuple(
+            self._stored(path) for path in sorted(folder.rglob("*.parquet")) if DELTA_LOG not in path.parts
+        )
+
+    def _stored(self, path: Path) -> StoredFile:
+        import pyarrow.parquet as pq
+
+        name = path.relative_to(self.path).as_posix()
+        path = self.inside(*name.split("/"))
+        rows = pq.read_metadata(path).num_rows
+        return StoredFile(name, _digest(path), path.stat().st_size, rows)
+
+    def commit(self, manifest: Manifest, before: list[Manifest]) -> None:
+        """Make a batch part of the warehouse, on top of those before it: with its manifest on disk, it is."""
+        written = [path for files in manifest.files.values() for path in self.paths(files)]
+        # A file is there after a power cut only if every folder on the way to it is.
+        above = {folder for path in written for folder in path.parents if folder.is_relative_to(self.path)}
+        for path in (*written, *above):
+            _sync(path)
+        target = self.batches / f"{manifest.number:010d}.json"
+        beside = self.inside(HOME, "batches", f".{target.name}.tmp")
+        with beside.open("wb") as stream:
+            stream.write(manifest.to_bytes())
+            stream.flush()
+            sync(stream.fileno())
+        beside.replace(target)
+        _sync(target.parent)
+        manifests = [*before, manifest]
+        self._follow_delta(manifests)
+        self._drop(self.current_names(before), manifests)
+
+    def _follow_delta(self, manifests: list[Manifest]) -> None:
+        if manifests and self.delta_mark.exists():
+            from ropewalk.pipeline.tables.delta import follow_delta
+
+            follow_delta(self, manifests)
+
+    def current_files(self, manifests: Iterable[Manifest]) -> dict[str, list[StoredFile]]:
+        """The files that make up each table now."""
+        found: dict[str, list[StoredFile]] = {}
+        for manifest in manifests:
+            gone = frozenset(manifest.replaces)
+            if gone:
+                found = {table: [f for f in files if f.name not in gone] for table, files in found.items()}
+            for table, files in manifest.files.items():
+                if table in REMADE:
+                    found[table] = list(files)
+                else:
+                    found.setdefault(table, []).extend(files)
+        return found
+
+    def current_names(self, manifests: Iterable[Manifest]) -> set[str]:
+        """The names of all files that make up the tables now."""
+        return {file.name for files in self.current_files(manifests).values() for file in files}
+
+    def record_run(self, job: str, started_ms: int, facts: Mapping[str, Any]) -> None:
+        """Write down that a job ran."""
+        self.make()
+        target = self.inside(HOME, "runs") / f"{started_ms:015d}-{job}.json"
+        beside = self.inside(HOME, "runs", f".{target.name}.tmp")
+        beside.write_text(json.dumps({"job": job, "started_ms": started_ms, **facts}), encoding="utf-8")
+        beside.replace(target)
+
+    def runs(self) -> list[dict[str, Any]]:
+        """What ran, oldest first."""
+        return [
+            json.loads(self.inside(HOME, "runs", each.name).read_text(encoding="utf-8"))
+            for each in sorted(self.inside(HOME, "runs").glob("*.json"))
+        ]
+
+
+def write_plainly(spark: SparkSession) -> None:
+    """Let Spark write Parquet as every reader expects it: times in microseconds, a VARIANT as two binaries.
+
+    Left alone, Spark splits a VARIANT up by what the first rows hold, each file in its own way.
+    """
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    spark.conf.set("spark.sql.variant.inferShreddingSchema", "false")
+
+
+def _digest(path: Path) -> str:
+    import blake3 as hasher
+
+    digest = hasher.blake3()
+    with path.open("rb") as stream:
+        while chunk := stream.read(CHUNK):
+            digest.update(chunk)
+    return str(digest.hexdigest())
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,1 +1,0 @@
-"""What is shown to browsers. Pages are static, and read the same streams as every other client."""

@@ -1,0 +1,1 @@
+"""Subscriptions and proxies as state machines, without I/O (S2)."""

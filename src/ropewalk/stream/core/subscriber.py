@@ -1,0 +1,134 @@
+"""One subscription, as a client has it, over any number of connections: text in, items out, texts to send.
+
+It drops duplicates, answers pings, gives credit for what its owner has consumed, and after a new connection asks for
+what it has missed. Where something cannot be had any more, it says so with `Lost` instead of going on in silence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ropewalk.stream.core.frames import (
+    Ack,
+    BusEvent,
+    Credit,
+    ErrorFrame,
+    Ping,
+    Pong,
+    RefUpdate,
+    Sub,
+    encode,
+    parse_server,
+)
+
+__all__ = ["CREDIT_STEP", "Item", "Lost", "Subscriber"]
+
+CREDIT_STEP = 250  # frames consumed before we say so: a quarter of the usual window
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Frames were missed and will not come: read the refs and topics themselves, then go on.
+
+    `expired`: the server no longer keeps them. `restarted`: it is another run of the server.
+    """
+
+    reason: Literal["expired", "restarted"]
+    since_seq: int
+    seq: int  # everything after this will come
+    message: str
+
+
+Item: TypeAlias = RefUpdate | BusEvent | ErrorFrame | Lost
+
+
+class Subscriber:
+    """What one client wants and how far it has come.
+
+    >>> subscriber = Subscriber(topics=("jobs.*",))
+    >>> subscriber.receive('{"kind":"ack","stream":"01HF","seq":77,"credit":1000}')
+    []
+    >>> subscriber.outgoing()
+    ['{"op":"sub","refs":[],"sinceSeq":77,"topics":["jobs.*"]}']
+    """
+
+    def __init__(
+        self, *, refs: tuple[str, ...] = (), topics: tuple[str, ...] = (), since_seq: int | None = None
+    ) -> None:
+        self.refs = refs
+        self.topics = topics
+        self.seq = since_seq  # the last frame handed out, or where the stream stood when we came
+        self.start = since_seq  # where it all began
+        self.stream: str | None = None
+        self.begun = False  # whether this connection's ack has come
+        self.duplicates = 0
+        self._stands = 0  # where the stream stood at this connection's ack
+        self._step: int | None = CREDIT_STEP
+        self._consumed = 0
+        self._out: list[str] = []
+
+    def connected(self) -> None:
+        """A new connection: what was to be sent on the last one is void."""
+        self.begun = False
+        self._out.clear()
+        self._consumed = 0
+
+    def receive(self, data: str | bytes) -> list[Item]:
+        """Take one frame of the server; what it means for the owner."""
+        match parse_server(data):
+            case Ack() as ack:
+                return self._begin(ack)
+            case RefUpdate() | BusEvent() as frame:
+                if self.seq is not None and frame.seq <= self.seq:
+                    self.duplicates += 1
+                    self.consumed(1)
+                    return []
+                self.seq = frame.seq
+                return [frame]
+            case Ping():
+                # Nought is said, too: a pong that says nothing would count as having consumed everything.
+                self._out.append(encode(Pong(self._consumed if self._step is not None else None)))
+                self._consumed = 0
+            case ErrorFrame(code="REPLAY_EXPIRED") as error:
+                self._stands = self._stands if error.seq is None else error.seq
+                return [self._lose("expired", error.message)]
+            case ErrorFrame() as error:
+                return [error]
+            case _:
+                pass
+        return []
+
+    def consumed(self, count: int) -> None:
+        """The owner is done with so many frames; now and then the server is told."""
+        if self._step is None:
+            return
+        self._consumed += count
+        if self._consumed >= self._step:
+            self._out.append(encode(Credit(self._consumed)))
+            self._consumed = 0
+
+    def outgoing(self) -> list[str]:
+        """What to send now."""
+        out, self._out = self._out, []
+        return out
+
+    def _begin(self, ack: Ack) -> list[Item]:
+        lost: list[Item] = []
+        self.begun = True
+        self._stands = ack.seq if ack.seq is not None else self.seq or 0
+        # A server that does not speak of credit knows no such frame; it counts our pongs.
+        self._step = max(1, min(CREDIT_STEP, ack.credit // 4)) if ack.credit is not None else None
+        if self.stream is not None and ack.stream != self.stream:
+            lost.append(self._lose("restarted", f"the server began anew; it was {self.stream}"))
+        self.stream = ack.stream
+        if self.seq is None:
+            self.seq = self.start = (
+                ack.seq
+            )  # from here on nothing is missed, also not what comes before our `sub` arrives
+        self._out.append(encode(Sub(self.refs, self.topics, self.seq)))
+        return lost
+
+    def _lose(self, reason: Literal["expired", "restarted"], message: str) -> Lost:
+        since, self.seq = self.seq or 0, self._stands
+        return Lost(reason, since, self._stands, message)

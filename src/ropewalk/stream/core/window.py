@@ -1,0 +1,159 @@
+"""The newest frames of a stream, kept for whoever has missed some, within bounds on number, age and bytes.
+
+Every frame is encoded once and kept once. A connection holds no frames of its own, only how far it has come: a slow
+reader costs nothing until the window would have to drop what it has not taken, and then it is told.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from ropewalk.stream.core.frames import BusEvent, ErrorFrame, RefUpdate, encode, relayed, timestamp
+from ropewalk.stream.core.patterns import Kind
+
+__all__ = ["PROXY_BOUNDS", "Bounds", "Kept", "Reader", "Trouble", "Window"]
+
+TROUBLES_MAX: Final = 64  # topics; all of them may have to be told at once
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much is kept: whichever is reached first."""
+
+    frames_max: int = 1_000  # S2 §5
+    age_ms_max: int = 600_000  # S2 §5: ten minutes
+    bytes_max: int = 64 << 20  # a message may be large; a thousand of them must still fit
+
+
+BOUNDS: Final = Bounds()
+PROXY_BOUNDS: Final = Bounds(10_000, 900_000, 256 << 20)  # S2, federation §2
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A frame as the window keeps it: what it is about, and the text that travels."""
+
+    seq: int
+    kind: Kind
+    name: str
+    text: str
+    at_ms: int
+
+    @property
+    def size(self) -> int:
+        """The bytes it takes in memory; of a text in some scripts these are four times its letters."""
+        return self.text.__sizeof__()
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What is wrong with a topic, for those who come later. `until_seq` is where the stream stood when it was over."""
+
+    error: ErrorFrame
+    until_seq: int | None = None
+
+
+class Reader(Protocol):
+    """Somebody who takes frames in order; `cursor` is the last one they are done with."""
+
+    @property
+    def cursor(self) -> int: ...
+    def lose(self, kept: Kept) -> None:
+        """Called before a frame beyond the cursor is dropped."""
+
+
+class Window:
+    """The frames of one stream. `stream` names this run of it; `base` is the number before its first frame.
+
+    A base that is higher on every start (a clock will do) makes numbers of an earlier run fall before the window, so
+    that even a client that looks at nothing but numbers learns that it has missed something.
+
+    >>> window = Window("01HF", 100)
+    >>> window.publish(RefUpdate("refs/gatos/x", None, "8b1c"), 0).seq, window.seq, window.oldest
+    (101, 101, 101)
+    """
+
+    def __init__(
+        self, stream: str, base: int = 0, bounds: Bounds = BOUNDS, *, refs_below: str = "refs/"
+    ) -> None:
+        self.stream = stream
+        self.refs_below = refs_below  # no other refs are told of
+        self.base = base
+        self.seq = base  # of the newest frame
+        self.bounds = bounds
+        self.readers: set[Reader] = set()
+        self.troubles: dict[str, Trouble] = {}  # by topic
+        self._kept: deque[Kept] = deque()
+        self._bytes = 0
+
+    @property
+    def oldest(self) -> int:
+        """The number of the oldest frame that is kept; that of the next one, if none is."""
+        return self.seq - len(self._kept) + 1
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __getitem__(self, seq: int) -> Kept:
+        """The frame of that number, which must be kept."""
+        at = seq - self.oldest
+        if not 0 <= at < len(self._kept):
+            raise IndexError(f"frame {seq} is not kept")
+        return self._kept[at]
+
+    def publish(self, frame: RefUpdate | BusEvent, now_ms: int) -> Kept:
+        """Give a frame the next number and the time, and keep it."""
+        return self._keep(replace(frame, seq=self.seq + 1, ts=timestamp(now_ms)), now_ms)
+
+    def relay(self, frame: RefUpdate | BusEvent, now_ms: int) -> Kept:
+        """Keep a frame of another stream under a number of this one, with the other's inside."""
+        return self._keep(relayed(frame, self.seq + 1), now_ms)
+
+    def _keep(self, frame: RefUpdate | BusEvent, now_ms: int) -> Kept:
+        return self._hold(Kept(frame.seq, frame.subject, frame.name, encode(frame), now_ms))
+
+    def _hold(self, kept: Kept) -> Kept:
+        self.prune(kept.at_ms, room=kept.size)
+        self.seq = kept.seq
+        self._kept.append(kept)
+        self._bytes += kept.size
+        return kept
+
+    def prune(self, now_ms: int, *, room: int = 0) -> None:
+        """Drop what is too old, and what must make room for one more frame of that size."""
+        bounds, coming = self.bounds, 1 if room else 0
+        while self._kept and (
+            len(self._kept) + coming > bounds.frames_max
+            or self._bytes + room > bounds.bytes_max
+            or self._kept[0].at_ms <= now_ms - bounds.age_ms_max
+        ):
+            self._drop()
+
+    def trouble(self, error: ErrorFrame) -> None:
+        """Something is wrong with a topic, until `calm`."""
+        assert error.topic is not None
+        self.troubles.pop(error.topic, None)
+        while len(self.troubles) >= TROUBLES_MAX:
+            del self.troubles[next(iter(self.troubles))]
+        self.troubles[error.topic] = Trouble(error)
+
+    def calm(self, topic: str) -> None:
+        """The topic can be read again. That its history is another one is still told to who was away meanwhile."""
+        trouble = self.troubles.pop(topic, None)
+        if trouble is not None and trouble.error.code == "HISTORY_REWRITTEN":
+            self.troubles[topic] = replace(trouble, until_seq=self.seq)
+
+    def forget(self) -> None:
+        """Keep none of the frames; numbers go on."""
+        while self._kept:
+            self._drop()
+
+    def _drop(self) -> None:
+        gone = self._kept[0]
+        for reader in list(self.readers):  # one that is too slow leaves
+            if reader.cursor < gone.seq:
+                reader.lose(gone)
+        self._kept.popleft()
+        self._bytes -= gone.size

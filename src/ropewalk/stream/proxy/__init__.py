@@ -1,0 +1,1 @@
+"""Federation (S2): a stream served again from an upstream."""

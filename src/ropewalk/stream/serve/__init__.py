@@ -1,0 +1,1 @@
+"""Stream servers and clients: sockets, repositories as sources, the live page."""

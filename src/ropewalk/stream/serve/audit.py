@@ -1,0 +1,33 @@
+"""What a proxy could not give to a client, on the record (S2, federation §2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ropewalk.gitlog.core.layout import MESSAGES
+from ropewalk.gitlog.core.objects import object_id
+from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.kernel import jcs
+from ropewalk.stream.core.frames import timestamp
+from ropewalk.stream.proxy.proxy import MISS_TOPIC, Miss
+
+__all__ = ["MISSES", "record_miss"]
+
+MISSES = "refs/gatos/audit/stream/replay_miss/"
+
+
+def record_miss(log: Repository, miss: Miss, stream: str, upstream: str) -> str:
+    """Keep a miss under a ref of its own, and publish it as a message; the name of the ref."""
+    payload: dict[str, Any] = {
+        **miss.payload(),
+        "stream": stream,
+        "upstream": upstream,
+        "ts": timestamp(miss.at_ms),
+    }
+    ref = MISSES + log.new_ulid()
+    raw = jcs.encode(payload)
+    oid = object_id("blob", raw)
+    with log.store.put([(oid, "blob", raw)]):
+        log.store.move_head(ref, None, oid)
+    log.append(MISS_TOPIC, {"type": MISS_TOPIC, "payload": {**payload, "ref": ref}}, layout=MESSAGES)
+    return ref

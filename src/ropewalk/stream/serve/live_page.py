@@ -1,0 +1,39 @@
+"""The live page: what a stream tells, in a browser. It is an ordinary client, and fetches nothing from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Final
+
+from ropewalk.stream.serve.page import Page
+
+__all__ = ["live_page"]
+
+KINDS: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
+PLACES: Final = {"/": "live.html", "/live.js": "live.js", "/live.css": "live.css"}
+# Payloads are strangers' words. Whatever becomes of them here, no script of theirs runs and nothing leaves the page.
+GUARD: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+@cache
+def live_page() -> Mapping[str, Page]:
+    """The files of the live page, by their paths.
+
+    >>> sorted(live_page())
+    ['/', '/live.css', '/live.js']
+    """
+    here = files(__package__)
+    return {path: _page(name, here.joinpath(name).read_bytes()) for path, name in PLACES.items()}
+
+
+def _page(name: str, body: bytes) -> Page:
+    kind = KINDS[name.rpartition(".")[2]]
+    return Page(200, {"Content-Type": f"{kind}; charset=utf-8", **GUARD}, body)

@@ -1,0 +1,154 @@
+"""What a repository has to tell on a stream: refs that moved, and every message of a topic, in order."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from ropewalk.errors import HistoryRewritten, RopewalkError
+from ropewalk.gitlog.core.envelope import Event
+from ropewalk.gitlog.core.layout import MESSAGES
+from ropewalk.gitlog.core.log import describe
+from ropewalk.gitlog.core.objects import Oid
+from ropewalk.gitlog.core.reading import events
+from ropewalk.gitlog.privacy.apply import policy_file
+from ropewalk.gitlog.privacy.rules import Policy, Rule, keep_private, parse_policy
+from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.tracked_logs import IndexedLine
+from ropewalk.kernel import jcs
+from ropewalk.kernel.ulid import Ulid
+from ropewalk.stream.core.access import EVERYBODY, NOBODY, Access, parse_access
+from ropewalk.stream.core.frames import BusEvent, RefUpdate
+from ropewalk.stream.serve.ref_watch import RefWatch
+
+__all__ = ["WATCHED", "StreamSource"]
+
+WATCHED = "refs/gatos/"  # where refs are told of
+CHUNK = 250  # messages read at a time
+ENVELOPE_BYTES_MAX = 4 << 20  # of a message that travels whole; what we append is a megabyte at most
+
+_journal = logging.getLogger("ropewalk.stream")
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """How far the messages of a topic were handed out; the ULID is looked up when it is first needed."""
+
+    commit: str | None
+    ulid: Ulid | None = None
+
+
+class StreamSource:
+    """Looks at one repository. It begins with what happens after it was made. Not for several threads at once."""
+
+    def __init__(self, log: Repository) -> None:
+        self._log = log
+        self._refs = RefWatch(log.store, WATCHED)
+        self._passed: dict[str, _Passed] = {}
+        self.behind: set[str] = set()  # topics that have messages not yet handed out
+        self._policy: Policy | None = None
+        self.access: Access = EVERYBODY  # who may see what
+        self._policy_mark: object = None
+
+    def look_at_rules(self) -> None:
+        """Read the policy of the repository, if it changed. Rules nobody can read let nothing through."""
+        path = policy_file(self._log.store.place)
+        try:
+            found = path.stat()
+            mark: object = (found.st_mtime_ns, found.st_size, found.st_ino)
+            if mark != self._policy_mark:
+                raw = path.read_bytes()
+                self._policy_mark = mark
+                self.access = NOBODY
+                self._policy = parse_policy(raw)
+                document: Any = jcs.parse(raw)
+                self.access = parse_access(document.get("stream", {}))
+        except FileNotFoundError:
+            self._policy_mark, self._policy, self.access = None, None, EVERYBODY
+        except OSError as error:
+            if self.access is not NOBODY:  # once, not five times a second
+                _journal.warning("%s: %s; nothing is shown", path, error.strerror)
+            self._policy_mark, self.access = None, NOBODY
+        except RopewalkError as error:
+            _journal.warning("%s: %s; nothing is shown", path, error.detail)
+
+    @property
+    def private(self) -> frozenset[Rule]:
+        """The rules for what is not shown of a message."""
+        return frozenset(self._policy.rules if self._policy is not None else ())
+
+    def look(self) -> list[RefUpdate]:
+        """Which refs moved since the last look. Topics among them are `behind` until their messages are taken."""
+        moved = self._refs.look()
+        for update in moved:
+            topic = MESSAGES.topic_of(update.ref)
+            if topic is not None:
+                self._passed.setdefault(topic, _Passed(update.old))
+                self.behind.add(topic)
+        return moved
+
+    def take(self, topic: str) -> list[BusEvent]:
+        """The next messages of a topic, none if all were handed out. What cannot be read is an error, in its place."""
+        line = self._log.lines.line(MESSAGES, topic)
+        self.look_at_rules()  # only now: what was appended under a rule is shown under that rule
+        if self.access is NOBODY:
+            return []
+        start = self._start(line)
+        frames: list[BusEvent] = []
+        try:
+            for event in events(self._log.store, line, start, min(start + CHUNK, line.count)):
+                frames.append(self._frame(event))
+                self._passed[topic] = _Passed(event.commit, event.ulid)
+        except Exception:  # what was read before is told; the rest is tried again
+            if not frames:
+                raise
+        if not frames:
+            self.behind.discard(topic)
+        return frames
+
+    def pass_over(self, topic: str) -> None:
+        """Go on behind the head of a topic, whatever it holds up to there."""
+        self.behind.discard(topic)
+        self._passed[topic] = _Passed(self._refs.heads.get(MESSAGES.head_ref(topic)))
+
+    def _start(self, line: IndexedLine) -> int:
+        passed = self._passed[line.topic]
+        if passed.commit is None:
+            return 0
+        ulid = passed.ulid or self._ulid(line.topic, passed.commit)
+        place = line.find(ulid) if ulid is not None else None
+        if place is not None and place.commit == passed.commit:
+            return place.height + 1
+        # Somebody accepted another history. What it holds above the last message handed out comes; that below it
+        # there may be others is told.
+        start = line.first_above(ulid) if ulid is not None else line.count
+        below = line.span(start - 1, start) if start else ()
+        self._passed[line.topic] = _Passed(below[0].commit, below[0].ulid) if below else _Passed(None)
+        raise HistoryRewritten(
+            f"{line.topic} has another history than before, without {passed.commit[:7]}; read it anew",
+            topic=line.topic,
+            ref=line.ref,
+        )
+
+    def _ulid(self, topic: str, commit: str) -> Ulid | None:
+        try:
+            return describe(self._log.store, MESSAGES, topic, Oid(commit)).ulid
+        except RopewalkError:  # git cleared it away: it stands in no history any more
+            return None
+
+    def _frame(self, event: Event) -> BusEvent:
+        about: dict[str, Any] = {
+            "ulid": event.ulid,
+            "type": event.type,
+            "content_id": event.content_id,
+            "commit": event.commit,
+        }
+        if len(event.raw) > ENVELOPE_BYTES_MAX:
+            return BusEvent(event.topic, {}, about={**about, "omitted": len(event.raw)})
+        payload = event.payload
+        return BusEvent(
+            event.topic,
+            payload if self._policy is None else keep_private(self._policy, payload),
+            about=about,
+        )

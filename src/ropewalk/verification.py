@@ -1,0 +1,211 @@
+"""Verify everything a repository holds, whatever engine wrote it, without writing a byte."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ropewalk.disk.repository_paths import find_place
+from ropewalk.errors import NotFound, RopewalkError, Unavailable, Unverified
+from ropewalk.gitlog.compat.entries import ROOTS
+from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
+from ropewalk.gitlog.repository.clock import limit_of
+from ropewalk.gitlog.repository.tracked_logs import Lines
+from ropewalk.gitlog.store.object_store import GitStore
+from ropewalk.gitlog.store.pack_check import damaged_packs
+from ropewalk.gitlog.store.seen_heads import SeenHeads
+from ropewalk.gitlog.verify.log_check import verify_log
+from ropewalk.kernel.keys import PublicKey
+from ropewalk.kernel.report import Report, Status, Step
+
+if TYPE_CHECKING:
+    from ropewalk.ledger.proof.trust import Trust
+
+__all__ = ["verify_gitlogs", "verify_repository"]
+
+NO_LOGS = (
+    "there is no log under refs/gatos/ in this repository; a plain `git clone` leaves them behind, "
+    "`git clone --mirror` brings them"
+)
+
+
+def verify_repository(
+    path: str | os.PathLike[str] = ".",
+    ns: str | None = None,
+    *,
+    deep: bool = False,
+    keys: Sequence[PublicKey] = (),
+    own_keys: Sequence[PublicKey] = (),
+    trust: Trust | None = None,
+    progress: Callable[[int], None] = lambda _count: None,
+) -> Report:
+    """One report over every git log, ledger channel and gossip topic of a repository, or over those called `ns`.
+
+    `keys` may have signed anchors and heads; without any, `own_keys` may, and a signature of another key is reported as
+    untrusted instead of failed. `trust` says who seals channels; without it a channel's own settings do.
+
+    >>> import tempfile
+    >>> from ropewalk.gitlog.repository.opening import init_repository
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with init_repository(folder) as log:
+    ...         _ = log.append("governance", {"type": "proposal.created", "payload": {"id": 7}})
+    ...     report = verify_repository(folder)
+    >>> report.ok, report.entries
+    (True, 1)
+    """
+    store = GitStore(find_place(Path(path)))
+    home = store.place.home
+    parts = (
+        verify_gitlogs(store, ns, deep=deep, keys=keys, own_keys=own_keys, progress=progress),
+        _verify_channels(home, ns, deep, trust),
+        _verify_topics(home, ns),
+    )
+    if ns is not None and not any(part.steps for part in parts):
+        raise NotFound(f"there is no log {ns!r} in {store.place.git_dir}", topic=ns)
+    return Report.of(
+        (step for part in parts for step in part.steps), entries=sum(part.entries for part in parts)
+    )
+
+
+def _verify_channels(home: Path, only: str | None, deep: bool, trust: Trust | None) -> Report:
+    # Each engine is loaded only where a repository may hold something of it: most have one.
+    from ropewalk.ledger.channel.channel import channels
+
+    steps: list[Step] = []
+    entries = 0
+    for channel in channels(home):
+        if only in (None, channel):
+            from ropewalk.ledger.channel.maintenance import verify_stored
+
+            try:
+                report = verify_stored(home, channel, trust=trust, deep=deep)
+            except Unverified as error:
+                report = Report.of([Step("settings", "failed", error.detail)])
+            steps += _of_log(f"ledger/{channel}", report.steps)
+            entries += report.entries
+    return Report.of(steps, entries=entries)
+
+
+def _verify_topics(home: Path, only: str | None) -> Report:
+    from ropewalk.gossip.core.verify import verify_log as verify_topic
+    from ropewalk.gossip.peer.topics import open_topic, topics
+
+    steps: list[Step] = []
+    entries = 0
+    for topic in topics(home):
+        if only in (None, topic):
+            try:
+                with open_topic(home, topic, create=False) as log:
+                    report = verify_topic(log)
+            except RopewalkError as error:
+                status: Status = "not_checked" if isinstance(error, Unavailable) else "failed"
+                report = Report.of([Step("open", status, error.detail)])
+            steps += _of_log(f"gossip/{topic}", report.steps)
+            entries += report.entries
+    return Report.of(steps, entries=entries)
+
+
+def _of_log(log: str, steps: Sequence[Step]) -> Iterator[Step]:
+    return (replace(step, name=f"{log}:{step.name}") for step in steps)
+
+
+def verify_gitlogs(
+    store: GitStore,
+    ns: str | None = None,
+    *,
+    deep: bool = False,
+    keys: Sequence[PublicKey] = (),
+    own_keys: Sequence[PublicKey] = (),
+    now_ms: int | None = None,
+    progress: Callable[[int], None] = lambda _count: None,
+) -> Report:
+    """One report over the git logs, or over those called `ns`. Steps are named `<log>:<step>` if there are several."""
+    lines = Lines(store)
+    logs = []
+    for layout in (SHIPLOG, MESSAGES):
+        # The refs step says why they cannot be listed, if they cannot.
+        names = lines.names(layout, tolerant=True)
+        logs += [(layout, topic) for topic in names if ns in (None, topic)]
+    refs_step = _refs_step(store, ns)
+    steps = [refs_step] if logs or ns is None or refs_step.status == "failed" else []
+    entries = 0
+    limit = limit_of(store, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
+    for layout, topic in logs:
+        before = entries
+        known, damage = _seen_before(lines.seen, layout.head_ref(topic))
+        report = verify_log(
+            store,
+            layout,
+            topic,
+            seen=known,
+            keys=keys,
+            own_keys=own_keys,
+            limit=limit,
+            progress=lambda count, before=before: progress(before + count),  # type: ignore[misc]
+        )
+        prefix = "" if len(logs) == 1 else f"{layout.name}/{topic}:"
+        for step in report.steps:
+            if damage and step.name == "seen_head":
+                step = Step("seen_head", "failed", damage)
+            steps.append(replace(step, name=prefix + step.name, detail=step.detail + _hint(store, step)))
+        entries += report.entries
+    if logs or ns is None:
+        steps.append(_packs_step(store, deep=deep))
+    if ns is None:
+        steps += _unwalked(store, logs=len(logs))
+    return Report.of(steps, entries=entries)
+
+
+def _seen_before(seen: SeenHeads, ref: str) -> tuple[str | None, str]:
+    """The head seen last, and why it cannot be read, if it cannot."""
+    try:
+        return seen.get(ref), ""
+    except RopewalkError as error:
+        return None, error.detail
+
+
+def _hint(store: GitStore, step: Step) -> str:
+    """What a break may come from."""
+    if step.name == "chain" and step.status == "failed" and (store.place.git_dir / "shallow").exists():
+        return "; this is a shallow clone, `git fetch --unshallow` brings the rest"
+    return ""
+
+
+def _names(store: GitStore, prefix: str) -> list[str]:
+    try:
+        return store.head_names(prefix)
+    except RopewalkError:
+        return []  # the refs step says why
+
+
+def _refs_step(store: GitStore, ns: str | None) -> Step:
+    """Whether every ref can be read (of one log: listed), for damage may hide a log altogether."""
+    try:
+        count = len(store.heads("refs/gatos/") if ns is None else store.head_names("refs/gatos/"))
+    except RopewalkError as error:
+        return Step("refs", "failed", error.detail)
+    return Step("refs", "passed", f"{count} refs can be {'read' if ns is None else 'listed'}")
+
+
+def _unwalked(store: GitStore, *, logs: int) -> Iterator[Step]:
+    """What somebody may have expected to be verified here, and was not."""
+    journals = sum(len(_names(store, f"{root}journal/")) for root in ROOTS)
+    if not logs:
+        # An empty repository of ours is whole. A clone that left the logs behind has verified nothing.
+        ours = store.place.home.is_dir() and not journals
+        yield Step("logs", "not_checked", NO_LOGS, need="optional" if ours else "required")
+    if journals:
+        yield Step.optional("journals", f"{journals} journals of git shiplog; an import judges them")
+
+
+def _packs_step(store: GitStore, *, deep: bool) -> Step:
+    if not deep:
+        return Step.optional("packs", "the checksums of whole packs are checked with --deep")
+    damage = [each for folder in store.pack_folders for each in damaged_packs(folder)]
+    if damage:
+        return Step("packs", "failed", "; ".join(damage[:5]))
+    return Step("packs", "passed", "every byte of every pack has its checksum")

@@ -1,0 +1,26 @@
+"""Descriptors of an index: a reader that is dropped without close() keeps none."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import ropewalk
+from ropewalk.pipeline.source.git_logs import GitLogs
+from ropewalk.disk.repository_paths import find_place
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/dev/fd").iterdir())
+
+
+def test_dropped_readers_keep_no_descriptors(tmp_path: Path):
+    with ropewalk.init(tmp_path) as log:
+        log.append("demo", {"type": "demo.made", "payload": {}})
+    place = find_place(tmp_path)
+    assert GitLogs(place).extent("demo").end.position == 1
+    gc.collect()
+    before = descriptors()
+    for _ in range(20):
+        GitLogs(place).extent("demo")
+    assert descriptors() <= before + 1
