@@ -37,7 +37,7 @@ docs: $(READY)  ## write the generated pages again
 
 lock: $(READY)  ## pin every dependency again
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/python -m uv pip compile --quiet pyproject.toml --extra spark --extra test --generate-hashes --no-emit-index-url \
+	$(BIN)/python -m uv pip compile --quiet pyproject.toml --extra spark --extra server --extra nats --extra test --generate-hashes --no-emit-index-url \
 	  --universal --python-version 3.11 --output-file requirements.lock
 
 $(READY): requirements.lock pyproject.toml hatch_build.py $(wildcard src/ropewalk/native/*.[ch])
