@@ -22,8 +22,9 @@ from ropewalk.ledger.archive.files import LEVEL, THREADS
 from ropewalk.ledger.archive.manifest import BLOCKS
 from ropewalk.ledger.archive.restore import restore_channel
 from ropewalk.ledger.archive.write import archive_channel
-from ropewalk.ledger.channel.channel import create_channel, open_channel
+from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.proof.trust import Trust
 
 __all__ = ["run"]

@@ -19,7 +19,7 @@ from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.bundle.files import export_blocks, verify_bundle
 from ropewalk.ledger.bundle.tar import Member, TarReader
 from ropewalk.ledger.bundle.zstd_file import read_packed
-from ropewalk.ledger.envelope.envelope import envelope_id
+from ropewalk.ledger.envelope.model import envelope_id
 from ropewalk.ledger.proof.trust import Trust
 
 __all__ = ["run"]

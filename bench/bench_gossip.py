@@ -21,9 +21,11 @@ from typing import Any
 
 from bench.harness import Result, fixed
 from ropewalk.disk.memory_tables import MemoryTables
-from ropewalk.gossip.core.log import TABLES, Log
+from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.table import TABLES
 from ropewalk.gossip.peer.topics import open_log
-from ropewalk.gossip.sync.session import Request, Response, answer, drive, pull, pull_from, sync_both
+from ropewalk.gossip.sync.questions import Request, Response, answer
+from ropewalk.gossip.sync.session import drive, pull, pull_from, sync_both
 from ropewalk.kernel.keys import SigningKey
 
 __all__ = ["run"]

@@ -25,11 +25,13 @@ from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.proofs import LEDGER, SHA256
 from ropewalk.ledger.block.block import GENESIS, seal
 from ropewalk.ledger.block.index_keys import Marks, derive
-from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log, verify_blocks
+from ropewalk.ledger.channel.channel import open_channel, open_log, verify_blocks
 from ropewalk.ledger.channel.index.index import LedgerIndex
 from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.channel.segments.writer import Writer
-from ropewalk.ledger.envelope.envelope import Envelope, build
+from ropewalk.ledger.channel.settings import create_channel
+from ropewalk.ledger.envelope.envelope import build
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.async_log import ServedLog
 from ropewalk.ledger.ingest.log import Log
 from ropewalk.ledger.proof.proof import parse_proof, verify_proof

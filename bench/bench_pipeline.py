@@ -25,8 +25,8 @@ from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.block import GENESIS, seal
-from ropewalk.ledger.channel.channel import create_channel
 from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.pipeline.launch.launch import Setting, launch, stop
 from ropewalk.pipeline.source.logs import between, open_logs

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 from bench.bench_jcs import envelope
 from bench.harness import Contestant, Result, compare
 from ropewalk.errors import InvalidEnvelope
-from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.schema import shipped as schema
 
 __all__ = ["run"]
 
@@ -20,7 +20,7 @@ NAME = "ledger/envelope"
 def run(quick: bool) -> list[Result]:
     """Valid envelopes of three sizes, and refusals with their explanation."""
     rounds = 5 if quick else 15
-    peer = Draft202012Validator(json.loads(shipped.text(NAME)), format_checker=FormatChecker())
+    peer = Draft202012Validator(json.loads(schema.text(NAME)), format_checker=FormatChecker())
     results: list[Result] = []
     for size, label, target in ((480, "0.5 KB", 50), (2_000, "2 KB", 50), (64_000, "64 KB", None)):
         envelopes = [envelope(size, seed=seed) for seed in range(5)]
@@ -31,7 +31,7 @@ def run(quick: bool) -> list[Result]:
         def ours_valid(envelopes: list[dict[str, Any]] = envelopes) -> int:
             for _ in range(100):
                 for each in envelopes:
-                    shipped.validate(NAME, each)
+                    schema.validate(NAME, each)
             return 100 * len(envelopes)
 
         def peer_valid(envelopes: list[dict[str, Any]] = envelopes) -> int:
@@ -42,7 +42,7 @@ def run(quick: bool) -> list[Result]:
         def ours_broken(broken: list[dict[str, Any]] = broken) -> int:
             for each in broken:
                 try:
-                    shipped.validate(NAME, each)
+                    schema.validate(NAME, each)
                 except InvalidEnvelope:
                     continue
             return len(broken)

@@ -25,7 +25,8 @@ from cryptography.x509.oid import NameOID
 
 from bench.bench_ledger import CHANNEL, NODE, envelope, new_home
 from bench.harness import Contestant, Result, compare
-from ropewalk.ledger.channel.channel import create_channel, open_log
+from ropewalk.ledger.channel.channel import open_log
+from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.ingest.ticket import Receipt
 from ropewalk.ledger.remote.client import BATCH_BYTES, BATCH_ENVELOPES, LedgerClient
 from ropewalk.ledger.remote.messages import PROTOCOL, Message

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ropewalk.bridge.event_copy import Mirrored
     from ropewalk.disk.durable import Disk
 
-__all__ = ["Repository", "init", "open_repository"]
-
 
 class Repository(GitRepository):
     """A repository: its git logs, and what several engines do together."""

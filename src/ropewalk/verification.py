@@ -25,8 +25,6 @@ from ropewalk.kernel.report import Report, Status, Step
 if TYPE_CHECKING:
     from ropewalk.ledger.proof.trust import Trust
 
-__all__ = ["verify_gitlogs", "verify_repository"]
-
 NO_LOGS = (
     "there is no log under refs/gatos/ in this repository; a plain `git clone` leaves them behind, "
     "`git clone --mirror` brings them"
@@ -73,7 +71,7 @@ def verify_repository(
 
 def _verify_channels(home: Path, only: str | None, deep: bool, trust: Trust | None) -> Report:
     # Each engine is loaded only where a repository may hold something of it: most have one.
-    from ropewalk.ledger.channel.channel import channels
+    from ropewalk.ledger.channel.settings import channels
 
     steps: list[Step] = []
     entries = 0

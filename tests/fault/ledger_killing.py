@@ -13,7 +13,8 @@ from pathlib import Path
 from tests.unit.ledger.making import NODE, observed
 from tests.waiting import ended
 
-from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log, verify_blocks
+from ropewalk.ledger.channel.channel import open_channel, open_log, verify_blocks
+from ropewalk.ledger.channel.settings import create_channel
 
 ROOT = Path(__file__).resolve().parents[2]
 STRIDE = 1_000_000

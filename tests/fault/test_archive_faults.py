@@ -17,8 +17,9 @@ from ropewalk.errors import Unavailable
 from ropewalk.ledger.archive.files import archive_folders
 from ropewalk.ledger.archive.pack import pack_channel
 from ropewalk.ledger.archive.restore import restore_channel
-from ropewalk.ledger.channel.channel import channels, open_channel
+from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.segments.reader import Segments
+from ropewalk.ledger.channel.settings import channels
 
 ROOT = Path(__file__).resolve().parents[2]
 

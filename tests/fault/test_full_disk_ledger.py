@@ -15,7 +15,7 @@ from tests.unit.ledger.making import observed, opened
 from tests.waiting import LIMIT_S
 
 from ropewalk.ledger.channel.channel import open_channel, verify_blocks
-from ropewalk.ledger.ingest.log import Limits
+from ropewalk.ledger.ingest.ports import Limits
 from ropewalk.ledger.ingest.ticket import Receipt
 
 ROPEWALK = Path(sys.executable).with_name("ropewalk")

@@ -15,7 +15,8 @@ from tests.waiting import LIMIT_S, ended
 
 from ropewalk.disk.lmdb_tables import LmdbTables
 from ropewalk.errors import Unavailable
-from ropewalk.gossip.core.log import TABLES, Log
+from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.table import TABLES
 from ropewalk.gossip.core.verify import verify_log
 from ropewalk.gossip.peer.topics import open_log
 from ropewalk.gossip.sync.session import pull_from

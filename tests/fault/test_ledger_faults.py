@@ -8,8 +8,9 @@ from tests.unit.ledger.making import NODE, NOON_NS, observed
 
 from ropewalk.disk.durable import Disk
 from ropewalk.errors import RopewalkError
-from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log, verify_blocks
-from ropewalk.ledger.ingest.log import Limits
+from ropewalk.ledger.channel.channel import open_channel, open_log, verify_blocks
+from ropewalk.ledger.channel.settings import create_channel
+from ropewalk.ledger.ingest.ports import Limits
 from ropewalk.ledger.ingest.ticket import Receipt
 
 

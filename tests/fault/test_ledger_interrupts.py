@@ -18,7 +18,8 @@ from ropewalk.ledger.channel.channel import open_channel, verify_blocks
 from ropewalk.ledger.ingest import log as log_module
 from ropewalk.ledger.ingest import sealer as sealing_module
 from ropewalk.ledger.ingest import ticket as ticket_module
-from ropewalk.ledger.ingest.log import Limits, Log
+from ropewalk.ledger.ingest.log import Log
+from ropewalk.ledger.ingest.ports import Limits
 from ropewalk.ledger.ingest.ticket import Receipt, Sleeper
 from ropewalk.ledger.rules.rules import judge
 

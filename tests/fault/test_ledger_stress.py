@@ -13,7 +13,7 @@ from tests.waiting import together
 from ropewalk.disk.durable import Disk
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.channel.channel import open_channel, verify_blocks
-from ropewalk.ledger.ingest.log import Limits
+from ropewalk.ledger.ingest.ports import Limits
 from ropewalk.ledger.ingest.ticket import Receipt
 
 

@@ -6,7 +6,7 @@ from functools import cache
 
 from ropewalk.kernel import cbor, digest, jcs, keys, ulid
 from ropewalk.kernel.note import key, note
-from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.schema import shipped as schema
 from tests.fuzz.offering import Parser, as_text
 from tests.unit.ledger.making import NODE, command
 
@@ -38,8 +38,8 @@ def _dag_cbor(raw: bytes) -> None:
 
 
 def _schema(raw: bytes) -> None:
-    names = shipped.names()
-    shipped.validate(names[raw[0] % len(names)] if raw else names[0], jcs.parse(raw[1:]))
+    names = schema.names()
+    schema.validate(names[raw[0] % len(names)] if raw else names[0], jcs.parse(raw[1:]))
 
 
 def _content_id(raw: bytes) -> None:
@@ -112,7 +112,7 @@ def _catalogue() -> tuple[Parser, ...]:
         ("jcs_foreign", _jcs_foreign, (*jsons, b"[123456789012345678901234567890]")),
         ("cbor", _cbor, (cbor.encode({"a": [1, 2.5, b"x", None]}),)),
         ("dag_cbor", _dag_cbor, (cbor.dag_encode({"a": [1, b"x", cbor.Link(digest.cid(0x71, b""))]}),)),
-        ("schema", _schema, tuple(bytes((at,)) + one.raw for at in range(len(shipped.names())))),
+        ("schema", _schema, tuple(bytes((at,)) + one.raw for at in range(len(schema.names())))),
         ("content_id", _content_id, (digest.content_id(b"").encode(),)),
         ("cid", _cid, (digest.cid_text(digest.cid(0x71, b"")).encode(),)),
         ("cid_bytes", _cid_bytes, (digest.cid(0x71, b""),)),

@@ -25,9 +25,11 @@ from ropewalk.ledger.bundle.files import export_blocks
 from ropewalk.ledger.bundle.manifest_fields import File
 from ropewalk.ledger.bundle.zstd_file import read_packed
 from ropewalk.ledger.channel.index import rows
+from ropewalk.ledger.channel.segments import format as segment_format
 from ropewalk.ledger.channel.segments import packed, reader
 from ropewalk.ledger.channel.segments.writer import Writer
 from ropewalk.ledger.envelope import envelope
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence import certificates, crls, verify
 from ropewalk.ledger.evidence import trust as evidencetrust
 from ropewalk.ledger.evidence.tee import der, intel_collateral, intel_quote, sev_snp
@@ -35,7 +37,8 @@ from ropewalk.ledger.keys import approvals, revocations
 from ropewalk.ledger.proof import proof, trust
 from ropewalk.ledger.replay.replay import SNAPSHOT_TYPE, Snapshot, parse_snapshot, snapshot_envelope
 from ropewalk.ledger.rules import policy
-from ropewalk.ledger.rules.rules import Context, judge
+from ropewalk.ledger.rules.rules import judge
+from ropewalk.ledger.rules.verdict import Context
 from ropewalk.ledger.transparency import head_fork, receipts, tiles, witness
 from ropewalk.ledger.transparency.head_check import HeadTrust
 from ropewalk.ledger.transparency.head_fork import HeadFork
@@ -50,7 +53,7 @@ from tests.unit.ledger.quoting import revocations as revocation_lists
 __all__ = ["PARSERS"]
 
 
-def _judged(one: envelope.Envelope) -> None:
+def _judged(one: Envelope) -> None:
     assert envelope.parse_stored(one.raw) == one
     assert envelope.parse_cbor(envelope.to_cbor(one)) == one
     judge(one, Context())
@@ -354,7 +357,10 @@ def _segment(raw: bytes) -> None:
     store = reader.Segments(folder)
     store.path(0).write_bytes(raw)
     for record in store.scan():
-        assert reader.record_at(raw[record.place.offset : record.place.end], record.height) == record.lines
+        assert (
+            segment_format.record_at(raw[record.place.offset : record.place.end], record.height)
+            == record.lines
+        )
         assert store.find(record.height) == store.read(record.place, record.height) == record
 
 
@@ -376,7 +382,7 @@ def _packed_segment(raw: bytes) -> None:
     packed.packed_path(store.path(0)).write_bytes(raw)
     written = _segment_bytes()
     for record in store.scan():
-        assert record.lines == reader.record_at(
+        assert record.lines == segment_format.record_at(
             written[record.place.offset : record.place.end], record.height
         )
 
@@ -400,7 +406,7 @@ def _snapshot(raw: bytes) -> None:
 
 def _entry_sample(one: block.Block) -> rows.BlockEntry:
     lines = one.lines()
-    return rows.entry_of(0, reader.Place(0, 64, 640), [len(line) for line in lines], derive(lines))
+    return rows.entry_of(0, segment_format.Place(0, 64, 640), [len(line) for line in lines], derive(lines))
 
 
 def _range_sample(hashes: list[bytes]) -> bytes:

@@ -20,9 +20,9 @@ from tests.waiting import aside, soon, until
 from ropewalk.cli.gossip import net
 from ropewalk.gossip.core.ids import ProfileName
 from ropewalk.gossip.core.log import Log
-from ropewalk.gossip.peer.frames import IDLE_S
 from ropewalk.gossip.peer.topics import open_topic, topics
 from ropewalk.kernel.keys import SigningKey
+from ropewalk.net.frame_pipe import IDLE_S
 from ropewalk.net.pipe import Pipe
 from ropewalk.net.tcp import serve_tcp
 

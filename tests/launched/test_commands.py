@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ropewalk.disk import key_files
-from ropewalk.ledger.channel.channel import read_settings
+from ropewalk.ledger.channel.settings import read_settings
 from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.pipeline.tampering import change_payload
 from tests.pipeline.test_ingest import keys_in_log, keys_of

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ropewalk.disk.lmdb_tables import LmdbTables
-from ropewalk.gossip.core.log import TABLES
+from ropewalk.gossip.core.table import TABLES
 from ropewalk.gossip.peer.topics import topic_folder
-from ropewalk.ledger.channel.segments.format import record_head
-from ropewalk.ledger.channel.segments.reader import ALIGN, Segments
+from ropewalk.ledger.channel.segments.format import ALIGN, record_head
+from ropewalk.ledger.channel.segments.reader import Segments
 from tests.pipeline.world import ADA, NODE, World
 
 

@@ -12,10 +12,11 @@ import pytest
 from ropewalk.errors import Conflict, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.ledger.block.block import GENESIS, Block, seal
-from ropewalk.ledger.channel.channel import create_channel, open_channel
+from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.channel.segments.writer import Writer
-from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.channel.settings import create_channel
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.proof.verify import check_channel
 from ropewalk.pipeline.jobs.ingest import Ingest
 from ropewalk.pipeline.jobs.verify import verify_logs

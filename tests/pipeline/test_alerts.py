@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ropewalk.ledger.block.block import GENESIS, Block, seal
-from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.allowed import EvidencePins
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.pipeline.jobs.health import Health, measure, observation

@@ -12,8 +12,10 @@ from ropewalk.disk import key_files
 from ropewalk.errors import DigestMismatch, Unverified
 from ropewalk.ledger.block.block import GENESIS, Block, seal
 from ropewalk.ledger.bundle.files import export_blocks, verify_bundle
-from ropewalk.ledger.channel.channel import create_channel, open_log, read_settings
-from ropewalk.ledger.envelope.envelope import Envelope, parse_stored
+from ropewalk.ledger.channel.channel import open_log
+from ropewalk.ledger.channel.settings import create_channel, read_settings
+from ropewalk.ledger.envelope.envelope import parse_stored
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.allowed import EvidencePins
 from ropewalk.ledger.evidence.trust import EvidenceSettings
 from ropewalk.ledger.proof.trust import Trust

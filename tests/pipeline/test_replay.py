@@ -18,7 +18,8 @@ from ropewalk.disk import key_files
 from ropewalk.errors import RopewalkError, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.ledger.channel.channel import open_channel
-from ropewalk.ledger.replay.channel_replay import find_reducer, recorded_snapshots, replay_channel
+from ropewalk.ledger.replay.channel_replay import recorded_snapshots, replay_channel
+from ropewalk.ledger.replay.reducers import find_reducer
 from ropewalk.ledger.replay.replay import companion
 from ropewalk.pipeline.jobs.replay import Replays, replay_channels
 from ropewalk.pipeline.tables.warehouse import Warehouse

@@ -21,13 +21,14 @@ from ropewalk.gitlog.core.notes import add_note
 from ropewalk.gitlog.core.objects import FILE, FOLDER, Oid, TreeEntry, encode_tree, parse_commit, parse_tree
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gitlog.store.object_store import GitStore
-from ropewalk.gossip.core.log import TABLES
+from ropewalk.gossip.core.table import TABLES
 from ropewalk.gossip.peer.topics import topic_folder
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import content_id
 from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.bundle.files import export_bundle, verify_bundle
-from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log, read_settings
+from ropewalk.ledger.channel.channel import open_channel, open_log
+from ropewalk.ledger.channel.settings import create_channel, read_settings
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.ledger.keys.rotate import rotate_key
 from ropewalk.ledger.proof.trust import Trust

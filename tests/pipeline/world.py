@@ -14,9 +14,11 @@ from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gossip.peer.topics import open_topic
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.channel.channel import create_channel, open_log
-from ropewalk.ledger.envelope.envelope import Envelope, build
-from ropewalk.ledger.ingest.log import Limits
+from ropewalk.ledger.channel.channel import open_log
+from ropewalk.ledger.channel.settings import create_channel
+from ropewalk.ledger.envelope.envelope import build
+from ropewalk.ledger.envelope.model import Envelope
+from ropewalk.ledger.ingest.ports import Limits
 
 ADA = SigningKey.generate("ed25519", b"ada" + bytes(29))
 BOB = SigningKey.generate("ed25519", b"bob" + bytes(29))

@@ -65,11 +65,11 @@ def test_no_parser_of_the_product_is_left_out() -> None:
     """Whatever is public, named as a parser and takes bytes or a text is called somewhere in `tests/fuzz`."""
     called = "".join(path.read_text() for path in FUZZ.glob("*.py"))
     missing = []
-    for package in ("kernel", "gitlog", "gossip", "ledger", "stream", "net", "stores"):
+    for package in ("kernel", "gitlog", "gossip", "ledger", "stream", "net", "disk"):
         root = import_module(f"ropewalk.{package}")
         for found in pkgutil.walk_packages(root.__path__, f"{root.__name__}."):
             module = import_module(found.name)
-            for name in getattr(module, "__all__", ()):
+            for name in vars(module):
                 value = getattr(module, name)
                 if READING.fullmatch(name) and inspect.isfunction(value) and value.__module__ == found.name:
                     first = next(iter(inspect.signature(value).parameters.values()), None)

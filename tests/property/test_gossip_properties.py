@@ -12,9 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ropewalk.disk.memory_tables import MemoryTables
 from ropewalk.gossip.core import dag_json
 from ropewalk.gossip.core.ids import CLOCKS, id_of, key_of
-from ropewalk.gossip.core.log import TABLES, Log
+from ropewalk.gossip.core.log import Log
 from ropewalk.gossip.core.message import SignedMessage, decode, sign, verify
 from ropewalk.gossip.core.profiles import PROFILES, V13
+from ropewalk.gossip.core.table import TABLES
 from ropewalk.gossip.core.verify import verify_log
 from ropewalk.gossip.sync.session import sync_both
 from ropewalk.kernel.cbor import Link

@@ -14,19 +14,14 @@ from tests.unit.ledger.making import NODE, chain_of_blocks, command, observed
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.ledger.block.block import parse_record
-from ropewalk.ledger.envelope.envelope import (
-    Envelope,
-    parse,
-    parse_cbor,
-    parse_stored,
-    signature_preimage,
-    to_cbor,
-)
+from ropewalk.ledger.envelope.envelope import parse, parse_cbor, parse_stored, to_cbor
+from ropewalk.ledger.envelope.model import Envelope, signature_preimage
 from ropewalk.ledger.proof.proof import Proof, parse_consistency, parse_proof, parse_range
 from ropewalk.ledger.proof.trust import Trust, parse_trust
 from ropewalk.ledger.proof.verify import EMPTY, check_block, join
 from ropewalk.ledger.rules.policy import STRICT, parse_policy
-from ropewalk.ledger.rules.rules import Context, judge
+from ropewalk.ledger.rules.rules import judge
+from ropewalk.ledger.rules.verdict import Context
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(allow_nan=False) | st.text(),

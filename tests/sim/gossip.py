@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 
 from ropewalk.disk.memory_tables import MemoryTables
 from ropewalk.gossip.core.ids import Key, MessageId
-from ropewalk.gossip.core.log import TABLES, Cursor, Log
+from ropewalk.gossip.core.log import Cursor, Log
 from ropewalk.gossip.core.message import SignedMessage, sign
 from ropewalk.gossip.core.profiles import PROFILES
-from ropewalk.gossip.core.table import Transaction
+from ropewalk.gossip.core.table import TABLES, Transaction
 from ropewalk.gossip.core.verify import verify_log
 from ropewalk.gossip.core.writing import Batch
-from ropewalk.gossip.sync.session import Abort, Pulled, Request, Response, answer, pull, pull_from
+from ropewalk.gossip.sync.questions import Abort, Request, Response, answer
+from ropewalk.gossip.sync.session import Pulled, pull, pull_from
 from ropewalk.kernel.keys import SigningKey
 
 PEERS = 5

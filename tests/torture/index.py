@@ -34,7 +34,7 @@ from ropewalk.ledger.channel.index.check import check_index
 from ropewalk.ledger.channel.index.index import LedgerIndex
 from ropewalk.ledger.channel.maintenance import rebuild_index, verify_stored
 from ropewalk.ledger.channel.segments.reader import Segments
-from ropewalk.ledger.ingest.log import Receipt
+from ropewalk.ledger.ingest.ticket import Receipt
 from tests.unit.ledger.making import NODE, NOON_NS, command, observed, opened
 
 __all__ = ["GitScene", "LedgerScene", "Scene", "flip", "flip_all", "run"]

@@ -43,7 +43,8 @@ def run(quick: bool) -> dict[str, Any]:
 
 def make(home: Path, count: int) -> None:
     """A channel of that many envelopes."""
-    from ropewalk.ledger.channel.channel import create_channel, open_log
+    from ropewalk.ledger.channel.channel import open_log
+    from ropewalk.ledger.channel.settings import create_channel
     from tests.unit.ledger.making import NODE, NOON_NS, observed
 
     create_channel(home, CHANNEL, "node", NODE.public)

@@ -12,7 +12,8 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3, content_id
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.block import GENESIS, seal
-from ropewalk.ledger.envelope.envelope import Envelope, build
+from ropewalk.ledger.envelope.envelope import build
+from ropewalk.ledger.envelope.model import Envelope
 
 ADA = SigningKey.generate("ed25519", b"ada" + bytes(29))
 NODE = SigningKey.generate("ed25519", b"node" + bytes(28))

@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.envelope.envelope import Envelope, build
+from ropewalk.ledger.envelope.envelope import build
+from ropewalk.ledger.envelope.model import Envelope
 
 ADA = SigningKey.generate("ed25519", bytes(range(32)))
 SECRET = bytes(range(0x40, 0x60))

@@ -16,15 +16,9 @@ from typing import Any
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.envelope.envelope import (
-    DEFAULT_SIGNED,
-    MINIMUM_SIGNED,
-    STRICT_SIGNED,
-    Envelope,
-    build,
-    payload_hash,
-    signature_preimage,
-)
+from ropewalk.ledger.envelope.envelope import build
+from ropewalk.ledger.envelope.fields import DEFAULT_SIGNED, MINIMUM_SIGNED, STRICT_SIGNED
+from ropewalk.ledger.envelope.model import Envelope, payload_hash, signature_preimage
 from ropewalk.ledger.evidence.binding import report_data
 from ropewalk.ledger.rules.policy import STRICT
 

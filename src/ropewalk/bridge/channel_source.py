@@ -14,11 +14,9 @@ from ropewalk.gitlog.core.objects import Signature
 from ropewalk.gitlog.core.reading import CHUNK, events
 from ropewalk.ledger.block.block import GENESIS, Header
 from ropewalk.ledger.channel.channel import Channel
-from ropewalk.ledger.channel.segments.reader import Record
-from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.channel.segments.format import Record
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.proof.verify import EMPTY, Fault, Span, check_block, join
-
-__all__ = ["ChannelSource"]
 
 
 class ChannelSource:

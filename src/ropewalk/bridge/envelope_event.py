@@ -29,9 +29,7 @@ from ropewalk.kernel import jcs, ulid
 from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.ulid import Ulid
 from ropewalk.ledger.block.block import Header
-from ropewalk.ledger.envelope.envelope import Envelope
-
-__all__ = ["Withheld", "channel_mark", "document_of", "mark_of", "ulid_of", "withheld"]
+from ropewalk.ledger.envelope.model import Envelope
 
 HEIGHT_BITS: Final = 40
 INDEX_BITS: Final = 16

@@ -22,8 +22,6 @@ from ropewalk.gitlog.core.reading import attachments_of
 from ropewalk.kernel import ulid
 from ropewalk.kernel.ulid import Ulid
 
-__all__ = ["Copy", "Mirrored", "append_copies", "copy_of", "named"]
-
 
 @dataclass(frozen=True, slots=True)
 class Copy:

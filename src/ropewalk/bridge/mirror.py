@@ -25,8 +25,6 @@ from ropewalk.gitlog.repository.tracked_logs import IndexedLine
 from ropewalk.gitlog.store.index import IndexedSlot
 from ropewalk.kernel.ulid import Ulid, time_ms
 
-__all__ = ["LogSource", "Mirror", "Refused", "Target", "keep_mirroring", "mirror"]
-
 BATCH_EVENTS = 1_000  # copies that share a pack and a move of the head
 BATCH_BYTES = 8 << 20
 # Of sources that grow while they are merged, an event made a moment ago may overtake one that is still being written,

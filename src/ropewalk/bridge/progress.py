@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 from ropewalk.disk.durable import Disk
 from ropewalk.gitlog.repository.tracked_logs import IndexedLine
 
-__all__ = ["MirrorMark", "MirrorMarks"]
-
 FIELDS = {"height": int, "commit": str, "ulid": str, "copy": str}
 
 

@@ -8,8 +8,6 @@ import click
 
 from ropewalk.cli.common.command import Command, emit, emit_line, parse_input, session
 
-__all__ = ["canon", "hash_"]
-
 
 @click.command(
     "canon",

@@ -22,8 +22,6 @@ from ropewalk.kernel.report import Step
 if TYPE_CHECKING:
     from ropewalk.disk.repository_paths import Place
 
-__all__ = ["doctor"]
-
 # distribution → what it is for; each is imported, because an installed wheel can still be the wrong one.
 LIBRARIES = {
     "blake3": ("blake3", "content ids"),
@@ -172,7 +170,8 @@ def _look_at_policy(path: Path) -> str:
 
 def _channels(home: Path) -> Iterator[Step]:
     """Channels that cannot be read, to which nothing is appended; and keys, policies and roots that end."""
-    from ropewalk.ledger.channel.channel import channels, open_channel
+    from ropewalk.ledger.channel.channel import open_channel
+    from ropewalk.ledger.channel.settings import channels
     from ropewalk.ledger.keys.rotate import key_notices
 
     for name in channels(home):
@@ -186,7 +185,7 @@ def _channels(home: Path) -> Iterator[Step]:
 
 def _versions(home: Path) -> Iterator[Step]:
     """Versions of envelopes that are near their sunset; nothing is wrong yet, and somebody should know."""
-    from ropewalk.ledger.channel.channel import channels
+    from ropewalk.ledger.channel.settings import channels
     from ropewalk.ledger.versions.lifecycle import notices
 
     if not channels(home):

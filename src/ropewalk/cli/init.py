@@ -10,8 +10,6 @@ import click
 from ropewalk.cli.common.command import Command, emit
 from ropewalk.cli.common.locations import NODE_KEY
 
-__all__ = ["init"]
-
 
 @click.command("init", cls=Command, epilog="Examples:\n  ropewalk init my.git\n  ropewalk init .\n")
 @click.argument("path")

@@ -13,8 +13,6 @@ from ropewalk.cli.common.locations import key_folder, key_folders
 if TYPE_CHECKING:
     from ropewalk.disk.key_files import KeyFile
 
-__all__ = ["key"]
-
 # Written out so that `key --help` need not load the key library; a test compares it with the store's list.
 ALGORITHMS = ("ed25519", "p256", "secp256k1", "xchacha20poly1305")
 

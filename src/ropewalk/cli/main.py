@@ -12,8 +12,6 @@ from ropewalk import __version__
 from ropewalk.cli.common.command import Group, Session, drop_output, fail, refusal_of, say
 from ropewalk.errors import RopewalkError, Usage
 
-__all__ = ["root", "run"]
-
 INTERRUPTED = 130
 
 # name → (module, attribute, one line of help); imported on first use so that starting costs little.

@@ -17,8 +17,6 @@ from typing import BinaryIO, Final
 
 from ropewalk.errors import Damaged, Unavailable
 
-__all__ = ["Disk", "open_file", "read_file", "sync", "sync_folder", "unavailable"]
-
 ACCESS_ADVICE = "Check who may read and write there, or use another clone."
 NO_FULL_SYNC: Final = frozenset((errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY))
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from ropewalk.disk.durable import Disk, unavailable
 from ropewalk.errors import Unavailable
 
-__all__ = ["hold_folder"]
-
 POLL_S = 0.02
 
 

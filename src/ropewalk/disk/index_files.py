@@ -40,8 +40,6 @@ from ropewalk.disk.index_pages import (
 )
 from ropewalk.kernel.digest import blake3
 
-__all__ = ["CURRENT", "IndexExtent", "IndexFiles", "is_read_only"]
-
 CURRENT: Final = "current"
 VERSION: Final = 4
 _READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)

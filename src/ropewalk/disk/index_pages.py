@@ -23,21 +23,6 @@ from dataclasses import dataclass
 
 from ropewalk.kernel.digest import blake3
 
-__all__ = [
-    "FILTERED",
-    "PAGE_BYTES",
-    "ROWS_MAX",
-    "IndexDamaged",
-    "Run",
-    "find_row",
-    "key_digest",
-    "read_filter",
-    "read_rows",
-    "spread",
-    "write_at",
-    "write_run",
-]
-
 PAGE_BYTES = 2048
 DIGEST_BYTES = 16
 ROW_BYTES = DIGEST_BYTES + 12

@@ -19,18 +19,6 @@ from ropewalk.errors import Conflict, InvalidKey, InvalidName, NotFound, Unavail
 from ropewalk.kernel.digest import Tag, tagged
 from ropewalk.kernel.keys import Algorithm, PublicKey, SealingKey, SigningKey
 
-__all__ = [
-    "ALGORITHMS",
-    "KeyAlgorithm",
-    "KeyFile",
-    "destroy",
-    "load_sealing",
-    "load_signing",
-    "ls",
-    "make",
-    "read",
-]
-
 KeyAlgorithm = Literal["ed25519", "p256", "secp256k1", "xchacha20poly1305"]
 ALGORITHMS: tuple[KeyAlgorithm, ...] = get_args(KeyAlgorithm)
 SEALING = "xchacha20poly1305"

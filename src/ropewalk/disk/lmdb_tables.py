@@ -20,8 +20,6 @@ import lmdb
 from ropewalk.disk.durable import Disk, unavailable
 from ropewalk.errors import Conflict, Damaged, NotFound, RopewalkError, TooLarge, Unavailable
 
-__all__ = ["MAP_BYTES_FIRST", "MAP_BYTES_MAX", "LmdbTables"]
-
 T = TypeVar("T")
 
 MAP_BYTES_FIRST = 16 << 30  # addresses, not disk; the file has the size of what is in it

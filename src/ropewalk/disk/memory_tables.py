@@ -11,8 +11,6 @@ from typing import TypeVar
 
 from ropewalk.errors import Conflict, NotFound
 
-__all__ = ["MemoryTables"]
-
 T = TypeVar("T")
 _SLICE = 256  # how many keys a scan copies at a time, so that a long scan does not copy the table
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from ropewalk.errors import NotFound, Unavailable
 
-__all__ = ["Place", "absolute", "find_place", "make_place"]
-
 FOLDER_MODE = 0o700
 
 

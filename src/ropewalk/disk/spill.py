@@ -14,8 +14,6 @@ import lmdb
 
 from ropewalk.errors import Unavailable
 
-__all__ = ["Spill", "SpillTable"]
-
 FRESH_MAX = 65_536  # rows of one table held in memory
 MAP_BYTES = 1 << 40  # address space, not disk
 TABLES_MAX = 8

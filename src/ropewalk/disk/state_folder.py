@@ -13,8 +13,6 @@ from pathlib import Path
 from ropewalk.disk.durable import Disk, unavailable
 from ropewalk.errors import Damaged, NotFound, TooLarge, Unavailable
 
-__all__ = ["StateFolder"]
-
 FILE_BYTES_MAX = 1 << 20
 LOCK_POLL_S = 0.02
 LOCK = "lock"

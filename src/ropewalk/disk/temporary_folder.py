@@ -16,8 +16,6 @@ import tempfile
 from itertools import islice
 from pathlib import Path
 
-__all__ = ["drop_private_folder", "make_private_folder"]
-
 PREFIX, OWNER = "ropewalk-", ".owner"
 NAMES_MAX = 10_000  # of the temporary directory that are looked at
 SWEPT_MAX = 8  # folders removed at a time; each use sweeps some more

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from ropewalk.gossip.core.access import everybody_may_append, make_session, owners, sessions
 from ropewalk.gossip.core.events import Committed, Refused, Stored, Synced
 from ropewalk.gossip.core.ids import MessageId
-from ropewalk.gossip.core.log import Bound, Cursor, Inserted, Log
+from ropewalk.gossip.core.log import Bound, Cursor, Log
 from ropewalk.gossip.core.message import Message, Signature, SignedMessage
+from ropewalk.gossip.core.writing import Inserted
 from ropewalk.gossip.sync.session import pull_from, sync_both
 
 if TYPE_CHECKING:

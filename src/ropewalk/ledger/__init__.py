@@ -26,10 +26,12 @@ if TYPE_CHECKING:
     from ropewalk.ledger.archive.pack import pack_channel
     from ropewalk.ledger.archive.restore import restore_channel
     from ropewalk.ledger.archive.write import archive_channel
-    from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log
+    from ropewalk.ledger.channel.channel import open_channel, open_log
     from ropewalk.ledger.channel.maintenance import verify_stored as verify_channel
     from ropewalk.ledger.channel.repair import find_damage, repair_channel
-    from ropewalk.ledger.envelope.envelope import Envelope, build
+    from ropewalk.ledger.channel.settings import create_channel
+    from ropewalk.ledger.envelope.envelope import build
+    from ropewalk.ledger.envelope.model import Envelope
     from ropewalk.ledger.ingest.async_log import ServedLog
     from ropewalk.ledger.keys.rotate import rotate_key
     from ropewalk.ledger.mailbox.client import MailboxClient

@@ -9,8 +9,6 @@ import ctypes
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["FILE", "VERSION", "library"]
-
 VERSION = 4  # as NATIVE_VERSION in native.h
 FILE = Path(__file__).with_name("loops.lib")  # not `.so`: Python takes every such file for a module
 

@@ -17,20 +17,6 @@ from typing import Literal, NamedTuple, TypeAlias, overload
 
 from ropewalk.native.library import library
 
-__all__ = [
-    "NUMBER",
-    "PREVIOUS",
-    "Bale",
-    "Column",
-    "Field",
-    "HexOf",
-    "IdOf",
-    "Template",
-    "column_of_bytes",
-    "column_of_texts",
-    "compile_template",
-]
-
 Kind: TypeAlias = Literal["blob", "tree", "commit", "tag"]
 GitObject: TypeAlias = tuple[str, Kind, bytes]
 

@@ -16,8 +16,6 @@ from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["Admission", "ConnectionLimits", "Slot", "connection_budget"]
-
 HANDSHAKE_S_MAX: Final = 10.0  # from accept until the transport's and the protocol's handshakes are done
 HANDSHAKES_MAX: Final = (
     64  # in progress; one over TLS takes about 0.7 MiB before the client has said anything

@@ -9,8 +9,6 @@ from websockets.asyncio.server import ServerConnection
 
 from ropewalk.net.admission import Admission, Slot
 
-__all__ = ["CountedConnection", "counted"]
-
 
 class CountedConnection(ServerConnection):
     """A connection with its slot, which is there once the connection was made."""

@@ -9,8 +9,6 @@ from typing import Protocol
 from ropewalk.errors import Unavailable
 from ropewalk.net.pipe import Pipe
 
-__all__ = ["IDLE_S", "SLICE_BYTES", "Cutter", "FramePipe"]
-
 IDLE_S = 30.0  # without progress; a session as a whole may take as long as it likes
 RATE_MIN = 4096  # bytes a second that count as progress inside one frame
 SLICE_BYTES = 64 << 10  # sent at a time, so that a slow reader shows progress

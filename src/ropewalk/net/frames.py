@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from ropewalk.errors import Invalid, TooLarge
 
-__all__ = ["Frames", "frame", "pack_parts", "unpack_parts"]
-
 _LENGTH = struct.Struct(">I")
 
 

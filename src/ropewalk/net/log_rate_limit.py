@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-__all__ = ["Sparing"]
-
 LINES_MAX = 20
 EVERY_S = 60.0
 

@@ -7,8 +7,6 @@ from typing import Protocol
 
 from ropewalk.net.admission import Slot
 
-__all__ = ["Accept", "Listening", "Pipe", "ServedPipe"]
-
 
 class Pipe(Protocol):
     """Bytes both ways. What breaks it raises Unavailable from whichever call notices."""

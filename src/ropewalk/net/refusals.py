@@ -12,8 +12,6 @@ from websockets.exceptions import InvalidHandshake, InvalidURI
 
 from ropewalk.errors import Unavailable, Usage
 
-__all__ = ["connecting", "listening", "reason"]
-
 
 @contextlib.contextmanager
 def connecting(url: str, timeout_s: float) -> Iterator[None]:

@@ -13,8 +13,6 @@ from ropewalk.net.admission import Admission, ConnectionLimits, Slot
 from ropewalk.net.refusals import listening, reason
 from ropewalk.net.tls import certificate_of
 
-__all__ = ["Accepted", "TcpListening", "TcpPipe", "connect_tcp", "serve_tcp"]
-
 CHUNK_BYTES = 64 << 10
 GOODBYE_S = 1.0  # how long closing waits for the other side
 # A peer whose machine has gone says nothing any more; the system asks for signs of life after a minute.

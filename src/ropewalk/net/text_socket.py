@@ -28,8 +28,6 @@ from ropewalk.net.admission import Admission, ConnectionLimits, Slot
 from ropewalk.net.counted_socket import CountedConnection, counted
 from ropewalk.net.refusals import connecting, listening
 
-__all__ = ["Answer", "TextListening", "TextSocket", "connect_text", "page_origins", "serve_text"]
-
 RECEIVED_WAITING_MAX = 16  # messages received and not yet read, before the sender is held up
 GOODBYE_S = 2.0
 HTTP_PORT = 80  # which no browser names

@@ -7,8 +7,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["in_thread"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from ropewalk.errors import Invalid, NotFound, Unavailable
 
-__all__ = ["Certificate", "TlsFiles", "certificate_of", "client_tls", "server_tls"]
-
 SHORT = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C"}
 
 

@@ -18,8 +18,6 @@ from ropewalk.net.counted_socket import CountedConnection, counted
 from ropewalk.net.pipe import Accept
 from ropewalk.net.refusals import connecting, listening
 
-__all__ = ["WebSocketListening", "WebSocketPipe", "connect_websocket", "serve_websocket"]
-
 MESSAGE_BYTES_MAX = 1 << 20  # one WebSocket message; the JavaScript side sends 64 KiB
 MESSAGES_WAITING_MAX = 4  # received and not yet read, before the sender is held up
 GOODBYE_S = 1.0

@@ -14,7 +14,7 @@ from ropewalk.errors import RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 from ropewalk.ledger.channel.channel import open_channel
-from ropewalk.ledger.envelope.envelope import payload_hash
+from ropewalk.ledger.envelope.model import payload_hash
 from ropewalk.ledger.evidence.binding import report_data
 from ropewalk.ledger.ingest.ticket import Receipt
 from tests.torture.scenes.house import House

@@ -8,7 +8,8 @@ from typing import Any
 from blake3 import blake3
 
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.envelope.envelope import Envelope, build
+from ropewalk.ledger.envelope.envelope import build
+from ropewalk.ledger.envelope.model import Envelope
 
 __all__ = ["Workload"]
 

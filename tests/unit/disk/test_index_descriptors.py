@@ -6,8 +6,8 @@ import gc
 from pathlib import Path
 
 import ropewalk
-from ropewalk.pipeline.source.git_logs import GitLogs
 from ropewalk.disk.repository_paths import find_place
+from ropewalk.pipeline.source.git_logs import GitLogs
 
 
 def descriptors() -> int:

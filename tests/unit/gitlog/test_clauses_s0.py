@@ -17,7 +17,7 @@ from ropewalk.gitlog.privacy.pointer import parse_pointer
 from ropewalk.gitlog.repository.signing import set_anchor
 from ropewalk.kernel import jcs, ulid
 from ropewalk.kernel.digest import content_id
-from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.schema import shipped as schema
 from ropewalk.kernel.ulid import Ulid
 from ropewalk.verification import verify_gitlogs
 
@@ -135,7 +135,7 @@ def test_the_portable_cursor_fits_its_schema_and_one_in_capitals_has_none(log):
     cursor = read_cursor(log.store, "g", "demo")
     assert cursor is not None
     document = jcs.parse(portable_form(cursor))
-    shipped.validate("shiplog/consumer_checkpoint", document)
+    schema.validate("shiplog/consumer_checkpoint", document)
     assert document == {"ulid": receipt.ulid, "commit_oid": receipt.commit}
     assert receipt.commit == receipt.commit.lower() and len(receipt.commit) == 40
     for wrong in ("A" * 40, "a" * 39, "g" * 40):
@@ -195,7 +195,7 @@ def test_what_is_put_behind_a_pointer_fits_the_pointer_s_schema_and_what_is_reda
     log.append("prod", {"type": "a", "payload": {"user": {"email": "ada@example.test", "name": "Ada"}}})
     (event,) = log.events("prod")
     assert event.payload["user"].keys() == {"email"}
-    shipped.validate("privacy/shiplog_pointer", event.payload["user"]["email"])
+    schema.validate("privacy/shiplog_pointer", event.payload["user"]["email"])
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"5", b"null", b'"blake3:"'])

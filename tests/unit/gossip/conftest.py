@@ -10,9 +10,9 @@ import pytest
 from ropewalk.disk.lmdb_tables import LmdbTables
 from ropewalk.disk.memory_tables import MemoryTables
 from ropewalk.gossip.core.ids import Key
-from ropewalk.gossip.core.log import TABLES, Log, Table
+from ropewalk.gossip.core.log import Log
 from ropewalk.gossip.core.message import sign
-from ropewalk.gossip.core.table import Transaction
+from ropewalk.gossip.core.table import TABLES, Table, Transaction
 from ropewalk.gossip.core.writing import Batch
 from ropewalk.kernel.keys import SigningKey
 

@@ -12,9 +12,10 @@ from ropewalk.disk.memory_tables import MemoryTables
 from ropewalk.errors import RangeExceeded
 from ropewalk.gossip.core import ancestors
 from ropewalk.gossip.core.ids import Key, id_of, key_of
-from ropewalk.gossip.core.log import TABLES, Log
+from ropewalk.gossip.core.log import Log
 from ropewalk.gossip.core.message import decode, sign
 from ropewalk.gossip.core.profiles import PROFILES, V13
+from ropewalk.gossip.core.table import TABLES
 from ropewalk.kernel import cbor
 
 BOTH = pytest.mark.parametrize("profile", ["v0.6", "v0.13"])

@@ -16,7 +16,8 @@ from ropewalk.gossip.core.message import decode, sign
 from ropewalk.gossip.core.profiles import V06, V13, Profile, check_parents
 from ropewalk.gossip.core.table import Transaction
 from ropewalk.gossip.core.verify import verify_log
-from ropewalk.gossip.sync.session import Abort, Root, pull_from
+from ropewalk.gossip.sync.questions import Abort, Root
+from ropewalk.gossip.sync.session import pull_from
 from ropewalk.gossip.sync.wire import Insert, decode_event, decode_response, encode_event, encode_response
 from ropewalk.kernel import cbor
 from ropewalk.kernel.prolly import ANCHOR, Node

@@ -19,9 +19,10 @@ from ropewalk.disk.memory_tables import MemoryTables
 from ropewalk.errors import Denied, Unavailable
 from ropewalk.gossip.core.access import make_session, owners, sessions
 from ropewalk.gossip.core.ids import CLOCKS, id_of, key_of
-from ropewalk.gossip.core.log import TABLES, Log
+from ropewalk.gossip.core.log import Log
 from ropewalk.gossip.core.message import Message, Signature, assemble, cid_of, sign, verify
 from ropewalk.gossip.core.profiles import PROFILES, V13
+from ropewalk.gossip.core.table import TABLES
 from ropewalk.kernel import cbor
 from ropewalk.kernel.keys import PublicKey
 

@@ -31,10 +31,11 @@ from ropewalk.gossip.core import message, writing
 from ropewalk.gossip.core.access import make_session, owners, sessions
 from ropewalk.gossip.core.events import Committed, Event, Refused, Stored
 from ropewalk.gossip.core.ids import key_of
-from ropewalk.gossip.core.log import TABLES, Bound, Cursor, Log
+from ropewalk.gossip.core.log import Bound, Cursor, Log
 from ropewalk.gossip.core.message import Message, SignedMessage, assemble, decode, sign
 from ropewalk.gossip.core.pending import Limits
 from ropewalk.gossip.core.profiles import PROFILES, V13, Profile
+from ropewalk.gossip.core.table import TABLES
 from ropewalk.gossip.core.verify import verify_log
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.prolly import build

@@ -23,7 +23,6 @@ from ropewalk.gossip.core import dag_json
 from ropewalk.gossip.core.ids import CLOCKS, Key, id_of, key_of
 from ropewalk.gossip.core.message import (
     MESSAGE_BYTES_MAX,
-    PARENTS_MAX,
     Message,
     Signature,
     assemble,
@@ -33,7 +32,7 @@ from ropewalk.gossip.core.message import (
     sign,
     verify,
 )
-from ropewalk.gossip.core.profiles import PROFILES, V06, V13
+from ropewalk.gossip.core.profiles import PARENTS_MAX, PROFILES, V06, V13
 from ropewalk.kernel import cbor
 from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.keys import SigningKey

@@ -29,7 +29,7 @@ from ropewalk.gossip.core.log import Log
 from ropewalk.gossip.core.message import MESSAGE_BYTES_MAX, sign
 from ropewalk.gossip.core.profiles import V06, V13
 from ropewalk.gossip.sync import questions, session
-from ropewalk.gossip.sync.session import (
+from ropewalk.gossip.sync.questions import (
     Abort,
     Children,
     Found,
@@ -42,11 +42,8 @@ from ropewalk.gossip.sync.session import (
     Root,
     Values,
     answer,
-    drive,
-    pull,
-    pull_from,
-    sync_both,
 )
+from ropewalk.gossip.sync.session import drive, pull, pull_from, sync_both
 from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.prolly import ANCHOR, ANCHOR_HASH, Node, Tree, build, leaf_hash, node_hash
 from ropewalk.kernel.prolly.diff import CHILDREN_MAX, LEVEL_MAX

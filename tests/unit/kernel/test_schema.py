@@ -16,7 +16,7 @@ import pytest
 from tests.waiting import LIMIT_S
 
 from ropewalk.errors import InvalidEnvelope, NotFound
-from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.schema import shipped as schema
 
 ULID = "01HF4Y9Q1SM8Q7K9DK2R3V4AWB"
 EVENT = {"ulid": ULID, "ns": "governance", "type": "proposal.created", "payload": {"title": "Q4"}}
@@ -39,7 +39,7 @@ SPECIFIED = {
 
 
 def document(name: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(shipped.text(name))
+    loaded: dict[str, Any] = json.loads(schema.text(name))
     return loaded
 
 
@@ -55,18 +55,18 @@ def parts(value: object) -> Iterator[dict[str, Any]]:
 
 def complaint(name: str, value: object) -> str:
     with pytest.raises(InvalidEnvelope) as caught:
-        shipped.validate(name, value)
+        schema.validate(name, value)
     return caught.value.detail
 
 
-@pytest.mark.parametrize("name", shipped.names())
+@pytest.mark.parametrize("name", schema.names())
 def test_every_schema_is_valid_draft_2020_12(name):
     assert document(name)["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     jsonschema_rs.meta.validate(document(name))
 
 
 def test_ids_are_the_specifications_and_unique():
-    ids = shipped.schema_ids()
+    ids = schema.schema_ids()
     assert {name: ids[name] for name in SPECIFIED} == SPECIFIED
     assert len(set(ids.values())) == len(ids)
     assert all(
@@ -74,9 +74,9 @@ def test_ids_are_the_specifications_and_unique():
     )
 
 
-@pytest.mark.parametrize("name", shipped.names())
+@pytest.mark.parametrize("name", schema.names())
 def test_every_reference_stays_in_the_package(name):
-    ids = {each: document(known) for known, each in shipped.schema_ids().items()}
+    ids = {each: document(known) for known, each in schema.schema_ids().items()}
     for part in parts(document(name)):
         if "$ref" not in part:
             continue
@@ -87,7 +87,7 @@ def test_every_reference_stays_in_the_package(name):
         assert isinstance(target, dict)
 
 
-@pytest.mark.parametrize("name", shipped.names())
+@pytest.mark.parametrize("name", schema.names())
 def test_patterns_hold_the_whole_text_or_only_its_start_beside_a_format(name):
     for part in parts(document(name)):
         if isinstance(pattern := part.get("pattern"), str):
@@ -95,7 +95,7 @@ def test_patterns_hold_the_whole_text_or_only_its_start_beside_a_format(name):
             assert pattern.endswith("$") or part.get("format") == "uri"
 
 
-@pytest.mark.parametrize("name", shipped.names())
+@pytest.mark.parametrize("name", schema.names())
 def test_only_formats_we_assert_are_used(name):
     assert {part["format"] for part in parts(document(name)) if isinstance(part.get("format"), str)} <= {
         "date-time",
@@ -105,7 +105,7 @@ def test_only_formats_we_assert_are_used(name):
 
 def test_nothing_is_fetched():
     with pytest.raises(jsonschema_rs.ValidationError, match="nothing is ever fetched"):
-        jsonschema_rs.validator_for({"$ref": "https://example.com/x.json"}, retriever=shipped._fetch_nothing)
+        jsonschema_rs.validator_for({"$ref": "https://example.com/x.json"}, retriever=schema._fetch_nothing)
 
 
 def test_importing_reads_no_file_and_loads_no_validator():
@@ -123,7 +123,7 @@ assert not [each for each in opened if "schemas/v1" in each], opened
 def test_unknown_names_are_told_with_the_known_ones():
     for name in ("shiplog/event", "../errors", "shiplog/../ledger/envelope", ""):
         with pytest.raises(NotFound) as caught:
-            shipped.validate(name, {})
+            schema.validate(name, {})
         assert "ledger/envelope" in caught.value.advice_now
 
 
@@ -239,13 +239,13 @@ def test_the_first_fault_does_not_depend_on_the_order_of_members():
 )
 def test_a_fault_in_every_item_is_told_as_fast_as_one(name, value, where):
     with pytest.raises(InvalidEnvelope) as caught:
-        shipped.validate(name, value)
+        schema.validate(name, value)
     assert caught.value.fields["where"] == where
 
 
 def test_a_large_document_with_one_fault_is_told_of_it():
     payload = {"samples": [{"n": n} for n in range(5_000)]}
-    shipped.validate("shiplog/event_envelope", {**EVENT, "payload": payload})
+    schema.validate("shiplog/event_envelope", {**EVENT, "payload": payload})
     assert complaint("shiplog/event_envelope", {**EVENT, "payload": payload, "ns": ""}).startswith(
         '/ns: found ""'
     )
@@ -253,7 +253,7 @@ def test_a_large_document_with_one_fault_is_told_of_it():
 
 def test_formats_are_asserted():
     anchor = {"ulid": ULID, "topic": "prod", "head": "8b" * 20}
-    shipped.validate("shiplog/anchor", {**anchor, "created_at": "2025-11-10T10:05:00+01:00"})
+    schema.validate("shiplog/anchor", {**anchor, "created_at": "2025-11-10T10:05:00+01:00"})
     for wrong in ("2025-11-10", "yesterday", "2025-02-30T00:00:00Z", "2025-11-10T10:05:00Z\n"):
         assert "expected an RFC 3339 date-time" in complaint(
             "shiplog/anchor", {**anchor, "created_at": wrong}

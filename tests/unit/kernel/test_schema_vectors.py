@@ -11,7 +11,7 @@ from blake3 import blake3
 
 from ropewalk.errors import InvalidEnvelope
 from ropewalk.kernel import jcs
-from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.schema import shipped as schema
 
 FOLDER = Path(__file__).parents[3] / "vectors" / "schema"
 FILES: list[dict[str, Any]] = [
@@ -26,7 +26,7 @@ CASES = [
 
 def test_every_schema_of_a_document_has_vectors_both_ways():
     covered = {file["schema"] for file in FILES}
-    assert covered == set(shipped.names()) - {"common/ids"}
+    assert covered == set(schema.names()) - {"common/ids"}
     for file in FILES:
         assert any("expect" in case for case in file["cases"]), file["name"]
         assert any("error" in case for case in file["cases"]), file["name"]
@@ -35,12 +35,12 @@ def test_every_schema_of_a_document_has_vectors_both_ways():
 @pytest.mark.parametrize(("name", "case"), CASES)
 def test_document(name, case):
     if "error" not in case:
-        shipped.validate(name, case["input"])
+        schema.validate(name, case["input"])
         return
     with pytest.raises(InvalidEnvelope) as caught:
-        shipped.validate(name, case["input"])
+        schema.validate(name, case["input"])
     assert caught.value.code == case["error"]["code"]
-    assert caught.value.fields == {"where": case["error"]["where"], "schema": shipped.schema_id(name)}
+    assert caught.value.fields == {"where": case["error"]["where"], "schema": schema.schema_id(name)}
     assert caught.value.detail.endswith(f"({name})")
 
 

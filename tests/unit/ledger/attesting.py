@@ -18,7 +18,7 @@ from tests.unit.ledger.making import NOON_NS, observed
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.envelope.envelope import Envelope, payload_hash
+from ropewalk.ledger.envelope.model import Envelope, payload_hash
 from ropewalk.ledger.evidence.binding import report_data, signed_bytes
 
 NOON = datetime.fromtimestamp(NOON_NS // 10**9, UTC)

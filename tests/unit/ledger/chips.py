@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from tests.unit.ledger.attesting import DAY, NOON, PAYLOAD, attested
 
-from ropewalk.ledger.envelope.envelope import Envelope, payload_hash
+from ropewalk.ledger.envelope.model import Envelope, payload_hash
 from ropewalk.ledger.evidence.binding import report_data
 
 CHIP = bytes(range(64))

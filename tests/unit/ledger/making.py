@@ -10,15 +10,11 @@ from typing import Any
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.block import GENESIS, Block, seal
-from ropewalk.ledger.channel.channel import create_channel, open_log
-from ropewalk.ledger.envelope.envelope import (
-    STRICT_SIGNED,
-    Envelope,
-    build,
-    parse,
-    payload_hash,
-    signature_preimage,
-)
+from ropewalk.ledger.channel.channel import open_log
+from ropewalk.ledger.channel.settings import create_channel
+from ropewalk.ledger.envelope.envelope import build, parse
+from ropewalk.ledger.envelope.fields import STRICT_SIGNED
+from ropewalk.ledger.envelope.model import Envelope, payload_hash, signature_preimage
 
 ADA = SigningKey.generate("ed25519", b"ada" + bytes(29))
 NODE = SigningKey.generate("ed25519", b"node" + bytes(28))

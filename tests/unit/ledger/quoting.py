@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding
 from tests.unit.ledger.attesting import DAY, NOON, PAYLOAD, Authority, attested
 
-from ropewalk.ledger.envelope.envelope import Envelope, payload_hash
+from ropewalk.ledger.envelope.model import Envelope, payload_hash
 from ropewalk.ledger.evidence.binding import report_data
 
 SGX_EXTENSION = "1.2.840.113741.1.13.1"

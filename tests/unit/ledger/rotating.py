@@ -9,9 +9,10 @@ from tests.unit.ledger.making import NODE, NOON_NS, observed
 
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.block import GENESIS, Block, seal
-from ropewalk.ledger.channel.channel import create_channel, open_log
-from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.channel.channel import open_log
+from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.envelope.fields import format_timestamp
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.keys.statements import KeyAct, key_envelope
 
 NEXT = SigningKey.generate("ed25519", b"next" + bytes(28))

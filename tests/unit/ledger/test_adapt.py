@@ -11,8 +11,11 @@ from tests.unit.ledger.making import ADA, NODE, NOON, P256, changed, command, ob
 from ropewalk.errors import Invalid, InvalidEnvelope, RopewalkError, TooLarge, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.ledger.envelope.adapt import adapt, check_adapted, original_of, resign, view
-from ropewalk.ledger.envelope.envelope import NANOS, envelope_id, parse, parse_timestamp
-from ropewalk.ledger.rules.rules import Context, judge
+from ropewalk.ledger.envelope.envelope import parse
+from ropewalk.ledger.envelope.fields import NANOS, parse_timestamp
+from ropewalk.ledger.envelope.model import envelope_id
+from ropewalk.ledger.rules.rules import judge
+from ropewalk.ledger.rules.verdict import Context
 from ropewalk.ledger.versions.versions import (
     LIFECYCLE,
     Lifecycle,

@@ -30,8 +30,9 @@ from ropewalk.kernel.keys import Signature
 from ropewalk.ledger.archive.check import verify_archives
 from ropewalk.ledger.archive.manifest import BLOCKS, MANIFEST, SIGNATURE, parse_archive_manifest
 from ropewalk.ledger.archive.write import archive_channel
-from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log
+from ropewalk.ledger.channel.channel import open_channel, open_log
 from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.proof.trust import Trust
 
 DAY_NS = 86_400 * 10**9

@@ -28,10 +28,11 @@ from ropewalk.ledger.archive.manifest import BLOCKS, MANIFEST
 from ropewalk.ledger.archive.restore import restore_channel
 from ropewalk.ledger.archive.write import archive_channel
 from ropewalk.ledger.block.block import Fork, seal
-from ropewalk.ledger.channel.channel import create_channel, open_channel
+from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.maintenance import verify_stored
 from ropewalk.ledger.channel.payloads import PayloadStore, PayloadTombstone
 from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.ledger.evidence.allowed import EvidencePins
 from ropewalk.ledger.evidence.settings import channel_trust, write_evidence

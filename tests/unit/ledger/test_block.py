@@ -31,7 +31,7 @@ from ropewalk.ledger.block.block import (
     parse_record,
     seal,
 )
-from ropewalk.ledger.envelope.envelope import envelope_id
+from ropewalk.ledger.envelope.model import envelope_id
 
 BLOCKS = chain_of_blocks(3)
 

@@ -25,8 +25,10 @@ from ropewalk.errors import Damaged, Denied, Invalid, RopewalkError, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.ledger.block.block import GENESIS, Block, parse_record, seal
 from ropewalk.ledger.bundle.files import export_bundle, verify_bundle
-from ropewalk.ledger.channel.channel import open_channel, read_settings, verify_blocks
-from ropewalk.ledger.envelope.envelope import Envelope, parse
+from ropewalk.ledger.channel.channel import open_channel, verify_blocks
+from ropewalk.ledger.channel.settings import read_settings
+from ropewalk.ledger.envelope.envelope import parse
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.trust import EvidenceTrust
 from ropewalk.ledger.evidence.verify import evidence_check
 from ropewalk.ledger.proof.proof import Proof, parse_proof
@@ -35,7 +37,8 @@ from ropewalk.ledger.replay.guard import guarded
 from ropewalk.ledger.replay.reducers import Moment, Reducer
 from ropewalk.ledger.replay.replay import Replay
 from ropewalk.ledger.rules.policy import STRICT, Policy, parse_policy
-from ropewalk.ledger.rules.rules import Context, judge
+from ropewalk.ledger.rules.rules import judge
+from ropewalk.ledger.rules.verdict import Context
 
 TRUST = Trust((NODE.public,), (NODE.public,))
 

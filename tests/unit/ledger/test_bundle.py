@@ -35,14 +35,15 @@ from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.block.block import GENESIS, parse_record, seal
-from ropewalk.ledger.bundle.check import STEPS, BundleVerifier
+from ropewalk.ledger.bundle.check import BundleVerifier
 from ropewalk.ledger.bundle.files import chunk_ranges, export_blocks, export_bundle, inspect_bundle
+from ropewalk.ledger.bundle.findings import STEPS
 from ropewalk.ledger.bundle.format import Gathering, frame_member, proof_lines
 from ropewalk.ledger.bundle.manifest import parse_manifest
 from ropewalk.ledger.bundle.tar import END, TarReader, member_header, padding
 from ropewalk.ledger.bundle.zstd_file import Limits, read_packed
 from ropewalk.ledger.channel.channel import open_channel
-from ropewalk.ledger.envelope.envelope import envelope_id
+from ropewalk.ledger.envelope.model import envelope_id
 from ropewalk.ledger.proof.proof import range_root
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.rules.policy import STRICT

@@ -26,7 +26,7 @@ from ropewalk.errors import (
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.note.note import SignatureType, SignedHead, Signer, cosign_head, sign_head
-from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.schema import shipped as schema
 from ropewalk.ledger.bundle.anchors import ANCHOR_NOTE_MAX, ANCHORS_MAX, Anchor, parse_anchor
 from ropewalk.ledger.bundle.check import BundleVerifier
 from ropewalk.ledger.bundle.files import (
@@ -40,7 +40,8 @@ from ropewalk.ledger.bundle.format import HEADERS, MANIFEST, Gathering
 from ropewalk.ledger.bundle.head_proofs import Anchoring
 from ropewalk.ledger.bundle.html_report import render_report
 from ropewalk.ledger.bundle.manifest import parse_manifest
-from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log
+from ropewalk.ledger.channel.channel import open_channel, open_log
+from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.proof.proof import head_signer, signed_head
 from ropewalk.ledger.proof.trust import parse_trust, parse_witnesses
 
@@ -115,7 +116,7 @@ def test_any_range_is_led_to_any_head_above_it(channel, tmp_path, start, end, si
     assert "seen by witness.example on 2023-11-14 22:13:20 UTC" in found.detail
     manifest, _ = inspect_bundle(path)
     assert [each.note for each in manifest.anchors] == [note], "the exact bytes of the note"
-    shipped.validate("ledger/bundle_manifest", json.loads(manifest.to_bytes()))
+    schema.validate("ledger/bundle_manifest", json.loads(manifest.to_bytes()))
 
 
 def test_without_anchors_nothing_changes(channel, tmp_path):
@@ -547,7 +548,7 @@ def test_trust_files_name_witnesses():
     raw = WATCHED.to_bytes()
     assert parse_trust(raw) == WATCHED
     assert b"witnesses" not in TRUST.to_bytes(), "files that name none are as they were"
-    shipped.validate("ledger/trust", json.loads(raw))
+    schema.validate("ledger/trust", json.loads(raw))
     assert any(WITNESS.verifier.to_text() in line for line in WATCHED.explain())
     wrongs: list[object] = ["x", [1], ["x"], [WITNESS.verifier.to_text() + "A"], {}]
     for wrong in wrongs:

@@ -46,12 +46,15 @@ from ropewalk.ledger.block.block import (
 )
 from ropewalk.ledger.block.fork import parse_fork
 from ropewalk.ledger.envelope.adapt import ORIGINAL_BYTES_MAX, check_adapted, resign
-from ropewalk.ledger.envelope.envelope import MINIMUM_SIGNED, Envelope, envelope_id, parse, parse_stored
+from ropewalk.ledger.envelope.envelope import parse, parse_stored
+from ropewalk.ledger.envelope.fields import MINIMUM_SIGNED
+from ropewalk.ledger.envelope.model import Envelope, envelope_id
 from ropewalk.ledger.proof.proof import Proof, parse_proof, verify_proof
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.proof.verify import Seen
 from ropewalk.ledger.rules.policy import STRICT, Policy, parse_policy
-from ropewalk.ledger.rules.rules import CHAIN_MAX, Context, judge
+from ropewalk.ledger.rules.rules import CHAIN_MAX, judge
+from ropewalk.ledger.rules.verdict import Context
 
 BLOCKS = chain_of_blocks(3)
 

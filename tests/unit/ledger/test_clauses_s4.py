@@ -14,20 +14,15 @@ from tests.unit.ledger.making import NODE, changed, command, observed, opened, r
 
 from ropewalk.errors import InvalidEnvelope, RopewalkError, TooLarge
 from ropewalk.kernel import cbor, jcs
-from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.schema import shipped as schema
 from ropewalk.ledger.block.block import GENESIS, seal
 from ropewalk.ledger.channel.channel import verify_blocks
-from ropewalk.ledger.envelope.envelope import (
-    DEFAULT_SIGNED,
-    STRICT_SIGNED,
-    parse,
-    parse_cbor,
-    parse_stored,
-    parse_wire,
-)
+from ropewalk.ledger.envelope.envelope import parse, parse_cbor, parse_stored, parse_wire
+from ropewalk.ledger.envelope.fields import DEFAULT_SIGNED, STRICT_SIGNED
 from ropewalk.ledger.proof.verify import Seen
 from ropewalk.ledger.rules.policy import parse_policy
-from ropewalk.ledger.rules.rules import RULES, Context, judge
+from ropewalk.ledger.rules.rules import RULES, judge
+from ropewalk.ledger.rules.verdict import Context
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "ledger_rules"
 REF = {"locator": "https://payloads.example/x", "content_type": "text/plain", "bytes": 3}
@@ -234,7 +229,7 @@ def test_no_block_holds_more_than_four_mebibytes():
 def test_schema_takes_what_s4_takes(name, other):
     """The shipped schema is as wide as S4 §4.1; the canonical form that a ledger takes in is narrower."""
     value = {**observed().value, name: other}
-    shipped.validate("ledger/envelope", value)
+    schema.validate("ledger/envelope", value)
     with pytest.raises(RopewalkError) as caught:
         parse_wire(json.dumps(value).encode())
     assert caught.value.exit_code == 8

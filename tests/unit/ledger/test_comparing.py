@@ -16,10 +16,11 @@ from ropewalk.cli.common.verdict import format_report
 from ropewalk.errors import Conflict, Invalid
 from ropewalk.kernel.note import note
 from ropewalk.kernel.report import Report, Step
-from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.schema import shipped as schema
 from ropewalk.ledger.block.block import Fork
 from ropewalk.ledger.block.fork import verify_fork
-from ropewalk.ledger.channel.channel import Channel, create_channel, open_channel
+from ropewalk.ledger.channel.channel import Channel, open_channel
+from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.proof.proof import verify_proof
 from ropewalk.ledger.proof.trust import Trust, parse_trust
 from ropewalk.ledger.rules.policy import STRICT
@@ -42,8 +43,8 @@ def test_a_trust_file_takes_a_key_as_did_key_or_as_hex():
     assert written["block_signers"] == [NODE.public.to_json()], "written as it always was"
     value = {**written, "block_signers": [NODE.public.did()], "bundle_signers": [ADA.public.did()]}
     value["evidence"] = {"keys": [ADA.public.did()]}
-    shipped.validate("ledger/trust", written)
-    shipped.validate("ledger/trust", value)
+    schema.validate("ledger/trust", written)
+    schema.validate("ledger/trust", value)
     read = parse_trust(json.dumps(value).encode())
     assert replace(read, evidence=None) == TRUST
     assert read.evidence is not None and read.evidence.keys == (ADA.public,)

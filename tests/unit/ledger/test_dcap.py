@@ -34,8 +34,8 @@ from tests.unit.ledger.quoting import (
 )
 
 from ropewalk.errors import Invalid, RopewalkError
-from ropewalk.kernel.schema import shipped
-from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.kernel.schema import shipped as schema
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.allowed import CollateralTexts, EvidencePins, parse_collateral_texts, parse_pins
 from ropewalk.ledger.evidence.crls import CRL_BYTES_MAX, crl_text, parse_crl
 from ropewalk.ledger.evidence.tee.dcap import _certificates, _check_signatures
@@ -493,7 +493,7 @@ def test_a_quote_is_wrapped_believed_shown_and_checked_from_the_command_line(rop
     shown = ropewalk("ledger", "evidence", "show", "--channel", "built").out
     assert "Intel's collateral, 1 given" in shown and "revocation lists" in shown
     assert ropewalk("ledger", "trust", "--channel", "built", "-o", "trust.json").code == 0
-    shipped.validate("ledger/trust", json.loads(Path("trust.json").read_bytes()))
+    schema.validate("ledger/trust", json.loads(Path("trust.json").read_bytes()))
     assert check("bare", "--trust", "trust.json")[0] == 0
 
     assert ropewalk(*wrap, *files[:2]).code == 2

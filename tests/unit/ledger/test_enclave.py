@@ -19,7 +19,8 @@ from ropewalk import errors
 from ropewalk.errors import Denied, Invalid, InvalidKey, SigInvalid, Unverified
 from ropewalk.kernel.keys import SealingKey
 from ropewalk.ledger.channel.channel import open_channel
-from ropewalk.ledger.envelope.envelope import Envelope, build, parse, payload_hash
+from ropewalk.ledger.envelope.envelope import build, parse
+from ropewalk.ledger.envelope.model import Envelope, payload_hash
 from ropewalk.ledger.evidence.allowed import EvidencePins
 from ropewalk.ledger.evidence.binding import report_data, wrap_report
 from ropewalk.ledger.mailbox.enclave import (

@@ -13,18 +13,9 @@ from tests.unit.ledger.making import ADA, NOON, P256, SECP, command, observed, r
 from ropewalk.errors import InvalidCbor, InvalidEnvelope, InvalidJson, RopewalkError, TooLarge
 from ropewalk.kernel import cbor, jcs
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.envelope.envelope import (
-    DEFAULT_SIGNED,
-    FIELDS,
-    build,
-    chain_after,
-    parse,
-    parse_cbor,
-    parse_stored,
-    parse_timestamp,
-    signature_preimage,
-    to_cbor,
-)
+from ropewalk.ledger.envelope.envelope import build, chain_after, parse, parse_cbor, parse_stored, to_cbor
+from ropewalk.ledger.envelope.fields import DEFAULT_SIGNED, FIELDS, parse_timestamp
+from ropewalk.ledger.envelope.model import signature_preimage
 
 DETACHED: dict[str, Any] = {"locator": "https://example.org/x", "content_type": "text/plain", "bytes": 3}
 RICH = observed(

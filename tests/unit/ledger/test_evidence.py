@@ -28,12 +28,13 @@ from tests.unit.ledger.quoting import revocations
 
 from ropewalk.errors import Invalid, RopewalkError
 from ropewalk.kernel import jcs
-from ropewalk.ledger.envelope.envelope import payload_hash
+from ropewalk.ledger.envelope.model import payload_hash
 from ropewalk.ledger.evidence.binding import report_data, signed_bytes
 from ropewalk.ledger.evidence.crls import parse_crl
 from ropewalk.ledger.evidence.trust import EvidenceTrust, parse_evidence_trust
 from ropewalk.ledger.evidence.verify import check_evidence, evidence_check
-from ropewalk.ledger.rules.rules import Context, judge
+from ropewalk.ledger.rules.rules import judge
+from ropewalk.ledger.rules.verdict import Context
 
 BUILDER = "https://builder.example/v1"
 ROOT = Authority("root")

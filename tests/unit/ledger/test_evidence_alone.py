@@ -19,7 +19,7 @@ from ropewalk.errors import (
     Invalid,
     Unverified,
 )
-from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.allowed import EvidencePins, parse_pins
 from ropewalk.ledger.evidence.certificates import CHAIN_MAX as CERTIFICATES_MAX
 from ropewalk.ledger.evidence.certificates import check_chain

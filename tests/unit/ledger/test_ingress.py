@@ -15,14 +15,16 @@ from ropewalk.errors import Denied, Replayed
 from ropewalk.kernel import jcs
 from ropewalk.ledger.channel.channel import verify_blocks
 from ropewalk.ledger.envelope.adapt import resign
-from ropewalk.ledger.envelope.envelope import Envelope, build, payload_hash
+from ropewalk.ledger.envelope.envelope import build
+from ropewalk.ledger.envelope.model import Envelope, payload_hash
 from ropewalk.ledger.evidence.binding import report_data
 from ropewalk.ledger.ingest.log import Log
 from ropewalk.ledger.ingest.ticket import Receipt
 from ropewalk.ledger.proof.verify import Seen
 from ropewalk.ledger.remote.messages import outcome_of, outcome_part
 from ropewalk.ledger.rules.policy import STRICT, Policy, parse_policy
-from ropewalk.ledger.rules.rules import Context, judge
+from ropewalk.ledger.rules.rules import judge
+from ropewalk.ledger.rules.verdict import Context
 
 ROOT = Authority("root")
 ENCLAVE = Authority("enclave", ROOT, ca=False)

@@ -34,8 +34,9 @@ from ropewalk.errors import Conflict, Denied, Invalid, NotFound, SigInvalid, Unv
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Report
 from ropewalk.ledger.bundle.files import export_bundle, verify_bundle
-from ropewalk.ledger.channel.channel import create_channel, open_channel
+from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.maintenance import verify_stored
+from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.evidence.allowed import EvidencePins
 from ropewalk.ledger.evidence.settings import write_evidence
 from ropewalk.ledger.evidence.trust import EvidenceSettings

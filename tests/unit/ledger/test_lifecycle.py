@@ -12,8 +12,9 @@ from tests.unit.ledger.making import ADA, NODE, NOON, NOON_NS, observed, opened
 
 from ropewalk.disk import key_files
 from ropewalk.errors import Damaged, Denied, Invalid, NotFound, Unverified
-from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log, verify_blocks
+from ropewalk.ledger.channel.channel import open_channel, open_log, verify_blocks
 from ropewalk.ledger.channel.maintenance import verify_stored
+from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.rules.policy import EVALUATOR, Policy, parse_policy
 from ropewalk.ledger.versions.change import change_version
 from ropewalk.ledger.versions.lifecycle import (

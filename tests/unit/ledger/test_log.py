@@ -36,9 +36,10 @@ from ropewalk.ledger.block.block import GENESIS, check_contents, check_link, che
 from ropewalk.ledger.block.index_keys import derive
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.index.index import LedgerIndex
-from ropewalk.ledger.envelope.envelope import Envelope, parse, signature_preimage
+from ropewalk.ledger.envelope.envelope import parse
+from ropewalk.ledger.envelope.model import Envelope, signature_preimage
 from ropewalk.ledger.ingest import sealer
-from ropewalk.ledger.ingest.log import Limits
+from ropewalk.ledger.ingest.ports import Limits
 from ropewalk.ledger.ingest.ticket import Receipt
 from ropewalk.ledger.rules.policy import STRICT
 

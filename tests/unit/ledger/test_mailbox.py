@@ -29,7 +29,8 @@ from ropewalk.errors import (
     Unverified,
     Usage,
 )
-from ropewalk.ledger.channel.channel import create_channel, open_channel, verify_blocks
+from ropewalk.ledger.channel.channel import open_channel, verify_blocks
+from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.envelope.envelope import to_cbor
 from ropewalk.ledger.ingest.async_log import ServedLog
 from ropewalk.ledger.ingest.ticket import Receipt

@@ -30,7 +30,8 @@ from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.ulid import time_ms
 from ropewalk.ledger.block.block import Block, Header, parse_record, seal
 from ropewalk.ledger.channel.channel import open_channel
-from ropewalk.ledger.envelope.envelope import Envelope, parse_stored, payload_hash
+from ropewalk.ledger.envelope.envelope import parse_stored
+from ropewalk.ledger.envelope.model import Envelope, payload_hash
 from ropewalk.ledger.ingest.ports import Limits
 from ropewalk.ledger.rules.policy import parse_policy
 from ropewalk.verification import verify_repository

@@ -13,14 +13,11 @@ from ropewalk.errors import RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 from ropewalk.ledger.envelope import template_cache
-from ropewalk.ledger.envelope.envelope import (
-    DEFAULT_SIGNED,
-    Envelope,
-    parse,
-    parse_stored,
-    signature_preimage,
-)
-from ropewalk.ledger.rules.rules import Context, judge
+from ropewalk.ledger.envelope.envelope import parse, parse_stored
+from ropewalk.ledger.envelope.fields import DEFAULT_SIGNED
+from ropewalk.ledger.envelope.model import Envelope, signature_preimage
+from ropewalk.ledger.rules.rules import judge
+from ropewalk.ledger.rules.verdict import Context
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(-1e9, 1e9) | st.text(),

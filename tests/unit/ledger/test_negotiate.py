@@ -12,7 +12,8 @@ from ropewalk.errors import Denied, Invalid, RopewalkError, SigInvalid, Unavaila
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag, blake3
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.envelope.envelope import Envelope, parse, payload_hash
+from ropewalk.ledger.envelope.envelope import parse
+from ropewalk.ledger.envelope.model import Envelope, payload_hash
 from ropewalk.ledger.remote.negotiate import (
     Agreement,
     Answer,

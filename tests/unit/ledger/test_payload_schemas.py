@@ -17,10 +17,12 @@ from ropewalk.kernel import jcs
 from ropewalk.ledger.block.block import GENESIS, Block, seal
 from ropewalk.ledger.channel.channel import open_channel, verify_blocks
 from ropewalk.ledger.envelope import template_cache
-from ropewalk.ledger.envelope.envelope import Envelope, parse, parse_stored
+from ropewalk.ledger.envelope.envelope import parse, parse_stored
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.proof.verify import check_block
 from ropewalk.ledger.rules.policy import Policy, parse_policy
-from ropewalk.ledger.rules.rules import Context, judge
+from ropewalk.ledger.rules.rules import judge
+from ropewalk.ledger.rules.verdict import Context
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "ledger_policy" / "schema.json"
 CASES = [

@@ -11,7 +11,8 @@ from ropewalk.errors import Denied, Invalid, RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.ledger.proof.trust import Trust, parse_trust
 from ropewalk.ledger.rules.policy import STRICT, Policy, parse_policy
-from ropewalk.ledger.rules.rules import Context, judge
+from ropewalk.ledger.rules.rules import judge
+from ropewalk.ledger.rules.verdict import Context
 
 
 def policy(*rules: dict[str, Any], **members: Any) -> Policy:

@@ -13,7 +13,7 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.note import note
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.envelope.envelope import parse
-from ropewalk.ledger.ingest.log import Limits
+from ropewalk.ledger.ingest.ports import Limits
 from ropewalk.ledger.proof.proof import (
     head_signer,
     parse_consistency,

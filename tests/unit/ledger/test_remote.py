@@ -34,7 +34,8 @@ from ropewalk.errors import (
     Usage,
 )
 from ropewalk.kernel.keys import PublicKey, SigningKey
-from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log, verify_blocks
+from ropewalk.ledger.channel.channel import open_channel, open_log, verify_blocks
+from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.envelope.adapt import check_adapted
 from ropewalk.ledger.envelope.envelope import parse_stored, to_cbor
 from ropewalk.ledger.ingest.ticket import Receipt

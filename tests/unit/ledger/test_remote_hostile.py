@@ -31,7 +31,8 @@ from ropewalk.errors import (
     Unverified,
 )
 from ropewalk.ledger.channel.channel import verify_blocks
-from ropewalk.ledger.envelope.envelope import Envelope, build, parse
+from ropewalk.ledger.envelope.envelope import build, parse
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.ticket import Receipt
 from ropewalk.ledger.remote.client import LedgerClient
 from ropewalk.ledger.remote.messages import (

@@ -42,13 +42,14 @@ from ropewalk.errors import (
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag, blake3, tagged
 from ropewalk.ledger.block.block import GENESIS, seal
-from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log
+from ropewalk.ledger.channel.channel import open_channel, open_log
+from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.keys.history import KeyLine
 from ropewalk.ledger.proof.trust import Trust
-from ropewalk.ledger.replay.channel_replay import find_reducer, recorded_snapshots, replay_channel
+from ropewalk.ledger.replay.channel_replay import recorded_snapshots, replay_channel
 from ropewalk.ledger.replay.guard import guarded
-from ropewalk.ledger.replay.reducers import REDUCERS, Moment, Reducer
+from ropewalk.ledger.replay.reducers import REDUCERS, Moment, Reducer, find_reducer
 from ropewalk.ledger.replay.replay import (
     Divergence,
     Replay,
@@ -60,7 +61,8 @@ from ropewalk.ledger.replay.replay import (
     state_root,
 )
 from ropewalk.ledger.rules.policy import STRICT
-from ropewalk.ledger.rules.rules import Context, judge
+from ropewalk.ledger.rules.rules import judge
+from ropewalk.ledger.rules.verdict import Context
 
 COUNTS = REDUCERS["counts"]
 

@@ -11,9 +11,9 @@ from tests.unit.ledger.making import NODE, NOON_NS, observed
 
 from ropewalk.kernel import merkle
 from ropewalk.ledger.block.block import GENESIS, seal
-from ropewalk.ledger.bundle.check import Exhibit
 from ropewalk.ledger.bundle.files import export_blocks, verify_bundle
 from ropewalk.ledger.bundle.html_report import climb, draw_path, render_report
+from ropewalk.ledger.bundle.paths import Exhibit
 
 
 def page_of(path, trust=TRUST):

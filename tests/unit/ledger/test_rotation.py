@@ -33,16 +33,18 @@ from ropewalk.ledger.bundle.check import BundleVerifier
 from ropewalk.ledger.bundle.files import export_bundle, verify_bundle
 from ropewalk.ledger.bundle.format import Gathering, block_name, frame_member, proof_name
 from ropewalk.ledger.bundle.tar import END
-from ropewalk.ledger.channel.channel import create_channel, open_channel, open_log, verify_blocks
+from ropewalk.ledger.channel.channel import open_channel, open_log, verify_blocks
 from ropewalk.ledger.channel.key_heights import read_heights, write_heights
 from ropewalk.ledger.channel.maintenance import rebuild_index, verify_stored
+from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.keys.history import KeyLine, KeyProof, parse_key_proofs
 from ropewalk.ledger.keys.rotate import find_keys, rotate_key
 from ropewalk.ledger.keys.statements import KeyAct, key_envelope
 from ropewalk.ledger.proof.proof import parse_proof, verify_proof
 from ropewalk.ledger.proof.trust import Trust, parse_trust
 from ropewalk.ledger.proof.verify import Fault, check_block, check_channel, to_report
-from ropewalk.ledger.replay.channel_replay import find_reducer, replay_channel
+from ropewalk.ledger.replay.channel_replay import replay_channel
+from ropewalk.ledger.replay.reducers import find_reducer
 from ropewalk.ledger.replay.replay import companion
 from ropewalk.ledger.rules.policy import EVALUATOR, Policy
 from ropewalk.pipeline.source.ledger_logs import Ledgers

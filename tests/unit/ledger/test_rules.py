@@ -11,10 +11,12 @@ from tests.unit.ledger.making import changed, command, observed
 
 from ropewalk.errors import Denied, RopewalkError
 from ropewalk.kernel import jcs
-from ropewalk.ledger.envelope.envelope import MINIMUM_SIGNED, parse
+from ropewalk.ledger.envelope.envelope import parse
+from ropewalk.ledger.envelope.fields import MINIMUM_SIGNED
 from ropewalk.ledger.proof.verify import Seen
 from ropewalk.ledger.rules.policy import STRICT, parse_policy
-from ropewalk.ledger.rules.rules import NAMES, RULES, Context, judge
+from ropewalk.ledger.rules.rules import RULES, judge
+from ropewalk.ledger.rules.verdict import NAMES, Context
 
 FILES = sorted((Path(__file__).parents[3] / "vectors" / "ledger_rules").glob("*.json"))
 CASES = [

@@ -11,8 +11,8 @@ from tests.waiting import LIMIT_S
 from ropewalk.disk.durable import Disk
 from ropewalk.errors import Damaged, HeadMoved, NotFound, Unavailable
 from ropewalk.ledger.channel.receipted import MARK, Receipted, read_mark
-from ropewalk.ledger.channel.segments.format import digest_in
-from ropewalk.ledger.channel.segments.reader import ALIGN, Segments
+from ropewalk.ledger.channel.segments.format import ALIGN, digest_in
+from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.channel.segments.writer import Writer
 
 BLOCKS = [

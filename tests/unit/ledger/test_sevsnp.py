@@ -35,8 +35,8 @@ from tests.unit.ledger.chips import (
 from tests.unit.ledger.making import NOON_NS, observed
 
 from ropewalk.errors import Invalid
-from ropewalk.kernel.schema import shipped
-from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.kernel.schema import shipped as schema
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.allowed import parse_pins
 from ropewalk.ledger.evidence.crls import parse_crl
 from ropewalk.ledger.evidence.tee.sev_snp import REPORT_BYTES, SIGNED_BYTES, parse_snp_report
@@ -390,7 +390,7 @@ def test_a_report_is_wrapped_believed_shown_and_checked_from_the_command_line(ro
     judged = ropewalk(*check, "--channel", "built")
     assert judged.code == 0 and "SEV-SNP guest on Milan-B1" in judged.out
     assert ropewalk("ledger", "trust", "--channel", "built", "-o", "trust.json").code == 0
-    shipped.validate("ledger/trust", json.loads(Path("trust.json").read_bytes()))
+    schema.validate("ledger/trust", json.loads(Path("trust.json").read_bytes()))
     assert ropewalk(*check, "--trust", "trust.json").code == 0
     assert ropewalk(*check, "--trust", "trust.json", "--nonce", "0a0b").code == 5
 

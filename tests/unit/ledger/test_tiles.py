@@ -11,7 +11,8 @@ from tests.unit.ledger.making import ADA, NODE, observed, opened
 from ropewalk.errors import InvalidProof, NotFound, TooLarge
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.note import note
-from ropewalk.ledger.channel.channel import create_channel, open_channel
+from ropewalk.ledger.channel.channel import open_channel
+from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.proof.proof import head_signer
 from ropewalk.ledger.transparency.head_check import HeadTrust
 from ropewalk.ledger.transparency.publish import make_tlog_proof, publish_tiles

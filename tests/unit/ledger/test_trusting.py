@@ -20,7 +20,7 @@ from ropewalk.ledger.block.fork import parse_fork, verify_fork
 from ropewalk.ledger.bundle.files import export_bundle
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.maintenance import verify_stored
-from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.allowed import EvidencePins
 from ropewalk.ledger.evidence.settings import channel_trust, read_evidence, write_evidence
 from ropewalk.ledger.evidence.trust import EvidenceSettings

@@ -13,15 +13,9 @@ from tests.waiting import LIMIT_S, Crew, aside, soon, until
 
 from ropewalk.errors import Conflict, Unavailable
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.channel.channel import (
-    Channel,
-    OpenLog,
-    create_channel,
-    open_channel,
-    open_log,
-    verify_blocks,
-)
+from ropewalk.ledger.channel.channel import Channel, OpenLog, open_channel, open_log, verify_blocks
 from ropewalk.ledger.channel.segments.writer import hold_lock, is_awaited
+from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.ingest.ticket import Receipt
 from ropewalk.ledger.keys.rotate import open_sealing, rotate_key

@@ -15,7 +15,7 @@ from ropewalk.ledger.block.block import GENESIS, Block, check_link, seal
 from ropewalk.ledger.channel.channel import open_channel, verify_blocks
 from ropewalk.ledger.channel.segments.format import record_head
 from ropewalk.ledger.channel.segments.reader import Segments
-from ropewalk.ledger.ingest.log import Limits
+from ropewalk.ledger.ingest.ports import Limits
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.proof.verify import EMPTY, Found, Span, check_block, check_channel, join, to_report
 

@@ -91,7 +91,7 @@ def test_our_code_runs_from_one_archive(tmp_path: Path):
     archive = pack_code(tmp_path)
     script = (
         "import sys; sys.path.insert(0, sys.argv[1]); import ropewalk; assert '.zip' in ropewalk.__file__; "
-        "from ropewalk.kernel import schema; assert schema.text('shiplog/event_envelope'); "
+        "from ropewalk.kernel.schema import shipped; assert shipped.text('shiplog/event_envelope'); "
         "import ropewalk.pipeline.source.query"
     )
     done = subprocess.run(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.schema import shipped as schema
 from ropewalk.stream.core.access import NOBODY, parse_access
 from ropewalk.stream.core.connection import Close, Connection
 from ropewalk.stream.core.frames import (
@@ -565,7 +565,7 @@ def test_whatever_a_client_says_the_answers_are_frames_and_the_end_has_a_reason(
         move(window)
         connection.receive(message, 0)
         for frame in said(connection):
-            shipped.validate("api/stream_frame", frame)
+            schema.validate("api/stream_frame", frame)
         if connection.closing is not None:
             assert ended(connection).code == 1008
             assert 0 < len(ended(connection).reason.encode()) <= 123

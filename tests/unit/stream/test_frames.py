@@ -8,7 +8,7 @@ import re
 import pytest
 
 from ropewalk.errors import Invalid, RopewalkError
-from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.schema import shipped as schema
 from ropewalk.stream.core.frames import (
     Ack,
     BusEvent,
@@ -53,13 +53,13 @@ SERVER = [
 
 @pytest.mark.parametrize("frame", CLIENT, ids=repr)
 def test_a_frame_of_a_client_fits_the_schema_and_reads_back(frame):
-    shipped.validate("api/stream_frame", json.loads(encode(frame)))
+    schema.validate("api/stream_frame", json.loads(encode(frame)))
     assert parse_client(encode(frame)) == frame
 
 
 @pytest.mark.parametrize("frame", SERVER, ids=repr)
 def test_a_frame_of_a_server_fits_the_schema_and_reads_back(frame):
-    shipped.validate("api/stream_frame", json.loads(encode(frame)))
+    schema.validate("api/stream_frame", json.loads(encode(frame)))
     assert parse_server(encode(frame)) == frame
 
 
@@ -125,7 +125,7 @@ def test_over_two_proxies_the_origin_keeps_its_number():
     once = relayed(BusEvent("jobs", {"id": 7}, 9, TS), 123)
     twice = relayed(once, 45)
     assert (twice.seq, twice.seq_proxy, twice.seq_origin) == (45, 45, 9)
-    shipped.validate("api/stream_frame", json.loads(encode(twice)))
+    schema.validate("api/stream_frame", json.loads(encode(twice)))
 
 
 def test_the_number_of_the_origin_travels_inside_the_payload_and_is_read_beside_it():

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropewalk.errors import Invalid, RangeExceeded, RopewalkError, Usage
-from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.schema import shipped as schema
 from ropewalk.stream.core.access import parse_access
 from ropewalk.stream.core.connection import Connection, Limits
 from ropewalk.stream.core.frames import BusEvent, Credit, RefUpdate, Sub, Unsub, encode, parse_server
@@ -97,7 +97,7 @@ def subscribe(connection: Connection, *refs: str, since: int | None = None, now_
 def said(connection: Connection, now_ms: int = 0) -> list[dict[str, Any]]:
     frames = [json.loads(text) for text in connection.take(now_ms, 10_000)]
     for frame in frames:
-        shipped.validate("api/stream_frame", frame)
+        schema.validate("api/stream_frame", frame)
     return frames
 
 
@@ -144,7 +144,7 @@ def test_proxy_keeps_a_payload_member_seq_origin(own):
     for text in texts:
         second.receive(text, 0)
     for frame in (json.loads(texts[-1]), said(last)[-1]):
-        shipped.validate("api/stream_frame", frame)
+        schema.validate("api/stream_frame", frame)
         assert frame["payload"] == {"id": 7, "seq_origin": own}
         assert frame["seq_origin"] == 7_001
         read = parse_server(json.dumps(frame))

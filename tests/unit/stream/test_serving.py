@@ -22,7 +22,7 @@ import ropewalk
 from ropewalk.errors import Denied, Invalid, InvalidName, NotFound, Unavailable
 from ropewalk.gitlog.core.layout import MESSAGES
 from ropewalk.gitlog.repository.repository import Repository
-from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.schema import shipped as schema
 from ropewalk.stream.core.connection import Connection, Limits
 from ropewalk.stream.core.frames import BusEvent, ErrorFrame, RefUpdate
 from ropewalk.stream.core.subscriber import Item, Lost
@@ -45,7 +45,7 @@ async def told(socket: client.ClientConnection) -> dict[str, Any]:
     """The next frame; whatever it is, it fits the schema."""
     async with asyncio.timeout(LIMIT_S):
         frame: dict[str, Any] = json.loads(await socket.recv())
-    shipped.validate("api/stream_frame", frame)
+    schema.validate("api/stream_frame", frame)
     return frame
 
 

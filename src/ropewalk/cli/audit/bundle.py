@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from ropewalk.ledger.bundle.head_proofs import Anchoring
     from ropewalk.ledger.channel.channel import Channel
 
-__all__ = ["bundle", "verify_bundle_file"]
-
 
 @click.group(
     "bundle",

@@ -18,8 +18,6 @@ from ropewalk.errors import Invalid, NotFound
 if TYPE_CHECKING:
     from ropewalk.kernel.report import Report
 
-__all__ = ["KINDS", "Asked", "verify"]
-
 RECEIPTS = (
     b"\xd2",
     b"c2sp.org/tlog-proof@v1\n",

@@ -16,15 +16,14 @@ if TYPE_CHECKING:
     from ropewalk.kernel.report import Report
     from ropewalk.ledger.transparency.head_check import HeadTrust, TreeSource
 
-__all__ = ["head_trust", "verify_head_file"]
-
 
 def verify_head_file(asked: Asked) -> Report:
     """The report on a checkpoint, or on a published folder."""
     from ropewalk.kernel.note.note import claimed_head
     from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.transparency.head_check import verify_head
-    from ropewalk.ledger.transparency.heads import CHECKPOINT, channel_source, tile_source
+    from ropewalk.ledger.transparency.heads import channel_source, tile_source
+    from ropewalk.ledger.transparency.publish import CHECKPOINT
 
     assert asked.path is not None
     path = asked.path / CHECKPOINT if asked.path.is_dir() else asked.path

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ropewalk.kernel.report import Report
     from ropewalk.ledger.proof.trust import Trust
 
-__all__ = ["trusted_keys", "verify_repository"]
-
 
 def verify_repository(asked: Asked) -> Report:
     """The report over a repository."""

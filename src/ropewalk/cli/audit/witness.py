@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ropewalk.ledger.transparency.head_fork import HeadFork
     from ropewalk.ledger.transparency.witness import Watched
 
-__all__ = ["witness"]
-
 
 @click.group(
     "witness",
@@ -154,7 +152,7 @@ def show(folder: str) -> None:
 
 def _checkpoint(name: str) -> tuple[str, Path | None]:
     """The checkpoint that was named, itself or by its folder, and the folder if there are tiles in it."""
-    from ropewalk.ledger.transparency.heads import CHECKPOINT
+    from ropewalk.ledger.transparency.publish import CHECKPOINT
 
     path = Path(name) / CHECKPOINT if name != "-" and Path(name).is_dir() else Path(name)
     around = path.parent if name != "-" and (path.parent / "tile").is_dir() else None

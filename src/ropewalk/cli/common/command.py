@@ -21,28 +21,6 @@ import click
 from ropewalk.errors import Invalid, InvalidJson, NotFound, RopewalkError, Unavailable
 from ropewalk.kernel.terminal_text import printable
 
-__all__ = [
-    "MARKS",
-    "Command",
-    "Group",
-    "Session",
-    "answer_line",
-    "counting",
-    "drop_output",
-    "emit",
-    "emit_line",
-    "fail",
-    "parse_input",
-    "progress",
-    "read_input",
-    "refusal_of",
-    "say",
-    "session",
-    "tell",
-    "telling",
-    "write_output",
-]
-
 # How a step of a report is shown to people.
 MARKS = {"passed": "✓", "failed": "✗", "not_checked": "–"}
 INPUT_BYTES_MAX = 64 << 20  # one document on stdin or in a file; streams of documents use --jsonl

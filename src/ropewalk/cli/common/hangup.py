@@ -8,8 +8,6 @@ import stat
 import sys
 import threading
 
-__all__ = ["Hangup", "has_ended", "output_pipe"]
-
 
 def output_pipe() -> int | None:
     """The descriptor we print into, if that is a pipe or a socket; nothing else has a reader who could go."""

@@ -12,18 +12,6 @@ if TYPE_CHECKING:
     from ropewalk.disk.repository_paths import Place
     from ropewalk.kernel.keys import SealingKey, SigningKey
 
-__all__ = [
-    "NODE_KEY",
-    "here",
-    "key_folder",
-    "key_folders",
-    "login",
-    "named_repository",
-    "named_writer",
-    "sealing_key",
-    "signing_key",
-]
-
 NODE_KEY = "node"  # the repository's own key, made by `ropewalk init`
 
 

@@ -12,8 +12,6 @@ from ropewalk.kernel.terminal_text import printable
 if TYPE_CHECKING:
     from ropewalk.kernel.note.key import Verifier
 
-__all__ = ["note_key", "note_keys", "parse_note_keys"]
-
 ADVICE = "A verifier key is one word, NAME+ID+KEY, as `ledger tiles` prints a log's and `witness init` a witness's."
 SHOWN_MAX = 80
 

@@ -14,8 +14,6 @@ import click
 from ropewalk.cli.common.command import emit_line, say
 from ropewalk.kernel.terminal_text import printable
 
-__all__ = ["connection_options", "run_server", "say_journal"]
-
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-__all__ = ["Passing", "passing_signals"]
-
 PASSED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 TYPED = (signal.SIGINT, signal.SIGQUIT)  # a terminal sends these to the command as well
 

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from ropewalk.kernel.terminal_text import printable
 
-__all__ = ["describe_new", "meant", "near"]
-
 SHOWN_MAX = 3
 COMPARED_MAX = 2_000
 LIKENESS = 0.65  # `run` for `rnu`, and not `workers` for `others`

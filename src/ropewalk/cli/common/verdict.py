@@ -14,8 +14,6 @@ from ropewalk.kernel.terminal_text import printable
 if TYPE_CHECKING:
     from ropewalk.kernel.report import Report, Step
 
-__all__ = ["allow_partly_option", "end_with_report", "format_report", "no_trust_option", "verdict_name"]
-
 _WORDS: Final = {
     "passed": "ok",
     "failed": "FAILED",

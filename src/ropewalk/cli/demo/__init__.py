@@ -14,8 +14,6 @@ from ropewalk.cli.common.command import Command, emit_line, session
 from ropewalk.cli.demo.stage import Stage
 from ropewalk.errors import Conflict
 
-__all__ = ["STAGES", "demo"]
-
 # In the order they run; later stages may use what earlier ones made.
 STAGES: tuple[tuple[str, str], ...] = (
     ("kernel", "bytes, names, signatures, proofs"),

@@ -15,8 +15,6 @@ from ropewalk.gitlog.repository.repository import Repository
 from ropewalk.gitlog.repository.signing import sign_log
 from ropewalk.verification import verify_gitlogs
 
-__all__ = ["run"]
-
 NS = "deploy"
 REF = SHIPLOG.head_ref(NS)
 SERVICES = ("web", "api", "search")

@@ -15,8 +15,6 @@ from ropewalk.gossip.sync.questions import Request, Response, Values, answer
 from ropewalk.gossip.sync.session import drive, pull, sync_both
 from ropewalk.kernel.keys import SigningKey
 
-__all__ = ["run"]
-
 TOPIC = "com.example.harbour"
 NAMES = ("ada", "bob", "cleo")
 

@@ -11,8 +11,6 @@ from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import Tag, content_id, tagged
 from ropewalk.kernel.keys import SigningKey
 
-__all__ = ["run"]
-
 # Written as people write them: other key orders, spaces and number forms than the canonical ones.
 EVENTS = (
     b'{"type": "proposal.created", "payload": {"title": "Caf\\u00e9", "id": 7}}',

@@ -15,19 +15,12 @@ from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Report
 from ropewalk.ledger.bundle.files import export_bundle, verify_bundle
 from ropewalk.ledger.bundle.html_report import render_report
-from ropewalk.ledger.channel.channel import (
-    Channel,
-    OpenLog,
-    create_channel,
-    open_channel,
-    open_log,
-    verify_blocks,
-)
-from ropewalk.ledger.envelope.envelope import Envelope, build
+from ropewalk.ledger.channel.channel import Channel, OpenLog, open_channel, open_log, verify_blocks
+from ropewalk.ledger.channel.settings import create_channel
+from ropewalk.ledger.envelope.envelope import build
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.proof.proof import parse_proof, verify_proof
 from ropewalk.ledger.proof.trust import Trust
-
-__all__ = ["run"]
 
 CHANNEL = "demo.audit"
 SIGNS = {"passed": "✓", "failed": "✗", "not_checked": "–"}

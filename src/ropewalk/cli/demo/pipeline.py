@@ -17,13 +17,12 @@ from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gossip.peer.topics import open_topic
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.channel.channel import channels, create_channel, open_log
+from ropewalk.ledger.channel.channel import open_log
+from ropewalk.ledger.channel.settings import channels, create_channel
 from ropewalk.ledger.envelope.envelope import build
 
 if TYPE_CHECKING:
     from ropewalk.pipeline.tables.warehouse import Warehouse
-
-__all__ = ["run"]
 
 DAYS = 42
 DAY_MS = 86_400_000
@@ -195,7 +194,7 @@ def _verify(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> Non
 def _bundles(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> None:
     """Proofs for whoever has neither Spark nor the log."""
     from ropewalk.ledger.bundle.files import export_blocks, verify_bundle
-    from ropewalk.ledger.channel.channel import read_settings
+    from ropewalk.ledger.channel.settings import read_settings
     from ropewalk.pipeline.jobs.export import export_channels
 
     bundles = export_channels(

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ropewalk.disk.repository_paths import Place
     from ropewalk.kernel.keys import SigningKey
 
-__all__ = ["NODE", "Stage", "node_key"]
-
 NODE = "node"  # the repository's own key
 
 

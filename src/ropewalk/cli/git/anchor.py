@@ -8,8 +8,6 @@ from ropewalk.cli.common.command import Group, emit
 from ropewalk.cli.common.locations import signing_key
 from ropewalk.cli.git.events import meaning, opened, short
 
-__all__ = ["anchor"]
-
 
 @click.group("anchor", cls=Group, epilog="Examples:\n  ropewalk shiplog anchor ls --ns prod\n")
 def anchor() -> None:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ropewalk.gitlog.privacy.rules import PrivacyOutcome
     from ropewalk.gitlog.repository.repository import Repository
 
-__all__ = ["Recorded", "Writer", "append_lines", "drafting"]
-
 JSONL_BATCH = 1_000  # lines that may share one pack; fewer if the input is slower than the disk
 
 

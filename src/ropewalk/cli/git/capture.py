@@ -16,8 +16,6 @@ from typing import IO
 from ropewalk.cli.common.command import say
 from ropewalk.cli.common.signals import Passing
 
-__all__ = ["run_command"]
-
 CAPTURE_BYTES_MAX = 1 << 20  # kept of the output; the middle of more is left out, the ends tell most
 READ_BYTES = 65_536
 LOOK_S = 0.1  # how often to see whether what was told to end has been killed instead

@@ -13,8 +13,6 @@ from ropewalk.errors import NotFound
 if TYPE_CHECKING:
     from ropewalk.gitlog.consumers.cursor import Cursor
 
-__all__ = ["checkpoint"]
-
 
 @click.group("checkpoint", cls=Group, epilog="Examples:\n  ropewalk shiplog checkpoint ls\n")
 def checkpoint() -> None:

@@ -12,9 +12,7 @@ from ropewalk.errors import Usage
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.compat.conversion import Problem
-    from ropewalk.gitlog.compat.importer import ImportReport
-
-__all__ = ["export", "import_"]
+    from ropewalk.gitlog.compat.journal import ImportReport
 
 
 @click.command(

@@ -14,8 +14,6 @@ from ropewalk.errors import NotFound
 if TYPE_CHECKING:
     from ropewalk.gitlog.repository.repository import Repository
 
-__all__ = ["consumer"]
-
 
 @click.group("consumer", cls=Group, epilog="Examples:\n  ropewalk consumer lag\n")
 def consumer() -> None:

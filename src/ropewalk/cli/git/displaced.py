@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ropewalk.gitlog.core.layout import Layout
     from ropewalk.gitlog.repository.repository import Repository
 
-__all__ = ["diff", "log_options", "named_log", "rescue"]
-
 ROWS_DEFAULT = 20
 TYPE_CHARACTERS_MAX = 40  # in a table for people
 

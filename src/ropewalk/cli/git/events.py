@@ -21,18 +21,6 @@ if TYPE_CHECKING:
     from ropewalk.gitlog.core.reading import Page
     from ropewalk.gitlog.repository.repository import Repository
 
-__all__ = [
-    "event_json",
-    "event_line",
-    "meaning",
-    "opened",
-    "receipt_line",
-    "say_more",
-    "short",
-    "since_ms",
-    "telling_group",
-]
-
 UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 ENVELOPE_ORDER = ("ulid", "ns", "type", "payload", "refs")  # as S0 §11 prints them
 

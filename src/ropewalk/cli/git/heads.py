@@ -12,8 +12,6 @@ from ropewalk.cli.git.displaced import diff, log_options, named_log, rescue
 from ropewalk.cli.git.events import opened, short
 from ropewalk.errors import RopewalkError
 
-__all__ = ["heads"]
-
 
 @click.group(
     "heads",

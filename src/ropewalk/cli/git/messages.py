@@ -11,8 +11,6 @@ from ropewalk.cli.common.command import Group, emit, parse_input, read_input, sa
 from ropewalk.cli.git.events import event_line, meaning, opened, say_more, telling_group
 from ropewalk.errors import SPELLINGS, NotFound, RopewalkError
 
-__all__ = ["messages"]
-
 
 @click.group(
     "messages",

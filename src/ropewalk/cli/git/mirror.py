@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ropewalk.bridge.event_copy import Mirrored
     from ropewalk.bridge.mirror import Mirror
 
-__all__ = ["mirror"]
-
 
 @click.command(
     "mirror",

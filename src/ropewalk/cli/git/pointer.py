@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ropewalk.gitlog.privacy.pointer import Pointer
     from ropewalk.kernel.seal import SealingKey
 
-__all__ = ["pointer"]
-
 
 @click.group(
     "pointer",

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ropewalk.gitlog.core.envelope import Event
     from ropewalk.gitlog.repository.repository import Repository
 
-__all__ = ["current", "ls", "show"]
-
 SHOWN_MAX = 10
 STANDING = ("success", "override", "revert", "finalize")  # a deployment with one of these is in force
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ropewalk.gitlog.core.planning import Receipt
     from ropewalk.gitlog.repository.repository import Repository
 
-__all__ = ["run"]
-
 Withheld: TypeAlias = tuple[str, str | None]  # why output was not kept, and what to do about it
 RUN_POLICY = "shiplog-run"  # bound into sealed output as the policy version
 SHOWN_MAX = 3  # places that look like secrets; the others are found when these are gone

@@ -11,8 +11,6 @@ from ropewalk.cli.common.command import Group, drop_output, emit, emit_line, par
 from ropewalk.cli.common.hangup import Hangup
 from ropewalk.cli.git.events import event_json, event_line, meaning, opened, say_more
 
-__all__ = ["shiplog"]
-
 # name → (module, attribute, one line of help); imported on first use.
 MORE: dict[str, tuple[str, str, str]] = {
     "run": ("ropewalk.cli.git.run", "run", "Run a command and record it."),

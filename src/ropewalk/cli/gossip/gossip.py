@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ropewalk.gossip.core.log import Log
     from ropewalk.gossip.core.message import SignedMessage
 
-__all__ = ["gossip", "say_new_topic"]
-
 PROFILES = ("v0.13", "v0.6")  # written out so that --help loads no engine; a test compares
 LINE_CHARS = 72  # of a payload, where a message is shown on one line
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ropewalk.gossip.core.log import Log
     from ropewalk.net.admission import ConnectionLimits
 
-__all__ = ["serve", "sync"]
-
 IDLE_S = 30.0  # written out so that --help loads no engine; a test compares
 PEERS_MAX = 64
 

@@ -7,8 +7,6 @@ import click
 from ropewalk.cli.common.command import Command, emit, read_input, say, write_output
 from ropewalk.cli.common.locations import signing_key
 
-__all__ = ["adapt"]
-
 
 @click.command(
     "adapt",

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ropewalk.ledger.channel.channel import OpenLog
     from ropewalk.ledger.ingest.ticket import Receipt, Taking
 
-__all__ = ["LINE_BYTES_MAX", "answer_lines", "append", "check_envelope", "receipt_line"]
-
 LINE_BYTES_MAX = 4 << 20  # the largest envelope, before it is canonical
 LINES_AHEAD_MAX = 4096  # read but not yet answered; beyond this the reader waits
 

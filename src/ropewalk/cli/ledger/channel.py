@@ -13,22 +13,8 @@ from ropewalk.cli.common.locations import NODE_KEY, here, key_folder, signing_ke
 if TYPE_CHECKING:
     from ropewalk.kernel.keys import SigningKey
     from ropewalk.ledger.channel.channel import Channel, OpenLog
-    from ropewalk.ledger.envelope.envelope import Envelope
+    from ropewalk.ledger.envelope.model import Envelope
     from ropewalk.ledger.keys.approvals import Approval
-
-__all__ = [
-    "channel_key",
-    "channel_keys",
-    "channel_of",
-    "check_first_line",
-    "envelope_id",
-    "find_parent",
-    "now_text",
-    "open_for_append",
-    "open_sealing",
-    "read_approvals",
-    "version_for",
-]
 
 WRITER_WAIT_S = 30.0  # two commands that append at once stand in line this long
 
@@ -81,7 +67,7 @@ def version_for(channel: str) -> str:
     import time
 
     from ropewalk.errors import NotFound
-    from ropewalk.ledger.channel.channel import read_settings
+    from ropewalk.ledger.channel.settings import read_settings
     from ropewalk.ledger.versions.lifecycle import version_to_write
     from ropewalk.ledger.versions.versions import LIFECYCLE
 
@@ -100,7 +86,8 @@ def version_for(channel: str) -> str:
 def channel_of(envelope: bytes, channel: str | None) -> Iterator[Channel]:
     """The channel that holds an envelope: the one that is named, or else the first that does."""
     from ropewalk.errors import NotFound
-    from ropewalk.ledger.channel.channel import channels, open_channel
+    from ropewalk.ledger.channel.channel import open_channel
+    from ropewalk.ledger.channel.settings import channels
 
     for each in [channel] if channel is not None else channels(here().home):
         with open_channel(here().home, each) as reading:
@@ -164,7 +151,8 @@ def now_text() -> str:
 def check_first_line(channel: str, raw: bytes) -> None:
     """Raise what refuses an envelope, if it would be the first of a channel that is not there yet."""
     from ropewalk.errors import NotFound
-    from ropewalk.ledger.channel.channel import check_first, read_settings
+    from ropewalk.ledger.channel.channel import check_first
+    from ropewalk.ledger.channel.settings import read_settings
 
     try:
         read_settings(here().home, channel)
@@ -175,7 +163,7 @@ def check_first_line(channel: str, raw: bytes) -> None:
 def open_for_append(channel: str) -> OpenLog:
     """The channel open for writing; a missing one is made with the defaults, and that is said."""
     from ropewalk.errors import NotFound
-    from ropewalk.ledger.channel.channel import create_channel, read_settings
+    from ropewalk.ledger.channel.settings import create_channel, read_settings
 
     home = here().home
     try:

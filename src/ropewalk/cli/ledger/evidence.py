@@ -22,8 +22,6 @@ from ropewalk.kernel.terminal_text import printable
 if TYPE_CHECKING:
     from ropewalk.kernel.keys import PublicKey
 
-__all__ = ["evidence"]
-
 
 @click.group(
     "evidence",

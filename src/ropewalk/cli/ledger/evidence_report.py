@@ -13,8 +13,6 @@ from ropewalk.cli.common.command import Command, emit, parse_input, read_input, 
 if TYPE_CHECKING:
     from ropewalk.ledger.evidence.allowed import CollateralTexts
 
-__all__ = ["collateral_options", "provenance", "read_collateral", "report_data", "wrap"]
-
 FORMATS = ("slsa.v1", "tee.report", "snark.v1")
 HARDWARE = ("aws_nitro", "sev", "sgx", "tdx")
 DOCUMENT_BYTES_MAX = 1 << 16
@@ -80,7 +78,7 @@ def report_data(payload: str, correlation_id: str | None, output: str | None) ->
     They bind payload and correlation id. Who answers a challenge takes its nonce, in hex, as the correlation id.
     """
     from ropewalk.kernel import jcs
-    from ropewalk.ledger.envelope.envelope import payload_hash
+    from ropewalk.ledger.envelope.model import payload_hash
     from ropewalk.ledger.evidence.binding import report_data as bound
 
     raw = bound(bytes.fromhex(payload_hash(parse_input(payload, jcs.parse))), correlation_id)
@@ -192,7 +190,7 @@ def provenance(
     from ropewalk.cli.ledger.channel import now_text
     from ropewalk.errors import Invalid
     from ropewalk.kernel import jcs
-    from ropewalk.ledger.envelope.envelope import payload_hash
+    from ropewalk.ledger.envelope.model import payload_hash
     from ropewalk.ledger.evidence.binding import make_provenance
 
     asked = parse_input(parameters, jcs.parse) if parameters is not None else {}

@@ -9,8 +9,6 @@ from ropewalk.cli.common.locations import here
 from ropewalk.cli.ledger.channel import channel_key
 from ropewalk.cli.ledger.publish import host_option, tell_host
 
-__all__ = ["head"]
-
 
 @click.command(
     "head",

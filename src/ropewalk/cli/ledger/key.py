@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ropewalk.ledger.keys.approvals import Approval
     from ropewalk.ledger.keys.statements import Act, KeyAct
 
-__all__ = ["key"]
-
 WRITER_WAIT_S = 30.0
 
 channel_option = click.option("--channel", required=True, metavar="C", help="The channel.")

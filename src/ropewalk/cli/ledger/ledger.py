@@ -28,8 +28,6 @@ from ropewalk.kernel.terminal_text import printable
 if TYPE_CHECKING:
     from ropewalk.kernel.report import Report
 
-__all__ = ["ledger"]
-
 CLASSES = ("Command", "Observation", "Result", "Alert", "Attestation", "CapabilityAdvertisement")
 LEVELS = ("public", "internal", "confidential", "restricted")
 DENIED = 6
@@ -147,7 +145,7 @@ def ledger() -> None:
 @click.option("--policy", metavar="F", help="The policy bundle of the channel; see `ledger policy show`.")
 def create(channel: str, key: str, policy: str | None) -> None:
     """Make a channel. Its policy stays with it; its key can give way to another (`ledger key rotate`)."""
-    from ropewalk.ledger.channel.channel import create_channel
+    from ropewalk.ledger.channel.settings import create_channel
     from ropewalk.ledger.rules.policy import parse_policy
 
     rules = parse_input(policy, parse_policy) if policy is not None else None
@@ -166,7 +164,7 @@ def create(channel: str, key: str, policy: str | None) -> None:
 @ledger.command("ls", epilog="Examples:\n  ropewalk ledger ls --json\n")
 def ls() -> None:
     """List the channels."""
-    from ropewalk.ledger.channel.channel import channels
+    from ropewalk.ledger.channel.settings import channels
 
     found = channels(here().home)
     emit(
@@ -316,8 +314,8 @@ def verify(channel: str | None, deep: bool, trust: str | None, allow_partly: boo
     by row. Nothing is written. Exit 5 unless the verdict is `passed`.
     """
     from ropewalk.errors import NotFound
-    from ropewalk.ledger.channel.channel import channels
     from ropewalk.ledger.channel.maintenance import verify_stored
+    from ropewalk.ledger.channel.settings import channels
     from ropewalk.ledger.proof.trust import parse_trust
 
     home = here().home

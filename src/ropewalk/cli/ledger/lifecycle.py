@@ -15,8 +15,6 @@ from ropewalk.cli.ledger.proposal import write_proposal
 if TYPE_CHECKING:
     from ropewalk.ledger.versions.versions import Lifecycle, Stage
 
-__all__ = ["lifecycle", "notice_line", "version_rows"]
-
 STAGES = ("preview", "active", "maintenance", "deprecated", "disabled")
 
 
@@ -115,7 +113,7 @@ def set_(
 @click.option("--channel", required=True, metavar="C", help="The channel that takes the alerts.")
 def notify(channel: str) -> None:
     """Seal an Alert for every version that is 30, 14 or 7 days before its sunset. Said once: run it daily."""
-    from ropewalk.ledger.channel.channel import read_settings
+    from ropewalk.ledger.channel.settings import read_settings
     from ropewalk.ledger.versions.lifecycle import notices, send_notices, version_to_write
 
     home, now = here().home, time.time_ns()

@@ -14,8 +14,6 @@ from ropewalk.kernel.terminal_text import printable
 if TYPE_CHECKING:
     from ropewalk.ledger.rules.policy import Policy
 
-__all__ = ["policy"]
-
 DENIED = 6
 
 
@@ -57,9 +55,11 @@ def hash_(file: str | None, channel: str | None) -> None:
 @click.option("--channel", metavar="C", help="The policy of a channel; default: the strict one that ships.")
 def check(envelope: str, file: str | None, channel: str | None) -> None:
     """Judge an envelope without appending it, and explain the decision. Exit 6 if the policy denies it."""
-    from ropewalk.ledger.channel.channel import FOLDER, channel_evidence
+    from ropewalk.ledger.channel.channel import channel_evidence
+    from ropewalk.ledger.channel.settings import FOLDER
     from ropewalk.ledger.envelope.envelope import parse_wire
-    from ropewalk.ledger.rules.rules import Context, judge
+    from ropewalk.ledger.rules.rules import judge
+    from ropewalk.ledger.rules.verdict import Context
     from ropewalk.ledger.versions.lifecycle import open_minors
 
     found = _policy(file, channel)
@@ -86,7 +86,7 @@ def check(envelope: str, file: str | None, channel: str | None) -> None:
 
 def _policy(file: str | None, channel: str | None) -> Policy:
     from ropewalk.errors import NotFound
-    from ropewalk.ledger.channel.channel import read_settings
+    from ropewalk.ledger.channel.settings import read_settings
     from ropewalk.ledger.rules.policy import STRICT, parse_policy
 
     if file is not None:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from ropewalk.cli.audit.verify import Asked
     from ropewalk.kernel.report import Report
 
-__all__ = ["consistency", "prove", "verify_proof_file", "verify_receipt_file"]
-
 
 @click.command(
     "prove",

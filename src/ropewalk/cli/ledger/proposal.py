@@ -10,8 +10,6 @@ from ropewalk.cli.common.command import emit, write_output
 from ropewalk.cli.common.locations import here, key_folder
 from ropewalk.kernel.terminal_text import printable
 
-__all__ = ["describe_proposal", "named_keys", "write_proposal"]
-
 WORDS = {
     "rotate": "let the key that seals channel {} give way to another",
     "retire": "end a key of channel {} that has given way",

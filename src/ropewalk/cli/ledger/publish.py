@@ -10,8 +10,6 @@ from ropewalk.cli.common.command import Command, emit, say, write_output
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.ledger.channel import channel_key
 
-__all__ = ["host_option", "receipt", "tell_host", "tiles"]
-
 NOBODY = "ropewalk.invalid"
 
 

@@ -25,8 +25,6 @@ from ropewalk.cli.pipeline.running import (
 )
 from ropewalk.kernel.terminal_text import printable
 
-__all__ = ["compact", "export", "health", "replay", "report"]
-
 channels_option = click.option("--channels", metavar="A,B", help="Only these channels; default: all.")
 key_option = click.option(
     "--key", "key_name", default=NODE_KEY, show_default=True, metavar="NAME", help="Who signs."

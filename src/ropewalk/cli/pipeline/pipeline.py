@@ -25,8 +25,6 @@ from ropewalk.kernel.terminal_text import printable
 if TYPE_CHECKING:
     from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 
-__all__ = ["pipeline"]
-
 EXAMPLES = """Examples:
   ropewalk pipeline ingest --warehouse ./tables
   ropewalk pipeline sql --warehouse ./tables "SELECT topic, count(*) FROM events GROUP BY topic"

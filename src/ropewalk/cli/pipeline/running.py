@@ -18,18 +18,6 @@ if TYPE_CHECKING:
 
     from ropewalk.pipeline.tables.warehouse import Warehouse
 
-__all__ = [
-    "cache_folder",
-    "now_ms",
-    "recorded",
-    "recorded_source",
-    "source_of",
-    "source_option",
-    "spark_options",
-    "spark_session",
-    "warehouse_option",
-]
-
 warehouse_option = click.option(
     "--warehouse", required=True, metavar="DIR", type=click.Path(path_type=Path), help="Where the tables are."
 )

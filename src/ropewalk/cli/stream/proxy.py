@@ -14,8 +14,6 @@ from ropewalk.cli.common.serving import say_journal
 from ropewalk.cli.git.events import opened
 from ropewalk.cli.stream.serve import JOURNAL, serving_options, shows_page, stream_token
 
-__all__ = ["proxy"]
-
 REPLAY_FRAMES = 10_000  # written out so that --help loads no engine; a test compares
 REPLAY_MINUTES = 15.0
 

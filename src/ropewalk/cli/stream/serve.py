@@ -17,8 +17,6 @@ from ropewalk.errors import Invalid
 if TYPE_CHECKING:
     from ropewalk.gitlog.repository.repository import Repository
 
-__all__ = ["JOURNAL", "serving_options", "shows_page", "stream", "stream_token"]
-
 CONNECTIONS_MAX = 4_096  # written out so that --help loads no engine; a test compares
 REPLAY_FRAMES = 1_000  # written out so that --help loads no engine; a test compares
 REPLAY_MINUTES = 10.0

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ropewalk.stream.core.frames import ErrorFrame
     from ropewalk.stream.core.subscriber import Item
 
-__all__ = ["sub"]
-
 
 @click.command(
     "sub",

@@ -18,8 +18,6 @@ from ropewalk.gitlog.privacy.secrets import scan_text
 from ropewalk.kernel import ulid
 from ropewalk.kernel.digest import Tag, tagged
 
-__all__ = ["import_anchors", "import_notes", "list_refs"]
-
 
 def _place(repo: Journals, target: Target, journal: Journal, oid: Oid) -> Oid | None:
     """Our commit of a source commit."""

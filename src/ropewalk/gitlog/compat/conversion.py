@@ -20,19 +20,6 @@ from ropewalk.kernel import jcs, ulid
 from ropewalk.kernel.digest import ContentId, Tag, content_id, parse_content_id, tagged
 from ropewalk.kernel.ulid import Ulid
 
-__all__ = [
-    "PROFILE",
-    "TIME_S_MAX",
-    "EntryReader",
-    "Journals",
-    "Problem",
-    "envelope_name",
-    "find_envelope",
-    "kept_signature",
-    "source_of",
-    "ulid_of",
-]
-
 PROFILE = "shiplog-compat"
 TIME_S_MAX = 253_402_300_799  # the last second of the year 9999, which RFC 3339 can still write
 

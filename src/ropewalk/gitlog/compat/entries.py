@@ -20,8 +20,6 @@ from ropewalk.gitlog.core.commit import STATUSES, check_trailer
 from ropewalk.gitlog.core.objects import Commit, Oid, Signature, parse_commit
 from ropewalk.kernel import jcs
 
-__all__ = ["ROOTS", "CompatEntry", "native_trailer", "note_refs", "parse_entry", "slug"]
-
 ROOTS = ("refs/_shiplog/", "refs/heads/_shiplog/")  # the second where a host takes only branches
 SEPARATORS_MAX = 64  # lines that start with `---`, tried from the last one
 DOUBLE_MAX = 1.7976931348623157e308  # where jq stops when a number is beyond all doubles

@@ -16,7 +16,7 @@ import orjson
 from ropewalk.errors import Conflict, HeadMoved, RopewalkError
 from ropewalk.gitlog.compat.conversion import TIME_S_MAX, Journals, Problem, envelope_name, source_of
 from ropewalk.gitlog.compat.entries import CompatEntry, note_refs, parse_entry
-from ropewalk.gitlog.compat.importer import Target
+from ropewalk.gitlog.compat.journal import Target
 from ropewalk.gitlog.core.anchor import anchors
 from ropewalk.gitlog.core.commit import parse_message, rfc3339
 from ropewalk.gitlog.core.envelope import Event
@@ -32,8 +32,6 @@ from ropewalk.gitlog.core.objects import (
     object_id,
     parse_commit,
 )
-
-__all__ = ["SEPARATOR", "ExportReport", "export_journal", "format_entry"]
 
 SEPARATOR = "---  # structured trailer for machines"
 ROOT = "refs/_shiplog/"

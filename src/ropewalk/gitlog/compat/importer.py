@@ -38,8 +38,6 @@ from ropewalk.gitlog.core.objects import Oid
 from ropewalk.gitlog.core.planning import Plan, Setting, Tip, grow
 from ropewalk.kernel import ulid
 
-__all__ = ["ImportReport", "Note", "Target", "import_journals"]
-
 BATCH = 1_000  # entries that share a pack
 ATTEMPTS_MAX = 6
 

@@ -15,8 +15,6 @@ from ropewalk.gitlog.core.objects import Oid
 from ropewalk.gitlog.core.planning import Plan, Tip
 from ropewalk.kernel.ulid import Ulid
 
-__all__ = ["ImportReport", "Journal", "Note", "Target", "find_imported", "heads_below"]
-
 Note = Callable[[bytes], bytes | None]
 """What is kept of a note: its bytes, a pointer to them, or nothing."""
 

@@ -19,8 +19,6 @@ from typing import Literal
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel.keys import PublicKey
 
-__all__ = ["Roster", "Verdict", "judge", "parse_roster", "split_signature"]
-
 Verdict = Literal["none", "good", "untrusted", "bad", "unsupported"]
 
 ARMOR = re.compile(rb"-----BEGIN SSH SIGNATURE-----\s(.*?)-----END SSH SIGNATURE-----\s*", re.DOTALL)

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from ropewalk.errors import NotFound
 from ropewalk.gitlog.compat.exporter import ExportReport, export_journal
-from ropewalk.gitlog.compat.importer import ImportReport, Note, import_journals
+from ropewalk.gitlog.compat.importer import import_journals
+from ropewalk.gitlog.compat.journal import ImportReport, Note
 from ropewalk.gitlog.core.envelope import Event
 from ropewalk.gitlog.core.layout import SHIPLOG
 from ropewalk.gitlog.core.planning import Plan, Tip
@@ -17,8 +18,6 @@ from ropewalk.gitlog.repository.repository import Repository
 from ropewalk.kernel import jcs
 from ropewalk.kernel.seal import SealingKey
 from ropewalk.kernel.ulid import Ulid
-
-__all__ = ["export_to_compat", "import_from_compat", "sealed_note"]
 
 NOTE_POLICY = "shiplog-import"  # bound into sealed notes as the policy version
 

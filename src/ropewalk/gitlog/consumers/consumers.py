@@ -26,8 +26,6 @@ from ropewalk.kernel.ulid import Ulid, is_ulid, parse
 if TYPE_CHECKING:
     from ropewalk.gitlog.repository.repository import Repository
 
-__all__ = ["consume", "cursors", "find_place", "open_cursor", "reset_cursor", "set_cursor", "standing"]
-
 
 @contextlib.contextmanager
 def consume(log: Repository, group: str, topic: str, limit: int, layout: Layout) -> Iterator[Iterator[Event]]:

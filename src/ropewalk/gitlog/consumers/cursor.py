@@ -18,20 +18,8 @@ from ropewalk.gitlog.core.log import Repo
 from ropewalk.gitlog.core.objects import Oid, object_id, parse_commit
 from ropewalk.gitlog.core.reading import Line, Place
 from ropewalk.kernel import jcs, ulid
-from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.schema import shipped as schema
 from ropewalk.kernel.ulid import Ulid
-
-__all__ = [
-    "Cursor",
-    "check_kind",
-    "find_cursor",
-    "height_of",
-    "kind_kept",
-    "move_cursor",
-    "portable_form",
-    "read_cursor",
-    "split_ref",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +139,7 @@ def move_cursor(
             repo.move_head(ref, expected, target)
     else:
         document: dict[str, Any] = {"ulid": place.ulid, "commit": place.commit}
-        shipped.validate("message-plane/consumer_checkpoint", document)
+        schema.validate("message-plane/consumer_checkpoint", document)
         raw = jcs.encode(document)
         target = object_id("blob", raw)
         if target != expected:
@@ -163,7 +151,7 @@ def move_cursor(
 def portable_form(cursor: Cursor) -> bytes:
     """A cursor as the portable JSON of S0 §7, canonical; one without a commit has none."""
     document = {"ulid": cursor.ulid, "commit_oid": cursor.commit}
-    shipped.validate("shiplog/consumer_checkpoint", document)
+    schema.validate("shiplog/consumer_checkpoint", document)
     return jcs.encode(document)
 
 

@@ -19,10 +19,8 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.note.key import Signer
 from ropewalk.kernel.note.note import sign_note
-from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.schema import shipped as schema
 from ropewalk.kernel.ulid import Ulid
-
-__all__ = ["Anchor", "add_anchor", "anchors", "note_text"]
 
 SCHEMA = "shiplog/anchor"
 
@@ -63,7 +61,7 @@ def add_anchor(
     """Set an anchor on a head."""
     document: dict[str, Any] = {"ulid": ulid, "topic": topic, "head": head, "created_at": created_at}
     document |= {name: value for name, value in (("label", label), ("notes", notes)) if value is not None}
-    shipped.validate(SCHEMA, document)
+    schema.validate(SCHEMA, document)
     raw = jcs.encode(document)
     files = {"anchor.json": raw}
     if signer is not None:
@@ -80,6 +78,6 @@ def anchors(repo: Repo, layout: Layout, topic: str) -> Iterator[Anchor]:
         if raw is None:
             raise Unverified(f"anchor commit {each.commit} has no anchor.json", where=each.commit)
         document = jcs.parse_canonical(raw)
-        shipped.validate(SCHEMA, document)
+        schema.validate(SCHEMA, document)
         assert isinstance(document, dict)
         yield Anchor(document, each.commit, raw, each.files.get("anchor.note"))

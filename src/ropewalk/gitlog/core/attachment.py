@@ -21,8 +21,6 @@ from ropewalk.gitlog.core.objects import (
 )
 from ropewalk.kernel.digest import content_id
 
-__all__ = ["attach", "named_digests", "tree_with"]
-
 
 def attach(
     layout: Layout, sealed: Sealed, envelope: GitObject, attachments: Mapping[str, bytes]

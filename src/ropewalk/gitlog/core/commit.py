@@ -20,19 +20,8 @@ from ropewalk.gitlog.core.objects import Oid, Signature
 from ropewalk.gitlog.privacy.pointer import check_pointers, may_hold_pointers
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import ContentId, parse_content_id
-from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.schema import shipped as schema
 from ropewalk.kernel.ulid import Ulid, parse
-
-__all__ = [
-    "Headers",
-    "check_trailer",
-    "default_trailer",
-    "event_commit",
-    "make_trailer",
-    "parse_compat_trailer",
-    "parse_message",
-    "rfc3339",
-]
 
 TRAILER_SCHEMA = "shiplog/deployment_trailer"
 HEADER = re.compile(r"([A-Za-z][A-Za-z0-9-]*):[ \t]*(.*)")
@@ -181,7 +170,7 @@ def check_trailer(trailer: Mapping[str, Any], text: bytes | None = None) -> None
 
     `text` is what the trailer was parsed from; where it holds no pointer, none is searched for.
     """
-    shipped.validate(TRAILER_SCHEMA, dict(trailer))
+    schema.validate(TRAILER_SCHEMA, dict(trailer))
     for name, value in trailer.items():
         if isinstance(value, (dict, list)) and _holds_repo_head(value):
             raise InvalidEnvelope(

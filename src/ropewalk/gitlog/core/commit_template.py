@@ -27,8 +27,6 @@ from ropewalk.native.object_batch import (
     compile_template,
 )
 
-__all__ = ["columns_of", "cut_template"]
-
 Make = Callable[[Sealed, Oid, int], Sequence[GitObject]]
 """The objects of a plain event that stands on a parent and has a number; the commit comes last."""
 

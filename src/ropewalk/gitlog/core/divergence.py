@@ -24,18 +24,6 @@ from ropewalk.gitlog.core.reading import attachments_of
 from ropewalk.kernel.digest import ContentId
 from ropewalk.kernel.ulid import Ulid
 
-__all__ = [
-    "DISPLACED",
-    "Divergence",
-    "LineEntry",
-    "Memory",
-    "displaced_ref",
-    "draft_of",
-    "event_at",
-    "find_divergence",
-    "origin_of",
-]
-
 DISPLACED = "displaced"  # the name under `refs` of an event that is recorded again
 # Not below refs/gatos/: what one clone keeps must not travel with the logs; it may have been erased on purpose.
 DISPLACED_REFS = "refs/ropewalk/displaced/"

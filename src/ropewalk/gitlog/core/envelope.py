@@ -16,19 +16,8 @@ from ropewalk.gitlog.core.objects import Oid, Signature
 from ropewalk.gitlog.privacy.pointer import MARK, check_pointers
 from ropewalk.kernel import jcs, ulid
 from ropewalk.kernel.digest import ContentId, content_id
-from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.schema import shipped as schema
 from ropewalk.kernel.ulid import Ulid
-
-__all__ = [
-    "ENVELOPE_BYTES_MAX",
-    "Draft",
-    "Event",
-    "Sealed",
-    "parse_document",
-    "read_envelope",
-    "seal",
-    "seal_foreign",
-]
 
 ENVELOPE_BYTES_MAX = 1 << 20  # larger payloads belong behind a pointer or in an attachment
 FOREIGN_BYTES_MAX = 32 << 20  # what somebody else recorded is kept, up to half of what a loose object may be
@@ -181,7 +170,7 @@ def _seal(
     raw = encode(whole)
     if len(raw) > limit:
         raise _too_large(len(raw), limit)
-    shipped.validate(layout.envelope_schema, whole)
+    schema.validate(layout.envelope_schema, whole)
     return Sealed(ulid_, raw, content_id(raw))
 
 

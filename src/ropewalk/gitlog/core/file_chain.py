@@ -21,8 +21,6 @@ from ropewalk.gitlog.core.objects import (
     parse_tree,
 )
 
-__all__ = ["Filed", "add_files", "filed"]
-
 ATTEMPTS_MAX = 8
 
 

@@ -10,20 +10,6 @@ from typing import Literal
 from ropewalk.errors import InvalidName
 from ropewalk.kernel.ulid import Ulid
 
-__all__ = [
-    "COMPAT",
-    "LAYOUTS",
-    "MESSAGES",
-    "SHIPLOG",
-    "Layout",
-    "anchors_ref",
-    "check_group",
-    "check_namespace",
-    "check_topic",
-    "consumer_ref",
-    "signed_heads_ref",
-]
-
 NAMESPACE = re.compile(r"[a-z][a-z0-9._-]{0,63}")
 TOPIC_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 TOPIC_CHARACTERS_MAX = 200  # the ref is a path; most file systems stop at 255 bytes a name

@@ -17,8 +17,6 @@ from ropewalk.gitlog.core.layout import Layout, anchors_ref
 from ropewalk.gitlog.core.objects import Commit, GitObject, Kind, Oid, parse_commit, parse_tree
 from ropewalk.gitlog.core.planning import Plan, Receipt, Setting, Slot, Tip, plan
 
-__all__ = ["Repo", "append", "describe", "find_blob", "get_object"]
-
 ATTEMPTS_MAX = 6  # a moved head is somebody else's success; six in a row means something else is wrong
 
 

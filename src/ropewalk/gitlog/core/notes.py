@@ -27,8 +27,6 @@ from ropewalk.gitlog.core.objects import (
 )
 from ropewalk.kernel.digest import content_id
 
-__all__ = ["LOG_REF", "add_note", "add_notes", "check_log", "list_notes", "named_log", "read_note"]
-
 LOG_REF = "log"  # the member of an envelope's `refs` that names the digest of the note on its commit
 
 ATTEMPTS_MAX = 8

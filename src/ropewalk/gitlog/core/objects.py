@@ -17,24 +17,6 @@ from ropewalk.errors import BrokenLink
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash
 
-__all__ = [
-    "EMPTY_TREE",
-    "FILE",
-    "FOLDER",
-    "Commit",
-    "GitObject",
-    "Kind",
-    "Oid",
-    "Signature",
-    "TreeEntry",
-    "encode_commit",
-    "encode_tree",
-    "object_id",
-    "parse_commit",
-    "parse_tree",
-    "plant",
-]
-
 Oid = NewType("Oid", str)
 """A git object id: 40 lower-case hex digits (SHA-1)."""
 

@@ -26,20 +26,6 @@ from ropewalk.native import is_here
 if TYPE_CHECKING:
     from ropewalk.native.object_batch import Bale, Compiled
 
-__all__ = [
-    "Found",
-    "Places",
-    "Plan",
-    "Receipt",
-    "Setting",
-    "Slot",
-    "Tip",
-    "all_objects",
-    "grow",
-    "plan",
-    "settled",
-]
-
 ULIDS_AHEAD = 64
 WOVEN_MIN = 16  # events; fewer are made sooner than a template is cut
 PLAIN = Draft({})

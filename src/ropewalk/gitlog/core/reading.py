@@ -19,20 +19,6 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import ContentId, content_id
 from ropewalk.kernel.ulid import Ulid, parse
 
-__all__ = [
-    "LIMIT_DEFAULT",
-    "LIMIT_MAX",
-    "Line",
-    "Page",
-    "Place",
-    "attachments_of",
-    "events",
-    "height_after",
-    "messages_answer",
-    "read",
-    "take_turns",
-]
-
 LIMIT_DEFAULT = 128
 LIMIT_MAX = 512  # S1 §5: servers clamp above this
 CHUNK = 256  # events looked up at a time

@@ -19,8 +19,6 @@ from ropewalk.gitlog.privacy.pointer import SealedPointer, seal_pointer
 from ropewalk.gitlog.privacy.rules import Policy, PrivacyOutcome, Rule, apply_policy, parse_policy
 from ropewalk.kernel.keys import SealingKey
 
-__all__ = ["CAPABILITY", "PrivacyRules", "location_of", "policy_file", "record_of"]
-
 CAPABILITY = "gatos-key://v1/xchacha20-poly1305/"
 
 

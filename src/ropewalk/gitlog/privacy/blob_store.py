@@ -18,8 +18,6 @@ from ropewalk.disk.durable import Disk, read_file, unavailable
 from ropewalk.errors import Conflict, Damaged, DigestMismatch, NotFound, Unavailable
 from ropewalk.kernel.digest import ContentId, content_id, parse_content_id
 
-__all__ = ["PrivateRecord", "PrivateStore", "Tombstone"]
-
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 
 

@@ -20,25 +20,8 @@ from ropewalk.errors import Denied, DigestMismatch, Invalid, InvalidEnvelope, Un
 from ropewalk.gitlog.privacy.secrets import scan_text
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import ContentId, Tag, content_id
-from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.schema import shipped as schema
 from ropewalk.kernel.seal import NONCE_BYTES, TAG_BYTES, SealingKey, hkdf_sha256
-
-__all__ = [
-    "Pointer",
-    "SealedPointer",
-    "check_pointers",
-    "check_uri",
-    "context_of",
-    "entropy_bits",
-    "is_pointer",
-    "may_hold_pointers",
-    "nonce_of",
-    "open_pointer",
-    "parse_pointer",
-    "read_pointer",
-    "seal_pointer",
-    "size_shown",
-]
 
 SHIPLOG_SCHEMA = "privacy/shiplog_pointer"
 NEWEST_SCHEMA = "privacy/opaque_pointer"
@@ -106,11 +89,11 @@ def read_pointer(document: Mapping[str, Any]) -> Pointer:
     """
     found = dict(document)
     try:
-        shipped.validate(SHIPLOG_SCHEMA, found)
+        schema.validate(SHIPLOG_SCHEMA, found)
         return Pointer(found, "shiplog")
     except InvalidEnvelope as refusal:
         try:
-            shipped.validate(NEWEST_SCHEMA, found)
+            schema.validate(NEWEST_SCHEMA, found)
         except InvalidEnvelope:
             raise refusal from None
     return Pointer(found, "newest")

@@ -17,19 +17,7 @@ from ropewalk.errors import Denied, Invalid, InvalidJson
 from ropewalk.gitlog.privacy.pointer import entropy_bits, is_pointer
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import ContentId, content_id
-from ropewalk.kernel.schema import shipped
-
-__all__ = [
-    "Policy",
-    "PrivacyClass",
-    "PrivacyOutcome",
-    "Rule",
-    "Sealer",
-    "apply_policy",
-    "is_private",
-    "keep_private",
-    "parse_policy",
-]
+from ropewalk.kernel.schema import shipped as schema
 
 SCHEMA = "policy/governance_policy"
 RULES_MAX = 1_000
@@ -89,7 +77,7 @@ def parse_policy(raw: bytes) -> Policy:
     ('user', 'email')
     """
     document = jcs.parse(raw)
-    shipped.validate(SCHEMA, document)
+    schema.validate(SCHEMA, document)
     assert isinstance(document, dict)
     privacy: Any = document.get("privacy", {})
     classes = {name: PrivacyClass(**fields) for name, fields in privacy.get("classes", {}).items()}

@@ -8,8 +8,6 @@ from ropewalk.errors import RopewalkError
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.privacy.secrets import are_plainly_free, refuse_secrets
 
-__all__ = ["vet_all", "vet_draft", "vet_output"]
-
 LOOK_TOGETHER = 64  # drafts; bounds the text that is looked at
 
 

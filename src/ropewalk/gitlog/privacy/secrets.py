@@ -21,8 +21,6 @@ import orjson
 
 from ropewalk.errors import Denied, InvalidJson
 
-__all__ = ["ALLOW_MARK", "KINDS", "Finding", "are_plainly_free", "refuse_secrets", "scan_json", "scan_text"]
-
 ALLOW_MARK = "ropewalk:allow-secret"  # on the same line: somebody looked and says it is none
 TEXT_CHARACTERS_MAX = 64 << 20
 FINDINGS_MAX = 20  # enough to act on; the rest is found when these are gone

@@ -10,8 +10,6 @@ from ropewalk.gitlog.core.log import describe
 from ropewalk.gitlog.core.objects import Oid
 from ropewalk.gitlog.store.object_store import GitStore
 
-__all__ = ["heads_ahead", "limit_of"]
-
 
 def limit_of(store: GitStore, now_ms: int) -> ClockLimit:
     """Return the limit of a repository at a moment; git's setting is read only where an event is dated ahead."""

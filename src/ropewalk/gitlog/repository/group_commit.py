@@ -22,8 +22,6 @@ from ropewalk.gitlog.core.log import Repo, append
 from ropewalk.gitlog.core.planning import Plan, Receipt, Setting, all_objects, plan
 from ropewalk.gitlog.repository.tracked_logs import Lines
 
-__all__ = ["Writer"]
-
 BATCH_EVENTS_MAX = 4_096  # bounds memory and the wait of the first in line
 
 

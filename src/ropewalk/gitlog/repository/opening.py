@@ -12,8 +12,6 @@ from ropewalk.disk.repository_paths import Place, find_place, make_place
 from ropewalk.gitlog.repository.repository import Repository
 from ropewalk.gitlog.store.object_store import GitStore
 
-__all__ = ["init_repository", "open_place", "open_repository"]
-
 
 def init_repository(path: str | os.PathLike[str]) -> Repository:
     """Make a bare git repository at `path`, or add to the one that is there, and open it.

@@ -22,8 +22,6 @@ from ropewalk.kernel.ulid import is_ulid
 if TYPE_CHECKING:
     from ropewalk.gitlog.repository.repository import Repository
 
-__all__ = ["Standing", "backwards", "look_up"]
-
 CHUNK = 64
 NAME_SHOWN_MAX = 100  # characters
 

@@ -27,8 +27,6 @@ from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.gitlog.store.rollup import PACKS_SMALL_MAX, pack_count, roll_up
 from ropewalk.kernel.ulid import Ulid, next_ulid, parse
 
-__all__ = ["Repository"]
-
 ROLL_UP_EVERY = 64  # packs written by this process
 FOLLOW_PAUSE_S = 0.2
 

@@ -15,8 +15,6 @@ from ropewalk.gitlog.core.planning import Receipt
 if TYPE_CHECKING:
     from ropewalk.gitlog.repository.repository import Repository
 
-__all__ = ["Rescued", "rescue"]
-
 BATCH_EVENTS = 1_000  # events that share one pack
 BATCH_BYTES = 8 << 20  # of their attachments, which are held until they are written
 

@@ -19,8 +19,6 @@ from ropewalk.kernel.ulid import Ulid
 if TYPE_CHECKING:
     from ropewalk.gitlog.repository.repository import Repository
 
-__all__ = ["set_anchor", "sign_log"]
-
 CHUNK = 1_000
 
 

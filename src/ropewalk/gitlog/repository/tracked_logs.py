@@ -21,8 +21,6 @@ from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.gitlog.store.seen_heads import SeenHeads
 from ropewalk.kernel.ulid import Ulid
 
-__all__ = ["Accepted", "IndexedLine", "Lines"]
-
 T = TypeVar("T")
 SHORT_WALK_MAX = 256  # commits; beyond that the index is the faster way to find out where we stand
 RECALL_CHUNK = 256  # records

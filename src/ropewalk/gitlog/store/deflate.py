@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import zlib
 
-__all__ = ["adler32", "crc32", "deflate", "deflate_quickly"]
-
 SMALL_WINDOW_MAX = 4_096  # bytes; below this a 4 KiB window compresses as well and starts five times faster
 
 

@@ -18,8 +18,6 @@ from ropewalk.errors import Invalid, Unavailable
 if TYPE_CHECKING:
     from pygit2 import Config
 
-__all__ = ["GitSettings"]
-
 ASK_S = 10.0  # a git that takes longer to say what it knows is asked no more
 OWN = frozenset({"local", "worktree"})
 SPAN = re.compile(r"(\d{1,9})([smhd]?)")

@@ -30,8 +30,6 @@ from ropewalk.errors import BrokenLink, HistoryRewritten, Unavailable
 from ropewalk.kernel import ulid
 from ropewalk.kernel.digest import ContentId
 
-__all__ = ["Extent", "GitIndex", "IndexedSlot", "commit_of", "records_of"]
-
 BATCH = 10_000  # records that are stored at a time
 FILES_MODE = 0o666  # as git's own files, less the umask
 LOCK = "build.lock"

@@ -26,8 +26,6 @@ from ropewalk.gitlog.store.pack_reader import PackFolder
 from ropewalk.gitlog.store.pack_writer import KIND_NUMBERS, Kind, build_pack
 from ropewalk.gitlog.store.refs import FOREIGN_LOCK_WAIT_S, GitRefs
 
-__all__ = ["KEEP_MARK", "GitStore"]
-
 KEEP_MARK = "ropewalk in flight"
 LOOSE_BYTES_MAX = 64 << 20  # inflated; a loose object of ours is an envelope or a note, far below
 ALTERNATES_DEPTH_MAX = 5  # as git has it

@@ -10,8 +10,6 @@ from ropewalk.disk.durable import open_file, read_file
 from ropewalk.errors import RopewalkError
 from ropewalk.gitlog.store.pack_index import read_index
 
-__all__ = ["damaged_packs"]
-
 CHUNK = 1 << 20
 
 

@@ -17,17 +17,6 @@ from typing import Final, NamedTuple, overload
 
 from ropewalk.errors import DigestMismatch, Invalid
 
-__all__ = [
-    "INDEX_HEAD_BYTES",
-    "OFFSET_31_BITS",
-    "GrowingIndex",
-    "PackEntry",
-    "PackIndex",
-    "build_index",
-    "index_fits",
-    "read_index",
-]
-
 MAGIC: Final = b"\xfftOc\x00\x00\x00\x02"
 FANOUT: Final = struct.Struct(">256I")
 INDEX_HEAD_BYTES: Final = len(MAGIC) + FANOUT.size

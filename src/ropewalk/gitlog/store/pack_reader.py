@@ -23,8 +23,6 @@ from ropewalk.errors import DigestMismatch, TooLarge
 from ropewalk.gitlog.store.pack_index import INDEX_HEAD_BYTES, OFFSET_31_BITS, index_fits
 from ropewalk.gitlog.store.pack_writer import KIND_NUMBERS, Kind
 
-__all__ = ["PackFolder"]
-
 OBJECT_BYTES_MAX = 256 << 20  # inflated; far above anything a log holds
 CHAIN_MAX = 4_096  # deltas on deltas, as git allows at most
 READ_BYTES = 4_096  # one read holds nearly every packed event

@@ -17,15 +17,6 @@ from ropewalk.gitlog.store.deflate import adler32, crc32, deflate, deflate_quick
 from ropewalk.gitlog.store.pack_index import build_index, seal_index
 from ropewalk.native import is_here
 
-__all__ = [
-    "KIND_NUMBERS",
-    "PACK_HEADER",
-    "Kind",
-    "build_pack",
-    "entry_kind",
-    "object_id",
-]
-
 Kind = Literal["blob", "tree", "commit", "tag"]
 KIND_NUMBERS: dict[Kind, int] = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
 

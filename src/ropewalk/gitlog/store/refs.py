@@ -24,8 +24,6 @@ from pathlib import Path
 from ropewalk.disk.durable import Disk, read_file, unavailable
 from ropewalk.errors import BrokenLink, Conflict, HeadMoved, Invalid, InvalidName, Unavailable
 
-__all__ = ["FOREIGN_LOCK_AGE_MAX_S", "GitRefs"]
-
 # git holds a ref lock for milliseconds; a minute of silence means its owner is gone
 FOREIGN_LOCK_AGE_MAX_S = 60.0
 FOREIGN_LOCK_WAIT_S = 10.0

@@ -27,8 +27,6 @@ from ropewalk.gitlog.store.object_store import KEEP_MARK, in_flight_mark
 from ropewalk.gitlog.store.pack_index import GrowingIndex, PackEntry, PackIndex, read_index
 from ropewalk.gitlog.store.pack_writer import PACK_HEADER, entry_kind
 
-__all__ = ["PACKS_SMALL_MAX", "pack_count", "roll_up", "sweep"]
-
 PACKS_SMALL_MAX = 48  # more packs than this and a roll-up is worth its while
 PACK_OBJECTS_MAX = 120_000  # bounds the time and memory of one roll-up; larger packs are left to `git gc`
 PACK_TAIL_BYTES = 20  # its checksum

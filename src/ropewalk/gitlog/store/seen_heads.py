@@ -16,8 +16,6 @@ from pathlib import Path
 from ropewalk.disk.durable import Disk, read_file, unavailable
 from ropewalk.errors import Damaged
 
-__all__ = ["SeenHeads"]
-
 OBJECT_ID = re.compile(rb"[0-9a-f]{40}\n?")
 
 

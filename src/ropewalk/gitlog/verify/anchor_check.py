@@ -15,8 +15,6 @@ from ropewalk.kernel.note.key import Verifier
 from ropewalk.kernel.note.note import open_note
 from ropewalk.kernel.report import Step
 
-__all__ = ["TrustedKeys", "anchored_commits", "check_anchors", "check_signed_heads"]
-
 
 class TrustedKeys:
     """The keys whose signatures count: those the caller named, else the caller's own.

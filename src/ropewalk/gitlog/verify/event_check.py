@@ -19,9 +19,7 @@ from ropewalk.gitlog.core.log import Repo, get_object
 from ropewalk.gitlog.core.objects import FOLDER, Commit, Oid, TreeEntry, parse_commit, parse_tree
 from ropewalk.gitlog.privacy.pointer import check_pointers, may_hold_pointers
 from ropewalk.kernel.digest import content_id
-from ropewalk.kernel.schema import shipped
-
-__all__ = ["STEPS", "CheckedEvent", "check_event", "check_first", "check_next", "check_order", "list_chain"]
+from ropewalk.kernel.schema import shipped as schema
 
 STEPS: Final = (
     "chain",
@@ -252,7 +250,7 @@ def _entries(repo: Repo, tree: Oid) -> list[TreeEntry]:
 
 def _check_document(name: str, document: dict[str, Any], raw: bytes, wrong: Wrong) -> None:
     try:
-        shipped.validate(name, document)
+        schema.validate(name, document)
     except RopewalkError as error:
         wrong("schema", error.detail)
     try:

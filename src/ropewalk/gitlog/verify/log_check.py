@@ -28,8 +28,6 @@ from ropewalk.kernel.entry import EMPTY, Entry, EntryId, Span, check_span, join
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.report import Report, Step
 
-__all__ = ["verify_log"]
-
 RUN = 512  # commits checked as one span
 
 

@@ -13,8 +13,6 @@ from ropewalk.gitlog.core.notes import check_log, list_notes, named_log
 from ropewalk.gitlog.core.objects import Oid
 from ropewalk.kernel.report import Step
 
-__all__ = ["NoteCheck"]
-
 
 @dataclass(slots=True)
 class NoteCheck:

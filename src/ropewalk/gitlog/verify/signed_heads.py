@@ -19,16 +19,6 @@ from ropewalk.kernel.merkle import SHA256, Frontier
 from ropewalk.kernel.note.key import Signer, Verifier
 from ropewalk.kernel.note.note import SignedHead, open_head, sign_head
 
-__all__ = [
-    "FILE_NAME",
-    "StoredHead",
-    "add_signed_head",
-    "check_signed_head",
-    "origin_of",
-    "root_over",
-    "signed_heads",
-]
-
 FILE_NAME = "checkpoint"  # the name C2SP gives a log's latest signed head
 
 

@@ -15,17 +15,6 @@ from ropewalk.gossip.core.message import SignedMessage
 from ropewalk.kernel import cbor
 from ropewalk.kernel.keys import PublicKey, SigningKey
 
-__all__ = [
-    "Access",
-    "History",
-    "MissingParent",
-    "StoredHistory",
-    "everybody_may_append",
-    "make_session",
-    "owners",
-    "sessions",
-]
-
 _SESSION = "ropewalk:gossip:session:v1"
 
 

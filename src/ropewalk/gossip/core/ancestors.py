@@ -15,8 +15,6 @@ from ropewalk.gossip.core.profiles import Profile
 from ropewalk.gossip.core.table import Transaction, View
 from ropewalk.kernel import cbor
 
-__all__ = ["ancestors", "index", "is_ancestor", "make_links"]
-
 TABLE = "ancestors"
 LINK_BYTES = 1 + KEY_BYTES  # a CBOR head, then the key
 _COUNT_BYTES = {0x98: 1, 0x99: 2, 0x9A: 4}  # CBOR lists whose count follows; a frontier may pass 65,535

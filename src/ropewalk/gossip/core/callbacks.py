@@ -8,8 +8,6 @@ from typing import Any
 
 from ropewalk.errors import Usage
 
-__all__ = ["strict_access", "strict_apply", "strict_validate"]
-
 ADVICE = "Open the log with ropewalk.gossip.open, which runs coroutine functions to their end, or use a plain function."
 
 

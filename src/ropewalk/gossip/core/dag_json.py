@@ -18,8 +18,6 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.cbor import Link
 from ropewalk.kernel.digest import cid_text, parse_cid
 
-__all__ = ["DEPTH_MAX", "encode", "from_json", "parse", "to_json"]
-
 DEPTH_MAX = 128  # as for every JSON text of the house
 SAFE = 2**53 - 1
 _escape = json.encoder.encode_basestring

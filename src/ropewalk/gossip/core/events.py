@@ -13,8 +13,6 @@ from ropewalk.gossip.core.ids import MessageId
 from ropewalk.gossip.core.message import Message, Signature
 from ropewalk.kernel.prolly import Node
 
-__all__ = ["Committed", "Event", "Listeners", "Refused", "Stored", "Synced"]
-
 _journal = logging.getLogger("ropewalk.gossip")
 
 

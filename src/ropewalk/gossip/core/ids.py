@@ -14,18 +14,6 @@ from typing import Literal, NewType
 
 from ropewalk.errors import Invalid, RangeExceeded
 
-__all__ = [
-    "CLOCKS",
-    "KEY_BYTES",
-    "ClockCode",
-    "Key",
-    "MessageId",
-    "ProfileName",
-    "id_of",
-    "key_of",
-    "make_key",
-]
-
 ProfileName = Literal["v0.6", "v0.13"]
 MessageId = NewType("MessageId", str)
 Key = NewType("Key", bytes)

@@ -31,14 +31,12 @@ from ropewalk.gossip.core.message import (
     verify,
 )
 from ropewalk.gossip.core.profiles import PARENTS_MAX, Profile, SignatureCodec
-from ropewalk.gossip.core.table import TABLES, Table, Transaction, View
+from ropewalk.gossip.core.table import Table, Transaction, View
 from ropewalk.gossip.core.tree import TreeWriter, root_of
 from ropewalk.gossip.core.validate import Validate, validator
 from ropewalk.gossip.core.writing import Apply, Batch, Inserted, Rules, index_arrivals, stored_message
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.prolly import Node
-
-__all__ = ["TABLES", "Bound", "Cursor", "Inserted", "Log", "Table"]
 
 VERSION = b"1"  # of the tables; bytes on disk change only together with this
 INDEX_STEP = 10_000  # messages indexed in one transaction

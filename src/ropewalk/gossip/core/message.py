@@ -10,28 +10,11 @@ from typing import Any, NamedTuple
 from ropewalk.errors import BrokenLink, Invalid, InvalidName, TooLarge
 from ropewalk.gossip.core import dag_json
 from ropewalk.gossip.core.ids import Key, MessageId, ProfileName, id_of, key_of, make_key
-from ropewalk.gossip.core.profiles import PARENTS_MAX, PROFILES, Parts, Profile, SignatureCodec, check_parents
+from ropewalk.gossip.core.profiles import PROFILES, Parts, Profile, SignatureCodec, check_parents
 from ropewalk.kernel import cbor
 from ropewalk.kernel.cbor import Link
 from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.keys import SigningKey
-
-__all__ = [
-    "MESSAGE_BYTES_MAX",
-    "PARENTS_MAX",
-    "Message",
-    "Signature",
-    "SignedMessage",
-    "assemble",
-    "check_topic",
-    "cid_of",
-    "decode",
-    "next_clock",
-    "profile_named",
-    "profile_of",
-    "sign",
-    "verify",
-]
 
 MESSAGE_BYTES_MAX = 4 << 20  # one message with its signature; larger things are linked, not carried
 TOPIC_CHARS_MAX = 200  # a topic is also the name of a folder

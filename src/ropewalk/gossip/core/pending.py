@@ -14,24 +14,6 @@ from ropewalk.gossip.core.ids import KEY_BYTES, Key
 from ropewalk.gossip.core.table import Transaction, View
 from ropewalk.kernel.digest import sha256
 
-__all__ = [
-    "PENDING_AGE_S_MAX",
-    "PENDING_AUTHOR_MAX",
-    "PENDING_BYTES_MAX",
-    "PENDING_COUNT_MAX",
-    "Limits",
-    "add",
-    "bytes_held",
-    "count",
-    "count_row",
-    "drop",
-    "drop_all",
-    "expire",
-    "holds",
-    "missing",
-    "ready",
-]
-
 PENDING_COUNT_MAX = 4096  # sync brings parents first, so only pushed messages ever wait
 PENDING_BYTES_MAX = 64 << 20
 PENDING_AUTHOR_MAX = 1024  # of one author, who cannot fill the table alone

@@ -19,8 +19,6 @@ from ropewalk.gossip.core.ids import CLOCKS, KEY_BYTES, ClockCode, Key, MessageI
 from ropewalk.kernel import cbor, keys
 from ropewalk.kernel.digest import DAG_CBOR, cid
 
-__all__ = ["PARENTS_MAX", "PROFILES", "V06", "V13", "Parts", "Profile", "SignatureCodec", "check_parents"]
-
 PARENTS_MAX = 4096  # a merge of that many heads is already an attack or an accident
 SIGNATURE_BYTES = 64
 AUTHORS_CACHED = 4096  # parsed public keys kept; parsing one costs about as much as a hash

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
-__all__ = ["TABLES", "Table", "Transaction", "View"]
-
 T = TypeVar("T")
 
 TABLES = ("meta", "messages", "heads", "tree", "arrivals", "ancestors", "pending", "waiting")

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Sequence
 from ropewalk.gossip.core.table import Transaction, View
 from ropewalk.kernel.prolly import Node, Reader, Tree
 
-__all__ = ["TreeWriter", "children_of", "node_of", "reader", "root_of"]
-
 
 class _Rows:
     """The rows of the tree's table, as the kernel reads them."""

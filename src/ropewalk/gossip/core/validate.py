@@ -11,8 +11,6 @@ from ropewalk.errors import Invalid, InvalidEnvelope
 from ropewalk.gossip.core.callbacks import strict_validate
 from ropewalk.gossip.core.dag_json import to_json
 
-__all__ = ["Validate", "validator"]
-
 Validate = Callable[[Any], bool] | dict[str, Any]
 
 

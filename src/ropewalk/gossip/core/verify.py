@@ -18,8 +18,6 @@ from ropewalk.kernel import cbor
 from ropewalk.kernel.prolly import MemoryStore, Tree
 from ropewalk.kernel.report import Report, Step
 
-__all__ = ["Arrivals", "arrival_key", "find_end", "read_message", "verify_log"]
-
 
 class _Fault(Exception):
     """What a step found wrong."""

@@ -18,8 +18,6 @@ from ropewalk.gossip.core.profiles import Profile
 from ropewalk.gossip.core.table import Transaction, View
 from ropewalk.gossip.core.tree import TreeWriter
 
-__all__ = ["Apply", "Batch", "Counted", "Inserted", "Rules", "counted", "index_arrivals", "stored_message"]
-
 Apply = Callable[[MessageId, Signature, Message], Any]
 _ARRIVALS = b"arrivals"  # the number of the last message that arrived
 _INDEXED = b"indexed"  # the number of the last arrival in the ancestor index

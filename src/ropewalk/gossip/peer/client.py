@@ -9,15 +9,15 @@ from ropewalk.errors import Conflict, Usage
 from ropewalk.gossip.core.events import Synced
 from ropewalk.gossip.core.ids import ProfileName, key_of
 from ropewalk.gossip.core.log import Log
-from ropewalk.gossip.peer.frames import IDLE_S, FramePipe, Questions, answer_questions, in_thread, pull_over
+from ropewalk.gossip.peer.frames import FramePipe, Questions, answer_questions, pull_over
 from ropewalk.gossip.peer.peer import Peer
 from ropewalk.gossip.peer.topics import open_log
 from ropewalk.gossip.sync import wire
 from ropewalk.kernel.prolly import Node
+from ropewalk.net.frame_pipe import IDLE_S
 from ropewalk.net.tcp import TcpPipe, connect_tcp
+from ropewalk.net.threads import in_thread
 from ropewalk.net.websocket import connect_websocket
-
-__all__ = ["SyncReport", "profile_of", "reach", "sync_with"]
 
 OFFERS_MAX = 5  # connections over which a v0.6 peer may take what we have
 

@@ -9,8 +9,6 @@ from asyncio import events
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-__all__ = ["run_to_end", "settled"]
-
 
 def settled(call: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function with its coroutines run to their end; other results are left as they are.

@@ -31,16 +31,6 @@ from ropewalk.net.frame_pipe import IDLE_S, SLICE_BYTES
 from ropewalk.net.pipe import Pipe
 from ropewalk.net.threads import in_thread
 
-__all__ = [
-    "ANSWER_BYTES_MAX",
-    "IDLE_S",
-    "FramePipe",
-    "Questions",
-    "answer_questions",
-    "in_thread",
-    "pull_over",
-]
-
 VALUES_FIRST = 3  # messages asked for before we know how large they are: all of the largest fit one frame
 VALUES_BYTES = 2 << 20  # what we then aim at
 ANSWER_BYTES_MAX = 16 << 20  # of an answer to v0.13 questions; every peer may make us hold one

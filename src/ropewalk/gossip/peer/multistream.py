@@ -10,8 +10,6 @@ from collections.abc import Iterator
 
 from ropewalk.errors import Invalid, TooLarge, Unavailable
 
-__all__ = ["Dialer", "Listener"]
-
 NAME = "/multistream/1.0.0"
 LINE_BYTES_MAX = 1024  # a protocol's name; topics have at most 200 characters
 PROPOSALS_MAX = 16  # before the listener gives up on a dialer that only guesses

@@ -12,8 +12,6 @@ from ropewalk.errors import RopewalkError, Unavailable
 from ropewalk.gossip.peer import yamux
 from ropewalk.net.pipe import Pipe
 
-__all__ = ["Muxer", "Stream"]
-
 WAITING_BYTES_MAX = 256 << 10  # of one stream, before its writer is held up
 KEEP_ALIVE_S = 30.0  # as the JavaScript side does
 SILENCE_S_MAX = 4 * KEEP_ALIVE_S  # a peer that answers no ping for so long is gone

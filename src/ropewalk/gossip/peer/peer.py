@@ -19,12 +19,10 @@ from ropewalk.gossip.core.log import Log
 from ropewalk.gossip.core.message import SignedMessage
 from ropewalk.gossip.peer.frames import (
     ANSWER_BYTES_MAX,
-    IDLE_S,
     SESSION_S,
     FramePipe,
     Questions,
     answer_questions,
-    in_thread,
     pull_over,
     reason,
 )
@@ -32,9 +30,9 @@ from ropewalk.gossip.peer.multistream import Dialer, Listener
 from ropewalk.gossip.peer.muxer import Muxer, Stream
 from ropewalk.gossip.sync import wire
 from ropewalk.gossip.sync.session import Pulled
+from ropewalk.net.frame_pipe import IDLE_S
 from ropewalk.net.pipe import Pipe
-
-__all__ = ["Peer"]
+from ropewalk.net.threads import in_thread
 
 SESSIONS_IDLE_MAX = 20  # pulls in a row that the peer breaks off before anything came
 QUESTIONS_IDLE_MAX = 1000  # of a peer that takes nothing, before they stop counting as progress

@@ -10,25 +10,16 @@ from ropewalk.errors import RopewalkError
 from ropewalk.gossip.core.events import Committed, Event, Synced
 from ropewalk.gossip.core.log import Cursor, Log
 from ropewalk.gossip.core.message import SignedMessage
-from ropewalk.gossip.peer.frames import (
-    IDLE_S,
-    SESSION_S,
-    FramePipe,
-    Questions,
-    answer_questions,
-    in_thread,
-    pull_over,
-    reason,
-)
+from ropewalk.gossip.peer.frames import SESSION_S, FramePipe, Questions, answer_questions, pull_over, reason
 from ropewalk.gossip.peer.peer import Peer
 from ropewalk.gossip.sync import wire
 from ropewalk.net.admission import ConnectionLimits
+from ropewalk.net.frame_pipe import IDLE_S
 from ropewalk.net.log_rate_limit import Sparing
 from ropewalk.net.pipe import Listening, ServedPipe
 from ropewalk.net.tcp import serve_tcp
+from ropewalk.net.threads import in_thread
 from ropewalk.net.websocket import serve_websocket
-
-__all__ = ["GossipServer"]
 
 PEERS_MAX = 64  # connected at once; more are turned away
 PULLS_MAX = 8  # from v0.6 peers at once, whose answers are large; the others wait

@@ -15,14 +15,13 @@ from ropewalk.disk.memory_tables import MemoryTables
 from ropewalk.errors import Damaged, NotFound, Usage
 from ropewalk.gossip.core.access import History
 from ropewalk.gossip.core.ids import ProfileName
-from ropewalk.gossip.core.log import TABLES, Log
+from ropewalk.gossip.core.log import Log
 from ropewalk.gossip.core.message import SignedMessage, check_topic, profile_named
 from ropewalk.gossip.core.pending import Limits
+from ropewalk.gossip.core.table import TABLES
 from ropewalk.gossip.core.writing import Apply
 from ropewalk.gossip.peer.coroutines import settled
 from ropewalk.kernel.keys import SigningKey
-
-__all__ = ["LogOptions", "open_log", "open_topic", "topic_folder", "topics"]
 
 
 class LogOptions(TypedDict, total=False):

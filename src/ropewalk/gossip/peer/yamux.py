@@ -14,8 +14,6 @@ from enum import IntEnum, IntFlag
 
 from ropewalk.errors import Invalid, TooLarge, Unavailable
 
-__all__ = ["Closed", "Event", "Finished", "Limits", "Opened", "Received", "Reset", "Session", "Writable"]
-
 WINDOW_BYTES = 256 << 10  # the window every stream starts with, on both sides, by the protocol
 DATA_BYTES_MAX = (64 << 10) - 12  # what the JavaScript side sends and takes in one frame
 SEND_WINDOW_MAX = 0xFFFFFFFF

@@ -12,22 +12,6 @@ from ropewalk.gossip.core.table import View
 from ropewalk.gossip.core.tree import children_of, node_of, root_of
 from ropewalk.kernel.prolly import ANCHOR, Node
 
-__all__ = [
-    "VALUES_MAX",
-    "Abort",
-    "Children",
-    "Found",
-    "GetChildren",
-    "GetNode",
-    "GetRoot",
-    "GetValues",
-    "Request",
-    "Response",
-    "Root",
-    "Values",
-    "answer",
-]
-
 VALUES_MAX = 4096  # keys in one request that we answer
 CARRIED_BYTES_MAX = 32 << 20  # of messages in the leaves of one v0.6 answer; others are asked for singly
 

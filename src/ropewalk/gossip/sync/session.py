@@ -36,26 +36,6 @@ from ropewalk.gossip.sync.questions import (
 )
 from ropewalk.kernel.prolly import ANCHOR, Node, check_children, check_root, leaf_hash
 
-__all__ = [
-    "Abort",
-    "Children",
-    "Found",
-    "GetChildren",
-    "GetNode",
-    "GetRoot",
-    "GetValues",
-    "Pulled",
-    "Request",
-    "Response",
-    "Root",
-    "Values",
-    "answer",
-    "drive",
-    "pull",
-    "pull_from",
-    "sync_both",
-]
-
 CHUNK_MESSAGES = 512  # stored in one transaction
 CHUNK_BYTES = 4 << 20  # how much we ask for at once, judged by what came before
 REFUSED_MAX = 100_000  # messages our own rules refuse in one pull before we give up on the peer

@@ -28,23 +28,6 @@ from ropewalk.gossip.sync.questions import (
 )
 from ropewalk.kernel.prolly import ANCHOR, CHILDREN_MAX, HASH_BYTES, Node
 
-__all__ = [
-    "EVENT_BYTES_MAX",
-    "REQUEST_BYTES_MAX",
-    "RESPONSE_BYTES_MAX",
-    "Frames",
-    "Insert",
-    "PushEvent",
-    "Update",
-    "decode_event",
-    "decode_request",
-    "decode_response",
-    "encode_event",
-    "encode_request",
-    "encode_response",
-    "frame",
-]
-
 REQUEST_BYTES_MAX = 128 << 10  # 4096 keys with their heads
 EVENT_BYTES_MAX = MESSAGE_BYTES_MAX + 1024  # one message, or the heads of a log
 RESPONSE_BYTES_MAX = 64 << 20  # sixteen of the largest messages; leaves of v0.6 travel with their values

@@ -44,8 +44,6 @@ from ropewalk.ledger.proof.verify import Fault, Seen, check_channel, to_report
 from ropewalk.ledger.replay.replay import companion
 from ropewalk.ledger.rules.policy import Policy, parse_policy
 
-__all__ = ["ArchiveReading", "archived_channels", "check_archives", "verify_archives"]
-
 UNSURE: Final = "holds under its own key; no trust file says whose that is"
 
 Lines = Iterable[tuple[int, list[bytes]]]

@@ -19,14 +19,13 @@ from ropewalk.errors import NotFound, RopewalkError, Unavailable
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.archive.restore import Restored, Watch, restore_channel
-from ropewalk.ledger.channel.channel import FOLDER, Channel
-from ropewalk.ledger.envelope.envelope import envelope_id
+from ropewalk.ledger.channel.channel import Channel
+from ropewalk.ledger.channel.settings import FOLDER
+from ropewalk.ledger.envelope.model import envelope_id
 from ropewalk.ledger.proof.proof import verify_proof
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.replay.channel_replay import replay_channel
 from ropewalk.ledger.replay.reducers import Reducer, find_reducer
-
-__all__ = ["Drill", "record_drill", "run_drill"]
 
 REDUCER: Final = "counts"
 NO_LIVE: Final = "there is no such channel here to compare with"

@@ -33,15 +33,6 @@ from ropewalk.ledger.channel.segments.format import (
     segment_head,
 )
 
-__all__ = [
-    "ArchiveFolder",
-    "ArchiveWriter",
-    "archive_folders",
-    "digest_file",
-    "read_blocks",
-    "read_small",
-]
-
 LEVEL = 3  # what is written once and kept for years may cost a little more than a bundle
 THREADS = 2  # any number but zero gives the same bytes
 FLUSH_BYTES = 1 << 18

@@ -24,22 +24,6 @@ from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
 from ropewalk.ledger.block.block import GENESIS
 from ropewalk.ledger.bundle.manifest_fields import File, ManifestForm
 
-__all__ = [
-    "ARCHIVE_BLOCKS_MAX",
-    "BLOCKS",
-    "KEY_PROOFS",
-    "MANIFEST",
-    "SETTINGS",
-    "SIGNATURE",
-    "ArchiveChain",
-    "ArchiveManifest",
-    "check_manifest_signature",
-    "is_archived_name",
-    "listed_hash",
-    "parse_archive_manifest",
-    "sign_manifest",
-]
-
 MANIFEST: Final = "archive.manifest.json"
 SIGNATURE: Final = "archive.manifest.sig"
 BLOCKS: Final = "blocks.seg.zst"

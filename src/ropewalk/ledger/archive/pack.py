@@ -22,8 +22,6 @@ from ropewalk.ledger.channel.segments.format import Place
 from ropewalk.ledger.channel.segments.packed import packed_path, write_packed_segment
 from ropewalk.ledger.proof.verify import EMPTY, check_block, join
 
-__all__ = ["Packed", "pack_channel"]
-
 
 @dataclass(frozen=True, slots=True)
 class Packed:

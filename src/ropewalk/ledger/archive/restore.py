@@ -26,17 +26,17 @@ from ropewalk.ledger.archive.check import ArchiveReading, check_archives
 from ropewalk.ledger.archive.files import archive_folders
 from ropewalk.ledger.archive.manifest import ArchiveManifest
 from ropewalk.ledger.block.block import check_channel_name, parse_record
-from ropewalk.ledger.channel.channel import FOLDER, Channel
+from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.channel.key_heights import write_heights
 from ropewalk.ledger.channel.payloads import PayloadStore, PayloadTombstone
 from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.channel.settings import FOLDER
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.replay.replay import companion
 from ropewalk.ledger.rules.policy import parse_policy
-from ropewalk.ledger.rules.rules import Context, rule_2_signature_scope
-
-__all__ = ["Restored", "restore_channel"]
+from ropewalk.ledger.rules.rules import rule_2_signature_scope
+from ropewalk.ledger.rules.verdict import Context
 
 TOMBSTONE: Final = "ledger.tombstone"
 _HINT: Final = (

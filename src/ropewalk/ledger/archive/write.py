@@ -44,13 +44,12 @@ from ropewalk.ledger.archive.manifest import (
 )
 from ropewalk.ledger.block.block import parse_record
 from ropewalk.ledger.bundle.manifest_fields import File
-from ropewalk.ledger.channel.channel import Channel, channels
+from ropewalk.ledger.channel.channel import Channel
+from ropewalk.ledger.channel.settings import channels
 from ropewalk.ledger.ingest.sealer import foreign_channel
 from ropewalk.ledger.keys.history import KeyLine
 from ropewalk.ledger.proof.verify import EMPTY, Span, check_block, join
 from ropewalk.ledger.replay.replay import companion
-
-__all__ = ["RANGE_BYTES", "Archived", "ArchivedRange", "Watch", "archive_channel", "hot_from", "require_span"]
 
 RANGE_BYTES: Final = 64 << 20  # before packing; a new archive is begun beyond this, as a segment is
 DAY_NS: Final = 86_400 * 10**9

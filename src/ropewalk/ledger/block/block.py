@@ -24,26 +24,7 @@ from ropewalk.errors import (
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import Tag, hash_from_hex, tagged
 from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
-from ropewalk.ledger.envelope.envelope import envelope_id
-
-__all__ = [
-    "BLOCK_BYTES_MAX",
-    "BLOCK_BYTES_TARGET",
-    "BLOCK_ENVELOPES_MAX",
-    "FORMAT",
-    "GENESIS",
-    "Block",
-    "BlockRecord",
-    "Fork",
-    "Header",
-    "check_channel_name",
-    "check_contents",
-    "check_link",
-    "check_signature",
-    "find_fork",
-    "parse_record",
-    "seal",
-]
+from ropewalk.ledger.envelope.model import envelope_id
 
 FORMAT: Final = 1  # header.protocol_version: the major version of this block format
 GENESIS: Final = bytes(32)

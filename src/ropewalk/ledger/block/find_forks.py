@@ -16,8 +16,6 @@ from ropewalk.ledger.bundle.tar import Member, TarReader
 from ropewalk.ledger.bundle.zstd_file import Limits, read_packed
 from ropewalk.ledger.channel.channel import Channel
 
-__all__ = ["Compared", "compare_bundles", "compare_with_channel"]
-
 
 @dataclass(frozen=True, slots=True)
 class Compared:

@@ -11,8 +11,6 @@ from ropewalk.ledger.block.block import BlockRecord, Fork, check_signature, pars
 from ropewalk.ledger.proof.steps import compared, short, signer_step
 from ropewalk.ledger.proof.trust import Trust
 
-__all__ = ["parse_fork", "verify_fork"]
-
 FORK_BYTES_MAX = 1 << 20  # two block records; a header has at most 60,000 bytes
 
 

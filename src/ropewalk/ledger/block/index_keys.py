@@ -9,9 +9,7 @@ from typing import Any, cast
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import blake3
 from ropewalk.ledger.block.block import Block, Header
-from ropewalk.ledger.envelope.envelope import Envelope, envelope_id, signature_preimage
-
-__all__ = ["CLAIMING", "Marks", "claim_key", "derive", "marks_of"]
+from ropewalk.ledger.envelope.model import Envelope, envelope_id, signature_preimage
 
 CLAIMING = frozenset(("Command", "Result", "Alert"))
 """The classes whose correlation ids rule 8 watches."""

@@ -25,20 +25,6 @@ from ropewalk.kernel.terminal_text import printable
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.transparency.head_signers import SHOWN_MAX, HeadSigner, list_names
 
-__all__ = [
-    "ANCHORS_MAX",
-    "ANCHOR_NOTE_MAX",
-    "Anchor",
-    "AnchorFinding",
-    "anchors_step",
-    "check_anchor",
-    "head_of",
-    "judge_anchor",
-    "parse_anchor",
-    "pick_anchors",
-    "require_witnesses",
-]
-
 ANCHORS_MAX: Final = 16
 ANCHOR_NOTE_MAX: Final = 1 << 17  # bytes: sixteen cosignatures of the largest kind
 _PATH_MAX: Final = 64

@@ -35,8 +35,6 @@ from ropewalk.ledger.keys.history import KeyLine
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.rules.policy import Policy
 
-__all__ = ["STEPS", "BundleVerifier", "Exhibit"]
-
 CUT_SHORT: Final[tuple[Status, str]] = ("not_checked", "the bundle could not be read to its end")
 NO_TRUST: Final[tuple[Status, str, Need]] = (
     "not_checked",

@@ -13,10 +13,11 @@ from ropewalk.kernel.keys import Signature, SigningKey
 from ropewalk.kernel.report import Report
 from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.bundle.anchors import Anchor, AnchorFinding
-from ropewalk.ledger.bundle.check import BundleVerifier, Exhibit
+from ropewalk.ledger.bundle.check import BundleVerifier
 from ropewalk.ledger.bundle.format import Gathering, block_name, frame_member, proof_name
 from ropewalk.ledger.bundle.manifest import BUNDLE_BLOCKS_MAX, Manifest
 from ropewalk.ledger.bundle.members import ManifestReader
+from ropewalk.ledger.bundle.paths import Exhibit
 from ropewalk.ledger.bundle.tar import END
 from ropewalk.ledger.bundle.zstd_file import Limits, Spool, is_packed, packed_size, read_packed, write_packed
 from ropewalk.ledger.channel.channel import Channel
@@ -26,16 +27,6 @@ from ropewalk.ledger.rules.policy import Policy
 
 if TYPE_CHECKING:
     from ropewalk.ledger.bundle.head_proofs import Anchoring
-
-__all__ = [
-    "BundleVerdict",
-    "Exported",
-    "chunk_ranges",
-    "export_blocks",
-    "export_bundle",
-    "inspect_bundle",
-    "verify_bundle",
-]
 
 Watch = Callable[[Iterable[Block]], Iterable[Block]]
 

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from ropewalk.kernel.report import Need, Status, Step
 
-__all__ = ["STEPS", "Findings"]
-
 STEPS: Final = ("bundle_signature", "envelope_hashes", "merkle_paths", "block_signatures", "policy_hash")
 
 

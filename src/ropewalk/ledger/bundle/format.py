@@ -28,21 +28,8 @@ from ropewalk.ledger.bundle.anchors import Anchor, check_anchor, pick_anchors
 from ropewalk.ledger.bundle.manifest import BUNDLE_BLOCKS_MAX, Manifest
 from ropewalk.ledger.bundle.manifest_fields import File
 from ropewalk.ledger.bundle.tar import END, member_header, padding
-from ropewalk.ledger.envelope.envelope import envelope_id
+from ropewalk.ledger.envelope.model import envelope_id
 from ropewalk.ledger.keys.history import KeyProof
-
-__all__ = [
-    "HEADERS",
-    "MANIFEST",
-    "SIGNATURE",
-    "Gathering",
-    "block_name",
-    "frame_member",
-    "member_names",
-    "proof_lines",
-    "proof_name",
-    "prove_block",
-]
 
 MANIFEST: Final = "bundle.manifest.json"
 SIGNATURE: Final = "bundle.manifest.sig"

@@ -9,8 +9,6 @@ from ropewalk.ledger.bundle.anchors import Anchor, head_of, pick_anchors
 from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.transparency.publish import header_tree
 
-__all__ = ["Anchoring"]
-
 
 class Anchoring:
     """Give it notes, then ask for the anchors of a range.

@@ -13,8 +13,6 @@ from ropewalk.ledger.keys.history import KeyLine
 from ropewalk.ledger.keys.statements import maybe_key_statement
 from ropewalk.ledger.proof.trust import Trust
 
-__all__ = ["HeaderCheck"]
-
 
 class HeaderCheck:
     """Takes `headers.jsonl` in any pieces; `heads` has what the envelopes of a block must lead to."""

@@ -12,13 +12,11 @@ from html import escape
 from ropewalk.kernel import merkle
 from ropewalk.kernel.report import Report
 from ropewalk.ledger.bundle.anchors import AnchorFinding
-from ropewalk.ledger.bundle.check import Exhibit
 from ropewalk.ledger.bundle.manifest import Manifest
+from ropewalk.ledger.bundle.paths import Exhibit
 from ropewalk.ledger.proof.steps import describe_moment
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.transparency.head_signers import HeadSigner
-
-__all__ = ["Rise", "climb", "draw_path", "render_report"]
 
 _WORDS = {"passed": "passed", "failed": "failed", "not_checked": "not checked"}
 _SIGNS = {"passed": "✓", "failed": "✗", "not_checked": "–"}

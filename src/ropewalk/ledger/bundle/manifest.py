@@ -12,8 +12,6 @@ from ropewalk.ledger.bundle.anchors import ANCHORS_MAX, Anchor, parse_anchor
 from ropewalk.ledger.bundle.manifest_fields import File, ManifestForm
 from ropewalk.ledger.keys.history import KeyProof, parse_key_proofs
 
-__all__ = ["BUNDLE_BLOCKS_MAX", "Manifest", "parse_manifest"]
-
 BUNDLE_BLOCKS_MAX: Final = 100_000  # the manifest of more would be tens of megabytes; cut the range instead
 
 _FORM: Final = ManifestForm("manifest", "Export the bundle again.")

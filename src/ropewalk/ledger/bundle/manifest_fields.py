@@ -11,8 +11,6 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey
 
-__all__ = ["File", "ManifestForm", "claimed_signer"]
-
 # Canonical members are sorted, so every manifest ends with these three. They are read without parsing the rest.
 _TAIL: Final = re.compile(
     rb'"signer":(\{"identity_type":"[a-z0-9]{1,16}","public_key":"[A-Za-z0-9+/=]{1,128}"\})'

@@ -17,16 +17,6 @@ from ropewalk.ledger.bundle.manifest import Manifest, parse_manifest
 from ropewalk.ledger.bundle.manifest_fields import claimed_signer
 from ropewalk.ledger.bundle.tar import Member, TarReader
 
-__all__ = [
-    "HEADER_LINE_MAX",
-    "ManifestReader",
-    "OpenedManifest",
-    "check_member",
-    "no_bundle",
-    "open_manifest",
-    "parse_proof_line",
-]
-
 MANIFEST_BYTES_MAX: Final = (
     64 << 20
 )  # of a signer that the verifier names: a hundred thousand blocks take 36 MiB

@@ -20,13 +20,13 @@ from ropewalk.ledger.bundle.format import find_refs, prove_block
 from ropewalk.ledger.bundle.headers import HeaderCheck
 from ropewalk.ledger.bundle.manifest import Manifest
 from ropewalk.ledger.bundle.members import parse_proof_line
-from ropewalk.ledger.envelope.envelope import ENVELOPE_BYTES_MAX, envelope_id, parse_stored
+from ropewalk.ledger.envelope.envelope import ENVELOPE_BYTES_MAX, parse_stored
+from ropewalk.ledger.envelope.model import envelope_id
 from ropewalk.ledger.evidence.recheck import EvidenceTally
 from ropewalk.ledger.keys.statements import is_key_statement
 from ropewalk.ledger.rules.policy import Policy
-from ropewalk.ledger.rules.rules import Context, judge
-
-__all__ = ["Exhibit", "PathCheck"]
+from ropewalk.ledger.rules.rules import judge
+from ropewalk.ledger.rules.verdict import Context
 
 LEAVES_KEPT_MAX: Final = 64 * BLOCK_ENVELOPES_MAX  # ids of blocks that are wrong, to say which envelope it is
 EXHIBITS_MAX: Final = 6

@@ -13,8 +13,6 @@ from typing import Final
 
 from ropewalk.errors import Damaged, Invalid
 
-__all__ = ["END", "RECORD_BYTES", "Member", "TarReader", "member_header", "padding"]
-
 RECORD_BYTES: Final = 512
 END: Final = bytes(2 * RECORD_BYTES)
 NAME_BYTES_MAX: Final = 99

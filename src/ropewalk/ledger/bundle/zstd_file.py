@@ -16,8 +16,6 @@ import zstandard
 from ropewalk.disk.durable import sync, sync_folder, unavailable
 from ropewalk.errors import Damaged, Invalid, NotFound, TooLarge, Unavailable
 
-__all__ = ["Limits", "Spool", "is_packed", "packed_size", "read_packed", "write_packed"]
-
 MAGIC = b"\x28\xb5\x2f\xfd"
 LEVEL = 1  # hashes do not compress; higher levels cost much and save little
 THREADS = 2  # any number but zero gives the same bytes

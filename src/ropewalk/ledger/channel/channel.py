@@ -39,18 +39,19 @@ from ropewalk.ledger.channel.index.index import LedgerIndex
 from ropewalk.ledger.channel.key_heights import note_height, read_heights
 from ropewalk.ledger.channel.losses import KnownHead, note_known, read_known
 from ropewalk.ledger.channel.receipted import Receipted, read_mark, repair_advice
-from ropewalk.ledger.channel.segments.reader import Segments, Torn
+from ropewalk.ledger.channel.segments.format import Torn
+from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.channel.segments.writer import Writer
 from ropewalk.ledger.channel.settings import (
     FOLDER,
     ChannelSettings,
-    channels,
-    create_channel,
     read_settings,
     write_file,
 )
-from ropewalk.ledger.envelope.envelope import Envelope, parse_stored, parse_wire
-from ropewalk.ledger.ingest.log import Head, Limits, Log, check_time
+from ropewalk.ledger.envelope.envelope import parse_stored, parse_wire
+from ropewalk.ledger.envelope.model import Envelope
+from ropewalk.ledger.ingest.log import Log, check_time
+from ropewalk.ledger.ingest.ports import Head, Limits
 from ropewalk.ledger.ingest.sealer import foreign_channel, no_key
 from ropewalk.ledger.ingest.thread_pool import Hands
 from ropewalk.ledger.keys.history import KeyLine, KeyProof
@@ -58,26 +59,11 @@ from ropewalk.ledger.keys.statements import is_key_statement
 from ropewalk.ledger.proof.proof import Consistency, Proof, RangeStatement
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.proof.verify import Fault, Seen, check_channel, to_report
-from ropewalk.ledger.rules.rules import Context, judge
+from ropewalk.ledger.rules.rules import judge
+from ropewalk.ledger.rules.verdict import Context
 from ropewalk.ledger.versions.lifecycle import Gate, open_minors
 
 _journal = logging.getLogger(__name__)
-
-__all__ = [
-    "FOLDER",
-    "Channel",
-    "ChannelSettings",
-    "OpenLog",
-    "channel_evidence",
-    "channels",
-    "check_first",
-    "check_lines",
-    "create_channel",
-    "open_channel",
-    "open_log",
-    "read_settings",
-    "verify_blocks",
-]
 
 
 def check_first(home: Path, raw: bytes, now_ns: Callable[[], int] = time.time_ns) -> None:

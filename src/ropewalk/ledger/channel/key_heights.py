@@ -20,8 +20,6 @@ from ropewalk.disk.durable import Disk
 from ropewalk.errors import Damaged, Unavailable
 from ropewalk.kernel.digest import blake3
 
-__all__ = ["NAME", "note_height", "read_heights", "write_heights"]
-
 NAME = "keys.json"
 
 

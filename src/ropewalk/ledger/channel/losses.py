@@ -20,20 +20,6 @@ from ropewalk.disk.durable import Disk
 from ropewalk.errors import Damaged, Unavailable
 from ropewalk.ledger.channel.receipted import read_mark, repair_advice
 
-__all__ = [
-    "KNOWN",
-    "REPAIRS",
-    "KnownHead",
-    "Repair",
-    "blocks_text",
-    "minimum_blocks",
-    "note_known",
-    "open_loss",
-    "read_known",
-    "read_repairs",
-    "write_repairs",
-]
-
 KNOWN: Final = "known.json"
 REPAIRS: Final = "repairs.json"
 LOST_MAX: Final = 10_000  # blocks that are listed one by one

@@ -10,21 +10,20 @@ from ropewalk.errors import Damaged, RopewalkError
 from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.block.block import Block, parse_record
 from ropewalk.ledger.block.index_keys import derive
-from ropewalk.ledger.channel.channel import FOLDER, Channel, verify_blocks
+from ropewalk.ledger.channel.channel import Channel, verify_blocks
 from ropewalk.ledger.channel.index.check import check_index
 from ropewalk.ledger.channel.index.index import LedgerIndex
 from ropewalk.ledger.channel.key_heights import read_heights, write_heights
 from ropewalk.ledger.channel.losses import blocks_text, open_loss, read_known, read_repairs
 from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.channel.segments.writer import hold_lock
+from ropewalk.ledger.channel.settings import FOLDER
 from ropewalk.ledger.evidence.recheck import EVIDENCE, EvidenceTally
 from ropewalk.ledger.evidence.settings import stored_trust
 from ropewalk.ledger.keys.statements import maybe_key_statement
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.versions.lifecycle import lifecycle_step
 from ropewalk.ledger.versions.statements import CHANGED_TYPE, VersionAct, read_acts
-
-__all__ = ["index_step", "rebuild_index", "receipt_step", "reindex", "verify_stored", "version_acts"]
 
 RECEIPTS = "receipts"
 OWN_KEY = "the key this repository names"

@@ -16,8 +16,6 @@ from ropewalk.errors import Conflict, Damaged, DigestMismatch, InvalidDigest, No
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3, hash_from_hex
 
-__all__ = ["PayloadStore", "PayloadTombstone"]
-
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 
 

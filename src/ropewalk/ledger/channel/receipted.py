@@ -23,8 +23,6 @@ from ropewalk.errors import Damaged, Unavailable
 from ropewalk.kernel.digest import blake3
 from ropewalk.ledger.channel.segments.format import Place
 
-__all__ = ["MARK", "MarkFile", "Receipted", "make_mark", "read_mark", "repair_advice"]
-
 MARK: Final = "receipted"
 MAGIC: Final = b"RWRCPT01"
 BODY: Final = struct.Struct(">8sQQQQ32s32sQ")

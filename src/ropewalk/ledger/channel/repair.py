@@ -24,7 +24,7 @@ from ropewalk.errors import Damaged, Forked, RopewalkError, Unverified
 from ropewalk.ledger.archive.check import check_archives
 from ropewalk.ledger.block.block import parse_record
 from ropewalk.ledger.block.index_keys import derive
-from ropewalk.ledger.channel.channel import FOLDER, Channel, ChannelSettings, check_lines, read_settings
+from ropewalk.ledger.channel.channel import Channel, check_lines
 from ropewalk.ledger.channel.index.index import LedgerIndex
 from ropewalk.ledger.channel.losses import (
     KNOWN,
@@ -43,9 +43,8 @@ from ropewalk.ledger.channel.segments.format import ALIGN, digest_in
 from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.channel.segments.salvage import find_records
 from ropewalk.ledger.channel.segments.writer import Writer, hold_lock
+from ropewalk.ledger.channel.settings import FOLDER, ChannelSettings, read_settings
 from ropewalk.ledger.proof.trust import Trust
-
-__all__ = ["ChannelDamage", "Repaired", "find_damage", "repair_channel"]
 
 Lines = Iterator[tuple[int, list[bytes]]]
 

@@ -20,16 +20,6 @@ from ropewalk.ledger.channel.receipted import make_mark, read_mark
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.rules.policy import Policy, parse_policy
 
-__all__ = [
-    "FOLDER",
-    "ChannelSettings",
-    "channels",
-    "create_channel",
-    "has_blocks",
-    "read_settings",
-    "write_file",
-]
-
 FOLDER = "ledger"
 
 

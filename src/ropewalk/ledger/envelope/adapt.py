@@ -20,21 +20,11 @@ from ropewalk.errors import Invalid, InvalidEnvelope, InvalidJson, RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3, hash_from_hex
 from ropewalk.kernel.keys import PublicKey, SigningKey
-from ropewalk.ledger.envelope.envelope import (
-    FIELDS,
-    MINIMUM_SIGNED,
-    Envelope,
-    EventClass,
-    build,
-    decode_base64,
-    envelope_id,
-    payload_hash,
-    signature_preimage,
-)
+from ropewalk.ledger.envelope.envelope import build
+from ropewalk.ledger.envelope.fields import FIELDS, MINIMUM_SIGNED, EventClass, decode_base64
+from ropewalk.ledger.envelope.model import Envelope, envelope_id, payload_hash, signature_preimage
 from ropewalk.ledger.evidence.binding import report_data
 from ropewalk.ledger.versions.versions import LIFECYCLE, Lifecycle, version_of
-
-__all__ = ["Adapted", "adapt", "check_adapted", "original_of", "resign", "view"]
 
 ORIGINAL_BYTES_MAX: Final = 512 << 10  # it travels inside another envelope, in base64
 CLASSES: Final = frozenset(get_args(EventClass))

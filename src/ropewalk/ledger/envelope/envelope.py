@@ -23,52 +23,21 @@ from ropewalk.kernel import cbor, jcs
 from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.kernel.proofs import LEDGER
-from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.schema import shipped as schema
 from ropewalk.ledger.envelope.fields import (
-    DEFAULT_SIGNED,
-    FIELDS,
-    MINIMUM_SIGNED,
-    NANOS,
     OPTIONAL,
     SCHEMA,
     STRICT_SIGNED,
     EventClass,
-    Level,
-    decode_base64,
     parse_timestamp,
 )
 from ropewalk.ledger.envelope.model import (
     Envelope,
     EnvelopeId,
-    envelope_id,
     payload_hash,
     signature_preimage,
 )
 from ropewalk.ledger.envelope.template_cache import learn, recast
-
-__all__ = [
-    "DEFAULT_SIGNED",
-    "FIELDS",
-    "MINIMUM_SIGNED",
-    "NANOS",
-    "STRICT_SIGNED",
-    "Envelope",
-    "EnvelopeId",
-    "EventClass",
-    "Level",
-    "build",
-    "chain_after",
-    "decode_base64",
-    "envelope_id",
-    "parse",
-    "parse_cbor",
-    "parse_stored",
-    "parse_timestamp",
-    "parse_wire",
-    "payload_hash",
-    "signature_preimage",
-    "to_cbor",
-]
 
 ENVELOPE_BYTES_MAX: Final = 4 << 20  # what a peer may send at all
 INLINE_BYTES_MAX: Final = 1 << 20  # beyond this the payload must be detached
@@ -286,7 +255,7 @@ def _checked(document: Any) -> tuple[dict[str, Any], PublicKey]:
     if not isinstance(stamp, str):
         # Integers are allowed by S4 §3.1, but nothing signed can be normalised without breaking the signature.
         raise InvalidEnvelope("timestamp must be RFC 3339 text", where="/timestamp", schema=SCHEMA)
-    shipped.validate(SCHEMA, value)
+    schema.validate(SCHEMA, value)
     parse_timestamp(stamp)
     if hash_from_hex(value["payload_hash"]) is None:
         # Base64 and capitals are valid by S4 §3.1; an envelope has one canonical form, and a signed member no other.

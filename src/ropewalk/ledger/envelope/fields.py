@@ -11,21 +11,6 @@ from typing import Final, Literal
 
 from ropewalk.errors import InvalidEnvelope
 
-__all__ = [
-    "DEFAULT_SIGNED",
-    "FIELDS",
-    "MINIMUM_SIGNED",
-    "NANOS",
-    "OPTIONAL",
-    "SCHEMA",
-    "STRICT_SIGNED",
-    "EventClass",
-    "Level",
-    "decode_base64",
-    "format_timestamp",
-    "parse_timestamp",
-]
-
 EventClass = Literal["Command", "Observation", "Result", "Alert", "Attestation", "CapabilityAdvertisement"]
 Level = Literal["public", "internal", "confidential", "restricted"]
 

@@ -17,8 +17,6 @@ from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.proofs import LEDGER
 from ropewalk.ledger.envelope.fields import FIELDS, EventClass, Level, parse_timestamp
 
-__all__ = ["Envelope", "EnvelopeId", "envelope_id", "payload_hash", "signature_preimage"]
-
 EnvelopeId = NewType("EnvelopeId", bytes)
 """32 bytes; written as 64 hex digits."""
 

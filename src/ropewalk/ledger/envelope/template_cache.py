@@ -24,8 +24,6 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SIGNATURE_BYTES, PublicKey
 from ropewalk.ledger.envelope.fields import parse_timestamp
 
-__all__ = ["learn", "recast"]
-
 _FIRST: Final = b'{"domain":"'  # evidence, chains, tags and correlation ids would stand in front of it
 _PAYLOAD: Final = b',"payload":'
 _HASH: Final = b',"payload_hash":"'

@@ -18,19 +18,6 @@ from typing import Any, Final
 from ropewalk.errors import Invalid, InvalidKey
 from ropewalk.kernel.keys import PublicKey
 
-__all__ = [
-    "MEASUREMENTS",
-    "SEV_TCB",
-    "SGX_ISV",
-    "TCB_STATUSES",
-    "CollateralTexts",
-    "EvidencePins",
-    "both_spellings",
-    "parse_collateral_texts",
-    "parse_identities",
-    "parse_pins",
-]
-
 MEASUREMENTS: Final = {
     "sev.measurement": 48,
     "sev.host_data": 32,

@@ -15,19 +15,8 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag, blake3
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Status
-from ropewalk.ledger.envelope.envelope import Envelope, decode_base64
-
-__all__ = [
-    "PAYLOAD_TYPE",
-    "PROVENANCE",
-    "STATEMENT",
-    "check_binding",
-    "dsse_statement",
-    "make_provenance",
-    "report_data",
-    "signed_bytes",
-    "wrap_report",
-]
+from ropewalk.ledger.envelope.fields import decode_base64
+from ropewalk.ledger.envelope.model import Envelope
 
 # Names in a statement; nothing is fetched.
 STATEMENT: Final = "https://in-toto.io/Statement/v1"

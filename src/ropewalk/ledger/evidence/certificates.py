@@ -15,16 +15,6 @@ from cryptography.utils import CryptographyDeprecationWarning
 
 from ropewalk.errors import Invalid, Unverified
 
-__all__ = [
-    "check_chain",
-    "check_endorsement",
-    "extensions_of",
-    "parse_certificates",
-    "parse_der",
-    "parse_pem",
-    "public_key_of",
-]
-
 CHAIN_MAX: Final = 10
 _PEM: Final = re.compile("-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
 _LeafRule = Callable[[x509.BasicConstraints | None, x509.KeyUsage | None, str], None]

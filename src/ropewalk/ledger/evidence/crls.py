@@ -13,8 +13,6 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from ropewalk.errors import Invalid, Unverified
 from ropewalk.ledger.evidence.certificates import public_key_of
 
-__all__ = ["check_revoked", "crl_text", "parse_crl"]
-
 CRL_BYTES_MAX: Final = 1 << 20
 
 

@@ -14,12 +14,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from ropewalk.errors import Unverified
-from ropewalk.ledger.envelope.envelope import Envelope, decode_base64, parse_timestamp
+from ropewalk.ledger.envelope.fields import decode_base64, parse_timestamp
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.binding import report_data
 from ropewalk.ledger.evidence.certificates import parse_pem
 from ropewalk.ledger.evidence.trust import EvidenceTrust
-
-__all__ = ["EARLY_S_MAX", "Piece"]
 
 EARLY_S_MAX: Final = 300  # clocks of two honest machines may differ by this much
 

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Final
 from ropewalk.errors import Invalid, RopewalkError, Unverified
 from ropewalk.kernel.report import Status, Step
 from ropewalk.ledger.block.block import parse_record
-from ropewalk.ledger.envelope.envelope import Envelope, parse_stored
+from ropewalk.ledger.envelope.envelope import parse_stored
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.binding import check_binding
 from ropewalk.ledger.proof.trust import Trust
 
 if TYPE_CHECKING:
     from ropewalk.ledger.evidence.trust import EvidenceTrust
-
-__all__ = ["EVIDENCE", "EvidenceTally"]
 
 SNAPSHOT_TYPE: Final = "ledger.checkpoint"  # as `replay` names it
 _HINT: Final = b'"attestation_evidence":'  # canonical JSON has no other spelling of the member

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 
 from ropewalk.disk.durable import Disk
 from ropewalk.errors import Damaged, Invalid, RopewalkError, Unavailable
-from ropewalk.ledger.channel.channel import FOLDER, Channel, channels, read_settings
+from ropewalk.ledger.channel.channel import Channel
+from ropewalk.ledger.channel.settings import FOLDER, channels, read_settings
 from ropewalk.ledger.keys.history import KeyLine
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.replay.replay import companion
 
 if TYPE_CHECKING:
     from ropewalk.ledger.evidence.trust import EvidenceSettings
-
-__all__ = ["channel_trust", "read_evidence", "stored_trust", "write_evidence"]
 
 NAME = "evidence.json"
 

@@ -20,8 +20,6 @@ from ropewalk.ledger.evidence.certificates import parse_pem
 from ropewalk.ledger.evidence.crls import parse_crl
 from ropewalk.ledger.evidence.tee.intel_collateral import Collateral, parse_collateral
 
-__all__ = ["EvidenceSettings", "EvidenceTrust", "parse_evidence_settings", "parse_evidence_trust"]
-
 EVIDENCE_SETTINGS_BYTES_MAX = 16 << 20  # roots, revocation lists of a megabyte each, and collateral
 
 

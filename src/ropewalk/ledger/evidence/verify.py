@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from ropewalk.errors import RopewalkError, Unverified
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.report import Status
-from ropewalk.ledger.envelope.envelope import Envelope, decode_base64, parse_timestamp
+from ropewalk.ledger.envelope.fields import decode_base64, parse_timestamp
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.binding import (
     PAYLOAD_TYPE,
     PROVENANCE,
@@ -33,8 +34,6 @@ from ropewalk.ledger.evidence.tee.dcap import check_dcap
 from ropewalk.ledger.evidence.tee.nitro import check_nitro
 from ropewalk.ledger.evidence.tee.sev_snp import check_sev_snp
 from ropewalk.ledger.evidence.trust import EvidenceTrust
-
-__all__ = ["check_evidence", "evidence_check"]
 
 SIGNATURES_MAX: Final = 16
 HARDWARE: Final[dict[str, Callable[[Piece], tuple[Status, str]]]] = {

@@ -16,8 +16,6 @@ from ropewalk.errors import RopewalkError, Unavailable, Usage
 from ropewalk.ledger.ingest.log import Log, check_wire
 from ropewalk.ledger.ingest.ticket import Receipt
 
-__all__ = ["ServedLog"]
-
 Outcomes = list[Receipt | RopewalkError]
 Arrival = tuple[list[bytes], "asyncio.Future[Outcomes]"]
 

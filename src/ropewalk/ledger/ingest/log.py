@@ -25,7 +25,8 @@ from ropewalk.errors import Conflict, InvalidEnvelope, RopewalkError, Usage
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Status
 from ropewalk.ledger.block.block import Block, check_contents
-from ropewalk.ledger.envelope.envelope import Envelope, parse_wire
+from ropewalk.ledger.envelope.envelope import parse_wire
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.pending_history import OpenHistory
 from ropewalk.ledger.ingest.ports import Blocks, Head, Index, Limits
 from ropewalk.ledger.ingest.sealer import Sealing
@@ -34,9 +35,8 @@ from ropewalk.ledger.keys.history import KeyLine
 from ropewalk.ledger.keys.statements import is_key_statement
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.rules.policy import Policy
-from ropewalk.ledger.rules.rules import SUPPORTED_MINORS, Context, Spread, check_signatures, one_hand
-
-__all__ = ["Blocks", "Head", "Index", "Limits", "Log", "Receipt", "Ticket", "check_time", "check_wire"]
+from ropewalk.ledger.rules.rules import Spread, check_signatures, one_hand
+from ropewalk.ledger.rules.verdict import SUPPORTED_MINORS, Context
 
 BATCH_MAX: Final = 256  # envelopes of a long list that are held in parsed form before the first is placed
 DOORS: Final = 2  # how many are let go at a time; more would only wait for one another

@@ -8,12 +8,10 @@ from typing import Any
 from ropewalk.errors import Damaged
 from ropewalk.kernel import jcs
 from ropewalk.ledger.block.index_keys import CLAIMING, claim_key
-from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.ports import Index
 from ropewalk.ledger.ingest.ticket import Ticket
-from ropewalk.ledger.rules.rules import Position
-
-__all__ = ["OpenHistory"]
+from ropewalk.ledger.rules.verdict import Position
 
 
 class OpenHistory:

@@ -9,8 +9,6 @@ from typing import Any, Final, Protocol
 from ropewalk.ledger.block.block import BLOCK_BYTES_TARGET, BLOCK_ENVELOPES_MAX
 from ropewalk.ledger.block.index_keys import Marks
 
-__all__ = ["Blocks", "Head", "Index", "Limits"]
-
 FUTURE_NS_MAX: Final = 5 * 60 * 10**9
 
 

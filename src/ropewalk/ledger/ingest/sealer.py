@@ -16,8 +16,9 @@ from ropewalk.errors import Conflict, RopewalkError, Unavailable, Unverified
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.block.block import Block, check_link, find_fork, parse_record, seal
 from ropewalk.ledger.block.index_keys import marks_of
-from ropewalk.ledger.envelope.envelope import Envelope, parse_stored
+from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.fields import format_timestamp
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.pending_history import OpenHistory
 from ropewalk.ledger.ingest.ports import Blocks, Head, Index, Limits
 from ropewalk.ledger.ingest.ticket import Forming, Receipt, Ticket
@@ -26,9 +27,8 @@ from ropewalk.ledger.keys.lifetimes import Lifetime, check_lifetimes
 from ropewalk.ledger.keys.statements import is_key_statement
 from ropewalk.ledger.keys.validity import KeyLife
 from ropewalk.ledger.rules.policy import Policy
-from ropewalk.ledger.rules.rules import Context, Finding, Position, judge
-
-__all__ = ["Sealing", "foreign_channel", "no_key"]
+from ropewalk.ledger.rules.rules import judge
+from ropewalk.ledger.rules.verdict import Context, Finding, Position
 
 STOPPED: Final = "stopped before a block that it wrote was known here"
 Written = tuple[Forming, Block, Any]

@@ -9,8 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TypeVar
 
-__all__ = ["Hands"]
-
 T = TypeVar("T")
 U = TypeVar("U")
 

@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from ropewalk.errors import RopewalkError
-from ropewalk.ledger.envelope.envelope import Envelope
-
-__all__ = ["Forming", "Receipt", "Sleeper", "Taking", "Ticket"]
+from ropewalk.ledger.envelope.model import Envelope
 
 LOOK_AGAIN_S: Final = 1.0  # a call may be lost with a thread that is interrupted while it calls
 

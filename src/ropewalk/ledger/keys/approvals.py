@@ -24,8 +24,6 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
 
-__all__ = ["ACTS", "Approval", "Control", "approve", "parse_approval", "parse_control", "require_approvals"]
-
 ACTS: Final = ("rotate", "retire", "revoke", "destroy", "version")
 APPROVALS_MAX: Final = 32
 APPROVALS_BYTES_MAX: Final = 1 << 20

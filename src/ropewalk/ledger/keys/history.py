@@ -23,8 +23,9 @@ from ropewalk.errors import Invalid, RopewalkError, SigInvalid, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.block.block import Block, BlockRecord, check_signature, parse_record
-from ropewalk.ledger.envelope.envelope import Envelope, parse_stored
+from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.fields import format_timestamp
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.keys.approvals import require_approvals
 from ropewalk.ledger.keys.statements import KeyAct, KeyStatement, maybe_key_statement, parse_key_statement
 from ropewalk.ledger.keys.validity import KeyLife, Revoked, Run
@@ -34,8 +35,6 @@ from ropewalk.ledger.rules.verdict import Context
 if TYPE_CHECKING:
     from ropewalk.ledger.proof.trust import Trust
     from ropewalk.ledger.rules.policy import Policy
-
-__all__ = ["KeyLine", "KeyProof", "parse_key_proofs"]
 
 PROOFS_MAX: Final = 4_096  # a key a day for ten years
 _FOREVER: Final = -1  # the height above which a trust file's dates hold

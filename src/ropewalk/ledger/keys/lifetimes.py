@@ -17,8 +17,6 @@ from typing import Any, Final
 from ropewalk.errors import Denied, Invalid, InvalidEnvelope
 from ropewalk.ledger.envelope.fields import format_timestamp, parse_timestamp
 
-__all__ = ["Lifetime", "check_lifetimes", "lifetime_notices", "lifetime_rule_fault", "lifetimes_of"]
-
 DAY_NS: Final = 86_400 * 10**9
 DAYS_MAX: Final = 36_525  # a hundred years
 

@@ -17,8 +17,6 @@ from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.envelope.fields import parse_timestamp
 from ropewalk.ledger.evidence.allowed import parse_identities
 
-__all__ = ["Limits", "Revocation", "parse_dated_identities", "parse_revocation_list", "parse_revocations"]
-
 REVOCATIONS_BYTES_MAX = 4 << 20  # ten thousand keys
 Limits = dict[PublicKey, tuple[int, int | None]]
 """Since when and until when keys count, in nanoseconds; a key without limits is not in it."""

@@ -18,7 +18,8 @@ from ropewalk.errors import Conflict, Invalid, InvalidKey, InvalidName, NotFound
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.kernel.terminal_text import printable
 from ropewalk.ledger.block.block import parse_record
-from ropewalk.ledger.channel.channel import Channel, OpenLog, channels, open_log
+from ropewalk.ledger.channel.channel import Channel, OpenLog, open_log
+from ropewalk.ledger.channel.settings import channels
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.evidence.settings import read_evidence
 from ropewalk.ledger.ingest.sealer import foreign_channel
@@ -30,21 +31,6 @@ from ropewalk.ledger.keys.statements import Act, KeyAct, key_envelope, parse_key
 from ropewalk.ledger.keys.validity import KeyLife
 from ropewalk.ledger.replay.replay import companion
 from ropewalk.ledger.versions.lifecycle import version_to_write
-
-__all__ = [
-    "carry_out",
-    "destroy_key",
-    "find_keys",
-    "follow_with_snapshots",
-    "key_lifetimes",
-    "key_notices",
-    "key_rows",
-    "open_sealing",
-    "propose",
-    "propose_rotation",
-    "revoked_rows",
-    "rotate_key",
-]
 
 DAY_NS: Final = 86_400 * 10**9
 GRACE_NS: Final = 60 * 10**9  # "now", as whoever asks read it from a clock a moment ago

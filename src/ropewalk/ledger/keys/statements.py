@@ -27,20 +27,10 @@ from ropewalk.errors import Invalid, InvalidEnvelope, RopewalkError, SigInvalid
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag, hash_from_hex
 from ropewalk.kernel.keys import PublicKey, Signature, SigningKey
-from ropewalk.ledger.envelope.envelope import Envelope, build, parse_timestamp
+from ropewalk.ledger.envelope.envelope import build
+from ropewalk.ledger.envelope.fields import parse_timestamp
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.keys.approvals import Approval
-
-__all__ = [
-    "DOMAIN",
-    "TYPES",
-    "KeyAct",
-    "KeyStatement",
-    "is_key_statement",
-    "key_envelope",
-    "maybe_key_statement",
-    "parse_act",
-    "parse_key_statement",
-]
 
 Act = Literal["rotate", "retire", "revoke", "destroy"]
 DOMAIN: Final = "ropewalk.keys"

@@ -8,8 +8,6 @@ from typing import Any
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.envelope.fields import format_timestamp
 
-__all__ = ["KeyLife", "Revoked", "Run"]
-
 
 @dataclass(frozen=True, slots=True)
 class KeyLife:

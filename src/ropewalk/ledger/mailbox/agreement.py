@@ -18,8 +18,6 @@ from ropewalk.kernel import merkle
 from ropewalk.kernel.digest import Tag, hash_from_hex, tagged
 from ropewalk.kernel.keys import PublicKey, SigningKey
 
-__all__ = ["DAMAGED", "TRANSPORT", "MailboxLimits", "Pace", "SignedRoot", "mailbox_root", "sign_root"]
-
 TRANSPORT: Final = "vm_mailbox"  # its name in advertisements, S4 §5
 DAMAGED: Final = bytes(32)  # stands for the digest of a slot that did not hold what was put in
 _RUN: Final = struct.Struct("<QQ")

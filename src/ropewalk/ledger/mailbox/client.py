@@ -20,8 +20,6 @@ from ropewalk.ledger.remote.client_session import Session
 from ropewalk.ledger.remote.messages import Message
 from ropewalk.net.tcp import TcpPipe
 
-__all__ = ["SCHEME", "MailboxClient"]
-
 SCHEME = "mailbox:"
 
 

@@ -25,26 +25,12 @@ from ropewalk.kernel.digest import Tag, hash_from_hex
 from ropewalk.kernel.keys import SealingKey, identity_digest
 from ropewalk.kernel.seal import hkdf_sha256
 from ropewalk.ledger.block.block import check_channel_name
-from ropewalk.ledger.envelope.envelope import Envelope, decode_base64, parse_stored
+from ropewalk.ledger.envelope.envelope import parse_stored
+from ropewalk.ledger.envelope.fields import decode_base64
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.recheck import EvidenceTally
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.remote.negotiate import Capabilities, capabilities_of
-
-__all__ = [
-    "SUITE",
-    "TRANSPORT",
-    "EnclaveKey",
-    "Offer",
-    "Sealed",
-    "check_offer",
-    "hpke",
-    "offer_of",
-    "offer_payload",
-    "open_sealed",
-    "parse_sealed",
-    "public_key",
-    "sealing_place",
-]
 
 TRANSPORT: Final = "enclave_bridge"  # its name in advertisements, S4 §5
 SUITE: Final = "x25519-hkdf-sha256-chacha20poly1305"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ropewalk.errors import InvalidKey, RopewalkError
-from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.ticket import Receipt, Taking
 from ropewalk.ledger.mailbox.enclave import (
     EnclaveKey,
@@ -18,8 +18,6 @@ from ropewalk.ledger.mailbox.enclave import (
     public_key,
     sealing_place,
 )
-
-__all__ = ["OpeningLog", "seal_envelope"]
 
 
 def seal_envelope(envelope: Envelope, channel: str, offer: Offer) -> Sealed:

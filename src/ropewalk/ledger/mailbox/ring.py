@@ -24,8 +24,6 @@ from typing import Final
 from ropewalk.errors import DigestMismatch, Invalid, RopewalkError, TooLarge, Unverified, Usage
 from ropewalk.kernel.digest import Tag, tagged
 
-__all__ = ["SEAL_BYTES", "SLOTS_MAX", "SLOT_BYTES_MAX", "Ring", "RingReader", "RingWriter", "ring_bytes"]
-
 MAGIC: Final = b"EAMBOX1\0"
 VERSION: Final = 1
 HEADER_BYTES: Final = 256

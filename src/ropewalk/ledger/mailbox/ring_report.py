@@ -15,8 +15,6 @@ from ropewalk.ledger.mailbox.ring import Ring
 from ropewalk.ledger.mailbox.server import RING_NAME
 from ropewalk.ledger.mailbox.shared_memory import map_ring
 
-__all__ = ["RingReport", "read_rings"]
-
 LOOKS_MAX = 5  # while the host is at work what is read may be half old, half new
 
 

@@ -37,8 +37,6 @@ from ropewalk.ledger.remote.writer_lease import Door
 from ropewalk.net.admission import ConnectionLimits
 from ropewalk.net.tcp import TcpListening, TcpPipe
 
-__all__ = ["BELL", "RING_NAME", "MailboxServer"]
-
 BELL = "bell"
 RING_NAME = re.compile(r"([a-z][a-z0-9._-]{0,127})~[0-9a-f]{32}\.ring")
 SESSIONS_MAX = 8  # at once: each has memory of its own

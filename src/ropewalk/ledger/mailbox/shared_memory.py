@@ -19,8 +19,6 @@ from ropewalk.net.admission import ConnectionLimits, Slot
 from ropewalk.net.refusals import reason
 from ropewalk.net.tcp import CHUNK_BYTES, Accepted, TcpListening, TcpPipe
 
-__all__ = ["BellListening", "BellPipe", "MappedRing", "connect_bell", "make_ring", "map_ring", "serve_bell"]
-
 PATH_BYTES_MAX = 100  # of a socket's address; systems differ between 104 and 108
 
 

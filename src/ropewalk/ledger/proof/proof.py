@@ -20,26 +20,14 @@ from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.note import note
 from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.block.block import BlockRecord, check_channel_name, check_signature, parse_record
-from ropewalk.ledger.envelope.envelope import Envelope, parse_stored
+from ropewalk.ledger.envelope.envelope import parse_stored
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.recheck import EvidenceTally
 from ropewalk.ledger.keys.history import KeyLine, KeyProof, parse_key_proofs
 from ropewalk.ledger.proof.steps import compared, short, signer_step
 from ropewalk.ledger.proof.trust import Trust
-from ropewalk.ledger.rules.rules import Context, rule_1_canonical_hash, rule_2_signature_scope
-
-__all__ = [
-    "PROOF_BYTES_MAX",
-    "Consistency",
-    "Proof",
-    "RangeStatement",
-    "head_signer",
-    "parse_consistency",
-    "parse_proof",
-    "parse_range",
-    "range_root",
-    "signed_head",
-    "verify_proof",
-]
+from ropewalk.ledger.rules.rules import rule_1_canonical_hash, rule_2_signature_scope
+from ropewalk.ledger.rules.verdict import Context
 
 PATH_MAX = 64  # a tree beyond 2^63 leaves does not exist
 PROOF_BYTES_MAX = 16 << 20  # the largest envelope, and what a channel says about four thousand keys

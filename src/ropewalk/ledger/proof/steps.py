@@ -11,8 +11,6 @@ from ropewalk.ledger.block.block import BlockRecord
 from ropewalk.ledger.keys.history import KeyLine, KeyProof
 from ropewalk.ledger.proof.trust import Trust
 
-__all__ = ["compared", "describe_moment", "short", "signer_step"]
-
 
 def short(digest: bytes) -> str:
     """As much of a digest as a person compares.

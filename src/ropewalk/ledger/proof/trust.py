@@ -29,8 +29,6 @@ from ropewalk.ledger.keys.revocations import Limits, Revocation, parse_dated_ide
 if TYPE_CHECKING:
     from ropewalk.ledger.keys.history import KeyLine
 
-__all__ = ["Trust", "parse_trust", "parse_witnesses"]
-
 TRUST_BYTES_MAX = 4 << 20  # a thousand roots, or ten thousand revocations
 _MEMBERS = {"version", "block_signers", "bundle_signers", "policy_hash", "roots"}
 _OPTIONAL = {"evidence", "witnesses", "revocations"}

@@ -16,35 +16,14 @@ from ropewalk.kernel.proofs import LEDGER
 from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.block.block import GENESIS, Block, Header, check_contents
 from ropewalk.ledger.block.index_keys import CLAIMING, claim_key
-from ropewalk.ledger.envelope.envelope import Envelope, parse_stored
+from ropewalk.ledger.envelope.envelope import parse_stored
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.keys.history import KeyLine
 from ropewalk.ledger.keys.statements import is_key_statement
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.rules.policy import Policy
-from ropewalk.ledger.rules.rules import (
-    Context,
-    Position,
-    Spread,
-    check_signatures,
-    judge,
-    one_hand,
-)
-from ropewalk.ledger.rules.verdict import History
-
-__all__ = [
-    "EMPTY",
-    "STEPS",
-    "Fault",
-    "Seen",
-    "Span",
-    "Table",
-    "check_block",
-    "check_channel",
-    "join",
-    "judge_each",
-    "sealed_context",
-    "to_report",
-]
+from ropewalk.ledger.rules.rules import Spread, check_signatures, judge, one_hand
+from ropewalk.ledger.rules.verdict import Context, History, Position
 
 PIECE_ENVELOPES: Final = 128
 STEPS: Final = (

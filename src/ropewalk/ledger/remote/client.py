@@ -22,7 +22,8 @@ from urllib.parse import urlsplit
 
 from ropewalk.errors import Invalid, RopewalkError, SigInvalid, TooLarge, Unavailable, Unverified, Usage
 from ropewalk.kernel.keys import PublicKey, SigningKey
-from ropewalk.ledger.envelope.envelope import envelope_id, parse_stored, parse_wire
+from ropewalk.ledger.envelope.envelope import parse_stored, parse_wire
+from ropewalk.ledger.envelope.model import envelope_id
 from ropewalk.ledger.ingest.log import check_wire
 from ropewalk.ledger.ingest.ticket import Receipt
 from ropewalk.ledger.keys.history import KeyLine, parse_key_proofs
@@ -49,8 +50,6 @@ from ropewalk.ledger.versions.versions import newest_version
 from ropewalk.net.frame_pipe import FramePipe
 from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
 from ropewalk.net.tcp import TcpPipe, connect_tcp
-
-__all__ = ["LedgerClient", "RemoteSettings", "parse_address"]
 
 BATCH_ENVELOPES = 512  # in one message; few enough that answers come while the next are on their way
 BATCH_BYTES = 1 << 20

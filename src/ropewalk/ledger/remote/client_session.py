@@ -23,8 +23,6 @@ from ropewalk.net.frame_pipe import FramePipe
 from ropewalk.net.frames import pack_parts, unpack_parts
 from ropewalk.net.tcp import TcpPipe
 
-__all__ = ["Request", "Session"]
-
 
 class Request:
     """One question, kept until it is answered; asked again on a new connection, it begins anew."""

@@ -28,20 +28,6 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.ledger.ingest.ticket import Receipt
 
-__all__ = [
-    "PROTOCOL",
-    "Message",
-    "Op",
-    "compress",
-    "decompress",
-    "error_of",
-    "outcome_of",
-    "outcome_part",
-    "parse_message",
-    "problem_message",
-    "split_parts",
-]
-
 Op = Literal["open", "opened", "append", "outcomes", "head", "settings", "blocks", "block", "problem"]
 PROTOCOL: Final = "ea-ledger/1"  # S4 §5, the name in TLS
 PARTS_MAX: Final = 8_192 + 2  # a block's envelopes, its record, and what is said about them

@@ -19,30 +19,14 @@ from ropewalk.errors import Denied, Invalid, RopewalkError, SigInvalid, Unavaila
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag, tagged
 from ropewalk.kernel.keys import PublicKey, SigningKey
-from ropewalk.ledger.envelope.envelope import FIELDS, Envelope, build
+from ropewalk.ledger.envelope.envelope import build
+from ropewalk.ledger.envelope.fields import FIELDS
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.mailbox.agreement import TRANSPORT as MAILBOX
 from ropewalk.ledger.mailbox.agreement import MailboxLimits
 from ropewalk.ledger.rules.rules import rule_1_canonical_hash
 from ropewalk.ledger.rules.verdict import Context
 from ropewalk.ledger.versions.versions import highest_common, parse_range
-
-__all__ = [
-    "AGREED_TYPE",
-    "CAPABILITY_TYPE",
-    "CERTIFICATE_TYPE",
-    "ENCRYPTED",
-    "Agreement",
-    "Answer",
-    "Capabilities",
-    "advertise",
-    "answer",
-    "capabilities_of",
-    "certificate_statement",
-    "check_answer",
-    "choose",
-    "confidentiality_refusal",
-    "transcript",
-]
 
 CAPABILITY_TYPE: Final = "transport.capability"
 AGREED_TYPE: Final = "transport.agreed"

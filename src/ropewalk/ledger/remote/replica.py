@@ -16,14 +16,13 @@ from typing import Any
 from ropewalk.errors import HistoryRewritten, NotFound, SigInvalid, Unverified
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.block import Block
-from ropewalk.ledger.channel.channel import Channel, OpenLog, create_channel, read_settings
+from ropewalk.ledger.channel.channel import Channel, OpenLog
+from ropewalk.ledger.channel.settings import create_channel, read_settings
 from ropewalk.ledger.ingest.ports import Head
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.proof.verify import check_block
 from ropewalk.ledger.remote.client import RemoteSettings
 from ropewalk.ledger.remote.sync_client import RemoteChannel
-
-__all__ = ["OpenCopy", "Pulled", "pull_channel"]
 
 WRITER_WAIT_S = 30.0  # two commands that pull at once stand in line this long
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from ropewalk.errors import NotFound, RopewalkError, Unavailable, Usage
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.channel.channel import channels as channels_of
-from ropewalk.ledger.channel.channel import read_settings
+from ropewalk.ledger.channel.settings import channels as channels_of
+from ropewalk.ledger.channel.settings import read_settings
 from ropewalk.ledger.envelope.adapt import resign
-from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.ticket import Receipt
 from ropewalk.ledger.remote.messages import PROTOCOL
 from ropewalk.ledger.remote.negotiate import FEATURES, Answer, Capabilities
@@ -29,8 +29,6 @@ from ropewalk.net.admission import ConnectionLimits
 from ropewalk.net.frame_pipe import IDLE_S
 from ropewalk.net.log_rate_limit import Sparing
 from ropewalk.net.tcp import TcpListening, TcpPipe, serve_tcp
-
-__all__ = ["LedgerServer", "is_loopback"]
 
 SESSIONS_MAX = 64  # at once; more are turned away
 

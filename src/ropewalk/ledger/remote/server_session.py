@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 from ropewalk.errors import Denied, Invalid, Replayed, RopewalkError, Unavailable
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.envelope.envelope import Envelope, parse_stored, parse_wire
+from ropewalk.ledger.envelope.envelope import parse_stored, parse_wire
 from ropewalk.ledger.envelope.fields import NANOS, format_timestamp
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.ticket import Receipt
 from ropewalk.ledger.remote.messages import (
     PARTS_MAX,
@@ -35,8 +36,6 @@ from ropewalk.net.frame_pipe import FramePipe
 from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
 from ropewalk.net.pipe import Pipe
 from ropewalk.net.tls import Certificate
-
-__all__ = ["LedgerSession", "Served", "head_json"]
 
 OPEN_BYTES_MAX = 256 << 10  # an advertisement; more is not taken from whoever has not even said who they are
 HELD_BYTES_MAX = 4 << 20  # requests of one session that are worked on; one larger message is taken alone

@@ -14,8 +14,6 @@ from ropewalk.ledger.ingest.ticket import Receipt
 from ropewalk.ledger.remote.client import Found, LedgerClient, RemoteSettings
 from ropewalk.ledger.remote.negotiate import Agreement
 
-__all__ = ["RemoteChannel", "connect_channel"]
-
 T = TypeVar("T")
 
 

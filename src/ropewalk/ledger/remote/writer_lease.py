@@ -15,16 +15,15 @@ from pathlib import Path
 
 from ropewalk.errors import NotFound, RopewalkError, Unavailable
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.channel.channel import ChannelSettings, OpenLog, open_channel, read_settings
+from ropewalk.ledger.channel.channel import OpenLog, open_channel
 from ropewalk.ledger.channel.segments.writer import is_awaited
+from ropewalk.ledger.channel.settings import ChannelSettings, read_settings
 from ropewalk.ledger.ingest.async_log import ServedLog
 from ropewalk.ledger.ingest.ports import Head
 from ropewalk.ledger.ingest.ticket import Receipt
 from ropewalk.ledger.keys.history import KeyProof
 from ropewalk.ledger.keys.rotate import open_sealing
 from ropewalk.net.threads import in_thread
-
-__all__ = ["Door"]
 
 LINGER_S = 1.0
 TURN_S = 1.0  # how long a door stays open while others wait, and how long it stays closed for them to come in

@@ -21,19 +21,18 @@ from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.block import GENESIS, Block
 from ropewalk.ledger.bundle.files import export_blocks
-from ropewalk.ledger.channel.channel import FOLDER, Channel, OpenLog, create_channel, open_log
+from ropewalk.ledger.channel.channel import Channel, OpenLog, open_log
+from ropewalk.ledger.channel.settings import FOLDER, create_channel
 from ropewalk.ledger.evidence.recheck import EvidenceTally
 from ropewalk.ledger.keys.history import KeyLine
 from ropewalk.ledger.keys.rotate import find_keys
 from ropewalk.ledger.proof.trust import Trust
-from ropewalk.ledger.replay.reducers import Reducer, find_reducer
+from ropewalk.ledger.replay.reducers import Reducer
 from ropewalk.ledger.replay.replay import Divergence, Replay, Snapshot, alert_of, companion, snapshot_envelope
 from ropewalk.ledger.replay.runner import open_folding
 from ropewalk.ledger.replay.snapshots import Refused, read_snapshots, resume_newest
 from ropewalk.ledger.rules.policy import Policy
 from ropewalk.ledger.versions.lifecycle import version_to_write
-
-__all__ = ["Replayed", "find_reducer", "recorded_snapshots", "replay_channel", "replay_signing"]
 
 Lines = Iterable[tuple[int, list[bytes]]]
 

@@ -15,8 +15,6 @@ from typing import Any, Final
 from ropewalk.errors import Unverified
 from ropewalk.ledger.replay.reducers import Moment, Reducer, State
 
-__all__ = ["guarded"]
-
 # Where built-in functions come from, and what asking them means.
 _MODULES: Final = {
     "time": "the clock",

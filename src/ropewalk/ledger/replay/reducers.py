@@ -16,9 +16,7 @@ from typing import Any, Final
 
 from ropewalk.errors import NotFound
 from ropewalk.kernel import jcs
-from ropewalk.ledger.envelope.envelope import parse_timestamp
-
-__all__ = ["REDUCERS", "Moment", "Reducer", "counts", "deployments", "find_reducer", "registers"]
+from ropewalk.ledger.envelope.fields import parse_timestamp
 
 State = Any
 """JSON data."""

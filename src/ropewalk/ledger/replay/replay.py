@@ -19,27 +19,15 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag, blake3, tagged
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.block import GENESIS, Block, Header, check_contents, check_link
-from ropewalk.ledger.envelope.envelope import Envelope, build, parse_stored
+from ropewalk.ledger.envelope.envelope import build, parse_stored
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.binding import make_provenance
 from ropewalk.ledger.keys.history import KeyLine
 from ropewalk.ledger.keys.statements import is_key_statement
 from ropewalk.ledger.replay.reducers import Moment, Reducer, State
 from ropewalk.ledger.rules.policy import EVALUATOR, Policy
-from ropewalk.ledger.rules.rules import Context, judge
-
-__all__ = [
-    "SNAPSHOT_TYPE",
-    "Divergence",
-    "Folding",
-    "LocalFolding",
-    "Replay",
-    "Snapshot",
-    "alert_of",
-    "companion",
-    "parse_snapshot",
-    "snapshot_envelope",
-    "state_root",
-]
+from ropewalk.ledger.rules.rules import judge
+from ropewalk.ledger.rules.verdict import Context
 
 SNAPSHOT_TYPE: Final = "ledger.checkpoint"
 ALERT_TYPE: Final = "ledger.replay.diverged"

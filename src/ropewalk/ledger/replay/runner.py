@@ -29,8 +29,6 @@ from ropewalk.ledger.replay.guard import guarded
 from ropewalk.ledger.replay.reducers import REDUCERS, Moment, Reducer, State
 from ropewalk.ledger.replay.replay import Folding, LocalFolding
 
-__all__ = ["ChildFolding", "open_folding", "problem_of", "receive", "send"]
-
 SEED = "0"
 
 

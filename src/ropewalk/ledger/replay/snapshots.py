@@ -14,11 +14,11 @@ from ropewalk.errors import RopewalkError, Unverified
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.block.block import Block, check_contents, check_signature
-from ropewalk.ledger.envelope.envelope import Envelope, parse_stored
+from ropewalk.ledger.envelope.envelope import parse_stored
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.replay.replay import SNAPSHOT_TYPE, Replay, Snapshot, companion, parse_snapshot
-from ropewalk.ledger.rules.rules import Context, rule_1_canonical_hash, rule_2_signature_scope
-
-__all__ = ["Refused", "read_snapshots", "resume_newest"]
+from ropewalk.ledger.rules.rules import rule_1_canonical_hash, rule_2_signature_scope
+from ropewalk.ledger.rules.verdict import Context
 
 Found = tuple[int, Sequence[bytes]]
 """A height of the companion channel, and the lines stored for it."""

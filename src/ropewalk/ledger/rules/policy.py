@@ -19,7 +19,7 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import Tag, tagged
 from ropewalk.kernel.report import Status
 from ropewalk.kernel.schema.declared import DeclaredSchema
-from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.keys.approvals import Control, parse_control
 from ropewalk.ledger.keys.lifetimes import Lifetime, lifetimes_of
 from ropewalk.ledger.rules.policy_rules import (
@@ -40,8 +40,6 @@ from ropewalk.ledger.rules.policy_rules import (
     tag_allows,
 )
 from ropewalk.ledger.versions.versions import parse_range
-
-__all__ = ["EVALUATOR", "STRICT", "Decision", "Outcome", "Policy", "Reason", "parse_policy"]
 
 EVALUATOR: Final = "ropewalk/1"
 POLICY_BYTES_MAX: Final = 4 << 20  # thousands of rules

@@ -38,27 +38,10 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.report import Status
 from ropewalk.kernel.schema.declared import DeclaredSchema, declare
-from ropewalk.ledger.envelope.envelope import FIELDS, Envelope
+from ropewalk.ledger.envelope.fields import FIELDS
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.keys.approvals import parse_control
 from ropewalk.ledger.keys.lifetimes import lifetime_rule_fault
-
-__all__ = [
-    "ASK",
-    "CHANNEL_KINDS",
-    "OUTCOMES",
-    "Outcome",
-    "Reason",
-    "Rule",
-    "applies",
-    "ask_evidence",
-    "ask_level",
-    "ask_schema",
-    "ask_tag",
-    "check_rule",
-    "no_policy",
-    "schema_of",
-    "tag_allows",
-]
 
 Outcome = Literal["allow", "audit", "deny"]
 Rule = dict[str, Any]

@@ -14,43 +14,19 @@ from ropewalk.errors import InvalidEnvelope, InvalidJson, InvalidProof, ProofRef
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import blake3, hash_from_hex
 from ropewalk.ledger.block.index_keys import CLAIMING
-from ropewalk.ledger.envelope.envelope import FIELDS, MINIMUM_SIGNED, Envelope, decode_base64
+from ropewalk.ledger.envelope.fields import FIELDS, MINIMUM_SIGNED, decode_base64
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.binding import check_binding
 from ropewalk.ledger.rules.policy import Decision
 from ropewalk.ledger.rules.policy_rules import ask_tag, tag_allows
 from ropewalk.ledger.rules.verdict import (
-    NAMES,
     PASSED,
-    SUPPORTED_MINORS,
     Context,
     Finding,
     History,
     Position,
     Verdict,
 )
-
-__all__ = [
-    "NAMES",
-    "RULES",
-    "SUPPORTED_MINORS",
-    "Context",
-    "Finding",
-    "History",
-    "Position",
-    "Spread",
-    "Verdict",
-    "check_signatures",
-    "judge",
-    "one_hand",
-    "rule_1_canonical_hash",
-    "rule_2_signature_scope",
-    "rule_3_causality",
-    "rule_4_version_gate",
-    "rule_5_attestation_binding",
-    "rule_6_confidentiality",
-    "rule_7_integrity_proof",
-    "rule_8_replay_protection",
-]
 
 CHAIN_MAX: Final = 4096  # ancestors one envelope may name; each is looked up
 _UNCHAINED: Final = Finding(

@@ -17,10 +17,8 @@ from ropewalk.errors import (
     Unverified,
 )
 from ropewalk.kernel.report import Status
-from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.rules.policy import Decision, Policy
-
-__all__ = ["NAMES", "SUPPORTED_MINORS", "Context", "Finding", "History", "Position", "Verdict"]
 
 NAMES: Final = (
     "canonical_hash",

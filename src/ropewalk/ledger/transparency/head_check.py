@@ -24,8 +24,6 @@ from ropewalk.ledger.proof.steps import compared, short
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.transparency.head_signers import SHOWN_MAX, HeadSigner, list_names
 
-__all__ = ["HeadTrust", "TreeSource", "check_consistency", "describe_head", "log_step", "verify_head"]
-
 
 @dataclass(frozen=True, slots=True)
 class HeadTrust:

@@ -22,8 +22,6 @@ from ropewalk.ledger.proof.steps import compared, short
 from ropewalk.ledger.transparency.head_check import HeadTrust, describe_head, log_step
 from ropewalk.ledger.transparency.head_signers import SHOWN_MAX
 
-__all__ = ["HeadFork", "parse_head_fork", "verify_head_fork"]
-
 _PATH_MAX = 64
 HEAD_FORK_BYTES_MAX = 4 << 20  # two notes of the largest kind as JSON texts
 _MEMBERS = {"version", "kind", "first", "second", "root", "path"}

@@ -9,8 +9,6 @@ from typing import Any, Final, Literal
 
 from ropewalk.kernel.terminal_text import printable
 
-__all__ = ["SHOWN_MAX", "HeadSigner", "list_names"]
-
 SHOWN_MAX: Final = 200  # characters of what a stranger wrote
 _YEAR_10000_S: Final = 253_402_300_800
 

@@ -9,7 +9,7 @@ from ropewalk.errors import Damaged, NotFound
 from ropewalk.kernel.note.note import SignedHead
 from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.transparency.head_check import TreeSource
-from ropewalk.ledger.transparency.publish import CHECKPOINT, header_tree
+from ropewalk.ledger.transparency.publish import header_tree
 from ropewalk.ledger.transparency.tile_tree import ReadTile, TileTree, check_tiles
 from ropewalk.ledger.transparency.tiles import (
     TILE_BYTES_MAX,
@@ -19,8 +19,6 @@ from ropewalk.ledger.transparency.tiles import (
     encode_entries,
     tile_path,
 )
-
-__all__ = ["CHECKPOINT", "channel_source", "tile_source", "tile_tree"]
 
 HASH_BYTES = 32
 

@@ -29,8 +29,6 @@ from ropewalk.ledger.transparency.tiles import (
     tiles_of,
 )
 
-__all__ = ["Published", "make_cose_receipt", "make_tlog_proof", "publish_tiles"]
-
 CHECKPOINT = "checkpoint"
 WAIT_S = 30.0  # for whoever publishes into the folder at the same time
 

@@ -23,9 +23,7 @@ from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.kernel.report import Report, Step
 from ropewalk.ledger.block.block import Header
-from ropewalk.ledger.envelope.envelope import Envelope
-
-__all__ = ["CoseReceipt", "check_receipt", "make_receipt", "parse_receipt", "verify_receipt"]
+from ropewalk.ledger.envelope.model import Envelope
 
 ALG: Final = {"ed25519": -8, "p256": -7, "secp256k1": -47}
 RFC9162_SHA256: Final = 1

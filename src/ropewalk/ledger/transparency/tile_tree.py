@@ -20,8 +20,6 @@ from ropewalk.ledger.transparency.tiles import (
     tile_path,
 )
 
-__all__ = ["TileTree", "check_tiles"]
-
 ReadTile = Callable[[Tile], bytes]
 """The bytes of a tile, as many hashes or entries as it is wide; `NotFound` where there is no such tile."""
 

@@ -17,24 +17,6 @@ from ropewalk.errors import Damaged, InvalidProof, RopewalkError, TooLarge
 from ropewalk.kernel import merkle
 from ropewalk.kernel.multiformats import base64_decode, base64_encode
 
-__all__ = [
-    "ENTRY_BYTES_MAX",
-    "TILE_BYTES_MAX",
-    "TILE_HEIGHT",
-    "TILE_WIDTH",
-    "Tile",
-    "TlogProof",
-    "decode_entries",
-    "encode_entries",
-    "entry_tiles",
-    "hash_tile",
-    "hash_tiles",
-    "holds_entries",
-    "parse_tlog_proof",
-    "tile_path",
-    "tiles_of",
-]
-
 TILE_WIDTH: Final = 256
 TILE_HEIGHT: Final = 8
 ENTRY_BYTES_MAX: Final = 0xFFFF

@@ -17,11 +17,9 @@ from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.note.note import SignedHead, claimed_head
 from ropewalk.kernel.report import Report, Step
-from ropewalk.ledger.envelope.envelope import Envelope
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.transparency.head_check import HeadTrust, verify_head
 from ropewalk.ledger.transparency.tiles import TlogProof, parse_tlog_proof
-
-__all__ = ["check_tlog_proof"]
 
 _MEMBERS = {"envelope_id", "index", "path", "header"}
 

@@ -33,8 +33,6 @@ from ropewalk.ledger.transparency.head_check import check_consistency
 from ropewalk.ledger.transparency.head_fork import HeadFork
 from ropewalk.ledger.transparency.head_signers import SHOWN_MAX
 
-__all__ = ["Watched", "WitnessRequest", "parse_request", "parse_watched", "take_head", "watch_log"]
-
 REQUEST_BYTES_MAX: Final = 1 << 17  # a head with sixteen signatures of the largest kind, and its proof
 _PATH_MAX: Final = 63  # tlog-witness
 _OLD = re.compile(r"old (0|[1-9][0-9]{0,18})")

@@ -35,8 +35,6 @@ from ropewalk.ledger.transparency.witness import (
     watch_log,
 )
 
-__all__ = ["Cosigned", "Witness", "make_witness", "open_witness"]
-
 WAIT_S = 5.0
 SETTINGS = "witness.json"
 

@@ -9,14 +9,13 @@ from pathlib import Path
 from ropewalk.errors import Denied, Replayed, RopewalkError
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.index_keys import claim_key
-from ropewalk.ledger.channel.channel import channels, open_log, read_settings
+from ropewalk.ledger.channel.channel import open_log
+from ropewalk.ledger.channel.settings import channels, read_settings
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.keys.approvals import Approval, require_approvals
 from ropewalk.ledger.versions.lifecycle import check_move, move_version, version_to_write
 from ropewalk.ledger.versions.statements import VersionAct, act_name, version_envelopes
 from ropewalk.ledger.versions.versions import Lifecycle
-
-__all__ = ["change_version", "require_no_approvals"]
 
 
 def _asking(home: Path) -> list[str]:

@@ -20,8 +20,10 @@ from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Step
 from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.channel.segments.reader import Segments
-from ropewalk.ledger.envelope.envelope import Envelope, build
-from ropewalk.ledger.ingest.log import Log, Receipt
+from ropewalk.ledger.envelope.envelope import build
+from ropewalk.ledger.envelope.model import Envelope
+from ropewalk.ledger.ingest.log import Log
+from ropewalk.ledger.ingest.ticket import Receipt
 from ropewalk.ledger.rules.policy import Policy
 from ropewalk.ledger.versions.statements import VersionAct, lifecycle_fault, read_acts
 from ropewalk.ledger.versions.versions import (

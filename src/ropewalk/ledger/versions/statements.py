@@ -18,21 +18,11 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import blake3
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.block import Block
-from ropewalk.ledger.envelope.envelope import Envelope, build, parse_stored
+from ropewalk.ledger.envelope.envelope import build, parse_stored
 from ropewalk.ledger.envelope.fields import parse_timestamp
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.keys.approvals import Approval
 from ropewalk.ledger.versions.versions import Lifecycle, Stage, parse_range
-
-__all__ = [
-    "CHANGED_TYPE",
-    "CHANGE_TYPE",
-    "VersionAct",
-    "act_name",
-    "lifecycle_fault",
-    "parse_version_act",
-    "read_acts",
-    "version_envelopes",
-]
 
 CHANGE_TYPE: Final = "ledger.version.change"
 CHANGED_TYPE: Final = "ledger.version.changed"

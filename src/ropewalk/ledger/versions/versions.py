@@ -20,23 +20,6 @@ from ropewalk.errors import Invalid
 from ropewalk.kernel import jcs
 from ropewalk.ledger.envelope.fields import NANOS, parse_timestamp
 
-__all__ = [
-    "LIFECYCLE",
-    "Access",
-    "Lifecycle",
-    "Stage",
-    "access",
-    "due_notices",
-    "encode_lifecycle",
-    "gate",
-    "highest_common",
-    "newest_version",
-    "parse_lifecycle",
-    "parse_range",
-    "version_of",
-    "writable_minors",
-]
-
 Stage = Literal["preview", "active", "maintenance", "deprecated", "disabled"]
 Access = Literal["write", "read", "none"]
 LIFECYCLE_BYTES_MAX: Final = 1 << 20

@@ -19,9 +19,11 @@ from ropewalk.disk.repository_paths import find_place
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.block.index_keys import claim_key
-from ropewalk.ledger.envelope.envelope import Envelope, parse_stored
+from ropewalk.ledger.envelope.envelope import parse_stored
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.proof.verify import Fault, sealed_context
-from ropewalk.ledger.rules.rules import Position, judge
+from ropewalk.ledger.rules.rules import judge
+from ropewalk.ledger.rules.verdict import Position
 from ropewalk.pipeline.source.notes import (
     AGAIN,
     ANSWERS,
@@ -43,18 +45,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from ropewalk.pipeline.source.ledger_logs import Channel, Ledgers
-
-__all__ = [
-    "Suspect",
-    "find_suspects",
-    "first_of_each",
-    "is_behind",
-    "judge_suspects",
-    "note_ranges",
-    "opened_notes",
-    "opened_rows",
-    "repeating",
-]
 
 Places: TypeAlias = "dict[tuple[bytes, bytes], tuple[Position, int]]"
 

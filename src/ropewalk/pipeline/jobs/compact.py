@@ -15,9 +15,11 @@ from ropewalk.disk.repository_paths import find_place
 from ropewalk.errors import DigestMismatch
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.envelope.envelope import Envelope, build, parse_stored
+from ropewalk.ledger.envelope.envelope import build, parse_stored
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.proof.proof import range_root
-from ropewalk.ledger.rules.rules import Context, judge
+from ropewalk.ledger.rules.rules import judge
+from ropewalk.ledger.rules.verdict import Context
 from ropewalk.pipeline.jobs.parallel import spread
 from ropewalk.pipeline.source.ledger_logs import Ledgers
 from ropewalk.pipeline.source.offsets import Offset
@@ -25,8 +27,6 @@ from ropewalk.pipeline.tables.warehouse import GROWING, Manifest, StoredFile, Wa
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["BLOCKS_PER_SUMMARY", "SUMMARY_TYPE", "Summary", "merge_files", "summarise"]
 
 BLOCKS_PER_SUMMARY = 1_000
 SUMMARY_TYPE = "ledger.summary"

@@ -25,8 +25,6 @@ from ropewalk.pipeline.tables.table_files import safe_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["BLOCKS_PER_BUNDLE", "ExportedRange", "export_channels"]
-
 BLOCKS_PER_BUNDLE = 1_000
 ANSWERS = "channel string, start bigint, end bigint, root string, path string, bytes bigint, kept boolean"
 Write = Callable[[Iterable[Block], SigningKey, Path, tuple[KeyProof, ...]], int]

@@ -21,7 +21,9 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Status
 from ropewalk.ledger.block.block import Block
-from ropewalk.ledger.envelope.envelope import Envelope, build, parse_stored, parse_timestamp
+from ropewalk.ledger.envelope.envelope import build, parse_stored
+from ropewalk.ledger.envelope.fields import parse_timestamp
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.recheck import EvidenceTally
 from ropewalk.ledger.proof.trust import Trust, parse_trust
 from ropewalk.pipeline.jobs.parallel import spread
@@ -29,17 +31,6 @@ from ropewalk.pipeline.source.ledger_logs import Channel, Ledgers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = [
-    "FRESHNESS_S",
-    "HEALTH_TYPE",
-    "STALE_AT",
-    "WINDOW_S",
-    "Health",
-    "measure",
-    "measure_channels",
-    "observation",
-]
 
 FRESHNESS_S = 24 * 3600  # S4 §14's example of a freshness budget
 STALE_AT = 0.8  # of the budget

@@ -35,14 +35,12 @@ from ropewalk.pipeline.tables.channel_state import (
     marked_failed,
     noted_in,
 )
-from ropewalk.pipeline.tables.recorded import content_root, faults_in, new_faults, not_recorded, ranges_in
+from ropewalk.pipeline.tables.recorded import faults_in, new_faults, not_recorded, ranges_in
 from ropewalk.pipeline.tables.warehouse import GROWING, Manifest, Warehouse, write_plainly
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["Ingest", "Ingested", "content_root"]
 
 ROWS_PER_BATCH = 500_000
 FOLLOW_PAUSE = "300 milliseconds"

@@ -11,8 +11,6 @@ from ropewalk.gitlog.consumers.cursor import height_of, read_cursor, split_ref
 from ropewalk.gitlog.core.layout import CONSUMERS
 from ropewalk.pipeline.source.git_logs import GitLogs
 
-__all__ = ["write_lag"]
-
 
 def write_lag(logs: GitLogs, folder: Path, now_ms: int) -> None:
     """The table `consumer_lag` as one file in a folder."""

@@ -7,8 +7,6 @@ from typing import Final
 
 from ropewalk.pipeline.jobs.health import Health
 
-__all__ = ["metrics_text"]
-
 GAUGES: Final[tuple[tuple[str, str, Callable[[Health], float | None]], ...]] = (
     (
         "attestation_age_seconds",

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["spread"]
-
 
 def spread(
     spark: SparkSession,

@@ -30,8 +30,6 @@ from ropewalk.pipeline.tables.warehouse import Warehouse
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Fold", "ReplayedChannel", "Replays", "code_of", "replay_channels"]
-
 Fold = Callable[..., Any]
 """The function that folds one stored channel: `replay_channel` or `replay_signing` of `ropewalk.ledger.replay`,
 with its keys bound. The caller of the job brings it."""

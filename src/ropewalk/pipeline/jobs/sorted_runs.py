@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Runs"]
-
 
 class Runs:
     """Marks that were added, in runs that double in size: adding a few costs little, however many there are.

@@ -33,9 +33,9 @@ from ropewalk.kernel.entry import EMPTY, EntryId, Span, join
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.report import Status, Step
 from ropewalk.ledger.block.block import GENESIS
-from ropewalk.ledger.channel.channel import FOLDER
 from ropewalk.ledger.channel.maintenance import version_acts
 from ropewalk.ledger.channel.segments.reader import Segments
+from ropewalk.ledger.channel.settings import FOLDER
 from ropewalk.ledger.proof.verify import Fault
 from ropewalk.ledger.versions.lifecycle import lifecycle_step
 from ropewalk.ledger.versions.statements import VersionAct
@@ -58,16 +58,6 @@ from ropewalk.pipeline.source.refusals import refusals_raised
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = [
-    "ACROSS",
-    "LogVerdict",
-    "Report",
-    "hold_recorded",
-    "report_checked",
-    "settings_checked",
-    "verify_logs",
-]
 
 ACROSS = "across_blocks"
 

@@ -17,8 +17,6 @@ from typing import Literal
 
 from ropewalk.errors import Unavailable
 
-__all__ = ["INSTALL_LINE", "JAVA_MINIMUM", "Java", "archive_flags", "find_java"]
-
 INSTALL_LINE = 'pip install ".[spark]" (in a checkout of ropewalk)'  # no package index has it
 JAVA_MINIMUM = 17  # Spark 4 runs on 17 and later
 

@@ -31,8 +31,6 @@ from ropewalk.pipeline.launch.java import INSTALL_LINE, JAVA_MINIMUM, Java, arch
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Setting", "launch", "require_spark", "stop"]
-
 GATEWAY_WAIT_S = 120.0  # a JVM on a loaded machine; it takes three seconds on a quiet one
 STOP_WAIT_S = 20.0
 # What Spark's own launcher opens to unnamed modules (JavaModuleOptions), without the vector module.

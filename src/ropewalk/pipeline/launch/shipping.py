@@ -31,8 +31,6 @@ from ropewalk.pipeline.launch.launch import Setting, launch, stop
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["launch_equipped", "missing_modules", "pack_code", "pack_packages"]
-
 UNPACKED = "ropewalk-packages"
 ROOTS = ("ropewalk", "pandas", "pyarrow")
 # Spark's own is there already, and Java's is not for executors.

@@ -10,20 +10,6 @@ from datetime import datetime, timedelta
 from html import escape
 from typing import Any, Final, Literal
 
-__all__ = [
-    "STYLE",
-    "Unit",
-    "buckets",
-    "choose_unit",
-    "draw_bars",
-    "duration",
-    "number",
-    "percent",
-    "section",
-    "strips",
-    "table",
-]
-
 Unit = Literal["hour", "day", "week", "month"]
 BARS_MAX: Final = 2_000  # what a plot can show; a log over centuries is cut to its end
 COLOURS: Final = 8

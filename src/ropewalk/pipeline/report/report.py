@@ -29,8 +29,6 @@ from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["render"]
-
 STRIPS_MAX: Final = 12  # names with a strip of their own; the rest share one
 OTHERS: Final = "others"
 RUNS_SHOWN: Final = 12

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-__all__ = ["to_arrow", "to_pandas", "to_polars"]
-
 
 def to_arrow(repository: str | Path, **options: str) -> pa.Table:
     """The rows of a repository's logs as an Arrow table; options as for Spark. VARIANT columns are JSON texts."""

@@ -26,8 +26,6 @@ from ropewalk.pipeline.source.logs import CheckedRange, Want
 from ropewalk.pipeline.source.offsets import Extent, Point, Range
 from ropewalk.pipeline.source.rows import Row, broken_row, gitlog_row
 
-__all__ = ["GitLogs"]
-
 CHUNK = 2_000  # events handed out at a time
 RUN = 5_000  # commits in one verdict
 

@@ -18,8 +18,6 @@ from ropewalk.pipeline.source.logs import CheckedRange, Want
 from ropewalk.pipeline.source.offsets import Extent, Point, Range
 from ropewalk.pipeline.source.rows import Row, broken_row, gossip_row
 
-__all__ = ["Gossips"]
-
 CHUNK = 2_000
 RUN = 5_000
 

@@ -14,10 +14,13 @@ from ropewalk.disk.repository_paths import Place as Repository
 from ropewalk.errors import BrokenLink, Damaged, Invalid, NotFound, RopewalkError
 from ropewalk.kernel import merkle
 from ropewalk.ledger.block.block import Block, check_channel_name, check_link, parse_record
-from ropewalk.ledger.channel.channel import FOLDER, channels, open_channel
+from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.key_heights import read_heights
-from ropewalk.ledger.channel.segments.reader import Place, Segments
-from ropewalk.ledger.envelope.envelope import envelope_id, parse_stored
+from ropewalk.ledger.channel.segments.format import Place
+from ropewalk.ledger.channel.segments.reader import Segments
+from ropewalk.ledger.channel.settings import FOLDER, channels
+from ropewalk.ledger.envelope.envelope import parse_stored
+from ropewalk.ledger.envelope.model import envelope_id
 from ropewalk.ledger.evidence.recheck import EvidenceTally
 from ropewalk.ledger.evidence.settings import stored_trust
 from ropewalk.ledger.keys.history import KeyProof
@@ -29,8 +32,6 @@ from ropewalk.pipeline.source.logs import CheckedRange, Want
 from ropewalk.pipeline.source.notes import Marks, RowNotes
 from ropewalk.pipeline.source.offsets import Extent, Point, Range
 from ropewalk.pipeline.source.rows import Row, broken_row, ledger_row
-
-__all__ = ["Channel", "Ledgers", "acts_from_json", "join_spans", "span_from_json", "span_to_json"]
 
 RUN_BLOCKS = 256  # blocks in one verdict
 CHANGED = CHANGED_TYPE.encode()

@@ -17,18 +17,6 @@ from ropewalk.errors import Invalid, NotFound
 from ropewalk.pipeline.source.offsets import ROWS_PER_RANGE, Extent, LogName, Offset, Point, Range, cut_evenly
 from ropewalk.pipeline.source.rows import ENGINES, Engine, Row
 
-__all__ = [
-    "Bounds",
-    "CheckedRange",
-    "Logs",
-    "Mode",
-    "Want",
-    "between",
-    "open_logs",
-    "parse_bound",
-    "pick_logs",
-]
-
 Mode: TypeAlias = Literal["strict", "quarantine", "off"]
 _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?)?")
 

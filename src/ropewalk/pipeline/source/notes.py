@@ -17,26 +17,9 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.ledger.block.block import Header
 from ropewalk.ledger.block.index_keys import CLAIMING, claim_key
-from ropewalk.ledger.envelope.envelope import Envelope, decode_base64
+from ropewalk.ledger.envelope.fields import decode_base64
+from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.rules.policy_rules import tag_allows
-
-__all__ = [
-    "AGAIN",
-    "ANSWERS",
-    "CLAIM",
-    "FOLLOWS",
-    "ID",
-    "INTENT",
-    "KEY",
-    "MEANT",
-    "PROVES",
-    "ROOT",
-    "ROW_NOTE",
-    "Marks",
-    "Notes",
-    "RowNotes",
-    "keys_asked",
-]
 
 NOTE: Final = struct.Struct(">cQI16sI")
 ROW_NOTE: Final = struct.Struct(">c16sI")

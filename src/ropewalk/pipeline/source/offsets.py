@@ -16,8 +16,6 @@ from typing import Any
 from ropewalk.errors import Invalid
 from ropewalk.pipeline.source.rows import ENGINES, Engine
 
-__all__ = ["ROWS_PER_RANGE", "Extent", "LogName", "Offset", "Point", "Range", "cut_evenly"]
-
 ROWS_PER_RANGE = 50_000  # a Spark task costs about 70 ms before it reads its first row
 
 

@@ -25,8 +25,6 @@ from ropewalk.pipeline.source.offsets import ROWS_PER_RANGE, Extent, LogName, Of
 from ropewalk.pipeline.source.rows import ENGINES, Engine
 from ropewalk.pipeline.source.schemas import choose_columns
 
-__all__ = ["OPTIONS", "Query", "make_query"]
-
 ROWS_PER_RANGE_MIN = 5_000  # below this, starting a task costs more than a second hand brings
 
 OPTIONS = (

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from ropewalk import errors
 from ropewalk.errors import RopewalkError, Unavailable
 
-__all__ = ["MARK", "find_refusal", "marked", "refusals_raised"]
-
 MARK = "ropewalk-refusal: "
 _KINDS: dict[str, type[RopewalkError]] = {
     name: kind

@@ -17,18 +17,7 @@ from ropewalk.kernel import ulid
 from ropewalk.kernel.digest import DAG_CBOR, cid, cid_text
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.block.block import BlockRecord
-from ropewalk.ledger.envelope.envelope import parse_timestamp
-
-__all__ = [
-    "ENGINES",
-    "Engine",
-    "Row",
-    "Verdict",
-    "broken_row",
-    "gitlog_row",
-    "gossip_row",
-    "ledger_row",
-]
+from ropewalk.ledger.envelope.fields import parse_timestamp
 
 Engine: TypeAlias = Literal["gitlog", "gossip", "ledger"]
 Verdict: TypeAlias = Literal["passed", "failed", "not_checked"]

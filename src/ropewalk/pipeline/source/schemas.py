@@ -15,18 +15,6 @@ from ropewalk.pipeline.source.rows import Row
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "CHECK_COLUMNS",
-    "COLUMNS",
-    "LEDGER_COLUMNS",
-    "SHARED_COLUMNS",
-    "VERDICT_COLUMNS",
-    "arrow_batch",
-    "arrow_schema",
-    "choose_columns",
-    "ddl",
-]
-
 COLUMNS: dict[str, str] = {
     "engine": "string",
     "topic": "string",

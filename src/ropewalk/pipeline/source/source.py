@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-__all__ = ["LogStreamReader", "RopewalkSource"]
-
 ROWS_PER_ARROW_BATCH = 10_000
 
 

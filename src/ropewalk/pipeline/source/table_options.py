@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-__all__ = ["is_table", "parse_options", "pick_options", "schema_with_options"]
-
 FORMAT = "ropewalk"
 MARK = "ropewalk options: "
 _PREFIX = "option."  # before each option of the user among the properties of a table

@@ -12,8 +12,6 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
-__all__ = ["encode"]
-
 _NULL, _TRUE, _FALSE = b"\x00", b"\x04", b"\x08"
 _INT8, _INT16, _INT32, _INT64, _DOUBLE, _LONG_TEXT = 3 << 2, 4 << 2, 5 << 2, 6 << 2, 7 << 2, 16 << 2
 _OBJECT, _ARRAY = 2, 3

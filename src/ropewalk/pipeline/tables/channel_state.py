@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["NOTED", "Condemned", "Standing", "condemn", "marked_failed", "noted_in"]
-
 NOTED = ("events", "events_rejected")  # the tables whose rows carry notes
 SAYS = list(INTENT + CLAIM)
 SETTLED = list(INTENT + CLAIM + ROOT + ANSWERS + FOLLOWS)  # what memory alone may settle; see `_is_plain`

@@ -18,8 +18,6 @@ from ropewalk.pipeline.tables.warehouse import DELTA_LOG, Manifest, StoredFile, 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["check_delta", "delta_versions", "follow_delta", "keep_delta", "require_delta"]
-
 WRITER = "ropewalk"  # the application whose transaction numbers are our batch numbers
 
 

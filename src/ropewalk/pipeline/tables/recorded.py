@@ -13,8 +13,6 @@ from ropewalk.pipeline.tables.warehouse import Manifest
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["content_root", "faults_in", "new_faults", "not_recorded", "ranges_in", "recorded_end"]
-
 
 def content_root(content_ids: list[str | None]) -> str:
     """The RFC 6962 root over content ids in order; an entry without one counts as an empty leaf."""

@@ -15,8 +15,6 @@ from ropewalk.pipeline.tables.warehouse import Warehouse
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Answer", "ask", "make_views"]
-
 CELL_CHARS = 60
 ATTEMPTS = 5  # while a writer replaces files under a reader
 NOTED = ("verdicts", "replays", "health")  # what jobs noted beside the tables, a file a run

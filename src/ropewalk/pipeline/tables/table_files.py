@@ -12,8 +12,6 @@ from typing import Final
 
 from ropewalk.errors import Damaged
 
-__all__ = ["TABLE_NAME", "check_file_name", "safe_path"]
-
 TABLE_NAME: Final = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 # No separator, no leading dot, and nothing that Spark would expand: `*`, `?`, `[`, `{`.
 _PLAIN: Final = r"[A-Za-z0-9_][A-Za-z0-9._=-]*\.parquet"

@@ -10,19 +10,6 @@ from pyspark.sql.window import Window
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = [
-    "INGESTED",
-    "blocks",
-    "commits",
-    "comparable",
-    "deployment_history",
-    "deployment_measures",
-    "deployment_rows",
-    "deployments",
-    "gossip_dag",
-    "has_deployments",
-]
-
 INGESTED = (
     "engine,topic,entry_id,content_id,parents,height,time,type,payload,author,verdict,detail,"
     "block_height,leaf_index,proof,position,entry,notes"

@@ -23,8 +23,6 @@ from ropewalk.pipeline.tables.warehouse import GROWING, REMADE, Manifest, Wareho
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["check_files", "verify_tables"]
-
 ATTEMPTS = 3  # while a writer replaces files
 SHOWN = 20  # rows that are named; the rest is counted
 TABLES_AT_ONCE = 3  # small ones wait for Spark's driver more than for its cores

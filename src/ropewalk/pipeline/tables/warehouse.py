@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["DELTA_LOG", "GROWING", "REMADE", "Manifest", "StoredFile", "Warehouse", "write_plainly"]
-
 GROWING = ("events", "events_rejected", "blocks", "commits", "gossip_dag")
 REMADE = ("deployments", "deployment_measures", "consumer_lag")
 DELTA_LOG = "_delta_log"  # a folder inside a table's, where somebody asked for it

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from ropewalk.stream.core.patterns import Kind, Pattern, parse_pattern
 
-__all__ = ["EVERYBODY", "NOBODY", "Access", "parse_access"]
-
 # The private index names what is sealed, and for whom; no policy opens it to a stream.
 NEVER: Final = (parse_pattern("ref", "refs/gatos/private/**"),)
 

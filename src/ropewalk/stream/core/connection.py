@@ -33,8 +33,6 @@ from ropewalk.stream.core.frames import (
 from ropewalk.stream.core.patterns import Kind, Pattern, parse_pattern
 from ropewalk.stream.core.window import Kept, Window
 
-__all__ = ["GOING_AWAY", "POLICY", "Close", "Connection", "Limits", "keys", "pattern_error"]
-
 GOING_AWAY: Final = 1001
 POLICY: Final = 1008
 REASON_BYTES_MAX: Final = 123  # RFC 6455 §5.5

@@ -9,29 +9,8 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from ropewalk.errors import Invalid, TooLarge
 from ropewalk.kernel import jcs
-from ropewalk.kernel.schema import shipped
+from ropewalk.kernel.schema import shipped as schema
 from ropewalk.stream.core.patterns import Kind
-
-__all__ = [
-    "CLIENT_FRAME_BYTES_MAX",
-    "Ack",
-    "BusEvent",
-    "ClientFrame",
-    "Credit",
-    "Data",
-    "ErrorFrame",
-    "Ping",
-    "Pong",
-    "RefUpdate",
-    "ServerFrame",
-    "Sub",
-    "Unsub",
-    "encode",
-    "parse_client",
-    "parse_server",
-    "relayed",
-    "timestamp",
-]
 
 CLIENT_FRAME_BYTES_MAX: Final = 64 << 10  # forty patterns of the longest kind take a sixth of it
 
@@ -211,7 +190,7 @@ def parse_client(data: str | bytes) -> ClientFrame:
             limit=CLIENT_FRAME_BYTES_MAX,
         )
     document: Any = jcs.parse(raw)
-    shipped.validate("api/client_frame", document)
+    schema.validate("api/client_frame", document)
     match document.get("op") or document["kind"]:
         case "sub":
             since = document.get("sinceSeq")

@@ -19,8 +19,6 @@ from typing import Final, Literal, TypeVar
 from ropewalk.errors import InvalidName
 from ropewalk.kernel.terminal_text import printable
 
-__all__ = ["PATTERN_CHARS_MAX", "Kind", "Pattern", "parse_pattern"]
-
 Kind = Literal["ref", "topic"]
 PATTERN_CHARS_MAX: Final = 256  # as long as the longest ref of a topic
 PARTS_MAX: Final = 64

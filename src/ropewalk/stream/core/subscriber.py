@@ -22,8 +22,6 @@ from ropewalk.stream.core.frames import (
     parse_server,
 )
 
-__all__ = ["CREDIT_STEP", "Item", "Lost", "Subscriber"]
-
 CREDIT_STEP = 250  # frames consumed before we say so: a quarter of the usual window
 
 

@@ -13,8 +13,6 @@ from typing import Final, Protocol
 from ropewalk.stream.core.frames import BusEvent, ErrorFrame, RefUpdate, encode, relayed, timestamp
 from ropewalk.stream.core.patterns import Kind
 
-__all__ = ["PROXY_BOUNDS", "Bounds", "Kept", "Reader", "Trouble", "Window"]
-
 TROUBLES_MAX: Final = 64  # topics; all of them may have to be told at once
 
 

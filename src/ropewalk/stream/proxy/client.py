@@ -17,8 +17,6 @@ from ropewalk.stream.core.window import Kept
 from ropewalk.stream.proxy.relay import GAP, RelayWindow
 from ropewalk.stream.proxy.upstream_subscriptions import Carried
 
-__all__ = ["CatchUp", "Host", "ProxyConnection"]
-
 FETCH_MS: Final = 30_000  # how long the upstream may take for the next frame that was missed
 ATTEMPTS_MAX: Final = 3
 QUEUE_MAX: Final = 1_000  # frames fetched and not yet taken; an honest upstream sends no more without credit

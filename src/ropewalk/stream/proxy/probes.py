@@ -15,8 +15,6 @@ from ropewalk.stream.core.frames import ErrorFrame
 from ropewalk.stream.core.patterns import Kind, Pattern
 from ropewalk.stream.proxy.upstream_subscriptions import CarriedSet
 
-__all__ = ["Probes"]
-
 PROBE_MS: Final = 5_000  # how long an upstream, which may have to ask its own, has to answer
 DUE_MAX: Final = 1_000  # that wait for a place; of more, nobody hears
 

@@ -41,8 +41,6 @@ from ropewalk.stream.proxy.probes import Probes
 from ropewalk.stream.proxy.relay import PLACES_MAX, RelayWindow
 from ropewalk.stream.proxy.upstream_subscriptions import Carried, CarriedSet
 
-__all__ = ["EVERYTHING", "HOPS_MAX", "MISS_TOPIC", "Miss", "Proxy"]
-
 EVERYTHING: Final = (("refs/**",), ("**",))
 HOPS_MAX: Final = 8  # proxies between an origin and us
 NAME_CHARS_MAX: Final = 128  # of a stream; we pass it on to everybody

@@ -17,8 +17,6 @@ from ropewalk.stream.core.frames import BusEvent, ErrorFrame, RefUpdate, encode
 from ropewalk.stream.core.patterns import Kind
 from ropewalk.stream.core.window import PROXY_BOUNDS, Bounds, Kept, Window
 
-__all__ = ["GAP", "PLACES_MAX", "Place", "RelayWindow"]
-
 PLACES_MAX: Final = 100_000  # numbers whose meaning is kept: ten windows
 GAP: Final = ""  # the name of a notice that frames are missing here; no ref and no topic is called so
 

@@ -10,8 +10,6 @@ from ropewalk.stream.core.connection import LIMITS, Limits
 from ropewalk.stream.core.frames import ErrorFrame
 from ropewalk.stream.core.patterns import Kind, Pattern, parse_pattern
 
-__all__ = ["Carried", "CarriedSet"]
-
 
 @dataclass(slots=True)
 class Carried:

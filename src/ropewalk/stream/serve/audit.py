@@ -11,8 +11,6 @@ from ropewalk.kernel import jcs
 from ropewalk.stream.core.frames import timestamp
 from ropewalk.stream.proxy.proxy import MISS_TOPIC, Miss
 
-__all__ = ["MISSES", "record_miss"]
-
 MISSES = "refs/gatos/audit/stream/replay_miss/"
 
 

@@ -25,8 +25,6 @@ from ropewalk.stream.core.patterns import parse_pattern
 from ropewalk.stream.core.subscriber import Item, Lost, Subscriber
 from ropewalk.stream.serve.server import STREAM_PATH
 
-__all__ = ["Following", "Follows", "follow", "with_path"]
-
 CONNECT_S = 10.0
 ACK_S = 10.0  # until a server has said that it is a stream
 SILENT_S = 45.0  # a server pings every thirty seconds: after this long it is not there any more

@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from ropewalk.stream.serve.page import Page
 
-__all__ = ["probe"]
-
 HEADERS: Final = {"Content-Type": "application/json", "Cache-Control": "no-store"}
 
 

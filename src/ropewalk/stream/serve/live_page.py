@@ -9,8 +9,6 @@ from typing import Final
 
 from ropewalk.stream.serve.page import Page
 
-__all__ = ["live_page"]
-
 KINDS: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 PLACES: Final = {"/": "live.html", "/live.js": "live.js", "/live.css": "live.css"}
 # Payloads are strangers' words. Whatever becomes of them here, no script of theirs runs and nothing leaves the page.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["Page"]
-
 
 class Page(NamedTuple):
     """An answer: its status, what is said about it, and itself."""

@@ -26,8 +26,6 @@ from ropewalk.stream.serve.audit import record_miss
 from ropewalk.stream.serve.follow import CONNECT_S, FRAME_BYTES_MAX, PAUSE_S_MAX, SILENT_S, with_path
 from ropewalk.stream.serve.server import Clock, StreamServer
 
-__all__ = ["StreamProxy"]
-
 PAUSE_S_MIN = 0.05
 STEADY_S = 5.0  # a link that held for so long was no failure
 FETCHES_MAX = 16  # connections to the upstream for clients that were away for long

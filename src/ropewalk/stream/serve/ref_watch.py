@@ -14,8 +14,6 @@ from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.kernel.terminal_text import printable
 from ropewalk.stream.core.frames import RefUpdate
 
-__all__ = ["RefWatch"]
-
 Mark: TypeAlias = "tuple[int, int, int] | None"  # of a file or folder: inode, time, size; None proves nothing
 
 MISSING: Mark = (0, 0, 0)

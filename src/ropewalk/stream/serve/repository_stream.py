@@ -22,8 +22,6 @@ from ropewalk.stream.core.window import BOUNDS, Bounds, Window
 from ropewalk.stream.serve.server import Clock, StreamServer
 from ropewalk.stream.serve.source import WATCHED, StreamSource
 
-__all__ = ["RepositoryStream"]
-
 LOOK_S = 0.2  # how often we look for what other processes have done
 PAUSE_S_MAX = 2.0  # between two looks, where looking takes so long that a tenth of the time would go into it
 RETRY_S = 2.0  # how often a topic that cannot be read is tried again

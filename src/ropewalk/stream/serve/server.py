@@ -25,8 +25,6 @@ from ropewalk.stream.serve.health import probe
 from ropewalk.stream.serve.live_page import live_page
 from ropewalk.stream.serve.page import Page
 
-__all__ = ["CONNECTIONS_MAX", "STREAM_PATH", "Clock", "StreamServer"]
-
 STREAM_PATH = "/api/v1/stream"  # S2 §1
 CONNECTIONS_MAX = 4_096
 HANDSHAKES_MAX = (

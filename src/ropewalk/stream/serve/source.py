@@ -22,8 +22,6 @@ from ropewalk.stream.core.access import EVERYBODY, NOBODY, Access, parse_access
 from ropewalk.stream.core.frames import BusEvent, RefUpdate
 from ropewalk.stream.serve.ref_watch import RefWatch
 
-__all__ = ["WATCHED", "StreamSource"]
-
 WATCHED = "refs/gatos/"  # where refs are told of
 CHUNK = 250  # messages read at a time
 ENVELOPE_BYTES_MAX = 4 << 20  # of a message that travels whole; what we append is a megabyte at most

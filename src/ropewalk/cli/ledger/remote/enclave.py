@@ -14,8 +14,6 @@ from ropewalk.cli.common.locations import here, sealing_key
 if TYPE_CHECKING:
     from ropewalk.ledger.mailbox.enclave import EnclaveKey
 
-__all__ = ["enclave"]
-
 key_options = (
     click.option("--key", required=True, metavar="NAME", help="The enclave's secret, a sealing key."),
     click.option("--enclave-ref", required=True, metavar="REF", help="The enclave's name."),
@@ -120,7 +118,7 @@ def append(key: str, enclave_ref: str, channel: str, file: str, jsonl: bool, sto
     """Inside the enclave: open what was sealed for it, and append it as `ledger append` does."""
     from ropewalk.cli.ledger.append import answer_lines, receipt_line
     from ropewalk.cli.ledger.channel import open_for_append
-    from ropewalk.ledger.channel.channel import read_settings
+    from ropewalk.ledger.channel.settings import read_settings
     from ropewalk.ledger.mailbox.enclave import SEALED_BYTES_MAX
     from ropewalk.ledger.mailbox.enclave_channel import OpeningLog
 

@@ -12,8 +12,6 @@ from ropewalk.cli.common.locations import here
 from ropewalk.cli.ledger.remote.remote import keys_from_here, run_ledger_server
 from ropewalk.errors import Unverified
 
-__all__ = ["mailbox"]
-
 SLOTS = 512  # written out so that --help loads no engine; a test compares
 SLOT_BYTES = 32 << 10
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ropewalk.ledger.remote.server import LedgerServer
     from ropewalk.ledger.remote.sync_client import RemoteChannel
 
-__all__ = ["keys_from_here", "pull", "run_ledger_server", "send", "serve"]
-
 IDLE_S = 30.0  # written out so that --help loads no engine; a test compares
 RETRY_S = 60.0
 SESSIONS_MAX = 64

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ropewalk.ledger.archive.drill import Drill
     from ropewalk.ledger.archive.write import Archived
 
-__all__ = ["archive", "pack", "restore", "verify_archive_folder"]
-
 Lines = Iterable[tuple[int, list[bytes]]]
 
 
@@ -198,7 +196,7 @@ def restore(
 def _drill(source: Path, channel: str, record: str | None, no_trust: bool, **options: Any) -> None:
     from ropewalk.errors import NotFound, Unavailable
     from ropewalk.ledger.archive.drill import record_drill, run_drill
-    from ropewalk.ledger.channel.channel import FOLDER, channels
+    from ropewalk.ledger.channel.settings import FOLDER, channels
 
     try:
         home: Path | None = here().home

@@ -9,8 +9,6 @@ import click
 from ropewalk.cli.common.command import Group, emit, write_output
 from ropewalk.cli.common.locations import here
 
-__all__ = ["payload"]
-
 
 @click.group(
     "payload",
@@ -52,10 +50,11 @@ def erase(payload_hash: str, channel: str, reason: str) -> None:
     The tombstone is also sealed into the channel, as an event of the type ledger.tombstone by the channel's key.
     """
     from ropewalk.cli.ledger.channel import channel_key, now_text, open_sealing
-    from ropewalk.ledger.channel.channel import read_settings
     from ropewalk.ledger.channel.payloads import PayloadStore, PayloadTombstone
+    from ropewalk.ledger.channel.settings import read_settings
     from ropewalk.ledger.envelope.envelope import build
-    from ropewalk.ledger.rules.rules import Context, judge
+    from ropewalk.ledger.rules.rules import judge
+    from ropewalk.ledger.rules.verdict import Context
     from ropewalk.ledger.versions.lifecycle import version_to_write
 
     home = here().home

@@ -13,8 +13,6 @@ from ropewalk.cli.common.locations import here
 if TYPE_CHECKING:
     from ropewalk.ledger.channel.repair import Repaired
 
-__all__ = ["repair"]
-
 NOT_REPAIRED = 5
 LISTED = 20  # lost blocks that are shown to people; --json has them all
 

@@ -12,8 +12,6 @@ import click
 from ropewalk.cli.common.command import Command, emit, parse_input, progress, say, session, write_output
 from ropewalk.cli.common.locations import here, key_folder
 
-__all__ = ["guard_option", "replay", "snapshot_option", "to_option"]
-
 to_option = click.option(
     "--to", "until", type=click.IntRange(0), metavar="H", help="Last height; default: the head."
 )
@@ -70,7 +68,8 @@ def replay(
     """Verify every block, fold its events, and print the state's root. Recorded snapshots are compared on the way."""
     from ropewalk.kernel import jcs
     from ropewalk.ledger.proof.trust import parse_trust
-    from ropewalk.ledger.replay.channel_replay import find_reducer, replay_signing
+    from ropewalk.ledger.replay.channel_replay import replay_signing
+    from ropewalk.ledger.replay.reducers import find_reducer
 
     if ":" in name:
         sys.path.insert(0, str(Path.cwd()))  # as `python -m` would

@@ -14,8 +14,6 @@ from ropewalk.cli.ledger.lifecycle import notice_line, version_rows
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["reindex", "status"]
-
 
 @click.command(
     "status", cls=Command, epilog="Examples:\n  ropewalk ledger status\n  ropewalk ledger status --json\n"
@@ -26,7 +24,7 @@ def status(channel: str | None) -> None:
 
     Nothing is verified; `ledger verify --deep` does that.
     """
-    from ropewalk.ledger.channel.channel import channels
+    from ropewalk.ledger.channel.settings import channels
     from ropewalk.ledger.versions.lifecycle import notices, read_lifecycle
 
     home, now = here().home, time.time_ns()
@@ -100,8 +98,8 @@ def _line(found: dict[str, Any]) -> str:
 @click.option("--channel", metavar="C", help="The channel; default: all.")
 def reindex(channel: str | None) -> None:
     """Build the index of a channel again from its log. Nothing else is touched; nobody may be writing to it."""
-    from ropewalk.ledger.channel.channel import channels
     from ropewalk.ledger.channel.maintenance import rebuild_index
+    from ropewalk.ledger.channel.settings import channels
 
     home = here().home
     done = {

@@ -23,9 +23,8 @@ from ropewalk.ledger.channel.index.rows import (
     rows_of,
     unpack_state,
 )
-from ropewalk.ledger.channel.segments.reader import Record, Segments
-
-__all__ = ["IndexCheck", "check_index"]
+from ropewalk.ledger.channel.segments.format import Record
+from ropewalk.ledger.channel.segments.reader import Segments
 
 Fault = Literal["missing", "wrong", "extra"]
 Watch = Callable[[Iterator[Record]], Iterator[Record]]

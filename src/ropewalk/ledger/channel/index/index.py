@@ -35,9 +35,8 @@ from ropewalk.ledger.channel.index.rows import (
     unpack_entry,
     unpack_state,
 )
-from ropewalk.ledger.channel.segments.reader import ALIGN, Place, Record, Segments
-
-__all__ = ["BlockEntry", "Derive", "IndexState", "LedgerIndex", "Marked"]
+from ropewalk.ledger.channel.segments.format import ALIGN, Place, Record
+from ropewalk.ledger.channel.segments.reader import Segments
 
 FLUSH_ENVELOPES = 16_384  # kept in memory at most before they go to disk
 T = TypeVar("T")

@@ -10,8 +10,6 @@ from ropewalk.ledger.channel.index.rows import BlockEntry, IndexState, Marked
 from ropewalk.ledger.channel.losses import LOST_MAX, KnownHead, note_known
 from ropewalk.ledger.channel.segments.reader import Segments
 
-__all__ = ["keep_claim"]
-
 LOST_ENVELOPES_MAX = 100_000  # that are listed one by one
 
 

@@ -13,21 +13,7 @@ from typing import Protocol
 from ropewalk.disk.index_pages import IndexDamaged
 from ropewalk.kernel import merkle
 from ropewalk.kernel.digest import blake3
-from ropewalk.ledger.channel.segments.reader import Place
-
-__all__ = [
-    "EMPTY",
-    "PLACE",
-    "BlockEntry",
-    "IndexState",
-    "Marked",
-    "entry_of",
-    "pack_entry",
-    "pack_state",
-    "rows_of",
-    "unpack_entry",
-    "unpack_state",
-]
+from ropewalk.ledger.channel.segments.format import Place
 
 PLACE = struct.Struct(">QI")  # height and index of an envelope
 CHECK_BYTES = 16

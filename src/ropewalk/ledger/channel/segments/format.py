@@ -8,22 +8,6 @@ from pathlib import Path
 
 from ropewalk.kernel.digest import blake3
 
-__all__ = [
-    "ALIGN",
-    "BODY_BYTES_MAX",
-    "Place",
-    "Record",
-    "Torn",
-    "digest_in",
-    "has_unwritten_sector",
-    "lines_of",
-    "parse_head",
-    "record_at",
-    "record_head",
-    "segment_head",
-    "segment_head_holds",
-]
-
 ALIGN = 64
 RECORD = struct.Struct(">4sIQ32s16s")
 RECORD_MAGIC = b"RWB1"

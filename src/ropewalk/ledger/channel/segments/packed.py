@@ -33,8 +33,6 @@ from ropewalk.ledger.channel.segments.format import ALIGN, Place
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-__all__ = ["SUFFIX", "PackedSegment", "packed_path", "read_manifest", "write_packed_segment"]
-
 SUFFIX: Final = ".seg.zst"
 FRAME_BYTES: Final = 1 << 18  # before packing; one block may be larger, and is a frame of its own then
 LEVEL: Final = 3

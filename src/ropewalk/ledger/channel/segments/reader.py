@@ -34,12 +34,9 @@ from ropewalk.ledger.channel.segments.format import (
     has_unwritten_sector,
     lines_of,
     parse_head,
-    record_at,
     segment_head_holds,
 )
 from ropewalk.ledger.channel.segments.packed import SUFFIX, PackedSegment, packed_path
-
-__all__ = ["ALIGN", "Place", "Record", "Segments", "Torn", "record_at"]
 
 
 class Segments:

@@ -11,8 +11,6 @@ from ropewalk.ledger.channel.segments.format import ALIGN, RECORD_MAGIC, Place, 
 from ropewalk.ledger.channel.segments.packed import PackedSegment, packed_path
 from ropewalk.ledger.channel.segments.reader import Segments
 
-__all__ = ["find_records"]
-
 
 def find_records(segments: Segments, start: int = 0) -> dict[int, Place]:
     """Return the places of all whole records by height, in the segments that begin at `start` or later."""

@@ -27,8 +27,6 @@ from ropewalk.ledger.channel.segments.format import (
 )
 from ropewalk.ledger.channel.segments.reader import Segments
 
-__all__ = ["Writer", "hold_lock", "is_awaited"]
-
 SEGMENT_BYTES = 64 << 20  # a new file is begun beyond this; one block may stand across the limit
 LOCK_POLL_S = 0.02
 

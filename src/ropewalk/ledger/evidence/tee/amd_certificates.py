@@ -15,8 +15,6 @@ from ropewalk.errors import Invalid, Unverified
 from ropewalk.ledger.evidence.certificates import check_endorsement, extensions_of, public_key_of
 from ropewalk.ledger.evidence.tee.der import IA5_STRING, INTEGER, OCTET_STRING, parse_element, to_number
 
-__all__ = ["TURIN_FAMILY", "Endorsement", "check_amd_chain", "read_endorsement"]
-
 TURIN_FAMILY: Final = 0x1A  # from here on the first byte of a TCB version is the FMC's level
 RSA_BITS: Final = 4096
 CHAIN_MAX: Final = 3

@@ -29,8 +29,6 @@ from ropewalk.ledger.evidence.tee.intel_quote import (
     parse_quote,
 )
 
-__all__ = ["check_dcap"]
-
 
 def check_dcap(piece: Piece) -> tuple[Status, str]:
     """Whether a quote is bound to its envelope and holds."""

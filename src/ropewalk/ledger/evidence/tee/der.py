@@ -10,17 +10,6 @@ from typing import Final
 
 from ropewalk.errors import Invalid
 
-__all__ = [
-    "IA5_STRING",
-    "INTEGER",
-    "OBJECT_ID",
-    "OCTET_STRING",
-    "SEQUENCE",
-    "parse_element",
-    "parse_elements",
-    "to_number",
-]
-
 INTEGER: Final = 0x02
 OCTET_STRING: Final = 0x04
 OBJECT_ID: Final = 0x06

@@ -19,8 +19,6 @@ from ropewalk.ledger.evidence.tee.der import (
     to_number,
 )
 
-__all__ = ["SGX_EXTENSION", "Platform", "read_platform"]
-
 SGX_EXTENSION: Final = "1.2.840.113741.1.13.1"
 COMPONENTS: Final = 16
 _PREFIX: Final = bytes.fromhex("2a864886f84d010d01")  # the same object id, as DER spells it

@@ -22,8 +22,6 @@ from ropewalk.ledger.evidence.tee.intel_certificates import COMPONENTS, SGX_EXTE
 from ropewalk.ledger.evidence.tee.intel_ecdsa import check_p256
 from ropewalk.ledger.evidence.tee.intel_quote import EnclaveReport, TdReport
 
-__all__ = ["Collateral", "Statement", "parse_collateral", "parse_statement"]
-
 STATEMENT_BYTES_MAX: Final = 1 << 18
 LEVELS_MAX: Final = 256
 _FORM: Final = {"tcbInfo": ("SGX", "TDX"), "enclaveIdentity": ("QE", "TD_QE")}

@@ -11,8 +11,6 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from ropewalk.errors import Unverified
 from ropewalk.ledger.evidence.certificates import public_key_of
 
-__all__ = ["check_p256"]
-
 
 def check_p256(signer: x509.Certificate | bytes, message: bytes, signature: bytes, what: str) -> None:
     """Raise unless the signature is the signer's: the key of a certificate, or a bare one of 64 bytes."""

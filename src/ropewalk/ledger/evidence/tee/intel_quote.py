@@ -11,8 +11,6 @@ from typing import Final, Literal
 
 from ropewalk.errors import Unverified
 
-__all__ = ["QUOTE_BYTES_MAX", "EnclaveReport", "Quote", "TdReport", "parse_quote"]
-
 QUOTE_BYTES_MAX: Final = 1 << 16  # those in the field have about five thousand
 HEADER_BYTES: Final = 48
 ENCLAVE_BYTES: Final = 384

@@ -19,8 +19,6 @@ from ropewalk.ledger.evidence.crls import check_revoked
 from ropewalk.ledger.evidence.item import EARLY_S_MAX, Piece
 from ropewalk.ledger.evidence.trust import EvidenceTrust
 
-__all__ = ["check_nitro"]
-
 ES384: Final = -35
 DOCUMENT_BYTES_MAX: Final = 1 << 16
 _PCR_BYTES: Final = (32, 48, 64)

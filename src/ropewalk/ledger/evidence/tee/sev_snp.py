@@ -28,8 +28,6 @@ from ropewalk.ledger.evidence.tee.amd_certificates import (
     read_endorsement,
 )
 
-__all__ = ["REPORT_BYTES", "SnpReport", "check_sev_snp", "parse_snp_report"]
-
 REPORT_BYTES: Final = 0x4A0
 SIGNED_BYTES: Final = 0x2A0
 VERSIONS: Final = range(2, 6)  # their layouts agree in every field that is read here
