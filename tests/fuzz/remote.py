@@ -7,6 +7,7 @@ from ropewalk.ledger.envelope import envelope
 from ropewalk.ledger.ingest.ticket import Receipt
 from ropewalk.ledger.remote import messages as message
 from ropewalk.ledger.remote import negotiate
+from ropewalk.ledger.remote.client import parse_address
 from ropewalk.ledger.remote.negotiate import Capabilities
 from ropewalk.net import frames
 from tests.fuzz.offering import Parser
@@ -47,6 +48,11 @@ def _advertisement(raw: bytes) -> None:
     assert negotiate.choose(found, own).max_message_bytes <= own.max_message_bytes
 
 
+def _address(raw: bytes) -> None:
+    scheme, host, port = parse_address(raw.decode("utf-8"))
+    assert scheme in ("tls", "tcp") and host and 0 < port < 65_536
+
+
 def _wired(*messages: message.Message) -> bytes:
     return b"".join(frames.frame(frames.pack_parts(each.parts_out())) for each in messages)
 
@@ -72,6 +78,7 @@ PARSERS = (
             b'{"code":"Novel","detail":7,"self":1,"class":2}',
         ),
     ),
+    Parser("remote_address", _address, (b"tls://ledger.example:7443", b"tcp://[::1]:1/", b"tls://a:0")),
     Parser(
         "remote_advertisement",
         _advertisement,

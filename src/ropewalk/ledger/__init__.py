@@ -89,7 +89,7 @@ _LAZY = {
     "archive_channel": ("ropewalk.ledger.archive.write", "archive_channel"),
     "build": ("ropewalk.ledger.envelope.envelope", "build"),
     "connect_channel": ("ropewalk.ledger.remote.sync_client", "connect_channel"),
-    "create_channel": ("ropewalk.ledger.channel.channel", "create_channel"),
+    "create_channel": ("ropewalk.ledger.channel.settings", "create_channel"),
     "find_damage": ("ropewalk.ledger.channel.repair", "find_damage"),
     "make_witness": ("ropewalk.ledger.transparency.witness_folder", "make_witness"),
     "open_channel": ("ropewalk.ledger.channel.channel", "open_channel"),
