@@ -49,7 +49,7 @@ def _advertisement(raw: bytes) -> None:
 
 
 def _address(raw: bytes) -> None:
-    scheme, host, port = parse_address(raw.decode("utf-8"))
+    scheme, host, port = parse_address(raw.decode("utf-8", "replace"))
     assert scheme in ("tls", "tcp") and host and 0 < port < 65_536
 
 
