@@ -27,7 +27,7 @@ from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import SHIPLOG
 from ropewalk.gitlog.core.objects import parse_commit
 from ropewalk.gitlog.repository.opening import open_repository
-from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.kernel import jcs, ulid
 from ropewalk.kernel.digest import content_id
 
@@ -82,7 +82,7 @@ class Field:
             self.prepare(1)
         return self._ready.pop()
 
-    def opened(self) -> Repository:
+    def opened(self) -> GitRepository:
         return open_repository(self.fresh())
 
 
@@ -170,7 +170,7 @@ def batches(field: Field, quick: bool) -> Iterator[Result]:
     prepared.write_bytes(stream(1_000))
     drafts = [Draft(event(n)) for n in range(1_000)]
 
-    logs: list[Repository] = []
+    logs: list[GitRepository] = []
 
     def ours() -> int:
         logs.append(field.opened())

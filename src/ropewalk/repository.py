@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropewalk.disk.repository_paths import find_place, make_place
-from ropewalk.gitlog.repository.repository import Repository as GitRepository
+from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.gitlog.store.object_store import GitStore
 
 if TYPE_CHECKING:

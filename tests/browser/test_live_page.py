@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.repository import GitRepository
 from tests.browser.chromium import Page, browser, find
 from tests.unit.stream.conftest import log, publish  # noqa: F401 - a fixture
 from tests.waiting import ended, until
@@ -31,7 +31,7 @@ def tab() -> Iterator[Page]:
         yield found
 
 
-def served(log: Repository, port: int = 0) -> AbstractContextManager[dict[str, Any]]:  # noqa: F811
+def served(log: GitRepository, port: int = 0) -> AbstractContextManager[dict[str, Any]]:  # noqa: F811
     return running("--repo", str(log.store.place.git_dir), "stream", "serve", "--port", str(port))
 
 

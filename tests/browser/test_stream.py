@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.repository import GitRepository
 from tests.browser.chromium import Page, browser, find
 from tests.unit.stream.conftest import log, publish  # noqa: F401 - a fixture
 from tests.waiting import ended
@@ -47,7 +47,7 @@ def page(tmp_path: Path) -> Iterator[Page]:
 
 
 @contextmanager
-def served(log: Repository, *options: str) -> Iterator[str]:  # noqa: F811
+def served(log: GitRepository, *options: str) -> Iterator[str]:  # noqa: F811
     command = [
         str(COMMAND),
         "--repo",

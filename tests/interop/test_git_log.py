@@ -14,7 +14,7 @@ from ropewalk.gitlog.core.layout import LOG_NOTES, MESSAGES, SHIPLOG
 from ropewalk.gitlog.core.notes import add_note, read_note
 from ropewalk.gitlog.core.objects import Oid, object_id
 from ropewalk.gitlog.repository.opening import open_repository
-from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.verification import verify_gitlogs
 
@@ -34,12 +34,12 @@ def log(tmp_path):
         yield repository
 
 
-def fill(log: Repository, count: int, topic: str = "demo") -> None:
+def fill(log: GitRepository, count: int, topic: str = "demo") -> None:
     for n in range(count):
         log.append(topic, {"type": "t", "payload": {"n": n, "text": "é" * n}})
 
 
-def git_dir(log: Repository) -> Path:
+def git_dir(log: GitRepository) -> Path:
     return log.store.place.git_dir
 
 

@@ -20,7 +20,7 @@ from tests.unit.stream.test_following import served_beside
 import ropewalk as product
 from ropewalk.cli.stream import serve as command
 from ropewalk.errors import Unavailable
-from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.stream.core.frames import BusEvent
 from ropewalk.stream.core.subscriber import Lost
 from ropewalk.stream.core.window import BOUNDS
@@ -92,7 +92,7 @@ def beside(tmp_path: Path, repository: Path) -> Iterator[Processes]:
 
 
 @pytest.fixture
-def log(beside: Processes, tmp_path: Path) -> Iterator[Repository]:
+def log(beside: Processes, tmp_path: Path) -> Iterator[GitRepository]:
     with product.open(tmp_path / "log.git") as opened:
         yield opened
 

@@ -26,7 +26,7 @@ from ropewalk.disk.repository_paths import Place, make_place
 from ropewalk.errors import Replayed, RopewalkError
 from ropewalk.gitlog.core.layout import SHIPLOG
 from ropewalk.gitlog.repository.opening import open_repository
-from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.kernel import ulid
 from ropewalk.ledger.block.index_keys import Marks, derive
 from ropewalk.ledger.channel.channel import open_log
@@ -108,7 +108,7 @@ class GitScene(Scene):
         with open_repository(self.place.git_dir) as log:
             return next(self._wrong(log), None)
 
-    def _wrong(self, log: Repository) -> Iterator[str]:
+    def _wrong(self, log: GitRepository) -> Iterator[str]:
         line = log.lines.line(SHIPLOG, "demo")
         if (line.count, line.head) != (EVENTS, self.truth[-1].commit):
             yield "the head"

@@ -20,7 +20,7 @@ from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
 from ropewalk.gitlog.core.objects import Oid
 from ropewalk.gitlog.core.planning import Found, Receipt
 from ropewalk.gitlog.core.reading import CHUNK, events
-from ropewalk.gitlog.repository.repository import FOLLOW_PAUSE_S, Repository
+from ropewalk.gitlog.repository.repository import FOLLOW_PAUSE_S, GitRepository
 from ropewalk.gitlog.repository.tracked_logs import IndexedLine
 from ropewalk.gitlog.store.index import IndexedSlot
 from ropewalk.kernel.ulid import Ulid, time_ms
@@ -37,7 +37,7 @@ KINDS = {"ns": SHIPLOG, "topic": MESSAGES}
 class Target:
     """The log that copies go into."""
 
-    log: Repository
+    log: GitRepository
     layout: Layout
     topic: str
 
@@ -177,7 +177,7 @@ class LogSource:
 class Mirror:
     """Some sources, and the log they are copied into; `catch_up` brings what is new, as often as it is called."""
 
-    def __init__(self, log: Repository, sources: str | Sequence[str], to: str) -> None:
+    def __init__(self, log: GitRepository, sources: str | Sequence[str], to: str) -> None:
         sources = [sources] if isinstance(sources, str) else sources
         layout, topic = _parse(to)
         if layout is None:
@@ -254,7 +254,7 @@ class Mirror:
 
 
 def mirror(
-    log: Repository,
+    log: GitRepository,
     sources: str | Sequence[str],
     to: str,
     *,

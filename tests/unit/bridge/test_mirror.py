@@ -44,7 +44,7 @@ from ropewalk.gitlog.core.objects import Signature
 from ropewalk.gitlog.core.planning import Plan, Setting, grow
 from ropewalk.gitlog.privacy.apply import policy_file
 from ropewalk.gitlog.repository.opening import open_repository
-from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.gitlog.store.index import GitIndex, IndexedSlot
 from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.ulid import Ulid, parse
@@ -53,12 +53,12 @@ from ropewalk.verification import verify_repository
 GIT = pytest.mark.skipif(shutil.which("git") is None, reason="needs git; the CI lane has it")
 
 
-def fill(log: Repository, topic: str, count: int, layout: Layout = SHIPLOG, **members: object) -> None:
+def fill(log: GitRepository, topic: str, count: int, layout: Layout = SHIPLOG, **members: object) -> None:
     drafts = [Draft({"type": "t", "payload": {"n": n}, **members}) for n in range(count)]
     assert not [each for each in log.append_all(topic, drafts, layout=layout) if isinstance(each, Exception)]
 
 
-def standing(log: Repository, topic: str, layout: Layout = SHIPLOG) -> list[tuple[str, str, str, bytes]]:
+def standing(log: GitRepository, topic: str, layout: Layout = SHIPLOG) -> list[tuple[str, str, str, bytes]]:
     """Everything two mirrored events share: ULID, content id, blob, bytes."""
     line = log.lines.line(layout, topic)
     blobs = [place.blob for place in line.span(0, line.count)]
@@ -68,7 +68,7 @@ def standing(log: Repository, topic: str, layout: Layout = SHIPLOG) -> list[tupl
     ]
 
 
-def put_foreign(log: Repository, layout: Layout, topic: str, sealed: Sealed) -> None:
+def put_foreign(log: GitRepository, layout: Layout, topic: str, sealed: Sealed) -> None:
     """Write what other software might: whatever bytes, under whatever name."""
     tip = log.lines.tip(layout, topic, log.store.head(layout.head_ref(topic)))
     made = Plan(tip, tip)
@@ -474,7 +474,7 @@ def test_a_mark_of_a_target_that_lost_events_is_not_believed(log):
     assert standing(log, "t", MESSAGES) == standing(log, "prod")
 
 
-def rewound(log: Repository, layout: Layout, topic: str, count: int) -> None:
+def rewound(log: GitRepository, layout: Layout, topic: str, count: int) -> None:
     """A log taken back to its first events, and accepted so."""
     ref = layout.head_ref(topic)
     line = log.lines.line(layout, topic)

@@ -9,7 +9,7 @@ import pytest
 
 from ropewalk.disk.repository_paths import Place, make_place
 from ropewalk.gitlog.repository.opening import open_repository
-from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.repository import GitRepository
 
 
 class Clock:
@@ -33,6 +33,6 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def log(place: Place, clock: Clock) -> Iterator[Repository]:
+def log(place: Place, clock: Clock) -> Iterator[GitRepository]:
     with open_repository(place.git_dir, now_ms=clock, lock_wait_s=0.3) as repository:
         yield repository

@@ -8,16 +8,16 @@ import pytest
 
 import ropewalk
 from ropewalk.gitlog.core.layout import MESSAGES
-from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.repository import GitRepository
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Repository]:
+def log(tmp_path: Path) -> Iterator[GitRepository]:
     with ropewalk.init(tmp_path / "log.git") as opened:
         yield opened
 
 
-def publish(log: Repository, topic: str, *payloads: dict[str, Any]) -> None:
+def publish(log: GitRepository, topic: str, *payloads: dict[str, Any]) -> None:
     from ropewalk.gitlog.core.envelope import Draft
 
     drafts = [Draft({"type": "test.made", "payload": payload}) for payload in payloads]

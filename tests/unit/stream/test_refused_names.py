@@ -13,7 +13,7 @@ from tests.unit.stream.test_proxy import said as said_by_proxy
 from tests.unit.stream.test_serving import running
 from tests.waiting import LIMIT_S
 
-from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.stream.core.access import EVERYBODY, NOBODY, parse_access
 from ropewalk.stream.core.connection import SEALED, Connection
 from ropewalk.stream.core.frames import BusEvent, ErrorFrame, RefUpdate, Sub, Unsub, encode
@@ -30,7 +30,7 @@ def said(connection: Connection) -> list[dict[str, Any]]:
     return [json.loads(text) for text in connection.take(0, 10_000)]
 
 
-def rules(log: Repository, text: str) -> None:
+def rules(log: GitRepository, text: str) -> None:
     (log.store.place.home / "policy.json").write_text(text, encoding="utf-8")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.errors import Unavailable
-from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.stream.serve.ref_watch import RefWatch
 
 PREFIX = "refs/gatos/"
@@ -38,7 +38,7 @@ class Ager:
 
 
 @pytest.fixture
-def watched(log: Repository) -> tuple[Repository, RefWatch, Ager]:
+def watched(log: GitRepository) -> tuple[GitRepository, RefWatch, Ager]:
     return log, RefWatch(log.store, PREFIX), Ager(log.store.place.git_dir)
 
 
@@ -74,7 +74,7 @@ def test_moves_are_seen_whoever_makes_them_and_each_once(watched):
         assert watch.look() == []
 
 
-def pack(log: Repository, heads: dict[str, str]) -> None:
+def pack(log: GitRepository, heads: dict[str, str]) -> None:
     """As `git pack-refs --all` does it: all into one file, then the loose ones and empty folders go."""
     git_dir = log.store.place.git_dir
     lines = "".join(f"{heads[name]} {name}\n" for name in sorted(heads))
@@ -212,7 +212,7 @@ def test_folders_nested_a_thousand_deep_are_looked_at(watched):
     assert [update.old for update in watch.look()] == [oid(1)]
 
 
-def _loose(log: Repository, name: str, n: int) -> None:
+def _loose(log: GitRepository, name: str, n: int) -> None:
     path = log.store.place.git_dir / PREFIX / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(oid(n) + "\n", encoding="ascii")

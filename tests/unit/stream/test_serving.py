@@ -21,7 +21,7 @@ from websockets.typing import Origin
 import ropewalk
 from ropewalk.errors import Denied, Invalid, InvalidName, NotFound, Unavailable
 from ropewalk.gitlog.core.layout import MESSAGES
-from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.kernel.schema import shipped as schema
 from ropewalk.stream.core.connection import Connection, Limits
 from ropewalk.stream.core.frames import BusEvent, ErrorFrame, RefUpdate
@@ -185,7 +185,7 @@ def test_refs_of_every_kind_below_refs_gatos_are_told_also_packed_and_removed(lo
     running(run)
 
 
-def _git(log: Repository, *arguments: str) -> None:
+def _git(log: GitRepository, *arguments: str) -> None:
     import subprocess
 
     subprocess.run(["git", "--git-dir", str(log.store.place.git_dir), *arguments], check=True)
@@ -487,7 +487,7 @@ def test_a_client_says_what_is_wrong_with_what_it_was_given(log):
 # What may be seen
 
 
-def policy(log: Repository, document: dict[str, Any]) -> None:
+def policy(log: GitRepository, document: dict[str, Any]) -> None:
     (log.store.place.home / "policy.json").write_text(json.dumps(document), encoding="utf-8")
 
 

@@ -11,7 +11,7 @@ from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import SHIPLOG
 from ropewalk.gitlog.core.objects import encode_commit, object_id, parse_commit
 from ropewalk.gitlog.repository.opening import open_repository
-from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.gitlog.repository.signing import sign_log
 from ropewalk.verification import verify_gitlogs
 
@@ -31,7 +31,7 @@ def run(stage: Stage) -> None:
         _tamper(stage, log)
 
 
-def _append(stage: Stage, log: Repository) -> None:
+def _append(stage: Stage, log: GitRepository) -> None:
     first = log.append(NS, {"type": "deployment.success", "payload": {"service": "web", "build": 1}})
     stage.show("appended", f"{first.ulid}  {first.content_id[:19]}…  commit {first.commit[:7]}, on disk")
     drafts = [
@@ -45,7 +45,7 @@ def _append(stage: Stage, log: Repository) -> None:
     stage.show("and then", f"{len(drafts)} more in one pack, each its own commit on {REF}")
 
 
-def _consume(stage: Stage, log: Repository) -> None:
+def _consume(stage: Stage, log: GitRepository) -> None:
     with log.consume("reports", NS, 150) as events:
         builds = {event.payload["service"]: event.payload["build"] for event in events}
     stage.show("consumed", f"150 events by group reports; newest builds {builds}")
@@ -60,7 +60,7 @@ def _consume(stage: Stage, log: Repository) -> None:
     stage.good(f"the same group goes on at event {rest[0]} and reaches {rest[-1]}: none was skipped")
 
 
-def _verify(stage: Stage, log: Repository) -> None:
+def _verify(stage: Stage, log: GitRepository) -> None:
     key = node_key(log.store.place)
     head, _, _ = sign_log(log, NS, key)
     report = verify_gitlogs(log.store, deep=True, keys=[key.public])
@@ -72,7 +72,7 @@ def _verify(stage: Stage, log: Repository) -> None:
     )
 
 
-def _tamper(stage: Stage, log: Repository) -> None:
+def _tamper(stage: Stage, log: GitRepository) -> None:
     stage.say("")
     stage.say("  Somebody rewrites the last entry and forces the ref:")
     head = log.store.head(REF)

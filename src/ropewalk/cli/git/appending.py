@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ropewalk.gitlog.core.layout import Layout
     from ropewalk.gitlog.core.planning import Receipt
     from ropewalk.gitlog.privacy.rules import PrivacyOutcome
-    from ropewalk.gitlog.repository.repository import Repository
+    from ropewalk.gitlog.repository.repository import GitRepository
 
 JSONL_BATCH = 1_000  # lines that may share one pack; fewer if the input is slower than the disk
 
@@ -68,7 +68,7 @@ class Recorded:
 class Writer:
     """Appends to one log. What makes that log says so: a slip in its name would make one, too."""
 
-    def __init__(self, log: Repository, layout: Layout, topic: str, word: str) -> None:
+    def __init__(self, log: GitRepository, layout: Layout, topic: str, word: str) -> None:
         self._log = log
         self._layout = layout
         self._topic = topic

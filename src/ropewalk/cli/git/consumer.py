@@ -12,7 +12,7 @@ from ropewalk.cli.git.events import opened, telling_group
 from ropewalk.errors import NotFound
 
 if TYPE_CHECKING:
-    from ropewalk.gitlog.repository.repository import Repository
+    from ropewalk.gitlog.repository.repository import GitRepository
 
 
 @click.group("consumer", cls=Group, epilog="Examples:\n  ropewalk consumer lag\n")
@@ -81,7 +81,7 @@ def reset(group: str, ns: str, to: str, dry_run: bool) -> None:
         )
 
 
-def _rows(log: Repository) -> list[dict[str, Any]]:
+def _rows(log: GitRepository) -> list[dict[str, Any]]:
     from ropewalk.gitlog.consumers.consumers import cursors, standing
 
     return [standing(log, cursor) for cursor in cursors(log)]

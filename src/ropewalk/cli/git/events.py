@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from ropewalk.gitlog.core.layout import Layout
     from ropewalk.gitlog.core.planning import Receipt
     from ropewalk.gitlog.core.reading import Page
-    from ropewalk.gitlog.repository.repository import Repository
+    from ropewalk.gitlog.repository.repository import GitRepository
 
 UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 ENVELOPE_ORDER = ("ulid", "ns", "type", "payload", "refs")  # as S0 §11 prints them
 
 
-def opened() -> Repository:
+def opened() -> GitRepository:
     """The repository of this command."""
     from ropewalk.gitlog.repository.opening import open_place
 
@@ -36,7 +36,7 @@ def opened() -> Repository:
 
 
 @contextmanager
-def meaning(log: Repository, layout: Layout) -> Iterator[None]:
+def meaning(log: GitRepository, layout: Layout) -> Iterator[None]:
     """Within, a log that is not there is answered with what was probably meant."""
     try:
         yield
@@ -47,7 +47,7 @@ def meaning(log: Repository, layout: Layout) -> Iterator[None]:
         raise
 
 
-def _meant(log: Repository, layout: Layout, name: str, known: list[str]) -> str | None:
+def _meant(log: GitRepository, layout: Layout, name: str, known: list[str]) -> str | None:
     from ropewalk.cli.common.suggest import meant
     from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
 
@@ -63,7 +63,7 @@ def _meant(log: Repository, layout: Layout, name: str, known: list[str]) -> str 
 
 
 @contextmanager
-def telling_group(log: Repository, group: str) -> Iterator[None]:
+def telling_group(log: GitRepository, group: str) -> Iterator[None]:
     """Within, a consumer group that comes into being is told of."""
     from ropewalk.cli.common.suggest import describe_new
 
@@ -73,7 +73,7 @@ def telling_group(log: Repository, group: str) -> Iterator[None]:
         say(describe_new("consumer group", group, known))
 
 
-def _groups(log: Repository) -> set[str]:
+def _groups(log: GitRepository) -> set[str]:
     from ropewalk.gitlog.consumers.cursor import split_ref
     from ropewalk.gitlog.core.layout import CONSUMERS
 

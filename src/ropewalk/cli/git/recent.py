@@ -17,7 +17,7 @@ from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
     from ropewalk.gitlog.core.envelope import Event
-    from ropewalk.gitlog.repository.repository import Repository
+    from ropewalk.gitlog.repository.repository import GitRepository
 
 SHOWN_MAX = 10
 STANDING = ("success", "override", "revert", "finalize")  # a deployment with one of these is in force
@@ -146,7 +146,7 @@ def _words(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _newest_first(log: Repository, ns: str, floor_ms: int) -> Iterator[dict[str, Any]]:
+def _newest_first(log: GitRepository, ns: str, floor_ms: int) -> Iterator[dict[str, Any]]:
     from ropewalk.gitlog.core.commit import rfc3339
     from ropewalk.gitlog.repository.recent import backwards
     from ropewalk.kernel.ulid import time_ms

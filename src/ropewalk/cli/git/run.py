@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ropewalk.gitlog.compat.journal import Note
     from ropewalk.gitlog.core.envelope import Draft
     from ropewalk.gitlog.core.planning import Receipt
-    from ropewalk.gitlog.repository.repository import Repository
+    from ropewalk.gitlog.repository.repository import GitRepository
 
 Withheld: TypeAlias = tuple[str, str | None]  # why output was not kept, and what to do about it
 RUN_POLICY = "shiplog-run"  # bound into sealed output as the policy version
@@ -143,7 +143,7 @@ def _text(argument: str) -> str:
     return os.fsencode(argument).decode("utf-8", "replace")
 
 
-def _refuse_early(log: Repository, ns: str, draft: Draft) -> None:
+def _refuse_early(log: GitRepository, ns: str, draft: Draft) -> None:
     """Refuse what the log would refuse once the command has run: a typing error must not cost a record."""
     from ropewalk.gitlog.core.commit import check_trailer, make_trailer
     from ropewalk.gitlog.core.envelope import seal
@@ -195,7 +195,7 @@ def _withheld(output: bytes) -> Withheld | None:
 
 
 def _draft(
-    log: Repository,
+    log: GitRepository,
     argv: list[str],
     given: dict[str, str],
     code: int,
@@ -226,14 +226,14 @@ def _draft(
     return Draft(document, _trailer(log, given, status, started_ms, ended_ms))
 
 
-def _note(log: Repository, key: str | None) -> Note:
+def _note(log: GitRepository, key: str | None) -> Note:
     """What is hung on the event in place of the output: the output itself, or a pointer to it."""
     from ropewalk.gitlog.compat.transfer import sealed_note
 
     return sealed_note(log, sealing_key(key), key, RUN_POLICY) if key is not None else lambda output: output
 
 
-def _attach(log: Repository, receipt: Receipt, hung: bytes, now_ms: int) -> Withheld | None:
+def _attach(log: GitRepository, receipt: Receipt, hung: bytes, now_ms: int) -> Withheld | None:
     """Hang a note on its event; return why that failed and advice, if it did: the event stands either way."""
     from ropewalk.gitlog.core.layout import LOG_NOTES
     from ropewalk.gitlog.core.notes import add_note
@@ -246,7 +246,7 @@ def _attach(log: Repository, receipt: Receipt, hung: bytes, now_ms: int) -> With
 
 
 def _trailer(
-    log: Repository, given: dict[str, str], status: str, started_ms: int, ended_ms: int
+    log: GitRepository, given: dict[str, str], status: str, started_ms: int, ended_ms: int
 ) -> dict[str, Any]:
     from ropewalk.gitlog.core.commit import rfc3339
 

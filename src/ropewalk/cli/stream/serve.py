@@ -15,7 +15,7 @@ from ropewalk.cli.git.events import opened
 from ropewalk.errors import Invalid
 
 if TYPE_CHECKING:
-    from ropewalk.gitlog.repository.repository import Repository
+    from ropewalk.gitlog.repository.repository import GitRepository
 
 CONNECTIONS_MAX = 4_096  # written out so that --help loads no engine; a test compares
 REPLAY_FRAMES = 1_000  # written out so that --help loads no engine; a test compares
@@ -156,7 +156,7 @@ def serve(
         asyncio.run(_serve(log, options))
 
 
-async def _serve(log: Repository, options: dict[str, Any]) -> None:
+async def _serve(log: GitRepository, options: dict[str, Any]) -> None:
     from ropewalk.stream.serve.repository_stream import RepositoryStream
 
     await run_server(

@@ -14,7 +14,7 @@ from ropewalk.gitlog.core.planning import Plan, Tip
 from ropewalk.gitlog.core.reading import events
 from ropewalk.gitlog.privacy.apply import CAPABILITY, location_of, record_of
 from ropewalk.gitlog.privacy.pointer import seal_pointer
-from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.kernel import jcs
 from ropewalk.kernel.seal import SealingKey
 from ropewalk.kernel.ulid import Ulid
@@ -25,7 +25,7 @@ NOTE_POLICY = "shiplog-import"  # bound into sealed notes as the policy version
 class _Target:
     """The logs of a repository as the importer and the exporter see them."""
 
-    def __init__(self, log: Repository) -> None:
+    def __init__(self, log: GitRepository) -> None:
         self._log = log
 
     def tip(self, topic: str) -> Tip:
@@ -48,7 +48,7 @@ class _Target:
 
 
 def import_from_compat(
-    log: Repository, mapping: Mapping[str, str] | None = None, note: Note | None = None
+    log: GitRepository, mapping: Mapping[str, str] | None = None, note: Note | None = None
 ) -> ImportReport:
     """Bring the journals under `refs/_shiplog/` into logs of this repository.
 
@@ -57,7 +57,7 @@ def import_from_compat(
     return import_journals(log.store, _Target(log), mapping or {}, note, limit=log.clock_limit())
 
 
-def sealed_note(log: Repository, key: SealingKey, key_name: str, policy: str = NOTE_POLICY) -> Note:
+def sealed_note(log: GitRepository, key: SealingKey, key_name: str, policy: str = NOTE_POLICY) -> Note:
     """Keeps of a note a pointer to it; the note itself is sealed in the private store."""
     mail = log.store.identity.rpartition("<")[2].rstrip(">")
 
@@ -76,7 +76,7 @@ def sealed_note(log: Repository, key: SealingKey, key_name: str, policy: str = N
     return seal
 
 
-def export_to_compat(log: Repository, topic: str, env: str | None = None) -> ExportReport:
+def export_to_compat(log: GitRepository, topic: str, env: str | None = None) -> ExportReport:
     """Write what a log holds into its journal under `refs/_shiplog/`, on top of what is there."""
     if log.store.head(SHIPLOG.head_ref(topic)) is None:
         raise NotFound(f"there is no log {topic!r} ({SHIPLOG.head_ref(topic)})", topic=topic)

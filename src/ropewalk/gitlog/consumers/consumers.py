@@ -24,12 +24,14 @@ from ropewalk.gitlog.core.reading import Line, Place, events
 from ropewalk.kernel.ulid import Ulid, is_ulid, parse
 
 if TYPE_CHECKING:
-    from ropewalk.gitlog.repository.repository import Repository
+    from ropewalk.gitlog.repository.repository import GitRepository
 
 
 @contextlib.contextmanager
-def consume(log: Repository, group: str, topic: str, limit: int, layout: Layout) -> Iterator[Iterator[Event]]:
-    """See `Repository.consume`."""
+def consume(
+    log: GitRepository, group: str, topic: str, limit: int, layout: Layout
+) -> Iterator[Iterator[Event]]:
+    """See `GitRepository.consume`."""
     line = log.lines.line(layout, topic)
     old = open_cursor(log, group, topic, layout)
     start = height_of(line, old) + 1
@@ -47,7 +49,7 @@ def consume(log: Repository, group: str, topic: str, limit: int, layout: Layout)
         move_cursor(log.store, layout, group, topic, place, old)
 
 
-def open_cursor(log: Repository, group: str, topic: str, layout: Layout) -> Cursor | None:
+def open_cursor(log: GitRepository, group: str, topic: str, layout: Layout) -> Cursor | None:
     """Where a group stands, None if it has not begun. Refused if what it reads now could not be remembered."""
     cursor = read_cursor(log.store, group, topic)
     check_kind(layout, cursor)
@@ -63,14 +65,14 @@ def open_cursor(log: Repository, group: str, topic: str, layout: Layout) -> Curs
     return cursor
 
 
-def cursors(log: Repository) -> list[Cursor]:
+def cursors(log: GitRepository) -> list[Cursor]:
     """Every cursor of the repository; one that cannot be read has no ULID."""
     found = (find_cursor(log.store, *split_ref(ref)) for ref in log.store.head_names(CONSUMERS))
     return [cursor for cursor in found if cursor is not None]
 
 
 def set_cursor(
-    log: Repository, group: str, topic: str, to: str, *, layout: Layout = SHIPLOG, reset: bool = False
+    log: GitRepository, group: str, topic: str, to: str, *, layout: Layout = SHIPLOG, reset: bool = False
 ) -> Cursor:
     """Put a group on an event named by ULID or by commit; going back needs `reset`."""
     place = find_place(log, log.lines.line(layout, topic), to)
@@ -79,7 +81,7 @@ def set_cursor(
 
 
 def reset_cursor(
-    log: Repository, group: str, topic: str, to: str, *, dry_run: bool = False
+    log: GitRepository, group: str, topic: str, to: str, *, dry_run: bool = False
 ) -> dict[str, Any]:
     """Move a group to an event, to `beginning` or to `now`; says what changes."""
     old = find_cursor(log.store, group, topic)
@@ -107,7 +109,7 @@ def reset_cursor(
     }
 
 
-def standing(log: Repository, cursor: Cursor) -> dict[str, Any]:
+def standing(log: GitRepository, cursor: Cursor) -> dict[str, Any]:
     """Where a cursor stands against the head of its topic."""
     row: dict[str, Any] = {"group": cursor.group, "ns": cursor.topic, "ulid": cursor.ulid or None}
     head: Ulid | None = None
@@ -119,7 +121,7 @@ def standing(log: Repository, cursor: Cursor) -> dict[str, Any]:
     return {**row, "head_ulid": head, "behind": behind}
 
 
-def find_place(log: Repository, line: Line, to: str) -> Place:
+def find_place(log: GitRepository, line: Line, to: str) -> Place:
     """An event of a line by ULID or by full commit id."""
     slot: Place | None
     if is_ulid(to) or len(to) == 26:
@@ -136,7 +138,7 @@ def find_place(log: Repository, line: Line, to: str) -> Place:
     return slot
 
 
-def _layout_of(log: Repository, topic: str, cursor: Cursor | None) -> Layout:
+def _layout_of(log: GitRepository, topic: str, cursor: Cursor | None) -> Layout:
     """Which layout a consumer's topic lives in: by what its cursor is, else by which log exists."""
     order = (MESSAGES, SHIPLOG) if cursor is not None and cursor.by == "blob" else (SHIPLOG, MESSAGES)
     for layout in order:

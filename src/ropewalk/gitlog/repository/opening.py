@@ -9,11 +9,11 @@ from pathlib import Path
 
 from ropewalk.disk.durable import Disk
 from ropewalk.disk.repository_paths import Place, find_place, make_place
-from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.gitlog.store.object_store import GitStore
 
 
-def init_repository(path: str | os.PathLike[str]) -> Repository:
+def init_repository(path: str | os.PathLike[str]) -> GitRepository:
     """Make a bare git repository at `path`, or add to the one that is there, and open it.
 
     >>> import tempfile
@@ -32,7 +32,7 @@ def open_repository(
     entropy: Callable[[int], bytes] = os.urandom,
     disk: Disk | None = None,
     lock_wait_s: float = 10.0,
-) -> Repository:
+) -> GitRepository:
     """Open the git repository at `path` or around it. Use it as a context, or call `close()` when done.
 
     >>> import tempfile
@@ -44,9 +44,9 @@ def open_repository(
     [{'id': 7}]
     """
     store = GitStore(find_place(Path(path)), disk=disk, lock_wait_s=lock_wait_s)
-    return Repository(store, now_ms=now_ms, entropy=entropy)
+    return GitRepository(store, now_ms=now_ms, entropy=entropy)
 
 
-def open_place(place: Place) -> Repository:
+def open_place(place: Place) -> GitRepository:
     """Open a repository that was found already."""
     return open_repository(place.git_dir)

@@ -20,7 +20,7 @@ from ropewalk.kernel.terminal_text import printable
 from ropewalk.kernel.ulid import is_ulid
 
 if TYPE_CHECKING:
-    from ropewalk.gitlog.repository.repository import Repository
+    from ropewalk.gitlog.repository.repository import GitRepository
 
 CHUNK = 64
 NAME_SHOWN_MAX = 100  # characters
@@ -37,7 +37,7 @@ class Standing:
     note: str | None
 
 
-def backwards(log: Repository, topic: str, layout: Layout = SHIPLOG) -> Iterator[tuple[Event, Headers]]:
+def backwards(log: GitRepository, topic: str, layout: Layout = SHIPLOG) -> Iterator[tuple[Event, Headers]]:
     """The events of a topic from the newest to the oldest, with what their commits say."""
     line = log.lines.line(layout, topic)
     stop = line.count
@@ -48,7 +48,7 @@ def backwards(log: Repository, topic: str, layout: Layout = SHIPLOG) -> Iterator
         stop = start
 
 
-def look_up(log: Repository, name: str) -> Standing:
+def look_up(log: GitRepository, name: str) -> Standing:
     """An event by ULID, commit (or the beginning of one), namespace or ref."""
     layout, topic, place = _locate(log, name)
     line = log.lines.line(layout, topic)
@@ -66,7 +66,7 @@ def look_up(log: Repository, name: str) -> Standing:
     )
 
 
-def _locate(log: Repository, name: str) -> tuple[Layout, str, Place]:
+def _locate(log: GitRepository, name: str) -> tuple[Layout, str, Place]:
     known = [(layout, topic) for layout in (SHIPLOG, MESSAGES) for topic in log.topics(layout)]
     for layout, topic in known:
         if name in (topic, layout.head_ref(topic)):
@@ -83,5 +83,5 @@ def _locate(log: Repository, name: str) -> tuple[Layout, str, Place]:
     raise NotFound(f"{shown} names no event, namespace or ref of this repository", name=shown)
 
 
-def _commit(log: Repository, oid: Oid) -> Commit:
+def _commit(log: GitRepository, oid: Oid) -> Commit:
     return parse_commit(get_object(log.store, oid, "commit"))

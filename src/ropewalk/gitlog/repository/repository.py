@@ -31,7 +31,7 @@ ROLL_UP_EVERY = 64  # packs written by this process
 FOLLOW_PAUSE_S = 0.2
 
 
-class Repository:
+class GitRepository:
     """Events in a git repository. Topics are namespaces of S0 unless another layout is named."""
 
     def __init__(

@@ -13,7 +13,7 @@ from ropewalk.gitlog.core.layout import SHIPLOG, Layout
 from ropewalk.gitlog.core.planning import Receipt
 
 if TYPE_CHECKING:
-    from ropewalk.gitlog.repository.repository import Repository
+    from ropewalk.gitlog.repository.repository import GitRepository
 
 BATCH_EVENTS = 1_000  # events that share one pack
 BATCH_BYTES = 8 << 20  # of their attachments, which are held until they are written
@@ -28,7 +28,7 @@ class Rescued:
 
 
 def rescue(
-    log: Repository, topic: str, *, old: str | None = None, layout: Layout = SHIPLOG
+    log: GitRepository, topic: str, *, old: str | None = None, layout: Layout = SHIPLOG
 ) -> Iterator[Rescued]:
     """Record again what stood on displaced lines only: the one below `old`, or else all that are kept here.
 
@@ -44,7 +44,9 @@ def rescue(
             yield from _record(log, layout, topic, log.lines.compare(layout, topic, head).lost)
 
 
-def _record(log: Repository, layout: Layout, topic: str, entries: Sequence[LineEntry]) -> Iterator[Rescued]:
+def _record(
+    log: GitRepository, layout: Layout, topic: str, entries: Sequence[LineEntry]
+) -> Iterator[Rescued]:
     batch: list[tuple[LineEntry, Draft | RopewalkError]] = []
     size = 0
     for each in entries:
@@ -58,7 +60,7 @@ def _record(log: Repository, layout: Layout, topic: str, entries: Sequence[LineE
 
 
 def _written(
-    log: Repository, layout: Layout, topic: str, batch: Sequence[tuple[LineEntry, Draft | RopewalkError]]
+    log: GitRepository, layout: Layout, topic: str, batch: Sequence[tuple[LineEntry, Draft | RopewalkError]]
 ) -> Iterator[Rescued]:
     fit = [draft for _, draft in batch if isinstance(draft, Draft)]
     outcomes = iter(log.append_all(topic, fit, layout=layout) if fit else ())
@@ -66,7 +68,7 @@ def _written(
         yield Rescued(each, next(outcomes) if isinstance(draft, Draft) else draft)
 
 
-def _draft(log: Repository, layout: Layout, topic: str, stood: LineEntry) -> Draft | RopewalkError:
+def _draft(log: GitRepository, layout: Layout, topic: str, stood: LineEntry) -> Draft | RopewalkError:
     if stood.problem is not None:
         named = stood.commit in stood.problem
         return BrokenLink(

@@ -17,13 +17,13 @@ from ropewalk.kernel.note.note import SignedHead
 from ropewalk.kernel.ulid import Ulid
 
 if TYPE_CHECKING:
-    from ropewalk.gitlog.repository.repository import Repository
+    from ropewalk.gitlog.repository.repository import GitRepository
 
 CHUNK = 1_000
 
 
 def set_anchor(
-    log: Repository,
+    log: GitRepository,
     topic: str,
     *,
     label: str | None = None,
@@ -51,7 +51,7 @@ def set_anchor(
 
 
 def sign_log(
-    log: Repository, topic: str, key: SigningKey, *, layout: Layout = SHIPLOG
+    log: GitRepository, topic: str, key: SigningKey, *, layout: Layout = SHIPLOG
 ) -> tuple[SignedHead, StoredHead, str]:
     """Sign a log as it stands; returns the head, where it stands, and the key others verify it with."""
     line = log.lines.line(layout, topic)

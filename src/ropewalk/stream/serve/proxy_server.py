@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from ropewalk.errors import RopewalkError, Unavailable, Usage
-from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.kernel.ulid import next_ulid
 from ropewalk.net.text_socket import TextSocket, connect_text
 from ropewalk.net.threads import in_thread
@@ -60,7 +60,7 @@ class StreamProxy:
         refs: tuple[str, ...] = (),
         topics: tuple[str, ...] = (),
         upstream_token: str | None = None,
-        log: Repository | None = None,
+        log: GitRepository | None = None,
         bounds: Bounds = PROXY_BOUNDS,
         places_max: int = PLACES_MAX,
         limits: Limits = LIMITS,

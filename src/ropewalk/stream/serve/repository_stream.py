@@ -15,7 +15,7 @@ from typing import Any
 
 from ropewalk.errors import SPELLINGS, RopewalkError
 from ropewalk.gitlog.privacy.rules import Rule
-from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.net.threads import in_thread
 from ropewalk.stream.core.frames import ErrorFrame, RefUpdate
 from ropewalk.stream.core.window import BOUNDS, Bounds, Window
@@ -33,7 +33,7 @@ class RepositoryStream:
     """Serves what changes in one repository. Use it as a context; options are those of `StreamServer`."""
 
     def __init__(
-        self, log: Repository, *, bounds: Bounds = BOUNDS, look_s: float = LOOK_S, **options: Any
+        self, log: GitRepository, *, bounds: Bounds = BOUNDS, look_s: float = LOOK_S, **options: Any
     ) -> None:
         clock = Clock()
         self.window = Window(log.new_ulid(), clock.now_us(), bounds, refs_below=WATCHED)

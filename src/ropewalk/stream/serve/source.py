@@ -14,7 +14,7 @@ from ropewalk.gitlog.core.objects import Oid
 from ropewalk.gitlog.core.reading import events
 from ropewalk.gitlog.privacy.apply import policy_file
 from ropewalk.gitlog.privacy.rules import Policy, Rule, keep_private, parse_policy
-from ropewalk.gitlog.repository.repository import Repository
+from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.gitlog.repository.tracked_logs import IndexedLine
 from ropewalk.kernel import jcs
 from ropewalk.kernel.ulid import Ulid
@@ -40,7 +40,7 @@ class _Passed:
 class StreamSource:
     """Looks at one repository. It begins with what happens after it was made. Not for several threads at once."""
 
-    def __init__(self, log: Repository) -> None:
+    def __init__(self, log: GitRepository) -> None:
         self._log = log
         self._refs = RefWatch(log.store, WATCHED)
         self._passed: dict[str, _Passed] = {}
