@@ -28,8 +28,10 @@
     │   ├── Forked                    two blocks claim one height
     │   └── HistoryRewritten          a head no longer contains the one seen before
     ├── Denied                    6   a policy said no
+    │   └── Unauthenticated           the server does not know the caller
     ├── NotFound                  3   nothing of that name
     └── Unavailable               7   something we depend on is not there
+        └── RateLimited               the caller sends requests too fast
 
 The number is the exit code of the command line. `code` is what other software matches on: it never changes.
 Each surface of the specifications spells some codes its own way; `SPELLINGS` is the one table of them.
@@ -65,11 +67,13 @@ __all__ = [
     "OutOfOrder",
     "ProofRefused",
     "RangeExceeded",
+    "RateLimited",
     "Replayed",
     "RopewalkError",
     "SigInvalid",
     "Spelling",
     "TooLarge",
+    "Unauthenticated",
     "Unavailable",
     "Unverified",
     "Usage",
@@ -342,6 +346,14 @@ class Denied(RopewalkError):
     advice = "Ask the owner of the policy, or change the event so that the policy allows it."
 
 
+class Unauthenticated(Denied):
+    """The server requires an identity, and the request carries none that it knows."""
+
+    code = "Unauthenticated"
+    status = 401
+    advice = "Send the header `Authorization: Bearer TOKEN`; `ropewalk auth add NAME` makes a token."
+
+
 class NotFound(RopewalkError):
     """Nothing of that name."""
 
@@ -358,6 +370,14 @@ class Unavailable(RopewalkError):
     status = 503
     exit_code = 7
     advice = "Nothing was changed; try again when it is back."
+
+
+class RateLimited(Unavailable):
+    """The caller sends more than its share. Fields: `retry_after_s`."""
+
+    code = "RateLimited"
+    status = 429
+    advice = "Wait as long as Retry-After says, then send it again."
 
 
 class Spelling(NamedTuple):
@@ -394,10 +414,12 @@ SPELLINGS: dict[str, Spelling] = {
     "PolicyDenied": Spelling("policy_denied", "POLICY_DENIED", "PolicyFail"),
     "ProofRefused": Spelling("proof_refused", "PROOF_REFUSED", "DigestMismatch"),
     "RangeExceeded": Spelling("range_exceeded", "RANGE_EXCEEDED", "RangeExceeded", ("limit_out_of_range",)),
+    "RateLimited": Spelling("rate_limited", "RATE_LIMITED", "RateLimited"),
     "Replayed": Spelling("replayed", "REPLAYED", "AppendRejected"),
     "SigInvalid": Spelling("sig_invalid", "SIG_INVALID", "SigInvalid"),
     "TemporalOrder": Spelling("out_of_order", "TEMPORAL_ORDER", "TemporalOrder", ("UlidOutOfOrder",)),
     "TooLarge": Spelling("too_large", "TOO_LARGE", "InvalidEnvelope"),
+    "Unauthenticated": Spelling("unauthenticated", "UNAUTHENTICATED", "PolicyFail"),
     "Usage": Spelling("usage", "USAGE", "Usage"),
     "VerificationFailed": Spelling("verification_failed", "VERIFICATION_FAILED", "DigestMismatch"),
 }

@@ -830,15 +830,15 @@ def test_a_fault_nobody_thought_of_does_not_end_the_watch(log, monkeypatch):
 
 def test_messages_read_before_a_fault_are_told_once_and_the_rest_when_it_is_over(log, monkeypatch):
     faults = [OSError(24, "Too many open files"), OSError(5, "Input/output error")]
-    real = StreamSource._frame
+    real = StreamSource.frame
 
-    def frame(source: StreamSource, event: Any) -> BusEvent:
+    def frame(source: StreamSource, topic: str, event: Any) -> BusEvent:
         if faults and event.payload["n"] == 7:
             raise faults.pop()
-        return real(source, event)
+        return real(source, topic, event)
 
     async def run() -> None:
-        monkeypatch.setattr(StreamSource, "_frame", frame)
+        monkeypatch.setattr(StreamSource, "frame", frame)
         async with (
             RepositoryStream(log, look_s=0.01) as stream,
             Following(stream.url, topics=["**"]) as frames,

@@ -33,12 +33,20 @@ class RepositoryStream:
     """Serves what changes in one repository. Use it as a context; options are those of `StreamServer`."""
 
     def __init__(
-        self, log: GitRepository, *, bounds: Bounds = BOUNDS, look_s: float = LOOK_S, **options: Any
+        self,
+        log: GitRepository,
+        *,
+        bounds: Bounds = BOUNDS,
+        look_s: float = LOOK_S,
+        server: type[StreamServer] = StreamServer,
+        source: type[StreamSource] = StreamSource,
+        **options: Any,
     ) -> None:
         clock = Clock()
         self.window = Window(log.new_ulid(), clock.now_us(), bounds, refs_below=WATCHED)
-        self.server = StreamServer(self.window, clock=clock, look=self._look_at_rules, **options)
+        self.server = server(self.window, clock=clock, look=self._look_at_rules, **options)
         self._log = log
+        self._source_type = source
         self._source: StreamSource | None = None
         self._rules = asyncio.Lock()
         self._moved: dict[str, RefUpdate] = {}  # and not published: nobody could read the rules
@@ -56,7 +64,7 @@ class RepositoryStream:
 
     async def __aenter__(self) -> RepositoryStream:
         self._loop = asyncio.get_running_loop()
-        self._source = source = await in_thread(StreamSource, self._log)
+        self._source = source = await in_thread(self._source_type, self._log)
         await self._look_at_rules()
         await self.server.__aenter__()
         self._watcher = asyncio.create_task(self._watch(source))

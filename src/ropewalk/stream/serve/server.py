@@ -12,8 +12,9 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
+from typing import Protocol
 
-from ropewalk.net.admission import ConnectionLimits
+from ropewalk.net.admission import ConnectionLimits, Slot
 from ropewalk.net.log_rate_limit import Sparing
 from ropewalk.net.text_socket import TextListening, TextSocket, serve_text
 from ropewalk.stream.core.access import EVERYBODY, Access
@@ -56,10 +57,24 @@ class Clock:
         return (self._start_ns + time.monotonic_ns()) // 1_000
 
 
-class _Link:
+class Socket(Protocol):
+    """What carries the texts of one client: a WebSocket, or a response that does not end."""
+
+    name: str
+    slot: Slot | None
+
+    async def receive(self) -> str | bytes | None: ...
+    async def send(self, texts: Iterable[str]) -> bool: ...
+    async def close(self, code: int = 1000, reason: str = "") -> None: ...
+    def abort(self) -> None: ...
+    @property
+    def ended(self) -> str: ...
+
+
+class Link:
     """One client: its socket, its connection, and a way to wake whoever writes."""
 
-    def __init__(self, socket: TextSocket, connection: Connection) -> None:
+    def __init__(self, socket: Socket, connection: Connection) -> None:
         self.socket = socket
         self.connection = connection
         self.wake = asyncio.Event()
@@ -104,7 +119,7 @@ class StreamServer:
         self._refused = Sparing(_journal.warning)
         self._connection = connection or self._open
         self._look = look
-        self._links: set[_Link] = set()
+        self._links: set[Link] = set()
         self._listening: TextListening | None = None
         self._taken = asyncio.Event()
         self._seen: dict[tuple[Kind, str], bool] = {}
@@ -256,7 +271,11 @@ class StreamServer:
     async def _accept(self, socket: TextSocket) -> None:
         if self._look is not None:
             await self._look()
-        link = _Link(socket, self._connection())
+        await self.carry(socket, self._connection())
+
+    async def carry(self, socket: Socket, connection: Connection) -> None:
+        """Carry one connection over a socket until either ends."""
+        link = Link(socket, connection)
         self._links.add(link)
         _journal.info("%s: connected, %d now", socket.name, len(self._links))
         reading = asyncio.create_task(self._read(link))
@@ -270,14 +289,14 @@ class StreamServer:
             await asyncio.gather(reading, return_exceptions=True)
             _journal.info("%s: left (%s), %d now", socket.name, socket.ended, len(self._links))
 
-    async def _read(self, link: _Link) -> None:
+    async def _read(self, link: Link) -> None:
         while (message := await link.socket.receive()) is not None:
             link.connection.receive(message, self._clock.now_ms())
             if link.socket.slot is not None:
                 link.socket.slot.settle()
             link.wake.set()
 
-    async def _write(self, link: _Link, reading: asyncio.Task[None]) -> None:
+    async def _write(self, link: Link, reading: asyncio.Task[None]) -> None:
         connection = link.connection
         reading.add_done_callback(lambda _: link.wake.set())
         while not reading.done():

@@ -8,7 +8,7 @@ from typing import Any
 
 from ropewalk.errors import HistoryRewritten, RopewalkError
 from ropewalk.gitlog.core.envelope import Event
-from ropewalk.gitlog.core.layout import MESSAGES
+from ropewalk.gitlog.core.layout import MESSAGES, Layout
 from ropewalk.gitlog.core.log import describe
 from ropewalk.gitlog.core.objects import Oid
 from ropewalk.gitlog.core.reading import events
@@ -80,23 +80,31 @@ class StreamSource:
         """Which refs moved since the last look. Topics among them are `behind` until their messages are taken."""
         moved = self._refs.look()
         for update in moved:
-            topic = MESSAGES.topic_of(update.ref)
+            topic = self.topic_of(update.ref)
             if topic is not None:
                 self._passed.setdefault(topic, _Passed(update.old))
                 self.behind.add(topic)
         return moved
 
+    def topic_of(self, ref: str) -> str | None:
+        """Return the stream topic whose log has this head; None for other refs."""
+        return MESSAGES.topic_of(ref)
+
+    def log_of(self, topic: str) -> tuple[Layout, str]:
+        """Return the log behind a stream topic: its layout and its name."""
+        return MESSAGES, topic
+
     def take(self, topic: str) -> list[BusEvent]:
         """The next messages of a topic, none if all were handed out. What cannot be read is an error, in its place."""
-        line = self._log.lines.line(MESSAGES, topic)
+        line = self._log.lines.line(*self.log_of(topic))
         self.look_at_rules()  # only now: what was appended under a rule is shown under that rule
         if self.access is NOBODY:
             return []
-        start = self._start(line)
+        start = self._start(topic, line)
         frames: list[BusEvent] = []
         try:
             for event in events(self._log.store, line, start, min(start + CHUNK, line.count)):
-                frames.append(self._frame(event))
+                frames.append(self.frame(topic, event))
                 self._passed[topic] = _Passed(event.commit, event.ulid)
         except Exception:  # what was read before is told; the rest is tried again
             if not frames:
@@ -108,13 +116,14 @@ class StreamSource:
     def pass_over(self, topic: str) -> None:
         """Go on behind the head of a topic, whatever it holds up to there."""
         self.behind.discard(topic)
-        self._passed[topic] = _Passed(self._refs.heads.get(MESSAGES.head_ref(topic)))
+        layout, name = self.log_of(topic)
+        self._passed[topic] = _Passed(self._refs.heads.get(layout.head_ref(name)))
 
-    def _start(self, line: IndexedLine) -> int:
-        passed = self._passed[line.topic]
+    def _start(self, topic: str, line: IndexedLine) -> int:
+        passed = self._passed[topic]
         if passed.commit is None:
             return 0
-        ulid = passed.ulid or self._ulid(line.topic, passed.commit)
+        ulid = passed.ulid or self._ulid(line, passed.commit)
         place = line.find(ulid) if ulid is not None else None
         if place is not None and place.commit == passed.commit:
             return place.height + 1
@@ -122,20 +131,21 @@ class StreamSource:
         # there may be others is told.
         start = line.first_above(ulid) if ulid is not None else line.count
         below = line.span(start - 1, start) if start else ()
-        self._passed[line.topic] = _Passed(below[0].commit, below[0].ulid) if below else _Passed(None)
+        self._passed[topic] = _Passed(below[0].commit, below[0].ulid) if below else _Passed(None)
         raise HistoryRewritten(
             f"{line.topic} has another history than before, without {passed.commit[:7]}; read it anew",
             topic=line.topic,
             ref=line.ref,
         )
 
-    def _ulid(self, topic: str, commit: str) -> Ulid | None:
+    def _ulid(self, line: IndexedLine, commit: str) -> Ulid | None:
         try:
-            return describe(self._log.store, MESSAGES, topic, Oid(commit)).ulid
+            return describe(self._log.store, line.layout, line.topic, Oid(commit)).ulid
         except RopewalkError:  # git cleared it away: it stands in no history any more
             return None
 
-    def _frame(self, event: Event) -> BusEvent:
+    def frame(self, topic: str, event: Event) -> BusEvent:
+        """Return the frame that announces an event."""
         about: dict[str, Any] = {
             "ulid": event.ulid,
             "type": event.type,
@@ -143,10 +153,10 @@ class StreamSource:
             "commit": event.commit,
         }
         if len(event.raw) > ENVELOPE_BYTES_MAX:
-            return BusEvent(event.topic, {}, about={**about, "omitted": len(event.raw)})
+            return BusEvent(topic, {}, about={**about, "omitted": len(event.raw)})
         payload = event.payload
         return BusEvent(
-            event.topic,
+            topic,
             payload if self._policy is None else keep_private(self._policy, payload),
             about=about,
         )
