@@ -1,16 +1,20 @@
-# The front door. `make demo` and `make test` do all the set-up themselves: Python 3.11+, git and make are enough.
+# `make demo` and `make test` do all the set-up themselves: Python 3.11+, git and make are enough.
 
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test check bench torture mutants vectors lock docs clean
+.PHONY: demo test test-all check bench torture mutants vectors lock docs clean
 
 demo: $(READY)  ## run the main job on sample data
 	@$(BIN)/ropewalk demo
 
-test: $(READY)  ## everything that must hold, in under 15 minutes
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+test: $(READY)  ## the fast lane, at most 7 minutes on two cores; report in build/test.xml
+	$(PYTEST) -m "not slow" --junitxml=build/test.xml
+
+test-all: $(READY)  ## the slow lane, all that `make test` leaves out; report in build/test-all.xml
+	$(PYTEST) -m slow --junitxml=build/test-all.xml tests
 
 check: $(READY)  ## lint, types, layers, generated files
 	$(BIN)/ruff check .

@@ -18,6 +18,7 @@ from xdist.scheduler import LoadFileScheduling
 HERE = Path(__file__).parent
 ONE_SESSION = "tests/pipeline/"
 # The first of them to start a JVM leaves the others an archive of its classes, and soon: its commands are short.
+SLOW_FOLDERS = ("launched/",)  # each of these commands starts a JVM
 LONGEST_FIRST = ("pipeline/", "launched/test_commands.py", "launched/", "interop/", "docs/", "fault/")
 
 
@@ -48,12 +49,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
     return Scheduler(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _name(item).startswith(SLOW_FOLDERS):
+            item.add_marker("slow")
     items.sort(key=_turn)
 
 
+def _name(item: pytest.Item) -> str:
+    return item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else ""
+
+
 def _turn(item: pytest.Item) -> int:
-    name = item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else ""
+    name = _name(item)
     return next(
         (turn for turn, part in enumerate(LONGEST_FIRST) if name.startswith(part)), len(LONGEST_FIRST)
     )

@@ -15,10 +15,11 @@ from ropewalk.pipeline.report.report import render
 from ropewalk.pipeline.source.offsets import Offset
 from ropewalk.pipeline.tables.warehouse import Manifest, Warehouse
 from tests.browser.chromium import Page, browser, find
+from tests.tools import REQUIRED
 
 pytestmark = [
     pytest.mark.timeout(400),
-    pytest.mark.skipif(find() is None, reason="no Chromium here; CI installs one"),
+    pytest.mark.skipif(find() is None and not REQUIRED, reason="no Chromium here; CI installs one"),
 ]
 NOON = datetime(2024, 11, 1, 12, tzinfo=UTC)
 WIDE, NARROW = 1400, 320

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-
-import pytest
+from tests.tools import needs
 from tests.torture.gitlog import crowd, failing_calls, flips, kills, wild_clock
 
-GIT = pytest.mark.skipif(shutil.which("git") is None, reason="needs git; the CI lane has it")
+GIT = needs("git")
 
 
 @GIT

@@ -24,6 +24,7 @@ def holds(report: dict[str, Any], scene: str) -> dict[str, Any]:
     return part
 
 
+@pytest.mark.slow
 def test_every_transport_carries_every_size_and_says_how_fast(report):
     measured = holds(report, "transports")["measured"]
     for transport in ("tcp", "tls", "mailbox"):
@@ -33,34 +34,42 @@ def test_every_transport_carries_every_size_and_says_how_fast(report):
             assert 0 < p50 <= p95 <= p99
 
 
+@pytest.mark.slow
 def test_bursts_of_ten_times_the_load_lose_nothing_and_a_server_stays_small(report):
     holds(report, "bursts")
 
 
+@pytest.mark.slow
 def test_a_replay_beside_the_live_feed_finds_what_was_planted_and_names_the_block(report):
     assert holds(report, "replay")["measured"]["planted"] > 0
 
 
+@pytest.mark.slow
 def test_in_bad_weather_every_envelope_is_sealed_once(report):
     assert holds(report, "weather")["measured"]["cuts"] > 0
 
 
+@pytest.mark.slow
 def test_late_evidence_is_refused_and_fresh_evidence_is_accepted_after_it(report):
     holds(report, "late_evidence")
 
 
+@pytest.mark.slow
 def test_a_key_gives_way_while_clients_send_and_a_follower_pulls(report):
     holds(report, "key_rotation")
 
 
+@pytest.mark.slow
 def test_healthy_peers_go_on_while_others_misbehave(report):
     holds(report, "misbehaving_peers")
 
 
+@pytest.mark.slow
 def test_followers_catch_up_and_bundles_are_made_under_load(report):
     holds(report, "followers")
 
 
+@pytest.mark.slow
 def test_what_a_policy_costs_is_measured(report):
     assert holds(report, "policy_cost")["measured"]["policy_time_ratio"] > 0
 
@@ -73,6 +82,7 @@ def test_a_seed_makes_the_same_workload_byte_for_byte_and_another_seed_another()
     assert all(abs(len(raw) - 2_000) < 200 for raws in made for raw in raws)
 
 
+@pytest.mark.slow
 def test_every_scene_is_reported_with_criteria_and_held_against_a_baseline_that_is_kept(report):
     assert json.loads(json.dumps(report)) == report and report["seed"] == SEED
     kept = json.loads(BASELINE.read_text())["sizes"]

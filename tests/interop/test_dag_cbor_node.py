@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tools import install_npm_packages, needs
 
 from ropewalk.errors import InvalidCbor
 from ropewalk.kernel import cbor
@@ -18,9 +19,10 @@ from ropewalk.kernel.cbor import Link
 from ropewalk.kernel.digest import DAG_CBOR, cid
 
 PEERS = Path(__file__).parents[2] / "bench" / "node"
-NODE, NPM = shutil.which("node"), shutil.which("npm")
+NODE = shutil.which("node")
 pytestmark = [
-    pytest.mark.skipif(NODE is None or NPM is None, reason="no node or npm on PATH; CI has both"),
+    pytest.mark.slow,
+    needs("node", "npm"),
     pytest.mark.timeout(600),  # the first run installs the package
 ]
 
@@ -45,11 +47,7 @@ process.stdout.write(JSON.stringify(out))
 
 @pytest.fixture(scope="module", autouse=True)
 def peers():
-    if not (PEERS / "node_modules" / "@ipld" / "dag-cbor").is_dir():
-        assert NPM is not None
-        command = [NPM, "ci", "--no-audit", "--no-fund"]
-        done = subprocess.run(command, cwd=PEERS, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-2000:]
+    install_npm_packages(PEERS, "@ipld/dag-cbor")
 
 
 def node(script: str, given: bytes) -> list[str]:

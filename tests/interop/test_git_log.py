@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.tools import needs
 
 from ropewalk.disk.repository_paths import find_place, make_place
 from ropewalk.gitlog.core.envelope import Draft
@@ -18,7 +19,7 @@ from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.verification import verify_gitlogs
 
-pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git; the CI lane has it")
+pytestmark = needs("git")
 REF = SHIPLOG.head_ref("demo")
 
 

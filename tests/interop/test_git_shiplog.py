@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tools import needs
 
 from ropewalk.gitlog.compat.entries import parse_entry
 from ropewalk.gitlog.compat.transfer import export_to_compat, import_from_compat
@@ -208,7 +208,7 @@ def test_links_and_trees_are_those_the_receiving_hook_asks_for(mirror):
         parent = oid
 
 
-@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not on PATH; CI images have it")
+@needs("jq")
 def test_jq_prints_our_trailer_as_we_wrote_it(mirror):
     with open_repository(mirror) as log:
         import_from_compat(log)
@@ -241,7 +241,7 @@ def test_a_stranger_with_only_the_journal_gets_the_same_events(mirror, tmp_path)
 # --- signatures, beside git's own verdict ---
 
 
-@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not on PATH; CI images have it")
+@needs("ssh-keygen")
 @pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
 def test_our_verdict_is_that_of_git_and_ssh_keygen(tmp_path, kind):
     from ropewalk.gitlog.compat.ssh_signatures import judge, parse_roster

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tools import install_npm_packages, needs
 from tests.waiting import LIMIT_S
 
 from ropewalk.errors import SigInvalid
@@ -28,26 +29,21 @@ from ropewalk.gossip.peer.topics import open_log
 from ropewalk.kernel.keys import SigningKey
 
 HERE = Path(__file__).parent / "node"
-NODE, NPM = shutil.which("node"), shutil.which("npm")
+NODE = shutil.which("node")
 TOPIC = "com.example.interop"
 MESSAGES = 2_000
 ANSWER_S = 400.0  # Node makes all of them before it answers
 pytestmark = [
-    pytest.mark.skipif(NODE is None or NPM is None, reason="no node or npm on PATH; CI has both"),
+    pytest.mark.slow,
+    needs("node", "npm"),
     pytest.mark.timeout(600),  # the first run installs the package and compiles its SQLite
 ]
 
 
 @pytest.fixture(scope="session")
 def package() -> Path:
-    """The npm package, installed once from the lock file."""
-    if not (HERE / "node_modules" / "@canvas-js" / "gossiplog").is_dir():
-        assert NPM is not None
-        done = subprocess.run(
-            [NPM, "ci", "--no-audit", "--no-fund"], cwd=HERE, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr[-2000:]
-    return HERE
+    """Return the folder of the npm package, installed once from the lock file."""
+    return install_npm_packages(HERE, "@canvas-js/gossiplog")
 
 
 class NodePeer:

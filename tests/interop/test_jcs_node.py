@@ -10,16 +10,14 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.tools import needs
 from vectors.generate.jcs import double, sample
 
 from ropewalk.errors import InvalidJson
 from ropewalk.kernel import jcs
 
 NODE = shutil.which("node")
-pytestmark = pytest.mark.skipif(
-    NODE is None, reason="no node on PATH; the stored sample in vectors/jcs/numbers.json covers it"
-)
+pytestmark = needs("node")  # the stored sample in vectors/jcs/numbers.json covers it as well
 
 PRINT_DOUBLES = """
 const raw = require("fs").readFileSync(0);

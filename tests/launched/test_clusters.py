@@ -20,6 +20,7 @@ from tests.launched.test_commands import command, run
 from tests.pipeline.killing import check_recorded, ending, executors_of, grow, kill_one
 from tests.pipeline.test_ingest import keys_in_log, keys_of
 from tests.pipeline.world import World
+from tests.tools import needs
 from tests.waiting import ended, until
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
@@ -36,7 +37,7 @@ print(said.split(".")[0], spark.read.format("ropewalk").option("repository", sys
 stop(spark)
 """
 # Executors are started by Spark's own launcher, which asks for a module that small runtimes lack.
-needs_jdk = pytest.mark.skipif(shutil.which("java") is None, reason="needs a full JDK on PATH")
+needs_jdk = needs("java")
 
 
 @pytest.fixture

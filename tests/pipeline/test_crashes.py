@@ -63,6 +63,7 @@ def _deployments(warehouse: Path) -> list[Any]:
     return [pq.read_table(store.path / file.name, partitioning=None) for file in files]
 
 
+@pytest.mark.slow
 def test_drivers_killed_at_random_points_leave_tables_that_the_next_run_completes(
     spark: Any, world: World, tmp_path: Path
 ):
@@ -89,6 +90,7 @@ def test_drivers_killed_at_random_points_leave_tables_that_the_next_run_complete
     assert verify_tables(spark, Warehouse(warehouse)).ok
 
 
+@pytest.mark.slow
 def test_workers_killed_while_they_read_cost_a_run_at_most(spark: Any, world: World, tmp_path: Path):
     """On one machine Spark gives a task one chance: the run may fail, but what it leaves is whole."""
     chance = random.Random(7)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from tests.tools import needs
 from tests.waiting import together
 
 from ropewalk.bridge.event_copy import Mirrored, copy_of
@@ -50,7 +51,7 @@ from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.ulid import Ulid, parse
 from ropewalk.verification import verify_repository
 
-GIT = pytest.mark.skipif(shutil.which("git") is None, reason="needs git; the CI lane has it")
+GIT = needs("git")
 
 
 def fill(log: GitRepository, topic: str, count: int, layout: Layout = SHIPLOG, **members: object) -> None:

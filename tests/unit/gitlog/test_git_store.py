@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -13,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.tools import needs
 from tests.waiting import LIMIT_S, together
 
 import ropewalk
@@ -460,7 +460,7 @@ def test_a_configuration_nobody_can_read_stops_writing_not_reading(tmp_path):
             log.append("prod", {"type": "t", "payload": {}})
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="needs git; the CI lane has it")
+@needs("git")
 def test_a_packed_ref_whose_name_holds_a_line_separator_hides_no_other(tmp_path):
     with ropewalk.init(tmp_path / "log.git") as log:
         commit = log.append("prod", {"type": "t", "payload": {}}).commit

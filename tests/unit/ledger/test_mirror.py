@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tools import needs
 from tests.unit.ledger.making import NODE, NOON_NS, P256, chain_of_blocks, observed, opened
 
 import ropewalk
@@ -36,7 +37,7 @@ from ropewalk.ledger.ingest.ports import Limits
 from ropewalk.ledger.rules.policy import parse_policy
 from ropewalk.verification import verify_repository
 
-GIT = pytest.mark.skipif(shutil.which("git") is None, reason="needs git; the CI lane has it")
+GIT = needs("git")
 
 
 @pytest.fixture

@@ -1,0 +1,72 @@
+"""Programs that some tests need: a missing one skips its tests on a laptop and fails them in CI.
+
+`.ci/run` installs all of them and sets ROPEWALK_REQUIRE_TOOLS=1, so that no test is skipped there unseen.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+__all__ = ["REQUIRED", "install_npm_packages", "needs", "skip_or_fail"]
+
+REQUIRED = bool(os.environ.get("ROPEWALK_REQUIRE_TOOLS"))
+INSTALL_S = 420.0  # npm downloads packages and compiles SQLite
+
+
+def needs(*programs: str) -> pytest.MarkDecorator:
+    """Skip the test where a program is missing; where tools are required, the test runs and fails."""
+    missing = [name for name in programs if shutil.which(name) is None]
+    return pytest.mark.skipif(
+        bool(missing) and not REQUIRED, reason=f"not on PATH: {', '.join(missing)}; CI has it"
+    )
+
+
+def skip_or_fail(reason: str) -> None:
+    """Skip the running test, or fail it where tools are required."""
+    if REQUIRED:
+        pytest.fail(reason)
+    pytest.skip(f"{reason}; CI runs this test")
+
+
+def install_npm_packages(folder: Path, package: str) -> Path:
+    """Install the packages of `folder` from its lock file, once for all workers; return the folder."""
+    installed = folder / "node_modules" / package
+    shared = Path(tempfile.gettempdir())
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    failed = shared / f"ropewalk-npm-{run}-{folder.parent.name}.failed"  # the other worker need not try again
+    with (shared / f"ropewalk-npm-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not installed.is_dir() and not failed.exists() and (reason := _npm_ci(folder)) is not None:
+            shutil.rmtree(folder / "node_modules", ignore_errors=True)
+            failed.write_text(reason)
+    if not installed.is_dir():
+        skip_or_fail(f"npm ci failed in {folder}: {failed.read_text()}")
+    return folder
+
+
+def _npm_ci(folder: Path) -> str | None:
+    """Return why the packages could not be installed."""
+    environment = dict(os.environ)
+    # Compiled packages need Node's headers: take those installed with Node, if any, instead of a download.
+    prefix = Path(shutil.which("node") or "/usr/bin/node").resolve().parents[1]
+    if (prefix / "include" / "node" / "node_version.h").exists():
+        environment.setdefault("npm_config_nodedir", str(prefix))
+    try:
+        done = subprocess.run(
+            ["npm", "ci", "--no-audit", "--no-fund"],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return None if done.returncode == 0 else done.stderr[-2000:]
