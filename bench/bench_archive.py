@@ -23,7 +23,7 @@ from ropewalk.ledger.archive.manifest import BLOCKS
 from ropewalk.ledger.archive.restore import restore_channel
 from ropewalk.ledger.archive.write import archive_channel
 from ropewalk.ledger.channel.channel import open_channel
-from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.channel.segments.writer import SegmentWriter
 from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.proof.trust import Trust
 
@@ -123,7 +123,7 @@ def run(quick: bool) -> list[Result]:
 def _fill(home: Path, key: SigningKey, count: int) -> None:
     """A channel as a busy writer leaves it."""
     create_channel(home, CHANNEL, "node", key.public)
-    with Writer(home / "ledger" / CHANNEL) as writer:
+    with SegmentWriter(home / "ledger" / CHANNEL) as writer:
         for block in sealed_blocks(key, CHANNEL, count):
             writer.append(block.height, block.lines())
         writer.sync()

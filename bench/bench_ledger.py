@@ -24,16 +24,16 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.proofs import LEDGER, SHA256
 from ropewalk.ledger.block.block import GENESIS, seal
-from ropewalk.ledger.block.index_keys import Marks, derive
+from ropewalk.ledger.block.index_keys import BlockIndexKeys, derive
 from ropewalk.ledger.channel.channel import open_channel, open_log, verify_blocks
 from ropewalk.ledger.channel.index.index import LedgerIndex
 from ropewalk.ledger.channel.segments.reader import Segments
-from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.channel.segments.writer import SegmentWriter
 from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.ingest.async_log import ServedLog
-from ropewalk.ledger.ingest.log import Log
+from ropewalk.ledger.ingest.log import ChannelWriter
 from ropewalk.ledger.proof.proof import parse_proof, verify_proof
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.proof.verify import check_channel
@@ -88,7 +88,7 @@ def submit_all(raws: list[bytes]) -> int:
 def serve_all(raws: list[bytes]) -> int:
     """64 coroutines, each submitting one envelope after another into a new channel."""
 
-    async def main(log: Log) -> None:
+    async def main(log: ChannelWriter) -> None:
         async with ServedLog(log) as served:
 
             async def work(start: int) -> None:
@@ -203,7 +203,7 @@ def fill(home: Path, count: int, per_block: int, true_ones: dict[int, Envelope])
     segments = Segments(home / "ledger" / CHANNEL)
     index = LedgerIndex(segments, derive)
     below, number = GENESIS, 0
-    with Writer(segments.folder) as writer:
+    with SegmentWriter(segments.folder) as writer:
         while number < count:
             raws = [
                 true_ones[i].raw if i in true_ones else head + b'"n":%d,' % i + tail
@@ -225,9 +225,9 @@ def fill(home: Path, count: int, per_block: int, true_ones: dict[int, Envelope])
     index.close()
 
 
-def _cheap_marks(header: Any, raws: list[bytes]) -> Marks:
+def _cheap_marks(header: Any, raws: list[bytes]) -> BlockIndexKeys:
     ids = tuple(LEDGER.leaf(raw) for raw in raws)
-    return Marks(
+    return BlockIndexKeys(
         header.prev_block_hash,
         header.hash,
         SHA256.leaf(header.encode()),

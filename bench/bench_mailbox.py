@@ -19,7 +19,7 @@ from pathlib import Path
 from bench.bench_ledger import CHANNEL, envelope, new_home
 from bench.harness import Contestant, Result, compare
 from ropewalk.ledger.envelope.envelope import to_cbor
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.mailbox.client import MailboxClient
 from ropewalk.ledger.mailbox.ring import RingWriter
 from ropewalk.ledger.mailbox.shared_memory import make_ring
@@ -129,7 +129,7 @@ def through_stream(peer: socket.socket, raws: list[bytes]) -> int:
 async def into_channel(client: LedgerClient, raws: list[bytes]) -> int:
     async with client as remote:
         outcomes = await remote.submit_many(raws)
-        assert not any(not isinstance(each, Receipt) or each.replayed for each in outcomes)
+        assert not any(not isinstance(each, LedgerReceipt) or each.replayed for each in outcomes)
     return len(raws)
 
 

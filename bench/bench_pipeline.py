@@ -25,7 +25,7 @@ from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.block import GENESIS, seal
-from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.channel.segments.writer import SegmentWriter
 from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.pipeline.launch.launch import Setting, launch, stop
@@ -45,7 +45,7 @@ def fill_ledger(home: Path, channel: str, count: int, *, signed: bool) -> None:
     create_channel(home, channel, "node", NODE.public)
     first = _envelope(0)
     below, height = GENESIS, 0
-    with Writer(home / "ledger" / channel) as writer:
+    with SegmentWriter(home / "ledger" / channel) as writer:
         for start in range(0, count, PER_BLOCK):
             numbers = range(start, min(start + PER_BLOCK, count))
             raws = (

@@ -13,9 +13,9 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.block import GENESIS, seal
 from ropewalk.ledger.envelope.envelope import build, parse_stored
-from ropewalk.ledger.keys.history import KeyLine
+from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.proof.trust import Trust
-from ropewalk.ledger.replay.reducers import REDUCERS, Moment
+from ropewalk.ledger.replay.reducers import REDUCERS, FoldContext
 from ropewalk.ledger.replay.replay import Replay
 
 __all__ = ["run"]
@@ -36,7 +36,7 @@ def run(quick: bool) -> list[Result]:
     def ours_fold() -> int:
         replay = Replay(REDUCERS["deployments"], "bench")
         for height in range(count // PER_BLOCK):
-            replay.fold(runs[height % len(runs)], Moment("bench", height, height))
+            replay.fold(runs[height % len(runs)], FoldContext("bench", height, height))
         replay.root()
         return count
 
@@ -64,7 +64,7 @@ def run(quick: bool) -> list[Result]:
         below = block.hash
 
     def ours_whole() -> int:
-        replay = Replay(REDUCERS["deployments"], "bench", line=KeyLine(Trust((key.public,), ())))
+        replay = Replay(REDUCERS["deployments"], "bench", key_history=KeyHistory(Trust((key.public,), ())))
         for lines in blocks:
             replay.feed(lines)
         replay.root()

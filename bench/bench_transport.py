@@ -27,9 +27,9 @@ from bench.bench_ledger import CHANNEL, NODE, envelope, new_home
 from bench.harness import Contestant, Result, compare
 from ropewalk.ledger.channel.channel import open_log
 from ropewalk.ledger.channel.settings import create_channel
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote.client import BATCH_BYTES, BATCH_ENVELOPES, LedgerClient
-from ropewalk.ledger.remote.messages import PROTOCOL, Message
+from ropewalk.ledger.remote.messages import PROTOCOL, RemoteMessage
 from ropewalk.net.frames import frame, pack_parts
 from ropewalk.net.tls import TlsFiles, client_tls
 
@@ -105,14 +105,14 @@ def beside(home: Path, what: str) -> Iterator[int]:
 
 def on_the_spot(raws: list[bytes]) -> int:
     with new_home() as home, open_log(home, CHANNEL, NODE) as opened:
-        assert all(isinstance(each, Receipt) for each in opened.log.submit_many(raws))
+        assert all(isinstance(each, LedgerReceipt) for each in opened.log.submit_many(raws))
     return len(raws)
 
 
 async def send(port: int, tls: ssl.SSLContext, channel: str, raws: list[bytes]) -> int:
     async with LedgerClient(f"tls://127.0.0.1:{port}", channel, tls=tls) as remote:
         outcomes = await remote.submit_many(raws)
-        assert not any(not isinstance(each, Receipt) or each.replayed for each in outcomes)
+        assert not any(not isinstance(each, LedgerReceipt) or each.replayed for each in outcomes)
     return len(raws)
 
 
@@ -120,7 +120,7 @@ async def echo(port: int, tls: ssl.SSLContext, raws: list[bytes]) -> int:
     """The same frames, back as they are."""
     batch = max(1, min(BATCH_ENVELOPES, BATCH_BYTES // (len(raws[0]) + 4)))
     frames = [
-        frame(pack_parts(Message("append", 1, {}, tuple(raws[at : at + batch])).parts_out()))
+        frame(pack_parts(RemoteMessage("append", 1, {}, tuple(raws[at : at + batch])).parts_out()))
         for at in range(0, len(raws), batch)
     ]
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname="127.0.0.1")

@@ -50,7 +50,7 @@ def main() -> None:
     for _ in range(SLOTS + 1):  # so that slots hold something old
         writer.put(b"old")
         reader.take(1)
-        reader.let_go(1)
+        reader.acknowledge(1)
     writer.put(b"before")
     start, line, found, code = writer.tail, 1, list[Any](), -signal.SIGKILL
     while code == -signal.SIGKILL and line < 100:
@@ -64,7 +64,7 @@ def main() -> None:
         found.append([code, there, ok])
         if there:  # empty it again
             reader.take(1 + there)
-            reader.let_go(1 + there)
+            reader.acknowledge(1 + there)
             writer = RingWriter(ring)
             writer.put(b"before")
             start = writer.tail

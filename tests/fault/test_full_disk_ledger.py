@@ -15,8 +15,8 @@ from tests.unit.ledger.making import observed, opened
 from tests.waiting import LIMIT_S
 
 from ropewalk.ledger.channel.channel import open_channel, verify_blocks
-from ropewalk.ledger.ingest.ports import Limits
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ports import IngestLimits
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 
 ROPEWALK = Path(sys.executable).with_name("ropewalk")
 APPEND = """
@@ -71,10 +71,10 @@ def test_log_keeps_receipts_when_index_is_full(tmp_path):
     if child == 0:
         code = 1
         try:
-            ledger = opened(tmp_path, segment_bytes=1000, limits=Limits(block_envelopes=2))
+            ledger = opened(tmp_path, segment_bytes=1000, limits=IngestLimits(block_envelopes=2))
             resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # segments stay below; the index does not
             got = ledger.log.submit_many(observed(number).raw for number in range(1, 200))
-            assert all(isinstance(each, Receipt) for each in got)
+            assert all(isinstance(each, LedgerReceipt) for each in got)
             ledger.close()
             assert "index" in ledger.unindexed
             code = 0

@@ -10,8 +10,8 @@ from ropewalk.disk.durable import Disk
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.channel.channel import open_channel, open_log, verify_blocks
 from ropewalk.ledger.channel.settings import create_channel
-from ropewalk.ledger.ingest.ports import Limits
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ports import IngestLimits
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 
 
 class NthFails(Disk):
@@ -52,9 +52,9 @@ class NthFails(Disk):
         super().truncate(fd, size)
 
 
-def attempt(home: Path, disk: Disk) -> list[Receipt]:
+def attempt(home: Path, disk: Disk) -> list[LedgerReceipt]:
     """Append until something fails; what was acknowledged."""
-    receipts: list[Receipt] = []
+    receipts: list[LedgerReceipt] = []
     try:
         with open_log(
             home,
@@ -62,12 +62,12 @@ def attempt(home: Path, disk: Disk) -> list[Receipt]:
             NODE,
             disk=disk,
             now_ns=lambda: NOON_NS,
-            limits=Limits(block_envelopes=2),
+            limits=IngestLimits(block_envelopes=2),
             segment_bytes=1500,
         ) as ledger:
             for start in range(0, 12, 3):
                 outcomes = ledger.log.submit_many(observed(start + i).raw for i in range(3))
-                receipts += [each for each in outcomes if isinstance(each, Receipt)]
+                receipts += [each for each in outcomes if isinstance(each, LedgerReceipt)]
     except RopewalkError:
         pass
     return receipts

@@ -18,9 +18,9 @@ from ropewalk.ledger.channel.channel import open_channel, verify_blocks
 from ropewalk.ledger.ingest import log as log_module
 from ropewalk.ledger.ingest import sealer as sealing_module
 from ropewalk.ledger.ingest import ticket as ticket_module
-from ropewalk.ledger.ingest.log import Log
-from ropewalk.ledger.ingest.ports import Limits
-from ropewalk.ledger.ingest.ticket import Receipt, Sleeper
+from ropewalk.ledger.ingest.log import ChannelWriter
+from ropewalk.ledger.ingest.ports import IngestLimits
+from ropewalk.ledger.ingest.ticket import LedgerReceipt, Waiter
 from ropewalk.ledger.rules.rules import judge
 
 
@@ -57,14 +57,14 @@ def test_interrupted_in_any_call_to_the_disk_every_receipt_is_true_and_the_chann
     with opened(tmp_path):
         pass
     disk = Interrupted(number, when)
-    receipts: list[Receipt] = []
+    receipts: list[LedgerReceipt] = []
     with opened(tmp_path, disk=disk) as ledger:
         for start in range(0, 18, 3):
             try:
                 outcomes = ledger.log.submit_many(observed(start + i).raw for i in range(3))
             except KeyboardInterrupt:
                 continue
-            assert all(isinstance(each, Receipt) for each in outcomes)
+            assert all(isinstance(each, LedgerReceipt) for each in outcomes)
             receipts += outcomes
     assert len(receipts) >= 15
     assert verify_blocks(tmp_path, "ea.core", deep=True).ok
@@ -102,7 +102,7 @@ def test_whoever_leads_and_is_interrupted_leaves_the_others_their_receipts(tmp_p
         all_came.set()
         with pytest.raises(KeyboardInterrupt):
             first.result(LIMIT_S)
-        assert {type(each.result(LIMIT_S)) for each in others} == {Receipt}
+        assert {type(each.result(LIMIT_S)) for each in others} == {LedgerReceipt}
         assert log.submit(observed(0).raw).replayed  # it was on disk when its thread was interrupted
 
 
@@ -142,14 +142,14 @@ def test_nothing_is_built_on_a_block_whose_insertion_was_interrupted(tmp_path, m
 
 
 def test_nothing_is_built_on_blocks_that_an_interrupted_leader_did_not_make_known(tmp_path, monkeypatch):
-    with opened(tmp_path, limits=Limits(block_envelopes=2)) as ledger, Crew(1) as pool:
+    with opened(tmp_path, limits=IngestLimits(block_envelopes=2)) as ledger, Crew(1) as pool:
         log = ledger.log
         monkeypatch.setattr(log_module, "BATCH_MAX", 3)
 
         def publish(*_: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(log._sealing, "_publish", publish)
+        monkeypatch.setattr(log._sealer, "_publish", publish)
         with pytest.raises(KeyboardInterrupt):
             log.submit_many(observed(i).raw for i in range(5))  # a block is written, another one has begun
         monkeypatch.undo()
@@ -161,7 +161,7 @@ def test_nothing_is_built_on_blocks_that_an_interrupted_leader_did_not_make_know
 
 
 def test_forgetting_that_is_interrupted_keeps_nobody_asleep(tmp_path, monkeypatch):
-    with opened(tmp_path, limits=Limits(block_envelopes=2)) as ledger:
+    with opened(tmp_path, limits=IngestLimits(block_envelopes=2)) as ledger:
         log = ledger.log
         monkeypatch.setattr(log_module, "BATCH_MAX", 3)
 
@@ -178,10 +178,10 @@ def test_forgetting_that_is_interrupted_keeps_nobody_asleep(tmp_path, monkeypatc
 
 def test_a_call_that_got_lost_keeps_nobody_asleep(monkeypatch):
     monkeypatch.setattr(ticket_module, "LOOK_AGAIN_S", 0.01)
-    sleeper = Sleeper()
-    sleeper.wait()  # nobody calls
-    sleeper.wake()
-    sleeper.wait()
+    waiter = Waiter()
+    waiter.wait()  # nobody calls
+    waiter.wake()
+    waiter.wait()
 
 
 def test_in_a_forked_child_the_channel_is_closed_whoever_was_writing(tmp_path):
@@ -227,8 +227,8 @@ def test_in_a_forked_child_the_channel_is_closed_whoever_was_writing(tmp_path):
 
 
 def test_closed_while_others_submit_every_receipt_is_true_and_nobody_waits(tmp_path):
-    ledger = opened(tmp_path, limits=Limits(block_envelopes=7))
-    accepted: list[Receipt] = []
+    ledger = opened(tmp_path, limits=IngestLimits(block_envelopes=7))
+    accepted: list[LedgerReceipt] = []
     busy = threading.Semaphore(0)
 
     def submit(start: int) -> BaseException:
@@ -237,7 +237,7 @@ def test_closed_while_others_submit_every_receipt_is_true_and_nobody_waits(tmp_p
                 outcomes = ledger.log.submit_many(observed(start + i + k).raw for k in range(20))
             except RopewalkError as error:
                 return error
-            accepted.extend(each for each in outcomes if isinstance(each, Receipt))
+            accepted.extend(each for each in outcomes if isinstance(each, LedgerReceipt))
             busy.release()
         raise AssertionError("nobody closed it")
 
@@ -266,13 +266,13 @@ def test_a_judge_that_fails_at_one_envelope_fails_that_one_alone(tmp_path, monke
     monkeypatch.setattr(sealing_module, "judge", failing)
     with opened(tmp_path) as ledger:
         outcomes = ledger.log.submit_many(observed(i).raw for i in range(10))
-        assert [type(each) for each in outcomes] == [Receipt] * 5 + [Unavailable] + [Receipt] * 4
+        assert [type(each) for each in outcomes] == [LedgerReceipt] * 5 + [Unavailable] + [LedgerReceipt] * 4
         assert isinstance(outcomes[5].__cause__, ValueError)
-        assert [each.index for each in outcomes if isinstance(each, Receipt)] == list(range(9))
+        assert [each.index for each in outcomes if isinstance(each, LedgerReceipt)] == list(range(9))
 
 
 def test_who_submits_from_within_a_round_is_refused_and_not_put_to_sleep(tmp_path):
-    logs: list[Log] = []
+    logs: list[ChannelWriter] = []
     heard: list[RopewalkError] = []
 
     def now_ns() -> int:
@@ -319,7 +319,7 @@ ledger = opened(Path(sys.argv[1]))
 def work():
     threading.main_thread().join()  # the interpreter lets nobody begin a thread any more
     outcomes = ledger.log.submit_many(observed(i).raw for i in range(40))
-    print(sum(type(each).__name__ == "Receipt" for each in outcomes))
+    print(sum(type(each).__name__ == "LedgerReceipt" for each in outcomes))
     ledger.close()
 
 threading.Thread(target=work).start()

@@ -13,8 +13,8 @@ from tests.waiting import together
 from ropewalk.disk.durable import Disk
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.channel.channel import open_channel, verify_blocks
-from ropewalk.ledger.ingest.ports import Limits
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ports import IngestLimits
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 
 
 class Moody(Disk):
@@ -31,9 +31,9 @@ class Moody(Disk):
 
 @pytest.mark.parametrize(("seed", "share", "linger_s"), [(1, 0.0, 0.0), (2, 0.3, 0.0), (3, 0.1, 0.002)])
 def test_everybody_gets_a_true_answer(tmp_path, seed, share, linger_s):
-    answers: list[tuple[bytes, Receipt | RopewalkError]] = []
+    answers: list[tuple[bytes, LedgerReceipt | RopewalkError]] = []
     lock = threading.Lock()
-    limits = Limits(block_envelopes=7, linger_s=linger_s)
+    limits = IngestLimits(block_envelopes=7, linger_s=linger_s)
     with opened(tmp_path) as first:
         first.log.submit(observed(999_999).raw)
     with opened(tmp_path, disk=Moody(seed, share), limits=limits) as ledger:
@@ -54,7 +54,7 @@ def test_everybody_gets_a_true_answer(tmp_path, seed, share, linger_s):
                         answers.append((raw, outcomes[0]))
                     continue
                 try:
-                    outcome: Receipt | RopewalkError = ledger.log.submit(raw)
+                    outcome: LedgerReceipt | RopewalkError = ledger.log.submit(raw)
                 except RopewalkError as error:
                     outcome = error
                 with lock:
@@ -65,7 +65,7 @@ def test_everybody_gets_a_true_answer(tmp_path, seed, share, linger_s):
     with open_channel(tmp_path, "ea.core") as channel:
         stored = {(h, i): raw for h, lines in channel.lines() for i, raw in enumerate(lines[1:])}
         for raw, outcome in answers:
-            if isinstance(outcome, Receipt):
+            if isinstance(outcome, LedgerReceipt):
                 assert stored[outcome.height, outcome.index] == raw
         assert len(set(stored.values())) == len(stored)
     assert verify_blocks(tmp_path, "ea.core", deep=True).ok

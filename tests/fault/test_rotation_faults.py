@@ -65,7 +65,7 @@ def test_whichever_write_fails_the_channel_has_one_key_or_the_other_and_goes_on(
         except RopewalkError:
             pass
         with open_channel(home, CHANNEL) as reading:
-            current = reading.line().current.key
+            current = reading.key_history().current.key
         assert current == NEXT.public or not rotated
         with opened_with(home, NEXT if current == NEXT.public else NODE) as opened:
             opened.log.submit(observed(3).raw)

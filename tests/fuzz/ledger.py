@@ -27,7 +27,7 @@ from ropewalk.ledger.bundle.zstd_file import read_packed
 from ropewalk.ledger.channel.index import rows
 from ropewalk.ledger.channel.segments import format as segment_format
 from ropewalk.ledger.channel.segments import packed, reader
-from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.channel.segments.writer import SegmentWriter
 from ropewalk.ledger.envelope import envelope
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence import certificates, crls, verify
@@ -189,7 +189,7 @@ def _head_fork(raw: bytes) -> None:
 def _witness_request(raw: bytes) -> None:
     found = witness.parse_request(raw)
     assert found.old is None or witness.parse_request(found.to_bytes()) == found
-    witness.take_head(witness.watch_log(None, LOG.verifier), found, 0)
+    witness.accept_head(witness.watch_log(None, LOG.verifier), found, 0)
 
 
 def _watched_log(raw: bytes) -> None:
@@ -339,7 +339,7 @@ def _anchored_bytes() -> bytes:
     path = work_folder() / "anchored.tar.zst"
     first, second = (merkle.SHA256.leaf(each.header.encode()) for each in chain_of_blocks(2, 2))
     note = proof.signed_head("log.example", "ea.core", 2, merkle.SHA256.node(first, second), NODE)
-    anchor = anchors.Anchor(note, merkle.RangeProof((), (second,)))
+    anchor = anchors.BundleAnchor(note, merkle.RangeProof((), (second,)))
     export_blocks(chain_of_blocks(1, 2), NODE, path, anchors=[anchor])
     return b"".join(read_packed(path))
 
@@ -367,7 +367,7 @@ def _segment(raw: bytes) -> None:
 @cache
 def _segment_bytes() -> bytes:
     folder = work_folder() / "written"
-    writer = Writer(folder)
+    writer = SegmentWriter(folder)
     for one in chain_of_blocks(2, 2):
         writer.append(one.height, one.lines())
     writer.sync()
@@ -406,7 +406,9 @@ def _snapshot(raw: bytes) -> None:
 
 def _entry_sample(one: block.Block) -> rows.BlockEntry:
     lines = one.lines()
-    return rows.entry_of(0, segment_format.Place(0, 64, 640), [len(line) for line in lines], derive(lines))
+    return rows.entry_of(
+        0, segment_format.BlockPlace(0, 64, 640), [len(line) for line in lines], derive(lines)
+    )
 
 
 def _range_sample(hashes: list[bytes]) -> bytes:
@@ -515,8 +517,8 @@ def _catalogue() -> tuple[Parser, ...]:
             "watched_log",
             _watched_log,
             (
-                witness.Watched(LOG.name, (LOG.verifier,)).to_bytes(),
-                witness.Watched(LOG.name, (LOG.verifier,), SmallLog(3).head(), 1_700_000_000).to_bytes(),
+                witness.WatchedLog(LOG.name, (LOG.verifier,)).to_bytes(),
+                witness.WatchedLog(LOG.name, (LOG.verifier,), SmallLog(3).head(), 1_700_000_000).to_bytes(),
             ),
         ),
         ("tile_entries", _tile_entries, (tiles.encode_entries([b"one", b"", b"three"]),)),

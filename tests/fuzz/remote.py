@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ropewalk.errors import Invalid, RopewalkError
 from ropewalk.ledger.envelope import envelope
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote import messages as message
 from ropewalk.ledger.remote import negotiate
 from ropewalk.ledger.remote.client import parse_address
@@ -53,7 +53,7 @@ def _address(raw: bytes) -> None:
     assert scheme in ("tls", "tcp") and host and 0 < port < 65_536
 
 
-def _wired(*messages: message.Message) -> bytes:
+def _wired(*messages: message.RemoteMessage) -> bytes:
     return b"".join(frames.frame(frames.pack_parts(each.parts_out())) for each in messages)
 
 
@@ -62,9 +62,12 @@ PARSERS = (
         "remote_frames",
         _frames,
         (
-            _wired(message.Message("head", 1)),
-            _wired(message.Message("append", 1, {}, (b"{}", b"")), message.Message("blocks", 2, {"from": 5})),
-            _wired(message.Message("outcomes", 7, {"first": 0}, (b"{}",))),
+            _wired(message.RemoteMessage("head", 1)),
+            _wired(
+                message.RemoteMessage("append", 1, {}, (b"{}", b"")),
+                message.RemoteMessage("blocks", 2, {"from": 5}),
+            ),
+            _wired(message.RemoteMessage("outcomes", 7, {"first": 0}, (b"{}",))),
             frames.frame(frames.pack_parts([b'{"number":1,"op":[]}'])),
         ),
     ),
@@ -73,7 +76,7 @@ PARSERS = (
         "remote_outcome",
         _outcome,
         (
-            message.outcome_part(Receipt(bytes(32), 3, 1, bytes(32), replayed=True)),
+            message.outcome_part(LedgerReceipt(bytes(32), 3, 1, bytes(32), replayed=True)),
             message.outcome_part(Invalid("wrong", advice="Do better.", instance="urn:x", where="/a")),
             b'{"code":"Novel","detail":7,"self":1,"class":2}',
         ),

@@ -14,7 +14,7 @@ from ropewalk.kernel import jcs
 from ropewalk.ledger.block.block import GENESIS, Block, seal
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.segments.reader import Segments
-from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.channel.segments.writer import SegmentWriter
 from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.proof.verify import check_channel
@@ -60,7 +60,7 @@ def sealed(world: World, channel: str, *blocks: list[bytes]) -> None:
     stored = list(Segments(folder).scan())
     below = Block.from_lines(stored[-1].lines).hash if stored else GENESIS
     after = stored[-1].place if stored else None
-    with Writer(folder, after=after, height=len(stored)) as writer:
+    with SegmentWriter(folder, after=after, height=len(stored)) as writer:
         for height, envelopes in enumerate(blocks, len(stored)):
             made = seal(
                 NODE,

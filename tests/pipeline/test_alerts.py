@@ -15,7 +15,7 @@ import pytest
 
 from ropewalk.ledger.block.block import GENESIS, Block, seal
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.evidence.allowed import EvidencePins
+from ropewalk.ledger.evidence.allowed import EvidenceAllowList
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.pipeline.jobs.health import Health, measure, observation
 from ropewalk.pipeline.jobs.metrics import metrics_text
@@ -28,7 +28,7 @@ RULES = Path(__file__).parents[2] / "examples" / "prometheus" / "ropewalk.rules.
 HOUR_NS = 3600 * 10**9
 NOON_NS = NOON_MS * 10**6
 LABELS = {"channel": "ea.core", "domain": "ea.core", "protocol_version": "1.0.0"}
-BUILT = EvidencePins((ADA.public,), ("https://builder.example/v1",))
+BUILT = EvidenceAllowList((ADA.public,), ("https://builder.example/v1",))
 POLICY = "11" * 32
 SUMMARIES = {
     "PolicyDrift": ("page", "ea.core: envelopes of ea.core name another policy than the channel's"),
@@ -216,7 +216,7 @@ def test_revoked_certificate_pages_at_once(promtool: str, tmp_path: Path):
     """Evidence that held pages from the revocation on, also behind evidence in another format."""
     root = Authority("root")
     leaf = Authority("leaf", root, ca=False)
-    pins = EvidencePins(
+    pins = EvidenceAllowList(
         (ADA.public,),
         ("https://builder.example/v1",),
         pcrs={0: (PCR0.hex(),)},

@@ -16,7 +16,7 @@ from ropewalk.ledger.channel.channel import open_log
 from ropewalk.ledger.channel.settings import create_channel, read_settings
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.evidence.allowed import EvidencePins
+from ropewalk.ledger.evidence.allowed import EvidenceAllowList
 from ropewalk.ledger.evidence.trust import EvidenceSettings
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.pipeline.jobs.compact import summarise
@@ -91,13 +91,13 @@ def test_health_is_measured_by_channel_and_told_as_an_observation(spark: Any, wo
     assert (health.channel, health.domain, health.envelopes, health.attested) == ("ea.core", "ea.core", 20, 0)
     assert health.attestation_age_seconds is None and not health.stale
     assert built.attestation_chain_valid is None and built.evidence_unknown == 1  # unknown is not valid
-    pins = EvidencePins((ADA.public,), ("https://builder.example/v1",))
+    pins = EvidenceAllowList((ADA.public,), ("https://builder.example/v1",))
     (built,) = measure_channels(
         spark, world.path, NOON_NS, channels="ea.built", trust=Trust((), (), evidence=pins)
     )
     assert built.attestation_chain_valid is True
     folder = world.place.home / "ledger" / "ea.built"
-    (folder / "evidence.json").write_bytes(EvidenceSettings(pins=EvidencePins((BOB.public,))).to_bytes())
+    (folder / "evidence.json").write_bytes(EvidenceSettings(pins=EvidenceAllowList((BOB.public,))).to_bytes())
     (built,) = measure_channels(spark, world.path, NOON_NS, channels="ea.built")
     assert built.attestation_chain_valid is False and str(built.evidence_detail).startswith("block 0")
     told = observation(built, NODE, NOON_NS)
@@ -114,7 +114,7 @@ def sealed(*envelopes: Envelope) -> Block:
 def test_evidence_is_judged_at_the_time_of_its_block_and_the_newest_also_now():
     root = Authority("root")
     leaf = Authority("leaf", root, ca=False)
-    trust = Trust((NODE.public,), (), roots=(root.pem,), evidence=EvidencePins(pcrs={0: (PCR0.hex(),)}))
+    trust = Trust((NODE.public,), (), roots=(root.pem,), evidence=EvidenceAllowList(pcrs={0: (PCR0.hex(),)}))
 
     def health(document: bytes, now_ns: int) -> Any:
         (found,) = measure("ea.core", [sealed(nitro(document))], trust, now_ns)
@@ -134,7 +134,7 @@ def test_a_revoked_certificate_is_bad_news_at_once():
     block = sealed(nitro(nitro_document(leaf, [root])))
 
     def valid(now_ns: int, *crls: str) -> bool | None:
-        pins = EvidencePins(pcrs={0: (PCR0.hex(),)}, crls=crls)
+        pins = EvidenceAllowList(pcrs={0: (PCR0.hex(),)}, crls=crls)
         (found,) = measure("ea.core", [block], Trust((), (), roots=(root.pem,), evidence=pins), now_ns)
         return found.attestation_chain_valid
 

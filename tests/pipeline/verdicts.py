@@ -32,7 +32,7 @@ from ropewalk.ledger.channel.settings import create_channel, read_settings
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.ledger.keys.rotate import rotate_key
 from ropewalk.ledger.proof.trust import Trust
-from ropewalk.ledger.remote.replica import OpenCopy
+from ropewalk.ledger.remote.replica import OpenReplica
 from ropewalk.ledger.rules.policy import parse_policy
 from ropewalk.pipeline import to_arrow
 from ropewalk.pipeline.jobs.verify import report_checked, settings_checked
@@ -223,7 +223,7 @@ def _replica_holds(world: World, channel: str, scratch: Path) -> bool:
         now_ns = lambda: (world.clock_ms + 9 * HOUR_MS) * 10**6  # noqa: E731
         with (
             open_channel(world.place.home, channel) as reading,
-            OpenCopy(open_channel(home, channel), now_ns=now_ns) as copy,
+            OpenReplica(open_channel(home, channel), now_ns=now_ns) as copy,
         ):
             for _, lines in reading.lines():
                 copy.log.insert(Block.from_lines(lines))

@@ -18,7 +18,7 @@ from ropewalk.ledger.channel.channel import open_log
 from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.ingest.ports import Limits
+from ropewalk.ledger.ingest.ports import IngestLimits
 
 ADA = SigningKey.generate("ed25519", b"ada" + bytes(29))
 BOB = SigningKey.generate("ed25519", b"bob" + bytes(29))
@@ -100,7 +100,7 @@ class World:
             )
             for number in range(count)
         ]
-        limits = Limits(block_envelopes=per_block)
+        limits = IngestLimits(block_envelopes=per_block)
         with open_log(
             home, channel, NODE, now_ns=lambda: (self.clock_ms + HOUR_MS) * 10**6, limits=limits, **options
         ) as opened:

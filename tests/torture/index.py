@@ -28,13 +28,13 @@ from ropewalk.gitlog.core.layout import SHIPLOG
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.kernel import ulid
-from ropewalk.ledger.block.index_keys import Marks, derive
+from ropewalk.ledger.block.index_keys import BlockIndexKeys, derive
 from ropewalk.ledger.channel.channel import open_log
 from ropewalk.ledger.channel.index.check import check_index
 from ropewalk.ledger.channel.index.index import LedgerIndex
 from ropewalk.ledger.channel.maintenance import rebuild_index, verify_stored
 from ropewalk.ledger.channel.segments.reader import Segments
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from tests.unit.ledger.making import NODE, NOON_NS, command, observed, opened
 
 __all__ = ["GitScene", "LedgerScene", "Scene", "flip", "flip_all", "run"]
@@ -136,7 +136,7 @@ class LedgerScene(Scene):
         if not self.index.exists():
             self._make()
         self.remember()
-        self.marks: list[Marks] = [derive(record.lines) for record in self.segments.scan()]
+        self.marks: list[BlockIndexKeys] = [derive(record.lines) for record in self.segments.scan()]
 
     def acts(self, number: int) -> list[Callable[[], str | None]]:
         checked = [self.check] if number % CHECK_EVERY == 0 else []
@@ -192,7 +192,11 @@ class LedgerScene(Scene):
                 again, other, new = ledger.log.submit_many(
                     [command("c-7").raw, command("c-9", payload="other").raw, command("c-new").raw]
                 )
-            if not isinstance(again, Receipt) or (again.replayed, again.height, again.index) != (True, 1, 1):
+            if not isinstance(again, LedgerReceipt) or (again.replayed, again.height, again.index) != (
+                True,
+                1,
+                1,
+            ):
                 return f"the replay: {again!r}"
             if not isinstance(other, Replayed):
                 return f"the second Command: {other!r}"

@@ -17,8 +17,8 @@ from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import Signature, SigningKey
 from ropewalk.kernel.note.note import SignatureType, Signer, cosign_head
 from ropewalk.ledger.block.block import GENESIS, Block, seal
-from ropewalk.ledger.bundle.anchors import Anchor
-from ropewalk.ledger.bundle.format import HEADERS, MANIFEST, SIGNATURE, Gathering, block_name, proof_name
+from ropewalk.ledger.bundle.anchors import BundleAnchor
+from ropewalk.ledger.bundle.format import HEADERS, MANIFEST, SIGNATURE, BundleBuilder, block_name, proof_name
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.ledger.proof.proof import signed_head
 
@@ -229,7 +229,7 @@ def generate() -> dict[str, object]:
 
 
 def _bundle() -> Members:
-    gathering, blocks, proofs = Gathering(), {}, {}
+    gathering, blocks, proofs = BundleBuilder(), {}, {}
     below = GENESIS
     for height in range(2):
         block = _block(height, below)
@@ -277,7 +277,7 @@ def _anchor(
     note = signed_head("log.example", channel, 3, merkle.root(leaves, merkle.SHA256), key)
     if witness is not None:
         note = cosign_head(note, witness, NOON_NS // 10**9)
-    return Anchor(note, merkle.RangeProof((), (leaves[2],))).to_json()
+    return BundleAnchor(note, merkle.RangeProof((), (leaves[2],))).to_json()
 
 
 def _manifest(text: str, **changes: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.ledger.remote.messages import Message, parse_message
+from ropewalk.ledger.remote.messages import RemoteMessage, parse_message
 from ropewalk.ledger.remote.negotiate import Capabilities, advertise, answer, choose
 from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
 
@@ -97,7 +97,7 @@ def _negotiation() -> dict[str, Any]:
     }
 
 
-def _message(name: str, message: Message) -> dict[str, Any]:
+def _message(name: str, message: RemoteMessage) -> dict[str, Any]:
     raw = frame(pack_parts(message.parts_out()))
     head = {**message.facts, "op": message.op, "number": message.number}
     return {
@@ -119,10 +119,10 @@ def _error(raw: str) -> str:
 def generate() -> dict[str, object]:
     """Every file, by its path."""
     messages = (
-        ("head", Message("head", 1)),
-        ("append_two", Message("append", 7, {}, (b"{}", b"\xa0"))),
-        ("blocks_from", Message("blocks", 2, {"from": 5})),
-        ("open", Message("open", 0, {"channel": "audit"}, (b"{}",))),
+        ("head", RemoteMessage("head", 1)),
+        ("append_two", RemoteMessage("append", 7, {}, (b"{}", b"\xa0"))),
+        ("blocks_from", RemoteMessage("blocks", 2, {"from": 5})),
+        ("open", RemoteMessage("open", 0, {"channel": "audit"}, (b"{}",))),
     )
     return {
         "ledger_remote/choice.json": {

@@ -16,7 +16,7 @@ from ropewalk.ledger.block.block import GENESIS, Header
 from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.channel.segments.format import Record
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.proof.verify import EMPTY, Fault, Span, check_block, join
+from ropewalk.ledger.proof.verify import EMPTY, BlockSpan, Fault, check_block, join
 
 
 class ChannelSource:
@@ -30,7 +30,7 @@ class ChannelSource:
         self._channel = Channel(target.log.store.place.home, channel)
         self._name, self._target = channel, target
         self._last: Event | None = None  # the newest event that was mirrored before we began
-        self._span: Span = EMPTY
+        self._span: BlockSpan = EMPTY
         self._at: Record | None = None  # the last block that was read
 
     def stands(self) -> bool:
@@ -62,7 +62,9 @@ class ChannelSource:
             def note(header: Header, first: int, envelopes: Sequence[Envelope], found: Any = found) -> None:
                 found.extend((header, index, each) for index, each in enumerate(envelopes, first))
 
-            block = check_block(record.lines, record.height, trust=trust, policy=settings.policy, noted=note)
+            block = check_block(
+                record.lines, record.height, trust=trust, policy=settings.policy, on_envelopes=note
+            )
             if until_ms is not None and block.last_ns // 1_000_000 > until_ms:
                 return
             self._check(join(self._span, block))
@@ -100,7 +102,7 @@ class ChannelSource:
         yield first
         yield from segments.scan(first.place, first.height + 1)
 
-    def _check(self, whole: Span) -> None:
+    def _check(self, whole: BlockSpan) -> None:
         """Stop before the first block that does not hold."""
         fault = whole.fault
         if fault is None and whole.channel != self._name:

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable
 
 from ropewalk.ledger.envelope.envelope import parse
-from ropewalk.ledger.remote.messages import Message
+from ropewalk.ledger.remote.messages import RemoteMessage
 from ropewalk.net.frames import frame
 from tests.torture.scenes.house import House, Server
 from tests.torture.scenes.peer import Peer, framed
@@ -83,8 +83,10 @@ def misbehaving_peers(house: House, work: Workload, scene: Scene, quick: bool) -
         "garbage before it opens": lambda peer: peer.send(garbage[0]),
         "garbage in frames": lambda peer: peer.send(b"".join(map(frame, garbage))),
         "an endless frame": lambda peer: peer.send(b"\xff\xff\xff\xff" + garbage[0]),
-        "half a frame": lambda peer: peer.send(framed(Message("head", 1, {}))[:-3]),
-        "answers nobody asked for": lambda peer: peer.send(framed(Message("outcomes", 1, {"first": 0}))),
+        "half a frame": lambda peer: peer.send(framed(RemoteMessage("head", 1, {}))[:-3]),
+        "answers nobody asked for": lambda peer: peer.send(
+            framed(RemoteMessage("outcomes", 1, {"first": 0}))
+        ),
         "reads nothing": lambda peer: _read_nothing(peer, server),
     }
     before_opening = {"silent", "garbage before it opens"}
@@ -101,9 +103,9 @@ def misbehaving_peers(house: House, work: Workload, scene: Scene, quick: bool) -
         remote.submit_many([raw for batch in batches[0][:4] for raw in batch])
     with server.watched() as memory, Crew(len(acts) + 1) as crew:
         healthy = [Stream(house, server.url, channel, each) for each in batches]
-        let_go = {kind: crew.submit(misbehave, kind) for kind in acts}
+        acknowledge = {kind: crew.submit(misbehave, kind) for kind in acts}
         answered = crew.submit(_kill_in_the_middle, house, server.url, channel, killed)
-        gone = {kind: done.result(300) for kind, done in let_go.items()}
+        gone = {kind: done.result(300) for kind, done in acknowledge.items()}
         told = answered.result(300)
         for stream in healthy:
             stream.end()
@@ -142,7 +144,7 @@ def misbehaving_peers(house: House, work: Workload, scene: Scene, quick: bool) -
 
 def _read_nothing(peer: Peer, server: Server) -> None:
     """Ask for all blocks, again and again, far more than fits into any buffer; read none until the server gave up."""
-    peer.send(b"".join(framed(Message("blocks", number, {"from": 0})) for number in range(1, 2_000)))
+    peer.send(b"".join(framed(RemoteMessage("blocks", number, {"from": 0})) for number in range(1, 2_000)))
     until(lambda: "has read nothing" in server.journal.read_text())
 
 

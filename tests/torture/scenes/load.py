@@ -8,9 +8,9 @@ import time
 from typing import Any
 
 from ropewalk.errors import RopewalkError
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote.client import LedgerClient
-from ropewalk.ledger.remote.messages import Message
+from ropewalk.ledger.remote.messages import RemoteMessage
 from tests.torture.scenes.house import TRANSPORTS, House
 from tests.torture.scenes.peer import Peer, framed
 from tests.torture.scenes.report import Scene, percentiles
@@ -148,7 +148,7 @@ def _pour(url: str, channel: str, raws: list[bytes]) -> tuple[int, int]:
     """Send far more than was agreed on without reading an answer; how often it had to wait, and what stayed open."""
     with Peer.connected(url, channel) as peer:
         for number, raw in enumerate(raws, 1):
-            peer.send(framed(Message("append", number, {}, (raw,))))
+            peer.send(framed(RemoteMessage("append", number, {}, (raw,))))
         answers = 0
         while answers < len(raws) and (said := peer.receive()) is not None:
             answers += said.op == "outcomes"
@@ -226,7 +226,9 @@ def policy_cost(house: House, work: Workload, scene: Scene, quick: bool) -> None
     scene.check("the policy lets in what keeps to it", not refused, refused=refused[:3])
     scene.check(
         "the policy is asked: what it forbids is denied, and stands only where there is none",
-        isinstance(denied, RopewalkError) and denied.code == "PolicyDenied" and isinstance(taken, Receipt),
+        isinstance(denied, RopewalkError)
+        and denied.code == "PolicyDenied"
+        and isinstance(taken, LedgerReceipt),
     )
     scene.check(
         "both channels hold the same envelopes",

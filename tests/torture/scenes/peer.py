@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.remote.client import parse_address
-from ropewalk.ledger.remote.messages import Message, parse_message
+from ropewalk.ledger.remote.messages import RemoteMessage, parse_message
 from ropewalk.ledger.remote.negotiate import MESSAGE_BYTES, Capabilities, advertise
 from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
 from tests.waiting import LIMIT_S
@@ -21,7 +21,7 @@ PARTS_MAX = 10_000
 BUFFER_BYTES = 256 << 10
 
 
-def framed(message: Message) -> bytes:
+def framed(message: RemoteMessage) -> bytes:
     """The bytes of a message on the wire."""
     return frame(pack_parts(message.parts_out()))
 
@@ -50,7 +50,7 @@ class Peer:
                 asked = advertise(
                     KEY, Capabilities(("tcp",)), timestamp="2024-11-01T12:00:00Z", correlation_id="peer"
                 )
-                peer.send(framed(Message("open", 0, {"channel": channel}, (asked.raw,))))
+                peer.send(framed(RemoteMessage("open", 0, {"channel": channel}, (asked.raw,))))
                 said = peer.receive()
                 assert said is not None and said.op == "opened", said
             yield peer
@@ -68,7 +68,7 @@ class Peer:
                 if not self._ready_for(select.POLLOUT):
                     raise TimeoutError("nobody reads") from None
 
-    def receive(self) -> Message | None:
+    def receive(self) -> RemoteMessage | None:
         """The next message, or None at the end."""
         while not self._ready:
             data = self._recv()

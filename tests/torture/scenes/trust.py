@@ -16,7 +16,7 @@ from ropewalk.kernel.digest import blake3
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.envelope.model import payload_hash
 from ropewalk.ledger.evidence.binding import report_data
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from tests.torture.scenes.house import House
 from tests.torture.scenes.report import Scene
 from tests.torture.scenes.stream import Stream, gated
@@ -65,7 +65,7 @@ def late_evidence(house: House, work: Workload, scene: Scene, quick: bool) -> No
     others = [work.raws(5) for _ in range(4 if quick else 100)]
     done = threading.Event()
     feed = Stream(house, server.url, channel, gated([others], [done]))
-    told: dict[str, list[Receipt | RopewalkError]] = {}
+    told: dict[str, list[LedgerReceipt | RopewalkError]] = {}
     try:
         with house.connect(server.url, channel) as remote:
             for _ in range(2 if quick else 20):
@@ -91,11 +91,11 @@ def late_evidence(house: House, work: Workload, scene: Scene, quick: bool) -> No
     for kind in ("nearly late", "fresh"):
         scene.check(
             f"evidence is accepted, whatever was refused before: {kind}",
-            all(isinstance(each, Receipt) for each in told[kind]),
+            all(isinstance(each, LedgerReceipt) for each in told[kind]),
             said=sentences[kind],
         )
     scene.check("others go on meanwhile", not feed.refused and len(feed.sent) == sum(map(len, others)))
-    taken = sum(isinstance(each, Receipt) for outcomes in told.values() for each in outcomes)
+    taken = sum(isinstance(each, LedgerReceipt) for outcomes in told.values() for each in outcomes)
     scene.check(
         "what was refused stands nowhere, and the channel verifies with its evidence",
         len(house.standing(channel)) == taken + len(feed.sent)
@@ -104,7 +104,7 @@ def late_evidence(house: House, work: Workload, scene: Scene, quick: bool) -> No
     scene.measure("attestations", sum(map(len, told.values())))
 
 
-def _said(outcome: Receipt | RopewalkError) -> str:
+def _said(outcome: LedgerReceipt | RopewalkError) -> str:
     return outcome.detail if isinstance(outcome, RopewalkError) else "taken"
 
 

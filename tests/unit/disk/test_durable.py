@@ -13,7 +13,7 @@ import pytest
 import ropewalk
 from ropewalk.disk import durable
 from ropewalk.disk.durable import Disk
-from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.channel.segments.writer import SegmentWriter
 
 SOURCE = Path(ropewalk.__file__).parent
 SYNCS = {"fsync", "fdatasync", "sync_file_range", "F_FULLFSYNC"}
@@ -66,7 +66,7 @@ def test_sync_uses_full_fsync_where_it_exists(macos, tmp_path):
 
 
 def test_writer_syncs_by_full_fsync(macos, tmp_path):
-    with Writer(tmp_path) as writer:
+    with SegmentWriter(tmp_path) as writer:
         writer.append(0, [b"{}"])
         macos.clear()
         writer.sync()

@@ -11,7 +11,7 @@ from tests.unit.ledger.making import NODE, NOON_NS, observed, opened
 from ropewalk.kernel import jcs
 from ropewalk.ledger.archive.check import verify_archives
 from ropewalk.ledger.archive.manifest import MANIFEST, SIGNATURE, sign_manifest
-from ropewalk.ledger.archive.write import Archived, archive_channel
+from ropewalk.ledger.archive.write import ArchiveResult, archive_channel
 from ropewalk.ledger.proof.trust import Trust
 
 CHANNEL = "ea.core"
@@ -26,7 +26,7 @@ def filled(home: Path, blocks: int, start: int = 0, **options: Any) -> Path:
     return home
 
 
-def archived(home: Path, to: Path, **options: Any) -> Archived:
+def archived(home: Path, to: Path, **options: Any) -> ArchiveResult:
     """The channel of a home, archived."""
     return archive_channel(home, CHANNEL, NODE, to, **options)
 

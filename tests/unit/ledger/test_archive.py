@@ -31,7 +31,7 @@ from ropewalk.ledger.archive.check import verify_archives
 from ropewalk.ledger.archive.manifest import BLOCKS, MANIFEST, SIGNATURE, parse_archive_manifest
 from ropewalk.ledger.archive.write import archive_channel
 from ropewalk.ledger.channel.channel import open_channel, open_log
-from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.channel.segments.writer import SegmentWriter
 from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.proof.trust import Trust
 
@@ -236,7 +236,7 @@ def test_a_channel_that_does_not_hold_is_not_archived(tmp_path, damage):
         at = blocks[2][0].index(b'"sig":"') + 10
         other = b"A" if blocks[2][0][at : at + 1] != b"A" else b"B"
         blocks[2][0] = blocks[2][0][:at] + other + blocks[2][0][at + 1 :]
-    with Writer(home / "ledger" / CHANNEL) as writer:
+    with SegmentWriter(home / "ledger" / CHANNEL) as writer:
         for height, lines in enumerate(blocks):
             place = writer.append(height, lines)
         writer.sync()

@@ -12,7 +12,7 @@ from tests.unit.ledger.making import observed, opened
 
 from ropewalk.errors import RangeExceeded
 from ropewalk.ledger.archive.check import verify_archives
-from ropewalk.ledger.archive.files import BEGUN
+from ropewalk.ledger.archive.files import PARTIAL
 from ropewalk.ledger.archive.manifest import BLOCKS
 from ropewalk.ledger.archive.restore import restore_channel
 
@@ -32,7 +32,7 @@ def test_a_link_in_place_of_an_archive_on_its_way_costs_nobody_a_file(tmp_path):
     archived(home, cold, before=1)
     theirs.mkdir()
     (theirs / "precious").write_text("kept")
-    (cold / CHANNEL / BEGUN).symlink_to(theirs)
+    (cold / CHANNEL / PARTIAL).symlink_to(theirs)
     assert archived(home, cold).blocks == 2
     assert [path.name for path in theirs.iterdir()] == ["precious"]
     assert failures(cold) == {}
@@ -42,7 +42,7 @@ def test_a_link_in_place_of_an_archive_on_its_way_costs_nobody_a_file(tmp_path):
 def test_what_lies_in_the_way_of_an_archive_is_taken_away(tmp_path, make):
     home, cold = filled(tmp_path / "home", 2), tmp_path / "cold"
     archived(home, cold, before=1)
-    make(cold / CHANNEL / BEGUN)
+    make(cold / CHANNEL / PARTIAL)
     assert archived(home, cold).blocks == 2
 
 

@@ -31,10 +31,10 @@ from ropewalk.ledger.block.block import Fork, seal
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.maintenance import verify_stored
 from ropewalk.ledger.channel.payloads import PayloadStore, PayloadTombstone
-from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.channel.segments.writer import SegmentWriter
 from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.envelope.envelope import build
-from ropewalk.ledger.evidence.allowed import EvidencePins
+from ropewalk.ledger.evidence.allowed import EvidenceAllowList
 from ropewalk.ledger.evidence.settings import channel_trust, write_evidence
 from ropewalk.ledger.evidence.trust import EvidenceSettings
 from ropewalk.ledger.proof.trust import Trust
@@ -63,7 +63,7 @@ def rich(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rich")
     home, cold = folder / "home", folder / "cold"
     create_channel(home, CHANNEL, "node", NODE.public, STRICT)
-    write_evidence(home, CHANNEL, EvidenceSettings((), EvidencePins((ADA.public,), ("urn:builder",))))
+    write_evidence(home, CHANNEL, EvidenceSettings((), EvidenceAllowList((ADA.public,), ("urn:builder",))))
     move_version(home, "1.1.x", "deprecated", sunset="2099-01-01T00:00:00Z")
     with opened(home, segment_bytes=4096) as ledger:
         for number in range(12):
@@ -258,7 +258,7 @@ def test_memory_does_not_grow_with_the_channel(tmp_path):
     home, blocks = tmp_path / "home", 40
     create_channel(home, CHANNEL, "node", NODE.public)
     length = 250_000
-    with Writer(home / "ledger" / CHANNEL) as writer:
+    with SegmentWriter(home / "ledger" / CHANNEL) as writer:
         below = bytes(32)
         for height in range(blocks):
             said = build(
@@ -352,7 +352,7 @@ def test_a_drill_notices_that_the_live_channel_has_lost_its_end(rich, tmp_path):
 
 def test_blocks_of_a_chain_made_elsewhere_can_be_archived_and_rebuilt(tmp_path):
     create_channel(tmp_path / "home", CHANNEL, "node", NODE.public)
-    with Writer(tmp_path / "home" / "ledger" / CHANNEL) as writer:
+    with SegmentWriter(tmp_path / "home" / "ledger" / CHANNEL) as writer:
         for block in chain_of_blocks(3):
             writer.append(block.height, block.lines())
         writer.sync()

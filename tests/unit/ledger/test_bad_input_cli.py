@@ -16,7 +16,7 @@ from ropewalk.disk.key_files import load_signing
 from ropewalk.kernel import jcs
 from ropewalk.ledger.block.block import Block, seal
 from ropewalk.ledger.channel.channel import open_log
-from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.channel.segments.writer import SegmentWriter
 from ropewalk.ledger.envelope.envelope import to_cbor
 
 P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
@@ -186,7 +186,7 @@ def rewrite(lines: list[list[bytes]]) -> None:
     folder = Path("repo.git/ropewalk/ledger/audit")
     for path in (*(folder / "segments").iterdir(), folder / "receipted", folder / "lock"):
         path.unlink()
-    writer = Writer(folder)
+    writer = SegmentWriter(folder)
     for height, each in enumerate(lines):
         writer.append(height, each)
     writer.sync()

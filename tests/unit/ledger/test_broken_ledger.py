@@ -34,7 +34,7 @@ from ropewalk.ledger.evidence.verify import evidence_check
 from ropewalk.ledger.proof.proof import Proof, parse_proof
 from ropewalk.ledger.proof.trust import Trust, parse_trust
 from ropewalk.ledger.replay.guard import guarded
-from ropewalk.ledger.replay.reducers import Moment, Reducer
+from ropewalk.ledger.replay.reducers import FoldContext, Reducer
 from ropewalk.ledger.replay.replay import Replay
 from ropewalk.ledger.rules.policy import STRICT, Policy, parse_policy
 from ropewalk.ledger.rules.rules import judge
@@ -152,7 +152,7 @@ def test_a_reducer_that_switches_the_guard_off_is_caught_at_it():
         return {**state, "at": time.time()}
 
     with pytest.raises(Unverified, match="the guard itself"):
-        guarded(Reducer("sly", sly)).fold({}, {}, Moment("c", 0, 0))
+        guarded(Reducer("sly", sly)).fold({}, {}, FoldContext("c", 0, 0))
 
 
 def test_a_reducer_that_trips_is_named_and_is_no_defect_of_ours():

@@ -38,10 +38,10 @@ from ropewalk.ledger.block.block import GENESIS, parse_record, seal
 from ropewalk.ledger.bundle.check import BundleVerifier
 from ropewalk.ledger.bundle.files import chunk_ranges, export_blocks, export_bundle, inspect_bundle
 from ropewalk.ledger.bundle.findings import STEPS
-from ropewalk.ledger.bundle.format import Gathering, frame_member, proof_lines
+from ropewalk.ledger.bundle.format import BundleBuilder, frame_member, proof_lines
 from ropewalk.ledger.bundle.manifest import parse_manifest
 from ropewalk.ledger.bundle.tar import END, TarReader, member_header, padding
-from ropewalk.ledger.bundle.zstd_file import Limits, read_packed
+from ropewalk.ledger.bundle.zstd_file import UnpackLimits, read_packed
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.envelope.model import envelope_id
 from ropewalk.ledger.proof.proof import range_root
@@ -156,12 +156,12 @@ def test_detached_payloads_are_listed(tmp_path):
 
 def test_gathering_refuses_blocks_that_do_not_follow():
     blocks = chain_of_blocks(3)
-    gathering = Gathering()
+    gathering = BundleBuilder()
     gathering.add(blocks[0])
     with pytest.raises(RopewalkError, match="does not stand on"):
         gathering.add(blocks[2])
     with pytest.raises(RangeExceeded):
-        Gathering().finish(NODE)
+        BundleBuilder().finish(NODE)
 
 
 # --- exports of a channel ---
@@ -573,7 +573,7 @@ def test_oversized_members_are_refused_before_they_are_read(tmp_path):
 def test_a_header_line_without_end_is_refused():
     verifier = BundleVerifier(TRUST)
     (block,) = chain_of_blocks(1)
-    gathering = Gathering()
+    gathering = BundleBuilder()
     gathering.add(block)
     manifest = gathering.finish(NODE)
     front = gathering.front(manifest, NODE)
@@ -588,9 +588,9 @@ def test_who_says_how_much_it_may_become_reads_what_packs_well(tmp_path):
     with pytest.raises(TooLarge) as refused:
         list(read_packed(path))
     assert "--max-bytes" in (refused.value.advice_now or "")
-    assert sum(map(len, read_packed(path, Limits.said(100 << 20)))) == 80 << 20
+    assert sum(map(len, read_packed(path, UnpackLimits.said(100 << 20)))) == 80 << 20
     with pytest.raises(TooLarge):
-        list(read_packed(path, Limits.said(70 << 20)))
+        list(read_packed(path, UnpackLimits.said(70 << 20)))
 
 
 def test_a_bomb_is_refused(tmp_path):
@@ -600,7 +600,7 @@ def test_a_bomb_is_refused(tmp_path):
         for _ in read_packed(path):
             pass
     with pytest.raises(TooLarge):
-        verdict(export(path), limits=Limits(bytes_max=4096))
+        verdict(export(path), limits=UnpackLimits(bytes_max=4096))
 
 
 def test_trailing_bytes_and_second_frames_are_found(bundle):

@@ -33,7 +33,7 @@ from ropewalk.ledger.block.block import (
     seal,
 )
 from ropewalk.ledger.bundle.files import chunk_ranges, export_blocks
-from ropewalk.ledger.bundle.format import HEADERS, MANIFEST, SIGNATURE, Gathering
+from ropewalk.ledger.bundle.format import HEADERS, MANIFEST, SIGNATURE, BundleBuilder
 from ropewalk.ledger.bundle.manifest import BUNDLE_BLOCKS_MAX, parse_manifest
 from ropewalk.ledger.bundle.members import MANIFEST_BYTES_MAX, ManifestReader, parse_proof_line
 from ropewalk.ledger.bundle.tar import TarReader, member_header
@@ -250,14 +250,14 @@ def test_a_manifest_larger_than_any_is_not_gathered():
 
 def test_a_block_whose_envelopes_are_others_is_not_exported():
     block = chain_of_blocks(1)[0]
-    Gathering().add(block)
+    BundleBuilder().add(block)
     with pytest.raises(DigestMismatch, match="not those its header names"):
-        Gathering().add(replace(block, envelopes=(*block.envelopes[:-1], observed(99).raw)))
+        BundleBuilder().add(replace(block, envelopes=(*block.envelopes[:-1], observed(99).raw)))
 
 
 def test_no_more_blocks_are_gathered_than_a_manifest_may_name(monkeypatch):
     monkeypatch.setattr("ropewalk.ledger.bundle.format.BUNDLE_BLOCKS_MAX", 2)
-    gathering, blocks = Gathering(), chain_of_blocks(3)
+    gathering, blocks = BundleBuilder(), chain_of_blocks(3)
     for block in blocks[:2]:
         gathering.add(block)
     with pytest.raises(RangeExceeded, match="more than 2 blocks"):

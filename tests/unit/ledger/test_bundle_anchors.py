@@ -27,7 +27,7 @@ from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.note.note import SignatureType, SignedHead, Signer, cosign_head, sign_head
 from ropewalk.kernel.schema import shipped as schema
-from ropewalk.ledger.bundle.anchors import ANCHOR_NOTE_MAX, ANCHORS_MAX, Anchor, parse_anchor
+from ropewalk.ledger.bundle.anchors import ANCHOR_NOTE_MAX, ANCHORS_MAX, BundleAnchor, parse_anchor
 from ropewalk.ledger.bundle.check import BundleVerifier
 from ropewalk.ledger.bundle.files import (
     chunk_ranges,
@@ -36,8 +36,8 @@ from ropewalk.ledger.bundle.files import (
     inspect_bundle,
     verify_bundle,
 )
-from ropewalk.ledger.bundle.format import HEADERS, MANIFEST, Gathering
-from ropewalk.ledger.bundle.head_proofs import Anchoring
+from ropewalk.ledger.bundle.format import HEADERS, MANIFEST, BundleBuilder
+from ropewalk.ledger.bundle.head_proofs import AnchorCollector
 from ropewalk.ledger.bundle.html_report import render_report
 from ropewalk.ledger.bundle.manifest import parse_manifest
 from ropewalk.ledger.channel.channel import open_channel, open_log
@@ -79,7 +79,7 @@ def seen(note, witness=WITNESS, time_s=SEEN_S):
 
 
 def anchored(channel, path, start, end, *notes):
-    anchoring = Anchoring(channel)
+    anchoring = AnchorCollector(channel)
     for note in notes:
         anchoring.add(note)
     export_bundle(channel, NODE, start, end, path, anchors=anchoring)
@@ -140,7 +140,7 @@ def test_the_order_in_which_anchors_are_given_does_not_matter(channel, tmp_path)
 
 
 def test_anchors_do_not_keep_an_export_from_being_resumed(channel, tmp_path):
-    anchoring, other = Anchoring(channel), Anchoring(channel)
+    anchoring, other = AnchorCollector(channel), AnchorCollector(channel)
     anchoring.add(head(channel, 6))
     other.add(seen(head(channel, 6)))
     path = tmp_path / "x.tar.zst"
@@ -161,7 +161,7 @@ def test_anchors_do_not_keep_an_export_from_being_resumed(channel, tmp_path):
 
 
 def test_every_chunk_is_led_to_the_head_by_itself(channel, tmp_path):
-    anchoring = Anchoring(channel)
+    anchoring = AnchorCollector(channel)
     anchoring.add(seen(head(channel, 7)))
     for start, end in chunk_ranges(0, 6, 3):
         path = tmp_path / f"{start}.tar.zst"
@@ -437,7 +437,7 @@ def _only_the_log_s_line(at, raw):
 
 
 def refused(channel, note, error, words):
-    anchoring = Anchoring(channel)
+    anchoring = AnchorCollector(channel)
     with pytest.raises(error, match=words):
         anchoring.add(note)
     assert anchoring.over(0, BLOCKS - 1) == ()
@@ -480,9 +480,9 @@ def test_a_bundle_takes_a_bounded_number_of_anchors(channel, tmp_path):
 
 
 def test_gathering_takes_no_anchor_that_does_not_hold(channel):
-    good = Anchoring(channel)
+    good = AnchorCollector(channel)
     good.add(head(channel))
-    gathering = Gathering()
+    gathering = BundleBuilder()
     for block in channel.blocks(2, 4):
         gathering.add(block)
     assert gathering.finish(NODE, anchors=good.over(2, 4)).anchors
@@ -521,7 +521,7 @@ def test_an_anchor_comes_out_as_it_went_in():
     note = "é\n\n— x AAAA\n"
     value = {"note": note, "left": ["ab" * 32], "right": ["cd" * 32, "ef" * 32]}
     assert parse_anchor(value).to_json() == value
-    assert parse_anchor(value) == Anchor(
+    assert parse_anchor(value) == BundleAnchor(
         note.encode(), merkle.RangeProof((b"\xab" * 32,), (b"\xcd" * 32, b"\xef" * 32))
     )
 
@@ -534,7 +534,7 @@ def test_a_channel_whose_key_signs_no_notes_is_anchored_by_others(tmp_path):
     with open_log(tmp_path, "ea.core", P256, now_ns=lambda: 1_730_462_400 * 10**9) as ledger:
         ledger.log.submit(observed(1).raw)
     with open_channel(tmp_path, "ea.core") as channel:
-        anchoring = Anchoring(channel)
+        anchoring = AnchorCollector(channel)
         anchoring.add(head(channel, 1, key=ADA))
         path = tmp_path / "x.tar.zst"
         export_bundle(channel, P256, 0, 0, path, anchors=anchoring)

@@ -51,7 +51,7 @@ from ropewalk.ledger.envelope.fields import MINIMUM_SIGNED
 from ropewalk.ledger.envelope.model import Envelope, envelope_id
 from ropewalk.ledger.proof.proof import Proof, parse_proof, verify_proof
 from ropewalk.ledger.proof.trust import Trust
-from ropewalk.ledger.proof.verify import Seen
+from ropewalk.ledger.proof.verify import SeenEnvelopes
 from ropewalk.ledger.rules.policy import STRICT, Policy, parse_policy
 from ropewalk.ledger.rules.rules import CHAIN_MAX, judge
 from ropewalk.ledger.rules.verdict import Context
@@ -145,20 +145,20 @@ def test_a_chain_longer_than_anybody_looks_up_fails_rule_3():
         names = [number.to_bytes(32, "big").hex() for number in range(length - 1)]
         return changed(observed(correlation_id="c"), causality_chain=[*names, "c"])
 
-    for context in (Context(), Context(Seen())):
+    for context in (Context(), Context(SeenEnvelopes())):
         assert status(chained(CHAIN_MAX), 3, context) == "not_checked"
         assert status(chained(CHAIN_MAX + 1), 3, context) == "failed"
 
 
 def test_an_ancestor_named_twice_fails_rule_3_also_where_nobody_knows_it():
     twice = changed(observed(correlation_id="c"), causality_chain=["aa" * 32, "aa" * 32, "c"])
-    for context in (Context(), Context(Seen())):
+    for context in (Context(), Context(SeenEnvelopes())):
         assert status(twice, 3, context) == "failed"
 
 
 @pytest.mark.parametrize("kind", ["Command", "Result"])
 def test_a_command_or_result_without_correlation_id_fails_rule_3_without_a_channel_too(kind):
-    for context in (Context(), Context(Seen())):
+    for context in (Context(), Context(SeenEnvelopes())):
         assert status(observed(event_class=kind), 3, context) == "failed"
 
 
@@ -171,14 +171,14 @@ def proved(**members: Any) -> Envelope:
 
 
 def test_a_proof_may_lead_to_the_payload_hash_and_its_hashes_have_one_spelling():
-    assert status(proved(), 7, Context(Seen())) == "passed"
+    assert status(proved(), 7, Context(SeenEnvelopes())) == "passed"
     in_capitals = observed().payload_hash.hex().upper()
     assert in_capitals != in_capitals.lower()
-    assert status(proved(leaf=in_capitals, root=in_capitals), 7, Context(Seen())) == "failed"
+    assert status(proved(leaf=in_capitals, root=in_capitals), 7, Context(SeenEnvelopes())) == "failed"
 
 
 def test_an_ancestor_in_capitals_is_no_id():
-    seen = Seen()
+    seen = SeenEnvelopes()
     parent = observed(correlation_id="c")
     seen.remember(parent, 0, 0)
     child = observed(1, parent=parent)
@@ -191,7 +191,7 @@ def test_an_ancestor_in_capitals_is_no_id():
     ("decision", "found"), [("allow", "passed"), ("audit", "failed"), ("deny", "failed")]
 )
 def test_only_allow_lets_an_alert_be_said_again(decision, found):
-    seen = Seen()
+    seen = SeenEnvelopes()
     seen.remember(observed(event_class="Alert", correlation_id="a"), 0, 0)
     tag = {"policy_hash": STRICT.hash.hex(), "decision": decision}
     again = observed(1, event_class="Alert", correlation_id="a", policy_tag=tag)

@@ -19,7 +19,7 @@ from ropewalk.ledger.block.block import GENESIS, seal
 from ropewalk.ledger.channel.channel import verify_blocks
 from ropewalk.ledger.envelope.envelope import parse, parse_cbor, parse_stored, parse_wire
 from ropewalk.ledger.envelope.fields import DEFAULT_SIGNED, STRICT_SIGNED
-from ropewalk.ledger.proof.verify import Seen
+from ropewalk.ledger.proof.verify import SeenEnvelopes
 from ropewalk.ledger.rules.policy import parse_policy
 from ropewalk.ledger.rules.rules import RULES, judge
 from ropewalk.ledger.rules.verdict import Context
@@ -55,7 +55,7 @@ def test_the_eight_rules_find_the_same_in_cbor_as_in_json(case):
         return
     one = parse_cbor(wire)
     assert one.raw == parse(jcs.encode(given["envelope"])).raw
-    seen = Seen()
+    seen = SeenEnvelopes()
     for number, value in enumerate(given.get("history", [])):
         seen.remember(parse_cbor(cbor.encode(value)), 0, number)
     for block in given.get("roots", []):
@@ -172,7 +172,7 @@ def test_a_result_made_from_its_command_names_it_and_continues_its_chain():
     done = observed(event_class="Result", event_type="test.done", parent=ask)
     assert done.correlation_id == "c-1"
     assert done.causality_chain == (ask.hex_id, "c-1")
-    seen = Seen()
+    seen = SeenEnvelopes()
     assert judge(done, Context(seen)).findings[2].status == "failed"  # no Command yet
     seen.remember(ask, 0, 0)
     assert judge(done, Context(seen)).findings[2].status == "passed"
@@ -180,7 +180,7 @@ def test_a_result_made_from_its_command_names_it_and_continues_its_chain():
 
 def test_a_result_is_tied_to_its_command_by_correlation_id_and_may_follow_from_another_envelope():
     ask, seen_disk = command("c-1"), observed(2)
-    seen = Seen()
+    seen = SeenEnvelopes()
     seen.remember(ask, 0, 0)
     seen.remember(seen_disk, 0, 1)
     said: dict[str, Any] = {"event_class": "Result", "event_type": "test.done", "correlation_id": "c-1"}
@@ -193,7 +193,7 @@ def test_a_result_is_tied_to_its_command_by_correlation_id_and_may_follow_from_a
 def test_result_must_append_to_its_chain(chain):
     """S4 §3.2: refused on entry; blocks sealed before this was required stay valid."""
     ask = command("c-1")
-    seen = Seen()
+    seen = SeenEnvelopes()
     seen.remember(ask, 0, 0)
     done = changed(observed(event_class="Result", event_type="test.done", parent=ask), causality_chain=chain)
     for context in (Context(seen), Context()):

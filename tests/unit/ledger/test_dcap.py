@@ -36,7 +36,12 @@ from tests.unit.ledger.quoting import (
 from ropewalk.errors import Invalid, RopewalkError
 from ropewalk.kernel.schema import shipped as schema
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.evidence.allowed import CollateralTexts, EvidencePins, parse_collateral_texts, parse_pins
+from ropewalk.ledger.evidence.allowed import (
+    CollateralTexts,
+    EvidenceAllowList,
+    parse_allow_list,
+    parse_collateral_texts,
+)
 from ropewalk.ledger.evidence.crls import CRL_BYTES_MAX, crl_text, parse_crl
 from ropewalk.ledger.evidence.tee.dcap import _certificates, _check_signatures
 from ropewalk.ledger.evidence.tee.intel_collateral import parse_collateral, parse_statement
@@ -343,7 +348,7 @@ def test_collateral_of_another_form_is_refused(value):
 
 def test_a_revoked_status_cannot_be_allowed():
     with pytest.raises(Invalid, match="tcb_statuses"):
-        parse_pins({"tcb_statuses": ["Revoked"]}, Invalid)
+        parse_allow_list({"tcb_statuses": ["Revoked"]}, Invalid)
     gone = [{**tcb_info()["tcbLevels"][0], "tcbStatus": "Revoked"}]
     refused(tdx(collateral=INTEL.collateral(tcb={"tcbLevels": gone})), "Revoked")
 
@@ -430,14 +435,14 @@ def test_certification_data_of_another_kind_or_size_are_refused():
 
 
 def test_pins_for_intel_are_read_strictly_and_come_out_again():
-    pins = EvidencePins(
+    pins = EvidenceAllowList(
         measurements={"tdx.mrtd": (MR_TD.hex(),)},
         sgx_isv={"prodid": 1, "svn": 8},
         tcb_statuses=("UpToDate", "SWHardeningNeeded"),
         collateral=(parse_collateral_texts(COLLATERAL["tdx"], Invalid),),
         crls=(revocations(INTEL.ca),),
     )
-    assert parse_pins(json.loads(json.dumps(pins.to_json())), Invalid) == pins
+    assert parse_allow_list(json.loads(json.dumps(pins.to_json())), Invalid) == pins
     assert verdict(quoted(TDX), EvidenceTrust.of([INTEL.root.pem], pins))[0] == "passed"
     said = "\n".join(pins.explain())
     assert "SGX prodid 1" in said and "SWHardeningNeeded" in said and "1 given" in said
@@ -451,9 +456,9 @@ def test_pins_for_intel_are_read_strictly_and_come_out_again():
     )
     for wrong in wrongs:
         with pytest.raises(Invalid):
-            parse_pins(wrong, Invalid)
+            parse_allow_list(wrong, Invalid)
     no_collateral = CollateralTexts("{}", "{}", ())
-    for broken in (EvidencePins(crls=("x",)), EvidencePins(collateral=(no_collateral,))):
+    for broken in (EvidenceAllowList(crls=("x",)), EvidenceAllowList(collateral=(no_collateral,))):
         with pytest.raises(Invalid):
             EvidenceTrust.of([], broken)
 

@@ -21,11 +21,11 @@ from ropewalk.kernel.keys import SealingKey
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.envelope.envelope import build, parse
 from ropewalk.ledger.envelope.model import Envelope, payload_hash
-from ropewalk.ledger.evidence.allowed import EvidencePins
+from ropewalk.ledger.evidence.allowed import EvidenceAllowList
 from ropewalk.ledger.evidence.binding import report_data, wrap_report
 from ropewalk.ledger.mailbox.enclave import (
     EnclaveKey,
-    Offer,
+    EnclaveOffer,
     check_offer,
     offer_of,
     offer_payload,
@@ -40,7 +40,7 @@ KEY = EnclaveKey("pay-1", SealingKey(bytes(range(32))))
 ROOT = Authority("root")
 LOWER = Authority("lower", ROOT, path_length=0)
 LEAF = Authority("enclave", LOWER, ca=False)
-TRUST = Trust((), (), roots=(ROOT.pem,), evidence=EvidencePins(pcrs={0: (PCR0.hex(),)}))
+TRUST = Trust((), (), roots=(ROOT.pem,), evidence=EvidenceAllowList(pcrs={0: (PCR0.hex(),)}))
 
 
 def evidence(payload: dict[str, Any], leaf: Authority = LEAF, **changes: Any) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def test_a_key_counts_only_if_hardware_with_a_pinned_measurement_vouches_for_it(
         check_offer(advertised(), Trust((), ()), NOON_NS)
     with pytest.raises(Unverified, match="nobody vouches"):
         check_offer(advertised(), replace(TRUST, evidence=None), NOON_NS)  # a root alone pins nothing
-    other = replace(TRUST, evidence=EvidencePins(pcrs={0: ("08" * 48,)}))
+    other = replace(TRUST, evidence=EvidenceAllowList(pcrs={0: ("08" * 48,)}))
     with pytest.raises(Unverified, match="PCR0"):
         check_offer(advertised(), other, NOON_NS)
     with pytest.raises(Unverified, match="nobody vouches"):
@@ -162,7 +162,7 @@ def test_what_a_builder_says_is_no_word_of_hardware():
     payload = offer_payload(KEY.offer)
     subject = [{"name": "offer", "digest": {"blake3": payload_hash(payload)}}]
     said = wrap_report("slsa.v1", dsse(NODE, statement(subject=subject)))
-    builders = EvidencePins(keys=(NODE.public,), builders=("https://builder.example/v1",))
+    builders = EvidenceAllowList(keys=(NODE.public,), builders=("https://builder.example/v1",))
     with pytest.raises(Unverified, match="no report of hardware"):
         check_offer(advertised(payload, said), replace(TRUST, evidence=builders), NOON_NS)
 
@@ -194,7 +194,7 @@ def test_an_advertisement_that_somebody_changed_offers_nothing():
 
 def test_a_key_that_everybody_could_open_for_is_refused():
     with pytest.raises(InvalidKey):
-        seal_envelope(secret(), "pay", Offer("pay-1", bytes(32)))
+        seal_envelope(secret(), "pay", EnclaveOffer("pay-1", bytes(32)))
 
 
 def test_sealing_and_appending_from_the_command_line(ropewalk: Ropewalk):

@@ -20,7 +20,7 @@ from ropewalk.errors import (
     Unverified,
 )
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.evidence.allowed import EvidencePins, parse_pins
+from ropewalk.ledger.evidence.allowed import EvidenceAllowList, parse_allow_list
 from ropewalk.ledger.evidence.certificates import CHAIN_MAX as CERTIFICATES_MAX
 from ropewalk.ledger.evidence.certificates import check_chain
 from ropewalk.ledger.evidence.recheck import SNAPSHOT_TYPE, EvidenceTally
@@ -109,7 +109,9 @@ def test_a_freshness_nobody_can_read_is_refused():
 
 
 def test_a_snapshot_vouches_for_itself_only_with_the_key_that_seals():
-    trust = Trust((NODE.public,), (), evidence=EvidencePins((ADA.public,), ("https://builder.example/v1",)))
+    trust = Trust(
+        (NODE.public,), (), evidence=EvidenceAllowList((ADA.public,), ("https://builder.example/v1",))
+    )
     by_others = changed(attested(dsse(ADA), "slsa.v1"), event_type=SNAPSHOT_TYPE)
     assert EvidenceTally(trust).judge(by_others, NOON_NS)[0] == "passed"  # by who is pinned, as all evidence
     nobody = Trust((NODE.public,), ())
@@ -132,4 +134,4 @@ def test_a_chain_of_more_certificates_than_anybody_issues_is_not_walked():
 @pytest.mark.parametrize("pins", [{"keys": {}}, {"builders": "urn:x"}, {"pcrs": []}, {"builders": {}}])
 def test_pins_of_another_shape_are_refused_as_such(pins):
     with pytest.raises(Invalid, match="keys and builders are lists, pcrs is an object"):
-        parse_pins(pins, Invalid)
+        parse_allow_list(pins, Invalid)

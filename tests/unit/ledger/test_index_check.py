@@ -11,7 +11,7 @@ import pytest
 from tests.unit.ledger.making import NODE, command, observed, opened
 
 from ropewalk.errors import Damaged
-from ropewalk.ledger.block.index_keys import Marks, derive
+from ropewalk.ledger.block.index_keys import BlockIndexKeys, derive
 from ropewalk.ledger.channel.channel import open_channel, open_log
 from ropewalk.ledger.channel.index.check import IndexCheck, check_index
 from ropewalk.ledger.channel.index.index import LedgerIndex
@@ -32,10 +32,10 @@ def checked(home: Path) -> IndexCheck:
     return check_index(Segments(home / "ledger" / "ea.core"), derive)
 
 
-def bend(home: Path, change: Callable[[int, Marks], Marks]) -> None:
+def bend(home: Path, change: Callable[[int, BlockIndexKeys], BlockIndexKeys]) -> None:
     """Store an index whose checksums hold, though it was made from marks that are not the log's."""
 
-    def bent(lines: Sequence[bytes]) -> Marks:
+    def bent(lines: Sequence[bytes]) -> BlockIndexKeys:
         marks = derive(lines)
         return change(heights[marks.block_hash], marks)
 
@@ -49,7 +49,7 @@ def bend(home: Path, change: Callable[[int, Marks], Marks]) -> None:
 NAMES = {"ids": "id", "claims": "claim", "intents": "intent"}
 
 
-def wrong(marks: Marks, field: str, index: int, value: bytes | None) -> Marks:
+def wrong(marks: BlockIndexKeys, field: str, index: int, value: bytes | None) -> BlockIndexKeys:
     names = list(getattr(marks, field))
     names[index] = value
     changed: Any = {field: tuple(names)}

@@ -18,9 +18,9 @@ from ropewalk.ledger.envelope.adapt import resign
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.ledger.envelope.model import Envelope, payload_hash
 from ropewalk.ledger.evidence.binding import report_data
-from ropewalk.ledger.ingest.log import Log
-from ropewalk.ledger.ingest.ticket import Receipt
-from ropewalk.ledger.proof.verify import Seen
+from ropewalk.ledger.ingest.log import ChannelWriter
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
+from ropewalk.ledger.proof.verify import SeenEnvelopes
 from ropewalk.ledger.remote.messages import outcome_of, outcome_part
 from ropewalk.ledger.rules.policy import STRICT, Policy, parse_policy
 from ropewalk.ledger.rules.rules import judge
@@ -87,7 +87,7 @@ def test_audit_lets_pass_and_shows_in_receipt(tmp_path):
     assert receipt.audit == ("r0: its tee.report evidence was not verified, which is required",)
     assert receipt.to_json()["audit"] == list(receipt.audit)
     assert outcome_of(outcome_part(receipt)) == receipt
-    assert "audit" not in Receipt(bytes(32), 0, 0, bytes(32)).to_json()
+    assert "audit" not in LedgerReceipt(bytes(32), 0, 0, bytes(32)).to_json()
 
 
 def test_audited_envelopes_are_counted_by_verify(tmp_path):
@@ -131,7 +131,7 @@ def test_deny_tag_is_refused_without_a_policy(tmp_path):
         ledger.log.submit(observed(policy_tag={"policy_hash": "00" * 32}).raw)  # there is none to compare
 
 
-def repeated(log: Log, tag: dict[str, str]) -> Receipt:
+def repeated(log: ChannelWriter, tag: dict[str, str]) -> LedgerReceipt:
     log.submit(observed(**ALERT).raw)
     return log.submit(observed(1, policy_tag=tag, **ALERT).raw)
 
@@ -158,7 +158,7 @@ def test_policy_rule_decides_alert_repetition(tmp_path, decision, passes):
 
 def test_sealed_blocks_keep_the_older_reading():
     """What a channel took before the door was this strict stays valid."""
-    seen = Seen()
+    seen = SeenEnvelopes()
     for number, each in enumerate((observed(**ALERT), command("c-1"))):
         seen.remember(each, 0, number)
     sealed = Context(seen, STRICT, sealed=True)

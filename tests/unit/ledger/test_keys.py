@@ -37,15 +37,15 @@ from ropewalk.ledger.bundle.files import export_bundle, verify_bundle
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.maintenance import verify_stored
 from ropewalk.ledger.channel.settings import create_channel
-from ropewalk.ledger.evidence.allowed import EvidencePins
+from ropewalk.ledger.evidence.allowed import EvidenceAllowList
 from ropewalk.ledger.evidence.settings import write_evidence
 from ropewalk.ledger.evidence.trust import EvidenceSettings
 from ropewalk.ledger.keys.approvals import approve, parse_approval, require_approvals
-from ropewalk.ledger.keys.history import KeyLine
+from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.keys.revocations import Revocation
 from ropewalk.ledger.keys.rotate import (
-    carry_out,
     destroy_key,
+    execute_act,
     key_notices,
     key_rows,
     propose,
@@ -143,7 +143,7 @@ def test_a_policy_may_demand_two_people_for_some_acts_only(tmp_path):
     rotate_key(tmp_path, CHANNEL, NODE, NEXT, now_ns=lambda: NOON_NS)
     todo = propose(CHANNEL, "destroy", NODE.public.identity(), now_ns=lambda: NOON_NS)
     with pytest.raises(Denied, match="to destroy takes 2 people"):
-        carry_out(tmp_path, todo, (NEXT,), now_ns=lambda: NOON_NS)
+        execute_act(tmp_path, todo, (NEXT,), now_ns=lambda: NOON_NS)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_a_key_whose_successor_waits_for_its_date_is_still_needed_here_and_in_ev
         with pytest.raises(Conflict, match="seals channel waiting until"):
             destroy_key(tmp_path, todo, (new, old), keys, "old", now_ns=now)
     with pytest.raises(Conflict, match="seals channel waiting until"):
-        carry_out(
+        execute_act(
             tmp_path, propose("waiting", "retire", old.public.identity(), now_ns=now), (new, old), now_ns=now
         )
     assert [each.name for each in key_files.ls(keys)] == ["new", "old"]
@@ -335,7 +335,7 @@ def test_while_a_new_key_waits_for_its_date_the_old_one_still_revokes_others_and
     now = partial(int, NOON_NS)
     rotate_key(tmp_path, CHANNEL, NODE, NEXT, since_ns=NOON_NS + DAY_NS, now_ns=now)
     stolen = propose(CHANNEL, "revoke", ADA.public.identity(), now_ns=now)
-    assert carry_out(tmp_path, stolen, (NEXT, NODE), now_ns=now).height == 1
+    assert execute_act(tmp_path, stolen, (NEXT, NODE), now_ns=now).height == 1
     with pytest.raises(Conflict, match="a rotation is under way"):
         rotate_key(tmp_path, CHANNEL, NEXT, THIRD, now_ns=now)
     assert verify_stored(tmp_path, CHANNEL, deep=True).ok
@@ -355,16 +355,16 @@ def test_what_cannot_be_done_to_a_key_is_no_failed_verification(tmp_path):
     ends: tuple[Act, ...] = ("retire", "revoke", "destroy")
     for act in ends:
         with pytest.raises(Conflict, match="rotate first"):
-            carry_out(
+            execute_act(
                 tmp_path, propose(CHANNEL, act, NODE.public.identity(), now_ns=now), (NODE,), now_ns=now
             )
     with pytest.raises(NotFound, match="is no key of channel"):
-        carry_out(
+        execute_act(
             tmp_path, propose(CHANNEL, "retire", ADA.public.identity(), now_ns=now), (NODE,), now_ns=now
         )
     rotate_key(tmp_path, CHANNEL, NODE, NEXT, now_ns=now)
     with pytest.raises(Conflict, match="has ended on"):
-        carry_out(
+        execute_act(
             tmp_path, propose(CHANNEL, "retire", NODE.public.identity(), now_ns=now), (NEXT,), now_ns=now
         )
 
@@ -390,9 +390,9 @@ def test_a_key_is_revoked_again_only_for_an_earlier_date(tmp_path):
         act = revoke(since_ns=NOON_NS + int(hours * HOUR_NS), reason=f"{hours} h")
         if refused:
             with pytest.raises(Conflict, match="is revoked since"):
-                carry_out(tmp_path, act, (NODE,), now_ns=lambda: NOON_NS)
+                execute_act(tmp_path, act, (NODE,), now_ns=lambda: NOON_NS)
         else:
-            carry_out(tmp_path, act, (NODE,), now_ns=lambda: NOON_NS)
+            execute_act(tmp_path, act, (NODE,), now_ns=lambda: NOON_NS)
     with open_channel(tmp_path, CHANNEL) as reading:
         assert reading.head().height == 2
         (row,) = revoked_rows(reading)
@@ -424,9 +424,9 @@ def test_a_revoked_sealing_key_seals_nothing_above_and_what_it_sealed_stands_wit
     chain.add(NODE, rotation(until=100))
     chain.add(NEXT, act_of("revoke", NODE, signer=NEXT, since=-24), hours=1)
     chain.add(NEXT, hours=2)
-    line = KeyLine(FIRST, lenient=True)
-    span = check_channel(chain.found(), trust=FIRST, line=line)
-    report = to_report(span, deep=True, trust=FIRST, line=line)
+    key_history = KeyHistory(FIRST, lenient=True)
+    span = check_channel(chain.found(), trust=FIRST, key_history=key_history)
+    report = to_report(span, deep=True, trust=FIRST, key_history=key_history)
     (step,) = [each for each in report.steps if each.name == "block_signatures"]
     assert step.status == "passed"
     assert "was revoked later: what it sealed before stands" in step.detail
@@ -456,8 +456,8 @@ def test_a_list_in_a_trust_file_refuses_from_its_date_on_at_every_height(tmp_pat
         assert fault is not None and (fault.height, fault.step) == (1, step)
         assert "revoked since 2024-11-01T13:00:00Z (stolen)" in fault.detail
         assert check_channel(chain.found(), trust=revoking(key, 3)).fault is None
-    told = KeyLine(revoking(ADA, 3), lenient=True)
-    check_channel(chain.found(), trust=revoking(ADA, 3), line=told)
+    told = KeyHistory(revoking(ADA, 3), lenient=True)
+    check_channel(chain.found(), trust=revoking(ADA, 3), key_history=told)
     assert "3 envelopes of keys that were revoked later stand" in told.summary()
     assert parse_trust(revoking(ADA, 1).to_bytes()) == revoking(ADA, 1)
 
@@ -618,7 +618,7 @@ def test_provenance_by_a_key_that_was_revoked_is_refused_from_its_date_on(tmp_pa
     make_channel(tmp_path)
     with opened_with(tmp_path, NODE) as opened:
         opened.log.submit(attested(dsse(P256), "slsa.v1").raw)
-    pins = EvidencePins(keys=(P256.public,), builders=("https://builder.example/v1",))
+    pins = EvidenceAllowList(keys=(P256.public,), builders=("https://builder.example/v1",))
     believed = replace(FIRST, evidence=pins)
     assert verify_stored(tmp_path, CHANNEL, trust=believed, deep=True).ok
     for hours, wrong in ((1, []), (0, ["evidence"])):

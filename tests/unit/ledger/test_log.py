@@ -39,8 +39,8 @@ from ropewalk.ledger.channel.index.index import LedgerIndex
 from ropewalk.ledger.envelope.envelope import parse
 from ropewalk.ledger.envelope.model import Envelope, signature_preimage
 from ropewalk.ledger.ingest import sealer
-from ropewalk.ledger.ingest.ports import Limits
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ports import IngestLimits
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.rules.policy import STRICT
 
 
@@ -73,7 +73,7 @@ def test_many_from_one_thread_share_blocks_and_syncs(tmp_path):
     with opened(tmp_path, disk=disk) as ledger:
         before = disk.syncs
         outcomes = ledger.log.submit_many(observed(i).raw for i in range(500))
-        assert all(isinstance(each, Receipt) for each in outcomes)
+        assert all(isinstance(each, LedgerReceipt) for each in outcomes)
         assert ledger.log.head.height == 1 and ledger.log.head.envelopes == 500
         assert disk.syncs - before <= 3  # the segment, and its folders once
 
@@ -90,11 +90,11 @@ def test_concurrent_submissions_all_stand_once_and_share_blocks(tmp_path):
 
 
 def test_blocks_close_at_their_limits(tmp_path):
-    with opened(tmp_path, limits=Limits(block_envelopes=3)) as ledger:
+    with opened(tmp_path, limits=IngestLimits(block_envelopes=3)) as ledger:
         outcomes = ledger.log.submit_many(observed(i).raw for i in range(8))
         assert [(r.height, r.index) for r in outcomes] == [(i // 3, i % 3) for i in range(8)]
     size = len(observed(0).raw)
-    with opened(tmp_path, "other", limits=Limits(block_bytes=2 * size + 1)) as ledger:
+    with opened(tmp_path, "other", limits=IngestLimits(block_bytes=2 * size + 1)) as ledger:
         outcomes = ledger.log.submit_many(observed(i).raw for i in range(6))
         assert [r.height for r in outcomes] == [0, 0, 1, 1, 2, 2]
 
@@ -103,7 +103,7 @@ def test_the_same_bytes_again_give_the_first_receipt(tmp_path):
     with opened(tmp_path) as ledger:
         first = ledger.log.submit(command("c-1").raw)
         again = ledger.log.submit(command("c-1").raw)
-        assert again == Receipt(first.envelope_id, 0, 0, first.block_hash, replayed=True)
+        assert again == LedgerReceipt(first.envelope_id, 0, 0, first.block_hash, replayed=True)
     with opened(tmp_path) as ledger:  # also through the index on disk
         assert ledger.log.submit(command("c-1").raw).replayed
         assert ledger.log.head.envelopes == 1
@@ -132,7 +132,7 @@ def test_a_second_command_with_the_correlation_id_is_refused_over_the_whole_hist
 def test_two_commands_with_one_id_in_one_block_are_one(tmp_path):
     with opened(tmp_path) as ledger:
         outcomes = ledger.log.submit_many([command("c").raw, command("c", payload=2).raw])
-        assert isinstance(outcomes[0], Receipt) and isinstance(outcomes[1], Replayed)
+        assert isinstance(outcomes[0], LedgerReceipt) and isinstance(outcomes[1], Replayed)
 
 
 def test_a_result_may_share_a_block_with_its_command_if_it_comes_after(tmp_path):
@@ -140,8 +140,8 @@ def test_a_result_may_share_a_block_with_its_command_if_it_comes_after(tmp_path)
     done = observed(event_class="Result", event_type="test.done", parent=ask)
     with opened(tmp_path) as ledger:
         refused, accepted = ledger.log.submit_many([done.raw, ask.raw])
-        assert isinstance(refused, BrokenLink) and isinstance(accepted, Receipt)
-        assert isinstance(ledger.log.submit(done.raw), Receipt)
+        assert isinstance(refused, BrokenLink) and isinstance(accepted, LedgerReceipt)
+        assert isinstance(ledger.log.submit(done.raw), LedgerReceipt)
 
 
 def test_one_statement_signed_twice_is_refused(tmp_path):
@@ -165,7 +165,7 @@ def test_alerts_repeat_only_where_their_policy_tag_allows(tmp_path):
         ledger.log.submit(observed(**alert).raw)
         with pytest.raises(Replayed):
             ledger.log.submit(observed(2, **alert).raw)
-        assert isinstance(ledger.log.submit(observed(3, policy_tag=tag, **alert).raw), Receipt)
+        assert isinstance(ledger.log.submit(observed(3, policy_tag=tag, **alert).raw), LedgerReceipt)
 
 
 def test_an_envelope_from_the_far_future_is_refused(tmp_path):
@@ -189,7 +189,7 @@ def test_a_refusal_does_not_disturb_those_beside_it(tmp_path):
     broken = dict(observed(1).value, payload={"n": 2})
     with opened(tmp_path) as ledger:
         outcomes = ledger.log.submit_many([observed(1).raw, jcs.encode(broken), b"{", observed(3).raw])
-    assert [isinstance(each, Receipt) for each in outcomes] == [True, False, False, True]
+    assert [isinstance(each, LedgerReceipt) for each in outcomes] == [True, False, False, True]
     assert [each.exit_code for each in outcomes if isinstance(each, RopewalkError)] == [5, 8]
 
 
@@ -272,9 +272,9 @@ def test_everyone_who_waits_hears_of_a_failed_sync(tmp_path):
         assert all(isinstance(error, Unavailable) for error in errors)
 
 
-def _outcome(ledger, envelope: Envelope) -> Receipt | Exception:
+def _outcome(ledger, envelope: Envelope) -> LedgerReceipt | Exception:
     try:
-        receipt: Receipt = ledger.log.submit(envelope.raw)
+        receipt: LedgerReceipt = ledger.log.submit(envelope.raw)
         return receipt
     except Exception as error:
         return error
@@ -287,7 +287,7 @@ def test_an_index_that_cannot_be_stored_costs_nobody_a_receipt(tmp_path, monkeyp
         with monkeypatch.context() as full:
             full.setattr(ledger.index, "_write", _raise(OSError(28, "No space left on device")))
             outcomes = pool.map(lambda each: _outcome(ledger, each), envelopes)
-            assert {type(each) for each in outcomes} == {Receipt}
+            assert {type(each) for each in outcomes} == {LedgerReceipt}
             assert ledger.log.submit(envelopes[0].raw).replayed
         assert ledger.log.submit(observed(64).raw).height == ledger.log.head.height - 1
     with open_channel(tmp_path, "ea.core") as channel:
@@ -299,11 +299,11 @@ def test_nobody_waits_for_ever_when_the_index_fails_in_a_way_nobody_thought_of(t
     with opened(tmp_path) as ledger, Crew(16) as pool:
         monkeypatch.setattr(ledger.index, "add", _raise(RuntimeError("a mistake of ours")))
         outcomes = pool.map(lambda i: _outcome(ledger, observed(i)), range(64))
-        assert not any(isinstance(each, Receipt) for each in outcomes)
+        assert not any(isinstance(each, LedgerReceipt) for each in outcomes)
         monkeypatch.undo()
     with opened(tmp_path) as ledger:  # what reached the disk stands, and is known to stand
         assert {type(each) for each in ledger.log.submit_many(observed(i).raw for i in range(64))} == {
-            Receipt
+            LedgerReceipt
         }
         assert ledger.log.head.envelopes == 64
 
@@ -355,7 +355,7 @@ def test_a_channel_that_cannot_be_opened_is_not_held(tmp_path):
 
 
 def test_a_writer_whose_index_is_thrown_away_takes_every_block_in_once(tmp_path, monkeypatch):
-    with opened(tmp_path, limits=Limits(block_envelopes=1)) as ledger:
+    with opened(tmp_path, limits=IngestLimits(block_envelopes=1)) as ledger:
         ledger.log.submit_many(observed(i).raw for i in range(5))
         ledger.index.flush()
         shutil.rmtree(tmp_path / "ledger/ea.core/index")
@@ -371,9 +371,9 @@ def test_a_reader_does_not_throw_away_what_a_writer_stores_while_it_opens(tmp_pa
         ledger.log.submit(observed(1).raw)
 
         class Slow(LedgerIndex):
-            def _stands_on_the_log(self):
+            def _matches_log(self):
                 ledger.index.flush()
-                return super()._stands_on_the_log()
+                return super()._matches_log()
 
         reader = Slow(ledger.channel.segments, derive)
         assert reader.rebuilt_from is None
@@ -459,7 +459,7 @@ def test_interrupted_before_any_line_whoever_leads_leaves_nobody_waiting(tmp_pat
         home = tmp_path / str(number)
         with opened(home) as ledger, Crew(1) as pool:
             log = ledger.log
-            with log._leading:  # so that the other one cannot lead, and waits beside us
+            with log._leader_lock:  # so that the other one cannot lead, and waits beside us
                 beside = pool.submit(log.submit, observed(1).raw)
                 until(partial(bool, log._arrivals))
             sys.settrace(interrupted_at(number, sealer.__file__))
@@ -487,14 +487,14 @@ def test_threads_that_mix_both_ways_in_do_not_wait_for_ever(tmp_path):
 
         def bulk(start: int) -> int:
             return sum(
-                isinstance(each, Receipt)
+                isinstance(each, LedgerReceipt)
                 for each in ledger.log.submit_many(observed(start + i).raw for i in range(40))
             )
 
         singles = [pool.submit(ledger.log.submit, observed(10_000 + i).raw) for i in range(100)]
         bulks = [pool.submit(bulk, 1000 * i) for i in range(4)]
         assert [f.result(LIMIT_S) for f in bulks] == [40] * 4
-        assert all(isinstance(f.result(LIMIT_S), Receipt) for f in singles)
+        assert all(isinstance(f.result(LIMIT_S), LedgerReceipt) for f in singles)
         assert ledger.log.head.envelopes == 260
 
 
@@ -508,7 +508,7 @@ def test_a_long_list_is_written_as_it_is_judged_in_full_blocks(tmp_path):
             super().fsync(fd)
 
     log = None
-    with opened(tmp_path, disk=Watching(), limits=Limits(block_envelopes=100)) as ledger:
+    with opened(tmp_path, disk=Watching(), limits=IngestLimits(block_envelopes=100)) as ledger:
         log = ledger.log
         outcomes = log.submit_many(observed(i).raw for i in range(750))
         assert [(r.height, r.index) for r in outcomes] == [(i // 100, i % 100) for i in range(750)]
@@ -537,7 +537,7 @@ def test_a_chain_that_differs_from_its_ancestors_is_refused(tmp_path):
     with opened(tmp_path) as ledger:
         ledger.log.submit_many([ask.raw, step.raw])
         grandchild = observed(2, parent=step)
-        assert isinstance(ledger.log.submit(grandchild.raw), Receipt)
+        assert isinstance(ledger.log.submit(grandchild.raw), LedgerReceipt)
         value = dict(grandchild.value, causality_chain=[step.hex_id, "c-1"])
         with pytest.raises(BrokenLink, match="differs from that of ancestor"):
             ledger.log.submit(resigned(value, ADA))

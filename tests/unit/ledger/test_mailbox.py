@@ -33,9 +33,9 @@ from ropewalk.ledger.channel.channel import open_channel, verify_blocks
 from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.envelope.envelope import to_cbor
 from ropewalk.ledger.ingest.async_log import ServedLog
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.mailbox import server as hosting
-from ropewalk.ledger.mailbox.agreement import MailboxLimits, Pace, SignedRoot, sign_root
+from ropewalk.ledger.mailbox.agreement import MailboxLimits, RateLimiter, SignedRoot, sign_root
 from ropewalk.ledger.mailbox.client import MailboxClient, RingSession
 from ropewalk.ledger.mailbox.ring import HEADER_BYTES, RingWriter
 from ropewalk.ledger.mailbox.ring_report import read_rings
@@ -43,7 +43,7 @@ from ropewalk.ledger.mailbox.server import MailboxServer
 from ropewalk.ledger.mailbox.shared_memory import make_ring, map_ring
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.remote.client import LedgerClient
-from ropewalk.ledger.remote.messages import Message, parse_message
+from ropewalk.ledger.remote.messages import RemoteMessage, parse_message
 from ropewalk.ledger.remote.negotiate import Capabilities, choose
 from ropewalk.ledger.remote.sync_client import connect_channel
 from ropewalk.ledger.rules.policy import STRICT
@@ -80,8 +80,8 @@ def with_client(
 
 
 def line_of(remote: LedgerClient) -> RingSession:
-    assert isinstance(remote._line, RingSession)
-    return remote._line
+    assert isinstance(remote._session, RingSession)
+    return remote._session
 
 
 def stored(home: Path) -> list[bytes]:
@@ -103,7 +103,13 @@ def test_receipts_come_back_one_for_each_envelope_in_order_through_a_ring_that_i
 
     first, second = with_client(tmp_path, act)
     assert [receipt.envelope_id for receipt in first] == [observed(i).id for i in range(200)]
-    assert [type(each) for each in second] == [Receipt, InvalidJson, Receipt, Replayed, Receipt]
+    assert [type(each) for each in second] == [
+        LedgerReceipt,
+        InvalidJson,
+        LedgerReceipt,
+        Replayed,
+        LedgerReceipt,
+    ]
     assert [second[place].replayed for place in (0, 2, 4)] == [True, False, True]
     assert stored(tmp_path) == [*good, command("c").raw]
     assert verify_blocks(tmp_path, "audit", deep=True).ok
@@ -179,18 +185,18 @@ def test_an_envelope_beyond_the_agreed_bytes_of_a_slot_is_refused_and_the_others
         return await remote.submit_many([observed(0).raw, large.raw, observed(2).raw])
 
     outcomes = with_client(tmp_path, act)
-    assert [type(each) for each in outcomes] == [Receipt, TooLarge, Receipt]
+    assert [type(each) for each in outcomes] == [LedgerReceipt, TooLarge, LedgerReceipt]
 
 
 def test_what_comes_faster_than_agreed_waits_and_is_not_lost(tmp_path, monkeypatch):
     waits: list[float] = []
 
-    class Noted(Pace):
+    class Noted(RateLimiter):
         def wait_s(self, count: int, now_s: float) -> float:
             waits.append(super().wait_s(count, now_s))
             return waits[-1]
 
-    monkeypatch.setattr(hosting, "Pace", Noted)
+    monkeypatch.setattr(hosting, "RateLimiter", Noted)
 
     async def act(remote: MailboxClient) -> Any:
         assert remote.agreement.mailbox == MailboxLimits(16, 4096, 100)
@@ -198,9 +204,9 @@ def test_what_comes_faster_than_agreed_waits_and_is_not_lost(tmp_path, monkeypat
 
     limits = MailboxLimits(16, 4096, 100)
     outcomes = with_client(tmp_path, act, limits=limits)
-    assert all(isinstance(each, Receipt) for each in outcomes)
+    assert all(isinstance(each, LedgerReceipt) for each in outcomes)
     assert len(waits) >= 10 and sum(wait > 0 for wait in waits) > 0
-    pace = Pace(4)
+    pace = RateLimiter(4)
     assert [pace.wait_s(2, 10.0), pace.wait_s(2, 10.0), pace.wait_s(1, 10.5)] == [0.0, 0.5, 0.5]
 
 
@@ -246,7 +252,7 @@ def test_a_byte_that_was_changed_in_a_slot_is_refused_and_the_others_go(tmp_path
         return outcomes, await remote.submit_many([observed(1).raw])
 
     first, again = with_client(tmp_path, act)
-    assert [type(each) for each in first] == [Receipt, DigestMismatch, Receipt]
+    assert [type(each) for each in first] == [LedgerReceipt, DigestMismatch, LedgerReceipt]
     assert not again[0].replayed
     assert stored(tmp_path) == [observed(0).raw, observed(2).raw, observed(1).raw]
 
@@ -361,9 +367,9 @@ def test_a_ring_is_kept_while_its_channel_cannot_be_written(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     "asked",
     [
-        Message("append", 2, {"slots": 1}, (b"{}",)),
-        Message("append", 2, {"slots": 0}),
-        Message("append", 2, {"slots": 17}),
+        RemoteMessage("append", 2, {"slots": 1}, (b"{}",)),
+        RemoteMessage("append", 2, {"slots": 0}),
+        RemoteMessage("append", 2, {"slots": 17}),
     ],
     ids=["parts", "none", "too_many"],
 )
@@ -441,7 +447,7 @@ def test_a_folder_may_have_a_longer_name_than_a_socket(tmp_path):
     home = tmp_path / ("x" * 120)
     home.mkdir()
 
-    async def act(remote: MailboxClient) -> Receipt:
+    async def act(remote: MailboxClient) -> LedgerReceipt:
         return await remote.submit(observed(1).raw)
 
     assert with_client(home, act).height == 0
@@ -499,7 +505,9 @@ def test_a_sender_reads_on_after_the_host_was_replaced_and_sends_again_what_had_
             receipts = await sending
             assert remote.connections == 2
             await remote.__aexit__(None, None, None)
-        assert [each.replayed for each in receipts if isinstance(each, Receipt)] == [True] * 5 + [False] * 20
+        assert [each.replayed for each in receipts if isinstance(each, LedgerReceipt)] == [True] * 5 + [
+            False
+        ] * 20
         assert stored(tmp_path) == raws
 
     asyncio.run(main())

@@ -34,7 +34,7 @@ def test_every_byte_of_the_memory(case):
             continue
         first, found = reader.head, reader.take(step["let_go"])
         digests = [each[0] for each in found if isinstance(each, tuple)]
-        reader.let_go(len(digests), sign_root(HOST, ring.id, first, digests).to_bytes())
+        reader.acknowledge(len(digests), sign_root(HOST, ring.id, first, digests).to_bytes())
     assert memory.hex() == case["expect"]
 
 

@@ -33,7 +33,7 @@ from ropewalk.ledger.block.block import Block, Header, parse_record, seal
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.model import Envelope, payload_hash
-from ropewalk.ledger.ingest.ports import Limits
+from ropewalk.ledger.ingest.ports import IngestLimits
 from ropewalk.ledger.rules.policy import parse_policy
 from ropewalk.verification import verify_repository
 
@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 
 def add(folder: Path, *envelopes: Envelope, channel: str = "audit", at_ns: int = NOON_NS) -> None:
     """Seal envelopes, two to a block."""
-    limits = Limits(block_envelopes=2)
+    limits = IngestLimits(block_envelopes=2)
     with opened(find_place(folder).home, channel, now_ns=lambda: at_ns, limits=limits) as channel_log:
         outcomes = channel_log.log.submit_many([envelope.raw for envelope in envelopes])
         assert not [each for each in outcomes if isinstance(each, Exception)]

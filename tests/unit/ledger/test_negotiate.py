@@ -16,8 +16,8 @@ from ropewalk.ledger.envelope.envelope import parse
 from ropewalk.ledger.envelope.model import Envelope, payload_hash
 from ropewalk.ledger.remote.negotiate import (
     Agreement,
-    Answer,
     Capabilities,
+    NegotiationAnswer,
     advertise,
     answer,
     capabilities_of,
@@ -33,7 +33,7 @@ def asked(able: Capabilities = TLS, key: SigningKey = ADA, nonce: str = "c-1") -
     return advertise(key, able, timestamp=NOON, correlation_id=nonce)
 
 
-def answered(said: Envelope, able: Capabilities = TLS, key: SigningKey = NODE) -> Answer:
+def answered(said: Envelope, able: Capabilities = TLS, key: SigningKey = NODE) -> NegotiationAnswer:
     return answer(key, said, able, timestamp=NOON)
 
 

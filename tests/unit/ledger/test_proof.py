@@ -13,7 +13,7 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.note import note
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.envelope.envelope import parse
-from ropewalk.ledger.ingest.ports import Limits
+from ropewalk.ledger.ingest.ports import IngestLimits
 from ropewalk.ledger.proof.proof import (
     head_signer,
     parse_consistency,
@@ -32,7 +32,7 @@ TRUST = Trust((NODE.public,), ())
 @pytest.fixture(scope="module")
 def channel(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
-    with opened(home, limits=Limits(block_envelopes=77)) as ledger:
+    with opened(home, limits=IngestLimits(block_envelopes=77)) as ledger:
         ledger.log.submit_many(observed(i).raw for i in range(400))
     with open_channel(home, "ea.core") as reading:
         yield reading

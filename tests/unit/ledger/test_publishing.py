@@ -20,7 +20,7 @@ from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.proof.proof import head_signer
 from ropewalk.ledger.transparency.head_check import HeadTrust, verify_head
 from ropewalk.ledger.transparency.heads import tile_source
-from ropewalk.ledger.transparency.publish import Published, publish_tiles
+from ropewalk.ledger.transparency.publish import PublishResult, publish_tiles
 from ropewalk.ledger.transparency.tiles import encode_entries, holds_entries
 
 HOST, CHANNEL = "log.example", "ea.core"
@@ -32,7 +32,7 @@ def record(home: Path, numbers: range) -> None:
             ledger.log.submit(observed(number).raw)
 
 
-def publish(home: Path, folder: Path, host: str = HOST) -> Published:
+def publish(home: Path, folder: Path, host: str = HOST) -> PublishResult:
     with open_channel(home, CHANNEL) as channel:
         return publish_tiles(channel, NODE, host, folder)
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tests.unit.ledger.making import observed
 
 from ropewalk.kernel import jcs
-from ropewalk.ledger.replay.reducers import REDUCERS, Moment
+from ropewalk.ledger.replay.reducers import REDUCERS, FoldContext
 
-HERE = Moment("ea.core", 5, 0)
+HERE = FoldContext("ea.core", 5, 0)
 
 
 def folded(name, *events):

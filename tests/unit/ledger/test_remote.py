@@ -38,7 +38,7 @@ from ropewalk.ledger.channel.channel import open_channel, open_log, verify_block
 from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.envelope.adapt import check_adapted
 from ropewalk.ledger.envelope.envelope import parse_stored, to_cbor
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.remote.client import LedgerClient
 from ropewalk.ledger.remote.messages import PROTOCOL
@@ -102,7 +102,14 @@ def test_receipts_come_back_one_for_each_envelope_in_order(tmp_path):
             assert channel.index.position(receipt.envelope_id) == (receipt.height, receipt.index)
             assert channel.envelope(receipt.envelope_id).raw == raw
         assert channel.head().envelopes == 701
-    assert [type(each) for each in second] == [Receipt, InvalidJson, Receipt, Replayed, Receipt, Receipt]
+    assert [type(each) for each in second] == [
+        LedgerReceipt,
+        InvalidJson,
+        LedgerReceipt,
+        Replayed,
+        LedgerReceipt,
+        LedgerReceipt,
+    ]
     assert [second[place].replayed for place in (0, 2, 4, 5)] == [True, False, True, True]
     assert verify_blocks(tmp_path, "audit", deep=True).ok
 
@@ -130,7 +137,9 @@ def test_block_hashes_do_not_depend_on_what_carries_the_envelopes(tmp_path, auth
     async def act(remote: LedgerClient) -> Any:
         agreed = remote.agreement
         assert (agreed.transport, agreed.compression) == ("tls", compression[0])
-        return [each.envelope_id for each in await remote.submit_many(raws) if isinstance(each, Receipt)]
+        return [
+            each.envelope_id for each in await remote.submit_many(raws) if isinstance(each, LedgerReceipt)
+        ]
 
     there = with_client(tmp_path, act, {"tls": mine, "compression": compression}, tls=tls)
     assert there == [observed(i).id for i in range(50)]
@@ -171,7 +180,7 @@ def test_an_envelope_beyond_the_agreed_size_is_refused_here_and_the_others_go(tm
         return await remote.submit_many([observed(0).raw, large, observed(2).raw])
 
     outcomes = with_client(tmp_path, act, {"max_message_bytes": 65_536})
-    assert [type(each) for each in outcomes] == [Receipt, TooLarge, Receipt]
+    assert [type(each) for each in outcomes] == [LedgerReceipt, TooLarge, LedgerReceipt]
 
 
 def test_what_the_server_does_not_offer_is_refused_and_the_session_goes_on(tmp_path):
@@ -204,7 +213,7 @@ def test_restricted_envelopes_travel_encrypted_or_not_at_all_in_both_directions(
         return await remote.submit_many([secret, decoy])
 
     outcomes = with_client(tmp_path, plainly, policy=policy)
-    assert [type(each) for each in outcomes] == [Denied, Receipt]
+    assert [type(each) for each in outcomes] == [Denied, LedgerReceipt]
     assert "does not encrypt" in outcomes[0].detail
     mine = client_tls(authority.files("client"), PROTOCOL)
 
@@ -253,7 +262,7 @@ def test_versions_that_retire_are_named_and_those_past_their_sunset_may_only_be_
 
     async def main() -> None:
         async with served(tmp_path) as server:
-            able = server.capabilities(server.door("audit"))
+            able = server.capabilities(server.lease("audit"))
             assert able.supported_versions == able.retiring_versions == ("1.1.x",)
             assert able.grace_versions == ("1.0.x",)
             async with LedgerClient(server.url, "audit") as remote:
@@ -365,7 +374,7 @@ def test_a_command_that_appends_on_the_spot_gets_its_turn_between_batches(tmp_pa
         async with served(tmp_path, linger_s=0.01) as server, LedgerClient(server.url, "audit") as remote:
             await remote.submit(observed(1).raw)
 
-            def append() -> Receipt:
+            def append() -> LedgerReceipt:
                 with open_log(tmp_path, "audit", NODE, wait_s=LIMIT_S) as opened:
                     return opened.log.submit(observed(2).raw)
 
@@ -381,9 +390,9 @@ def test_a_server_that_stops_answers_what_it_has_read(tmp_path):
         async with served(tmp_path) as server:
             remote = await LedgerClient(server.url, "audit", retry_s=0).__aenter__()
             waiting = asyncio.create_task(remote.submit_many([observed(i).raw for i in range(3)]))
-            await soon(lambda: any(door._writers for door in server._doors.values()) or waiting.done())
+            await soon(lambda: any(lease._writers for lease in server._leases.values()) or waiting.done())
         outcomes = await waiting
-        assert all(isinstance(each, Receipt) for each in outcomes), outcomes
+        assert all(isinstance(each, LedgerReceipt) for each in outcomes), outcomes
         with pytest.raises(Unavailable):
             await remote.submit(observed(9).raw)
         await remote.__aexit__(None, None, None)

@@ -33,11 +33,11 @@ from ropewalk.errors import (
 from ropewalk.ledger.channel.channel import verify_blocks
 from ropewalk.ledger.envelope.envelope import build, parse
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote.client import LedgerClient
 from ropewalk.ledger.remote.messages import (
     PROTOCOL,
-    Message,
+    RemoteMessage,
     compress,
     decompress,
     error_of,
@@ -136,13 +136,13 @@ def advertisement(**members: Any) -> Envelope:
 
 def opening(said: Envelope | None = None, channel: str = "audit") -> bytes:
     raw = (said or advertisement()).raw
-    return frame(pack_parts(Message("open", 0, {"channel": channel}, (raw,)).parts_out()))
+    return frame(pack_parts(RemoteMessage("open", 0, {"channel": channel}, (raw,)).parts_out()))
 
 
-async def heard(reader: asyncio.StreamReader) -> list[Message]:
+async def heard(reader: asyncio.StreamReader) -> list[RemoteMessage]:
     """All messages until the other side ends, or says why it will."""
     frames = Frames(1 << 25)
-    messages: list[Message] = []
+    messages: list[RemoteMessage] = []
     with contextlib.suppress(ConnectionError):
         while data := await reader.read(1 << 16):
             messages += [parse_message(unpack_parts(body, 10_000)) for body in frames.receive(data)]
@@ -151,10 +151,10 @@ async def heard(reader: asyncio.StreamReader) -> list[Message]:
     return messages
 
 
-def said_to(home: Path, raw: bytes, *, end: bool = True, **options: Any) -> list[Message]:
+def said_to(home: Path, raw: bytes, *, end: bool = True, **options: Any) -> list[RemoteMessage]:
     """What a server answers to these bytes, while another client goes on as if nothing were."""
 
-    async def main() -> list[Message]:
+    async def main() -> list[RemoteMessage]:
         async with served(home, **options) as server, LedgerClient(server.url, "audit") as other:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             writer.write(raw)
@@ -162,14 +162,14 @@ def said_to(home: Path, raw: bytes, *, end: bool = True, **options: Any) -> list
                 writer.write_eof()
             answers = await heard(reader)
             writer.close()
-            assert isinstance(await other.submit(observed(1).raw), Receipt)
+            assert isinstance(await other.submit(observed(1).raw), LedgerReceipt)
             await soon(lambda: len(server.sessions) == 1)
             return answers
 
     return asyncio.run(main())
 
 
-def problem(messages: list[Message]) -> RopewalkError:
+def problem(messages: list[RemoteMessage]) -> RopewalkError:
     (part,) = messages[-1].parts
     found = outcome_of(part)
     assert messages[-1].op == "problem" and isinstance(found, RopewalkError)
@@ -177,7 +177,7 @@ def problem(messages: list[Message]) -> RopewalkError:
 
 
 def asking(op: Any, number: int, *parts: bytes, **facts: Any) -> bytes:
-    return frame(pack_parts(Message(op, number, facts, parts).parts_out()))
+    return frame(pack_parts(RemoteMessage(op, number, facts, parts).parts_out()))
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_whoever_does_not_open_a_session_is_told_why_and_let_go(tmp_path, raw, c
 def test_a_session_that_goes_wrong_ends_after_what_came_before_is_answered(tmp_path, raw, complaint):
     opened, outcomes, last = said_to(tmp_path, opening() + asking("append", 1, observed(5).raw) + raw)
     assert (opened.op, outcomes.op) == ("opened", "outcomes")
-    assert isinstance(outcome_of(outcomes.parts[0]), Receipt)
+    assert isinstance(outcome_of(outcomes.parts[0]), LedgerReceipt)
     assert complaint in problem([last]).detail
 
 
@@ -233,7 +233,7 @@ def test_a_restricted_envelope_is_refused_there_and_does_not_even_leave(tmp_path
     secret = observed(1, confidentiality={"level": "restricted"}).raw
     _, outcomes = said_to(tmp_path, opening() + asking("append", 1, secret))
     assert isinstance(outcome_of(outcomes.parts[0]), Denied)
-    heard_of: list[Message] = []
+    heard_of: list[RemoteMessage] = []
 
     async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await agree(reader, writer)
@@ -396,7 +396,7 @@ def test_another_protocol_in_tls_is_refused_on_both_sides(tmp_path, authority): 
     error = refused_over_tls(tmp_path, authority, client_tls(authority.files("me"), "h2"))
     assert isinstance(error, Unavailable) and PROTOCOL in error.detail
 
-    async def main() -> Message:
+    async def main() -> RemoteMessage:
         own = server_tls(authority.files("server"), PROTOCOL)
         async with served(tmp_path, tls=own) as server:
             context = client_tls(authority.files("me"), "h2")
@@ -458,7 +458,7 @@ def against(reply: Act, act: Callable[[LedgerClient], Awaitable[Any]], **options
     return asyncio.run(main())
 
 
-async def asked_of(reader: asyncio.StreamReader) -> Message:
+async def asked_of(reader: asyncio.StreamReader) -> RemoteMessage:
     size = int.from_bytes(await reader.readexactly(4), "big")
     return parse_message(unpack_parts(await reader.readexactly(size), 10_000))
 
@@ -533,7 +533,7 @@ def test_an_option_stripped_by_somebody_between_is_seen():
     [
         asking("outcomes", 2, first=0),
         asking("outcomes", 1, first=1),
-        asking("outcomes", 1, outcome_part(Receipt(bytes(32), 0, 0, bytes(32))), b"{}", first=0),
+        asking("outcomes", 1, outcome_part(LedgerReceipt(bytes(32), 0, 0, bytes(32))), b"{}", first=0),
         asking("outcomes", 1, b"{}", first=0),
         asking("head", 1),
         asking("blocks", 1, height=0),
@@ -552,7 +552,7 @@ def test_answers_to_what_was_not_asked_are_refused(raw):
 
 
 def test_a_receipt_for_another_envelope_is_not_believed():
-    other = outcome_part(Receipt(observed(2).id, 0, 0, bytes(32)))
+    other = outcome_part(LedgerReceipt(observed(2).id, 0, 0, bytes(32)))
 
     async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await agree(reader, writer)
@@ -630,8 +630,8 @@ def test_what_has_no_answer_is_sent_again_in_order_and_stands_once(tmp_path):
             return outcomes
 
     outcomes = asyncio.run(main())
-    assert all(isinstance(each, Receipt) for each in outcomes), [
-        each for each in outcomes if not isinstance(each, Receipt)
+    assert all(isinstance(each, LedgerReceipt) for each in outcomes), [
+        each for each in outcomes if not isinstance(each, LedgerReceipt)
     ][:3]
     places = [(each.height, each.index) for each in outcomes]
     assert places == sorted(places) and len(set(places)) == len(raws)

@@ -45,14 +45,14 @@ from ropewalk.ledger.block.block import GENESIS, seal
 from ropewalk.ledger.channel.channel import open_channel, open_log
 from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.envelope.envelope import parse_stored
-from ropewalk.ledger.keys.history import KeyLine
+from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.replay.channel_replay import recorded_snapshots, replay_channel
 from ropewalk.ledger.replay.guard import guarded
-from ropewalk.ledger.replay.reducers import REDUCERS, Moment, Reducer, find_reducer
+from ropewalk.ledger.replay.reducers import REDUCERS, FoldContext, Reducer, find_reducer
 from ropewalk.ledger.replay.replay import (
-    Divergence,
     Replay,
+    ReplayDivergence,
     Snapshot,
     alert_of,
     companion,
@@ -68,7 +68,7 @@ COUNTS = REDUCERS["counts"]
 
 
 def replayed(blocks, reducer=COUNTS, **options):
-    replay = Replay(reducer, "ea.core", line=KeyLine(Trust((NODE.public,), ())), **options)
+    replay = Replay(reducer, "ea.core", key_history=KeyHistory(Trust((NODE.public,), ())), **options)
     for block in blocks:
         replay.feed(block.lines())
     return replay
@@ -144,7 +144,7 @@ def test_another_policy_is_refused():
 def test_going_on_from_a_snapshot_gives_the_same_root(at):
     blocks = chain_of_blocks(6)
     whole, first = replayed(blocks), replayed(blocks[: at + 1])
-    rest = Replay(COUNTS, "ea.core", line=KeyLine(Trust((NODE.public,), ())))
+    rest = Replay(COUNTS, "ea.core", key_history=KeyHistory(Trust((NODE.public,), ())))
     rest.resume(first.snapshot(), jcs.parse(jcs.encode(first.state)))
     for block in blocks[at + 1 :]:
         rest.feed(block.lines())
@@ -158,7 +158,7 @@ def test_a_snapshot_that_does_not_fit_is_refused():
     snapshot = first.snapshot()
 
     def fresh(reducer=COUNTS, channel="ea.core", policy=None):
-        return Replay(reducer, channel, line=KeyLine(Trust((NODE.public,), ())), policy=policy)
+        return Replay(reducer, channel, key_history=KeyHistory(Trust((NODE.public,), ())), policy=policy)
 
     with pytest.raises(DigestMismatch):
         fresh().resume(snapshot, {**first.state, "total": 7})
@@ -318,7 +318,9 @@ def test_divergence_raises_an_alert_with_what_reproduces_it(home):
         with open_channel(home, "ea.core") as reading:
             for block in reading.blocks(4, 5):
                 for raw in block.envelopes:
-                    state = reducer.fold(state, parse_stored(raw).value, Moment("ea.core", block.height, 0))
+                    state = reducer.fold(
+                        state, parse_stored(raw).value, FoldContext("ea.core", block.height, 0)
+                    )
         assert state_root(state).hex() == root
     # The alert stands once, however often it is found.
     with pytest.raises(Unverified):
@@ -328,7 +330,7 @@ def test_divergence_raises_an_alert_with_what_reproduces_it(home):
 
 
 def test_alerts_name_both_roots():
-    wrong = Divergence("ea.core", 9, b"\1" * 32, b"\2" * 32, None, None, "e")
+    wrong = ReplayDivergence("ea.core", 9, b"\1" * 32, b"\2" * 32, None, None, "e")
     alert = alert_of(wrong, NODE, NOON_NS)
     payload: Any = alert.payload
     assert payload["reproduction"] == {"start_height": 0, "end_height": 9}
@@ -384,7 +386,9 @@ IMPURE = {
 def test_a_reducer_that_asks_outside_is_caught(name):
     act = IMPURE[name]
     with pytest.raises(Unverified, match="reducer sly asks"):
-        guarded(Reducer("sly", lambda state, event, moment: act() and {})).fold({}, {}, Moment("c", 0, 0))
+        guarded(Reducer("sly", lambda state, event, moment: act() and {})).fold(
+            {}, {}, FoldContext("c", 0, 0)
+        )
 
 
 def test_a_reducer_cannot_swallow_the_guard():
@@ -396,7 +400,7 @@ def test_a_reducer_cannot_swallow_the_guard():
         return state
 
     with pytest.raises(Unverified, match=r"time\.time"):
-        guarded(Reducer("sly", fold)).fold({}, {}, Moment("c", 0, 0))
+        guarded(Reducer("sly", fold)).fold({}, {}, FoldContext("c", 0, 0))
 
 
 @pytest.mark.parametrize("name", REDUCERS)
@@ -410,7 +414,7 @@ def test_arithmetic_on_given_times_is_allowed():
         at = datetime.datetime.fromtimestamp(moment.now_ns // 10**9, datetime.UTC)
         return {"day": at.strftime("%Y-%m-%d"), "n": json.loads("1"), "s": sorted(event)}
 
-    out = guarded(Reducer("calm", fold)).fold({}, {"b": 1}, Moment("c", 0, NOON_NS))
+    out = guarded(Reducer("calm", fold)).fold({}, {"b": 1}, FoldContext("c", 0, NOON_NS))
     assert out["day"] == "2024-11-01"
 
 
@@ -419,7 +423,7 @@ def test_errors_of_a_reducer_are_its_own():
         raise KeyError("mine")
 
     with pytest.raises(KeyError):
-        guarded(Reducer("broken", fold)).fold({}, {}, Moment("c", 0, 0))
+        guarded(Reducer("broken", fold)).fold({}, {}, FoldContext("c", 0, 0))
 
 
 def late(state, event, moment):

@@ -9,7 +9,7 @@ from tests.unit.ledger.making import NODE, NOON_NS, chain_of_blocks
 
 from ropewalk.errors import BrokenLink
 from ropewalk.ledger.block.block import GENESIS, Block, seal
-from ropewalk.ledger.keys.history import KeyLine
+from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.replay.reducers import REDUCERS
 from ropewalk.ledger.replay.replay import Replay, Snapshot, companion, snapshot_envelope
@@ -19,7 +19,7 @@ COUNTS = REDUCERS["counts"]
 
 
 def replayed(blocks: list[Block], channel: str = "ea.core") -> Replay:
-    replay = Replay(COUNTS, channel, line=KeyLine(Trust((NODE.public,), ())))
+    replay = Replay(COUNTS, channel, key_history=KeyHistory(Trust((NODE.public,), ())))
     for block in blocks:
         replay.feed(block.lines())
     return replay

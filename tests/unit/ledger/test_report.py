@@ -12,7 +12,7 @@ from tests.unit.ledger.making import NODE, NOON_NS, observed
 from ropewalk.kernel import merkle
 from ropewalk.ledger.block.block import GENESIS, seal
 from ropewalk.ledger.bundle.files import export_blocks, verify_bundle
-from ropewalk.ledger.bundle.html_report import climb, draw_path, render_report
+from ropewalk.ledger.bundle.html_report import draw_path, path_steps, render_report
 from ropewalk.ledger.bundle.paths import Exhibit
 
 
@@ -103,7 +103,7 @@ def test_the_drawn_steps_are_those_of_the_verifier(size):
     leaves = [merkle.LEDGER.leaf(bytes([number])) for number in range(size)]
     tree = merkle.Tree(leaves)
     for index in range(size):
-        rises = climb(leaves[index], index, size, tree.inclusion(index))
+        rises = path_steps(leaves[index], index, size, tree.inclusion(index))
         assert (rises[-1].result if rises else leaves[index]) == tree.root()
         one = Exhibit(
             0, index, size, leaves[index].hex(), "Alert", "x",

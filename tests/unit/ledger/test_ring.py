@@ -56,7 +56,7 @@ def test_in_any_order_of_steps_and_crashes_what_is_let_go_of_is_what_was_put_in(
             taken.extend(each[1] for each in found if isinstance(each, tuple))
         elif step == "let go":
             for _ in range(min(count, len(taken))):
-                reader.let_go(1)
+                reader.acknowledge(1)
                 kept.append(taken.popleft())
         elif step == "new writer":
             if writer.room:
@@ -95,7 +95,7 @@ def test_what_lay_in_a_slot_before_or_lies_in_another_ring_does_not_pass():
     writer.put(b"old")
     old = bytes(ring.memory[HEADER_BYTES : HEADER_BYTES + 128])
     reader.take(1)
-    reader.let_go(1)
+    reader.acknowledge(1)
     for number in range(SLOTS):
         writer.put(text(number))
     ring.memory[HEADER_BYTES + 8 : HEADER_BYTES + 128] = old[8:]  # with the number of the new one
@@ -116,7 +116,7 @@ def test_a_full_ring_takes_nothing_more_until_something_was_let_go_of():
         writer.put(b"more")
     reader.take(2)
     assert writer.room == 0 and bytes(ring.memory) == before
-    reader.let_go(1)
+    reader.acknowledge(1)
     assert writer.room == 1
     with pytest.raises(TooLarge):
         writer.put(bytes(SLOT_BYTES + 1))
@@ -124,7 +124,7 @@ def test_a_full_ring_takes_nothing_more_until_something_was_let_go_of():
     with pytest.raises(Invalid):
         reader.take(SLOTS)  # more than there can be
     with pytest.raises(Usage):
-        reader.let_go(2)
+        reader.acknowledge(2)
 
 
 def test_a_writer_does_not_believe_a_head_that_cannot_be():

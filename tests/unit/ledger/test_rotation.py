@@ -31,13 +31,13 @@ from ropewalk.ledger.archive.write import archive_channel
 from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.bundle.check import BundleVerifier
 from ropewalk.ledger.bundle.files import export_bundle, verify_bundle
-from ropewalk.ledger.bundle.format import Gathering, block_name, frame_member, proof_name
+from ropewalk.ledger.bundle.format import BundleBuilder, block_name, frame_member, proof_name
 from ropewalk.ledger.bundle.tar import END
 from ropewalk.ledger.channel.channel import open_channel, open_log, verify_blocks
 from ropewalk.ledger.channel.key_heights import read_heights, write_heights
 from ropewalk.ledger.channel.maintenance import rebuild_index, verify_stored
 from ropewalk.ledger.channel.settings import create_channel
-from ropewalk.ledger.keys.history import KeyLine, KeyProof, parse_key_proofs
+from ropewalk.ledger.keys.history import KeyHistory, KeyProof, parse_key_proofs
 from ropewalk.ledger.keys.rotate import find_keys, rotate_key
 from ropewalk.ledger.keys.statements import KeyAct, key_envelope
 from ropewalk.ledger.proof.proof import parse_proof, verify_proof
@@ -62,11 +62,11 @@ def fault_of(chain: Chain, trust: Trust = FIRST) -> Fault:
 
 
 def seals_of(chain: Chain, trust: Trust):
-    line = KeyLine(trust, lenient=True)
-    span = check_channel(chain.found(), trust=trust, line=line)
+    key_history = KeyHistory(trust, lenient=True)
+    span = check_channel(chain.found(), trust=trust, key_history=key_history)
     return next(
         step
-        for step in to_report(span, deep=True, trust=trust, line=line).steps
+        for step in to_report(span, deep=True, trust=trust, key_history=key_history).steps
         if step.name == "block_signatures"
     )
 
@@ -193,11 +193,11 @@ def test_two_rotations_at_one_height_are_a_fork_and_each_side_is_kept(tmp_path):
             opened.log.insert(other.blocks[0])
         opened.log.submit(observed(1).raw)
     assert len(list((tmp_path / "ledger" / CHANNEL / "evidence").glob("fork-0-*.json"))) == 1
-    line = KeyLine(FIRST)
+    key_history = KeyHistory(FIRST)
     with open_channel(tmp_path, CHANNEL) as reading:
-        line.follow(reading.key_proofs())
+        key_history.follow(reading.key_proofs())
     with pytest.raises(Unverified, match="two blocks of that height"):
-        line.take(other.blocks[0])
+        key_history.take(other.blocks[0])
 
 
 # --- the open log ---
@@ -207,7 +207,7 @@ def test_from_the_rotation_on_blocks_are_sealed_by_the_new_key(tmp_path):
     rotated_channel(tmp_path)
     with open_channel(tmp_path, CHANNEL) as reading:
         signers = [block.record.signer for block in reading.blocks()]
-        assert [life.key for life in reading.line().lives] == [NODE.public, NEXT.public]
+        assert [validity.key for validity in reading.key_history().validities] == [NODE.public, NEXT.public]
     assert signers == [NODE.public] * 3 + [NEXT.public] * 2
     report = verify_stored(tmp_path, CHANNEL, deep=True)
     assert report.ok, report
@@ -339,9 +339,9 @@ def test_a_policy_that_admits_only_authors_does_not_keep_the_channel_from_its_ne
 
 def test_a_block_alone_is_judged_by_a_line_that_is_known():
     chain = rotated_chain()
-    line = KeyLine(FIRST)
-    line.follow(proof for block in chain.blocks if (proof := KeyProof.of(block)) is not None)
-    known = replace(FIRST, line=line)
+    key_history = KeyHistory(FIRST)
+    key_history.follow(proof for block in chain.blocks if (proof := KeyProof.of(block)) is not None)
+    known = replace(FIRST, key_history=key_history)
     assert all(check_block(b.lines(), b.height, trust=known).fault is None for b in reversed(chain.blocks))
     alone = check_block(chain.blocks[3].lines(), 3, trust=FIRST)
     assert alone.fault is not None and "not trusted" in alone.fault.detail
@@ -425,7 +425,7 @@ def test_bundles_of_any_range_verify_by_the_first_key(tmp_path, start, end):
 
 def test_an_altered_rotation_in_a_bundle_is_refused(tmp_path):
     chain = rotated_chain()
-    gathering = Gathering()
+    gathering = BundleBuilder()
     members = [gathering.add(block) for block in chain.blocks]
     honest = gathering.finish(NEXT)
     (proof,) = honest.keys
@@ -453,7 +453,7 @@ def test_a_bundle_that_hides_what_its_blocks_say_about_keys_is_refused():
     chain.add(NODE)
     chain.add(NODE, rotation(until=100))
     chain.add(NODE)
-    gathering = Gathering()
+    gathering = BundleBuilder()
     members = [gathering.add(block) for block in chain.blocks]
     verifier = BundleVerifier(FIRST)
     verifier.feed(gathering.front(replace(gathering.finish(NODE), keys=()), NODE))
@@ -531,7 +531,7 @@ def test_a_channel_is_found_by_its_newest_key_whatever_that_is_called(tmp_path):
     create_channel(tmp_path, "c", "b", first.public)
     rotate_key(tmp_path, "c", first, second)
     with open_channel(tmp_path, "c") as reading:
-        assert [key.public for key in find_keys(reading.line(), keys)] == [second.public, first.public]
+        assert [key.public for key in find_keys(reading.key_history(), keys)] == [second.public, first.public]
 
 
 def test_a_damaged_rotation_is_reported_where_it_stands_and_everywhere_else_refused(tmp_path):

@@ -13,7 +13,7 @@ from ropewalk.errors import Denied, RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.ledger.envelope.envelope import parse
 from ropewalk.ledger.envelope.fields import MINIMUM_SIGNED
-from ropewalk.ledger.proof.verify import Seen
+from ropewalk.ledger.proof.verify import SeenEnvelopes
 from ropewalk.ledger.rules.policy import STRICT, parse_policy
 from ropewalk.ledger.rules.rules import RULES, judge
 from ropewalk.ledger.rules.verdict import NAMES, Context
@@ -43,7 +43,7 @@ def test_case(case: dict[str, Any]):
             parse(raw)
         assert caught.value.code == wanted["code"] and caught.value.exit_code == 8
         return
-    seen = Seen()
+    seen = SeenEnvelopes()
     for number, value in enumerate(given.get("history", [])):
         seen.remember(parse(jcs.encode(value)), 0, number)
     for block in given.get("roots", []):
@@ -64,7 +64,7 @@ def test_a_refusal_carries_all_eight_findings_and_the_exit_code_of_its_rule(path
         given = case["input"]
         if "rule" not in case.get("error", {}) or "raw" in given:
             continue
-        seen = Seen()
+        seen = SeenEnvelopes()
         for number, value in enumerate(given.get("history", [])):
             seen.remember(parse(jcs.encode(value)), 0, number)
         policy = parse_policy(jcs.encode(given["policy"])) if given.get("policy") else None

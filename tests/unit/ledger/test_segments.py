@@ -10,10 +10,10 @@ from tests.waiting import LIMIT_S
 
 from ropewalk.disk.durable import Disk
 from ropewalk.errors import Damaged, HeadMoved, NotFound, Unavailable
-from ropewalk.ledger.channel.receipted import MARK, Receipted, read_mark
+from ropewalk.ledger.channel.receipted import MARK, ReceiptMark, read_mark
 from ropewalk.ledger.channel.segments.format import ALIGN, digest_in
 from ropewalk.ledger.channel.segments.reader import Segments
-from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.channel.segments.writer import SegmentWriter
 
 BLOCKS = [
     [b'{"header":%d}' % height, *(b'{"e":"%d-%d"}' % (height, i) for i in range(1 + height % 3))]
@@ -22,7 +22,7 @@ BLOCKS = [
 
 
 def fill(folder: Path, blocks=BLOCKS, **options) -> None:
-    with Writer(folder, **options) as writer:
+    with SegmentWriter(folder, **options) as writer:
         for lines in blocks:
             writer.append(writer.height, lines)
         writer.sync()
@@ -41,11 +41,11 @@ def overwrite(path: Path, offset: int, piece: bytes) -> None:
 
 def set_mark(folder: Path, blocks: int, whole: Path | None = None) -> None:
     """Let only the first blocks be receipted, as if the writer had been killed in the middle of what follows."""
-    mark = Receipted()
+    mark = ReceiptMark()
     if blocks:
         place = list(Segments(whole or folder).scan())[blocks - 1].place
         head = Segments(whole or folder).peek(place.segment, place.offset, ALIGN)
-        mark = Receipted(blocks, place, digest_in(head))
+        mark = ReceiptMark(blocks, place, digest_in(head))
     (folder / MARK).write_bytes(mark.to_bytes())
 
 
@@ -79,7 +79,7 @@ def test_segments_rotate_by_size_and_join_without_seam(tmp_path):
     assert len(Segments(tmp_path).starts()) == 7
     assert stored(tmp_path) == BLOCKS
     assert Segments(tmp_path).find(3).lines == BLOCKS[3]
-    with Writer(tmp_path, segment_bytes=2 * ALIGN) as writer:
+    with SegmentWriter(tmp_path, segment_bytes=2 * ALIGN) as writer:
         assert writer.height == 7 and writer.torn is None
 
 
@@ -91,7 +91,7 @@ def test_reading_can_go_on_after_a_place(tmp_path):
 
 
 def test_a_height_can_be_written_once(tmp_path):
-    with Writer(tmp_path) as writer:
+    with SegmentWriter(tmp_path) as writer:
         writer.append(0, [b"{}"])
         with pytest.raises(HeadMoved):
             writer.append(0, [b"{}"])
@@ -105,10 +105,10 @@ def test_truncation_at_every_byte_keeps_every_whole_block_and_reports_the_rest(t
         folder = tmp_path / f"cut-{size}"
         (folder / "segments").mkdir(parents=True)
         (folder / "segments" / f"{0:020d}.seg").write_bytes(raw[:size])
-        (folder / MARK).write_bytes(Receipted().to_bytes())  # nothing was acknowledged
+        (folder / MARK).write_bytes(ReceiptMark().to_bytes())  # nothing was acknowledged
         whole = sum(end <= size for end in ends)
         assert stored(folder) == BLOCKS[:whole]
-        with Writer(folder) as writer:
+        with SegmentWriter(folder) as writer:
             assert writer.height == whole
             boundary = ends[whole - 1] if whole else (ALIGN if size >= ALIGN else 0)
             assert (writer.torn is not None) == (size > boundary)
@@ -127,14 +127,14 @@ def test_writer_refuses_receipted_log_cut_anywhere(tmp_path):
         path.write_bytes(raw[:size])
         for _ in range(2):  # refusing changes nothing
             with pytest.raises(Damaged) as caught:
-                Writer(tmp_path)
+                SegmentWriter(tmp_path)
             assert "ledger repair" in caught.value.to_problem()["advice"]
         with pytest.raises(Damaged):
             stored(tmp_path)
         assert path.read_bytes() == raw[:size]
     path.unlink()
     with pytest.raises(Damaged):
-        Writer(tmp_path)
+        SegmentWriter(tmp_path)
     assert not path.exists()
 
 
@@ -145,7 +145,7 @@ def test_writer_refuses_zeroed_receipted_tail(tmp_path):
     for size in (1, 64, 200, len(raw)):
         path.write_bytes(raw[:-size] + bytes(size))
         with pytest.raises(Damaged):
-            Writer(tmp_path)
+            SegmentWriter(tmp_path)
         with pytest.raises(Damaged):
             stored(tmp_path)
         assert path.stat().st_size == len(raw)
@@ -156,7 +156,7 @@ def test_writer_refuses_another_log_under_its_mark(tmp_path):
     fill(tmp_path / "theirs", [[line.replace(b"header", b"hoader") for line in lines] for lines in BLOCKS])
     only_segment(tmp_path / "ours").write_bytes(only_segment(tmp_path / "theirs").read_bytes())
     with pytest.raises(Damaged, match="not the block that was receipted"):
-        Writer(tmp_path / "ours")
+        SegmentWriter(tmp_path / "ours")
 
 
 @pytest.mark.parametrize("blocks", [0, 3, 7])
@@ -171,7 +171,7 @@ def test_first_page_lost_above_mark_is_torn(tmp_path, blocks):
     overwrite(path, start if blocks else 0, bytes(end - (start if blocks else 0)))
     assert stored(tmp_path) == BLOCKS[:blocks]  # reading writes nothing
     assert path.stat().st_size == len(raw)
-    with Writer(tmp_path) as writer:
+    with SegmentWriter(tmp_path) as writer:
         assert writer.height == blocks and writer.torn is not None and writer.torn.kept is not None
         writer.append(blocks, [b"{}"])
         writer.sync()
@@ -188,7 +188,7 @@ def test_flip_above_mark_is_damage(tmp_path):
     with pytest.raises(Damaged):
         stored(tmp_path)
     with pytest.raises(Damaged):
-        Writer(tmp_path)
+        SegmentWriter(tmp_path)
 
 
 def test_mark_follows_every_sync_and_never_leads(tmp_path):
@@ -200,7 +200,7 @@ def test_mark_follows_every_sync_and_never_leads(tmp_path):
             if (tmp_path / MARK).exists():
                 seen.append(marked(tmp_path))
 
-    with Writer(tmp_path, disk=Watching()) as writer:
+    with SegmentWriter(tmp_path, disk=Watching()) as writer:
         for height, lines in enumerate(BLOCKS):
             writer.append(height, lines)
             seen.clear()
@@ -214,7 +214,7 @@ def test_mark_follows_every_sync_and_never_leads(tmp_path):
 def test_mark_is_raised_when_killed_before_it(tmp_path):
     fill(tmp_path)
     set_mark(tmp_path, 2)
-    with Writer(tmp_path) as writer:
+    with SegmentWriter(tmp_path) as writer:
         assert writer.height == 7 and writer.torn is None
     assert marked(tmp_path) == 7
 
@@ -229,9 +229,9 @@ def test_writer_refuses_lost_mark(tmp_path):
         if left is not None:
             (tmp_path / MARK).write_bytes(left)
         with pytest.raises(Damaged, match="how many blocks were receipted"):
-            Writer(tmp_path)
+            SegmentWriter(tmp_path)
         with pytest.raises(Damaged):
-            Writer(tmp_path, after=last, height=7)
+            SegmentWriter(tmp_path, after=last, height=7)
         assert stored(tmp_path) == BLOCKS  # it can be read
 
 
@@ -245,12 +245,12 @@ def test_full_disk_at_the_mark_gives_no_receipt(tmp_path):
             super().write_at(descriptor, raw, offset)
 
     disk = NoMark()
-    with Writer(tmp_path, disk=disk) as writer:
+    with SegmentWriter(tmp_path, disk=disk) as writer:
         writer.append(0, [b"{}"])
         disk.failing = True
         with pytest.raises(Unavailable):
             writer.sync()
-    with Writer(tmp_path) as writer:
+    with SegmentWriter(tmp_path) as writer:
         assert writer.height == 1
 
 
@@ -266,7 +266,7 @@ def test_every_single_byte_flip_is_located_and_stops_the_writer(tmp_path):
             stored(tmp_path)
         assert caught.value.fields["height"] == (0 if position < ALIGN else block)
         with pytest.raises(Damaged):
-            Writer(tmp_path)
+            SegmentWriter(tmp_path)
         assert path.stat().st_size == len(raw)  # nothing was cut
         overwrite(path, position, raw[position : position + 1])
 
@@ -293,10 +293,10 @@ def test_an_unwritten_sector_in_the_last_block_is_a_torn_tail(tmp_path):
     sector = (last.offset // 512 + 2) * 512
     path.write_bytes(raw[:sector] + bytes(512) + raw[sector + 512 :])
     with pytest.raises(Damaged):  # it was receipted
-        Writer(tmp_path)
+        SegmentWriter(tmp_path)
     set_mark(tmp_path, 7, whole)
     assert stored(tmp_path) == BLOCKS
-    with Writer(tmp_path) as writer:
+    with SegmentWriter(tmp_path) as writer:
         assert writer.torn is not None and writer.torn.offset == last.offset
 
 
@@ -305,7 +305,7 @@ def test_zeros_behind_the_last_block_are_a_torn_tail(tmp_path):
     with only_segment(tmp_path).open("ab") as stream:
         stream.write(bytes(1000))
     assert stored(tmp_path) == BLOCKS
-    with Writer(tmp_path) as writer:
+    with SegmentWriter(tmp_path) as writer:
         assert writer.torn is not None and writer.torn.size == 1000
 
 
@@ -316,7 +316,7 @@ def test_a_torn_segment_that_is_not_the_last_is_damage(tmp_path):
     with pytest.raises(Damaged):
         stored(tmp_path)
     with pytest.raises(Damaged):
-        Writer(tmp_path)
+        SegmentWriter(tmp_path)
 
 
 def test_a_missing_segment_is_damage(tmp_path):
@@ -328,14 +328,14 @@ def test_a_missing_segment_is_damage(tmp_path):
 
 
 def test_a_second_writer_in_this_process_is_refused(tmp_path):
-    with Writer(tmp_path), pytest.raises(Unavailable):
-        Writer(tmp_path)
-    Writer(tmp_path).close()
+    with SegmentWriter(tmp_path), pytest.raises(Unavailable):
+        SegmentWriter(tmp_path)
+    SegmentWriter(tmp_path).close()
 
 
 def _try_to_write(folder: Path, answers) -> None:
     try:
-        Writer(folder).close()
+        SegmentWriter(folder).close()
         answers.put("opened")
     except Unavailable as error:
         answers.put(error.detail)
@@ -344,7 +344,7 @@ def _try_to_write(folder: Path, answers) -> None:
 def test_a_second_writer_in_another_process_is_refused_by_name(tmp_path):
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
-    with Writer(tmp_path):
+    with SegmentWriter(tmp_path):
         process = context.Process(target=_try_to_write, args=(tmp_path, answers), daemon=True)
         process.start()
         answer = answers.get(timeout=LIMIT_S)
@@ -355,7 +355,7 @@ def test_a_second_writer_in_another_process_is_refused_by_name(tmp_path):
 
 
 def test_readers_see_whole_blocks_while_a_writer_writes(tmp_path):
-    with Writer(tmp_path) as writer:
+    with SegmentWriter(tmp_path) as writer:
         for height, lines in enumerate(BLOCKS):
             writer.append(height, lines)
             assert stored(tmp_path) == BLOCKS[: height + 1]
@@ -381,9 +381,9 @@ def test_a_full_disk_leaves_whole_blocks_and_writing_goes_on_when_there_is_room(
         folder = tmp_path / str(room)
         disk = FullDisk(room)
         try:
-            writer = Writer(folder, disk=disk)
+            writer = SegmentWriter(folder, disk=disk)
         except Unavailable:
-            Writer(folder).close()  # with room again it opens
+            SegmentWriter(folder).close()  # with room again it opens
             continue
         with writer:
             done = 0
@@ -411,7 +411,7 @@ def test_after_a_failed_sync_nothing_more_is_written(tmp_path):
             super().fsync(fd)
 
     disk = NoSync()
-    with Writer(tmp_path, disk=disk) as writer:
+    with SegmentWriter(tmp_path, disk=disk) as writer:
         writer.append(0, [b"{}"])
         disk.failing = True
         with pytest.raises(Unavailable):

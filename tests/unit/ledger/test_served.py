@@ -15,14 +15,14 @@ from ropewalk.errors import DigestMismatch, InvalidEnvelope, InvalidJson, Replay
 from ropewalk.kernel import jcs
 from ropewalk.ledger.channel.channel import verify_blocks
 from ropewalk.ledger.ingest.async_log import ServedLog
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 
 
 def test_coroutines_share_blocks_and_get_their_own_answers(tmp_path):
     async def main(log) -> list[object]:
         async with ServedLog(log) as served:
 
-            async def work(start: int) -> list[Receipt]:
+            async def work(start: int) -> list[LedgerReceipt]:
                 return [await served.submit(observed(start * 100 + i).raw) for i in range(8)]
 
             good = asyncio.gather(*(work(start) for start in range(40)))
@@ -39,13 +39,13 @@ def test_coroutines_share_blocks_and_get_their_own_answers(tmp_path):
 
     with opened(tmp_path) as ledger:
         outcomes = asyncio.run(main(ledger.log))
-        assert [type(each) for each in outcomes] == [InvalidJson, DigestMismatch, Receipt, Replayed]
+        assert [type(each) for each in outcomes] == [InvalidJson, DigestMismatch, LedgerReceipt, Replayed]
         assert ledger.log.head.envelopes == 321 and ledger.log.head.height < 160
     assert verify_blocks(tmp_path, "ea.core", deep=True).ok
 
 
 def test_a_caller_who_goes_away_does_not_disturb_the_others(tmp_path):
-    async def main(log) -> Receipt:
+    async def main(log) -> LedgerReceipt:
         async with ServedLog(log) as served:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(served.submit(observed(1).raw), timeout=0)
@@ -59,7 +59,7 @@ def test_a_caller_who_goes_away_does_not_disturb_the_others(tmp_path):
 
 
 def test_what_is_submitted_first_is_judged_first_also_across_batches(tmp_path):
-    async def main(log) -> list[Receipt]:
+    async def main(log) -> list[LedgerReceipt]:
         asked = [command(f"c-{i}") for i in range(30)]
         answered = [observed(i, event_class="Result", parent=each) for i, each in enumerate(asked)]
         async with ServedLog(log) as served:
@@ -80,11 +80,15 @@ def test_a_wrong_argument_harms_no_other_caller(tmp_path):
             return list(await asyncio.gather(*map(served.submit, given), return_exceptions=True))
 
     with opened(tmp_path) as ledger:
-        assert [type(each) for each in asyncio.run(main(ledger.log))] == [Receipt, InvalidEnvelope, Receipt]
+        assert [type(each) for each in asyncio.run(main(ledger.log))] == [
+            LedgerReceipt,
+            InvalidEnvelope,
+            LedgerReceipt,
+        ]
 
 
 def test_what_goes_wrong_as_a_whole_is_told_to_everybody_and_the_next_batch_goes(tmp_path, monkeypatch):
-    async def main(log) -> tuple[list[object], Receipt]:
+    async def main(log) -> tuple[list[object], LedgerReceipt]:
         async with ServedLog(log) as served:
             with monkeypatch.context() as patch:
                 patch.setattr(log, "submit_many", lambda raws: 1 // 0)
@@ -100,7 +104,7 @@ def test_what_goes_wrong_as_a_whole_is_told_to_everybody_and_the_next_batch_goes
 
 
 def test_the_end_waits_for_all_who_came_and_refuses_who_comes_later(tmp_path):
-    async def main(log) -> tuple[Receipt, object]:
+    async def main(log) -> tuple[LedgerReceipt, object]:
         async with ServedLog(log) as served:
             early = asyncio.create_task(served.submit(observed(1).raw))
             await asyncio.sleep(0)
@@ -143,7 +147,7 @@ def test_what_was_taken_in_is_written_though_its_callers_and_the_loop_have_gone(
 def test_an_end_that_is_cancelled_leaves_nobody_waiting(tmp_path):
     async def main(log) -> list[object]:
         served = ServedLog(log)
-        callers: list[asyncio.Task[Receipt]] = []
+        callers: list[asyncio.Task[LedgerReceipt]] = []
 
         async def serve() -> None:
             async with served:
@@ -170,7 +174,7 @@ def test_an_end_that_is_cancelled_leaves_nobody_waiting(tmp_path):
 
         ledger.log.submit_many = late
         first, second = asyncio.run(main(ledger.log))
-    assert isinstance(first, Receipt) and isinstance(second, Receipt | Unavailable)
+    assert isinstance(first, LedgerReceipt) and isinstance(second, LedgerReceipt | Unavailable)
 
 
 def test_another_event_loop_is_refused_and_not_left_waiting(tmp_path):
@@ -191,7 +195,7 @@ def test_another_event_loop_is_refused_and_not_left_waiting(tmp_path):
 
 
 def test_an_error_no_future_takes_leaves_nobody_waiting(tmp_path, monkeypatch):
-    async def main(log) -> Receipt:
+    async def main(log) -> LedgerReceipt:
         async with ServedLog(log) as served:
             with monkeypatch.context() as patch:
                 patch.setattr(log, "submit_many", lambda raws: next(iter(())))

@@ -37,7 +37,7 @@ from tests.unit.ledger.making import NOON_NS, observed
 from ropewalk.errors import Invalid
 from ropewalk.kernel.schema import shipped as schema
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.evidence.allowed import parse_pins
+from ropewalk.ledger.evidence.allowed import parse_allow_list
 from ropewalk.ledger.evidence.crls import parse_crl
 from ropewalk.ledger.evidence.tee.sev_snp import REPORT_BYTES, SIGNED_BYTES, parse_snp_report
 from ropewalk.ledger.evidence.trust import EvidenceTrust, parse_evidence_trust
@@ -327,8 +327,8 @@ def test_a_certificate_in_pem_is_spelt_in_one_way():
 
 def test_pins_of_hardware_are_read_strictly_and_come_out_again():
     value = {"measurements": {"sev.measurement": ["5a" * 48]}, "sev_tcb": {"snp": 24}}
-    pins = parse_pins(value, Invalid)
-    assert parse_pins(pins.to_json(), Invalid) == pins
+    pins = parse_allow_list(value, Invalid)
+    assert parse_allow_list(pins.to_json(), Invalid) == pins
     assert pins.explain() == ["sev.measurement 5a5a5a5a5a5a5a5a…", "AMD snp of level 24 or above"]
     wrongs: tuple[Any, ...] = (
         {"measurements": []},
@@ -343,7 +343,7 @@ def test_pins_of_hardware_are_read_strictly_and_come_out_again():
     )
     for wrong in wrongs:
         with pytest.raises(Invalid):
-            parse_pins(wrong, Invalid)
+            parse_allow_list(wrong, Invalid)
 
 
 def test_a_channels_file_can_name_hardware():

@@ -21,7 +21,7 @@ from ropewalk.ledger.bundle.files import export_bundle
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.maintenance import verify_stored
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.evidence.allowed import EvidencePins
+from ropewalk.ledger.evidence.allowed import EvidenceAllowList
 from ropewalk.ledger.evidence.settings import channel_trust, read_evidence, write_evidence
 from ropewalk.ledger.evidence.trust import EvidenceSettings
 from ropewalk.ledger.proof.proof import verify_proof
@@ -29,7 +29,7 @@ from ropewalk.ledger.proof.trust import Trust, parse_trust
 
 BUILDER = "https://builder.example/v1"
 BARE = Trust((NODE.public,), (NODE.public,))
-PINS = EvidencePins(keys=(ADA.public,), builders=(BUILDER,), pcrs={0: (PCR0.hex(),)})
+PINS = EvidenceAllowList(keys=(ADA.public,), builders=(BUILDER,), pcrs={0: (PCR0.hex(),)})
 
 
 class Vendor:
@@ -85,7 +85,7 @@ def judged(home: Path, trust: Trust, tmp_path: Path) -> dict[str, tuple[str, str
         (replace(BARE, roots=(STRANGER.root.pem,), evidence=PINS), "failed", "root"),
         (replace(BARE, roots=(STRANGER.root.pem,)), "failed", "root"),
         (
-            replace(BARE, roots=(VENDOR.root.pem,), evidence=EvidencePins(pcrs={0: ("ab" * 48,)})),
+            replace(BARE, roots=(VENDOR.root.pem,), evidence=EvidenceAllowList(pcrs={0: ("ab" * 48,)})),
             "failed",
             "PCR0",
         ),
@@ -100,17 +100,19 @@ def test_bundle_proof_and_channel_say_the_same_of_a_nitro_document(tmp_path, tru
         assert words in detail, (where, detail)
 
 
-def on_amd() -> tuple[Envelope, str, EvidencePins]:
+def on_amd() -> tuple[Envelope, str, EvidenceAllowList]:
     vendor = chips.Vendor()
     chip = vendor.chip()
-    pins = EvidencePins(measurements={"sev.measurement": (chips.MEASUREMENT.hex(),)}, sev_tcb={"snp": 24})
+    pins = EvidenceAllowList(
+        measurements={"sev.measurement": (chips.MEASUREMENT.hex(),)}, sev_tcb={"snp": 24}
+    )
     return chips.sev(chip.report(), chip.chain), chips.pem(vendor.ark), pins
 
 
-def on_intel() -> tuple[Envelope, str, EvidencePins]:
+def on_intel() -> tuple[Envelope, str, EvidenceAllowList]:
     vendor = quoting.Vendor()
     crls = (quoting.revocations(vendor.ca), quoting.revocations(vendor.root))
-    pins = EvidencePins(measurements={"tdx.mrtd": (quoting.MR_TD.hex(),)}, crls=crls)
+    pins = EvidenceAllowList(measurements={"tdx.mrtd": (quoting.MR_TD.hex(),)}, crls=crls)
     envelope = quoting.quoted(vendor.quote(), said={"collateral": vendor.collateral()})
     return envelope, vendor.root.pem, pins
 

@@ -14,10 +14,10 @@ from tests.waiting import LIMIT_S, Crew, aside, soon, until
 from ropewalk.errors import Conflict, Unavailable
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.channel.channel import Channel, OpenLog, open_channel, open_log, verify_blocks
-from ropewalk.ledger.channel.segments.writer import hold_lock, is_awaited
+from ropewalk.ledger.channel.segments.writer import has_waiters, hold_lock
 from ropewalk.ledger.channel.settings import create_channel
 from ropewalk.ledger.envelope.fields import format_timestamp
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.keys.rotate import open_sealing, rotate_key
 from ropewalk.ledger.keys.statements import KeyAct, key_envelope
 from ropewalk.ledger.remote import writer_lease
@@ -36,25 +36,25 @@ def home(tmp_path: Path) -> Path:
 
 def test_who_stands_in_line_can_be_seen_and_nobody_else(home):
     folder = Channel(home, CHANNEL).folder
-    assert not is_awaited(folder) and not is_awaited(folder / "nowhere")
+    assert not has_waiters(folder) and not has_waiters(folder / "nowhere")
     with Crew(1) as crew:
         with open_log(home, CHANNEL, NODE):
-            assert not is_awaited(folder)
+            assert not has_waiters(folder)
             with pytest.raises(Unavailable), open_log(home, CHANNEL, NODE):  # does not wait
                 pass
-            assert not is_awaited(folder)
+            assert not has_waiters(folder)
             waiting = crew.submit(lambda: open_log(home, CHANNEL, NODE, wait_s=LIMIT_S))
-            until(lambda: is_awaited(folder))
+            until(lambda: has_waiters(folder))
         with waiting.result(LIMIT_S):
-            assert not is_awaited(folder)
+            assert not has_waiters(folder)
 
 
 def test_whoever_stands_in_line_gets_in_while_others_send_without_a_pause(home, monkeypatch):
     monkeypatch.setattr(writer_lease, "TURN_S", 0.05)
 
-    def append_here() -> Receipt:
+    def append_here() -> LedgerReceipt:
         with open_log(home, CHANNEL, NODE, wait_s=LIMIT_S) as opened:
-            receipt: Receipt = opened.log.submit(observed(-1).raw)
+            receipt: LedgerReceipt = opened.log.submit(observed(-1).raw)
             return receipt
 
     async def main() -> int:
@@ -96,16 +96,16 @@ def test_a_key_that_gives_way_while_a_server_stands_in_line_costs_nobody_an_enve
 
     def keys() -> list[SigningKey]:
         with open_channel(home, CHANNEL) as reading:
-            return [NEXT, NODE] if reading.line().current.key == NEXT.public else [NODE]
+            return [NEXT, NODE] if reading.key_history().current.key == NEXT.public else [NODE]
 
-    async def main() -> Receipt:
+    async def main() -> LedgerReceipt:
         async with (
             LedgerServer(home, lambda _: keys()) as server,
             LedgerClient(server.url, CHANNEL) as remote,
         ):
             with open_log(home, CHANNEL, NODE, also=[NEXT]) as opened:
                 sending = asyncio.create_task(remote.submit(observed(1).raw))
-                await soon(lambda: is_awaited(folder))
+                await soon(lambda: has_waiters(folder))
                 await aside(_rotate_in, opened)
             return await asyncio.wait_for(sending, LIMIT_S)
 

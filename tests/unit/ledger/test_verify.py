@@ -15,9 +15,9 @@ from ropewalk.ledger.block.block import GENESIS, Block, check_link, seal
 from ropewalk.ledger.channel.channel import open_channel, verify_blocks
 from ropewalk.ledger.channel.segments.format import record_head
 from ropewalk.ledger.channel.segments.reader import Segments
-from ropewalk.ledger.ingest.ports import Limits
+from ropewalk.ledger.ingest.ports import IngestLimits
 from ropewalk.ledger.proof.trust import Trust
-from ropewalk.ledger.proof.verify import EMPTY, Found, Span, check_block, check_channel, join, to_report
+from ropewalk.ledger.proof.verify import EMPTY, BlockSpan, Found, check_block, check_channel, join, to_report
 
 BLOCKS = chain_of_blocks(7)
 TRUST = Trust((NODE.public,), ())
@@ -59,7 +59,7 @@ def test_spans_join_to_the_same_whole_however_the_channel_is_cut():
     assert whole.fault is None and whole.blocks == 7
     chance = random.Random(4)
     for _ in range(50):
-        parts: list[Span] = list(alone)
+        parts: list[BlockSpan] = list(alone)
         while len(parts) > 1:
             at = chance.randrange(len(parts) - 1)
             parts[at : at + 2] = [join(parts[at], parts[at + 1])]
@@ -118,7 +118,7 @@ def test_the_policy_hash_is_compared_where_one_is_pinned():
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    with opened(tmp_path, limits=Limits(block_envelopes=2)) as ledger:
+    with opened(tmp_path, limits=IngestLimits(block_envelopes=2)) as ledger:
         ledger.log.submit_many(observed(i).raw for i in range(5))
     return tmp_path
 

@@ -33,11 +33,11 @@ from ropewalk.ledger.transparency.head_check import HeadTrust
 from ropewalk.ledger.transparency.head_fork import HeadFork, parse_head_fork, verify_head_fork
 from ropewalk.ledger.transparency.witness import (
     REQUEST_BYTES_MAX,
-    Watched,
+    WatchedLog,
     WitnessRequest,
+    accept_head,
     parse_request,
     parse_watched,
-    take_head,
     watch_log,
 )
 from ropewalk.ledger.transparency.witness_folder import make_witness, open_witness
@@ -71,7 +71,7 @@ def asked(log, old, new=None):
 
 def seen(log, size):
     """What a witness knows after it has cosigned the log at that size."""
-    taken = take_head(EMPTY, parse_request(log.head(size)), NOW_S)
+    taken = accept_head(EMPTY, parse_request(log.head(size)), NOW_S)
     assert not isinstance(taken, HeadFork)
     return taken
 
@@ -88,8 +88,8 @@ def test_a_head_that_extends_the_one_seen_is_taken_by_proof_and_by_tree(old, new
     log = SmallLog(new)
     before = seen(log, old)
     for taken in (
-        take_head(before, asked(log, old), NOW_S + 1),
-        take_head(before, parse_request(log.head()), NOW_S + 1, log.tree),
+        accept_head(before, asked(log, old), NOW_S + 1),
+        accept_head(before, parse_request(log.head()), NOW_S + 1, log.tree),
     ):
         assert not isinstance(taken, HeadFork)
         assert (taken.head.size, taken.time_s) == (new, NOW_S + 1)
@@ -97,20 +97,20 @@ def test_a_head_that_extends_the_one_seen_is_taken_by_proof_and_by_tree(old, new
 
 def test_nothing_is_taken_on_faith():
     with pytest.raises(InvalidProof, match="nothing shows"):
-        take_head(seen(SmallLog(6), 4), parse_request(SmallLog(6).head()), NOW_S)
+        accept_head(seen(SmallLog(6), 4), parse_request(SmallLog(6).head()), NOW_S)
 
 
 def test_a_smaller_head_is_refused_and_is_no_fork():
     log = SmallLog(6)
     for tree in (None, log.tree):
         with pytest.raises(Conflict, match="a head of 4, after") as refusal:
-            take_head(seen(log, 6), parse_request(log.head(4)), NOW_S, tree)
+            accept_head(seen(log, 6), parse_request(log.head(4)), NOW_S, tree)
         assert refusal.value.fields["size"] == 6
 
 
 def test_a_request_that_stands_on_another_size_is_told_the_right_one():
     with pytest.raises(Conflict) as refusal:
-        take_head(seen(SmallLog(6), 4), asked(SmallLog(6), 3), NOW_S)
+        accept_head(seen(SmallLog(6), 4), asked(SmallLog(6), 3), NOW_S)
     assert refusal.value.fields["size"] == 4
 
 
@@ -124,24 +124,24 @@ def test_a_request_that_stands_on_another_size_is_told_the_right_one():
 )
 def test_only_the_log_speaks_for_itself(raw, error, says):
     with pytest.raises(error, match=says):
-        take_head(EMPTY, parse_request(raw), NOW_S)
+        accept_head(EMPTY, parse_request(raw), NOW_S)
 
 
 def test_an_empty_log_with_a_root_is_refused():
     with pytest.raises(ProofRefused):
-        take_head(EMPTY, parse_request(sign_head(SignedHead(ORIGIN, 0, bytes(32)), LOG)), NOW_S)
+        accept_head(EMPTY, parse_request(sign_head(SignedHead(ORIGIN, 0, bytes(32)), LOG)), NOW_S)
 
 
 def test_time_does_not_go_back():
     log = SmallLog(4)
     with pytest.raises(Unavailable, match="the clock says"):
-        take_head(seen(log, 4), parse_request(log.head()), NOW_S - 1)
+        accept_head(seen(log, 4), parse_request(log.head()), NOW_S - 1)
 
 
 def test_a_tree_that_does_not_lead_to_the_head_is_no_fork_of_the_log():
     log = SmallLog(6)
     with pytest.raises(ProofRefused, match="the tree leads to"):
-        take_head(seen(log, 4), parse_request(log.head()), NOW_S, SmallLog(6, 5).tree)
+        accept_head(seen(log, 4), parse_request(log.head()), NOW_S, SmallLog(6, 5).tree)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_tree_that_does_not_lead_to_the_head_is_no_fork_of_the_log():
 )
 def test_two_histories_are_proven_from_the_tree(old, new, turn):
     before, other = seen(SmallLog(old), old), SmallLog(new, turn)
-    fork = take_head(before, parse_request(other.head()), NOW_S, other.tree)
+    fork = accept_head(before, parse_request(other.head()), NOW_S, other.tree)
     assert isinstance(fork, HeadFork)
     assert fork.is_proven
     assert isinstance(fork.error(), Forked)
@@ -159,17 +159,17 @@ def test_two_histories_are_proven_from_the_tree(old, new, turn):
 
 def test_a_smaller_head_of_another_history_is_a_fork_too():
     log = SmallLog(6)
-    fork = take_head(seen(log, 6), parse_request(SmallLog(4, 2).head()), NOW_S, log.tree)
+    fork = accept_head(seen(log, 6), parse_request(SmallLog(4, 2).head()), NOW_S, log.tree)
     assert isinstance(fork, HeadFork)
     assert [head.size for head in fork.heads()] == [4, 6]
     assert verify_head_fork(fork, TRUST).ok
 
 
 def test_a_proof_may_prove_a_fork_by_itself_or_leave_it_open():
-    told = take_head(seen(SmallLog(5), 5), asked(SmallLog(7, 2), 5), NOW_S)
+    told = accept_head(seen(SmallLog(5), 5), asked(SmallLog(7, 2), 5), NOW_S)
     assert isinstance(told, HeadFork)
     assert told.is_proven  # the path holds the older root that the newer one has
-    left = take_head(seen(SmallLog(4), 4), asked(SmallLog(7, 2), 4), NOW_S)
+    left = accept_head(seen(SmallLog(4), 4), asked(SmallLog(7, 2), 4), NOW_S)
     assert isinstance(left, HeadFork)
     assert not left.is_proven  # a full tree is not part of its path
     assert isinstance(left.error(), ProofRefused)
@@ -179,18 +179,18 @@ def test_a_proof_may_prove_a_fork_by_itself_or_leave_it_open():
 
 def test_neither_a_wrong_clock_nor_a_wrong_size_hides_a_fork():
     before, other = seen(SmallLog(4), 4), SmallLog(4, 2)
-    assert isinstance(take_head(before, parse_request(other.head()), NOW_S - 9), HeadFork)
-    assert isinstance(take_head(before, asked(other, 3), NOW_S), HeadFork)
+    assert isinstance(accept_head(before, parse_request(other.head()), NOW_S - 9), HeadFork)
+    assert isinstance(accept_head(before, asked(other, 3), NOW_S), HeadFork)
 
 
 def test_a_wrong_proof_is_no_fork():
     log = SmallLog(7)
     bent = replace(asked(log, 5), path=(bytes(32), *asked(log, 5).path[1:]))
-    fork = take_head(seen(log, 5), bent, NOW_S)
+    fork = accept_head(seen(log, 5), bent, NOW_S)
     assert isinstance(fork, HeadFork)
     assert not fork.is_proven
     with pytest.raises(InvalidProof):
-        take_head(seen(log, 5), replace(bent, path=bent.path[:1]), NOW_S)
+        accept_head(seen(log, 5), replace(bent, path=bent.path[:1]), NOW_S)
 
 
 def test_evidence_of_a_fork_that_is_none_fails():
@@ -402,9 +402,9 @@ def test_heads_of_random_growth_stay_consistent(folder, tmp_path):
 
 def test_one_size_with_two_roots_is_proven_for_an_empty_log_too():
     empty = sign_head(SignedHead(ORIGIN, 0, merkle.SHA256.empty), LOG)
-    log = take_head(EMPTY, parse_request(empty), NOW_S)
-    assert isinstance(log, Watched)
-    fork = take_head(log, parse_request(sign_head(SignedHead(ORIGIN, 0, bytes(32)), LOG)), NOW_S)
+    log = accept_head(EMPTY, parse_request(empty), NOW_S)
+    assert isinstance(log, WatchedLog)
+    fork = accept_head(log, parse_request(sign_head(SignedHead(ORIGIN, 0, bytes(32)), LOG)), NOW_S)
     assert isinstance(fork, HeadFork)
     assert fork.is_proven
     report = verify_head_fork(parse_head_fork(fork.to_bytes()), TRUST)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ropewalk.cli.audit.verify import Asked
     from ropewalk.kernel.keys import SigningKey
     from ropewalk.kernel.report import Report
-    from ropewalk.ledger.bundle.head_proofs import Anchoring
+    from ropewalk.ledger.bundle.head_proofs import AnchorCollector
     from ropewalk.ledger.channel.channel import Channel
 
 
@@ -127,7 +127,7 @@ def _exporter(reading: Channel) -> SigningKey:
         key = channel_key(reading.settings.channel)
     except (Conflict, NotFound):
         key = signing_key(NODE_KEY)
-    if reading.line().life(key.public) is None:
+    if reading.key_history().validity(key.public) is None:
         say(
             f"signed by {key.public.did()}, the key of this repository: those of the channel are elsewhere. Who "
             "verifies it names that key among the `bundle_signers` of a trust file."
@@ -225,14 +225,14 @@ def verify(
     from ropewalk.cli.common.note_keys import note_keys
     from ropewalk.ledger.bundle.files import verify_bundle
     from ropewalk.ledger.bundle.html_report import render_report
-    from ropewalk.ledger.bundle.zstd_file import Limits
+    from ropewalk.ledger.bundle.zstd_file import UnpackLimits
     from ropewalk.ledger.proof.trust import parse_trust
     from ropewalk.ledger.rules.policy import parse_policy
 
     believed = parse_input(trust, parse_trust)
     named = [key for name in witnesses for key in note_keys(name)]
     believed = replace(believed, witnesses=(*believed.witnesses, *named))
-    limits = Limits() if max_bytes is None else Limits.said(max_bytes)
+    limits = UnpackLimits() if max_bytes is None else UnpackLimits.said(max_bytes)
     rules = parse_input(policy, parse_policy) if policy is not None else None
     verdict = verify_bundle(Path(file), believed, deep=deep, policy=rules, threshold=threshold, limits=limits)
     answer = verdict.report.accept(partly=allow_partly)
@@ -316,12 +316,12 @@ def verify_bundle_file(asked: Asked) -> Report:
     return replace(found, counts={**found.counts, "entries": found.counts["envelopes"]})
 
 
-def _read_anchors(reading: Channel, names: tuple[str, ...]) -> Anchoring:
+def _read_anchors(reading: Channel, names: tuple[str, ...]) -> AnchorCollector:
     """The heads in these files, held against the channel; an error names the file."""
     from ropewalk.errors import Unverified
-    from ropewalk.ledger.bundle.head_proofs import Anchoring
+    from ropewalk.ledger.bundle.head_proofs import AnchorCollector
 
-    anchoring = Anchoring(reading)
+    anchoring = AnchorCollector(reading)
     for name in names:
         try:
             parse_input(name, anchoring.add)

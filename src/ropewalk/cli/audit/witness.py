@@ -14,7 +14,7 @@ from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
     from ropewalk.ledger.transparency.head_fork import HeadFork
-    from ropewalk.ledger.transparency.witness import Watched
+    from ropewalk.ledger.transparency.witness import WatchedLog
 
 
 @click.group(
@@ -159,7 +159,7 @@ def _checkpoint(name: str) -> tuple[str, Path | None]:
     return (name if name == "-" else str(path)), around
 
 
-def _log_json(log: Watched) -> dict[str, Any]:
+def _log_json(log: WatchedLog) -> dict[str, Any]:
     return {
         "origin": log.origin,
         "keys": [key.to_text() for key in log.keys],
@@ -170,7 +170,7 @@ def _log_json(log: Watched) -> dict[str, Any]:
     }
 
 
-def _log_line(log: Watched) -> str:
+def _log_line(log: WatchedLog) -> str:
     from ropewalk.ledger.transparency.head_check import describe_head
 
     return describe_head(log.head) if log.note is not None else f"{printable(log.origin)}, nothing seen yet"

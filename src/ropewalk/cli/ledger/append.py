@@ -19,7 +19,7 @@ from ropewalk.kernel.terminal_text import printable
 if TYPE_CHECKING:
     from ropewalk.errors import RopewalkError
     from ropewalk.ledger.channel.channel import OpenLog
-    from ropewalk.ledger.ingest.ticket import Receipt, Taking
+    from ropewalk.ledger.ingest.ticket import EnvelopeSink, LedgerReceipt
 
 LINE_BYTES_MAX = 4 << 20  # the largest envelope, before it is canonical
 LINES_AHEAD_MAX = 4096  # read but not yet answered; beyond this the reader waits
@@ -46,7 +46,7 @@ def append(channel: str, file: str, jsonl: bool, stop_on_error: bool) -> None:
     if jsonl:
         opened: list[OpenLog] = []
 
-        def begin() -> Taking:
+        def begin() -> EnvelopeSink:
             opened.append(stack.enter_context(open_for_append(channel)))
             return opened[0].log
 
@@ -86,7 +86,7 @@ def check_envelope(raw: bytes) -> bytes:
 
 def answer_lines(
     file: str,
-    begin: Callable[[], Taking],
+    begin: Callable[[], EnvelopeSink],
     stop_on_error: bool,
     look: Callable[[list[bytes]], list[RopewalkError]] = lambda _lines: [],
 ) -> int:
@@ -97,10 +97,10 @@ def answer_lines(
     from ropewalk.errors import RopewalkError
 
     code = 0
-    log: Taking | None = None
+    log: EnvelopeSink | None = None
     for numbered in _numbered(_arrivals(file)):
         lines = [line for _, line in numbered]
-        outcomes: list[Receipt | RopewalkError] = []
+        outcomes: list[LedgerReceipt | RopewalkError] = []
         if log is None:
             outcomes += look(lines)
             rest = [] if outcomes and stop_on_error else lines[len(outcomes) :]
@@ -144,11 +144,11 @@ def _refused_at_first(channel: str, lines: list[bytes]) -> list[RopewalkError]:
     return refused
 
 
-def _until_refused(log: Taking, lines: list[bytes]) -> list[Receipt | RopewalkError]:
+def _until_refused(log: EnvelopeSink, lines: list[bytes]) -> list[LedgerReceipt | RopewalkError]:
     """One after another, each durable before the next is looked at: nothing behind a refusal may be in the log."""
     from ropewalk.errors import RopewalkError
 
-    outcomes: list[Receipt | RopewalkError] = []
+    outcomes: list[LedgerReceipt | RopewalkError] = []
     for line in lines:
         try:
             outcomes.append(log.submit(line))
@@ -197,7 +197,7 @@ def _open(file: str) -> IO[bytes]:
         raise NotFound(f"no file {file}", name=file) from error
 
 
-def _answer(outcome: Receipt | RopewalkError) -> None:
+def _answer(outcome: LedgerReceipt | RopewalkError) -> None:
     from ropewalk.errors import RopewalkError
 
     if isinstance(outcome, RopewalkError):
@@ -206,7 +206,7 @@ def _answer(outcome: Receipt | RopewalkError) -> None:
         answer_line(outcome.to_json(), receipt_line(outcome))
 
 
-def receipt_line(receipt: Receipt) -> str:
+def receipt_line(receipt: LedgerReceipt) -> str:
     """A receipt for people."""
     again = "  (stood there already)" if receipt.replayed else ""
     place = f"height={receipt.height} index={receipt.index}"

@@ -104,14 +104,14 @@ def channel_keys(channel: str) -> tuple[SigningKey, ...]:
     from ropewalk.ledger.keys.rotate import find_keys
 
     with open_channel(here().home, channel) as reading:
-        line, name = reading.line(), reading.settings.key
-    if len(line.lives) == 1:
+        key_history, name = reading.key_history(), reading.settings.key
+    if len(key_history.validities) == 1:
         named = signing_key(name)  # as it was when the channel was made
-        if named.public == line.current.key:
+        if named.public == key_history.current.key:
             return (named,)
-    found = find_keys(line, here().keys, key_folder())
+    found = find_keys(key_history, here().keys, key_folder())
     if not found:  # a copy: the `node` of this repository is another than that of the one it is from
-        raise foreign_channel(channel, line.current.key)
+        raise foreign_channel(channel, key_history.current.key)
     return found
 
 

@@ -118,12 +118,12 @@ def set_(
 
     Nothing is believed unless it is named here: without options no evidence holds.
     """
-    from ropewalk.ledger.evidence.allowed import EvidencePins
+    from ropewalk.ledger.evidence.allowed import EvidenceAllowList
     from ropewalk.ledger.evidence.crls import CRL_BYTES_MAX, crl_text
     from ropewalk.ledger.evidence.settings import write_evidence
     from ropewalk.ledger.evidence.trust import EvidenceSettings
 
-    pins = EvidencePins(
+    pins = EvidenceAllowList(
         tuple(_key(name) for name in names),
         builders,
         {_number(number, "--pcr"): texts for number, texts in _named(pcrs, "--pcr").items()},

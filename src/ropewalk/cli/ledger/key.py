@@ -80,7 +80,7 @@ def show(channel: str) -> None:
 
     acts = []
     with open_channel(here().home, channel) as reading:
-        reading.line()  # raises where something said about keys does not hold
+        reading.key_history()  # raises where something said about keys does not hold
         for each in reading.key_proofs():
             said = parse_key_statement(each.envelope)
             acts.append(
@@ -134,11 +134,11 @@ def rotate(
     """
     from ropewalk.errors import Conflict
     from ropewalk.ledger.channel.channel import open_channel
-    from ropewalk.ledger.keys.rotate import carry_out, propose_rotation
+    from ropewalk.ledger.keys.rotate import execute_act, propose_rotation
 
     home, new = here().home, signing_key(to)
     with open_channel(home, channel) as reading:
-        if reading.line().current.key == new.public:
+        if reading.key_history().current.key == new.public:
             _follow(channel, (*channel_keys(channel), new))  # where that was interrupted
             raise Conflict(
                 f'key "{to}" seals channel {channel} already',
@@ -153,7 +153,7 @@ def rotate(
         write_proposal(propose, act.to_json())
         return
     keys = (*channel_keys(channel), new)
-    receipt = carry_out(home, act, keys, approvals=signed, wait_s=WRITER_WAIT_S)
+    receipt = execute_act(home, act, keys, approvals=signed, wait_s=WRITER_WAIT_S)
     _follow(channel, keys)
     emit(
         {"channel": channel, **receipt.to_json(), **act.to_json()},
@@ -182,7 +182,7 @@ def _other(act: Act, name: str, doc: str, example: str) -> None:
         proposal: str | None,
         approvals: tuple[str, ...],
     ) -> None:
-        from ropewalk.ledger.keys.rotate import carry_out, destroy_key
+        from ropewalk.ledger.keys.rotate import destroy_key, execute_act
         from ropewalk.ledger.keys.rotate import propose as make
 
         home = here().home
@@ -198,7 +198,7 @@ def _other(act: Act, name: str, doc: str, example: str) -> None:
             folder = key_folders(which)
             receipt = destroy_key(home, todo, keys, folder, which, approvals=signed, wait_s=WRITER_WAIT_S)
         else:
-            receipt = carry_out(home, todo, keys, approvals=signed, wait_s=WRITER_WAIT_S)
+            receipt = execute_act(home, todo, keys, approvals=signed, wait_s=WRITER_WAIT_S)
         emit(
             {"channel": channel, **receipt.to_json(), **todo.to_json()},
             f"ok  {channel} {receipt.height}  {act} {todo.key.hex()[:16]}… since {todo.since}",

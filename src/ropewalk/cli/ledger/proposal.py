@@ -78,7 +78,10 @@ def named_keys(channel: str) -> dict[str, str]:
     with suppress(RopewalkError):  # one can approve where neither the channel nor a repository is
         folders.append(here().keys)
         with open_channel(here().home, channel) as reading:
-            found |= {life.key.identity().hex(): life.key.did() for life in reading.line().lives}
+            found |= {
+                validity.key.identity().hex(): validity.key.did()
+                for validity in reading.key_history().validities
+            }
     for folder in folders:
         with suppress(RopewalkError):
             for each in key_files.ls(folder):

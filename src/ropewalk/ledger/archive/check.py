@@ -37,10 +37,10 @@ from ropewalk.ledger.archive.manifest import (
 )
 from ropewalk.ledger.bundle.manifest_fields import claimed_signer
 from ropewalk.ledger.evidence.recheck import EVIDENCE, EvidenceTally
-from ropewalk.ledger.ingest.thread_pool import Hands
-from ropewalk.ledger.keys.history import KeyLine, parse_key_proofs
+from ropewalk.ledger.ingest.thread_pool import ThreadPool
+from ropewalk.ledger.keys.history import KeyHistory, parse_key_proofs
 from ropewalk.ledger.proof.trust import Trust
-from ropewalk.ledger.proof.verify import Fault, Seen, check_channel, to_report
+from ropewalk.ledger.proof.verify import Fault, SeenEnvelopes, check_channel, to_report
 from ropewalk.ledger.replay.replay import companion
 from ropewalk.ledger.rules.policy import Policy, parse_policy
 
@@ -106,16 +106,16 @@ class ArchiveReading:
     manifest: ArchiveManifest | None  # the last
     settings: dict[str, bytes]
     forks: dict[str, bytes]
-    line: KeyLine
+    key_history: KeyHistory
 
 
 @dataclass(slots=True)
-class _Looking:
+class _Check:
     """A check under way: failures by step, the first of each, and what was read so far."""
 
     trust: Trust
-    line: KeyLine
-    hasty: bool  # whoever restores needs no second failure
+    key_history: KeyHistory
+    stop_early: bool  # whoever restores needs no second failure
     chain: ArchiveChain = field(default_factory=ArchiveChain)
     failed: dict[str, Step] = field(default_factory=dict)
     damage: list[Damaged] = field(default_factory=list)
@@ -126,7 +126,7 @@ class _Looking:
     settings: dict[str, bytes] = field(default_factory=dict)  # of the last archive
     forks: dict[str, bytes] = field(default_factory=dict)
     signers: dict[PublicKey, ArchiveFolder] = field(default_factory=dict)  # and the first archive of each
-    known: KeyLine | None = None  # the line as far as the archives carry proofs of it
+    known: KeyHistory | None = None  # the line as far as the archives carry proofs of it
 
     def fail(self, step: str, one: ArchiveFolder, detail: str, **facts: Any) -> None:
         self.failed.setdefault(
@@ -161,13 +161,13 @@ def check_archives(
     settings = _last_settings(found[-1])
     believed = trust if trust is not None else _own_trust(found, settings)
     policy = _policy(settings)
-    line = KeyLine(believed, policy=policy, lenient=True)
-    looking = _Looking(believed, line, hasty=take is not None)
-    looking.chain.channel = channel
+    key_history = KeyHistory(believed, policy=policy, lenient=True)
+    check = _Check(believed, key_history, stop_early=take is not None)
+    check.chain.channel = channel
     tally = EvidenceTally(believed)
 
     def lines() -> Iterator[tuple[int, list[bytes]]]:
-        source: Lines = _lines(found, looking)
+        source: Lines = _lines(found, check)
         for height, block in watch(source, found[-1].last + 1) if watch is not None else source:
             if deep:
                 tally.look_into(height, block)
@@ -176,26 +176,28 @@ def check_archives(
                 take(height, block)
 
     if deep:
-        with Hands() as hands, Spill() as spill:
-            seen = Seen(spill.table)
-            span = check_channel(lines(), trust=believed, policy=policy, spread=hands, seen=seen, line=line)
+        with ThreadPool() as pool, Spill() as spill:
+            seen = SeenEnvelopes(spill.table)
+            span = check_channel(
+                lines(), trust=believed, policy=policy, parallel_map=pool, seen=seen, key_history=key_history
+            )
     else:
-        span = check_channel(lines(), trust=believed, policy=policy, deep=False, line=line)
-    if looking.damage and span.fault is None:
-        first = looking.damage[0]
+        span = check_channel(lines(), trust=believed, policy=policy, deep=False, key_history=key_history)
+    if check.damage and span.fault is None:
+        first = check.damage[0]
         span = replace(span, fault=Fault(int(first.fields.get("height", 0)), "storage", first.detail))
-    blocks = to_report(span, deep=deep, trust=believed, line=line)
-    _check_signers(looking)
+    blocks = to_report(span, deep=deep, trust=believed, key_history=key_history)
+    _check_signers(check)
     steps = [
-        looking.step("manifests", looking.reach()),
-        looking.step("signatures", _signed(looking)),
-        looking.step("files", f"{looking.files} files as listed"),
+        check.step("manifests", check.reach()),
+        check.step("signatures", _signed(check)),
+        check.step("files", f"{check.files} files as listed"),
         *(_located(step, found) for step in blocks.steps),
         tally.step() if deep else Step.optional(EVIDENCE, "evidence inside envelopes needs --deep"),
     ]
-    if looking.detached:
+    if check.detached:
         steps.append(
-            Step.optional("payloads", f"{looking.detached} are detached; only their hashes are archived")
+            Step.optional("payloads", f"{check.detached} are detached; only their hashes are archived")
         )
     if trust is None:
         steps = [
@@ -204,70 +206,70 @@ def check_archives(
             else step
             for step in steps
         ]
-    counts = {"entries": span.envelopes, "blocks": span.blocks, "archives": looking.archives}
+    counts = {"entries": span.envelopes, "blocks": span.blocks, "archives": check.archives}
     return ArchiveReading(
-        Report(tuple(steps), counts), looking.chain, looking.last, looking.settings, looking.forks, line
+        Report(tuple(steps), counts), check.chain, check.last, check.settings, check.forks, key_history
     )
 
 
-def _lines(found: list[ArchiveFolder], looking: _Looking) -> Iterator[tuple[int, list[bytes]]]:
+def _lines(found: list[ArchiveFolder], check: _Check) -> Iterator[tuple[int, list[bytes]]]:
     """The blocks of all archives in their order; what is wrong around them is noted, and ends them where it must."""
     for one in found:
-        manifest = _read_manifest(one, looking)
+        manifest = _read_manifest(one, check)
         if manifest is None:
             return  # what follows stands on nothing
-        _check_files(one, manifest, looking)
-        if looking.hasty and looking.failed:
+        _check_files(one, manifest, check)
+        if check.stop_early and check.failed:
             return
-        looking.archives += 1
-        looking.detached += manifest.detached_payloads
-        looking.last = manifest
+        check.archives += 1
+        check.detached += manifest.detached_payloads
+        check.last = manifest
         try:
             for height, lines in read_blocks(one.path / BLOCKS, one.first, one.last):
                 if listed_hash(lines[0]) != manifest.block_hashes[height - one.first]:
-                    looking.fail("manifests", one, f"block {height} is not the one listed", height=height)
+                    check.fail("manifests", one, f"block {height} is not the one listed", height=height)
                 yield height, lines
         except Damaged as error:
-            looking.damage.append(error)
+            check.damage.append(error)
             return
         except RopewalkError as error:
-            looking.damage.append(Damaged(f"archive {one.name}: {error.detail}", height=one.first))
+            check.damage.append(Damaged(f"archive {one.name}: {error.detail}", height=one.first))
             return
 
 
-def _read_manifest(one: ArchiveFolder, looking: _Looking) -> ArchiveManifest | None:
+def _read_manifest(one: ArchiveFolder, check: _Check) -> ArchiveManifest | None:
     """The manifest of an archive if the blocks in it can be believed to be the next ones."""
     try:
         raw = read_small(one.path / MANIFEST)
-        _check_signature(one, raw, looking)  # before its structure is looked at
+        _check_signature(one, raw, check)  # before its structure is looked at
         manifest = parse_archive_manifest(raw)
         if (manifest.start_height, manifest.end_height) != (one.first, one.last):
             raise Invalid(f"it holds blocks {manifest.start_height} to {manifest.end_height}")
-        looking.chain.follow(manifest, raw)
+        check.chain.follow(manifest, raw)
     except RopewalkError as error:
-        looking.fail("manifests", one, error.detail, file=MANIFEST)
+        check.fail("manifests", one, error.detail, file=MANIFEST)
         return None
-    looking.signers.setdefault(manifest.signer, one)
+    check.signers.setdefault(manifest.signer, one)
     return manifest
 
 
-def _check_signature(one: ArchiveFolder, raw: bytes, looking: _Looking) -> None:
+def _check_signature(one: ArchiveFolder, raw: bytes, check: _Check) -> None:
     """Note a manifest's signature that does not hold; raise for bytes that no manifest has."""
     signer = claimed_signer(raw)
     try:
         check_manifest_signature(raw, read_small(one.path / SIGNATURE), signer)
     except RopewalkError as error:
-        looking.fail("signatures", one, error.detail, file=SIGNATURE)
+        check.fail("signatures", one, error.detail, file=SIGNATURE)
 
 
-def _check_files(one: ArchiveFolder, manifest: ArchiveManifest, looking: _Looking) -> None:
+def _check_files(one: ArchiveFolder, manifest: ArchiveManifest, check: _Check) -> None:
     listed = {file.name for file in manifest.files}
-    looking.settings = {}
+    check.settings = {}
     try:
         for name in sorted(one.names() - listed - {MANIFEST, SIGNATURE}):
-            looking.fail("files", one, f"{name} is not in the manifest", file=name)
+            check.fail("files", one, f"{name} is not in the manifest", file=name)
     except RopewalkError as error:
-        looking.fail("files", one, error.detail)
+        check.fail("files", one, error.detail)
     for file in manifest.files:
         try:
             if file.name == BLOCKS:
@@ -275,40 +277,40 @@ def _check_files(one: ArchiveFolder, manifest: ArchiveManifest, looking: _Lookin
             else:
                 raw = read_small(one.path / file.name)
                 digest, size = blake3(raw).hex(), len(raw)
-                _keep_file(file.name, raw, looking)
+                _keep_file(file.name, raw, check)
             if (digest, size) != (file.blake3, file.size):
                 raise Invalid(f"{file.name} is not the file the manifest lists")
-            looking.files += 1
+            check.files += 1
         except RopewalkError as error:
-            looking.fail("files", one, error.detail, file=file.name)
+            check.fail("files", one, error.detail, file=file.name)
 
 
-def _keep_file(name: str, raw: bytes, looking: _Looking) -> None:
+def _keep_file(name: str, raw: bytes, check: _Check) -> None:
     if name == KEY_PROOFS:
         # Whoever signs an old range may be a key that comes only later in the channel: these say how it came.
-        looking.known = KeyLine(looking.trust, lenient=True)
-        looking.known.follow(parse_key_proofs(jcs.parse(raw)))
+        check.known = KeyHistory(check.trust, lenient=True)
+        check.known.follow(parse_key_proofs(jcs.parse(raw)))
     else:
-        (looking.settings if name in SETTINGS else looking.forks)[name] = raw
+        (check.settings if name in SETTINGS else check.forks)[name] = raw
 
 
-def _check_signers(looking: _Looking) -> None:
+def _check_signers(check: _Check) -> None:
     """Every manifest is signed by a key that is named, or that is proven to have followed one."""
-    for signer, one in looking.signers.items():
-        lines = [looking.line, *([looking.known] if looking.known is not None else [])]
-        if not any(line.descends(signer, looking.trust.block_signers) for line in lines):
-            life = looking.line.life(signer)
-            if life is not None and not life.named and looking.line.leads:
+    for signer, one in check.signers.items():
+        lines = [check.key_history, *([check.known] if check.known is not None else [])]
+        if not any(line.descends(signer, check.trust.block_signers) for line in lines):
+            validity = check.key_history.validity(signer)
+            if validity is not None and not validity.named and check.key_history.leads:
                 continue  # a key that came before those that are named: said below
             why = f"{signer.did()} is not trusted to seal this channel"
-            looking.fail("signatures", one, why, file=SIGNATURE)
+            check.fail("signatures", one, why, file=SIGNATURE)
         elif any(signer.identity() in line.revoked for line in lines):
-            looking.fail("signatures", one, f"{signer.did()} was revoked", file=SIGNATURE)
+            check.fail("signatures", one, f"{signer.did()} was revoked", file=SIGNATURE)
 
 
-def _signed(looking: _Looking) -> str:
-    several = f", {len(looking.signers)} keys one after another" if len(looking.signers) > 1 else ""
-    return f"{looking.archives} manifests signed by the channel's key{several}"
+def _signed(check: _Check) -> str:
+    several = f", {len(check.signers)} keys one after another" if len(check.signers) > 1 else ""
+    return f"{check.archives} manifests signed by the channel's key{several}"
 
 
 def _last_settings(one: ArchiveFolder) -> dict[str, bytes]:

@@ -18,7 +18,7 @@ from ropewalk.disk.durable import Disk, unavailable
 from ropewalk.errors import NotFound, RopewalkError, Unavailable
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.report import Report, Step
-from ropewalk.ledger.archive.restore import Restored, Watch, restore_channel
+from ropewalk.ledger.archive.restore import RestoreResult, Watch, restore_channel
 from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.channel.settings import FOLDER
 from ropewalk.ledger.envelope.model import envelope_id
@@ -176,7 +176,7 @@ def _sample(channel: Channel, size: int) -> list[bytes]:
     return found
 
 
-def _prove(channel: Channel, restored: Restored, trust: Trust) -> list[Step]:
+def _prove(channel: Channel, restored: RestoreResult, trust: Trust) -> list[Step]:
     """A few envelopes proved from what was rebuilt, as a stranger would check it."""
     found = _sample(channel, restored.blocks)
     for name in found:
@@ -186,7 +186,9 @@ def _prove(channel: Channel, restored: Restored, trust: Trust) -> list[Step]:
     return [Step("proofs", "passed", f"{len(found)} envelopes proved")]
 
 
-def _compare(rebuilt: Channel, restored: Restored, live: Path | None, facts: dict[str, Any]) -> list[Step]:
+def _compare(
+    rebuilt: Channel, restored: RestoreResult, live: Path | None, facts: dict[str, Any]
+) -> list[Step]:
     """What was rebuilt beside the live channel: blocks, roots, proofs, the state of a replay."""
     name, size = restored.channel, restored.blocks
     names = ("live_blocks", "live_roots", "live_proofs", "live_replay")

@@ -23,7 +23,7 @@ from blake3 import blake3
 from ropewalk.disk.durable import Disk, unavailable
 from ropewalk.errors import Conflict, Damaged, Invalid, NotFound, RopewalkError, TooLarge
 from ropewalk.kernel.digest import blake3 as digest_of
-from ropewalk.ledger.bundle.zstd_file import Limits, read_packed
+from ropewalk.ledger.bundle.zstd_file import UnpackLimits, read_packed
 from ropewalk.ledger.channel.segments.format import (
     ALIGN,
     BODY_BYTES_MAX,
@@ -38,7 +38,7 @@ THREADS = 2  # any number but zero gives the same bytes
 FLUSH_BYTES = 1 << 18
 SMALL_BYTES_MAX = 16 << 20  # manifests and settings; blocks are streamed and have no limit of their own
 FILE_MODE = 0o444
-BEGUN = ".archiving.tmp"
+PARTIAL = ".archiving.tmp"
 
 _NAME = re.compile(r"([0-9]{20})-([0-9]{20})")
 
@@ -152,7 +152,7 @@ def _unpacked(path: Path, blocks: int, height: Callable[[], int]) -> Iterator[by
     # However well it packs: payloads may be one letter over and over, and what is no block ends the reading anyway.
     most = ALIGN + blocks * (ALIGN + BODY_BYTES_MAX)
     try:
-        yield from read_packed(path, Limits(bytes_max=most, ratio_from=most))
+        yield from read_packed(path, UnpackLimits(bytes_max=most, ratio_from=most))
     except (Damaged, Invalid) as error:
         packed = isinstance(error, Damaged | TooLarge)
         what = error.detail if packed else "not packed with Zstandard"
@@ -178,7 +178,7 @@ class ArchiveWriter:
 
     def __init__(self, folder: Path, first: int, blocks_name: str, disk: Disk) -> None:
         self._folder, self._disk, self._name = folder, disk, blocks_name
-        self._begun = folder / BEGUN
+        self._begun = folder / PARTIAL
         self._descriptor, self._kept = -1, False
         self._hasher, self._waiting = blake3(), bytearray()
         self.first, self.height = first, first  # its first block's, and the next one's
@@ -188,7 +188,7 @@ class ArchiveWriter:
         self._packer = zstandard.ZstdCompressor(
             level=LEVEL, write_checksum=True, threads=THREADS
         ).compressobj()
-        with self._telling():
+        with self._annotating_errors():
             self._clear()
             disk.make_directories(self._begun)
             path, flags = self._begun / blocks_name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -199,14 +199,14 @@ class ArchiveWriter:
         """Take the next block, as a segment would."""
         body = b"\n".join(lines) + b"\n"
         body += b"\n" * (-len(body) % ALIGN)
-        with self._telling():
+        with self._annotating_errors():
             self._take(record_head(self.height, body))
             self._take(body)
         self.height += 1
 
     def pack(self) -> tuple[str, int]:
         """End the blocks: digest and size of their file, which is on disk then."""
-        with self._telling():
+        with self._annotating_errors():
             self._write(self._packer.flush(), at_once=True)
             self._disk.fsync(self._descriptor)
             os.close(self._descriptor)
@@ -218,7 +218,7 @@ class ArchiveWriter:
         found = ArchiveFolder(
             self.first, self.height - 1, self._folder / f"{self.first:020d}-{self.height - 1:020d}"
         )
-        with self._telling():
+        with self._annotating_errors():
             for name, raw in files.items():
                 self._disk.write_new(self._begun / name, raw, mode=FILE_MODE)
             self._disk.fsync_directory(self._begun)
@@ -251,7 +251,7 @@ class ArchiveWriter:
             self._begun.rmdir()
 
     @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _annotating_errors(self) -> Iterator[None]:
         try:
             yield
         except BaseException as error:

@@ -18,13 +18,13 @@ from ropewalk.disk.folder_lock import hold_folder
 from ropewalk.errors import RangeExceeded
 from ropewalk.ledger.archive.write import Watch, hot_from, require_span
 from ropewalk.ledger.channel.channel import Channel
-from ropewalk.ledger.channel.segments.format import Place
+from ropewalk.ledger.channel.segments.format import BlockPlace
 from ropewalk.ledger.channel.segments.packed import packed_path, write_packed_segment
 from ropewalk.ledger.proof.verify import EMPTY, check_block, join
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackResult:
     """What of a channel is packed: segments packed now, all that are, and the sizes before and after of those now."""
 
     channel: str
@@ -55,7 +55,7 @@ def pack_channel(
     now_ns: Callable[[], int] = time.time_ns,
     watch: Watch | None = None,
     disk: Disk | None = None,
-) -> Packed:
+) -> PackResult:
     """Pack the closed segments that hold only blocks older than the last `keep_blocks` or `keep_days`.
 
     Without either, all closed segments; the last one is always open. Writers and readers need not be stopped.
@@ -77,15 +77,15 @@ def pack_channel(
                 raise unavailable(error, f"packing segment {start} of {channel}") from error
             before, after = before + sizes[0], after + sizes[1]
         packed = sum(packed_path(segments.path(start)).exists() for start in segments.starts())
-    return Packed(channel, len(cold), packed, before, after, hot)
+    return PackResult(channel, len(cold), packed, before, after, hot)
 
 
-def _verified(reading: Channel, start: int, watch: Watch | None) -> list[tuple[Place, bytes]]:
+def _verified(reading: Channel, start: int, watch: Watch | None) -> list[tuple[BlockPlace, bytes]]:
     """The records of a closed segment with their block hashes, each block verified, on the one before it."""
     trust = reading.trust()
     below = reading.index.block_hash(start - 1) if start else bytes(32)
     span = replace(EMPTY, channel=reading.settings.channel, last=start - 1, above=below, blocks=1)
-    found: list[tuple[Place, bytes]] = []
+    found: list[tuple[BlockPlace, bytes]] = []
     count = next(after for after in reading.segments.starts() if after > start) - start
     lines = reading.lines(start, start + count - 1)
     places = reading.segments.places(start)

@@ -29,7 +29,7 @@ from ropewalk.ledger.block.block import check_channel_name, parse_record
 from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.channel.key_heights import write_heights
 from ropewalk.ledger.channel.payloads import PayloadStore, PayloadTombstone
-from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.channel.segments.writer import SegmentWriter
 from ropewalk.ledger.channel.settings import FOLDER
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.proof.trust import Trust
@@ -48,7 +48,7 @@ Watch = Callable[[Lines, int], Lines]
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoreResult:
     """A channel that was rebuilt: how much of it, where it ends, and the report of what was checked on the way."""
 
     channel: str
@@ -59,7 +59,7 @@ class Restored:
     outer_root: bytes
     report: Report
     tombstones: int = 0
-    snapshots: Restored | None = None
+    snapshots: RestoreResult | None = None
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def restore_channel(
     deep: bool = False,
     watch: Watch | None = None,
     disk: Disk | None = None,
-) -> Restored:
+) -> RestoreResult:
     """Rebuild a channel, and its snapshots, from the archives in a folder. `Conflict` if `home` has it already.
 
     Without a trust file the key that the archives name is believed; the report says so. `Unverified` names the archive,
@@ -118,10 +118,10 @@ def restore_channel(
             main.read(trust, deep=deep, watch=watch)
             snapshots = None
             if below is not None:
-                below.put_in_place(keep_same=True)
+                below.install(keep_same=True)
                 snapshots = below.restored()
-            notes = main.put_beside(trusted=trust is not None)
-            main.put_in_place(keep_same=False)
+            notes = main.write_attached(trusted=trust is not None)
+            main.install(keep_same=False)
         finally:
             main.clear()
             if below is not None:
@@ -134,7 +134,7 @@ class _Rebuilding:
 
     def __init__(self, home: Path, folder: Path, channel: str, disk: Disk) -> None:
         self._home, self._folder, self._channel, self._disk = home, folder, channel, disk
-        self._begun = home / "restoring" / channel
+        self._staging = home / "restoring" / channel
         self._stones: list[PayloadTombstone] = []
         self._buried = 0
         self._reading: ArchiveReading | None = None
@@ -143,7 +143,7 @@ class _Rebuilding:
     def read(self, trust: Trust | None, *, deep: bool, watch: Watch | None) -> None:
         """Verify all archives and write their blocks, settings and forks; raises where something does not hold."""
         try:
-            with self._telling(), Writer(self._begun, disk=self._disk) as writer:
+            with self._annotating_errors(), SegmentWriter(self._staging, disk=self._disk) as writer:
 
                 def take(height: int, lines: list[bytes]) -> None:
                     writer.append(height, lines, parse_record(lines[0]).hash)
@@ -171,23 +171,23 @@ class _Rebuilding:
                 advice="Nothing was restored. Take what is damaged or missing from another copy of the archives.",
             )
         assert found.manifest is not None
-        _check_settings(found.settings, self._channel, found.manifest, found.line.runs[0].key)
+        _check_settings(found.settings, self._channel, found.manifest, found.key_history.runs[0].key)
 
     def _write_settings(self, found: ArchiveReading) -> None:
-        with self._telling():
+        with self._annotating_errors():
             for name, raw in found.settings.items():
                 if name not in ("channel.json", "lifecycle.json"):
-                    self._disk.write_new(self._begun / name, raw, mode=0o600)
+                    self._disk.write_new(self._staging / name, raw, mode=0o600)
             if found.forks:
-                self._disk.make_directories(self._begun / "evidence")
+                self._disk.make_directories(self._staging / "evidence")
                 for name, raw in found.forks.items():
-                    self._disk.write_new(self._begun / "evidence" / name, raw, mode=0o600)
-            write_heights(self._begun, found.line.heights)
-            self._disk.write_new(self._begun / "channel.json", found.settings["channel.json"], mode=0o600)
-            self._begun.chmod(0o700)
-            self._disk.fsync_directory(self._begun)
+                    self._disk.write_new(self._staging / "evidence" / name, raw, mode=0o600)
+            write_heights(self._staging, found.key_history.heights)
+            self._disk.write_new(self._staging / "channel.json", found.settings["channel.json"], mode=0o600)
+            self._staging.chmod(0o700)
+            self._disk.fsync_directory(self._staging)
 
-    def put_beside(self, *, trusted: bool) -> tuple[str, ...]:
+    def write_attached(self, *, trusted: bool) -> tuple[str, ...]:
         """What belongs to the repository and not to the channel: the table of versions, and tombstones.
 
         A tombstone holds for every channel here, so it is put up only on the word of somebody who is trusted.
@@ -195,7 +195,7 @@ class _Rebuilding:
         assert self._reading is not None
         notes: list[str] = []
         table, path = self._reading.settings.get("lifecycle.json"), self._home / FOLDER / "lifecycle.json"
-        with self._telling():
+        with self._annotating_errors():
             if table is not None and not path.exists():
                 self._disk.make_directories(path.parent)
                 self._disk.replace(path, table, mode=0o600)
@@ -208,24 +208,24 @@ class _Rebuilding:
                 f"{count} erasures are recorded, by a key that no trust file names; none was done",
             )
         store = PayloadStore(self._home / "payloads", self._disk)
-        self._buried = sum(store.bury(stone) for stone in self._stones)
+        self._buried = sum(store.put_tombstone(stone) for stone in self._stones)
         if self._buried < len({stone.payload_hash for stone in self._stones}):
             notes.append(
                 "some erased payloads are kept here, or have a tombstone already; these were left alone"
             )
         return tuple(notes)
 
-    def put_in_place(self, *, keep_same: bool) -> None:
+    def install(self, *, keep_same: bool) -> None:
         """Give the channel its name. One that is there and the same may be kept, where the caller says so."""
         target = self._home / FOLDER / self._channel
         if keep_same and target.exists():
             self._compare(target)
             return
-        with self._telling():
+        with self._annotating_errors():
             self._disk.make_directories(target.parent)
             if target.exists():
                 raise Conflict(f'channel "{self._channel}" is there already', channel=self._channel)
-            self._disk.rename(self._begun, target)
+            self._disk.rename(self._staging, target)
             self._disk.fsync_directory(target.parent)
 
     def _compare(self, target: Path) -> None:
@@ -236,11 +236,11 @@ class _Rebuilding:
             if not same or there.index.block_hash(chain.height - 1) != chain.block_hash:
                 raise Conflict(f"{target} is there already and is not what the archives hold")
 
-    def restored(self, snapshots: Restored | None = None, notes: tuple[str, ...] = ()) -> Restored:
+    def restored(self, snapshots: RestoreResult | None = None, notes: tuple[str, ...] = ()) -> RestoreResult:
         """What was done."""
         assert self._reading is not None
         chain, report = self._reading.chain, self._reading.report
-        return Restored(
+        return RestoreResult(
             self._channel,
             report.counts["archives"],
             chain.height,
@@ -255,11 +255,11 @@ class _Rebuilding:
 
     def clear(self) -> None:
         """Take away what is not in its place. All in that folder is ours."""
-        if self._begun.exists():
-            shutil.rmtree(self._begun, ignore_errors=True)
+        if self._staging.exists():
+            shutil.rmtree(self._staging, ignore_errors=True)
 
     @contextlib.contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _annotating_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -47,8 +47,8 @@ from ropewalk.ledger.bundle.manifest_fields import File
 from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.channel.settings import channels
 from ropewalk.ledger.ingest.sealer import foreign_channel
-from ropewalk.ledger.keys.history import KeyLine
-from ropewalk.ledger.proof.verify import EMPTY, Span, check_block, join
+from ropewalk.ledger.keys.history import KeyHistory
+from ropewalk.ledger.proof.verify import EMPTY, BlockSpan, check_block, join
 from ropewalk.ledger.replay.replay import companion
 
 RANGE_BYTES: Final = 64 << 20  # before packing; a new archive is begun beyond this, as a segment is
@@ -83,7 +83,7 @@ class ArchivedRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Archived:
+class ArchiveResult:
     """How far a channel is archived: what was made now, how many archives were there, and where all of them end."""
 
     channel: str
@@ -91,7 +91,7 @@ class Archived:
     kept: int
     blocks: int
     outer_root: bytes
-    snapshots: Archived | None = None
+    snapshots: ArchiveResult | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As `ledger archive` prints it."""
@@ -118,7 +118,7 @@ def archive_channel(
     watch: Watch | None = None,
     disk: Disk | None = None,
     range_bytes: int = RANGE_BYTES,
-) -> Archived:
+) -> ArchiveResult:
     """Archive the blocks of a channel that no archive in `to` holds yet, and its snapshots; returns what there is then.
 
     All blocks, unless one of three says where to stop: all but the last `keep_blocks`, those older than `keep_days`, or
@@ -143,8 +143,8 @@ def archive_channel(
     if sum(each is not None for each in (keep_blocks, keep_days, before)) > 1:
         raise RangeExceeded("keep_blocks, keep_days and before say three different things; give one")
     with Channel(home, channel) as reading:
-        if reading.line().life(key.public) is None:
-            raise foreign_channel(channel, reading.line().current.key)
+        if reading.key_history().validity(key.public) is None:
+            raise foreign_channel(channel, reading.key_history().current.key)
         size = reading.head().height
         if not size:
             raise NotFound(f"channel {channel} has no blocks yet", channel=channel)
@@ -159,7 +159,7 @@ def archive_channel(
         return done
     with Channel(home, beside) as reading:
         # Signed with the channel's key, as snapshots are; one that anybody else put there is left alone.
-        if reading.line().life(key.public) is None or not reading.head().height:
+        if reading.key_history().validity(key.public) is None or not reading.head().height:
             return done
         below = _archive(reading, key, to, reading.head().height, None, disk or Disk(), range_bytes)
     return replace(done, snapshots=below)
@@ -190,14 +190,14 @@ def hot_from(
 
 def _archive(
     reading: Channel, key: SigningKey, to: Path, end: int, watch: Watch | None, disk: Disk, range_bytes: int
-) -> Archived:
+) -> ArchiveResult:
     name = reading.settings.channel
     folder = to / name
     if not end and not folder.exists():
-        return Archived(name, (), 0, 0, merkle.RANGE.empty)
+        return ArchiveResult(name, (), 0, 0, merkle.RANGE.empty)
     made: list[ArchivedRange] = []
     with hold_folder(folder, 0, disk):
-        chain, kept, carried = _read_chain(folder, name, reading.line())
+        chain, kept, carried = _read_chain(folder, name, reading.key_history())
         _check_history(reading, folder, chain)
         if chain.height < end:
             forks = _forks(reading.folder, carried)
@@ -210,7 +210,7 @@ def _archive(
                 forks = {}
     if chain.height:
         reading.note_head(chain.height, chain.block_hash, "an archive")
-    return Archived(name, tuple(made), kept, chain.height, chain.outer_root)
+    return ArchiveResult(name, tuple(made), kept, chain.height, chain.outer_root)
 
 
 def _write_one(
@@ -269,7 +269,7 @@ def _write_one(
     return ArchivedRange(found.path, found.first, found.last, writer.size, packed)
 
 
-def require_span(span: Span) -> Span:
+def require_span(span: BlockSpan) -> BlockSpan:
     """The span, if it holds; what does not is neither archived nor packed: it would be kept for good."""
     if span.fault is not None:
         raise Unverified(
@@ -304,7 +304,7 @@ def _forks(folder: Path, carried: set[str]) -> dict[str, bytes]:
     }
 
 
-def _read_chain(folder: Path, channel: str, line: KeyLine) -> tuple[ArchiveChain, int, set[str]]:
+def _read_chain(folder: Path, channel: str, key_history: KeyHistory) -> tuple[ArchiveChain, int, set[str]]:
     """Where the archives of a folder end, how many there are, and the files they carry. Blocks are not read again."""
     chain, carried, count = ArchiveChain(), set[str](), 0
     chain.channel = channel
@@ -312,7 +312,7 @@ def _read_chain(folder: Path, channel: str, line: KeyLine) -> tuple[ArchiveChain
         try:
             raw = read_small(one.path / MANIFEST)
             manifest = parse_archive_manifest(raw)
-            if line.life(manifest.signer) is None:
+            if key_history.validity(manifest.signer) is None:
                 raise Conflict(f"it is signed by {manifest.signer.did()}, not by the channel's key")
             check_manifest_signature(raw, read_small(one.path / SIGNATURE), manifest.signer)
             chain.follow(manifest, raw)

@@ -13,12 +13,12 @@ from ropewalk.ledger.block.block import BlockRecord, Fork, check_signature, find
 from ropewalk.ledger.bundle.format import HEADERS
 from ropewalk.ledger.bundle.members import HEADER_LINE_MAX, check_member, no_bundle
 from ropewalk.ledger.bundle.tar import Member, TarReader
-from ropewalk.ledger.bundle.zstd_file import Limits, read_packed
+from ropewalk.ledger.bundle.zstd_file import UnpackLimits, read_packed
 from ropewalk.ledger.channel.channel import Channel
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ForkComparison:
     """How far two histories agree: blocks both have alike, blocks only one has, and the first that differs."""
 
     channel: str
@@ -36,7 +36,7 @@ class Compared:
         }
 
 
-def compare_bundles(first: Path, second: Path, limits: Limits | None = None) -> Compared:
+def compare_bundles(first: Path, second: Path, limits: UnpackLimits | None = None) -> ForkComparison:
     """Two bundles of one channel, whoever made them. Seals are checked; everything else is `verify_bundle`'s."""
     left, right = bundle_records(first, limits), bundle_records(second, limits)
     one, other = next(left, None), next(right, None)
@@ -53,14 +53,14 @@ def compare_bundles(first: Path, second: Path, limits: Limits | None = None) -> 
             continue
         fork = find_fork(one, other)
         if fork is not None:
-            return Compared(channel, same, alone, fork)
+            return ForkComparison(channel, same, alone, fork)
         same += 1
         one, other = next(left, None), next(right, None)
     alone += sum(1 for _ in left) + sum(1 for _ in right) + (one is not None) + (other is not None)
-    return Compared(channel, same, alone)
+    return ForkComparison(channel, same, alone)
 
 
-def compare_with_channel(path: Path, channel: Channel, limits: Limits | None = None) -> Compared:
+def compare_with_channel(path: Path, channel: Channel, limits: UnpackLimits | None = None) -> ForkComparison:
     """A bundle beside the channel it says it is of. A fork is kept in the channel's folder, as evidence."""
     name, size = channel.settings.channel, channel.head().height
     same = alone = 0
@@ -82,11 +82,11 @@ def compare_with_channel(path: Path, channel: Channel, limits: Limits | None = N
         folder.mkdir(exist_ok=True)
         kept = folder / f"fork-{record.height}-{record.hash.hex()[:16]}.json"
         Disk().replace(kept, fork.to_bytes(), mode=0o600)
-        return Compared(name, same, alone, fork)
-    return Compared(name, same, alone)
+        return ForkComparison(name, same, alone, fork)
+    return ForkComparison(name, same, alone)
 
 
-def bundle_records(path: Path, limits: Limits | None = None) -> Iterator[BlockRecord]:
+def bundle_records(path: Path, limits: UnpackLimits | None = None) -> Iterator[BlockRecord]:
     """The block records of a bundle, ascending, each with a seal that holds under its own key."""
     tar, name, rest = TarReader(), "", bytearray()
     for piece in read_packed(path, limits):

@@ -16,7 +16,7 @@ CLAIMING = frozenset(("Command", "Result", "Alert"))
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class BlockIndexKeys:
     """One block as an index keeps it. `claims` and `intents` stand in the order of `ids`; no claim is None."""
 
     prev_block_hash: bytes
@@ -34,9 +34,9 @@ def claim_key(event_class: str, correlation_id: str) -> bytes:
     return blake3(f"{event_class}\0{correlation_id}".encode())
 
 
-def marks_of(header: Header, envelopes: Sequence[Envelope]) -> Marks:
-    """Marks of envelopes that were just judged."""
-    return Marks(
+def index_keys_of(header: Header, envelopes: Sequence[Envelope]) -> BlockIndexKeys:
+    """Return the index keys of envelopes that were just checked."""
+    return BlockIndexKeys(
         header.prev_block_hash,
         header.hash,
         merkle.SHA256.leaf(header.encode()),
@@ -48,12 +48,12 @@ def marks_of(header: Header, envelopes: Sequence[Envelope]) -> Marks:
     )
 
 
-def derive(lines: Sequence[bytes]) -> Marks:
-    """Marks of a stored block, to build an index anew. Form only: what is stored was judged when it was accepted."""
+def derive(lines: Sequence[bytes]) -> BlockIndexKeys:
+    """Return the index keys of a stored block. The form is checked; the rules were checked at ingest."""
     block = Block.from_lines(lines)
     header = block.header
     values = [cast(dict[str, Any], jcs.parse(raw)) for raw in block.envelopes]
-    return Marks(
+    return BlockIndexKeys(
         header.prev_block_hash,
         header.hash,
         merkle.SHA256.leaf(header.encode()),

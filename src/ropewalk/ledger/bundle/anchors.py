@@ -32,10 +32,10 @@ _RANKS: Final[dict[Status, int]] = {"failed": 0, "passed": 1, "not_checked": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
+class BundleAnchor:
     """A signed head, and what surrounds the bundle's headers in the tree it speaks of.
 
-    >>> Anchor(b"a note", RangeProof((), ())).to_json()
+    >>> BundleAnchor(b"a note", RangeProof((), ())).to_json()
     {'note': 'a note', 'left': [], 'right': []}
     """
 
@@ -50,7 +50,7 @@ class Anchor:
     def explain(self) -> str:
         """What it says of itself, in one line; nothing is verified.
 
-        >>> Anchor(b"a note", RangeProof((), ())).explain()
+        >>> BundleAnchor(b"a note", RangeProof((), ())).explain()
         'unreadable: note: the last line does not end'
         """
         try:
@@ -89,7 +89,7 @@ class AnchorFinding:
         }
 
 
-def parse_anchor(value: Any) -> Anchor:
+def parse_anchor(value: Any) -> BundleAnchor:
     """An anchor as a manifest holds it; form only.
 
     >>> parse_anchor({"note": "x", "left": [], "right": []}).note
@@ -102,10 +102,10 @@ def parse_anchor(value: Any) -> Anchor:
     note = value["note"].encode()
     if len(note) > ANCHOR_NOTE_MAX:
         raise TooLarge(f"an anchor's note of {len(note)} bytes", size=len(note), limit=ANCHOR_NOTE_MAX)
-    return Anchor(note, RangeProof(_hashes(value["left"]), _hashes(value["right"])))
+    return BundleAnchor(note, RangeProof(_hashes(value["left"]), _hashes(value["right"])))
 
 
-def pick_anchors(anchors: Iterable[Anchor]) -> tuple[Anchor, ...]:
+def pick_anchors(anchors: Iterable[BundleAnchor]) -> tuple[BundleAnchor, ...]:
     """Each once, the smallest head first: in whatever order they were given, a bundle has the same bytes.
 
     >>> pick_anchors([])
@@ -142,7 +142,7 @@ def head_of(note: bytes, channel: str) -> SignedHead:
     return head
 
 
-def check_anchor(anchor: Anchor, channel: str, start: int, leaves: Sequence[bytes]) -> SignedHead:
+def check_anchor(anchor: BundleAnchor, channel: str, start: int, leaves: Sequence[bytes]) -> SignedHead:
     """Raise unless the headers, given as leaves of the tree, stand from `start` on under the root of the note."""
     head = head_of(anchor.note, channel)
     merkle.verify_range(leaves, start, head.size, anchor.proof, head.root, merkle.SHA256)
@@ -150,7 +150,7 @@ def check_anchor(anchor: Anchor, channel: str, start: int, leaves: Sequence[byte
 
 
 def judge_anchor(
-    anchor: Anchor, channel: str, start: int, leaves: Sequence[bytes], trust: Trust
+    anchor: BundleAnchor, channel: str, start: int, leaves: Sequence[bytes], trust: Trust
 ) -> AnchorFinding:
     """Whether an anchor leads to its head, and whether somebody who is believed has signed that.
 

@@ -26,12 +26,12 @@ from ropewalk.ledger.bundle.anchors import AnchorFinding, anchors_step, judge_an
 from ropewalk.ledger.bundle.findings import STEPS, Findings
 from ropewalk.ledger.bundle.format import HEADERS, MANIFEST, SIGNATURE, member_names
 from ropewalk.ledger.bundle.headers import HeaderCheck
-from ropewalk.ledger.bundle.manifest import Manifest
+from ropewalk.ledger.bundle.manifest import BundleManifest
 from ropewalk.ledger.bundle.members import check_member, no_bundle, open_manifest
 from ropewalk.ledger.bundle.paths import Exhibit, PathCheck
 from ropewalk.ledger.bundle.tar import Member, TarReader
 from ropewalk.ledger.evidence.recheck import EvidenceTally
-from ropewalk.ledger.keys.history import KeyLine
+from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.rules.policy import Policy
 
@@ -81,7 +81,7 @@ class BundleVerifier:
         self._paths: PathCheck | None = None
         self._cut = ""
         self.anchors: tuple[AnchorFinding, ...] = ()
-        self.manifest: Manifest | None = None
+        self.manifest: BundleManifest | None = None
 
     @property
     def exhibits(self) -> list[Exhibit]:
@@ -241,11 +241,11 @@ class BundleVerifier:
             if not opened.refused:
                 self._check_signer(opened.manifest.signer)
 
-    def _read_manifest(self, manifest: Manifest) -> None:
+    def _read_manifest(self, manifest: BundleManifest) -> None:
         fail = self._findings.add
         self.manifest = manifest
-        line = KeyLine(None if self._anybody else self._trust, policy=self._policy, lenient=True)
-        self._headers = HeaderCheck(manifest, self._trust, self._findings, line)
+        key_history = KeyHistory(None if self._anybody else self._trust, policy=self._policy, lenient=True)
+        self._headers = HeaderCheck(manifest, self._trust, self._findings, key_history)
         self._paths = PathCheck(
             manifest,
             self._headers,
@@ -266,10 +266,10 @@ class BundleVerifier:
 
     def _check_signer(self, signer: PublicKey) -> None:
         fail = self._findings.add
-        line = self._headers.line if self._headers is not None else KeyLine(self._trust)
-        if not self._anybody and not line.descends(signer, self._trust.bundle_signers):
+        key_history = self._headers.key_history if self._headers is not None else KeyHistory(self._trust)
+        if not self._anybody and not key_history.descends(signer, self._trust.bundle_signers):
             fail("bundle_signature", f"{signer.did()} is not trusted to sign bundles")
-        elif signer.identity() in line.revoked:
+        elif signer.identity() in key_history.revoked:
             fail(
                 "bundle_signature", f"{signer.did()} was revoked; the channel's key can sign the bundle anew"
             )
@@ -317,10 +317,10 @@ class BundleVerifier:
             return CUT_SHORT
         if self._anybody:
             return NO_TRUST
-        line = self._headers.line
-        if line.unjudged:
-            return "not_checked", line.unjudged
-        said = line.summary()
+        key_history = self._headers.key_history
+        if key_history.unjudged:
+            return "not_checked", key_history.unjudged
+        said = key_history.summary()
         what = f"{self._headers.count} blocks, linked, under one range root"
         return "passed", f"{what} ({said})" if said else what
 
@@ -342,7 +342,7 @@ class BundleVerifier:
             return Step("anchors", *CUT_SHORT)
         if manifest.anchors and len(headers.leaves) != len(manifest.heights):
             return Step("anchors", "not_checked", "the headers they should lead from could not all be read")
-        sealers = tuple(life.key for life in headers.line.lives if life.named)
+        sealers = tuple(validity.key for validity in headers.key_history.validities if validity.named)
         trust = replace(self._trust, block_signers=sealers)  # heads may be signed by a key that followed
         self.anchors = tuple(
             judge_anchor(anchor, manifest.channel, manifest.start_height, headers.leaves, trust)

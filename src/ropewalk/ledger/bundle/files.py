@@ -12,27 +12,34 @@ from ropewalk.errors import Conflict, Damaged, RangeExceeded, RopewalkError
 from ropewalk.kernel.keys import Signature, SigningKey
 from ropewalk.kernel.report import Report
 from ropewalk.ledger.block.block import Block
-from ropewalk.ledger.bundle.anchors import Anchor, AnchorFinding
+from ropewalk.ledger.bundle.anchors import AnchorFinding, BundleAnchor
 from ropewalk.ledger.bundle.check import BundleVerifier
-from ropewalk.ledger.bundle.format import Gathering, block_name, frame_member, proof_name
-from ropewalk.ledger.bundle.manifest import BUNDLE_BLOCKS_MAX, Manifest
+from ropewalk.ledger.bundle.format import BundleBuilder, block_name, frame_member, proof_name
+from ropewalk.ledger.bundle.manifest import BUNDLE_BLOCKS_MAX, BundleManifest
 from ropewalk.ledger.bundle.members import ManifestReader
 from ropewalk.ledger.bundle.paths import Exhibit
 from ropewalk.ledger.bundle.tar import END
-from ropewalk.ledger.bundle.zstd_file import Limits, Spool, is_packed, packed_size, read_packed, write_packed
+from ropewalk.ledger.bundle.zstd_file import (
+    Spool,
+    UnpackLimits,
+    is_packed,
+    packed_size,
+    read_packed,
+    write_packed,
+)
 from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.keys.history import KeyProof
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.rules.policy import Policy
 
 if TYPE_CHECKING:
-    from ropewalk.ledger.bundle.head_proofs import Anchoring
+    from ropewalk.ledger.bundle.head_proofs import AnchorCollector
 
 Watch = Callable[[Iterable[Block]], Iterable[Block]]
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportedBundle:
     """A bundle file: its range, its size, and whether it was there before and is kept."""
 
     path: Path
@@ -57,7 +64,7 @@ class BundleVerdict:
     """The report of a verification, with what a page about it needs."""
 
     report: Report
-    manifest: Manifest | None
+    manifest: BundleManifest | None
     exhibits: tuple[Exhibit, ...]
     anchors: tuple[AnchorFinding, ...] = ()
 
@@ -81,9 +88,9 @@ def export_bundle(
     path: Path,
     *,
     created_at: str | None = None,
-    anchors: Anchoring | None = None,
+    anchors: AnchorCollector | None = None,
     watch: Watch | None = None,
-) -> Exported:
+) -> ExportedBundle:
     """Write the blocks from `start` up to and with `end`. A complete bundle of them that is there already is kept.
 
     With `anchors` the bundle carries those heads, and one that carries others is made again.
@@ -100,12 +107,12 @@ def export_bundle(
         )
     carried = anchors.over(start, end) if anchors is not None else ()
     if path.exists() and _is_complete(channel, path, start, end, created_at, carried):
-        return Exported(path, start, end, path.stat().st_size, kept=True)
+        return ExportedBundle(path, start, end, path.stat().st_size, kept=True)
     blocks: Iterable[Block] = channel.blocks(start, end)
     if watch is not None:
         blocks = watch(blocks)
     packed = export_blocks(blocks, key, path, channel.key_proofs(), created_at=created_at, anchors=carried)
-    return Exported(path, start, end, packed, kept=False)
+    return ExportedBundle(path, start, end, packed, kept=False)
 
 
 def export_blocks(
@@ -115,13 +122,13 @@ def export_blocks(
     keys: Iterable[KeyProof] = (),
     *,
     created_at: str | None = None,
-    anchors: Iterable[Anchor] = (),
+    anchors: Iterable[BundleAnchor] = (),
 ) -> int:
     """Write these consecutive blocks as a bundle; returns the size of the file. Anchors must hold for these blocks.
 
     `keys` is what the channel said about its keys, for verifiers who know only an earlier one.
     """
-    gathering = Gathering()
+    gathering = BundleBuilder()
     kept_blocks, kept_proofs = Spool(path.parent), Spool(path.parent)
     try:
         for block in blocks:
@@ -143,7 +150,7 @@ def verify_bundle(
     deep: bool = False,
     policy: Policy | None = None,
     threshold: int | None = None,
-    limits: Limits | None = None,
+    limits: UnpackLimits | None = None,
     anybody: bool = False,
 ) -> BundleVerdict:
     """The steps of S4 §12 over a file, as a stream. `Invalid` if it is no bundle.
@@ -171,7 +178,7 @@ def verify_bundle(
     return BundleVerdict(report, verifier.manifest, tuple(verifier.exhibits), verifier.anchors)
 
 
-def inspect_bundle(path: Path, limits: Limits | None = None) -> tuple[Manifest, Signature]:
+def inspect_bundle(path: Path, limits: UnpackLimits | None = None) -> tuple[BundleManifest, Signature]:
     """What a bundle says about itself, unverified; only its beginning is read."""
     reader = ManifestReader(packed_size(path))
     for piece in read_packed(path, limits):
@@ -183,7 +190,12 @@ def inspect_bundle(path: Path, limits: Limits | None = None) -> tuple[Manifest, 
 
 
 def _is_complete(
-    channel: Channel, path: Path, start: int, end: int, created_at: str | None, anchors: tuple[Anchor, ...]
+    channel: Channel,
+    path: Path,
+    start: int,
+    end: int,
+    created_at: str | None,
+    anchors: tuple[BundleAnchor, ...],
 ) -> bool:
     """Whether the file is a whole bundle of that range. A file that is something else is never written over."""
     if not is_packed(path):

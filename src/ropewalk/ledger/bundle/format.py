@@ -6,7 +6,7 @@
     blocks/<height>.jsonl    one envelope a line, its exact bytes
     proofs/<height>.jsonl    for each envelope its id, its index and the path to the block's root
 
-The manifest comes first and names all digests, so blocks are gathered before anything can be written: `Gathering`
+The manifest comes first and names all digests, so blocks are gathered before anything can be written: `BundleBuilder`
 takes blocks one by one and hands back the bytes of two members, which the caller keeps aside; it remembers only
 digests and headers. The manifest also holds the anchors, if there are any. `bundlecheck` reads what is made here.
 """
@@ -24,8 +24,8 @@ from ropewalk.kernel.digest import Tag
 from ropewalk.kernel.keys import Signature, SigningKey
 from ropewalk.kernel.proofs import HASH_BYTES, pack_leaves
 from ropewalk.ledger.block.block import Block, Header
-from ropewalk.ledger.bundle.anchors import Anchor, check_anchor, pick_anchors
-from ropewalk.ledger.bundle.manifest import BUNDLE_BLOCKS_MAX, Manifest
+from ropewalk.ledger.bundle.anchors import BundleAnchor, check_anchor, pick_anchors
+from ropewalk.ledger.bundle.manifest import BUNDLE_BLOCKS_MAX, BundleManifest
 from ropewalk.ledger.bundle.manifest_fields import File
 from ropewalk.ledger.bundle.tar import END, member_header, padding
 from ropewalk.ledger.envelope.model import envelope_id
@@ -130,12 +130,12 @@ def find_refs(ids: Sequence[bytes], envelopes: Sequence[bytes]) -> Iterator[dict
             yield {"envelope_id": name.hex(), "payload_ref": ref, "payload_hash": hash_}
 
 
-class Gathering:
+class BundleBuilder:
     """Blocks of one range on their way into a bundle.
 
     >>> from ropewalk.ledger.block.block import GENESIS, seal
     >>> key = SigningKey.generate("ed25519", bytes(32))
-    >>> gathering = Gathering()
+    >>> gathering = BundleBuilder()
     >>> blocks, proofs = gathering.add(seal(
     ...     key, channel="ea.core", height=0, prev_block_hash=GENESIS, envelopes=[b"{}"], timestamp_ns=7))
     >>> blocks
@@ -194,9 +194,9 @@ class Gathering:
         self,
         key: SigningKey,
         created_at: str | None = None,
-        anchors: Iterable[Anchor] = (),
+        anchors: Iterable[BundleAnchor] = (),
         keys: Iterable[KeyProof] = (),
-    ) -> Manifest:
+    ) -> BundleManifest:
         """The manifest. Its time is the last block's unless given, so that the same range gives the same bytes.
 
         `keys` is what the channel said about its keys outside of the range; what it says inside is found here.
@@ -208,7 +208,7 @@ class Gathering:
         for anchor in picked:
             check_anchor(anchor, last.channel, last.height + 1 - len(self._leaves), self._leaves)
         headers = self.headers
-        return Manifest(
+        return BundleManifest(
             last.channel,
             last.height + 1 - len(self._hashes),
             last.height,
@@ -230,7 +230,7 @@ class Gathering:
             ),
         )
 
-    def front(self, manifest: Manifest, key: SigningKey) -> bytes:
+    def front(self, manifest: BundleManifest, key: SigningKey) -> bytes:
         """The archive up to the blocks: manifest, signature, headers. Blocks, proofs and `END` follow."""
         raw = manifest.to_bytes()
         signature = Signature(key.alg, key.sign(Tag.BUNDLE + raw))

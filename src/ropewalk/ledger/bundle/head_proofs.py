@@ -5,12 +5,12 @@ from __future__ import annotations
 from ropewalk.errors import DigestMismatch, RangeExceeded
 from ropewalk.kernel.note.key import Verifier, is_key_name
 from ropewalk.kernel.note.note import claimed_head, open_note
-from ropewalk.ledger.bundle.anchors import Anchor, head_of, pick_anchors
+from ropewalk.ledger.bundle.anchors import BundleAnchor, head_of, pick_anchors
 from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.transparency.publish import header_tree
 
 
-class Anchoring:
+class AnchorCollector:
     """Give it notes, then ask for the anchors of a range.
 
     A note must be a head of this channel, at a size that the channel has reached, with the root that the channel had
@@ -32,7 +32,11 @@ class Anchoring:
                 advice="Export from a copy that has all blocks the head speaks of.",
                 size=head.size,
             )
-        signers = [life.key for life in self._channel.line().lives if life.key.alg == "ed25519"]
+        signers = [
+            validity.key
+            for validity in self._channel.key_history().validities
+            if validity.key.alg == "ed25519"
+        ]
         for signer in signers if is_key_name(head.origin) else ():
             own = Verifier(head.origin, signer)
             if any((each.name, each.key_id) == (own.name, own.key_id) for each in claimed_head(note)[1]):
@@ -49,7 +53,7 @@ class Anchoring:
             )
         self._notes.append(note)
 
-    def over(self, start: int, end: int) -> tuple[Anchor, ...]:
+    def over(self, start: int, end: int) -> tuple[BundleAnchor, ...]:
         """The anchors of the blocks from `start` up to and with `end`, in the order bundles have."""
         made = []
         for note in self._notes:
@@ -61,5 +65,5 @@ class Anchoring:
                     size=size,
                     end=end,
                 )
-            made.append(Anchor(note, self._tree.range(start, end + 1, size)))
+            made.append(BundleAnchor(note, self._tree.range(start, end + 1, size)))
         return pick_anchors(made)

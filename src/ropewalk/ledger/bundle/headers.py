@@ -7,9 +7,9 @@ from ropewalk.kernel import merkle
 from ropewalk.ledger.block.block import GENESIS, BlockRecord, Header, check_link, parse_record
 from ropewalk.ledger.bundle.findings import Findings
 from ropewalk.ledger.bundle.format import HEADERS
-from ropewalk.ledger.bundle.manifest import Manifest
+from ropewalk.ledger.bundle.manifest import BundleManifest
 from ropewalk.ledger.bundle.members import HEADER_LINE_MAX
-from ropewalk.ledger.keys.history import KeyLine
+from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.keys.statements import maybe_key_statement
 from ropewalk.ledger.proof.trust import Trust
 
@@ -17,11 +17,13 @@ from ropewalk.ledger.proof.trust import Trust
 class HeaderCheck:
     """Takes `headers.jsonl` in any pieces; `heads` has what the envelopes of a block must lead to."""
 
-    def __init__(self, manifest: Manifest, trust: Trust, findings: Findings, line: KeyLine) -> None:
-        self._manifest, self._trust, self._findings, self.line = manifest, trust, findings, line
+    def __init__(
+        self, manifest: BundleManifest, trust: Trust, findings: Findings, key_history: KeyHistory
+    ) -> None:
+        self._manifest, self._trust, self._findings, self.key_history = manifest, trust, findings, key_history
         self._said = {each.record.height: each for each in manifest.keys}
         try:
-            self.line.follow(manifest.keys)
+            self.key_history.follow(manifest.keys)
         except RopewalkError as error:
             findings.add("block_signatures", f"the manifest's keys: {error.detail}")
         self._below: BlockRecord | None = None
@@ -61,8 +63,8 @@ class HeaderCheck:
             fail("block_signatures", f"{self.count} headers for {wanted} blocks")
         elif self._range.root().hex() != manifest.range_root:
             fail("block_signatures", "the headers do not lie under range_root")
-        if self.line.stranger is not None and not self.line.leads:
-            height, key = self.line.stranger
+        if self.key_history.stranger is not None and not self.key_history.leads:
+            height, key = self.key_history.stranger
             fail("block_signatures", f"block {height}: signer {key.did()} is not trusted", height=height)
         if len(manifest.block_hashes) != wanted:
             fail("block_signatures", f"{len(manifest.block_hashes)} hashes for {wanted} blocks")
@@ -102,7 +104,7 @@ class HeaderCheck:
             self._fail(f'block {height}: of channel "{header.channel}", not "{manifest.channel}"', height)
         try:
             self._check_place(header, place, height)
-            self.line.check(record)
+            self.key_history.check(record)
             said = self._said.get(height)
             if said is not None and said.record.hash != header.hash:
                 raise Invalid(f"block {height}: the manifest's keys are of another block")

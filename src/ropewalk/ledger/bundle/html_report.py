@@ -12,7 +12,7 @@ from html import escape
 from ropewalk.kernel import merkle
 from ropewalk.kernel.report import Report
 from ropewalk.ledger.bundle.anchors import AnchorFinding
-from ropewalk.ledger.bundle.manifest import Manifest
+from ropewalk.ledger.bundle.manifest import BundleManifest
 from ropewalk.ledger.bundle.paths import Exhibit
 from ropewalk.ledger.proof.steps import describe_moment
 from ropewalk.ledger.proof.trust import Trust
@@ -56,7 +56,7 @@ _BOX, _GAP, _STEP = 170, 24, 62
 
 
 @dataclass(frozen=True, slots=True)
-class Rise:
+class PathStep:
     """One step of a path: what stands beside us, on which side, and what the two make."""
 
     sibling: bytes
@@ -64,10 +64,10 @@ class Rise:
     result: bytes
 
 
-def climb(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> list[Rise]:
+def path_steps(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> list[PathStep]:
     """The steps from a leaf upwards, as the verifier takes them.
 
-    >>> [rise.on_left for rise in climb(bytes(32), 2, 3, [bytes(32)])]
+    >>> [rise.on_left for rise in path_steps(bytes(32), 2, 3, [bytes(32)])]
     [True]
     """
     place, last, got, rises = index, max(size - 1, 0), leaf, []
@@ -78,7 +78,7 @@ def climb(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> list[Ris
             while not place & 1 and place:
                 place, last = place >> 1, last >> 1
         place, last = place >> 1, last >> 1
-        rises.append(Rise(sibling, on_left, got))
+        rises.append(PathStep(sibling, on_left, got))
     return rises
 
 
@@ -89,7 +89,7 @@ def draw_path(exhibit: Exhibit) -> str:
     >>> draw_path(one)[:4]
     '<svg'
     """
-    rises = climb(
+    rises = path_steps(
         bytes.fromhex(exhibit.envelope_id),
         exhibit.index,
         exhibit.count,
@@ -134,7 +134,7 @@ def draw_path(exhibit: Exhibit) -> str:
 
 def render_report(
     report: Report,
-    manifest: Manifest | None,
+    manifest: BundleManifest | None,
     exhibits: Sequence[Exhibit],
     trust: Trust,
     *,
@@ -208,7 +208,7 @@ def _verdict(report: Report) -> str:
     return f'<p class="verdict {kind}" role="status">{_safe(text)}</p>'
 
 
-def _contents(manifest: Manifest, report: Report) -> str:
+def _contents(manifest: BundleManifest, report: Report) -> str:
     rows = [
         ("Channel", manifest.channel),
         ("Heights", f"{manifest.start_height} to {manifest.end_height}"),

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey
-from ropewalk.ledger.bundle.anchors import ANCHORS_MAX, Anchor, parse_anchor
+from ropewalk.ledger.bundle.anchors import ANCHORS_MAX, BundleAnchor, parse_anchor
 from ropewalk.ledger.bundle.manifest_fields import File, ManifestForm
 from ropewalk.ledger.keys.history import KeyProof, parse_key_proofs
 
@@ -34,7 +34,7 @@ _NAMES: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class BundleManifest:
     """What a bundle says about itself."""
 
     channel: str
@@ -48,7 +48,7 @@ class Manifest:
     signer: PublicKey
     files: tuple[File, ...]
     merkle_proofs: tuple[str, ...]
-    anchors: tuple[Anchor, ...] = ()
+    anchors: tuple[BundleAnchor, ...] = ()
     keys: tuple[KeyProof, ...] = ()  # what the channel said about its keys, in the range and outside of it
 
     @property
@@ -84,7 +84,7 @@ class Manifest:
         return jcs.encode(value)
 
 
-def parse_manifest(raw: bytes) -> Manifest:
+def parse_manifest(raw: bytes) -> BundleManifest:
     """A manifest from its canonical bytes; form only.
 
     >>> parse_manifest(b"{}")
@@ -112,7 +112,7 @@ def parse_manifest(raw: bytes) -> Manifest:
         for each in refs
     ):
         raise _FORM.wrong("payload_refs have envelope_id, payload_ref and payload_hash")
-    return Manifest(
+    return BundleManifest(
         value["channel"],
         start,
         end,

@@ -13,7 +13,7 @@ from ropewalk.kernel.json_check import check_size
 from ropewalk.kernel.keys import PublicKey, Signature
 from ropewalk.ledger.block.block import BLOCK_BYTES_MAX, BLOCK_ENVELOPES_MAX, HEADER_BYTES_MAX
 from ropewalk.ledger.bundle.format import HEADERS, MANIFEST, SIGNATURE
-from ropewalk.ledger.bundle.manifest import Manifest, parse_manifest
+from ropewalk.ledger.bundle.manifest import BundleManifest, parse_manifest
 from ropewalk.ledger.bundle.manifest_fields import claimed_signer
 from ropewalk.ledger.bundle.tar import Member, TarReader
 
@@ -38,7 +38,7 @@ HEADER_LINE_MAX: Final = HEADER_BYTES_MAX + (1 << 10)
 class OpenedManifest:
     """A manifest, and why its signature does not hold; both None where the bytes were not parsed."""
 
-    manifest: Manifest | None
+    manifest: BundleManifest | None
     refused: str = ""
 
 
@@ -98,7 +98,7 @@ class ManifestReader:
                 self.done = True
                 return
 
-    def manifest(self) -> tuple[Manifest, Signature, int]:
+    def manifest(self) -> tuple[BundleManifest, Signature, int]:
         """Return what the bundle says about itself, its signature, and the manifest's size. Whose key it is stays open.
 
         A manifest whose signature does not hold is shown only while it is small.

@@ -18,7 +18,7 @@ from ropewalk.ledger.block.block import BLOCK_ENVELOPES_MAX
 from ropewalk.ledger.bundle.findings import Findings
 from ropewalk.ledger.bundle.format import find_refs, prove_block
 from ropewalk.ledger.bundle.headers import HeaderCheck
-from ropewalk.ledger.bundle.manifest import Manifest
+from ropewalk.ledger.bundle.manifest import BundleManifest
 from ropewalk.ledger.bundle.members import parse_proof_line
 from ropewalk.ledger.envelope.envelope import ENVELOPE_BYTES_MAX, parse_stored
 from ropewalk.ledger.envelope.model import envelope_id
@@ -64,7 +64,7 @@ class PathCheck:
 
     def __init__(
         self,
-        manifest: Manifest,
+        manifest: BundleManifest,
         headers: HeaderCheck,
         findings: Findings,
         *,
@@ -176,9 +176,9 @@ class PathCheck:
             if self._evidence is not None:
                 self._evidence.look(envelope, height, index, self._headers.times.get(height, 0))
             if self._deep:
-                line, context = self._headers.line, self._context
-                if line.revoked:
-                    line.check_author(envelope, height, self._headers.times.get(height, 0))
+                key_history, context = self._headers.key_history, self._context
+                if key_history.revoked:
+                    key_history.check_author(envelope, height, self._headers.times.get(height, 0))
                 if alone and is_key_statement(envelope):
                     context = replace(context, policy=None)  # the line of keys has judged it
                 verdict = judge(envelope, context)

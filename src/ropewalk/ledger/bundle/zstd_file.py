@@ -27,7 +27,7 @@ WINDOW_BYTES_MAX = 1 << 27  # what the zstd command itself accepts unless told o
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class UnpackLimits:
     """How much a packed file may become: in all, and as a multiple of its size once it is large."""
 
     bytes_max: int = 64 << 30
@@ -35,7 +35,7 @@ class Limits:
     ratio_from: int = 64 << 20  # below this a high ratio is only a small file
 
     @classmethod
-    def said(cls, bytes_max: int) -> Limits:
+    def said(cls, bytes_max: int) -> UnpackLimits:
         """The limits of somebody who says how much it may become: up to that, however well it is packed."""
         return cls(bytes_max=bytes_max, ratio_from=bytes_max)
 
@@ -55,11 +55,11 @@ def packed_size(path: Path) -> int | None:
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
-def read_packed(path: Path, limits: Limits | None = None) -> Iterator[bytes]:
+def read_packed(path: Path, limits: UnpackLimits | None = None) -> Iterator[bytes]:
     """The unpacked bytes. `Invalid`: no Zstandard at all; `Damaged`: cut, changed or continued; `TooLarge`: a bomb."""
     try:
         with path.open("rb") as stream:
-            yield from _unpack(stream, limits or Limits())
+            yield from _unpack(stream, limits or UnpackLimits())
     except FileNotFoundError as error:
         raise NotFound(f"no file {path}", name=str(path)) from error
     except IsADirectoryError as error:
@@ -68,7 +68,7 @@ def read_packed(path: Path, limits: Limits | None = None) -> Iterator[bytes]:
         raise Unavailable(f"{path}: {error.strerror}", name=str(path)) from error
 
 
-def _unpack(stream: IO[bytes], limits: Limits) -> Iterator[bytes]:
+def _unpack(stream: IO[bytes], limits: UnpackLimits) -> Iterator[bytes]:
     head = stream.read(READ_BYTES)
     if head[:4] != MAGIC:
         raise Invalid(

@@ -38,10 +38,10 @@ from ropewalk.ledger.block.index_keys import derive
 from ropewalk.ledger.channel.index.index import LedgerIndex
 from ropewalk.ledger.channel.key_heights import note_height, read_heights
 from ropewalk.ledger.channel.losses import KnownHead, note_known, read_known
-from ropewalk.ledger.channel.receipted import Receipted, read_mark, repair_advice
-from ropewalk.ledger.channel.segments.format import Torn
+from ropewalk.ledger.channel.receipted import ReceiptMark, read_mark, repair_advice
+from ropewalk.ledger.channel.segments.format import TornTail
 from ropewalk.ledger.channel.segments.reader import Segments
-from ropewalk.ledger.channel.segments.writer import Writer
+from ropewalk.ledger.channel.segments.writer import SegmentWriter
 from ropewalk.ledger.channel.settings import (
     FOLDER,
     ChannelSettings,
@@ -50,18 +50,18 @@ from ropewalk.ledger.channel.settings import (
 )
 from ropewalk.ledger.envelope.envelope import parse_stored, parse_wire
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.ingest.log import Log, check_time
-from ropewalk.ledger.ingest.ports import Head, Limits
+from ropewalk.ledger.ingest.log import ChannelWriter, check_time
+from ropewalk.ledger.ingest.ports import Head, IngestLimits
 from ropewalk.ledger.ingest.sealer import foreign_channel, no_key
-from ropewalk.ledger.ingest.thread_pool import Hands
-from ropewalk.ledger.keys.history import KeyLine, KeyProof
+from ropewalk.ledger.ingest.thread_pool import ThreadPool
+from ropewalk.ledger.keys.history import KeyHistory, KeyProof
 from ropewalk.ledger.keys.statements import is_key_statement
 from ropewalk.ledger.proof.proof import Consistency, Proof, RangeStatement
 from ropewalk.ledger.proof.trust import Trust
-from ropewalk.ledger.proof.verify import Fault, Seen, check_channel, to_report
+from ropewalk.ledger.proof.verify import Fault, SeenEnvelopes, check_channel, to_report
 from ropewalk.ledger.rules.rules import judge
 from ropewalk.ledger.rules.verdict import Context
-from ropewalk.ledger.versions.lifecycle import Gate, open_minors
+from ropewalk.ledger.versions.lifecycle import VersionGate, open_minors
 
 _journal = logging.getLogger(__name__)
 
@@ -69,8 +69,8 @@ _journal = logging.getLogger(__name__)
 def check_first(home: Path, raw: bytes, now_ns: Callable[[], int] = time.time_ns) -> None:
     """Raise what refuses an envelope as the first of a channel without a policy, so that none is made for it."""
     envelope, now = parse_wire(raw), now_ns()
-    check_time(envelope, now, Limits())
-    judge(envelope, Context(Seen(), supported_minors=open_minors(home, None, now))).require()
+    check_time(envelope, now, IngestLimits())
+    judge(envelope, Context(SeenEnvelopes(), supported_minors=open_minors(home, None, now))).require()
 
 
 class Channel:
@@ -158,11 +158,11 @@ class Channel:
             self.settings.channel, old, new, tree.root(old), tree.root(new), tree.consistency(old, new)
         )
 
-    def line(self) -> KeyLine:
+    def key_history(self) -> KeyHistory:
         """The keys of the channel: who sealed its first block, and what was said about keys since."""
-        line = KeyLine(self.settings.trust(), policy=self.settings.policy)
-        line.follow(self.key_proofs())
-        return line
+        key_history = KeyHistory(self.settings.trust(), policy=self.settings.policy)
+        key_history.follow(self.key_proofs())
+        return key_history
 
     def key_proofs(self) -> tuple[KeyProof, ...]:
         """What was said about its keys, each with the block that says it; not verified.
@@ -192,7 +192,7 @@ class Channel:
                 if proof is not None:
                     yield proof
 
-    def _mark(self) -> Receipted | None:
+    def _mark(self) -> ReceiptMark | None:
         try:
             return read_mark(self.folder)
         except Damaged:
@@ -201,17 +201,17 @@ class Channel:
     def trust(self) -> Trust:
         """What a verifier must believe to accept this channel, every key it had so far included, each in its time."""
         trust, said = self.settings.trust(), self.key_proofs()
-        line = KeyLine(trust, policy=self.settings.policy)
-        line.follow(said)
-        keys = tuple(life.key for life in line.lives)
+        key_history = KeyHistory(trust, policy=self.settings.policy)
+        key_history.follow(said)
+        keys = tuple(validity.key for validity in key_history.validities)
         # What ends a key holds above its own block only; a date in a file holds everywhere, so it is not earlier.
         times = {each.record.height: each.record.header.timestamp_ns for each in said}
         limits = {}
-        for life in line.lives:
-            ends = [max(until_ns, times[height] + 1) for height, until_ns in life.ends]
-            if life.since_ns or ends:
-                limits[life.key] = life.since_ns, min(ends, default=None)
-        return replace(trust, block_signers=keys, bundle_signers=keys, limits=limits, line=line)
+        for validity in key_history.validities:
+            ends = [max(until_ns, times[height] + 1) for height, until_ns in validity.ends]
+            if validity.since_ns or ends:
+                limits[validity.key] = validity.since_ns, min(ends, default=None)
+        return replace(trust, block_signers=keys, bundle_signers=keys, limits=limits, key_history=key_history)
 
     def header_head(self) -> tuple[int, bytes]:
         """Size and root of the SHA-256 tree over the headers, kept as the channel grows."""
@@ -250,7 +250,7 @@ class OpenLog:
         key: SigningKey,
         *,
         now_ns: Callable[[], int] = time.time_ns,
-        limits: Limits | None = None,
+        limits: IngestLimits | None = None,
         wait_s: float = 0.0,
         disk: Disk | None = None,
         segment_bytes: int | None = None,
@@ -260,13 +260,13 @@ class OpenLog:
         settings = channel.settings
         self.channel = channel
         # What may refuse comes before what must be closed again.
-        gate = Gate(channel.folder.parent.parent, settings.policy, now_ns)
+        gate = VersionGate(channel.folder.parent.parent, settings.policy, now_ns)
         evidence = channel_evidence(channel.folder, now_ns)
         self.index = LedgerIndex(channel.segments, derive)
         try:
             options: dict[str, Any] = {} if segment_bytes is None else {"segment_bytes": segment_bytes}
             state = self.index.state
-            self.writer = Writer(
+            self.writer = SegmentWriter(
                 channel.folder, after=state.place, height=state.height, wait_s=wait_s, disk=disk, **options
             )
         except BaseException:
@@ -278,21 +278,21 @@ class OpenLog:
             self.writer.close()
             self.index.close()
             raise
-        self.torn: Torn | None = self.writer.torn
+        self.torn: TornTail | None = self.writer.torn
         self.unindexed = ""  # why the index could not be written at the end
         state = self.index.state
         try:
             self._check_known()
-            line = channel.line()  # under the lock: nobody says anything about keys meanwhile
+            key_history = channel.key_history()  # under the lock: nobody says anything about keys meanwhile
             if self.writer.statements is None:
                 self.writer.statements = sum(is_key_statement(each.envelope) for each in channel.key_proofs())
-            self._check_keys((key, *also), line, max(now_ns(), state.timestamp_ns))
+            self._check_keys((key, *also), key_history, max(now_ns(), state.timestamp_ns))
         except BaseException:
             self.writer.close()
             self.index.close()
             raise
-        self._hands = Hands()
-        self.log = Log(
+        self._pool = ThreadPool()
+        self.log = ChannelWriter(
             settings.channel,
             key,
             self.writer,
@@ -304,9 +304,9 @@ class OpenLog:
             supported_minors=gate,
             keep_evidence=self._keep_evidence,
             evidence=evidence,
-            spread=self._hands,
+            parallel_map=self._pool,
             also=also,
-            line=line,
+            key_history=key_history,
             note=lambda height: note_height(channel.folder, height),
         )
         _open_logs.add(self)
@@ -323,13 +323,13 @@ class OpenLog:
                 advice=repair_advice(name),
             )
 
-    def _check_keys(self, keys: Sequence[SigningKey], line: KeyLine, now_ns: int) -> None:
+    def _check_keys(self, keys: Sequence[SigningKey], key_history: KeyHistory, now_ns: int) -> None:
         """Raise unless one of the keys is the channel's now."""
-        known = [life for key in keys if (life := line.life(key.public)) is not None]
+        known = [validity for key in keys if (validity := key_history.validity(key.public)) is not None]
         if not known:
-            raise foreign_channel(self.channel.settings.channel, line.current.key)
-        if not any(life.counts(self.index.state.height, now_ns) for life in known):
-            raise no_key(self.channel.settings.channel, line, now_ns)
+            raise foreign_channel(self.channel.settings.channel, key_history.current.key)
+        if not any(validity.is_valid(self.index.state.height, now_ns) for validity in known):
+            raise no_key(self.channel.settings.channel, key_history, now_ns)
 
     def _keep_evidence(self, name: str, raw: bytes) -> None:
         folder = self.channel.folder / "evidence"
@@ -343,7 +343,7 @@ class OpenLog:
         What was sealed stands whether the index can be written or not: `unindexed` then says why not.
         """
         self.log.end()
-        self._hands.close()
+        self._pool.close()
         try:
             self._store_index()
         finally:
@@ -373,7 +373,7 @@ _open_logs: weakref.WeakSet[OpenLog] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for each in list(_open_logs):
-        each.log.forsake()
+        each.log.abandon_after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -440,13 +440,15 @@ def check_lines(
 
     blocks = watch(lines()) if watch is not None else lines()
     policy = settings.policy
-    line = KeyLine(trust, policy=policy, lenient=True)
+    key_history = KeyHistory(trust, policy=policy, lenient=True)
     if deep:
-        with Hands() as hands, Spill() as spill:
-            seen = Seen(spill.table)
-            span = check_channel(blocks, trust=trust, policy=policy, spread=hands, seen=seen, line=line)
+        with ThreadPool() as pool, Spill() as spill:
+            seen = SeenEnvelopes(spill.table)
+            span = check_channel(
+                blocks, trust=trust, policy=policy, parallel_map=pool, seen=seen, key_history=key_history
+            )
     else:
-        span = check_channel(blocks, trust=trust, policy=policy, deep=False, line=line)
+        span = check_channel(blocks, trust=trust, policy=policy, deep=False, key_history=key_history)
     if damage and span.fault is None:
         span = replace(span, fault=Fault(int(damage[0].fields.get("height", 0)), "storage", damage[0].detail))
-    return to_report(span, deep=deep, trust=trust, line=line)
+    return to_report(span, deep=deep, trust=trust, key_history=key_history)

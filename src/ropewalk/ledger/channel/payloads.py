@@ -42,10 +42,10 @@ class PayloadStore:
     def put(self, raw: bytes) -> str:
         """Keep the canonical bytes of a payload, durably; returns their hash. What was erased stays erased."""
         name = blake3(raw).hex()
-        stone = self.erased(name)
-        if stone is not None:
+        tombstone = self.erased(name)
+        if tombstone is not None:
             raise Conflict(
-                f"payload {name} was erased at {stone.erased_at}; keeping it again would bring it back",
+                f"payload {name} was erased at {tombstone.erased_at}; keeping it again would bring it back",
                 advice="Leave it erased, or keep the event's body elsewhere.",
                 payload_hash=name,
             )
@@ -60,12 +60,12 @@ class PayloadStore:
 
     def get(self, payload_hash: str) -> bytes:
         """The bytes of a payload, hashed again; `NotFound` says when and why they were erased."""
-        stone = self.erased(payload_hash)
-        if stone is not None:
+        tombstone = self.erased(payload_hash)
+        if tombstone is not None:
             raise NotFound(
-                f"the payload was erased at {stone.erased_at}: {stone.reason or 'no reason given'}",
+                f"the payload was erased at {tombstone.erased_at}: {tombstone.reason or 'no reason given'}",
                 advice="Nothing brings it back; its hash stays in the ledger.",
-                **stone.to_json(),
+                **tombstone.to_json(),
             )
         try:
             raw = self._path(payload_hash).read_bytes()
@@ -88,40 +88,42 @@ class PayloadStore:
 
     def erase(self, payload_hash: str, *, at: str, reason: str) -> PayloadTombstone:
         """Take the bytes away; a tombstone stays. Doing it again finishes what was begun and changes nothing else."""
-        stone = self.erased(payload_hash)
-        if stone is None and not self._path(payload_hash).exists():
+        tombstone = self.erased(payload_hash)
+        if tombstone is None and not self._path(payload_hash).exists():
             raise NotFound(f"no payload {payload_hash} is kept here", payload_hash=payload_hash)
         try:
-            if stone is None:
+            if tombstone is None:
                 # The tombstone goes first: from then on nothing reads the bytes, whatever happens to them.
-                stone = PayloadTombstone(payload_hash, at, reason)
+                tombstone = PayloadTombstone(payload_hash, at, reason)
                 self._disk.replace(
-                    self._stone(payload_hash), jcs.encode({"version": 1, **stone.to_json()}), mode=FILE_MODE
+                    self._tombstone_path(payload_hash),
+                    jcs.encode({"version": 1, **tombstone.to_json()}),
+                    mode=FILE_MODE,
                 )
             with contextlib.suppress(FileNotFoundError):
                 self._disk.unlink(self._path(payload_hash))
             self._disk.fsync_directory(self.folder)
         except OSError as error:
             raise unavailable(error, "erasing a payload") from error
-        return stone
+        return tombstone
 
-    def bury(self, stone: PayloadTombstone) -> bool:
+    def put_tombstone(self, tombstone: PayloadTombstone) -> bool:
         """Put up the tombstone of a payload that was erased elsewhere; False if one stands, or the bytes are here."""
-        path = self._path(stone.payload_hash)
-        if path.exists() or self.erased(stone.payload_hash) is not None:
+        path = self._path(tombstone.payload_hash)
+        if path.exists() or self.erased(tombstone.payload_hash) is not None:
             return False
         try:
             self._disk.make_directories(self.folder)
             self.folder.chmod(FOLDER_MODE)
-            raw = jcs.encode({"version": 1, **stone.to_json()})
-            self._disk.replace(self._stone(stone.payload_hash), raw, mode=FILE_MODE)
+            raw = jcs.encode({"version": 1, **tombstone.to_json()})
+            self._disk.replace(self._tombstone_path(tombstone.payload_hash), raw, mode=FILE_MODE)
         except OSError as error:
             raise unavailable(error, "putting up a tombstone") from error
         return True
 
     def erased(self, payload_hash: str) -> PayloadTombstone | None:
         """The tombstone of a payload that was erased."""
-        path = self._stone(payload_hash)
+        path = self._tombstone_path(payload_hash)
         try:
             value: Any = jcs.parse(path.read_bytes())
             if value["payload_hash"] != payload_hash:
@@ -137,7 +139,7 @@ class PayloadStore:
     def _path(self, payload_hash: str) -> Path:
         return self.folder / f"{_checked(payload_hash)}.json"
 
-    def _stone(self, payload_hash: str) -> Path:
+    def _tombstone_path(self, payload_hash: str) -> Path:
         return self.folder / f"{_checked(payload_hash)}.tombstone"
 
 

@@ -21,7 +21,7 @@ from typing import Final
 from ropewalk.disk.durable import Disk
 from ropewalk.errors import Damaged, Unavailable
 from ropewalk.kernel.digest import blake3
-from ropewalk.ledger.channel.segments.format import Place
+from ropewalk.ledger.channel.segments.format import BlockPlace
 
 MARK: Final = "receipted"
 MAGIC: Final = b"RWRCPT01"
@@ -32,18 +32,18 @@ READ_TRIES: Final = 20  # a reader may meet the writer in the middle of a mark
 
 
 @dataclass(frozen=True, slots=True)
-class Receipted:
+class ReceiptMark:
     """How many blocks of a channel were receipted, and what the last of them is."""
 
     blocks: int = 0
-    place: Place | None = None
+    place: BlockPlace | None = None
     digest: bytes = bytes(32)  # BLAKE3 of its record
     block_hash: bytes = bytes(32)
     statements: int | None = None  # how many of the blocks are about keys, if it is known
 
     def to_bytes(self) -> bytes:
         """Return the mark as it is stored."""
-        place = self.place or Place(0, 0, 0)
+        place = self.place or BlockPlace(0, 0, 0)
         body = BODY.pack(
             MAGIC,
             self.blocks,
@@ -57,7 +57,7 @@ class Receipted:
         return body + blake3(body)[: MARK_BYTES - BODY.size]
 
 
-def read_mark(folder: Path) -> Receipted | None:
+def read_mark(folder: Path) -> ReceiptMark | None:
     """Return the mark of a channel, or None without one. Raise `Damaged` for one that cannot be read."""
     path = folder / MARK
     for _ in range(READ_TRIES):
@@ -77,14 +77,14 @@ def read_mark(folder: Path) -> Receipted | None:
     )
 
 
-def _parse(raw: bytes) -> Receipted | None:
+def _parse(raw: bytes) -> ReceiptMark | None:
     if len(raw) != MARK_BYTES or blake3(raw[: BODY.size])[: MARK_BYTES - BODY.size] != raw[BODY.size :]:
         return None
     magic, blocks, segment, offset, length, digest, block_hash, statements = BODY.unpack(raw[: BODY.size])
     if magic != MAGIC:
         return None
-    place = Place(segment, offset, length) if length else None
-    return Receipted(blocks, place, digest, block_hash, None if statements == UNKNOWN else statements)
+    place = BlockPlace(segment, offset, length) if length else None
+    return ReceiptMark(blocks, place, digest, block_hash, None if statements == UNKNOWN else statements)
 
 
 def repair_advice(channel: str) -> str:
@@ -99,7 +99,7 @@ def make_mark(folder: Path, disk: Disk) -> None:
     """Make the mark of a channel without blocks, whole; one that is there is left alone."""
     beside = folder / f".{MARK}.{os.getpid()}.{threading.get_ident()}"
     beside.unlink(missing_ok=True)  # of a process of the same number that was killed
-    disk.write_new(beside, Receipted(statements=0).to_bytes(), mode=0o600)
+    disk.write_new(beside, ReceiptMark(statements=0).to_bytes(), mode=0o600)
     try:
         with contextlib.suppress(FileExistsError):
             disk.link(beside, folder / MARK)
@@ -108,14 +108,14 @@ def make_mark(folder: Path, disk: Disk) -> None:
     disk.fsync_directory(folder)
 
 
-class MarkFile:
+class ReceiptMarkFile:
     """The mark of a channel, open for its writer."""
 
     def __init__(self, folder: Path, disk: Disk) -> None:
         self._disk, self._dirty = disk, False
         self._fd = disk.open(folder / MARK, os.O_RDWR | os.O_CREAT)
 
-    def write(self, mark: Receipted) -> None:
+    def write(self, mark: ReceiptMark) -> None:
         """Set the mark. Not synced: see `sync`."""
         self._disk.write_at(self._fd, mark.to_bytes(), 0)
         self._dirty = True

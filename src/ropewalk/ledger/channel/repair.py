@@ -38,11 +38,11 @@ from ropewalk.ledger.channel.losses import (
     write_repairs,
 )
 from ropewalk.ledger.channel.maintenance import reindex
-from ropewalk.ledger.channel.receipted import MARK, Receipted, read_mark
+from ropewalk.ledger.channel.receipted import MARK, ReceiptMark, read_mark
 from ropewalk.ledger.channel.segments.format import ALIGN, digest_in
 from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.channel.segments.salvage import find_records
-from ropewalk.ledger.channel.segments.writer import Writer, hold_lock
+from ropewalk.ledger.channel.segments.writer import SegmentWriter, hold_lock
 from ropewalk.ledger.channel.settings import FOLDER, ChannelSettings, read_settings
 from ropewalk.ledger.proof.trust import Trust
 
@@ -77,7 +77,7 @@ class ChannelDamage:
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
+class RepairResult:
     """What came of a repair. Unless `done`, nothing was changed: blocks would be lost, and that was not accepted."""
 
     damage: ChannelDamage
@@ -115,7 +115,7 @@ def repair_channel(
     accept_loss: bool = False,
     now_ns: Callable[[], int] = time.time_ns,
     disk: Disk | None = None,
-) -> Repaired:
+) -> RepairResult:
     """Bring a damaged channel back to one whole, verified chain; what it had before is kept beside it.
 
     `archive` is a folder of `ledger archive`, `replica` the home of a repository that has a copy of the channel.
@@ -129,7 +129,7 @@ def repair_channel(
         repairing.finish_swap()
         damage = _Damaged(folder).describe()
         if not damage.problems:
-            return Repaired(damage, True, damage.whole)
+            return RepairResult(damage, True, damage.whole)
         try:
             blocks = repairing.assemble(
                 damage.whole, _source(channel, archive, replica, trust or settings.trust())
@@ -137,7 +137,7 @@ def repair_channel(
             repairing.check(blocks)
             lost = tuple(each for each in damage.lost if each["height"] >= blocks)
             if (lost or not damage.sure or damage.receipted > blocks) and not accept_loss:
-                return Repaired(damage, False, blocks, lost)
+                return RepairResult(damage, False, blocks, lost)
             source = "archive" if archive is not None else "replica" if replica is not None else ""
             kept = repairing.put_in_place(damage, blocks, lost, source, now_ns())
         except OSError as error:
@@ -145,7 +145,7 @@ def repair_channel(
         finally:
             repairing.clear()
         reindex(Channel(home, channel))
-        return Repaired(damage, True, blocks, lost, kept, closed=damage.receipted > blocks)
+        return RepairResult(damage, True, blocks, lost, kept, closed=damage.receipted > blocks)
 
 
 class _Damaged:
@@ -171,7 +171,7 @@ class _Damaged:
             finally:
                 index.close()
         sound = not self.problems
-        mark: Receipted | None = self._try(lambda: read_mark(self.folder))
+        mark: ReceiptMark | None = self._try(lambda: read_mark(self.folder))
         known = self._try(lambda: read_known(self.folder))
         loss = open_loss(self._try(lambda: read_repairs(self.folder)) or [])
         if loss is not None:
@@ -225,7 +225,7 @@ class _Repairing:
         starts = self._segments.starts()
         base = max((start for start in starts if start <= whole), default=0)
         own = find_records(self._segments, base)
-        with Writer(self._begun, height=base, disk=self._disk) as writer:
+        with SegmentWriter(self._begun, height=base, disk=self._disk) as writer:
 
             def add(lines: list[bytes]) -> None:
                 writer.append(writer.height, lines, parse_record(lines[0]).hash)
@@ -317,7 +317,7 @@ class _Repairing:
             mark = read_mark(self._folder)
             if mark is not None and mark.blocks == receipted:
                 return mark.to_bytes()
-        return Receipted(receipted).to_bytes()
+        return ReceiptMark(receipted).to_bytes()
 
     def finish_swap(self) -> None:
         """Put the new log in place where the old one was moved away already, now or by a process that was killed."""

@@ -41,7 +41,7 @@ _KEPT: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Adapted:
+class AdaptedEnvelope:
     """What became of an envelope: the new one, the id of the old one, and what was changed, in words."""
 
     envelope: Envelope
@@ -71,7 +71,9 @@ def view(envelope: Envelope, position: tuple[int, int] | None = None) -> dict[st
     return value
 
 
-def adapt(raw: bytes, key: SigningKey, timestamp: str, table: Sequence[Lifecycle] = LIFECYCLE) -> Adapted:
+def adapt(
+    raw: bytes, key: SigningKey, timestamp: str, table: Sequence[Lifecycle] = LIFECYCLE
+) -> AdaptedEnvelope:
     """An envelope of a newer minor of a major we know, as one we can accept. Its author's signature must hold.
 
     Fields we do not know are left out, a class we do not know becomes Observation; the original keeps both.
@@ -109,7 +111,7 @@ def resign(
     value: dict[str, Any] | None = None,
     protocol_version: str | None = None,
     changes: tuple[str, ...] = (),
-) -> Adapted:
+) -> AdaptedEnvelope:
     """A new envelope by our key that says what the original says and carries it. The original is verified first."""
     if len(raw) > ORIGINAL_BYTES_MAX:
         raise TooLarge(
@@ -154,7 +156,7 @@ def resign(
         confidentiality=value.get("confidentiality_tag"),
         policy_tag=value.get("policy_tag"),
     )
-    return Adapted(envelope, name, (*changes, "signed again"))
+    return AdaptedEnvelope(envelope, name, (*changes, "signed again"))
 
 
 def _ancestors(original: dict[str, Any]) -> list[str]:

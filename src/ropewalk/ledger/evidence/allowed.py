@@ -74,10 +74,10 @@ class CollateralTexts:
 
 
 @dataclass(frozen=True, slots=True)
-class EvidencePins:
+class EvidenceAllowList:
     """Which evidence is believed, beyond the root it ends in: its signers, builders and measurements, and how old.
 
-    >>> parse_pins({"builders": ["urn:x"]}, Invalid).to_json()
+    >>> parse_allow_list({"builders": ["urn:x"]}, Invalid).to_json()
     {'keys': [], 'builders': ['urn:x'], 'pcrs': {}, 'max_age_s': None}
     """
 
@@ -128,7 +128,7 @@ class EvidencePins:
         return [*lines, f"evidence at most {self.max_age_s} s old"] if self.max_age_s is not None else lines
 
 
-def parse_pins(value: Any, wrong: Callable[[str], Invalid]) -> EvidencePins:
+def parse_allow_list(value: Any, wrong: Callable[[str], Invalid]) -> EvidenceAllowList:
     """The pins in a JSON value; `wrong` makes the error of the file they stand in."""
     if not isinstance(value, dict) or value.keys() - _MEMBERS:
         raise wrong(f"evidence has {', '.join(sorted(_MEMBERS))}")
@@ -140,7 +140,7 @@ def parse_pins(value: Any, wrong: Callable[[str], Invalid]) -> EvidencePins:
         raise wrong("builders are texts")
     if age is not None and (type(age) is not int or age < 1):
         raise wrong("max_age_s is a number of seconds or null")
-    return EvidencePins(
+    return EvidenceAllowList(
         parse_identities(keys, "keys", wrong),
         tuple(builders),
         _pcrs(pcrs, wrong),

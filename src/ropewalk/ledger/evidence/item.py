@@ -24,7 +24,7 @@ EARLY_S_MAX: Final = 300  # clocks of two honest machines may differ by this muc
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class EvidenceItem:
     """Evidence with its report, as part of an envelope, to be judged by somebody at a time.
 
     `nonce` is one the asker had sent; None if there was none.
@@ -68,7 +68,7 @@ class Piece:
                 "the report does not bind the nonce that was asked for: it must be the correlation id"
             )
 
-    def require_said(
+    def require_reported(
         self, measurement: bytes, leaf: x509.Certificate | None, signed_at_ms: int | None = None
     ) -> None:
         """Raise unless measurement, certificate and, where the document has one, time named beside it are its own.

@@ -14,7 +14,7 @@ from ropewalk.disk.durable import Disk
 from ropewalk.errors import Damaged, Invalid, RopewalkError, Unavailable
 from ropewalk.ledger.channel.channel import Channel
 from ropewalk.ledger.channel.settings import FOLDER, channels, read_settings
-from ropewalk.ledger.keys.history import KeyLine
+from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.replay.replay import companion
 
@@ -65,13 +65,13 @@ def stored_trust(home: Path, channel: str) -> Trust:
         try:
             trust = reading.trust()
         except RopewalkError:
-            line = KeyLine(settings.trust(), policy=settings.policy)
+            key_history = KeyHistory(settings.trust(), policy=settings.policy)
             with contextlib.suppress(RopewalkError):
                 for proof in reading.each_key_proof():
-                    line.follow((proof,))
-            trust = replace(settings.trust(), line=line)
-    if trust.line is not None:
-        trust.line.complete = True
+                    key_history.follow((proof,))
+            trust = replace(settings.trust(), key_history=key_history)
+    if trust.key_history is not None:
+        trust.key_history.complete = True
     if trust.policy_hash is not None and any(channel == companion(each) for each in channels(home)):
         trust = replace(trust, policy_hash=None)  # snapshots are made under no policy of their own
     return _with_evidence(trust, read_evidence(home, channel))

@@ -15,7 +15,7 @@ from cryptography import x509
 from ropewalk.errors import Invalid
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import PublicKey
-from ropewalk.ledger.evidence.allowed import EvidencePins, parse_pins
+from ropewalk.ledger.evidence.allowed import EvidenceAllowList, parse_allow_list
 from ropewalk.ledger.evidence.certificates import parse_pem
 from ropewalk.ledger.evidence.crls import parse_crl
 from ropewalk.ledger.evidence.tee.intel_collateral import Collateral, parse_collateral
@@ -27,13 +27,13 @@ EVIDENCE_SETTINGS_BYTES_MAX = 16 << 20  # roots, revocation lists of a megabyte 
 class EvidenceSettings:
     """The evidence.json of a channel: the roots as PEM texts, and what is pinned beside them.
 
-    >>> settings = EvidenceSettings((), EvidencePins(builders=("urn:x",)))
+    >>> settings = EvidenceSettings((), EvidenceAllowList(builders=("urn:x",)))
     >>> parse_evidence_settings(settings.to_bytes()) == settings
     True
     """
 
     roots: tuple[str, ...] = ()
-    pins: EvidencePins = field(default_factory=EvidencePins)
+    pins: EvidenceAllowList = field(default_factory=EvidenceAllowList)
 
     def to_bytes(self) -> bytes:
         """The file."""
@@ -62,9 +62,9 @@ class EvidenceTrust:
     crls: tuple[x509.CertificateRevocationList, ...] = ()
 
     @classmethod
-    def of(cls, roots: Iterable[str], pins: EvidencePins | None) -> EvidenceTrust:
+    def of(cls, roots: Iterable[str], pins: EvidenceAllowList | None) -> EvidenceTrust:
         """From PEM texts and pins, as trust files and settings hold them."""
-        known = pins or EvidencePins()
+        known = pins or EvidenceAllowList()
         return cls(
             tuple(parse_pem(root) for root in roots),
             known.keys,
@@ -90,7 +90,7 @@ def parse_evidence_settings(raw: bytes) -> EvidenceSettings:
     if not isinstance(roots, list) or not all(isinstance(root, str) for root in roots):
         raise _wrong("roots are certificates as PEM texts")
     rest = {name: each for name, each in value.items() if name not in ("version", "roots")}
-    settings = EvidenceSettings(tuple(str(root) for root in roots), parse_pins(rest, _wrong))
+    settings = EvidenceSettings(tuple(str(root) for root in roots), parse_allow_list(rest, _wrong))
     EvidenceTrust.of(settings.roots, settings.pins)
     return settings
 

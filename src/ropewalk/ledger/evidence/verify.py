@@ -29,14 +29,14 @@ from ropewalk.ledger.evidence.binding import (
 )
 from ropewalk.ledger.evidence.certificates import check_chain, parse_pem, public_key_of
 from ropewalk.ledger.evidence.crls import check_revoked
-from ropewalk.ledger.evidence.item import EARLY_S_MAX, Piece
+from ropewalk.ledger.evidence.item import EARLY_S_MAX, EvidenceItem
 from ropewalk.ledger.evidence.tee.dcap import check_dcap
 from ropewalk.ledger.evidence.tee.nitro import check_nitro
 from ropewalk.ledger.evidence.tee.sev_snp import check_sev_snp
 from ropewalk.ledger.evidence.trust import EvidenceTrust
 
 SIGNATURES_MAX: Final = 16
-HARDWARE: Final[dict[str, Callable[[Piece], tuple[Status, str]]]] = {
+HARDWARE: Final[dict[str, Callable[[EvidenceItem], tuple[Status, str]]]] = {
     "aws_nitro": check_nitro,
     "sev": check_sev_snp,
     "sgx": check_dcap,
@@ -72,7 +72,7 @@ def check_evidence(
         if evidence["format"] == "slsa.v1":
             return _check_provenance(evidence, report, trust, at_ns)
         if hardware is not None:
-            return hardware(Piece(envelope, evidence, report, trust, at_ns, nonce))
+            return hardware(EvidenceItem(envelope, evidence, report, trust, at_ns, nonce))
     except RopewalkError as error:
         return "failed", error.detail
     kind = report.get("tee_type") if evidence["format"] == "tee.report" else evidence["format"]

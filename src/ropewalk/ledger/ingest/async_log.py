@@ -13,17 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 from ropewalk.errors import RopewalkError, Unavailable, Usage
-from ropewalk.ledger.ingest.log import Log, check_wire
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.log import ChannelWriter, check_wire
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 
-Outcomes = list[Receipt | RopewalkError]
+Outcomes = list[LedgerReceipt | RopewalkError]
 Arrival = tuple[list[bytes], "asyncio.Future[Outcomes]"]
 
 
 class ServedLog:
     """One channel for any number of coroutines of one event loop. Use it in an `async with`."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: ChannelWriter) -> None:
         self._log = log
         self._thread = ThreadPoolExecutor(1)
         self._arrivals: list[Arrival] = []
@@ -31,7 +31,7 @@ class ServedLog:
         self._idle.set()
         self._loop: asyncio.AbstractEventLoop | None = None  # that of the first who submits
 
-    async def submit(self, raw: bytes) -> Receipt:
+    async def submit(self, raw: bytes) -> LedgerReceipt:
         """Judge one envelope, place it in a block, and return its receipt once the block is durable.
 
         Whoever stops waiting learns nothing; the envelope may stand all the same.
@@ -53,10 +53,10 @@ class ServedLog:
         self._arrivals.append(([check_wire(raw) for raw in raws], outcomes))
         if self._idle.is_set():
             self._idle.clear()
-            loop.call_soon(self._let_in, loop)  # after all who are ready to submit in this turn
+            loop.call_soon(self._start_batch, loop)  # after all who are ready to submit in this turn
         return await outcomes
 
-    def _let_in(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _start_batch(self, loop: asyncio.AbstractEventLoop) -> None:
         batch, self._arrivals = self._arrivals, []
         try:
             self._thread.submit(self._serve, batch, loop)
@@ -89,11 +89,11 @@ class ServedLog:
             else:
                 waiting.set_result(outcomes[at : at + len(raws)])
             at += len(raws)
-        loop.call_soon(self._go_on, loop)
+        loop.call_soon(self._next_batch, loop)
 
-    def _go_on(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _next_batch(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._arrivals:
-            self._let_in(loop)
+            self._start_batch(loop)
         else:
             self._idle.set()
 

@@ -27,22 +27,22 @@ from ropewalk.kernel.report import Status
 from ropewalk.ledger.block.block import Block, check_contents
 from ropewalk.ledger.envelope.envelope import parse_wire
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.ingest.pending_history import OpenHistory
-from ropewalk.ledger.ingest.ports import Blocks, Head, Index, Limits
-from ropewalk.ledger.ingest.sealer import Sealing
-from ropewalk.ledger.ingest.ticket import Receipt, Sleeper, Ticket
-from ropewalk.ledger.keys.history import KeyLine
+from ropewalk.ledger.ingest.pending_history import PendingHistory
+from ropewalk.ledger.ingest.ports import Blocks, Head, Index, IngestLimits
+from ropewalk.ledger.ingest.sealer import BlockSealer
+from ropewalk.ledger.ingest.ticket import LedgerReceipt, Ticket, Waiter
+from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.keys.statements import is_key_statement
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.rules.policy import Policy
-from ropewalk.ledger.rules.rules import Spread, check_signatures, one_hand
+from ropewalk.ledger.rules.rules import ParallelMap, check_signatures, map_serially
 from ropewalk.ledger.rules.verdict import SUPPORTED_MINORS, Context
 
 BATCH_MAX: Final = 256  # envelopes of a long list that are held in parsed form before the first is placed
-DOORS: Final = 2  # how many are let go at a time; more would only wait for one another
+WAKEUPS_PER_ROUND: Final = 2  # how many are let go at a time; more would only wait for one another
 
 
-class Log:
+class ChannelWriter:
     """One channel open for writing."""
 
     def __init__(
@@ -55,27 +55,27 @@ class Log:
         *,
         now_ns: Callable[[], int],
         policy: Policy | None = None,
-        limits: Limits | None = None,
+        limits: IngestLimits | None = None,
         supported_minors: frozenset[str] | Callable[[], frozenset[str]] = SUPPORTED_MINORS,
         keep_evidence: Callable[[str, bytes], None] | None = None,
         evidence: Callable[[Envelope], tuple[Status, str]] | None = None,
-        spread: Spread = one_hand,
+        parallel_map: ParallelMap = map_serially,
         also: Sequence[SigningKey] = (),
-        line: KeyLine | None = None,
+        key_history: KeyHistory | None = None,
         note: Callable[[int], None] = lambda _height: None,
     ) -> None:
         """`also` are further keys of the channel, `line` is what it has said about them so far, and `note` is told of
         every height at which more will be said.
         """
         self.channel, self.policy = channel, policy
-        self.limits = limits or Limits()
-        self._now_ns, self._spread = now_ns, spread
+        self.limits = limits or IngestLimits()
+        self._now_ns, self._parallel_map = now_ns, parallel_map
         self._arrivals: deque[tuple[bytes, Ticket]] = deque()
-        self._company = threading.Condition()  # told of arrivals, where somebody may linger for them
-        self._leading = threading.Lock()  # over all that follows; nobody waits for it, but to end
+        self._arrived = threading.Condition()  # told of arrivals, where somebody may linger for them
+        self._leader_lock = threading.Lock()  # over all that follows; nobody waits for it, but to end
         self._leader: int | None = None  # whose thread that is
-        self._leaving: deque[Ticket] = deque()  # settled; their threads still sleep
-        self._sealing = Sealing(
+        self._settled_queue: deque[Ticket] = deque()  # settled; their threads still sleep
+        self._sealer = BlockSealer(
             channel,
             (key, *also),
             blocks,
@@ -84,9 +84,9 @@ class Log:
             now_ns=now_ns,
             policy=policy,
             limits=self.limits,
-            leaving=self._leaving,
+            settled_queue=self._settled_queue,
             keep_evidence=keep_evidence,
-            line=line or KeyLine(Trust((key.public,), ()), policy=policy),
+            key_history=key_history or KeyHistory(Trust((key.public,), ()), policy=policy),
             note=note,
         )
         self._minors = supported_minors if callable(supported_minors) else lambda: supported_minors
@@ -95,84 +95,86 @@ class Log:
     @property
     def head(self) -> Head:
         """Where the channel ends: all that has a receipt stands before."""
-        return self._sealing.head
+        return self._sealer.head
 
     @property
-    def line(self) -> KeyLine:
+    def key_history(self) -> KeyHistory:
         """The keys of the channel, and what was said about them."""
-        return self._sealing.line
+        return self._sealer.key_history
 
     @property
-    def history(self) -> OpenHistory:
+    def history(self) -> PendingHistory:
         """What stands in the channel, and what is on its way into it."""
-        return self._sealing.history
+        return self._sealer.history
 
     # --- the way in -------------------------------------------------------------------------------------------------
 
-    def submit(self, raw: bytes) -> Receipt:
+    def submit(self, raw: bytes) -> LedgerReceipt:
         """Judge one envelope, place it in a block, and return its receipt once the block is durable."""
         ticket = Ticket()
         self._take(((check_wire(raw), ticket),))
-        self._see_through((ticket,))
+        self._wait_until_settled((ticket,))
         return ticket.result()
 
-    def submit_many(self, raws: Iterable[bytes]) -> list[Receipt | RopewalkError]:
+    def submit_many(self, raws: Iterable[bytes]) -> list[LedgerReceipt | RopewalkError]:
         """Submit in order from one thread, sharing blocks and syncs; refusals stand in their places."""
         arrivals = [(check_wire(raw), Ticket()) for raw in raws]
         self._take(arrivals)
         tickets = [ticket for _, ticket in arrivals]
-        self._see_through(tickets)
+        self._wait_until_settled(tickets)
         return [ticket.outcome for ticket in tickets]
 
-    def _see_through(self, tickets: Sequence[Ticket]) -> None:
+    def _wait_until_settled(self, tickets: Sequence[Ticket]) -> None:
         """Lead or sleep until all are settled. Whoever is interrupted leaves nothing to be judged later."""
-        sleeper = Sleeper()
+        waiter = Waiter()
         try:
             for ticket in tickets:
                 if not ticket.settled:
-                    self._serve(ticket, sleeper)
+                    self._serve(ticket, waiter)
         except BaseException:
             for ticket in tickets:
-                ticket.gone = True
+                ticket.abandoned = True
             raise
 
     def _take(self, arrivals: Sequence[tuple[bytes, Ticket]]) -> None:
-        self._sealing.check_open()
+        self._sealer.check_open()
         self._arrivals.extend(arrivals)
         if self.limits.linger_s:
-            with self._company:
-                self._company.notify()
+            with self._arrived:
+                self._arrived.notify()
 
     def insert(self, block: Block) -> None:
         """Take a block sealed elsewhere by this channel's key, verified and linked. A fork is kept and refused."""
-        self._sealing.line.check(block.record)
+        self._sealer.key_history.check(block.record)
         check_contents(block)
-        if not self._leading.acquire(blocking=False):
+        if not self._leader_lock.acquire(blocking=False):
             raise Conflict(f"channel {self.channel} is being appended to")
         try:
-            self._sealing.mend()
-            self._sealing.check_open()
-            if self._sealing.forming or any(not (each.gone or each.settled) for each in self._waiting()):
+            self._sealer.recover()
+            self._sealer.check_open()
+            if self._sealer.open_block or any(
+                not (each.abandoned or each.settled) for each in self._waiting()
+            ):
                 raise Conflict(f"channel {self.channel} is being appended to")
             policy_hash = self.policy.hash if self.policy is not None else None
-            self._sealing.insert(block, replace(self._context, policy_hash=policy_hash, sealed=True))
+            self._sealer.insert(block, replace(self._context, policy_hash=policy_hash, sealed=True))
         finally:
-            self._leading.release()
-            self._call_leader()
+            self._leader_lock.release()
+            self._wake_leader()
 
     def end(self) -> None:
         """Take nothing more: what it writes to is about to be closed. A round under way is finished before."""
-        self._sealing.ended = "was closed"
+        self._sealer.ended = "was closed"
         if self._leader != threading.get_ident():  # else closed from within a round, as a signal handler may
-            with self._leading:
+            with self._leader_lock:
                 pass
-            self._let_go()
-            self._call_leader()
+            self._wake_settled()
+            self._wake_leader()
 
-    def forsake(self) -> None:
+    def abandon_after_fork(self) -> None:
         """End it in a forked child: whoever led or slept here is a thread of the parent's, and never comes."""
-        self._sealing.ended = "was closed"
-        self._leading, self._leader = threading.Lock(), None
+        self._sealer.ended = "was closed"
+        self._leader_lock, self._leader = threading.Lock(), None
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -180,12 +182,12 @@ class Log:
         """Judge envelopes that came together; each is placed, or its ticket is settled at once."""
         read: list[tuple[Envelope, Ticket]] = []
         try:
-            self._sealing.check_open()
-            context = self._look_at_the_gate()
+            self._sealer.check_open()
+            context = self._current_context()
             now_ns = self._now_ns()
-            ended = self._look_at_lives(now_ns) if self.policy is not None else None
+            ended = self._lifetime_error(now_ns) if self.policy is not None else None
             for raw, ticket in arrivals:
-                if ticket.gone:
+                if ticket.abandoned:
                     continue
                 try:
                     envelope = parse_wire(raw)
@@ -195,77 +197,77 @@ class Log:
                     read.append((envelope, ticket))
                 except RopewalkError as error:
                     ticket.settle(error)
-            signatures = self._spread(check_signatures, [envelope for envelope, _ in read])
+            signatures = self._parallel_map(check_signatures, [envelope for envelope, _ in read])
             for (envelope, ticket), signature in zip(read, signatures, strict=True):
                 try:
-                    self._sealing.place(envelope, signature, context, ticket)
+                    self._sealer.place(envelope, signature, context, ticket)
                 except RopewalkError as error:
                     ticket.settle(error)
         except RopewalkError as error:
             self._refuse(arrivals, error)
 
     def _refuse(self, arrivals: Sequence[tuple[bytes, Ticket]], error: BaseException) -> None:
-        refusal = self._sealing.refusal(error)
+        refusal = self._sealer.refusal(error)
         for _, ticket in arrivals:
             if not ticket.settled and not ticket.placed:
                 ticket.settle(refusal)
 
-    def _look_at_lives(self, now_ns: int) -> RopewalkError | None:
+    def _lifetime_error(self, now_ns: int) -> RopewalkError | None:
         """What refuses everything but statements about keys, if the life of the key or of the policy has ended."""
         try:
-            self._sealing.check_lives(now_ns)
+            self._sealer.check_key_lifetimes(now_ns)
         except RopewalkError as error:
             return error
         return None
 
-    def _look_at_the_gate(self) -> Context:
+    def _current_context(self) -> Context:
         """What to judge against now: versions come and go while a channel stays open."""
         minors = self._minors()
         if minors != self._context.supported_minors:
             self._context = replace(self._context, supported_minors=minors)
         return self._context
 
-    def _serve(self, ticket: Ticket, sleeper: Sleeper) -> None:
+    def _serve(self, ticket: Ticket, waiter: Waiter) -> None:
         """Lead or sleep until the ticket is settled."""
-        ticket.sleeper = sleeper
+        ticket.waiter = waiter
         try:
             while not ticket.settled:
-                if not self._leaving and self._leading.acquire(blocking=False):
+                if not self._settled_queue and self._leader_lock.acquire(blocking=False):
                     try:
                         self._lead()
                     finally:
-                        self._leading.release()
+                        self._leader_lock.release()
                 elif self._leader == threading.get_ident():
                     raise Usage(
                         f"channel {self.channel}: submitted from within its own round, which would wait for itself",
                         advice="Submit from another thread, or when the round is over.",
                     )
                 else:
-                    sleeper.wait()
+                    waiter.wait()
         finally:
             # Also if this thread was interrupted: nobody is to be called here any more.
-            ticket.sleeper = None
-            self._let_go()
-            self._call_leader()
+            ticket.waiter = None
+            self._wake_settled()
+            self._wake_leader()
 
-    def _let_go(self) -> None:
+    def _wake_settled(self) -> None:
         """Wake the next of those who have their outcome; it will wake the one after it."""
-        while self._leaving:
+        while self._settled_queue:
             try:
-                ticket = self._leaving.popleft()
+                ticket = self._settled_queue.popleft()
             except IndexError:  # another thread took the last one
                 return
-            if ticket.call():
+            if ticket.wake():
                 return
 
-    def _call_leader(self) -> None:
+    def _wake_leader(self) -> None:
         """Wake a sleeper if there is something to do, nobody is at it, and all who may go have gone."""
-        if not self._leaving and not self._leading.locked():
-            any(ticket.call() for ticket in self._waiting())
+        if not self._settled_queue and not self._leader_lock.locked():
+            any(ticket.wake() for ticket in self._waiting())
 
     def _waiting(self) -> Iterator[Ticket]:
         """All who are on their way, the first first. Others may come and go meanwhile."""
-        yield from self._sealing.waiting()
+        yield from self._sealer.waiting()
         with contextlib.suppress(IndexError):
             for number in itertools.count():
                 yield self._arrivals[number][1]
@@ -275,22 +277,22 @@ class Log:
         more = False
         try:
             self._leader = threading.get_ident()
-            self._sealing.mend()
+            self._sealer.recover()
             if self.limits.linger_s:
-                with self._company:
-                    self._company.wait_for(self._fill, self.limits.linger_s)
+                with self._arrived:
+                    self._arrived.wait_for(self._fill, self.limits.linger_s)
             more = self._fill() and bool(self._arrivals)
         finally:  # where judging broke off, what was placed before is written all the same
             try:
-                self._sealing.write(more=more)
+                self._sealer.write(more=more)
             finally:
-                for _ in range(DOORS):
-                    self._let_go()
+                for _ in range(WAKEUPS_PER_ROUND):
+                    self._wake_settled()
                 self._leader = None
 
     def _fill(self) -> bool:
         """Judge what has arrived, a part at a time; whether it filled a block and began another."""
-        while self._arrivals and self._sealing.forming < 2:
+        while self._arrivals and self._sealer.open_block < 2:
             batch: list[tuple[bytes, Ticket]] = []
             try:
                 for _ in range(min(BATCH_MAX, len(self._arrivals))):
@@ -300,10 +302,10 @@ class Log:
             except BaseException as error:
                 self._refuse(batch, error)
                 raise
-        return self._sealing.forming > 1
+        return self._sealer.open_block > 1
 
 
-def check_time(envelope: Envelope, now_ns: int, limits: Limits) -> None:
+def check_time(envelope: Envelope, now_ns: int, limits: IngestLimits) -> None:
     """Refuse an envelope whose author's clock is too far ahead of ours."""
     ahead = envelope.timestamp_ns - now_ns
     if ahead > limits.future_ns:

@@ -14,7 +14,7 @@ from ropewalk.ledger.ingest.ticket import Ticket
 from ropewalk.ledger.rules.verdict import Position
 
 
-class OpenHistory:
+class PendingHistory:
     """The index and, before it, what the forming blocks claim: of two who arrive together only one can be first.
 
     Whoever asks or changes it holds the log's mutex.
@@ -25,12 +25,12 @@ class OpenHistory:
         self._asked: tuple[bytes, Position | None]
         self.clear()
 
-    def on_its_way(self, envelope_id: bytes) -> Ticket | None:
+    def pending(self, envelope_id: bytes) -> Ticket | None:
         """The ticket of an envelope that was placed in a block not yet durable."""
         pending = self._ids.get(envelope_id)
         return pending[1] if pending is not None else None
 
-    def stands(self, envelope: Envelope) -> tuple[int, int] | None:
+    def stored_at(self, envelope: Envelope) -> tuple[int, int] | None:
         """Where an envelope stands in a durable block, compared byte by byte with what is stored there."""
         # The id covers what was signed: where the statement is new, so is the envelope.
         place = self._index.position(envelope.id) if self.intent(envelope.intent) is not None else None

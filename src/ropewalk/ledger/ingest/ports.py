@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from ropewalk.ledger.block.block import BLOCK_BYTES_TARGET, BLOCK_ENVELOPES_MAX
-from ropewalk.ledger.block.index_keys import Marks
+from ropewalk.ledger.block.index_keys import BlockIndexKeys
 
 FUTURE_NS_MAX: Final = 5 * 60 * 10**9
 
@@ -43,7 +43,7 @@ class Index(Protocol):
     def block_hash(self, height: int) -> bytes:
         """The hash of a block."""
 
-    def add(self, place: Any, lengths: Sequence[int], marks: Marks) -> None:
+    def add(self, place: Any, lengths: Sequence[int], marks: BlockIndexKeys) -> None:
         """Take in the next block."""
 
 
@@ -58,7 +58,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class IngestLimits:
     """When a block is closed, and how far ahead of us an author's clock may be.
 
     `linger_s` holds a block open for company; 0 closes it as soon as the one before it is durable.

@@ -15,26 +15,26 @@ from typing import Any, Final
 from ropewalk.errors import Conflict, RopewalkError, Unavailable, Unverified
 from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.block.block import Block, check_link, find_fork, parse_record, seal
-from ropewalk.ledger.block.index_keys import marks_of
+from ropewalk.ledger.block.index_keys import index_keys_of
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.ingest.pending_history import OpenHistory
-from ropewalk.ledger.ingest.ports import Blocks, Head, Index, Limits
-from ropewalk.ledger.ingest.ticket import Forming, Receipt, Ticket
-from ropewalk.ledger.keys.history import KeyLine, KeyProof
+from ropewalk.ledger.ingest.pending_history import PendingHistory
+from ropewalk.ledger.ingest.ports import Blocks, Head, Index, IngestLimits
+from ropewalk.ledger.ingest.ticket import LedgerReceipt, OpenBlock, Ticket
+from ropewalk.ledger.keys.history import KeyHistory, KeyProof
 from ropewalk.ledger.keys.lifetimes import Lifetime, check_lifetimes
 from ropewalk.ledger.keys.statements import is_key_statement
-from ropewalk.ledger.keys.validity import KeyLife
+from ropewalk.ledger.keys.validity import KeyValidity
 from ropewalk.ledger.rules.policy import Policy
 from ropewalk.ledger.rules.rules import judge
-from ropewalk.ledger.rules.verdict import Context, Finding, Position
+from ropewalk.ledger.rules.verdict import Context, Position, RuleFinding
 
 STOPPED: Final = "stopped before a block that it wrote was known here"
-Written = tuple[Forming, Block, Any]
+Written = tuple[OpenBlock, Block, Any]
 
 
-class Sealing:
+class BlockSealer:
     """The blocks of one channel that are not known yet, and its head. Tickets settled here go in line to `leaving`."""
 
     def __init__(
@@ -47,35 +47,35 @@ class Sealing:
         *,
         now_ns: Callable[[], int],
         policy: Policy | None,
-        limits: Limits,
-        leaving: deque[Ticket],
+        limits: IngestLimits,
+        settled_queue: deque[Ticket],
         keep_evidence: Callable[[str, bytes], None] | None,
-        line: KeyLine,
+        key_history: KeyHistory,
         note: Callable[[int], None],
     ) -> None:
         self.head = head
-        self.history = OpenHistory(index)
+        self.history = PendingHistory(index)
         self.ended: str | None = None  # why nothing more is taken
-        self.line = line
+        self.key_history = key_history
         self._keys = {key.public: key for key in keys}
-        self._lives: tuple[KeyLife, tuple[Lifetime, ...]] | None = None
+        self._validities: tuple[KeyValidity, tuple[Lifetime, ...]] | None = None
         self._note = note  # told of every height at which something about keys will stand, before it does
         self._channel, self._blocks, self._index = channel, blocks, index
         self._now_ns, self._policy, self._limits = now_ns, policy, limits
-        self._leaving, self._keep_evidence = leaving, keep_evidence
-        self._forming: list[Forming] = []
-        self._sealing: list[Forming] = []
+        self._settled_queue, self._keep_evidence = settled_queue, keep_evidence
+        self._open_blocks: list[OpenBlock] = []
+        self._writing: list[OpenBlock] = []
         self._unknown = False  # whether blocks may have been written that the index and the head do not have
 
     @property
-    def forming(self) -> int:
+    def open_block(self) -> int:
         """How many blocks take envelopes or wait to be sealed."""
-        return len(self._forming)
+        return len(self._open_blocks)
 
     def waiting(self) -> Iterator[Ticket]:
         """Those whose envelopes are placed, the first first."""
-        for forming in self._forming:
-            yield from forming.waiting()
+        for open_block in self._open_blocks:
+            yield from open_block.waiting()
 
     def check_open(self) -> None:
         """Refuse everything once it has ended."""
@@ -90,24 +90,26 @@ class Sealing:
 
     # --- placing ----------------------------------------------------------------------------------------------------
 
-    def place(self, envelope: Envelope, signature: Finding, context: Context, ticket: Ticket) -> None:
+    def place(self, envelope: Envelope, signature: RuleFinding, context: Context, ticket: Ticket) -> None:
         """Put an envelope into the forming block, if it is new and keeps the rules."""
-        twin = self.history.on_its_way(envelope.id)
-        if twin is not None and not twin.settled:
-            twin.twins.append(ticket)
+        duplicate = self.history.pending(envelope.id)
+        if duplicate is not None and not duplicate.settled:
+            duplicate.duplicates.append(ticket)
             ticket.placed = True
             return
-        stands = self.history.stands(envelope)
-        if stands is not None:
-            ticket.settle(Receipt(envelope.id, *stands, self._index.block_hash(stands[0]), replayed=True))
+        stored_at = self.history.stored_at(envelope)
+        if stored_at is not None:
+            ticket.settle(
+                LedgerReceipt(envelope.id, *stored_at, self._index.block_hash(stored_at[0]), replayed=True)
+            )
             return
-        forming = self._forming[-1] if self._forming else None
+        open_block = self._open_blocks[-1] if self._open_blocks else None
         alone = is_key_statement(envelope)
         if alone:
             self._check_statement(envelope)
             context = replace(context, policy=None)  # which binds authors; the line of keys has judged this
-        elif self.line.revoked:
-            self.line.check_author(envelope, self.head.height, self._now_ns())
+        elif self.key_history.revoked:
+            self.key_history.check_author(envelope, self.head.height, self._now_ns())
         try:
             verdict = judge(envelope, context, signature)
             verdict.require()
@@ -118,35 +120,35 @@ class Sealing:
             raise self.refusal(error) from error
         if verdict.decision is not None:
             ticket.audit = verdict.decision.audits
-        begun = forming is not None and not alone and self._fits(forming, envelope)
-        if forming is None or not begun:
-            height = forming.height + 1 if forming is not None else self.head.height
-            forming = Forming(height, alone=alone)
+        begun = open_block is not None and not alone and self._fits(open_block, envelope)
+        if open_block is None or not begun:
+            height = open_block.height + 1 if open_block is not None else self.head.height
+            open_block = OpenBlock(height, alone=alone)
         # In this order a thread that is interrupted leaves no empty block, and no ticket that nobody settles.
-        self.history.add(envelope, Position(forming.height, len(forming.envelopes)), ticket)
-        forming.add(envelope, ticket)
+        self.history.add(envelope, Position(open_block.height, len(open_block.envelopes)), ticket)
+        open_block.add(envelope, ticket)
         if not begun:
-            self._forming.append(forming)
+            self._open_blocks.append(open_block)
         ticket.placed = True
 
-    def _fits(self, forming: Forming, envelope: Envelope) -> bool:
+    def _fits(self, open_block: OpenBlock, envelope: Envelope) -> bool:
         return (
-            not forming.alone
-            and len(forming.envelopes) < self._limits.block_envelopes
-            and forming.size + len(envelope.raw) <= self._limits.block_bytes
+            not open_block.alone
+            and len(open_block.envelopes) < self._limits.block_envelopes
+            and open_block.size + len(envelope.raw) <= self._limits.block_bytes
         )
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
-    def check_lives(self, now_ns: int) -> None:
+    def check_key_lifetimes(self, now_ns: int) -> None:
         """Refuse what is no statement about keys once the policy, or the time it gives to the key, has ended."""
         if self._policy is None:
             return
-        current = self.line.current
-        if self._lives is None or self._lives[0] is not current:
-            self._lives = current, self._lifetimes(current.since_ns)
-        if self._lives[1]:
-            check_lifetimes(self._lives[1], now_ns)
+        current = self.key_history.current
+        if self._validities is None or self._validities[0] is not current:
+            self._validities = current, self._lifetimes(current.since_ns)
+        if self._validities[1]:
+            check_lifetimes(self._validities[1], now_ns)
 
     def _lifetimes(self, since_ns: int) -> tuple[Lifetime, ...]:
         """The lifetimes by the policy; the first key is as old as the channel."""
@@ -158,35 +160,45 @@ class Sealing:
 
     def _check_statement(self, envelope: Envelope) -> None:
         """Raise unless an envelope may say this about keys now, with nothing on its way that says something else."""
-        if any(each.alone for each in self._forming):
+        if any(each.alone for each in self._open_blocks):
             raise Conflict(
                 f"channel {self._channel}: something about its keys is being sealed",
                 advice="Look at it with `ropewalk ledger key ls`, then say this again.",
             )
         # Whoever is not among our keys cannot seal it: the line says why.
-        sealer = envelope.public_key if envelope.public_key in self._keys else self.line.current.key
-        self.line.look(envelope, sealer, self._channel, self._policy)
+        sealer = envelope.public_key if envelope.public_key in self._keys else self.key_history.current.key
+        self.key_history.look(envelope, sealer, self._channel, self._policy)
 
-    def _sealer(self, forming: Forming, timestamp_ns: int) -> SigningKey:
+    def _signing_key(self, open_block: OpenBlock, timestamp_ns: int) -> SigningKey:
         """The newest of our keys that counts now; a statement about keys is sealed by who signed it."""
-        newest = self.line.current
-        if not forming.alone and newest.key in self._keys and newest.counts(forming.height, timestamp_ns):
+        newest = self.key_history.current
+        if (
+            not open_block.alone
+            and newest.key in self._keys
+            and newest.is_valid(open_block.height, timestamp_ns)
+        ):
             return self._keys[newest.key]
-        lives = [life for life in reversed(self.line.lives) if life.counts(forming.height, timestamp_ns)]
-        if forming.alone:
-            lives = [life for life in lives if life.key == forming.envelopes[0].public_key]
-        for life in lives:
-            if life.key in self._keys:
-                return self._keys[life.key]
-        raise no_key(self._channel, self.line, timestamp_ns)
+        validities = [
+            validity
+            for validity in reversed(self.key_history.validities)
+            if validity.is_valid(open_block.height, timestamp_ns)
+        ]
+        if open_block.alone:
+            validities = [
+                validity for validity in validities if validity.key == open_block.envelopes[0].public_key
+            ]
+        for validity in validities:
+            if validity.key in self._keys:
+                return self._keys[validity.key]
+        raise no_key(self._channel, self.key_history, timestamp_ns)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def mend(self) -> None:
+    def recover(self) -> None:
         """If whoever wrote before was interrupted, end: nothing may be built on what is not known."""
         if self._unknown:
             self.ended = STOPPED
-            self._clear_away(Unavailable(f"channel {self._channel} {STOPPED}"))
+            self._discard_pending(Unavailable(f"channel {self._channel} {STOPPED}"))
             self._unknown = False
 
     def write(self, *, more: bool) -> None:
@@ -196,11 +208,13 @@ class Sealing:
         """
         written: list[Written] = []
         error: RopewalkError | None = None
-        full = len(self._forming) - more
+        full = len(self._open_blocks) - more
         if full > 1:  # what follows a statement about keys may need another key
-            full = next((number for number, each in enumerate(self._forming[:full], 1) if each.alone), full)
+            full = next(
+                (number for number, each in enumerate(self._open_blocks[:full], 1) if each.alone), full
+            )
         self._unknown = True  # from here on an interruption leaves what the next who leads must clear away
-        self._sealing, self._forming = self._forming[:full], self._forming[full:]
+        self._writing, self._open_blocks = self._open_blocks[:full], self._open_blocks[full:]
         try:
             error = self._write(written)
         except BaseException as caught:
@@ -214,30 +228,32 @@ class Sealing:
 
     def _write(self, written: list[Written]) -> RopewalkError | None:
         """Seal, append and sync; what could be appended before an error is still made durable."""
-        if self._sealing:
+        if self._writing:
             self.check_open()
         below, earliest = self.head.block_hash, self.head.timestamp_ns
         error: RopewalkError | None = None
-        for forming in self._sealing:
+        for open_block in self._writing:
             timestamp_ns = max(self._now_ns(), earliest)
             try:
-                if forming.alone:
-                    self._note(forming.height)
+                if open_block.alone:
+                    self._note(open_block.height)
                 block = seal(
-                    self._sealer(forming, timestamp_ns),
+                    self._signing_key(open_block, timestamp_ns),
                     channel=self._channel,
-                    height=forming.height,
+                    height=open_block.height,
                     prev_block_hash=below,
-                    envelopes=[envelope.raw for envelope in forming.envelopes],
+                    envelopes=[envelope.raw for envelope in open_block.envelopes],
                     timestamp_ns=timestamp_ns,
                     policy_hash=self._policy_hash,
-                    leaves=[envelope.id for envelope in forming.envelopes],
+                    leaves=[envelope.id for envelope in open_block.envelopes],
                 )
-                place = self._blocks.append(block.height, block.lines(), block.hash, statement=forming.alone)
+                place = self._blocks.append(
+                    block.height, block.lines(), block.hash, statement=open_block.alone
+                )
             except RopewalkError as caught:
                 error = caught
                 break
-            written.append((forming, block, place))
+            written.append((open_block, block, place))
             below, earliest = block.hash, block.header.timestamp_ns
         if written:
             self._blocks.sync()
@@ -255,45 +271,47 @@ class Sealing:
         """Index, move the head, settle tickets; nobody is left waiting."""
         try:
             try:
-                for forming, block, place in written:
-                    self._take_in(forming.envelopes, block, place)
+                for open_block, block, place in written:
+                    self._index_block(open_block.envelopes, block, place)
                 self._unknown = False
             except BaseException:  # it stands on disk, and whoever opens the channel again finds it
                 self.ended = STOPPED
                 raise
-            for forming, block, _ in written:
-                for index, ticket in enumerate(forming.tickets):
-                    receipt = Receipt(
-                        forming.envelopes[index].id, block.height, index, block.hash, audit=ticket.audit
+            for open_block, block, _ in written:
+                for index, ticket in enumerate(open_block.tickets):
+                    receipt = LedgerReceipt(
+                        open_block.envelopes[index].id, block.height, index, block.hash, audit=ticket.audit
                     )
-                    ticket.settle(receipt, self._leaving)
+                    ticket.settle(receipt, self._settled_queue)
         except BaseException as caught:
             error = self.refusal(caught)
             raise
         finally:
-            self._clear_away(error)
+            self._discard_pending(error)
 
-    def _clear_away(self, error: RopewalkError | None) -> None:
+    def _discard_pending(self, error: RopewalkError | None) -> None:
         """Forget what was on its way; if there was an error, all that has no receipt by now falls."""
         if error is not None:
             # What was placed meanwhile was judged as if the blocks below it stood: it falls with them.
-            fallen = [ticket for forming in self._sealing + self._forming for ticket in forming.waiting()]
-            self._sealing = self._forming = []
+            fallen = [
+                ticket for open_block in self._writing + self._open_blocks for ticket in open_block.waiting()
+            ]
+            self._writing = self._open_blocks = []
             self.history.clear()
             for ticket in fallen:
                 if not ticket.settled:
-                    ticket.settle(error, self._leaving)
+                    ticket.settle(error, self._settled_queue)
         else:
-            if self._forming:
-                for forming in self._sealing:
-                    self.history.drop(forming.envelopes)
+            if self._open_blocks:
+                for open_block in self._writing:
+                    self.history.drop(open_block.envelopes)
             else:
                 self.history.clear()
-            self._sealing = []
+            self._writing = []
 
-    def _take_in(self, envelopes: Sequence[Envelope], block: Block, place: Any) -> None:
-        self._index.add(place, [len(line) for line in block.lines()], marks_of(block.header, envelopes))
-        self.line.take(block)
+    def _index_block(self, envelopes: Sequence[Envelope], block: Block, place: Any) -> None:
+        self._index.add(place, [len(line) for line in block.lines()], index_keys_of(block.header, envelopes))
+        self.key_history.take(block)
         self.head = Head(
             block.height + 1,
             block.hash,
@@ -326,7 +344,7 @@ class Sealing:
             )
         statement = KeyProof.of(block)
         if statement is not None:
-            self.line.look(statement.envelope, record.signer, self._channel, self._policy)
+            self.key_history.look(statement.envelope, record.signer, self._channel, self._policy)
             self._note(block.height)
             context = replace(context, policy=None)
         envelopes = self._judged(block, context)
@@ -339,7 +357,7 @@ class Sealing:
         except RopewalkError:
             self._unknown = False
             raise
-        self._take_in(envelopes, block, place)
+        self._index_block(envelopes, block, place)
         self._unknown = False
 
     def _judged(self, block: Block, context: Context) -> list[Envelope]:
@@ -370,9 +388,9 @@ def foreign_channel(channel: str, sealer: PublicKey) -> Conflict:
     )
 
 
-def no_key(channel: str, line: KeyLine, at_ns: int) -> Conflict:
+def no_key(channel: str, key_history: KeyHistory, at_ns: int) -> Conflict:
     """What refuses to seal where none of the keys at hand counts."""
-    current = line.current
+    current = key_history.current
     since = f" since {format_timestamp(current.since_ns)}" if current.since_ns else ""
     return Conflict(
         f"channel {channel} is sealed by another key: {current.key.did()}{since}; none that is here counts on "

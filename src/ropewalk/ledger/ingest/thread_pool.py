@@ -16,10 +16,10 @@ COUNT = min(4, os.cpu_count() or 1)
 PIECE = 4  # what a hand takes at a time: a hand that is held up holds up no more than this
 
 
-class Hands:
+class ThreadPool:
     """Shares a list of work among a few threads, the caller's own among them. Use it in a `with`, or close it.
 
-    >>> with Hands(2) as hands:
+    >>> with ThreadPool(2) as hands:
     ...     hands(lambda items: [item * 2 for item in items], range(10))
     [0, 2, 4, 6, 8, 10, 12, 14, 16, 18]
     """
@@ -55,7 +55,7 @@ class Hands:
         if self._others is not None:
             self._others.shutdown()
 
-    def __enter__(self) -> Hands:
+    def __enter__(self) -> ThreadPool:
         return self
 
     def __exit__(

@@ -11,11 +11,11 @@ from typing import Any, Final, Protocol
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.envelope.model import Envelope
 
-LOOK_AGAIN_S: Final = 1.0  # a call may be lost with a thread that is interrupted while it calls
+POLL_S: Final = 1.0  # a call may be lost with a thread that is interrupted while it calls
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class LedgerReceipt:
     """Where an accepted envelope stands. `replayed` means it stood there before.
 
     `audit` are the reasons why the policy let it pass only under audit.
@@ -40,17 +40,17 @@ class Receipt:
         return {**out, "audit": list(self.audit)} if self.audit else out
 
 
-class Taking(Protocol):
+class EnvelopeSink(Protocol):
     """What takes envelopes: a channel that is open here, one that is elsewhere, or one in an enclave."""
 
-    def submit(self, raw: bytes) -> Receipt:
+    def submit(self, raw: bytes) -> LedgerReceipt:
         """Take one, or raise what refuses it."""
 
-    def submit_many(self, raws: Sequence[bytes]) -> list[Receipt | RopewalkError]:
+    def submit_many(self, raws: Sequence[bytes]) -> list[LedgerReceipt | RopewalkError]:
         """Take these, one outcome each, in order."""
 
 
-class Sleeper:
+class Waiter:
     """Where one thread sleeps until it is woken."""
 
     __slots__ = ("_call", "_latch")
@@ -71,7 +71,7 @@ class Sleeper:
 
     def wait(self) -> None:
         """Sleep until woken; there may be nothing new."""
-        if self._latch.acquire(timeout=LOOK_AGAIN_S):
+        if self._latch.acquire(timeout=POLL_S):
             # Before it looks at anything, so that whatever changes after that wakes again.
             self._call.append(True)
 
@@ -82,35 +82,37 @@ class Ticket:
     `gone`: its caller was interrupted, and it is not to be placed any more.
     """
 
-    __slots__ = ("_outcome", "audit", "gone", "placed", "sleeper", "twins")
+    __slots__ = ("_outcome", "abandoned", "audit", "duplicates", "placed", "waiter")
 
     def __init__(self) -> None:
-        self.sleeper: Sleeper | None = None
-        self.placed = self.gone = False
+        self.waiter: Waiter | None = None
+        self.placed = self.abandoned = False
         self.audit: tuple[str, ...] = ()
-        self.twins: list[Ticket] = []
-        self._outcome: Receipt | RopewalkError | None = None
+        self.duplicates: list[Ticket] = []
+        self._outcome: LedgerReceipt | RopewalkError | None = None
 
-    def settle(self, outcome: Receipt | RopewalkError, leaving: deque[Ticket] | None = None) -> None:
+    def settle(
+        self, outcome: LedgerReceipt | RopewalkError, settled_queue: deque[Ticket] | None = None
+    ) -> None:
         """Give the outcome to whoever waits, also to those who sent the same bytes meanwhile.
 
         Sleepers are woken, or put in line with those who are `leaving`.
         """
         self._outcome = outcome
-        if leaving is None:
-            self.call()
-        elif self.sleeper is not None:
-            leaving.append(self)
-        for twin in self.twins:
-            again = replace(outcome, replayed=True) if isinstance(outcome, Receipt) else outcome
-            twin.settle(again, leaving)
+        if settled_queue is None:
+            self.wake()
+        elif self.waiter is not None:
+            settled_queue.append(self)
+        for duplicate in self.duplicates:
+            again = replace(outcome, replayed=True) if isinstance(outcome, LedgerReceipt) else outcome
+            duplicate.settle(again, settled_queue)
 
-    def call(self) -> bool:
+    def wake(self) -> bool:
         """Wake who waits for it; whether there was somebody."""
-        sleeper = self.sleeper
-        if sleeper is None:
+        waiter = self.waiter
+        if waiter is None:
             return False
-        sleeper.wake()
+        waiter.wake()
         return True
 
     @property
@@ -119,19 +121,19 @@ class Ticket:
         return self._outcome is not None
 
     @property
-    def outcome(self) -> Receipt | RopewalkError:
+    def outcome(self) -> LedgerReceipt | RopewalkError:
         """The receipt or the refusal; only once settled."""
         assert self._outcome is not None, "not settled yet"
         return self._outcome
 
-    def result(self) -> Receipt:
+    def result(self) -> LedgerReceipt:
         """The receipt, or the refusal raised."""
         if isinstance(self.outcome, RopewalkError):
             raise self.outcome
         return self.outcome
 
 
-class Forming:
+class OpenBlock:
     """A block that still takes envelopes; with a statement about keys in it, `alone`, it takes no other."""
 
     __slots__ = ("alone", "envelopes", "height", "size", "tickets")
@@ -152,4 +154,4 @@ class Forming:
         """Tickets of the placed envelopes, each with those that wait for the same outcome."""
         for ticket in self.tickets:
             yield ticket
-            yield from ticket.twins
+            yield from ticket.duplicates

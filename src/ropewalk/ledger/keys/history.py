@@ -28,7 +28,7 @@ from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.keys.approvals import require_approvals
 from ropewalk.ledger.keys.statements import KeyAct, KeyStatement, maybe_key_statement, parse_key_statement
-from ropewalk.ledger.keys.validity import KeyLife, Revoked, Run
+from ropewalk.ledger.keys.validity import KeyRevocation, KeyValidity, SigningRun
 from ropewalk.ledger.rules.rules import rule_1_canonical_hash, rule_2_signature_scope
 from ropewalk.ledger.rules.verdict import Context
 
@@ -79,7 +79,7 @@ def parse_key_proofs(value: Any) -> tuple[KeyProof, ...]:
     return tuple(found)
 
 
-class KeyLine:
+class KeyHistory:
     """Whose seals count, as far as blocks were looked at; give it every block in order, or proofs first.
 
     `lenient`: the first block may be sealed by a key that is not named, if a rotation leads from it to one that is.
@@ -87,21 +87,21 @@ class KeyLine:
     >>> from ropewalk.kernel.keys import SigningKey
     >>> from ropewalk.ledger.proof.trust import Trust
     >>> key = SigningKey.generate("ed25519", bytes(32)).public
-    >>> KeyLine(Trust((key,), ())).current.key == key
+    >>> KeyHistory(Trust((key,), ())).current.key == key
     True
     """
 
     def __init__(self, trust: Trust | None, *, policy: Policy | None = None, lenient: bool = False) -> None:
         self._anybody, self._policy, self._lenient = trust is None, policy, lenient
-        self._lives: dict[PublicKey, KeyLife] = {}
+        self._validities: dict[PublicKey, KeyValidity] = {}
         self._statements: dict[int, bytes] = {}
         self._begun = self._leads = self._vouched = False
         self._unnamed: list[int] = []  # first and last height that an unnamed key sealed
         self._unnamed_key: PublicKey | None = None
-        self.revoked: dict[bytes, list[Revoked]] = {}
-        self.runs: list[Run] = []
+        self.revoked: dict[bytes, list[KeyRevocation]] = {}
+        self.runs: list[SigningRun] = []
         self._free: PublicKey | None = None
-        self._current: KeyLife | None = None
+        self._current: KeyValidity | None = None
         self.complete = (
             False  # every statement of the channel was followed: a block with another one is refused
         )
@@ -111,22 +111,24 @@ class KeyLine:
         for key in trust.block_signers:
             since_ns, until_ns = trust.limits.get(key, (0, None))
             ends = ((_FOREVER, until_ns),) if until_ns is not None else ()
-            self._lives[key] = KeyLife(key, since_ns=since_ns, ends=ends)
+            self._validities[key] = KeyValidity(key, since_ns=since_ns, ends=ends)
         for each in trust.revocations:
-            self._revoke(each.key, Revoked(_FOREVER, each.since_ns, each.reason))
+            self._revoke(each.key, KeyRevocation(_FOREVER, each.since_ns, each.reason))
 
     # --- who there is -----------------------------------------------------------------------------------------------
 
     @property
-    def lives(self) -> tuple[KeyLife, ...]:
+    def validities(self) -> tuple[KeyValidity, ...]:
         """Every key that was named or became known, in that order."""
-        return tuple(self._lives.values())
+        return tuple(self._validities.values())
 
     @property
-    def current(self) -> KeyLife:
+    def current(self) -> KeyValidity:
         """The newest key: the last that has not given way."""
         if self._current is None:  # asked for every block
-            self._current = next(life for life in reversed(self._lives.values()) if life.successor is None)
+            self._current = next(
+                validity for validity in reversed(self._validities.values()) if validity.successor is None
+            )
         return self._current
 
     @property
@@ -134,22 +136,24 @@ class KeyLine:
         """Where statements about keys stand, as far as they were looked at."""
         return tuple(self._statements)
 
-    def life(self, key: PublicKey) -> KeyLife | None:
+    def validity(self, key: PublicKey) -> KeyValidity | None:
         """The life of a key, if it is known."""
-        return self._lives.get(key)
+        return self._validities.get(key)
 
-    def find(self, fingerprint: bytes) -> KeyLife | None:
+    def find(self, fingerprint: bytes) -> KeyValidity | None:
         """The life of a key by its fingerprint."""
-        return next((life for key, life in self._lives.items() if key.identity() == fingerprint), None)
+        return next(
+            (validity for key, validity in self._validities.items() if key.identity() == fingerprint), None
+        )
 
     def descends(self, key: PublicKey, named: Iterable[PublicKey]) -> bool:
         """Whether a key is one of those, or proven to have followed one of them."""
         known = set(named)
         for each in tuple(known):
-            life = self._lives.get(each)
-            while life is not None and life.successor is not None and life.successor not in known:
-                known.add(life.successor)
-                life = self._lives.get(life.successor)
+            validity = self._validities.get(each)
+            while validity is not None and validity.successor is not None and validity.successor not in known:
+                known.add(validity.successor)
+                validity = self._validities.get(validity.successor)
         return key in known
 
     # --- blocks -----------------------------------------------------------------------------------------------------
@@ -168,27 +172,27 @@ class KeyLine:
         if run is not None and run.key == signer:
             run.last = height
         else:
-            self.runs.append(Run(signer, height, height))
+            self.runs.append(SigningRun(signer, height, height))
 
     def _judge(self, signer: PublicKey, height: int, at_ns: int) -> None:
         self._free = None
         if not self._anybody:
-            life = self._lives.get(signer)
-            if life is None:
+            validity = self._validities.get(signer)
+            if validity is None:
                 if self._begun or not self._lenient:
                     raise SigInvalid(f"block {height}: signer {signer.did()} is not trusted", height=height)
-                life = self._lives[signer] = KeyLife(signer, named=False)
+                validity = self._validities[signer] = KeyValidity(signer, named=False)
                 self._current = None
-            elif not life.counts(height, at_ns):
+            elif not validity.is_valid(height, at_ns):
                 sealed, why = format_timestamp(at_ns), self._why(signer)
                 raise SigInvalid(
-                    f"block {height}: sealed on {sealed} with {signer.did()}, which {life.explain()}{why}",
+                    f"block {height}: sealed on {sealed} with {signer.did()}, which {validity.explain()}{why}",
                     height=height,
                 )
-            if life.named:
+            if validity.named:
                 self._vouched = self._vouched or self._leads
                 # Nothing limits it: most channels have one key, and thousands of blocks.
-                self._free = signer if life == KeyLife(signer) else None
+                self._free = signer if validity == KeyValidity(signer) else None
             else:
                 self._unnamed = [*self._unnamed[:1], height]
                 self._unnamed_key = self._unnamed_key or signer
@@ -304,11 +308,11 @@ class KeyLine:
         if act.act == "rotate":
             self._look_at_rotation(said, envelope, sealer)
         else:
-            life = self.find(act.key)
-            if life is None and act.act != "revoke":
+            validity = self.find(act.key)
+            if validity is None and act.act != "revoke":
                 raise Unverified(f"{act.key.hex()[:16]}… is no key of this channel")
-            if life is not None and life.successor is None and not self._anybody:
-                raise Unverified(f"{life.key.did()} has not given way: rotate first, then {act.act}")
+            if validity is not None and validity.successor is None and not self._anybody:
+                raise Unverified(f"{validity.key.did()} has not given way: rotate first, then {act.act}")
         if policy is not None:
             require_approvals(act.to_json(), said.approvals, policy.controls)
         return said
@@ -316,11 +320,11 @@ class KeyLine:
     def _look_at_rotation(self, said: KeyStatement, envelope: Envelope, sealer: PublicKey) -> None:
         act, new_key = said.act, said.act.new_key
         assert new_key is not None
-        life, known = self._lives.get(sealer), self._lives.get(new_key)
+        validity, known = self._validities.get(sealer), self._validities.get(new_key)
         if act.key != sealer.identity():
             raise Unverified(f"it rotates {act.key.hex()[:16]}…, which is not the key that seals it")
-        if life is not None and life.successor is not None:
-            raise Unverified(f"{sealer.did()} has given way to {life.successor.did()} already")
+        if validity is not None and validity.successor is not None:
+            raise Unverified(f"{sealer.did()} has given way to {validity.successor.did()} already")
         if new_key == sealer:
             raise Unverified("it rotates a key to itself")
         if new_key.identity() in self.revoked:
@@ -340,31 +344,31 @@ class KeyLine:
     def _apply(self, act: KeyAct, height: int) -> None:
         old = self.find(act.key)
         if act.act == "revoke":
-            self._revoke(act.key, Revoked(height, act.since_ns, act.reason))
+            self._revoke(act.key, KeyRevocation(height, act.since_ns, act.reason))
         elif act.new_key is None:
             self._end(old, height, act.since_ns)
         elif old is not None:
             self._end(replace(old, successor=act.new_key), height, act.until_ns)
-            known = self._lives.pop(act.new_key, None)  # the newest stands last
+            known = self._validities.pop(act.new_key, None)  # the newest stands last
             if known is None:
-                known = KeyLife(act.new_key, height, act.since_ns, named=old.named)
+                known = KeyValidity(act.new_key, height, act.since_ns, named=old.named)
             elif not old.named:
                 self._leads = True  # the word of a key that nobody named narrows nothing
             else:
                 known = replace(
                     known, above=max(known.above, height), since_ns=max(known.since_ns, act.since_ns)
                 )
-            self._lives[act.new_key] = known
+            self._validities[act.new_key] = known
             self._current = None
 
-    def _revoke(self, fingerprint: bytes, revoked: Revoked) -> None:
+    def _revoke(self, fingerprint: bytes, revoked: KeyRevocation) -> None:
         self.revoked.setdefault(fingerprint, []).append(revoked)
         self._end(self.find(fingerprint), revoked.above, revoked.since_ns)
 
-    def _end(self, life: KeyLife | None, height: int, until_ns: int) -> None:
+    def _end(self, validity: KeyValidity | None, height: int, until_ns: int) -> None:
         self._free = self._current = None
-        if life is not None:
-            self._lives[life.key] = replace(life, ends=(*life.ends, (height, until_ns)))
+        if validity is not None:
+            self._validities[validity.key] = replace(validity, ends=(*validity.ends, (height, until_ns)))
 
     def _why(self, key: PublicKey) -> str:
         found = self.revoked.get(key.identity())
@@ -379,9 +383,9 @@ def sorted_keys(keys: Iterable[PublicKey]) -> list[PublicKey]:
     return sorted(keys, key=lambda key: (key.alg, key.raw))
 
 
-def _span(run: Run) -> str:
+def _span(run: SigningRun) -> str:
     return f"block {run.first}" if run.first == run.last else f"blocks {run.first}–{run.last}"
 
 
-def _reason(revoked: Revoked) -> str:
+def _reason(revoked: KeyRevocation) -> str:
     return f" ({revoked.reason[:80]})" if revoked.reason else ""

@@ -1,7 +1,7 @@
 """The keys of a channel at work: found in folders, changed with everybody's approval, looked after.
 
 Whatever is done to a key is an envelope in the channel (`ledger.keyacts`), sealed by the key that counts now. `propose`
-says what is to be done, people approve of exactly that, `carry_out` seals it. Nothing else is kept: whoever reads the
+says what is to be done, people approve of exactly that, `execute_act` seals it. Nothing else is kept: whoever reads the
 channel knows what there is to know.
 """
 
@@ -23,12 +23,12 @@ from ropewalk.ledger.channel.settings import channels
 from ropewalk.ledger.envelope.fields import format_timestamp
 from ropewalk.ledger.evidence.settings import read_evidence
 from ropewalk.ledger.ingest.sealer import foreign_channel
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.keys.approvals import Approval
-from ropewalk.ledger.keys.history import KeyLine
+from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.keys.lifetimes import Lifetime, lifetime_notices
 from ropewalk.ledger.keys.statements import Act, KeyAct, key_envelope, parse_key_statement
-from ropewalk.ledger.keys.validity import KeyLife
+from ropewalk.ledger.keys.validity import KeyValidity
 from ropewalk.ledger.replay.replay import companion
 from ropewalk.ledger.versions.lifecycle import version_to_write
 
@@ -38,7 +38,7 @@ ROOT_NOTICE_DAYS: Final = 30  # S4 §13: an overlap of thirty days
 Clock = Callable[[], int]
 
 
-def find_keys(line: KeyLine, *folders: Path) -> tuple[SigningKey, ...]:
+def find_keys(key_history: KeyHistory, *folders: Path) -> tuple[SigningKey, ...]:
     """Those keys of a channel whose secrets lie in some folders of keys, the newest first."""
     found: dict[PublicKey, SigningKey] = {}
     for folder in folders:
@@ -47,9 +47,11 @@ def find_keys(line: KeyLine, *folders: Path) -> tuple[SigningKey, ...]:
                 InvalidKey, InvalidName
             ):  # a broken file that nobody asked for hinders nobody
                 each = key_files.read(folder, path.stem)
-                if each.public is not None and line.life(each.public) is not None:
+                if each.public is not None and key_history.validity(each.public) is not None:
                     found.setdefault(each.public, key_files.load_signing(folder, each.name))
-    return tuple(found[life.key] for life in reversed(line.lives) if life.key in found)
+    return tuple(
+        found[validity.key] for validity in reversed(key_history.validities) if validity.key in found
+    )
 
 
 def open_sealing(
@@ -77,7 +79,7 @@ def propose_rotation(
 ) -> KeyAct:
     """The key that seals a channel is to give way to another, since a time, and to end so many days after that."""
     with Channel(home, channel) as reading:
-        old = reading.line().current.key
+        old = reading.key_history().current.key
     now = _second(now_ns())
     if since_ns is not None and since_ns < now - GRACE_NS:
         raise Invalid(
@@ -104,7 +106,7 @@ def propose(
     return KeyAct(act, channel, fingerprint, format_timestamp(begin), reason=reason)
 
 
-def carry_out(
+def execute_act(
     home: Path,
     act: KeyAct,
     keys: Sequence[SigningKey],
@@ -112,7 +114,7 @@ def carry_out(
     approvals: Iterable[Approval] = (),
     now_ns: Clock = time.time_ns,
     wait_s: float = 0.0,
-) -> Receipt:
+) -> LedgerReceipt:
     """Seal an act into its channel. `keys` are those of the channel that are at hand, and the new one of a rotation."""
     new_key = next((key for key in keys if key.public == act.new_key), None)
     if act.new_key is not None and new_key is None:
@@ -121,13 +123,13 @@ def carry_out(
             advice="It must accept the rotation: name it with --to, where its secret is.",
         )
     with Channel(home, act.channel) as reading:
-        line, policy, height = reading.line(), reading.settings.policy, reading.head().height
-    known = [key for key in keys if line.life(key.public) is not None]
-    _check_makes_sense(act, line, height, now_ns())
+        key_history, policy, height = reading.key_history(), reading.settings.policy, reading.head().height
+    known = [key for key in keys if key_history.validity(key.public) is not None]
+    _check_makes_sense(act, key_history, height, now_ns())
     if not known:
-        raise foreign_channel(act.channel, line.current.key)
+        raise foreign_channel(act.channel, key_history.current.key)
     with open_log(home, act.channel, known[0], also=known[1:], now_ns=now_ns, wait_s=wait_s) as opened:
-        signer = _signer(opened.log.line, known, height, now_ns())
+        signer = _signer(opened.log.key_history, known, height, now_ns())
         said = key_envelope(
             act,
             signer,
@@ -136,7 +138,7 @@ def carry_out(
             approvals=approvals,
             protocol_version=version_to_write(home, policy, now_ns()),
         )
-        receipt: Receipt = opened.log.submit(said.raw)
+        receipt: LedgerReceipt = opened.log.submit(said.raw)
         return receipt
 
 
@@ -151,7 +153,7 @@ def rotate_key(
     approvals: Iterable[Approval] = (),
     now_ns: Clock = time.time_ns,
     wait_s: float = 0.0,
-) -> Receipt:
+) -> LedgerReceipt:
     """Let the key of a channel give way to another, in one step; the channel of its snapshots follows.
 
     >>> import tempfile
@@ -169,7 +171,7 @@ def rotate_key(
     act = propose_rotation(
         home, channel, new.public, since_ns=since_ns, overlap_days=overlap_days, now_ns=now_ns
     )
-    receipt = carry_out(home, act, (old, new), approvals=approvals, now_ns=now_ns, wait_s=wait_s)
+    receipt = execute_act(home, act, (old, new), approvals=approvals, now_ns=now_ns, wait_s=wait_s)
     follow_with_snapshots(home, channel, (old, new), now_ns=now_ns, wait_s=wait_s)
     return receipt
 
@@ -181,29 +183,29 @@ def follow_with_snapshots(
     *,
     now_ns: Clock = time.time_ns,
     wait_s: float = 0.0,
-) -> Receipt | None:
+) -> LedgerReceipt | None:
     """Rotate the channel of a channel's snapshots too, which the same key seals; None if there is nothing to do."""
     beside = companion(channel)
     if beside not in channels(home):
         return None
     with Channel(home, channel) as main, Channel(home, beside) as reading:
-        line, old = main.line(), reading.line().current.key
+        key_history, old = main.key_history(), reading.key_history().current.key
         acts = [parse_key_statement(each.envelope).act for each in main.key_proofs()]
     act = next((each for each in acts if each.act == "rotate" and each.key == old.identity()), None)
-    if act is None or old == line.current.key:
+    if act is None or old == key_history.current.key:
         return None  # done before, or somebody else's
     twin = KeyAct("rotate", beside, act.key, act.since, act.until, act.new_key)
-    return carry_out(home, twin, keys, now_ns=now_ns, wait_s=wait_s)
+    return execute_act(home, twin, keys, now_ns=now_ns, wait_s=wait_s)
 
 
-def _check_makes_sense(act: KeyAct, line: KeyLine, height: int, now_ns: int) -> None:
+def _check_makes_sense(act: KeyAct, key_history: KeyHistory, height: int, now_ns: int) -> None:
     """Raise, before anything is opened, for what could not be sealed or would leave the channel without a key."""
-    life, current = line.find(act.key), line.current
+    validity, current = key_history.find(act.key), key_history.current
     ls = f"`ropewalk ledger key ls --channel {act.channel}` says which keys it has."
     if act.act == "rotate":
-        if life is not None and life.successor is not None:
+        if validity is not None and validity.successor is not None:
             raise Conflict(
-                f"{life.key.did()} has given way to {life.successor.did()} already",
+                f"{validity.key.did()} has given way to {validity.successor.did()} already",
                 channel=act.channel,
                 advice="`ropewalk ledger key ls` says which key counts now.",
             )
@@ -215,30 +217,36 @@ def _check_makes_sense(act: KeyAct, line: KeyLine, height: int, now_ns: int) -> 
             )
         return
     if act.act == "revoke":
-        _check_revokes_more(act, line, ls)
-    if life is None:
+        _check_revokes_more(act, key_history, ls)
+    if validity is None:
         if act.act != "revoke":  # anybody's key may be revoked
             raise NotFound(
                 f"{act.key.hex()[:16]}… is no key of channel {act.channel}", channel=act.channel, advice=ls
             )
         return
-    if life.successor is None:
+    if validity.successor is None:
         raise Conflict(
-            f"{life.key.did()} has not given way: rotate first, then {act.act}",
+            f"{validity.key.did()} has not given way: rotate first, then {act.act}",
             channel=act.channel,
             advice=ls,
         )
-    if act.act == "retire" and life.until_ns is not None and life.until_ns <= min(now_ns, act.since_ns):
+    if (
+        act.act == "retire"
+        and validity.until_ns is not None
+        and validity.until_ns <= min(now_ns, act.since_ns)
+    ):
         raise Conflict(
-            f"{life.key.did()} has ended on {format_timestamp(life.until_ns)}", channel=act.channel, advice=ls
+            f"{validity.key.did()} has ended on {format_timestamp(validity.until_ns)}",
+            channel=act.channel,
+            advice=ls,
         )
     if act.act != "revoke":  # a stolen key ends at once, whatever comes of it
-        _check_another_counts(line, life, act.channel, height, max(now_ns, act.since_ns))
+        _check_another_counts(key_history, validity, act.channel, height, max(now_ns, act.since_ns))
 
 
-def _check_revokes_more(act: KeyAct, line: KeyLine, advice: str) -> None:
+def _check_revokes_more(act: KeyAct, key_history: KeyHistory, advice: str) -> None:
     """Raise if a key is not believed since that date already: only an earlier one says more."""
-    since_ns = min((each.since_ns for each in line.revoked.get(act.key, ())), default=None)
+    since_ns = min((each.since_ns for each in key_history.revoked.get(act.key, ())), default=None)
     if since_ns is not None and since_ns <= act.since_ns:
         raise Conflict(
             f"{act.key.hex()[:16]}… is revoked since {format_timestamp(since_ns)} already",
@@ -247,24 +255,26 @@ def _check_revokes_more(act: KeyAct, line: KeyLine, advice: str) -> None:
         )
 
 
-def _check_another_counts(line: KeyLine, life: KeyLife, channel: str, height: int, at_ns: int) -> None:
+def _check_another_counts(
+    key_history: KeyHistory, validity: KeyValidity, channel: str, height: int, at_ns: int
+) -> None:
     """Raise if nobody could seal a channel from a time on, for the key that is to end is the only one that counts."""
-    if life.counts(height, at_ns) and not any(
-        other.counts(height, at_ns) for other in line.lives if other.key != life.key
+    if validity.is_valid(height, at_ns) and not any(
+        other.is_valid(height, at_ns) for other in key_history.validities if other.key != validity.key
     ):
-        since = format_timestamp(line.current.since_ns)
+        since = format_timestamp(key_history.current.since_ns)
         raise Conflict(
-            f"{life.key.did()} seals channel {channel} until {line.current.key.did()} counts, on {since}",
+            f"{validity.key.did()} seals channel {channel} until {key_history.current.key.did()} counts, on {since}",
             channel=channel,
             advice="Nobody could seal it until then: end the key after that.",
         )
 
 
-def _signer(line: KeyLine, known: Sequence[SigningKey], height: int, now_ns: int) -> SigningKey:
+def _signer(key_history: KeyHistory, known: Sequence[SigningKey], height: int, now_ns: int) -> SigningKey:
     """Who says it: the newest key at hand that counts now. A key that waits for its date cannot."""
-    for life in reversed(line.lives):
+    for validity in reversed(key_history.validities):
         for key in known:
-            if key.public == life.key and life.counts(height, now_ns):
+            if key.public == validity.key and validity.is_valid(height, now_ns):
                 return key
     return known[0]
 
@@ -279,24 +289,24 @@ def destroy_key(
     approvals: Iterable[Approval] = (),
     now_ns: Clock = time.time_ns,
     wait_s: float = 0.0,
-) -> Receipt:
+) -> LedgerReceipt:
     """Record that a key of a channel is gone for good, then take its secret away. No other channel here may need it."""
     found = key_files.read(folder, name)
     if found.public is None or found.public.identity() != act.key:
         raise Conflict(f'key "{name}" is not the one that is to be destroyed', name=name)
     for each in channels(home):
         with Channel(home, each) as reading:
-            line, height = reading.line(), reading.head().height
-        if line.current.key == found.public:
+            key_history, height = reading.key_history(), reading.head().height
+        if key_history.current.key == found.public:
             raise Conflict(
                 f'key "{name}" seals channel {each}',
                 name=name,
                 advice="Rotate it there first: `ropewalk ledger key rotate`.",
             )
-        life = line.life(found.public)
-        if life is not None:  # the one that follows may still wait for its date
-            _check_another_counts(line, life, each, height, now_ns())
-    receipt = carry_out(home, act, keys, approvals=approvals, now_ns=now_ns, wait_s=wait_s)
+        validity = key_history.validity(found.public)
+        if validity is not None:  # the one that follows may still wait for its date
+            _check_another_counts(key_history, validity, each, height, now_ns())
+    receipt = execute_act(home, act, keys, approvals=approvals, now_ns=now_ns, wait_s=wait_s)
     key_files.destroy(folder, name)
     return receipt
 
@@ -306,7 +316,7 @@ def key_lifetimes(reading: Channel, now_ns: int) -> tuple[Lifetime, ...]:
     policy = reading.settings.policy
     if policy is None:
         return ()
-    since_ns = reading.line().current.since_ns
+    since_ns = reading.key_history().current.since_ns
     if not since_ns and reading.head().height:
         since_ns = parse_record(reading.index.lines_of(0, None)[0]).header.timestamp_ns
     return policy.lifetimes(since_ns or now_ns)
@@ -315,12 +325,13 @@ def key_lifetimes(reading: Channel, now_ns: int) -> tuple[Lifetime, ...]:
 def key_notices(reading: Channel, now_ns: int) -> list[str]:
     """What wants attention about the keys and the policy of a channel."""
     lines = lifetime_notices(key_lifetimes(reading, now_ns), now_ns)
-    line = reading.line()
-    for life in line.lives:
-        until_ns = life.until_ns
-        if until_ns is not None and life.successor is not None and now_ns < until_ns:
+    key_history = reading.key_history()
+    for validity in key_history.validities:
+        until_ns = validity.until_ns
+        if until_ns is not None and validity.successor is not None and now_ns < until_ns:
             lines.append(
-                f"{life.key.did()} still counts until {format_timestamp(until_ns)}; {life.successor.did()} follows"
+                f"{validity.key.did()} is valid until {format_timestamp(until_ns)}; "
+                f"{validity.successor.did()} follows"
             )
     return [*lines, *_root_warnings(reading, now_ns)]
 
@@ -349,15 +360,15 @@ def _root_warnings(reading: Channel, now_ns: int) -> list[str]:
 
 def key_rows(reading: Channel, now_ns: int) -> list[dict[str, Any]]:
     """The keys of a channel, the first first, and whether each counts for the next block."""
-    line, height = reading.line(), reading.head().height
+    key_history, height = reading.key_history(), reading.head().height
     rows = []
-    for life in line.lives:
-        revoked = line.revoked.get(life.key.identity(), ())
+    for validity in key_history.validities:
+        revoked = key_history.revoked.get(validity.key.identity(), ())
         since_ns = min((each.since_ns for each in revoked), default=None)
         rows.append(
             {
-                **life.to_json(),
-                "counts": life.counts(height, now_ns),
+                **validity.to_json(),
+                "counts": validity.is_valid(height, now_ns),
                 "revoked_since": format_timestamp(since_ns) if since_ns is not None else None,
             }
         )
@@ -366,10 +377,10 @@ def key_rows(reading: Channel, now_ns: int) -> list[dict[str, Any]]:
 
 def revoked_rows(reading: Channel) -> list[dict[str, Any]]:
     """The keys that the channel revokes and that never sealed it, authors' for one: since when, and why."""
-    line = reading.line()
-    own = {life.key.identity() for life in line.lives}
+    key_history = reading.key_history()
+    own = {validity.key.identity() for validity in key_history.validities}
     rows = []
-    for fingerprint, found in line.revoked.items():
+    for fingerprint, found in key_history.revoked.items():
         if fingerprint not in own:
             first = min(found, key=lambda each: each.since_ns)
             since = format_timestamp(first.since_ns)

@@ -10,7 +10,7 @@ from ropewalk.ledger.envelope.fields import format_timestamp
 
 
 @dataclass(frozen=True, slots=True)
-class KeyLife:
+class KeyValidity:
     """For which blocks a key's seal counts. `named`: the trust file says so, or a rotation of a key it names.
 
     `ends` are times from which it no longer does, each with the height above which that holds.
@@ -23,12 +23,12 @@ class KeyLife:
     named: bool = True
     successor: PublicKey | None = None
 
-    def counts(self, height: int, at_ns: int) -> bool:
+    def is_valid(self, height: int, at_ns: int) -> bool:
         """Whether a block of that height and time may be sealed with it.
 
         >>> from ropewalk.kernel.keys import SigningKey
-        >>> life = KeyLife(SigningKey.generate("ed25519", bytes(32)).public, ends=((5, 100),))
-        >>> life.counts(5, 200), life.counts(6, 99), life.counts(6, 100)
+        >>> validity = KeyValidity(SigningKey.generate("ed25519", bytes(32)).public, ends=((5, 100),))
+        >>> validity.is_valid(5, 200), validity.is_valid(6, 99), validity.is_valid(6, 100)
         (True, True, False)
         """
         if height <= self.above or at_ns < self.since_ns:
@@ -62,7 +62,7 @@ class KeyLife:
 
 
 @dataclass(slots=True)
-class Run:
+class SigningRun:
     """Blocks one after another that one key sealed."""
 
     key: PublicKey
@@ -71,7 +71,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Revoked:
+class KeyRevocation:
     """Since when a key is not believed, and above which height that holds."""
 
     above: int

@@ -68,10 +68,10 @@ class MailboxLimits:
         )
 
 
-class Pace:
+class RateLimiter:
     """A rate that is kept: what comes faster waits, and nothing is refused.
 
-    >>> pace = Pace(10)
+    >>> pace = RateLimiter(10)
     >>> pace.wait_s(5, now_s=0.0), pace.wait_s(1, now_s=0.0), pace.wait_s(1, now_s=2.0)
     (0.0, 0.5, 0.0)
     """

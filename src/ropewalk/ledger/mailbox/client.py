@@ -16,15 +16,15 @@ from ropewalk.ledger.mailbox.ring import RingWriter
 from ropewalk.ledger.mailbox.server import BELL, RING_NAME
 from ropewalk.ledger.mailbox.shared_memory import MappedRing, connect_bell, map_ring
 from ropewalk.ledger.remote.client import BATCH_ENVELOPES, LedgerClient, Outcomes
-from ropewalk.ledger.remote.client_session import Session
-from ropewalk.ledger.remote.messages import Message
+from ropewalk.ledger.remote.client_session import ClientSession
+from ropewalk.ledger.remote.messages import RemoteMessage
 from ropewalk.net.tcp import TcpPipe
 
 SCHEME = "mailbox:"
 
 
 @dataclass(slots=True, kw_only=True)
-class RingSession(Session):
+class RingSession(ClientSession):
     """A connection with a ring beside it."""
 
     mapped: MappedRing
@@ -35,20 +35,20 @@ class RingSession(Session):
     freed: asyncio.Event = field(default_factory=asyncio.Event)
     over: bool = False
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: RemoteMessage) -> None:
         if message.op == "append":
             first, digests = self.writer.tail, list[bytes]()
             for raw in message.parts:
                 await self._wait_for_room()
                 digests.append(self.writer.put(raw))
             self.put[message.number] = (first, digests)
-            message = Message("append", message.number, {"slots": len(digests)})
-        await Session.send(self, message)
+            message = RemoteMessage("append", message.number, {"slots": len(digests)})
+        await ClientSession.send(self, message)
 
-    async def receive(self) -> Message | None:
-        message: Message | None = None
+    async def receive(self) -> RemoteMessage | None:
+        message: RemoteMessage | None = None
         try:
-            message = await Session.receive(self)
+            message = await ClientSession.receive(self)
             if message is not None and message.op == "outcomes" and message.natural("first") == 0:
                 self._check(message)
             return message
@@ -56,7 +56,7 @@ class RingSession(Session):
             self.over = message is None
             self.freed.set()
 
-    def _check(self, message: Message) -> None:
+    def _check(self, message: RemoteMessage) -> None:
         """The host took what we put in, and says so with its key."""
         if message.number not in self.put:
             raise Invalid(f"message: outcomes of {message.number}, which was not asked")
@@ -102,11 +102,11 @@ class MailboxClient(LedgerClient):
     async def _reach(self) -> TcpPipe:
         return await connect_bell(self._folder / BELL, timeout_s=self._connect_s)
 
-    async def _negotiate(self, pipe: TcpPipe) -> Session:
-        line = await super()._negotiate(pipe)
-        name, limits = line.facts.get("ring"), line.agreement.mailbox
+    async def _negotiate(self, pipe: TcpPipe) -> ClientSession:
+        session = await super()._negotiate(pipe)
+        name, limits = session.facts.get("ring"), session.agreement.mailbox
         if name is None or limits is None:
-            return line  # nothing can be appended
+            return session  # nothing can be appended
         if not isinstance(name, str) or RING_NAME.fullmatch(name) is None:
             raise Invalid("message: ring is the name of one")
         mapped = map_ring(self._folder / name)
@@ -114,13 +114,13 @@ class MailboxClient(LedgerClient):
         if (ring.slots, ring.slot_bytes) != (limits.slots, limits.slot_bytes) or ring.published():
             mapped.close()
             raise Invalid("message: another ring than was agreed on")
-        known = {each.name: getattr(line, each.name) for each in fields(line)}
+        known = {each.name: getattr(session, each.name) for each in fields(session)}
         return RingSession(**known, mapped=mapped, writer=RingWriter(ring), idle_s=self._idle_s)
 
-    async def _leave(self, line: Session) -> None:
-        await super()._leave(line)
-        if isinstance(line, RingSession):
-            line.mapped.close()
+    async def _leave(self, session: ClientSession) -> None:
+        await super()._leave(session)
+        if isinstance(session, RingSession):
+            session.mapped.close()
 
     @property
     def _limits(self) -> MailboxLimits:

@@ -45,7 +45,7 @@ def hpke() -> Suite:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class EnclaveOffer:
     """What an enclave offers: its name, and the key that envelopes for it are sealed to."""
 
     enclave_ref: str
@@ -80,18 +80,18 @@ class EnclaveKey:
         return X25519PrivateKey.from_private_bytes(hkdf_sha256(self.secret.secret, context, 32))
 
     @property
-    def offer(self) -> Offer:
+    def offer(self) -> EnclaveOffer:
         """What can be shown of it."""
         raw = self.private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-        return Offer(_checked_ref(self.enclave_ref), raw)
+        return EnclaveOffer(_checked_ref(self.enclave_ref), raw)
 
 
-def offer_payload(offer: Offer) -> dict[str, Any]:
+def offer_payload(offer: EnclaveOffer) -> dict[str, Any]:
     """The payload of the advertisement an enclave makes; evidence about it binds the key."""
     return {**Capabilities((TRANSPORT,), compression=("none",)).to_json(), TRANSPORT: offer.to_json()}
 
 
-def offer_of(advertisement: Envelope) -> Offer:
+def offer_of(advertisement: Envelope) -> EnclaveOffer:
     """What an advertisement offers, if its author signed it. Whether its key is an enclave's, `check_offer` says."""
     capabilities_of(advertisement)
     payload = advertisement.payload
@@ -101,10 +101,12 @@ def offer_of(advertisement: Envelope) -> Offer:
     name, public, suite = said.get("enclave_ref"), said.get("public_key"), said.get("suite")
     if suite != SUITE or not isinstance(public, str) or _PUBLIC.fullmatch(public) is None:
         raise Invalid(f"capability advertisement: {TRANSPORT} has a public_key in hex for the suite {SUITE}")
-    return Offer(_checked_ref(name), bytes.fromhex(public))
+    return EnclaveOffer(_checked_ref(name), bytes.fromhex(public))
 
 
-def check_offer(advertisement: Envelope, trust: Trust, at_ns: int, nonce: bytes | None = None) -> Offer:
+def check_offer(
+    advertisement: Envelope, trust: Trust, at_ns: int, nonce: bytes | None = None
+) -> EnclaveOffer:
     """The offer, if evidence that holds binds its key to hardware and a measurement that the trust file names.
 
     Not checked is not enough here: whatever is sealed to the key is readable by whoever has it.
@@ -126,7 +128,7 @@ def check_offer(advertisement: Envelope, trust: Trust, at_ns: int, nonce: bytes 
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class SealedEnvelope:
     """A sealed envelope on its way: for which channel, enclave and key, its id, and the bytes only they can open."""
 
     channel: str
@@ -154,7 +156,7 @@ class Sealed:
         }
 
 
-def sealing_place(envelope: Envelope, channel: str, offer: Offer) -> Sealed:
+def sealing_place(envelope: Envelope, channel: str, offer: EnclaveOffer) -> SealedEnvelope:
     """Where an envelope goes, nothing sealed yet; Denied if it names another enclave, or none."""
     named = (envelope.fields.get("confidentiality_tag") or {}).get("enclave_ref")
     if named != offer.enclave_ref:
@@ -163,10 +165,10 @@ def sealing_place(envelope: Envelope, channel: str, offer: Offer) -> Sealed:
             f"it is for {who}, and {offer.enclave_ref!r} offers its key",
             advice="Name the enclave when the envelope is built: `ledger envelope --enclave-ref REF`.",
         )
-    return Sealed(check_channel_name(channel), offer.enclave_ref, offer.key_id, envelope.id, b"")
+    return SealedEnvelope(check_channel_name(channel), offer.enclave_ref, offer.key_id, envelope.id, b"")
 
 
-def parse_sealed(raw: bytes) -> Sealed:
+def parse_sealed(raw: bytes) -> SealedEnvelope:
     """A sealed envelope from its bytes.
 
     >>> parse_sealed(b"{}")
@@ -185,10 +187,10 @@ def parse_sealed(raw: bytes) -> Sealed:
     if not isinstance(key_id, str) or hash_from_hex(key_id) is None:
         raise Invalid("sealed envelope: key_id is 64 hex digits")
     ref = _checked_ref(said.get("enclave_ref"))
-    return Sealed(check_channel_name(channel), ref, key_id, name, decode_base64(sealed, "/sealed"))
+    return SealedEnvelope(check_channel_name(channel), ref, key_id, name, decode_base64(sealed, "/sealed"))
 
 
-def open_sealed(sealed: Sealed, key: EnclaveKey, channel: str) -> Envelope:
+def open_sealed(sealed: SealedEnvelope, key: EnclaveKey, channel: str) -> Envelope:
     """The envelope, in the enclave it was sealed for; SigInvalid if it was sealed for another place, or changed."""
     offer = key.offer
     if (sealed.channel, sealed.enclave_ref) != (channel, offer.enclave_ref):
@@ -212,7 +214,7 @@ def open_sealed(sealed: Sealed, key: EnclaveKey, channel: str) -> Envelope:
     return envelope
 
 
-def public_key(offer: Offer) -> X25519PublicKey:
+def public_key(offer: EnclaveOffer) -> X25519PublicKey:
     """The key of an offer, as the library wants it."""
     return X25519PublicKey.from_public_bytes(offer.public)
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from ropewalk.errors import InvalidKey, RopewalkError
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.ingest.ticket import Receipt, Taking
+from ropewalk.ledger.ingest.ticket import EnvelopeSink, LedgerReceipt
 from ropewalk.ledger.mailbox.enclave import (
     EnclaveKey,
-    Offer,
-    Sealed,
+    EnclaveOffer,
+    SealedEnvelope,
     hpke,
     open_sealed,
     parse_sealed,
@@ -20,7 +20,7 @@ from ropewalk.ledger.mailbox.enclave import (
 )
 
 
-def seal_envelope(envelope: Envelope, channel: str, offer: Offer) -> Sealed:
+def seal_envelope(envelope: Envelope, channel: str, offer: EnclaveOffer) -> SealedEnvelope:
     """Seal an envelope for the enclave it names. Check the offer before: whoever has its key reads the envelope."""
     place = sealing_place(envelope, channel, offer)
     try:
@@ -29,17 +29,17 @@ def seal_envelope(envelope: Envelope, channel: str, offer: Offer) -> Sealed:
         raise InvalidKey(f"the key of {offer.enclave_ref} seals nothing", alg="x25519") from error
 
 
-class OpeningLog:
+class DecryptingLog:
     """A channel inside an enclave: sealed envelopes are opened, then judged and sealed into blocks as any."""
 
-    def __init__(self, log: Taking, channel: str, key: EnclaveKey) -> None:
+    def __init__(self, log: EnvelopeSink, channel: str, key: EnclaveKey) -> None:
         self._log, self._channel, self._key = log, channel, key
 
-    def submit(self, raw: bytes) -> Receipt:
+    def submit(self, raw: bytes) -> LedgerReceipt:
         """Open one and take it, or raise what refuses it."""
         return self._log.submit(self._open(raw))
 
-    def submit_many(self, raws: Sequence[bytes]) -> list[Receipt | RopewalkError]:
+    def submit_many(self, raws: Sequence[bytes]) -> list[LedgerReceipt | RopewalkError]:
         """Open these and take them, one outcome each, in order."""
         outcomes: list[RopewalkError | None] = []
         opened: list[bytes] = []

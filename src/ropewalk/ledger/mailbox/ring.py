@@ -212,7 +212,7 @@ class RingReader:
         """Take again what was taken and not let go of."""
         self.taken = self.head
 
-    def let_go(self, count: int, seal: bytes = b"") -> int:
+    def acknowledge(self, count: int, seal: bytes = b"") -> int:
         """The oldest of those that were taken may be written over; a seal says what was taken."""
         if count > self.taken - self.head:
             raise Usage("nobody lets go of what was not taken")

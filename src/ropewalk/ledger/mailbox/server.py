@@ -25,15 +25,15 @@ from ropewalk.disk.folder_lock import hold_folder
 from ropewalk.errors import Denied, Invalid, RopewalkError, Unavailable, Usage
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.envelope.envelope import parse_cbor
-from ropewalk.ledger.ingest.ticket import Receipt
-from ropewalk.ledger.mailbox.agreement import DAMAGED, TRANSPORT, MailboxLimits, Pace, sign_root
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
+from ropewalk.ledger.mailbox.agreement import DAMAGED, TRANSPORT, MailboxLimits, RateLimiter, sign_root
 from ropewalk.ledger.mailbox.ring import RingReader, ring_bytes
 from ropewalk.ledger.mailbox.shared_memory import MappedRing, make_ring, map_ring, serve_bell
-from ropewalk.ledger.remote.messages import Message
+from ropewalk.ledger.remote.messages import RemoteMessage
 from ropewalk.ledger.remote.negotiate import Agreement, Capabilities, choose
 from ropewalk.ledger.remote.server import LedgerServer
 from ropewalk.ledger.remote.server_session import LedgerSession
-from ropewalk.ledger.remote.writer_lease import Door
+from ropewalk.ledger.remote.writer_lease import WriterLease
 from ropewalk.net.admission import ConnectionLimits
 from ropewalk.net.tcp import TcpListening, TcpPipe
 
@@ -43,7 +43,7 @@ SESSIONS_MAX = 8  # at once: each has memory of its own
 
 _journal = logging.getLogger("ropewalk.ledger.remote")
 
-Outcomes = list[Receipt | RopewalkError]
+Outcomes = list[LedgerReceipt | RopewalkError]
 
 
 class MailboxServer(LedgerServer):
@@ -85,14 +85,14 @@ class MailboxServer(LedgerServer):
     def address(self) -> dict[str, Any]:
         return {"folder": str(self.folder)}
 
-    def capabilities(self, door: Door) -> Capabilities:
-        return replace(super().capabilities(door), mailbox=self._limits)
+    def capabilities(self, lease: WriterLease) -> Capabilities:
+        return replace(super().capabilities(lease), mailbox=self._limits)
 
     async def __aenter__(self) -> MailboxServer:
         with ExitStack() as stack:
             _make_private(self.folder)
             stack.enter_context(hold_folder(self.folder, 0.0))
-            await self._take_in()
+            await self._recover_rings()
             await super().__aenter__()
             self._lock = stack.pop_all()
         return self
@@ -112,19 +112,19 @@ class MailboxServer(LedgerServer):
     def _session(self, pipe: TcpPipe) -> LedgerSession:
         return MailboxSession(self, pipe, folder=self.folder, idle_s=self._idle_s)
 
-    async def _take_in(self) -> None:
+    async def _recover_rings(self) -> None:
         """What a host before us did not come to: sessions that were open when it was killed."""
         for path in sorted(self.folder.iterdir()):
             found = RING_NAME.fullmatch(path.name)
             if path.name.endswith(".ring.new"):
                 path.unlink()
             elif found is not None and found[1] in self.channels:
-                await self._take_in_ring(path, self.door(found[1]))
+                await self._recover_ring(path, self.lease(found[1]))
             elif found is not None:
                 _journal.warning("%s: left alone, its channel is not served here", path)
 
-    async def _take_in_ring(self, path: Path, door: Door) -> None:
-        able = self.capabilities(door)
+    async def _recover_ring(self, path: Path, lease: WriterLease) -> None:
+        able = self.capabilities(lease)
         try:
             mapped = map_ring(path)
         except Invalid as error:
@@ -135,8 +135,8 @@ class MailboxServer(LedgerServer):
             _journal.warning("%s: left alone: %d put in, %d let go of", path, ring.tail, ring.head)
             mapped.close()
             return
-        key, _ = door.keys(self.now_ns())
-        await _Intake(mapped, door, choose(able, able), key).end()
+        key, _ = lease.keys(self.now_ns())
+        await _Intake(mapped, lease, choose(able, able), key).end()
 
 
 class MailboxSession(LedgerSession):
@@ -158,17 +158,17 @@ class MailboxSession(LedgerSession):
             if self._intake is not None:
                 await self._intake.end()
 
-    def _prepare(self, door: Door, agreement: Agreement, key: SigningKey) -> dict[str, Any]:
+    def _prepare(self, lease: WriterLease, agreement: Agreement, key: SigningKey) -> dict[str, Any]:
         limits = agreement.mailbox
         if limits is None or "append" not in agreement.features:
             return {}
         name = os.urandom(16)
-        path = self._folder / f"{door.channel}~{name.hex()}.ring"
+        path = self._folder / f"{lease.channel}~{name.hex()}.ring"
         mapped = make_ring(path, limits.slots, limits.slot_bytes, name)
-        self._intake = _Intake(mapped, door, agreement, key)
+        self._intake = _Intake(mapped, lease, agreement, key)
         return {"ring": path.name}
 
-    def _begin(self, message: Message) -> AsyncGenerator[Message, None]:
+    def _begin(self, message: RemoteMessage) -> AsyncGenerator[RemoteMessage, None]:
         if message.op != "append" or self._intake is None:
             return super()._begin(message)
         count = message.natural("slots")
@@ -180,11 +180,11 @@ class MailboxSession(LedgerSession):
         return self._outcomes(message, work)
 
     async def _outcomes(
-        self, message: Message, work: asyncio.Future[Outcomes]
-    ) -> AsyncGenerator[Message, None]:
+        self, message: RemoteMessage, work: asyncio.Future[Outcomes]
+    ) -> AsyncGenerator[RemoteMessage, None]:
         count = len(await work)
         assert self._intake is not None
-        said = self._intake.let_go(count)
+        said = self._intake.acknowledge(count)
         async for each in super()._outcomes(message, work):
             yield replace(each, facts=each.facts | said)
 
@@ -192,11 +192,11 @@ class MailboxSession(LedgerSession):
 class _Intake:
     """The host's side of one ring: what is taken out is judged and sealed, and let go of once that is known."""
 
-    def __init__(self, mapped: MappedRing, door: Door, agreement: Agreement, key: SigningKey) -> None:
-        self._mapped, self._door, self._agreement, self._key = mapped, door, agreement, key
+    def __init__(self, mapped: MappedRing, lease: WriterLease, agreement: Agreement, key: SigningKey) -> None:
+        self._mapped, self._lease, self._agreement, self._key = mapped, lease, agreement, key
         self._reader = RingReader(mapped.ring)
         self._promised = self._reader.head
-        self._pace = Pace(agreement.mailbox.burst_per_s if agreement.mailbox is not None else None)
+        self._pace = RateLimiter(agreement.mailbox.burst_per_s if agreement.mailbox is not None else None)
         self._turn = asyncio.Lock()
         self._digests: deque[bytes] = deque()  # of those that are taken and not let go of
 
@@ -213,7 +213,7 @@ class _Intake:
             await asyncio.sleep(self._pace.wait_s(count, asyncio.get_running_loop().time()))
             found = self._reader.take(count)
             self._digests.extend(DAMAGED if isinstance(each, RopewalkError) else each[0] for each in found)
-        outcomes: list[Receipt | RopewalkError | None] = []
+        outcomes: list[LedgerReceipt | RopewalkError | None] = []
         raws: list[bytes] = []
         for each in found:
             if isinstance(each, RopewalkError):
@@ -226,15 +226,15 @@ class _Intake:
                 outcomes.append(None)
             except RopewalkError as error:
                 outcomes.append(error)
-        rest = iter(await self._door.submit_many(raws) if raws else [])
+        rest = iter(await self._lease.submit_many(raws) if raws else [])
         return [next(rest) if outcome is None else outcome for outcome in outcomes]
 
-    def let_go(self, count: int) -> dict[str, Any]:
+    def acknowledge(self, count: int) -> dict[str, Any]:
         """The oldest have their outcomes: sign what they were, and let their slots be filled again."""
         first = self._reader.head
         digests = [self._digests.popleft() for _ in range(count)]
         signed = sign_root(self._key, self._mapped.ring.id, first, digests)
-        self._reader.let_go(count, signed.to_bytes())
+        self._reader.acknowledge(count, signed.to_bytes())
         damaged = [number for number, digest in enumerate(digests) if digest == DAMAGED]
         return {"mailbox": signed.to_json()} | ({"damaged": damaged} if damaged else {})
 
@@ -243,20 +243,20 @@ class _Intake:
         ring = self._mapped.ring
         self._reader.rewind()
         self._digests.clear()
-        self._pace = Pace(None)
+        self._pace = RateLimiter(None)
         head = self._reader.head
         # A slot whose number was changed must not hide those behind it; the tail says how many there are.
         count = min(max(ring.published(), ring.tail), head + ring.slots) - head
         outcomes = await self.take(count) if count else []
         if any(isinstance(outcome, Unavailable) for outcome in outcomes):
-            _journal.warning("%s: kept, %s cannot be written now", self._mapped.path, self._door.channel)
+            _journal.warning("%s: kept, %s cannot be written now", self._mapped.path, self._lease.channel)
             self._mapped.close()
             return
         for outcome in outcomes:
             if isinstance(outcome, RopewalkError):
                 _journal.warning("%s: refused: %s", self._mapped.path, outcome.detail)
         if outcomes:
-            self.let_go(count)
+            self.acknowledge(count)
             _journal.info("%s: %d taken whose sender has gone", self._mapped.path, count)
         self._mapped.remove()
 

@@ -23,7 +23,7 @@ from ropewalk.ledger.block.block import BlockRecord, check_channel_name, check_s
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.recheck import EvidenceTally
-from ropewalk.ledger.keys.history import KeyLine, KeyProof, parse_key_proofs
+from ropewalk.ledger.keys.history import KeyHistory, KeyProof, parse_key_proofs
 from ropewalk.ledger.proof.steps import compared, short, signer_step
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.rules.rules import rule_1_canonical_hash, rule_2_signature_scope
@@ -269,11 +269,11 @@ def signed_head(host: str, channel: str, size: int, root: bytes, key: SigningKey
 
 def _revoked(proof: Proof, trust: Trust) -> str | None:
     """What refuses the author's signature, if the key was revoked by the time of the block."""
-    line = KeyLine(trust, lenient=True)
+    key_history = KeyHistory(trust, lenient=True)
     with contextlib.suppress(RopewalkError):  # said by the step about the block's signer
-        line.follow(proof.keys)
+        key_history.follow(proof.keys)
     try:
-        line.check_author(proof.envelope, proof.block.height, proof.block.header.timestamp_ns)
+        key_history.check_author(proof.envelope, proof.block.height, proof.block.header.timestamp_ns)
     except RopewalkError as error:
         return error.detail
     return None

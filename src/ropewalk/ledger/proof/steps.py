@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel.report import Step
 from ropewalk.ledger.block.block import BlockRecord
-from ropewalk.ledger.keys.history import KeyLine, KeyProof
+from ropewalk.ledger.keys.history import KeyHistory, KeyProof
 from ropewalk.ledger.proof.trust import Trust
 
 
@@ -48,25 +48,25 @@ def compared(name: str, what: str, act: Callable[[], None]) -> Step:
 def signer_step(name: str, block: BlockRecord, trust: Trust, keys: Iterable[KeyProof] = ()) -> Step:
     """Whether a block is sealed by somebody the trust file names, or by a key that `keys` prove to have followed."""
     signer, signers = block.signer, trust.block_signers
-    line = KeyLine(trust, lenient=True)
+    key_history = KeyHistory(trust, lenient=True)
     try:
-        line.follow(each for each in keys if each.record.header.channel == block.header.channel)
+        key_history.follow(each for each in keys if each.record.header.channel == block.header.channel)
     except RopewalkError as error:
         return Step(name, "failed", error.detail)
-    life = line.life(signer)
-    if life is None:
+    validity = key_history.validity(signer)
+    if validity is None:
         return Step(name, "failed", f"block {block.height}: signer {signer.did()} is not trusted")
-    if not life.named and line.leads:
+    if not validity.named and key_history.leads:
         return Step(
             name,
             "not_checked",
             f"{signer.did()} gave way to a key that the trust file names, and is not named itself: whether it counted "
             f"at block {block.height} cannot be judged",
         )
-    if not life.named:
+    if not validity.named:
         return Step(name, "failed", f"block {block.height}: signer {signer.did()} is not trusted")
     if signer in signers:
         what = f"{signer.did()}, one of {len(signers)} trusted to seal blocks"
     else:
-        what = f"{signer.did()}, which {life.explain()}: it followed a key that is trusted to seal blocks"
-    return compared(name, what, lambda: line.check(block))
+        what = f"{signer.did()}, which {validity.explain()}: it followed a key that is trusted to seal blocks"
+    return compared(name, what, lambda: key_history.check(block))

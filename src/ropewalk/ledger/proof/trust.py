@@ -23,11 +23,16 @@ from ropewalk.kernel.digest import hash_from_hex
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.kernel.note.key import Verifier
 from ropewalk.ledger.envelope.fields import format_timestamp
-from ropewalk.ledger.evidence.allowed import EvidencePins, both_spellings, parse_identities, parse_pins
+from ropewalk.ledger.evidence.allowed import (
+    EvidenceAllowList,
+    both_spellings,
+    parse_allow_list,
+    parse_identities,
+)
 from ropewalk.ledger.keys.revocations import Limits, Revocation, parse_dated_identities, parse_revocations
 
 if TYPE_CHECKING:
-    from ropewalk.ledger.keys.history import KeyLine
+    from ropewalk.ledger.keys.history import KeyHistory
 
 TRUST_BYTES_MAX = 4 << 20  # a thousand roots, or ten thousand revocations
 _MEMBERS = {"version", "block_signers", "bundle_signers", "policy_hash", "roots"}
@@ -49,11 +54,11 @@ class Trust:
     bundle_signers: tuple[PublicKey, ...]
     policy_hash: bytes | None = None
     roots: tuple[str, ...] = ()
-    evidence: EvidencePins | None = None
+    evidence: EvidenceAllowList | None = None
     witnesses: tuple[Verifier, ...] = ()
     limits: Limits = field(default_factory=dict)
     revocations: tuple[Revocation, ...] = ()
-    line: KeyLine | None = field(default=None, compare=False, repr=False)
+    key_history: KeyHistory | None = field(default=None, compare=False, repr=False)
 
     @property
     def judges_evidence(self) -> bool:
@@ -137,7 +142,7 @@ def parse_trust(raw: bytes) -> Trust:
         parse_identities(value["bundle_signers"], "bundle_signers", _wrong),
         policy,
         tuple(str(root) for root in roots),
-        parse_pins(value["evidence"], _wrong) if "evidence" in value else None,
+        parse_allow_list(value["evidence"], _wrong) if "evidence" in value else None,
         _witnesses(value.get("witnesses", [])),
         limits,
         parse_revocations(value.get("revocations", []), _wrong),

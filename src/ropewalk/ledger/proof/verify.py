@@ -1,6 +1,6 @@
 """Checking a channel again, block by block, in any number of pieces.
 
-`check_block` looks at one block alone and returns a `Span`; `join` puts neighbouring spans together and finds what
+`check_block` looks at one block alone and returns a `BlockSpan`; `join` puts neighbouring spans together and finds what
 only shows between blocks. Joining is associative, so a channel may be cut anywhere and its pieces checked anywhere.
 The first fault, by height, survives every join: it names the block, the envelope and the step.
 """
@@ -18,12 +18,12 @@ from ropewalk.ledger.block.block import GENESIS, Block, Header, check_contents
 from ropewalk.ledger.block.index_keys import CLAIMING, claim_key
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.keys.history import KeyLine
+from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.keys.statements import is_key_statement
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.rules.policy import Policy
-from ropewalk.ledger.rules.rules import Spread, check_signatures, judge, one_hand
-from ropewalk.ledger.rules.verdict import Context, History, Position
+from ropewalk.ledger.rules.rules import ParallelMap, check_signatures, judge, map_serially
+from ropewalk.ledger.rules.verdict import Context, EnvelopeHistory, Position
 
 PIECE_ENVELOPES: Final = 128
 STEPS: Final = (
@@ -48,7 +48,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class BlockSpan:
     """A run of blocks that was looked at: what it stands on, what it offers, and its first fault."""
 
     channel: str
@@ -65,7 +65,7 @@ class Span:
     audited: int = 0  # envelopes that a policy let pass under audit
 
 
-EMPTY: Final = Span("", 0, -1, b"", b"", 0, 0, 0, 0, 0)
+EMPTY: Final = BlockSpan("", 0, -1, b"", b"", 0, 0, 0, 0, 0)
 """The span of no blocks: joining it changes nothing."""
 
 
@@ -74,13 +74,13 @@ Found = tuple[int, Sequence[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BlockPart:
     """A part of one block on its way through the checks, so that few envelopes are held at once.
 
     The last one closes the block.
     """
 
-    span: Span
+    span: BlockSpan
     header: Header | None = None
     first: int = 0
     envelopes: Sequence[Envelope] = ()
@@ -88,7 +88,7 @@ class Piece:
     closes: bool = True
 
 
-Noted = Callable[[Header, int, Sequence[Envelope]], None]
+EnvelopeCallback = Callable[[Header, int, Sequence[Envelope]], None]
 """Some envelopes of a block: its header, the index of the first, and they themselves."""
 
 
@@ -99,8 +99,8 @@ def check_block(
     trust: Trust | None = None,
     policy: Policy | None = None,
     deep: bool = True,
-    noted: Noted | None = None,
-) -> Span:
+    on_envelopes: EnvelopeCallback | None = None,
+) -> BlockSpan:
     """One block alone: form, contents, seal, policy, and with `deep` what can be said of each envelope alone.
 
     `height` is where it was found; it names the fault if the block cannot even say who it is. `noted` hears of every
@@ -109,32 +109,32 @@ def check_block(
     A block alone does not say which keys came before: the trust brings that along (`Trust.line`), or names them all.
     """
     span = EMPTY
-    line = _line(trust, policy)
-    for piece in _pieces((height, lines), trust, deep, line):
-        if noted is not None and piece.header is not None and piece.envelopes:
-            noted(piece.header, piece.first, piece.envelopes)
-        span = _close(span, piece, policy, line=line)
+    key_history = _key_history(trust, policy)
+    for piece in _pieces((height, lines), trust, deep, key_history):
+        if on_envelopes is not None and piece.header is not None and piece.envelopes:
+            on_envelopes(piece.header, piece.first, piece.envelopes)
+        span = _close(span, piece, policy, key_history=key_history)
         if span.fault is not None:
             break
     return span
 
 
-def _line(trust: Trust | None, policy: Policy | None) -> KeyLine:
-    if trust is not None and trust.line is not None:
-        return trust.line
-    return KeyLine(trust, policy=policy)
+def _key_history(trust: Trust | None, policy: Policy | None) -> KeyHistory:
+    if trust is not None and trust.key_history is not None:
+        return trust.key_history
+    return KeyHistory(trust, policy=policy)
 
 
 def _look(
-    lines: Sequence[bytes], height: int, trust: Trust | None, line: KeyLine
-) -> tuple[Span, Block | None, list[bytes]]:
+    lines: Sequence[bytes], height: int, trust: Trust | None, key_history: KeyHistory
+) -> tuple[BlockSpan, Block | None, list[bytes]]:
     """What can be seen of a block without opening its envelopes."""
     span = replace(EMPTY, first=height, last=height, blocks=1, envelopes=max(0, len(lines) - 1))
     step = "block_form"
     try:
         block = Block.from_lines(lines)
         header = block.header
-        span = Span(
+        span = BlockSpan(
             header.channel,
             header.height,
             header.height,
@@ -150,9 +150,9 @@ def _look(
         ids = list(map(LEDGER.leaf, block.envelopes))
         check_contents(block, ids)
         step = "block_signatures"
-        line.check(block.record)
-        listed = not line.complete or header.height in line.heights
-        if line.take(block) and not listed:
+        key_history.check(block.record)
+        listed = not key_history.complete or header.height in key_history.heights
+        if key_history.take(block) and not listed:
             raise Unverified("it changes keys, and the list of such blocks does not name it")
     except RopewalkError as error:
         return replace(span, fault=Fault(height, step, error.detail)), None, []
@@ -162,12 +162,12 @@ def _look(
     return span, block, ids
 
 
-def _pieces(found: Found, trust: Trust | None, deep: bool, line: KeyLine) -> Iterator[Piece]:
+def _pieces(found: Found, trust: Trust | None, deep: bool, key_history: KeyHistory) -> Iterator[BlockPart]:
     """The block in pieces; one piece without envelopes where they are not to be opened."""
     height, lines = found
-    span, block, ids = _look(lines, height, trust, line)
+    span, block, ids = _look(lines, height, trust, key_history)
     if block is None or not deep:
-        yield Piece(span, block.header if block is not None else None)
+        yield BlockPart(span, block.header if block is not None else None)
         return
     count = len(block.envelopes)
     for first in range(0, count, PIECE_ENVELOPES):
@@ -179,20 +179,20 @@ def _pieces(found: Found, trust: Trust | None, deep: bool, line: KeyLine) -> Ite
                 envelopes.append(parse_stored(block.envelopes[index], ids[index]))  # noqa: PERF401 — kept at a fault
         except RopewalkError as error:
             fault = _fault_in(height, first + len(envelopes), error)
-        yield Piece(span, block.header, first, envelopes, fault, closes=last == count)
+        yield BlockPart(span, block.header, first, envelopes, fault, closes=last == count)
         if fault is not None:
             return
 
 
 def _close(
-    before: Span,
-    piece: Piece,
+    before: BlockSpan,
+    piece: BlockPart,
     policy: Policy | None,
-    seen: Seen | None = None,
-    spread: Spread = one_hand,
+    seen: SeenEnvelopes | None = None,
+    parallel_map: ParallelMap = map_serially,
     *,
-    line: KeyLine,
-) -> Span:
+    key_history: KeyHistory,
+) -> BlockSpan:
     """Judge the envelopes of a piece, each alone and by what the channel says about it."""
     span, header, unchecked, audited = piece.span, piece.header, 0, 0
     if before.blocks and before.last == span.last:
@@ -200,12 +200,12 @@ def _close(
     if piece.span.fault is not None or header is None:
         return piece.span
     context = sealed_context(header, policy, piece.envelopes, seen)
-    signatures = spread(check_signatures, piece.envelopes)
+    signatures = parallel_map(check_signatures, piece.envelopes)
     for index, (envelope, signature) in enumerate(zip(piece.envelopes, signatures, strict=True), piece.first):
         verdict = judge(envelope, context, signature)
-        if line.revoked:
+        if key_history.revoked:
             try:
-                line.check_author(envelope, header.height, header.timestamp_ns)
+                key_history.check_author(envelope, header.height, header.timestamp_ns)
             except RopewalkError as error:
                 return replace(span, fault=_fault_in(header.height, index, error))
         if not verdict.all_passed:
@@ -227,7 +227,10 @@ def _close(
 
 
 def sealed_context(
-    header: Header, policy: Policy | None, envelopes: Sequence[Envelope], history: History | None = None
+    header: Header,
+    policy: Policy | None,
+    envelopes: Sequence[Envelope],
+    history: EnvelopeHistory | None = None,
 ) -> Context:
     """The context in which envelopes of a sealed block are judged."""
     known = policy if policy is not None and policy.hash == header.policy_hash else None
@@ -240,15 +243,15 @@ def sealed_context(
 def judge_each(block: Block, trust: Trust | None, policy: Policy | None) -> dict[int, str]:
     """Judge every envelope of a block alone; what is wrong with each that fails, by index."""
     found: dict[int, str] = {}
-    line = _line(trust, policy)
+    key_history = _key_history(trust, policy)
     for index, raw in enumerate(block.envelopes):
         try:
             envelope = parse_stored(raw)
         except RopewalkError as error:
             found[index] = _fault_in(block.height, index, error).detail
             continue
-        piece = Piece(replace(EMPTY, blocks=1), block.header, index, [envelope], closes=False)
-        fault = _close(EMPTY, piece, policy, line=line).fault
+        piece = BlockPart(replace(EMPTY, blocks=1), block.header, index, [envelope], closes=False)
+        fault = _close(EMPTY, piece, policy, key_history=key_history).fault
         if fault is not None:
             found[index] = fault.detail
     return found
@@ -258,7 +261,7 @@ def _fault_in(height: int, index: int, error: RopewalkError) -> Fault:
     return Fault(height, "envelopes", f"block {height}, envelope {index}: {error.detail}", index)
 
 
-def join(lower: Span, upper: Span) -> Span:
+def join(lower: BlockSpan, upper: BlockSpan) -> BlockSpan:
     """Two spans as one; a gap, a broken link or a step back in time becomes a fault of the upper one's first block.
 
     >>> join(EMPTY, EMPTY) == EMPTY
@@ -269,7 +272,7 @@ def join(lower: Span, upper: Span) -> Span:
     if not upper.blocks:
         return lower
     fault = lower.fault or _between(lower, upper) or upper.fault
-    return Span(
+    return BlockSpan(
         lower.channel,
         lower.first,
         upper.last,
@@ -291,27 +294,29 @@ def check_channel(
     trust: Trust | None = None,
     policy: Policy | None = None,
     deep: bool = True,
-    spread: Spread = one_hand,
-    seen: Seen | None = None,
-    line: KeyLine | None = None,
-) -> Span:
+    parallel_map: ParallelMap = map_serially,
+    seen: SeenEnvelopes | None = None,
+    key_history: KeyHistory | None = None,
+) -> BlockSpan:
     """A channel from its first block, streamed: every block alone, the links, and with `deep` all eight rules.
 
     `seen` is where what was read is remembered; in memory unless the caller gives one that keeps it elsewhere. `line`
     is a fresh one by which seals are judged; whoever gives it can ask afterwards who sealed what.
     """
-    seen = (seen or Seen()) if deep else None
-    line = line or KeyLine(trust, policy=policy, lenient=True)
-    pieces = (piece for found in blocks for piece in _pieces(found, trust, deep, line))
+    seen = (seen or SeenEnvelopes()) if deep else None
+    key_history = key_history or KeyHistory(trust, policy=policy, lenient=True)
+    pieces = (piece for found in blocks for piece in _pieces(found, trust, deep, key_history))
     whole, block = EMPTY, EMPTY
     for piece in pieces:
-        block = _close(block, piece, policy, seen, spread, line=line)
+        block = _close(block, piece, policy, seen, parallel_map, key_history=key_history)
         if piece.closes or block.fault is not None:
             whole, block = join(whole, block), EMPTY
         if whole.fault is not None:  # nothing above it can be believed
             break
-    if line.stranger is not None and (whole.fault is None or whole.fault.height >= line.stranger[0]):
-        height, key = line.stranger
+    if key_history.stranger is not None and (
+        whole.fault is None or whole.fault.height >= key_history.stranger[0]
+    ):
+        height, key = key_history.stranger
         return replace(
             whole,
             fault=Fault(height, "block_signatures", f"block {height}: signer {key.did()} is not trusted"),
@@ -323,7 +328,9 @@ def check_channel(
     return whole
 
 
-def to_report(span: Span, *, deep: bool, trust: Trust | None = None, line: KeyLine | None = None) -> Report:
+def to_report(
+    span: BlockSpan, *, deep: bool, trust: Trust | None = None, key_history: KeyHistory | None = None
+) -> Report:
     """The span as steps. What lies behind the first fault was not looked at, and the report says so.
 
     `line` is the one by which seals were judged, to say who sealed what.
@@ -339,16 +346,21 @@ def to_report(span: Span, *, deep: bool, trust: Trust | None = None, line: KeyLi
             steps.append(Step.optional(name, "no policy is pinned"))
         elif name == "envelopes" and not deep:
             steps.append(Step.optional(name, "signatures and rules of envelopes need --deep"))
-        elif name == "block_signatures" and line is not None and line.unjudged and span.fault is None:
-            steps.append(Step(name, "not_checked", line.unjudged))
+        elif (
+            name == "block_signatures"
+            and key_history is not None
+            and key_history.unjudged
+            and span.fault is None
+        ):
+            steps.append(Step(name, "not_checked", key_history.unjudged))
         else:
             detail = f"up to block {span.fault.height}" if span.fault is not None else _counted(name, span)
-            said = line.summary() if line is not None and name == "block_signatures" else ""
+            said = key_history.summary() if key_history is not None and name == "block_signatures" else ""
             steps.append(Step(name, "passed", f"{detail} ({said})" if said else detail))
     return Report.of(steps, entries=span.envelopes, blocks=span.blocks)
 
 
-class Table(Protocol):
+class KeyTable(Protocol):
     """Short keys and numbers, as a dictionary has them."""
 
     def get(self, key: bytes, /) -> int | None:
@@ -358,10 +370,10 @@ class Table(Protocol):
         """Keep a number, unless the key has one."""
 
 
-class Seen:
+class SeenEnvelopes:
     """What a channel held so far, kept while it is checked; keys are cut to half, which nobody can forge."""
 
-    def __init__(self, table: Callable[[str], Table] = lambda _name: dict[bytes, int]()) -> None:
+    def __init__(self, table: Callable[[str], KeyTable] = lambda _name: dict[bytes, int]()) -> None:
         self._ids, self._claims = table("ids"), table("claims")
         self._intents, self._roots = table("intents"), table("roots")
 
@@ -399,7 +411,7 @@ class Seen:
         return self._roots.get(root[:16])
 
 
-def _between(lower: Span, upper: Span) -> Fault | None:
+def _between(lower: BlockSpan, upper: BlockSpan) -> Fault | None:
     if lower.fault is not None and lower.fault.step == "block_form":
         return None
     if upper.fault is not None and upper.fault.step == "block_form" and upper.fault.height == upper.first:
@@ -415,7 +427,7 @@ def _between(lower: Span, upper: Span) -> Fault | None:
     return None
 
 
-def _counted(name: str, span: Span) -> str:
+def _counted(name: str, span: BlockSpan) -> str:
     if name == "envelopes":
         audited = f", {span.audited} audited by the policy" if span.audited else ""
         rest = f", {span.unchecked} findings not checked" if span.unchecked else ""

@@ -25,15 +25,15 @@ from ropewalk.kernel.keys import PublicKey, SigningKey
 from ropewalk.ledger.envelope.envelope import parse_stored, parse_wire
 from ropewalk.ledger.envelope.model import envelope_id
 from ropewalk.ledger.ingest.log import check_wire
-from ropewalk.ledger.ingest.ticket import Receipt
-from ropewalk.ledger.keys.history import KeyLine, parse_key_proofs
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
+from ropewalk.ledger.keys.history import KeyHistory, parse_key_proofs
 from ropewalk.ledger.proof.trust import Trust
-from ropewalk.ledger.remote.client_session import Request, Session
+from ropewalk.ledger.remote.client_session import ClientSession, Request
 from ropewalk.ledger.remote.messages import (
     PROTOCOL,
     ROOM,
-    Message,
     Op,
+    RemoteMessage,
     outcome_of,
     parse_message,
 )
@@ -61,7 +61,7 @@ PAUSE_S = (0.05, 2.0)  # between two tries; it doubles from the first to the sec
 # Ends of TLS without a word: a server that does not accept our certificate, or one that stops.
 SILENCES_MAX = 3
 
-Outcomes = list[Receipt | RopewalkError]
+Outcomes = list[LedgerReceipt | RopewalkError]
 Found = tuple[int, list[bytes]]
 
 
@@ -110,7 +110,7 @@ class LedgerClient:
         self._first_s, self._told = first_s, told
         self._silences = 0  # how often the other side ended before it said anything
         self._waiting: deque[Request] = deque()
-        self._line: Session | None = None
+        self._session: ClientSession | None = None
         self._changed = asyncio.Event()
         self._pump: asyncio.Task[None] | None = None
         self._heard_at = 0.0
@@ -118,7 +118,7 @@ class LedgerClient:
         self.connections = 0
 
     async def __aenter__(self) -> LedgerClient:
-        self._line = await self._connect_first()
+        self._session = await self._connect_first()
         self._pump = asyncio.create_task(self._keep_going())
         return self
 
@@ -128,8 +128,8 @@ class LedgerClient:
         if self._pump is not None:
             self._pump.cancel()
             await asyncio.gather(self._pump, return_exceptions=True)
-        if self._line is not None:
-            await self._leave(self._line)
+        if self._session is not None:
+            await self._leave(self._session)
         self._fail_all(Unavailable("the connection was closed here"))
 
     def _locate(self) -> str:
@@ -161,7 +161,7 @@ class LedgerClient:
         recorded: dict[str, Any] | None = self._newest().facts.get("recorded")
         return recorded
 
-    async def submit(self, raw: bytes) -> Receipt:
+    async def submit(self, raw: bytes) -> LedgerReceipt:
         """Send one envelope, and return its receipt once it is durable there. What refuses it there is raised here."""
         (outcome,) = await self.submit_many([raw])
         if isinstance(outcome, RopewalkError):
@@ -171,7 +171,7 @@ class LedgerClient:
     async def submit_many(self, raws: Sequence[bytes]) -> Outcomes:
         """Send envelopes in order; one outcome each, in order, refusals in their places."""
         limit = min(self.agreement.max_message_bytes, MESSAGE_BYTES)
-        outcomes: list[Receipt | RopewalkError | None] = []
+        outcomes: list[LedgerReceipt | RopewalkError | None] = []
         requests: list[tuple[Request, list[int]]] = []
         batch: list[bytes] = []
         places: list[int] = []
@@ -232,11 +232,11 @@ class LedgerClient:
                 return confidentiality_refusal(self.agreement.transport)
         return None
 
-    def _outcome(self, raw: bytes, part: bytes) -> Receipt | RopewalkError:
+    def _outcome(self, raw: bytes, part: bytes) -> LedgerReceipt | RopewalkError:
         """What became of an envelope, if that is what the answer is about."""
         outcome = outcome_of(part)
         # Almost all envelopes are sent in their canonical form, whose id is at hand.
-        if isinstance(outcome, Receipt) and outcome.envelope_id != envelope_id(raw):
+        if isinstance(outcome, LedgerReceipt) and outcome.envelope_id != envelope_id(raw):
             own = self._id_of(raw)
             if outcome.envelope_id != own:
                 return Unverified(f"a receipt for {outcome.envelope_id.hex()}, where {own.hex()} was sent")
@@ -283,7 +283,7 @@ class LedgerClient:
 
     # --- the conversation -------------------------------------------------------------------------------------------
 
-    async def _asked(self, op: Op, facts: dict[str, Any]) -> list[Message]:
+    async def _asked(self, op: Op, facts: dict[str, Any]) -> list[RemoteMessage]:
         request = Request(op, facts)
         self._ask(request)
         return await request.answer
@@ -294,77 +294,81 @@ class LedgerClient:
         self._waiting.extend(requests)
         self._changed.set()
 
-    def _newest(self) -> Session:
-        if self._line is None:
+    def _newest(self) -> ClientSession:
+        if self._session is None:
             raise Unavailable(f"{self.url} is not connected", advice="Use it in an `async with`.")
-        return self._line
+        return self._session
 
     async def _keep_going(self) -> None:
         """Send what waits while there is room in the window; if the connection is lost, make another."""
-        line = self._newest()
-        line.reading = asyncio.create_task(self._read(line))
+        session = self._newest()
+        session.reading = asyncio.create_task(self._read(session))
         self._heard_at = time.monotonic()
         while True:
             self._changed.clear()
-            if line.error is None:
+            if session.error is None:
                 try:
                     while (
-                        self._waiting and len(line.sent) < line.agreement.max_in_flight and line.error is None
+                        self._waiting
+                        and len(session.sent) < session.agreement.max_in_flight
+                        and session.error is None
                     ):
-                        if not line.sent:
+                        if not session.sent:
                             self._heard_at = time.monotonic()  # it owes us nothing from before
                         request = self._waiting.popleft()
-                        line.number += 1
-                        line.sent.append(request)
-                        await line.send(request.begin(line.number))
+                        session.number += 1
+                        session.sent.append(request)
+                        await session.send(request.begin(session.number))
                 except RopewalkError as error:
-                    line.error = line.error or error
-            if line.error is not None and (line.sent or self._waiting):
-                again = await self._again(line)
+                    session.error = session.error or error
+            if session.error is not None and (session.sent or self._waiting):
+                again = await self._again(session)
                 if again is None:
                     continue
-                line = self._line = again
-                line.reading = asyncio.create_task(self._read(line))
+                session = self._session = again
+                session.reading = asyncio.create_task(self._read(session))
                 continue
-            left = self._heard_at + self._idle_s - time.monotonic() if line.sent else None
+            left = self._heard_at + self._idle_s - time.monotonic() if session.sent else None
             try:
                 async with asyncio.timeout(left):
                     await self._changed.wait()
             except TimeoutError:
-                if line.sent and time.monotonic() - self._heard_at >= self._idle_s:
-                    line.error = Unavailable(f"{self.url} has not answered for {self._idle_s:g} s")
+                if session.sent and time.monotonic() - self._heard_at >= self._idle_s:
+                    session.error = Unavailable(f"{self.url} has not answered for {self._idle_s:g} s")
 
-    async def _read(self, line: Session) -> None:
+    async def _read(self, session: ClientSession) -> None:
         try:
-            while (message := await line.receive()) is not None:
+            while (message := await session.receive()) is not None:
                 self._heard_at = time.monotonic()
                 if message.number == 0 and message.op == "problem" and len(message.parts) == 1:
                     told = outcome_of(message.parts[0])
-                    line.error = told if isinstance(told, RopewalkError) else None
+                    session.error = told if isinstance(told, RopewalkError) else None
                     break
-                if not line.sent or message.number != line.sent[0].number:
+                if not session.sent or message.number != session.sent[0].number:
                     raise Invalid(f"message: an answer to {message.number}, which was not asked")
-                if line.sent[0].hear(message):
-                    line.sent.popleft()
+                if session.sent[0].hear(message):
+                    session.sent.popleft()
                     self._lost_at = None
                     self._changed.set()
-            line.error = line.error or Unavailable(f"{self.url} has closed the connection")
+            session.error = session.error or Unavailable(f"{self.url} has closed the connection")
         except RopewalkError as error:
-            line.error = line.error or error
+            session.error = session.error or error
         self._changed.set()
 
-    async def _again(self, line: Session) -> Session | None:
+    async def _again(self, session: ClientSession) -> ClientSession | None:
         """Another connection for all that has no answer; or everybody is told why there is none."""
-        await self._leave(line)
-        fresh = not line.sent  # nothing was lost: whoever asks now has not waited yet
-        self._waiting.extendleft(reversed(line.sent))
-        line.sent.clear()
-        assert line.error is not None
-        error, pause = line.error, PAUSE_S[0]
+        await self._leave(session)
+        fresh = not session.sent  # nothing was lost: whoever asks now has not waited yet
+        self._waiting.extendleft(reversed(session.sent))
+        session.sent.clear()
+        assert session.error is not None
+        error, pause = session.error, PAUSE_S[0]
         self._lost_at = self._lost_at or time.monotonic()
         end = self._lost_at + self._retry_s
         while fresh or (
-            isinstance(error, Unavailable) and "retry" in line.agreement.features and time.monotonic() < end
+            isinstance(error, Unavailable)
+            and "retry" in session.agreement.features
+            and time.monotonic() < end
         ):
             try:
                 made = await self._connect()
@@ -378,7 +382,7 @@ class LedgerClient:
         self._fail_all(error)
         return None
 
-    async def _connect_first(self) -> Session:
+    async def _connect_first(self) -> ClientSession:
         """The first connection, for which a server that is about to start is waited for."""
         begin, pause, told = time.monotonic(), PAUSE_S[0], False
         while True:
@@ -395,14 +399,14 @@ class LedgerClient:
             await asyncio.sleep(min(pause, left))
             pause = min(2 * pause, PAUSE_S[1])
 
-    async def _connect(self) -> Session:
+    async def _connect(self) -> ClientSession:
         pipe = await self._reach()
         try:
             if self._tls is not None and pipe.protocol != PROTOCOL:
                 raise Unavailable(f"{self.url} does not speak {PROTOCOL}", advice="Check the port.")
-            line = await self._negotiate(pipe)
+            session = await self._negotiate(pipe)
             self.connections += 1
-            return line
+            return session
         except BaseException:
             await pipe.close()
             raise
@@ -410,7 +414,7 @@ class LedgerClient:
     async def _reach(self) -> TcpPipe:
         return await connect_tcp(self._host, self._port, timeout_s=self._connect_s, tls=self._tls)
 
-    async def _negotiate(self, pipe: TcpPipe) -> Session:
+    async def _negotiate(self, pipe: TcpPipe) -> ClientSession:
         cutter = Frames(MESSAGE_BYTES)
         frames = FramePipe(pipe, cutter, frame, idle_s=self._idle_s)
         asked = advertise(
@@ -420,7 +424,7 @@ class LedgerClient:
             correlation_id=os.urandom(16).hex(),
             protocol_version=newest_version(self._able.supported_versions),
         )
-        opening = Message("open", 0, {"channel": self.channel}, (asked.raw,))
+        opening = RemoteMessage("open", 0, {"channel": self.channel}, (asked.raw,))
         self._silences += self._tls is not None
         await frames.send(pack_parts(opening.parts_out()))
         raw = await frames.receive()
@@ -441,34 +445,34 @@ class LedgerClient:
         if agreement.transport != self._scheme:
             raise Invalid(f"message: {agreement.transport} was agreed on, over {self._scheme}")
         cutter.limit = agreement.max_message_bytes
-        return Session(pipe, frames, agreement, agreed.public_key, message.facts)
+        return ClientSession(pipe, frames, agreement, agreed.public_key, message.facts)
 
     def _check_responder(self, key: PublicKey, proofs: Any) -> None:
         """Raise unless whoever answers seals the channel now, by the trust file and what the channel says since."""
         if self._trust is None:
             return
-        line = KeyLine(self._trust)
+        key_history = KeyHistory(self._trust)
         if proofs is not None:
-            line.follow(parse_key_proofs(proofs))
-        life = line.life(key)
-        if life is None or not life.named or not life.counts(HEIGHT_MAX, time.time_ns()):
+            key_history.follow(parse_key_proofs(proofs))
+        validity = key_history.validity(key)
+        if validity is None or not validity.named or not validity.is_valid(HEIGHT_MAX, time.time_ns()):
             raise SigInvalid(
                 f"the answer is signed by {key.did()}, which is not trusted",
                 advice="Check the address, or take the trust file of whoever runs it.",
             )
 
-    async def _leave(self, line: Session) -> None:
-        if line.reading is not None:
-            line.reading.cancel()
-            await asyncio.gather(line.reading, return_exceptions=True)
+    async def _leave(self, session: ClientSession) -> None:
+        if session.reading is not None:
+            session.reading.cancel()
+            await asyncio.gather(session.reading, return_exceptions=True)
         with contextlib.suppress(RopewalkError):
-            await line.pipe.close()
+            await session.pipe.close()
 
     def _fail_all(self, error: RopewalkError) -> None:
-        requests = [*(self._line.sent if self._line is not None else ()), *self._waiting]
+        requests = [*(self._session.sent if self._session is not None else ()), *self._waiting]
         self._waiting.clear()
-        if self._line is not None:
-            self._line.sent.clear()
+        if self._session is not None:
+            self._session.sent.clear()
         for request in requests:
             request.fail(error)
 

@@ -11,8 +11,8 @@ from ropewalk.errors import Invalid, RopewalkError
 from ropewalk.kernel.keys import PublicKey
 from ropewalk.ledger.remote.messages import (
     PARTS_MAX,
-    Message,
     Op,
+    RemoteMessage,
     compress,
     decompress,
     outcome_of,
@@ -30,16 +30,16 @@ class Request:
     def __init__(self, op: Op, facts: dict[str, Any], parts: tuple[bytes, ...] = ()) -> None:
         self.op, self.facts, self.parts = op, facts, parts
         self.number = 0
-        self.answer: asyncio.Future[list[Message]] = asyncio.get_running_loop().create_future()
-        self.heard: list[Message] = []
+        self.answer: asyncio.Future[list[RemoteMessage]] = asyncio.get_running_loop().create_future()
+        self.heard: list[RemoteMessage] = []
         self._taken = 0
 
-    def begin(self, number: int) -> Message:
+    def begin(self, number: int) -> RemoteMessage:
         """The message that asks it."""
         self.number, self.heard, self._taken = number, [], 0
-        return Message(self.op, number, self.facts, self.parts)
+        return RemoteMessage(self.op, number, self.facts, self.parts)
 
-    def hear(self, message: Message) -> bool:
+    def hear(self, message: RemoteMessage) -> bool:
         """Take a message of the answer; whether it was the last."""
         if message.op == "problem" and len(message.parts) == 1:
             error = outcome_of(message.parts[0])
@@ -72,7 +72,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Session:
+class ClientSession:
     """A connection with a session on it."""
 
     pipe: TcpPipe
@@ -85,12 +85,12 @@ class Session:
     error: RopewalkError | None = None
     sent: deque[Request] = field(default_factory=deque)
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: RemoteMessage) -> None:
         """Send a message as was agreed on."""
         body = pack_parts(message.parts_out())
         await self.frames.send(compress(body) if self.agreement.compression == "zstd" else body)
 
-    async def receive(self) -> Message | None:
+    async def receive(self) -> RemoteMessage | None:
         """The next message, None once the other side has ended."""
         raw = await self.frames.receive(patient=True)
         if raw is None:

@@ -26,7 +26,7 @@ import zstandard
 from ropewalk.errors import DigestMismatch, Invalid, InvalidJson, RopewalkError, TooLarge
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import hash_from_hex
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 
 Op = Literal["open", "opened", "append", "outcomes", "head", "settings", "blocks", "block", "problem"]
 PROTOCOL: Final = "ea-ledger/1"  # S4 §5, the name in TLS
@@ -37,10 +37,10 @@ _OPS: Final = frozenset(get_args(Op))
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class RemoteMessage:
     """One message: what is wanted or answered, the number of the request, facts, and parts.
 
-    >>> parse_message(Message("head", 7).parts_out()).number
+    >>> parse_message(RemoteMessage("head", 7).parts_out()).number
     7
     """
 
@@ -69,7 +69,7 @@ class Message:
         return found
 
 
-def parse_message(parts: Sequence[bytes]) -> Message:
+def parse_message(parts: Sequence[bytes]) -> RemoteMessage:
     """A message from its parts.
 
     >>> parse_message([b'{"op":"dance","number":1}'])
@@ -89,7 +89,7 @@ def parse_message(parts: Sequence[bytes]) -> Message:
         raise _wrong(f'"{str(op)[:40]}" is none we know')
     if type(number) is not int or number < 0:
         raise _wrong("number is a natural number")
-    return Message(cast(Op, op), number, cast("dict[str, Any]", head), tuple(parts[1:]))
+    return RemoteMessage(cast(Op, op), number, cast("dict[str, Any]", head), tuple(parts[1:]))
 
 
 def split_parts(parts: Sequence[bytes], limit: int) -> Iterator[tuple[int, tuple[bytes, ...]]]:
@@ -117,14 +117,14 @@ def split_parts(parts: Sequence[bytes], limit: int) -> Iterator[tuple[int, tuple
         yield first, tuple(run)
 
 
-def problem_message(error: RopewalkError, number: int = 0) -> Message:
+def problem_message(error: RopewalkError, number: int = 0) -> RemoteMessage:
     """An error as the answer to a request, or with 0 as the end of a session."""
-    return Message("problem", number, {}, (outcome_part(error),))
+    return RemoteMessage("problem", number, {}, (outcome_part(error),))
 
 
-def outcome_part(outcome: Receipt | RopewalkError) -> bytes:
+def outcome_part(outcome: LedgerReceipt | RopewalkError) -> bytes:
     """What became of one envelope, as a part: the receipt or the problem, as `ledger append` prints them."""
-    if isinstance(outcome, Receipt):
+    if isinstance(outcome, LedgerReceipt):
         return jcs.encode(outcome.to_json())
     try:
         raw = jcs.encode(outcome.to_problem())
@@ -136,10 +136,10 @@ def outcome_part(outcome: Receipt | RopewalkError) -> bytes:
     return jcs.encode(short.to_problem())
 
 
-def outcome_of(raw: bytes) -> Receipt | RopewalkError:
+def outcome_of(raw: bytes) -> LedgerReceipt | RopewalkError:
     """A receipt or an error from its part.
 
-    >>> outcome_of(outcome_part(Receipt(bytes(32), 1, 2, bytes(32)))).height
+    >>> outcome_of(outcome_part(LedgerReceipt(bytes(32), 1, 2, bytes(32)))).height
     1
     """
     value = jcs.parse(raw)
@@ -154,7 +154,7 @@ def outcome_of(raw: bytes) -> Receipt | RopewalkError:
     audit = value.get("audit", [])
     if not isinstance(audit, list) or not all(isinstance(text, str) for text in audit):
         raise _wrong("the audit of a receipt is a list of strings")
-    return Receipt(name, height, index, block, replayed is True, tuple(map(str, audit)))
+    return LedgerReceipt(name, height, index, block, replayed is True, tuple(map(str, audit)))
 
 
 def error_of(problem: dict[str, Any]) -> RopewalkError:

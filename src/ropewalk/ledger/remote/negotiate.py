@@ -144,7 +144,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class NegotiationAnswer:
     """What a responder says: what it can do, what is agreed, and both as the envelopes it sends."""
 
     advertisement: Envelope
@@ -260,7 +260,7 @@ def answer(
     *,
     timestamp: str,
     protocol_version: str = "1.0.0",
-) -> Answer:
+) -> NegotiationAnswer:
     """The responder's side: judge the initiator's advertisement, choose, and sign."""
     agreement = choose(capabilities_of(initiator), capabilities)
     correlation_id = initiator.correlation_id or initiator.hex_id
@@ -283,7 +283,7 @@ def answer(
         parent=own,
         protocol_version=protocol_version,
     )
-    return Answer(own, agreed, agreement)
+    return NegotiationAnswer(own, agreed, agreement)
 
 
 def certificate_statement(

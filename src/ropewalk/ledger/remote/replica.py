@@ -28,7 +28,7 @@ WRITER_WAIT_S = 30.0  # two commands that pull at once stand in line this long
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class PullResult:
     """What a pull brought: how many blocks and envelopes, where the copy ends now, and whether it was made for it."""
 
     channel: str
@@ -52,13 +52,13 @@ class Pulled:
         }
 
 
-class OpenCopy(OpenLog):
+class OpenReplica(OpenLog):
     """A channel whose keys are elsewhere, open for blocks that were sealed there. It seals none."""
 
     def __init__(self, channel: Channel, **options: Any) -> None:
         super().__init__(channel, SigningKey.generate("ed25519", os.urandom(32)), **options)
 
-    def _check_keys(self, keys: Sequence[SigningKey], line: Any, now_ns: int) -> None:
+    def _check_keys(self, keys: Sequence[SigningKey], key_history: Any, now_ns: int) -> None:
         """Ours need not be the channel's: whoever has none of its keys cannot seal a block either."""
 
 
@@ -69,7 +69,7 @@ def pull_channel(
     *,
     trust: Trust | None = None,
     told: Callable[[int], None] = lambda _height: None,
-) -> Pulled:
+) -> PullResult:
     """Fetch what the copy in `home` lacks, verify it, and keep it; the first time, the copy is made.
 
     `trust` says whose seals count. Without it the key that the server names is believed the first time; after that, the
@@ -93,7 +93,7 @@ def pull_channel(
     with Channel(home, channel) as reading:
         before = head = reading.head()
     if _has_more(remote, before, channel):
-        with OpenCopy(Channel(home, channel), wait_s=WRITER_WAIT_S) as copy:
+        with OpenReplica(Channel(home, channel), wait_s=WRITER_WAIT_S) as copy:
             before = copy.log.head
             # From our last block on, which is known: if it is another there, the fork is found and kept.
             for height, lines in remote.blocks(max(0, before.height - 1)):
@@ -101,7 +101,7 @@ def pull_channel(
                 told(height + 1)
             head = copy.log.head
     count = head.envelopes - before.envelopes
-    return Pulled(channel, head.height - before.height, count, head, made, settings.signer.did())
+    return PullResult(channel, head.height - before.height, count, head, made, settings.signer.did())
 
 
 def _has_more(remote: RemoteChannel, ours: Head, channel: str) -> bool:

@@ -18,11 +18,11 @@ from ropewalk.ledger.channel.settings import channels as channels_of
 from ropewalk.ledger.channel.settings import read_settings
 from ropewalk.ledger.envelope.adapt import resign
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote.messages import PROTOCOL
-from ropewalk.ledger.remote.negotiate import FEATURES, Answer, Capabilities
+from ropewalk.ledger.remote.negotiate import FEATURES, Capabilities, NegotiationAnswer
 from ropewalk.ledger.remote.server_session import LedgerSession
-from ropewalk.ledger.remote.writer_lease import LINGER_S, Door
+from ropewalk.ledger.remote.writer_lease import LINGER_S, WriterLease
 from ropewalk.ledger.versions.lifecycle import open_minors, read_lifecycle, version_to_write
 from ropewalk.ledger.versions.versions import LIFECYCLE, access, newest_version
 from ropewalk.net.admission import ConnectionLimits
@@ -75,7 +75,7 @@ class LedgerServer:
         self._idle_s, self._linger_s = idle_s, linger_s
         self._connections = limits or ConnectionLimits(sessions_max)
         self._now_ns = now_ns
-        self._doors: dict[str, Door] = {}
+        self._leases: dict[str, WriterLease] = {}
         self._listening: TcpListening | None = None
         self._gone = asyncio.Event()
         self._refused = Sparing(_journal.warning)
@@ -117,13 +117,13 @@ class LedgerServer:
             self._gone.clear()
             await self._gone.wait()
         await self._listening.close()
-        for door in self._doors.values():
-            await door.close()
+        for lease in self._leases.values():
+            await lease.close()
         self._refused.close()
 
     # What a session asks.
 
-    def door(self, channel: str) -> Door:
+    def lease(self, channel: str) -> WriterLease:
         """The door to a channel that is served; NotFound for any other."""
         if channel not in self.channels:
             raise NotFound(
@@ -131,11 +131,11 @@ class LedgerServer:
                 channel=channel[:80],
                 advice="Whoever runs the server makes channels: `ropewalk ledger create --channel NAME`.",
             )
-        return self._door(channel)
+        return self._lease(channel)
 
-    def capabilities(self, door: Door) -> Capabilities:
+    def capabilities(self, lease: WriterLease) -> Capabilities:
         """What can be done on this connection: what we can, narrowed by the policy of the channel (S4 §5)."""
-        policy = door.settings().policy
+        policy = lease.settings().policy
         now, table = self._now_ns(), read_lifecycle(self._home)
         open_now = open_minors(self._home, policy, now)
         pinned = {} if policy is None else policy.capability_matrix
@@ -156,7 +156,7 @@ class LedgerServer:
             compression=_narrowed(able.compression, pinned.get("compression")),
             attestation_formats=_narrowed(able.attestation_formats, pinned.get("evidence")),
             # What is recorded there is ours to say, and nobody else's.
-            features=self._features - {"append"} if door.channel == self._record else self._features,
+            features=self._features - {"append"} if lease.channel == self._record else self._features,
         )
 
     def now_ns(self) -> int:
@@ -170,11 +170,13 @@ class LedgerServer:
     def version(self, able: Capabilities) -> str:
         """Return the version in which to answer: one that the channel takes which records it."""
         if self._record is not None:
-            policy = self._door(self._record).settings().policy
+            policy = self._lease(self._record).settings().policy
             return version_to_write(self._home, policy, self._now_ns())
         return newest_version(able.supported_versions[:1])
 
-    async def record(self, said: Answer, initiator: Envelope, shown: Envelope | None) -> Receipt | None:
+    async def record(
+        self, said: NegotiationAnswer, initiator: Envelope, shown: Envelope | None
+    ) -> LedgerReceipt | None:
         """Seal what was negotiated; who asked comes first, what was agreed last.
 
         An advertisement in a version past its sunset is recorded inside one of ours (S4 §8): its author may know a
@@ -182,28 +184,28 @@ class LedgerServer:
         """
         if self._record is None:
             return None
-        door, now_ns = self._door(self._record), self._now_ns()
+        lease, now_ns = self._lease(self._record), self._now_ns()
         asking, version = initiator, initiator.protocol_version
-        if version[: version.rindex(".")] not in open_minors(self._home, door.settings().policy, now_ns):
+        if version[: version.rindex(".")] not in open_minors(self._home, lease.settings().policy, now_ns):
             # With the time of the original: the same advertisement again is then found to stand there already.
-            key, _ = door.keys(now_ns)
+            key, _ = lease.keys(now_ns)
             asking = resign(
                 initiator.raw, key, initiator.timestamp, protocol_version=said.agreed.protocol_version
             ).envelope
         between = [] if shown is None else [shown.raw]
-        outcomes = await door.submit_many([asking.raw, said.advertisement.raw, *between, said.agreed.raw])
+        outcomes = await lease.submit_many([asking.raw, said.advertisement.raw, *between, said.agreed.raw])
         for outcome in outcomes:
             if isinstance(outcome, RopewalkError):
                 raise outcome
         asked, *_, agreed = outcomes
-        assert isinstance(asked, Receipt) and isinstance(agreed, Receipt)
+        assert isinstance(asked, LedgerReceipt) and isinstance(agreed, LedgerReceipt)
         return asked if asked.replayed else agreed
 
-    def _door(self, channel: str) -> Door:
-        found = self._doors.get(channel)
+    def _lease(self, channel: str) -> WriterLease:
+        found = self._leases.get(channel)
         if found is None:
-            found = Door(self._home, channel, self._keys, linger_s=self._linger_s)
-            self._doors[channel] = found
+            found = WriterLease(self._home, channel, self._keys, linger_s=self._linger_s)
+            self._leases[channel] = found
         return found
 
     async def _listen(self) -> TcpListening:
@@ -223,7 +225,7 @@ class LedgerServer:
         session = self._session(pipe)
         if self._tls is not None and pipe.protocol != PROTOCOL:
             self.refused(pipe.name, f"it does not speak {PROTOCOL}")
-            await session.part_with(Unavailable(f"only {PROTOCOL} is spoken here"))
+            await session.close_with_error(Unavailable(f"only {PROTOCOL} is spoken here"))
             return
         self.sessions.add(session)
         try:

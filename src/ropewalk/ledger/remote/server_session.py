@@ -18,10 +18,10 @@ from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.envelope.envelope import parse_stored, parse_wire
 from ropewalk.ledger.envelope.fields import NANOS, format_timestamp
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote.messages import (
     PARTS_MAX,
-    Message,
+    RemoteMessage,
     compress,
     decompress,
     outcome_part,
@@ -29,8 +29,14 @@ from ropewalk.ledger.remote.messages import (
     problem_message,
     split_parts,
 )
-from ropewalk.ledger.remote.negotiate import Agreement, Answer, Capabilities, answer, certificate_statement
-from ropewalk.ledger.remote.writer_lease import Door
+from ropewalk.ledger.remote.negotiate import (
+    Agreement,
+    Capabilities,
+    NegotiationAnswer,
+    answer,
+    certificate_statement,
+)
+from ropewalk.ledger.remote.writer_lease import WriterLease
 from ropewalk.net.admission import Slot
 from ropewalk.net.frame_pipe import FramePipe
 from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
@@ -46,13 +52,13 @@ PARTING_S = 1.0  # for the peer to read why it must go
 _journal = logging.getLogger("ropewalk.ledger.remote")
 
 
-class Served(Protocol):
+class SessionHost(Protocol):
     """What a session asks of its server."""
 
-    def door(self, channel: str) -> Door:
+    def lease(self, channel: str) -> WriterLease:
         """The door to a channel that is served; NotFound for any other."""
 
-    def capabilities(self, door: Door) -> Capabilities:
+    def capabilities(self, lease: WriterLease) -> Capabilities:
         """What can be done on this connection, under the policy of the channel."""
 
     def version(self, able: Capabilities) -> str:
@@ -64,7 +70,9 @@ class Served(Protocol):
     def refused(self, who: str, why: str) -> None:
         """Tell whoever runs the server that somebody did not come in."""
 
-    async def record(self, said: Answer, initiator: Envelope, shown: Envelope | None) -> Receipt | None:
+    async def record(
+        self, said: NegotiationAnswer, initiator: Envelope, shown: Envelope | None
+    ) -> LedgerReceipt | None:
         """Seal what was negotiated, and the certificate that was shown, where the server keeps it."""
 
 
@@ -72,7 +80,7 @@ class Served(Protocol):
 class _Reply:
     """The answer to one request, made while earlier ones are sent, and how many bytes its request holds."""
 
-    messages: AsyncGenerator[Message, None]
+    messages: AsyncGenerator[RemoteMessage, None]
     held: int
 
 
@@ -81,7 +89,7 @@ class LedgerSession:
 
     def __init__(
         self,
-        served: Served,
+        served: SessionHost,
         pipe: Pipe,
         *,
         idle_s: float,
@@ -90,7 +98,7 @@ class LedgerSession:
     ) -> None:
         self.name, self._certificate = pipe.name, certificate
         self._slot = slot
-        self._served, self._pipe, self._idle_s = served, pipe, idle_s
+        self._host, self._pipe, self._idle_s = served, pipe, idle_s
         self._cutter = Frames(OPEN_BYTES_MAX)
         self._frames = FramePipe(pipe, self._cutter, frame, idle_s=idle_s)
         self._stopping = asyncio.Event()
@@ -113,10 +121,10 @@ class LedgerSession:
             refused = _error_of(opening)
             if refused is not None:
                 who = self.name if self._certificate is None else f"{self.name} ({self._certificate})"
-                self._served.refused(who, refused.detail)
-                await self.part_with(refused)
+                self._host.refused(who, refused.detail)
+                await self.close_with_error(refused)
                 return
-            self._door, self._agreement, self._look = opening.result()
+            self._lease, self._agreement, self._look = opening.result()
             await self._converse(stopping)
         finally:
             await _cancelled(opening, stopping)
@@ -133,7 +141,7 @@ class LedgerSession:
             await asyncio.wait({writing}, timeout=GOODBYE_S if self._stopping.is_set() else None)
             await _cancelled(last)
             if fault is not None and not isinstance(fault, Unavailable):
-                await self.part_with(fault)
+                await self.close_with_error(fault)
             fault = fault or _error_of(writing)
             _journal.info("%s: %s", self.name, "left" if fault is None else fault.detail)
         finally:
@@ -145,26 +153,26 @@ class LedgerSession:
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
-    async def _negotiate(self) -> tuple[Door, Agreement, bool]:
+    async def _negotiate(self) -> tuple[WriterLease, Agreement, bool]:
         raw = await self._frames.receive()
         if raw is None:
             raise Unavailable("it left before it said anything")
         message = parse_message(unpack_parts(raw, 2))
         if message.op != "open" or len(message.parts) != 1:
             raise Invalid("message: a session begins with `open` and an advertisement")
-        door = self._served.door(message.text("channel"))
+        lease = self._host.lease(message.text("channel"))
         asked = parse_wire(message.parts[0])
         if self._slot is not None:  # it has said who it is, so nobody who only waits takes its place
             if not self._slot.join():
                 raise Unavailable(self._slot.refusal, advice="Try again later.")
             self._slot.settle()
-        able = self._served.capabilities(door)
-        now_ns = self._served.now_ns()
-        key, proofs = door.keys(now_ns)
+        able = self._host.capabilities(lease)
+        now_ns = self._host.now_ns()
+        key, proofs = lease.keys(now_ns)
         moment = format_timestamp(now_ns // NANOS * NANOS)
-        said = answer(key, asked, able, timestamp=moment, protocol_version=self._served.version(able))
+        said = answer(key, asked, able, timestamp=moment, protocol_version=self._host.version(able))
         shown = self._certificate
-        recorded = await self._served.record(
+        recorded = await self._host.record(
             said,
             asked,
             certificate_statement(key, asked, shown.subject, shown.sha256, said.advertisement)
@@ -176,15 +184,15 @@ class LedgerSession:
         facts: dict[str, Any] = {} if recorded is None else {"recorded": recorded.to_json()}
         if proofs:
             facts["keys"] = [proof.to_json() for proof in proofs]
-        facts |= self._prepare(door, said.agreement, key)
-        await self._send(Message("opened", 0, facts, (said.advertisement.raw, said.agreed.raw)))
+        facts |= self._prepare(lease, said.agreement, key)
+        await self._send(RemoteMessage("opened", 0, facts, (said.advertisement.raw, said.agreed.raw)))
         who = asked.public_key.did() if shown is None else f"{shown}, with the key {asked.public_key.did()}"
-        _journal.info("%s: connected to %s as %s", self.name, door.channel, who)
+        _journal.info("%s: connected to %s as %s", self.name, lease.channel, who)
         self._cutter.limit = said.agreement.max_message_bytes
         self._compressed = said.agreement.compression == "zstd"
-        return door, said.agreement, said.agreement.narrows(able)
+        return lease, said.agreement, said.agreement.narrows(able)
 
-    def _prepare(self, door: Door, agreement: Agreement, key: SigningKey) -> dict[str, Any]:  # noqa: ARG002
+    def _prepare(self, lease: WriterLease, agreement: Agreement, key: SigningKey) -> dict[str, Any]:  # noqa: ARG002
         """Make ready what the transport needs beside the pipe, and say where it is."""
         return {}
 
@@ -205,7 +213,7 @@ class LedgerSession:
             self._held += len(body)
             await self._replies.put(_Reply(_told(number, self._begin(message)), len(body)))
 
-    def _begin(self, message: Message) -> AsyncGenerator[Message, None]:
+    def _begin(self, message: RemoteMessage) -> AsyncGenerator[RemoteMessage, None]:
         """Begin to work on a request; its answer is waited for in its turn."""
         features = self._agreement.features
         if message.op == "append":
@@ -221,19 +229,19 @@ class LedgerSession:
             )
         raise Invalid(f"message: `{message.op}` is no request")
 
-    async def _refuse(self, message: Message, act: str) -> AsyncGenerator[Message, None]:
+    async def _refuse(self, message: RemoteMessage, act: str) -> AsyncGenerator[RemoteMessage, None]:
         yield problem_message(
             Denied(
-                f"channel {self._door.channel} cannot be {act} in this session",
+                f"channel {self._lease.channel} cannot be {act} in this session",
                 advice="Whoever runs the server said so, its sessions are recorded there, or the versions in common "
                 "may only be read.",
             ),
             message.number,
         )
 
-    async def _append(self, raws: Sequence[bytes]) -> list[Receipt | RopewalkError]:
+    async def _append(self, raws: Sequence[bytes]) -> list[LedgerReceipt | RopewalkError]:
         if not self._look:
-            return await self._door.submit_many(raws)
+            return await self._lease.submit_many(raws)
         refused: dict[int, RopewalkError] = {}
         for number, raw in enumerate(raws):
             try:
@@ -241,35 +249,35 @@ class LedgerSession:
             except RopewalkError as error:
                 refused[number] = error
         taken = [raw for number, raw in enumerate(raws) if number not in refused]
-        rest = iter(await self._door.submit_many(taken) if taken else [])
+        rest = iter(await self._lease.submit_many(taken) if taken else [])
         return [refused[number] if number in refused else next(rest) for number in range(len(raws))]
 
     async def _outcomes(
-        self, message: Message, work: asyncio.Future[list[Receipt | RopewalkError]]
-    ) -> AsyncGenerator[Message, None]:
+        self, message: RemoteMessage, work: asyncio.Future[list[LedgerReceipt | RopewalkError]]
+    ) -> AsyncGenerator[RemoteMessage, None]:
         outcomes = await work
         parts = [outcome_part(outcome) for outcome in outcomes]
         for first, run in split_parts(parts, self._agreement.max_message_bytes):
-            yield Message("outcomes", message.number, {"first": first}, run)
+            yield RemoteMessage("outcomes", message.number, {"first": first}, run)
         if not parts:
-            yield Message("outcomes", message.number, {"first": 0})
+            yield RemoteMessage("outcomes", message.number, {"first": 0})
 
-    async def _head(self, message: Message) -> AsyncGenerator[Message, None]:
-        head = await self._door.head()
-        yield Message("head", message.number, head_json(head.height, head.block_hash, head.envelopes))
+    async def _head(self, message: RemoteMessage) -> AsyncGenerator[RemoteMessage, None]:
+        head = await self._lease.head()
+        yield RemoteMessage("head", message.number, head_json(head.height, head.block_hash, head.envelopes))
 
-    async def _settings(self, message: Message) -> AsyncGenerator[Message, None]:
-        settings = self._door.settings()
+    async def _settings(self, message: RemoteMessage) -> AsyncGenerator[RemoteMessage, None]:
+        settings = self._lease.settings()
         policy = settings.policy
         facts = {"key": settings.key, "signer": settings.signer.to_json()}
         parts = () if policy is None else (policy.to_bytes(),)
-        yield Message("settings", message.number, facts, parts)
+        yield RemoteMessage("settings", message.number, facts, parts)
 
-    async def _blocks(self, message: Message) -> AsyncGenerator[Message, None]:
+    async def _blocks(self, message: RemoteMessage) -> AsyncGenerator[RemoteMessage, None]:
         height, sent = message.natural("from"), 0
         end = message.natural("to") if "to" in message.facts else None
         while sent < READ_BYTES_MAX and (end is None or height <= end):
-            found = await self._door.read(height, end)
+            found = await self._lease.read(height, end)
             if not found:
                 break
             for height, lines in found:
@@ -277,10 +285,10 @@ class LedgerSession:
                     _check_may_be_seen(height, lines)
                 for first, run in split_parts(lines, self._agreement.max_message_bytes):
                     facts = {"height": height, "first": first, "lines": len(lines)}
-                    yield Message("block", message.number, facts, run)
+                    yield RemoteMessage("block", message.number, facts, run)
                 sent += sum(map(len, lines))
             height += 1
-        yield Message("blocks", message.number, {"height": height})
+        yield RemoteMessage("blocks", message.number, {"height": height})
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -291,11 +299,11 @@ class LedgerSession:
             self._held -= reply.held
             self._freed.set()
 
-    async def _send(self, message: Message) -> None:
+    async def _send(self, message: RemoteMessage) -> None:
         body = pack_parts(message.parts_out())
         await self._frames.send(compress(body) if self._compressed else body)
 
-    async def part_with(self, error: RopewalkError) -> None:
+    async def close_with_error(self, error: RopewalkError) -> None:
         """Tell the peer why it ends, if it still listens."""
         with contextlib.suppress(RopewalkError, TimeoutError):
             async with asyncio.timeout(PARTING_S):
@@ -325,7 +333,9 @@ def _check_may_be_seen(height: int, lines: Sequence[bytes]) -> None:
             )
 
 
-async def _told(number: int, messages: AsyncGenerator[Message, None]) -> AsyncGenerator[Message, None]:
+async def _told(
+    number: int, messages: AsyncGenerator[RemoteMessage, None]
+) -> AsyncGenerator[RemoteMessage, None]:
     """The messages; what keeps them from coming is told in their place."""
     try:
         async for message in messages:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ropewalk.errors import RopewalkError, Unavailable
 from ropewalk.kernel.keys import PublicKey
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote.client import Found, LedgerClient, RemoteSettings
 from ropewalk.ledger.remote.negotiate import Agreement
 
@@ -45,11 +45,11 @@ class RemoteChannel:
         """The receipt of what was negotiated, where the server keeps it."""
         return self._client.recorded
 
-    def submit(self, raw: bytes) -> Receipt:
+    def submit(self, raw: bytes) -> LedgerReceipt:
         """Send one envelope, and return its receipt once it is durable there. What refuses it there is raised here."""
         return self._call(self._client.submit(raw))
 
-    def submit_many(self, raws: Sequence[bytes]) -> list[Receipt | RopewalkError]:
+    def submit_many(self, raws: Sequence[bytes]) -> list[LedgerReceipt | RopewalkError]:
         """Send envelopes in order; one outcome each, in order, refusals in their places."""
         return self._call(self._client.submit_many(raws))
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from ropewalk.errors import NotFound, RopewalkError, Unavailable
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.channel.channel import OpenLog, open_channel
-from ropewalk.ledger.channel.segments.writer import is_awaited
+from ropewalk.ledger.channel.segments.writer import has_waiters
 from ropewalk.ledger.channel.settings import ChannelSettings, read_settings
 from ropewalk.ledger.ingest.async_log import ServedLog
 from ropewalk.ledger.ingest.ports import Head
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.keys.history import KeyProof
 from ropewalk.ledger.keys.rotate import open_sealing
 from ropewalk.net.threads import in_thread
@@ -38,7 +38,7 @@ _journal.addHandler(logging.NullHandler())
 Found = tuple[int, list[bytes]]
 
 
-class Door:
+class WriterLease:
     """One channel for many sessions of one event loop."""
 
     def __init__(
@@ -69,16 +69,20 @@ class Door:
         """The key that answers for the channel, which is one that seals it now, and how it came to be that."""
         found = self._keys(self.channel)
         with open_channel(self._home, self.channel) as reading:
-            proofs, line = reading.key_proofs(), reading.line()
-        lives = ((key, line.life(key.public)) for key in found)
-        counting = (key for key, life in lives if life is not None and life.counts(HEIGHT_MAX, now_ns))
+            proofs, key_history = reading.key_proofs(), reading.key_history()
+        validities = ((key, key_history.validity(key.public)) for key in found)
+        counting = (
+            key
+            for key, validity in validities
+            if validity is not None and validity.is_valid(HEIGHT_MAX, now_ns)
+        )
         return next(counting, found[0]), proofs
 
-    async def submit_many(self, raws: Sequence[bytes]) -> list[Receipt | RopewalkError]:
+    async def submit_many(self, raws: Sequence[bytes]) -> list[LedgerReceipt | RopewalkError]:
         """Judge and seal envelopes; one outcome each, in order."""
         self._writers += 1
         try:
-            served = await self._let_in()
+            served = await self._acquire()
             outcomes = await served.submit_many(raws)
             self._broken |= any(isinstance(outcome, Unavailable) for outcome in outcomes)
             return outcomes
@@ -108,10 +112,10 @@ class Door:
             self._closing.cancel()
         self._ended = True
         async with self._opening:
-            await self._shut()
+            await self._release()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _let_in(self) -> ServedLog:
+    async def _acquire(self) -> ServedLog:
         if self._closing is not None:
             self._closing.cancel()
             self._closing = None
@@ -119,23 +123,23 @@ class Door:
             if self._ended:
                 raise Unavailable(f"channel {self.channel} is not served any more")
             if self._broken:
-                await self._shut()
-            await self._give_way()
+                await self._release()
+            await self._yield_to_waiters()
             if self._served is None:
                 self._opened = await in_thread(self._open)
                 self._turn_s = asyncio.get_running_loop().time() + TURN_S
                 self._served = ServedLog(self._opened.log)
             return self._served
 
-    async def _give_way(self) -> None:
+    async def _yield_to_waiters(self) -> None:
         """Let in whoever stands in line, if we were in long enough; all who came before have their answers first."""
         now = asyncio.get_running_loop().time
-        if self._opened is None or now() < self._turn_s or not is_awaited(self._opened.channel.folder):
+        if self._opened is None or now() < self._turn_s or not has_waiters(self._opened.channel.folder):
             return
         folder = self._opened.channel.folder
-        await self._shut()
+        await self._release()
         end = now() + TURN_S
-        while now() < end and is_awaited(folder):
+        while now() < end and has_waiters(folder):
             await asyncio.sleep(POLL_S)
 
     def _open(self) -> OpenLog:
@@ -161,9 +165,9 @@ class Door:
     async def _close_if_idle(self) -> None:
         async with self._opening:
             if not self._writers:
-                await self._shut()
+                await self._release()
 
-    async def _shut(self) -> None:
+    async def _release(self) -> None:
         served, self._served = self._served, None
         opened, self._opened = self._opened, None
         self._broken = False

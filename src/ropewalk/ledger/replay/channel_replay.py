@@ -24,13 +24,20 @@ from ropewalk.ledger.bundle.files import export_blocks
 from ropewalk.ledger.channel.channel import Channel, OpenLog, open_log
 from ropewalk.ledger.channel.settings import FOLDER, create_channel
 from ropewalk.ledger.evidence.recheck import EvidenceTally
-from ropewalk.ledger.keys.history import KeyLine
+from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.keys.rotate import find_keys
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.ledger.replay.reducers import Reducer
-from ropewalk.ledger.replay.replay import Divergence, Replay, Snapshot, alert_of, companion, snapshot_envelope
-from ropewalk.ledger.replay.runner import open_folding
-from ropewalk.ledger.replay.snapshots import Refused, read_snapshots, resume_newest
+from ropewalk.ledger.replay.replay import (
+    Replay,
+    ReplayDivergence,
+    Snapshot,
+    alert_of,
+    companion,
+    snapshot_envelope,
+)
+from ropewalk.ledger.replay.runner import open_fold_runner
+from ropewalk.ledger.replay.snapshots import RefusedSnapshot, read_snapshots, resume_newest
 from ropewalk.ledger.rules.policy import Policy
 from ropewalk.ledger.versions.lifecycle import version_to_write
 
@@ -38,7 +45,7 @@ Lines = Iterable[tuple[int, list[bytes]]]
 
 
 @dataclass(slots=True)
-class Replayed:
+class ReplayResult:
     """What a replay came to."""
 
     channel: str
@@ -52,7 +59,7 @@ class Replayed:
     started_from: int | None = None
     snapshots: list[str] = field(default_factory=list)
     compared: int = 0
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[RefusedSnapshot] = field(default_factory=list)
     block_hash: bytes = GENESIS
 
     def to_json(self) -> dict[str, Any]:
@@ -87,7 +94,7 @@ def replay_channel(
     watch: Callable[[Lines], Lines] | None = None,
     verified: range = range(0),
     trust: Trust | None = None,
-) -> Replayed:
+) -> ReplayResult:
     """Fold a channel up to a height. With a `key`, snapshots are signed and kept; recorded ones are always compared.
 
     A `trust` file says whose blocks, which policy and whose evidence count, in place of the channel's own settings.
@@ -100,10 +107,12 @@ def replay_channel(
     with Channel(home, channel) as reading:
         settings, last = reading.settings, _last_height(reading, until)
         _check_policy(trust, settings.policy, channel)
-        place = open_folding(reducer, unsafe_no_guard=unsafe_no_guard)
-        replay = Replay(reducer, channel, line=_line(reading, trust), policy=settings.policy, folding=place)
+        place = open_fold_runner(reducer, unsafe_no_guard=unsafe_no_guard)
+        replay = Replay(
+            reducer, channel, key_history=_key_history(reading, trust), policy=settings.policy, folding=place
+        )
         snapshots, refused = _snapshots(home, channel)
-        keep = _Keeper(home, channel, settings.key, key)
+        keep = _SnapshotStore(home, channel, settings.key, key)
         started = None
         try:
             if from_snapshot:
@@ -111,8 +120,8 @@ def replay_channel(
                     replay, snapshots, last=last, state_of=keep.read, block_at=reading.index.block_hash
                 )
                 refused += broken
-            out = Replayed(channel, reducer.name, -1, 0, 0, b"", None, None, started, refused=refused)
-            folding = _Folding(reading, replay, keep, out, snapshots, trust)
+            out = ReplayResult(channel, reducer.name, -1, 0, 0, b"", None, None, started, refused=refused)
+            folding = _ReplayRun(reading, replay, keep, out, snapshots, trust)
             found: Lines = reading.lines(replay.height + 1, last) if last > replay.height else ()
             for height, lines in watch(found) if watch is not None else found:
                 folding.take(height, lines, verified=height in verified)
@@ -127,11 +136,11 @@ def replay_channel(
     return out
 
 
-def _line(reading: Channel, trust: Trust | None) -> KeyLine:
+def _key_history(reading: Channel, trust: Trust | None) -> KeyHistory:
     """Whose seals count: the keys of the channel, as far as a trust file leads to them."""
-    line = KeyLine(trust or reading.settings.trust(), policy=reading.settings.policy)
-    line.follow(reading.key_proofs())
-    return line
+    key_history = KeyHistory(trust or reading.settings.trust(), policy=reading.settings.policy)
+    key_history.follow(reading.key_proofs())
+    return key_history
 
 
 def _last_height(reading: Channel, until: int | None) -> int:
@@ -142,15 +151,15 @@ def _last_height(reading: Channel, until: int | None) -> int:
     return last
 
 
-class _Folding:
+class _ReplayRun:
     """A replay under way: each block is judged and folded, then held against the snapshot recorded at its height."""
 
     def __init__(
         self,
         reading: Channel,
         replay: Replay,
-        keep: _Keeper,
-        out: Replayed,
+        keep: _SnapshotStore,
+        out: ReplayResult,
         snapshots: Iterable[Snapshot],
         trust: Trust | None,
     ) -> None:
@@ -201,14 +210,16 @@ def _check_policy(trust: Trust | None, policy: Policy | None, channel: str) -> N
 
 def replay_signing(
     home: Path, channel: str, reducer: Reducer, *, node_keys: Path, user_keys: Path, **options: Any
-) -> Replayed:
+) -> ReplayResult:
     """`replay_channel` with the channel's own key, found by its name; without it nothing is signed, only checked."""
     with Channel(home, channel) as reading:
-        line = reading.line()
-    found = [key for key in find_keys(line, node_keys, user_keys) if key.public == line.current.key]
+        key_history = reading.key_history()
+    found = [
+        key for key in find_keys(key_history, node_keys, user_keys) if key.public == key_history.current.key
+    ]
     if not found and options.get("snapshot_every") is not None:
         raise NotFound(
-            f"the key that seals channel {channel} is not here: {line.current.key.did()}",
+            f"the key that seals channel {channel} is not here: {key_history.current.key.did()}",
             advice="Snapshots are signed with it; without them a replay needs no key.",
         )
     # An auditor's copy has none: replay needs no key, only snapshots do.
@@ -220,17 +231,19 @@ def recorded_snapshots(home: Path, channel: str) -> list[Snapshot]:
     return _snapshots(home, channel)[0]
 
 
-def _snapshots(home: Path, channel: str) -> tuple[list[Snapshot], list[Refused]]:
+def _snapshots(home: Path, channel: str) -> tuple[list[Snapshot], list[RefusedSnapshot]]:
     try:
         reading = Channel(home, companion(channel))
     except NotFound:
         return [], []
     with reading, Channel(home, channel) as main:
         # Whose key counts is said by the channel, not by a companion that anybody could have put there.
-        return read_snapshots(channel, [life.key for life in main.line().lives], reading.lines())
+        return read_snapshots(
+            channel, [validity.key for validity in main.key_history().validities], reading.lines()
+        )
 
 
-class _Keeper:
+class _SnapshotStore:
     """Where snapshots, states and divergences go."""
 
     def __init__(self, home: Path, channel: str, key_name: str, key: SigningKey | None) -> None:
@@ -254,7 +267,9 @@ class _Keeper:
         log.log.submit(made.raw)
         return made.hex_id
 
-    def diverged(self, reading: Channel, wrong: Divergence, replay: Replay, kept: bytes | None) -> Unverified:
+    def diverged(
+        self, reading: Channel, wrong: ReplayDivergence, replay: Replay, kept: bytes | None
+    ) -> Unverified:
         """Keep what reproduces it, raise the alarm, and say so."""
         error = Unverified(
             f"replay of {wrong.channel} by {wrong.evaluator} diverges at height {wrong.height}: "

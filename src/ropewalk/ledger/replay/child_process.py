@@ -15,8 +15,8 @@ from typing import Any
 
 from ropewalk.errors import Invalid, RopewalkError
 from ropewalk.ledger.replay.guard import guarded
-from ropewalk.ledger.replay.reducers import Moment, Reducer
-from ropewalk.ledger.replay.replay import Folding, LocalFolding
+from ropewalk.ledger.replay.reducers import FoldContext, Reducer
+from ropewalk.ledger.replay.replay import FoldRunner, LocalFoldRunner
 from ropewalk.ledger.replay.runner import problem_of, receive, send
 
 _REFUSED = (
@@ -48,7 +48,7 @@ def _main() -> None:
     os.dup2(2, 1)  # what a module prints is no answer
     questions, watch = sys.stdin.buffer, _Watch()
     sys.addaudithook(watch)
-    folding: Folding | None = None
+    folding: FoldRunner | None = None
     while (question := receive(questions)) is not None:
         answer: dict[str, Any] = {}
         try:
@@ -58,7 +58,7 @@ def _main() -> None:
                 channel, height, now_ns = question["moment"]
                 watch.active = True
                 try:
-                    folding.fold(question["events"], Moment(channel, height, int(now_ns)))
+                    folding.fold(question["events"], FoldContext(channel, height, int(now_ns)))
                 finally:
                     watch.active = False
             else:
@@ -68,13 +68,13 @@ def _main() -> None:
             send(answers, problem_of(error))
 
 
-def _begin(question: dict[str, Any]) -> LocalFolding:
+def _begin(question: dict[str, Any]) -> LocalFoldRunner:
     sys.path[:] = question["path"]
     try:
         fold = attrgetter(question["fold"])(import_module(question["module"]))
     except Exception as error:
         raise Invalid(f"reducer {question['name']} cannot be imported: {error!r}") from error
-    folding = LocalFolding(guarded(Reducer(question["name"], fold)))
+    folding = LocalFoldRunner(guarded(Reducer(question["name"], fold)))
     folding.begin(question["state"])
     return folding
 

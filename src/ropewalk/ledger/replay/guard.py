@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, Final
 
 from ropewalk.errors import Unverified
-from ropewalk.ledger.replay.reducers import Moment, Reducer, State
+from ropewalk.ledger.replay.reducers import FoldContext, Reducer, State
 
 # Where built-in functions come from, and what asking them means.
 _MODULES: Final = {
@@ -64,14 +64,14 @@ def guarded(reducer: Reducer) -> Reducer:
     """The reducer, watched: `Unverified` as soon as it asks for anything but its arguments.
 
     >>> import time
-    >>> from ropewalk.ledger.replay.reducers import Moment
+    >>> from ropewalk.ledger.replay.reducers import FoldContext
     >>> late = guarded(Reducer("late", lambda state, event, moment: {"at": time.time()}))
-    >>> late.fold({}, {}, Moment("c", 0, 0))
+    >>> late.fold({}, {}, FoldContext("c", 0, 0))
     Traceback (most recent call last):
     ropewalk.errors.Unverified: reducer late asks the clock: time.time
     """
 
-    def fold(state: State, event: dict[str, Any], moment: Moment) -> State:
+    def fold(state: State, event: dict[str, Any], moment: FoldContext) -> State:
         found: list[tuple[str, str]] = []
         over = False
 

@@ -23,7 +23,7 @@ State = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class FoldContext:
     """Where and when an event stands: the same for every event of a block."""
 
     channel: str
@@ -31,7 +31,7 @@ class Moment:
     now_ns: int
 
 
-Fold = Callable[[State, dict[str, Any], Moment], State]
+Fold = Callable[[State, dict[str, Any], FoldContext], State]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class Reducer:
     initial: Callable[[], State] = field(default=dict)
 
 
-def counts(state: State, event: dict[str, Any], _moment: Moment) -> State:
+def counts(state: State, event: dict[str, Any], _moment: FoldContext) -> State:
     """How many events there were, by class and by type.
 
-    >>> counts(REDUCERS["counts"].initial(), {"event_class": "Alert", "event_type": "x"}, Moment("c", 0, 0))
+    >>> counts(REDUCERS["counts"].initial(), {"event_class": "Alert", "event_type": "x"}, FoldContext("c", 0, 0))
     {'total': 1, 'by_class': {'Alert': 1}, 'by_type': {'x': 1}}
     """
     kind, name = event["event_class"], event["event_type"]
@@ -57,14 +57,14 @@ def counts(state: State, event: dict[str, Any], _moment: Moment) -> State:
     return state
 
 
-def registers(state: State, event: dict[str, Any], moment: Moment) -> State:
+def registers(state: State, event: dict[str, Any], moment: FoldContext) -> State:
     """Registers in which the last write wins, by its author's time; of equal times the later in the log.
 
     `register.set` with payload `{"key","value"}` writes, `register.cleared` with `{"key"}` removes. A removed register
     keeps its time, so that an older write that arrives late does not bring it back.
 
     >>> said = {"event_type": "register.set", "payload": {"key": "a", "value": 1}, "timestamp": "2024-11-01T12:00:00Z"}
-    >>> registers({}, said, Moment("c", 3, 0))["a"]["value"]
+    >>> registers({}, said, FoldContext("c", 3, 0))["a"]["value"]
     1
     """
     name, payload = event["event_type"], event["payload"]
@@ -92,7 +92,7 @@ _EFFECTS: Final = {
 }
 
 
-def deployments(state: State, event: dict[str, Any], moment: Moment) -> State:
+def deployments(state: State, event: dict[str, Any], moment: FoldContext) -> State:
     """What runs where now: by environment and service, the last deployment that took effect.
 
     Events are `deployment.<status>` with a payload of `environment`, `service`, and `version`, `artifact` or `commit`.
@@ -100,7 +100,7 @@ def deployments(state: State, event: dict[str, Any], moment: Moment) -> State:
 
     >>> done = {"event_type": "deployment.success", "timestamp": "2024-11-01T12:00:00Z",
     ...         "payload": {"environment": "prod", "service": "web", "version": "7"}}
-    >>> deployments({}, done, Moment("c", 3, 0))
+    >>> deployments({}, done, FoldContext("c", 3, 0))
     {'prod': {'web': {'since': '2024-11-01T12:00:00Z', 'height': 3, 'version': '7'}}}
     """
     effect = _EFFECTS.get(event["event_type"])

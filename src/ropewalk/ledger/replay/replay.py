@@ -22,9 +22,9 @@ from ropewalk.ledger.block.block import GENESIS, Block, Header, check_contents, 
 from ropewalk.ledger.envelope.envelope import build, parse_stored
 from ropewalk.ledger.envelope.model import Envelope
 from ropewalk.ledger.evidence.binding import make_provenance
-from ropewalk.ledger.keys.history import KeyLine
+from ropewalk.ledger.keys.history import KeyHistory
 from ropewalk.ledger.keys.statements import is_key_statement
-from ropewalk.ledger.replay.reducers import Moment, Reducer, State
+from ropewalk.ledger.replay.reducers import FoldContext, Reducer, State
 from ropewalk.ledger.rules.policy import EVALUATOR, Policy
 from ropewalk.ledger.rules.rules import judge
 from ropewalk.ledger.rules.verdict import Context
@@ -81,7 +81,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Divergence:
+class ReplayDivergence:
     """Two replays of one range came to different states. `agreed` is the last height at which they did not."""
 
     channel: str
@@ -111,13 +111,13 @@ class Divergence:
         return 0 if self.agreed is None else self.agreed + 1
 
 
-class Folding(Protocol):
+class FoldRunner(Protocol):
     """Where a reducer runs and its state lies."""
 
     def begin(self, state: State) -> None:
         """Go on from a state."""
 
-    def fold(self, events: Sequence[dict[str, Any]], moment: Moment) -> None:
+    def fold(self, events: Sequence[dict[str, Any]], moment: FoldContext) -> None:
         """Fold the events of one block."""
 
     def state(self) -> State:
@@ -127,11 +127,11 @@ class Folding(Protocol):
         """Let go of what it needs to run."""
 
 
-class LocalFolding:
+class LocalFoldRunner:
     """A reducer in this process.
 
     >>> from ropewalk.ledger.replay.reducers import REDUCERS
-    >>> folding = LocalFolding(REDUCERS["registers"])
+    >>> folding = LocalFoldRunner(REDUCERS["registers"])
     >>> folding.state()
     {}
     """
@@ -143,7 +143,7 @@ class LocalFolding:
         """Go on from a state."""
         self._state = state
 
-    def fold(self, events: Sequence[dict[str, Any]], moment: Moment) -> None:
+    def fold(self, events: Sequence[dict[str, Any]], moment: FoldContext) -> None:
         """Hand verified events to the reducer, in order."""
         fold, state = self._reducer.fold, self._state
         try:
@@ -181,19 +181,19 @@ class Replay:
         reducer: Reducer,
         channel: str,
         *,
-        line: KeyLine | None = None,
+        key_history: KeyHistory | None = None,
         policy: Policy | None = None,
-        folding: Folding | None = None,
+        folding: FoldRunner | None = None,
     ) -> None:
         """`line` says whose seals count; without it, any that holds. `folding` is where the reducer runs."""
         self.reducer, self.channel = reducer, channel
-        self._folding = folding or LocalFolding(reducer)
+        self._folding = folding or LocalFoldRunner(reducer)
         self.height = -1
         self.envelopes = 0
         self._block_hash = GENESIS
         self._below: Header | None = None
         self._evidence: bytes | None = None
-        self._line = line or KeyLine(None)
+        self._key_history = key_history or KeyHistory(None)
         self._policy_hash = None if policy is None else policy.hash
         self._context = Context(None, policy, policy_hash=self._policy_hash, sealed=True)
 
@@ -236,8 +236,8 @@ class Replay:
         """Verify the next block, then fold its events. If anything is wrong, the state is as it was."""
         block = Block.from_lines(lines)
         self._check_place(block)
-        self._line.check(block.record)
-        self._line.take(block)
+        self._key_history.check(block.record)
+        self._key_history.take(block)
         self._take(block, self._judged(block))
 
     def follow(self, lines: Sequence[bytes]) -> None:
@@ -249,7 +249,7 @@ class Replay:
         self._check_place(block)
         self._take(block, [cast("dict[str, Any]", jcs.parse(raw)) for raw in block.envelopes])
 
-    def fold(self, events: Sequence[dict[str, Any]], moment: Moment) -> None:
+    def fold(self, events: Sequence[dict[str, Any]], moment: FoldContext) -> None:
         """Hand verified events to the reducer, in order."""
         self._folding.fold(events, moment)
         self.envelopes += len(events)
@@ -275,12 +275,12 @@ class Replay:
         """The time of the last block."""
         return 0 if self._below is None else self._below.timestamp_ns
 
-    def compare(self, recorded: Snapshot, agreed: int | None) -> Divergence | None:
+    def compare(self, recorded: Snapshot, agreed: int | None) -> ReplayDivergence | None:
         """What differs between the state now and one recorded at this height, if anything does."""
         got = self.root()
         if recorded.state_root == got and recorded.block_hash == self._block_hash:
             return None
-        return Divergence(
+        return ReplayDivergence(
             self.channel, self.height, recorded.state_root, got, agreed, self._policy_hash, self.evaluator
         )
 
@@ -298,8 +298,8 @@ class Replay:
                 context = self._context
                 if len(block.envelopes) == 1 and is_key_statement(envelope):
                     context = replace(context, policy=None)  # the line of keys has judged it
-                if self._line.revoked:
-                    self._line.check_author(envelope, header.height, header.timestamp_ns)
+                if self._key_history.revoked:
+                    self._key_history.check_author(envelope, header.height, header.timestamp_ns)
                 verdict = judge(envelope, context)
                 if not verdict.ok:
                     verdict.require()
@@ -318,7 +318,7 @@ class Replay:
             if "attestation_evidence" in event:
                 said = event["attestation_evidence"]["evidence_hash"].encode()
                 evidence = tagged(Tag.CHECKPOINT, evidence or b"", blake3(said))
-        self.fold(events, Moment(self.channel, header.height, header.timestamp_ns))
+        self.fold(events, FoldContext(self.channel, header.height, header.timestamp_ns))
         self._below, self._block_hash, self.height = header, header.hash, header.height
         self._evidence = evidence
 
@@ -387,7 +387,7 @@ def parse_snapshot(envelope: Envelope) -> Snapshot:
 
 
 def alert_of(
-    divergence: Divergence,
+    divergence: ReplayDivergence,
     key: SigningKey,
     timestamp_ns: int,
     bundle: dict[str, Any] | None = None,
@@ -395,7 +395,7 @@ def alert_of(
 ) -> Envelope:
     """The divergence as an `Alert`. `bundle` says where its reproduction is and what its bytes are.
 
-    >>> wrong = Divergence("ea.core", 9, bytes(32), bytes(32), 4, None, "ropewalk/1 counts")
+    >>> wrong = ReplayDivergence("ea.core", 9, bytes(32), bytes(32), 4, None, "ropewalk/1 counts")
     >>> alert = alert_of(wrong, SigningKey.generate("ed25519", bytes(32)), 0)
     >>> alert.event_class, alert.payload["reproduction"]
     ('Alert', {'start_height': 5, 'end_height': 9})

@@ -26,21 +26,21 @@ from ropewalk.errors import Invalid, RopewalkError, Unavailable
 from ropewalk.kernel import jcs
 from ropewalk.ledger.remote.messages import error_of
 from ropewalk.ledger.replay.guard import guarded
-from ropewalk.ledger.replay.reducers import REDUCERS, Moment, Reducer, State
-from ropewalk.ledger.replay.replay import Folding, LocalFolding
+from ropewalk.ledger.replay.reducers import REDUCERS, FoldContext, Reducer, State
+from ropewalk.ledger.replay.replay import FoldRunner, LocalFoldRunner
 
 SEED = "0"
 
 
-def open_folding(reducer: Reducer, *, unsafe_no_guard: bool = False) -> Folding:
+def open_fold_runner(reducer: Reducer, *, unsafe_no_guard: bool = False) -> FoldRunner:
     """Return where a reducer runs: guarded, and with a fixed hash seed, unless the caller gives that up.
 
     The reducers that ship are pure, as tests show, and run here.
     """
     if unsafe_no_guard or REDUCERS.get(reducer.name) is reducer:
-        return LocalFolding(reducer)
+        return LocalFoldRunner(reducer)
     if not sys.flags.hash_randomization:
-        return LocalFolding(guarded(reducer))
+        return LocalFoldRunner(guarded(reducer))
     address = _address(reducer)
     if address is None:
         raise Invalid(
@@ -48,7 +48,7 @@ def open_folding(reducer: Reducer, *, unsafe_no_guard: bool = False) -> Folding:
             reducer=reducer.name,
             advice="Put it into a module and name it module:function, or set PYTHONHASHSEED=0 for this process.",
         )
-    return ChildFolding(reducer, *address)
+    return ChildFoldRunner(reducer, *address)
 
 
 def _address(reducer: Reducer) -> tuple[str, str] | None:
@@ -67,7 +67,7 @@ def _address(reducer: Reducer) -> tuple[str, str] | None:
     return cast("tuple[str, str]", named) if found is fold else None
 
 
-class ChildFolding:
+class ChildFoldRunner:
     """A reducer in a child process. Close it when the replay is over."""
 
     def __init__(self, reducer: Reducer, module: str, fold: str) -> None:
@@ -81,7 +81,7 @@ class ChildFolding:
         self.close()
         self._state, self._known = state, True
 
-    def fold(self, events: Sequence[dict[str, Any]], moment: Moment) -> None:
+    def fold(self, events: Sequence[dict[str, Any]], moment: FoldContext) -> None:
         """Fold the events of a block, in the child."""
         if self._child is None:
             self._start()

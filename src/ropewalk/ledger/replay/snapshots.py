@@ -25,7 +25,7 @@ Found = tuple[int, Sequence[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedSnapshot:
     """A snapshot that is not believed: which, and why."""
 
     name: str
@@ -38,7 +38,7 @@ class Refused:
 
 def read_snapshots(
     channel: str, signers: Iterable[PublicKey], blocks: Iterable[Found]
-) -> tuple[list[Snapshot], list[Refused]]:
+) -> tuple[list[Snapshot], list[RefusedSnapshot]]:
     """The snapshots of a channel from the blocks of its companion: those sealed and signed by its keys, and the rest.
 
     >>> from ropewalk.kernel.keys import SigningKey
@@ -47,7 +47,7 @@ def read_snapshots(
     """
     keys = tuple(signers)
     found: list[Snapshot] = []
-    refused: list[Refused] = []
+    refused: list[RefusedSnapshot] = []
     for height, lines in _until_damage(companion(channel), blocks, refused):
         where = f"block {height} of {companion(channel)}"
         try:
@@ -57,7 +57,7 @@ def read_snapshots(
             if block.header.channel != companion(channel):
                 raise Unverified(f'a block of channel "{block.header.channel}"')
         except RopewalkError as error:
-            refused.append(Refused(where, error.detail))
+            refused.append(RefusedSnapshot(where, error.detail))
             continue
         for number, raw in enumerate(block.envelopes):
             name = f"envelope {number} in {where}"
@@ -68,7 +68,7 @@ def read_snapshots(
                 name = envelope.hex_id
                 found.append(_believed(channel, keys, envelope))
             except RopewalkError as error:
-                refused.append(Refused(name, error.detail))
+                refused.append(RefusedSnapshot(name, error.detail))
     return found, refused
 
 
@@ -79,12 +79,12 @@ def resume_newest(
     last: int,
     state_of: Callable[[bytes], bytes | None],
     block_at: Callable[[int], bytes],
-) -> tuple[int | None, list[Refused]]:
+) -> tuple[int | None, list[RefusedSnapshot]]:
     """Go on from the newest snapshot, not above `last`, that holds; the height, and those refused on the way to it.
 
     `state_of` finds the bytes kept for a state root, None where they are gone; `block_at` the hash at a height.
     """
-    refused: list[Refused] = []
+    refused: list[RefusedSnapshot] = []
     mine = [each for each in snapshots if each.evaluator == replay.evaluator and each.height <= last]
     for snapshot in sorted(mine, key=lambda each: each.height, reverse=True):
         raw = state_of(snapshot.state_root)
@@ -95,7 +95,7 @@ def resume_newest(
                 raise Unverified("it stands on another block than the channel's")
             replay.resume(snapshot, jcs.parse_canonical(raw))
         except RopewalkError as error:
-            refused.append(Refused(f"snapshot at {snapshot.height}", error.detail))
+            refused.append(RefusedSnapshot(f"snapshot at {snapshot.height}", error.detail))
             continue
         return snapshot.height, refused
     return None, refused
@@ -113,9 +113,9 @@ def _believed(channel: str, signers: Sequence[PublicKey], envelope: Envelope) ->
     return snapshot
 
 
-def _until_damage(name: str, blocks: Iterable[Found], refused: list[Refused]) -> Iterator[Found]:
+def _until_damage(name: str, blocks: Iterable[Found], refused: list[RefusedSnapshot]) -> Iterator[Found]:
     """Blocks as far as they can be read; where that ends too early, it is told."""
     try:
         yield from blocks
     except RopewalkError as error:
-        refused.append(Refused(name, error.detail))
+        refused.append(RefusedSnapshot(name, error.detail))

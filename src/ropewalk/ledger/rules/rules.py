@@ -1,6 +1,6 @@
 """The eight rules of S4 §7, in its order, one function each.
 
-Rules 1, 2, 4, 5 and 6 look at the envelope alone; 3, 7 and 8 also ask what the channel holds already (`History`).
+Rules 1, 2, 4, 5 and 6 look at the envelope alone; 3, 7 and 8 also look into the channel (`EnvelopeHistory`).
 A verdict lists all eight: passed, failed or not checked, and why.
 """
 
@@ -22,19 +22,19 @@ from ropewalk.ledger.rules.policy_rules import ask_tag, tag_allows
 from ropewalk.ledger.rules.verdict import (
     PASSED,
     Context,
-    Finding,
-    History,
+    EnvelopeHistory,
     Position,
+    RuleFinding,
     Verdict,
 )
 
 CHAIN_MAX: Final = 4096  # ancestors one envelope may name; each is looked up
-_UNCHAINED: Final = Finding(
+_UNCHAINED: Final = RuleFinding(
     3, "failed", "a Result must append to the causality chain of its Command; it names no ancestor"
 )
 
 
-def judge(envelope: Envelope, context: Context, signature: Finding | None = None) -> Verdict:
+def judge(envelope: Envelope, context: Context, signature: RuleFinding | None = None) -> Verdict:
     """All eight rules and the policy over one envelope. `signature` is what rule 2 found, where it was asked before."""
     findings = (
         rule_1_canonical_hash(envelope, context),
@@ -54,18 +54,20 @@ def judge(envelope: Envelope, context: Context, signature: Finding | None = None
     return Verdict(envelope, findings, context.policy.decide(envelope, status, sealed=context.sealed))
 
 
-Spread = Callable[[Callable[[Sequence[Envelope]], list[Finding]], Sequence[Envelope]], list[Finding]]
+ParallelMap = Callable[
+    [Callable[[Sequence[Envelope]], list[RuleFinding]], Sequence[Envelope]], list[RuleFinding]
+]
 """Who checks many signatures: gives the envelopes to the function, in as many shares as it has hands."""
 
 
-def one_hand(
-    act: Callable[[Sequence[Envelope]], list[Finding]], envelopes: Sequence[Envelope]
-) -> list[Finding]:
+def map_serially(
+    act: Callable[[Sequence[Envelope]], list[RuleFinding]], envelopes: Sequence[Envelope]
+) -> list[RuleFinding]:
     """All in one share."""
     return act(envelopes)
 
 
-def check_signatures(envelopes: Sequence[Envelope]) -> list[Finding]:
+def check_signatures(envelopes: Sequence[Envelope]) -> list[RuleFinding]:
     """What rule 2 finds in each envelope.
 
     Asked for many at once, and before the other rules: signatures are checked outside the interpreter's lock, so this
@@ -74,7 +76,7 @@ def check_signatures(envelopes: Sequence[Envelope]) -> list[Finding]:
     return [rule_2_signature_scope(envelope) for envelope in envelopes]
 
 
-def rule_1_canonical_hash(envelope: Envelope, _context: Context) -> Finding:
+def rule_1_canonical_hash(envelope: Envelope, _context: Context) -> RuleFinding:
     """S4 §7.1: payload_hash is the hash of the canonical payload."""
     if envelope.hash_holds:
         return PASSED[0]
@@ -82,25 +84,25 @@ def rule_1_canonical_hash(envelope: Envelope, _context: Context) -> Finding:
     if got == envelope.value["payload_hash"]:
         return PASSED[0]
     if envelope.is_detached:
-        return Finding(1, "not_checked", "the payload is detached")
-    return Finding(
+        return RuleFinding(1, "not_checked", "the payload is detached")
+    return RuleFinding(
         1, "failed", f"payload has hash {got}, the envelope says {envelope.fields['payload_hash']}"
     )
 
 
-def rule_2_signature_scope(envelope: Envelope, _context: Context | None = None) -> Finding:
+def rule_2_signature_scope(envelope: Envelope, _context: Context | None = None) -> RuleFinding:
     """S4 §7.2: the signature holds over the listed fields, and the list names what must be signed."""
     signature = envelope.fields["signature"]
     fault = _scope_fault(tuple(signature["signed_fields"]))
     if fault is not None:
-        return Finding(2, "failed", fault)
+        return RuleFinding(2, "failed", fault)
     kind = envelope.fields["origin_identity"]["identity_type"]
     if kind not in (signature["alg"], "attested-domain"):
-        return Finding(2, "failed", f"a {kind} identity cannot sign with {signature['alg']}")
+        return RuleFinding(2, "failed", f"a {kind} identity cannot sign with {signature['alg']}")
     try:
         envelope.public_key.verify(envelope.preimage, envelope.signature_bytes)
     except RopewalkError as error:
-        return Finding(2, "failed", error.detail)
+        return RuleFinding(2, "failed", error.detail)
     return PASSED[1]
 
 
@@ -116,20 +118,20 @@ def _scope_fault(names: tuple[str, ...]) -> str | None:
     return None
 
 
-def rule_3_causality(envelope: Envelope, context: Context) -> Finding:
+def rule_3_causality(envelope: Envelope, context: Context) -> RuleFinding:
     """S4 §7.3, §3.2: the chain ends in the correlation id, ancestors come first, a Result answers a Command."""
     fields = envelope.fields
     correlation_id, chain = fields.get("correlation_id"), fields.get("causality_chain")
     kind = fields["event_class"]
     if correlation_id is None and kind in ("Command", "Result"):
-        return Finding(3, "failed", f"a {kind} carries a correlation id")
+        return RuleFinding(3, "failed", f"a {kind} carries a correlation id")
     if chain is not None:
         if not chain or chain[-1] != correlation_id:
-            return Finding(3, "failed", "the tail of the causality chain is not the correlation id")
+            return RuleFinding(3, "failed", "the tail of the causality chain is not the correlation id")
         if len(chain) > CHAIN_MAX:
-            return Finding(3, "failed", f"a chain of {len(chain)}; at most {CHAIN_MAX}")
+            return RuleFinding(3, "failed", f"a chain of {len(chain)}; at most {CHAIN_MAX}")
         if len(set(chain)) != len(chain):
-            return Finding(3, "failed", "the causality chain names an envelope twice")
+            return RuleFinding(3, "failed", "the causality chain names an envelope twice")
     history = context.history
     # Blocks that were sealed before this was required stay valid.
     unchained = kind == "Result" and not context.sealed and len(chain or ()) < 2
@@ -137,10 +139,10 @@ def rule_3_causality(envelope: Envelope, context: Context) -> Finding:
         if unchained:
             return _UNCHAINED
         if kind == "Result" or (chain is not None and len(chain) > 1):
-            return Finding(3, "not_checked", "no channel to look up ancestors in")
+            return RuleFinding(3, "not_checked", "no channel to look up ancestors in")
         return PASSED[2]
     if kind == "Result" and history.claim("Command", correlation_id or "") is None:
-        return Finding(3, "failed", f'no Command with correlation id "{correlation_id}" in this channel')
+        return RuleFinding(3, "failed", f'no Command with correlation id "{correlation_id}" in this channel')
     if unchained:
         return _UNCHAINED
     if chain is None or len(chain) == 1:
@@ -148,7 +150,7 @@ def rule_3_causality(envelope: Envelope, context: Context) -> Finding:
     return _check_ancestors(chain[:-1], history)
 
 
-def _check_ancestors(ancestors: list[str], history: History) -> Finding:
+def _check_ancestors(ancestors: list[str], history: EnvelopeHistory) -> RuleFinding:
     unknown = 0
     before: Position | None = None
     for number, text in enumerate(ancestors):
@@ -158,87 +160,91 @@ def _check_ancestors(ancestors: list[str], history: History) -> Finding:
             unknown += 1
             continue
         if before is not None and place <= before:
-            return Finding(3, "failed", f"ancestor {text} stands before its own ancestor")
+            return RuleFinding(3, "failed", f"ancestor {text} stands before its own ancestor")
         before = place
         chain = history.chain(name)
         if chain is not None and list(chain[:-1]) != ancestors[:number]:
-            return Finding(3, "failed", f"the chain differs from that of ancestor {text}")
+            return RuleFinding(3, "failed", f"the chain differs from that of ancestor {text}")
     if unknown:
-        return Finding(3, "not_checked", f"{unknown} of {len(ancestors)} ancestors are not in this channel")
+        return RuleFinding(
+            3, "not_checked", f"{unknown} of {len(ancestors)} ancestors are not in this channel"
+        )
     return PASSED[2]
 
 
-def rule_4_version_gate(envelope: Envelope, context: Context) -> Finding:
+def rule_4_version_gate(envelope: Envelope, context: Context) -> RuleFinding:
     """S4 §7.4: the version is one we support."""
     version = envelope.fields["protocol_version"]
     if version[: version.rindex(".")] in context.supported_minors:
         return PASSED[3]
     supported = ", ".join(f"{minor}.x" for minor in sorted(context.supported_minors))
-    return Finding(4, "failed", f"version {version[:40]} is not supported; {supported} are")
+    return RuleFinding(4, "failed", f"version {version[:40]} is not supported; {supported} are")
 
 
-def rule_5_attestation_binding(envelope: Envelope, context: Context) -> Finding:
+def rule_5_attestation_binding(envelope: Envelope, context: Context) -> RuleFinding:
     """S4 §7.5: evidence, where there is any, speaks of this payload; and holds, where the context can tell."""
     if "attestation_evidence" not in envelope.fields and envelope.fields["event_class"] != "Attestation":
         return PASSED[4]
     status, detail = check_binding(envelope) if context.evidence is None else context.evidence(envelope)
-    return Finding(5, status, detail)
+    return RuleFinding(5, status, detail)
 
 
-def rule_6_confidentiality(envelope: Envelope, context: Context) -> Finding:
+def rule_6_confidentiality(envelope: Envelope, context: Context) -> RuleFinding:
     """S4 §7.6: restricted envelopes need a policy that lets them pass."""
     if "confidentiality_tag" not in envelope.fields:
         return PASSED[5]
     if context.policy is None:
         if envelope.level == "restricted" and context.policy_hash is not None:
-            return Finding(6, "not_checked", "restricted; the policy that let it pass is not here")
+            return RuleFinding(6, "not_checked", "restricted; the policy that let it pass is not here")
         if envelope.level == "restricted":
-            return Finding(6, "failed", "restricted, and the channel has no policy that allows it")
+            return RuleFinding(6, "failed", "restricted, and the channel has no policy that allows it")
         return PASSED[5]
     decision = context.policy.decide_level(envelope)
     if decision.outcome == "deny":
-        return Finding(6, "failed", decision.explain())
+        return RuleFinding(6, "failed", decision.explain())
     return PASSED[5]
 
 
-def rule_7_integrity_proof(envelope: Envelope, context: Context) -> Finding:
+def rule_7_integrity_proof(envelope: Envelope, context: Context) -> RuleFinding:
     """S4 §7.7: a Merkle proof leads from a leaf to something this channel holds."""
     proof = envelope.fields.get("integrity_proof")
     if proof is None:
         return PASSED[6]
     if proof["type"] != "merkle":
-        return Finding(7, "not_checked", f"{proof['type']} proofs are not checked")
+        return RuleFinding(7, "not_checked", f"{proof['type']} proofs are not checked")
     try:
         root, size = _check_merkle(proof["proof"])
     except (InvalidEnvelope, InvalidJson, InvalidProof, ProofRefused) as error:
-        return Finding(7, "failed", error.detail)
+        return RuleFinding(7, "failed", error.detail)
     if root == envelope.payload_hash:
         return PASSED[6]
     if context.history is None:
-        return Finding(7, "not_checked", "the path holds; no channel to look up its root in")
+        return RuleFinding(7, "not_checked", "the path holds; no channel to look up its root in")
     leaves = context.history.leaves(root)
     if leaves is None:
-        return Finding(7, "failed", f"no earlier block of this channel has the root {root.hex()}")
+        return RuleFinding(7, "failed", f"no earlier block of this channel has the root {root.hex()}")
     if leaves != size:
-        return Finding(7, "failed", f"the block with that root has {leaves} envelopes, the proof says {size}")
+        return RuleFinding(
+            7, "failed", f"the block with that root has {leaves} envelopes, the proof says {size}"
+        )
     return PASSED[6]
 
 
-def rule_8_replay_protection(envelope: Envelope, context: Context) -> Finding:
+def rule_8_replay_protection(envelope: Envelope, context: Context) -> RuleFinding:
     """S4 §7.8: a Command or Result is said once; an Alert again only where the channel's policy allows it."""
     history = context.history
     if history is None:
-        return Finding(8, "not_checked", "no channel to look in")
+        return RuleFinding(8, "not_checked", "no channel to look in")
     kind, correlation_id = envelope.fields["event_class"], envelope.fields.get("correlation_id")
     if correlation_id is not None and kind in CLAIMING:
         place = history.claim(kind, correlation_id)
         if place is not None and not _may_repeat(envelope, context):
-            return Finding(
+            return RuleFinding(
                 8, "failed", f'{kind} "{correlation_id}" stands at height {place[0]}, index {place[1]}'
             )
     place = history.intent(envelope.intent)
     if place is not None:
-        return Finding(
+        return RuleFinding(
             8, "failed", f"the same statement stands at height {place[0]}, index {place[1]}, otherwise signed"
         )
     return PASSED[7]
@@ -254,7 +260,7 @@ def _may_repeat(envelope: Envelope, context: Context) -> bool:
     return context.policy is not None and context.policy.may_repeat(envelope)
 
 
-RULES: Final[tuple[Callable[[Envelope, Context], Finding], ...]] = (
+RULES: Final[tuple[Callable[[Envelope, Context], RuleFinding], ...]] = (
     rule_1_canonical_hash,
     rule_2_signature_scope,
     rule_3_causality,

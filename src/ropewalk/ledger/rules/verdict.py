@@ -40,7 +40,7 @@ class Position(NamedTuple):
     leaf: int
 
 
-class History(Protocol):
+class EnvelopeHistory(Protocol):
     """What rules 3, 7 and 8 need to know about the channel so far."""
 
     def position(self, envelope_id: bytes) -> Position | None:
@@ -66,7 +66,7 @@ class Context:
     `policy_hash` names the policy a sealed block was made under, for a verifier that does not have its text.
     """
 
-    history: History | None = None
+    history: EnvelopeHistory | None = None
     policy: Policy | None = None
     supported_minors: frozenset[str] = SUPPORTED_MINORS
     policy_hash: bytes | None = None
@@ -76,7 +76,7 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RuleFinding:
     """What one rule found."""
 
     rule: int
@@ -94,7 +94,7 @@ class Finding:
 
 
 # Almost every finding is one of these; the hot path makes no new objects.
-PASSED: Final = tuple(Finding(number, "passed") for number in range(1, 9))
+PASSED: Final = tuple(RuleFinding(number, "passed") for number in range(1, 9))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Verdict:
     """All eight findings, the fields nobody signed, and what the policy decided."""
 
     envelope: Envelope
-    findings: tuple[Finding, ...]
+    findings: tuple[RuleFinding, ...]
     decision: Decision | None = None
 
     @property

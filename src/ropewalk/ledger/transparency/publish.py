@@ -34,7 +34,7 @@ WAIT_S = 30.0  # for whoever publishes into the folder at the same time
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishResult:
     """What was written: how many headers the head covers, how many files are new, and the key that checks the head.
 
     `mended` names the files that were there, were not what they should be, and were written anew.
@@ -98,7 +98,7 @@ def make_tlog_proof(channel: Channel, envelope_id: bytes, key: SigningKey, host:
 
 def publish_tiles(
     channel: Channel, key: SigningKey, host: str, folder: Path, *, wait_s: float = WAIT_S
-) -> Published:
+) -> PublishResult:
     """Write checkpoint and tiles. Tiles that are there and right stay as they are; the checkpoint comes last.
 
     A head that is published is a promise: where the folder has one that this channel does not extend, nothing is
@@ -112,7 +112,7 @@ def publish_tiles(
         return _publish(channel, key, host, folder)
 
 
-def _publish(channel: Channel, key: SigningKey, host: str, folder: Path) -> Published:
+def _publish(channel: Channel, key: SigningKey, host: str, folder: Path) -> PublishResult:
     name, tree = channel.settings.channel, header_tree(channel)
     written, kept, mended = 0, 0, []
     try:
@@ -135,7 +135,7 @@ def _publish(channel: Channel, key: SigningKey, host: str, folder: Path) -> Publ
     except OSError as error:
         raise unavailable(error, f"tiles of {name}") from error
     vkey = head_signer(host, name, key).verifier.to_text()
-    return Published(folder, tree.size, tree.root(), written, kept, tuple(mended), vkey)
+    return PublishResult(folder, tree.size, tree.root(), written, kept, tuple(mended), vkey)
 
 
 def _check_extends(path: Path, origin: str, tree: merkle.Tree) -> None:

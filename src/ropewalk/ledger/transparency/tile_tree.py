@@ -70,7 +70,7 @@ def check_tiles(size: int, root: bytes, read: ReadTile) -> None:
     """
     tree = TileTree(size, read)
     if (got := tree.root()) != root:
-        raise _elsewhere("the tiles lead", got, root)
+        raise _mismatch("the tiles lead", got, root)
     # Each hash is the root of a full tile below it, so what holds above and below holds throughout.
     for tile in hash_tiles(
         size
@@ -78,7 +78,7 @@ def check_tiles(size: int, root: bytes, read: ReadTile) -> None:
         if tile.is_full:
             got = merkle.root(_hashes(tile, read), merkle.SHA256)
             if got != (want := tree.node(((tile.level or 0) + 1) * TILE_HEIGHT, tile.number)):
-                raise _elsewhere(f"{tile_path(tile)} leads", got, want)
+                raise _mismatch(f"{tile_path(tile)} leads", got, want)
     for tile in entry_tiles(size):  # last: then it is they who are wrong
         _check_entries(tile, read)
 
@@ -103,7 +103,7 @@ def _hashes(tile: Tile, read: ReadTile) -> list[bytes]:
     return [raw[at : at + merkle.HASH_BYTES] for at in range(0, size, merkle.HASH_BYTES)]
 
 
-def _elsewhere(what: str, got: bytes, want: bytes) -> Damaged:
+def _mismatch(what: str, got: bytes, want: bytes) -> Damaged:
     return _damaged(f"{what} to {got.hex()[:16]}…, not to {want.hex()[:16]}…")
 
 

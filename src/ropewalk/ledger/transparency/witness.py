@@ -1,6 +1,6 @@
 """What a witness decides: whether a head extends the largest one it has seen of that log, as C2SP's tlog-witness asks.
 
-Values in, values out. Whoever calls keeps `Watched` on disk, durably, *before* the cosignature leaves the house; then
+The functions are pure. The caller must store `WatchedLog` durably *before* it returns the cosignature; then
 no crash can make a witness sign two heads that disagree.
 """
 
@@ -88,7 +88,7 @@ def parse_request(raw: bytes) -> WitnessRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedLog:
     """A log as its witness knows it: whose signature counts, the largest head cosigned, and when that was last done."""
 
     origin: str
@@ -115,7 +115,7 @@ class Watched:
         return jcs.encode(value)
 
 
-def parse_watched(raw: bytes) -> Watched:
+def parse_watched(raw: bytes) -> WatchedLog:
     """The log that `to_bytes` wrote. Its head is signed, so a change in it is seen; `Damaged` if anything is wrong.
 
     >>> parse_watched(b"{}")
@@ -137,7 +137,7 @@ def parse_watched(raw: bytes) -> Watched:
         if type(value["time_s"]) is not int or value["time_s"] < 0:
             raise InvalidNote("time_s")
         note = None if value["head"] is None else str(value["head"]).encode()
-        log = Watched(value["origin"], keys, note, value["time_s"])
+        log = WatchedLog(value["origin"], keys, note, value["time_s"])
         if log.note is not None:
             _open(log, log.note)
     except RopewalkError as error:
@@ -150,7 +150,7 @@ def parse_watched(raw: bytes) -> Watched:
     return log
 
 
-def watch_log(log: Watched | None, key: Verifier, origin: str | None = None) -> Watched:
+def watch_log(log: WatchedLog | None, key: Verifier, origin: str | None = None) -> WatchedLog:
     """The log with a key more, or a new one that has not been seen yet.
 
     >>> watch_log(None, Verifier.from_text("PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW")).origin
@@ -163,7 +163,7 @@ def watch_log(log: Watched | None, key: Verifier, origin: str | None = None) -> 
         )
     if log is None:
         name = key.name if origin is None else origin
-        return Watched(SignedHead(name, 0, merkle.SHA256.empty).origin, (key,))
+        return WatchedLog(SignedHead(name, 0, merkle.SHA256.empty).origin, (key,))
     if key in log.keys:
         return log
     if any((each.name, each.key_id) == (key.name, key.key_id) for each in log.keys):
@@ -173,9 +173,9 @@ def watch_log(log: Watched | None, key: Verifier, origin: str | None = None) -> 
     return replace(log, keys=(*log.keys, key))
 
 
-def take_head(
-    log: Watched, request: WitnessRequest, now_s: int, tree: merkle.Nodes | None = None
-) -> Watched | HeadFork:
+def accept_head(
+    log: WatchedLog, request: WitnessRequest, now_s: int, tree: merkle.Nodes | None = None
+) -> WatchedLog | HeadFork:
     """The log with this head as the largest one seen, to be kept before it is cosigned; or both sides of a fork.
 
     What is smaller, stands on another size, or is not shown to extend the head that was seen, is refused. The same head
@@ -185,7 +185,7 @@ def take_head(
     >>> from ropewalk.ledger.proof.proof import head_signer, signed_head
     >>> key = SigningKey.generate("ed25519", bytes(32))
     >>> log = watch_log(None, head_signer("log.example", "ops", key).verifier)
-    >>> log = take_head(log, parse_request(signed_head("log.example", "ops", 2, bytes(32), key)), 1700000000)
+    >>> log = accept_head(log, parse_request(signed_head("log.example", "ops", 2, bytes(32), key)), 1700000000)
     >>> log.head.size, log.time_s
     (2, 1700000000)
     """
@@ -226,7 +226,7 @@ def take_head(
     return replace(log, note=note, time_s=now_s)
 
 
-def _open(log: Watched, note: bytes) -> SignedHead:
+def _open(log: WatchedLog, note: bytes) -> SignedHead:
     """What a note says, if it is of this log and signed by one of its keys."""
     opened = open_note(note, log.keys)
     head = SignedHead.from_text(opened.text)

@@ -28,10 +28,10 @@ from ropewalk.kernel.terminal_text import printable
 from ropewalk.ledger.transparency.head_fork import HeadFork, parse_head_fork
 from ropewalk.ledger.transparency.heads import tile_tree
 from ropewalk.ledger.transparency.witness import (
-    Watched,
+    WatchedLog,
     WitnessRequest,
+    accept_head,
     parse_watched,
-    take_head,
     watch_log,
 )
 
@@ -40,11 +40,11 @@ SETTINGS = "witness.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Cosigned:
+class CosignResult:
     """A head with the witness's line, and what came before it."""
 
     note: bytes
-    log: Watched
+    log: WatchedLog
     before: int
 
     def to_json(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Witness:
         self.key = key
         self._wait_s = wait_s
 
-    def add(self, key: Verifier, origin: str | None = None) -> Watched:
+    def add(self, key: Verifier, origin: str | None = None) -> WatchedLog:
         """Watch a log, or let another key of a log that is watched sign its heads too."""
         name = _file_of(key.name if origin is None else origin)
         with self.state.locked(self._wait_s):
@@ -82,7 +82,7 @@ class Witness:
         secret: SigningKey,
         now_s: int | Callable[[], int],
         tiles: Path | None = None,
-    ) -> Cosigned:
+    ) -> CosignResult:
         """Check a head against the largest one seen, keep it, and only then sign it.
 
         A clock is asked when it is our turn: the time from before might be behind whoever came first.
@@ -105,16 +105,16 @@ class Witness:
             time_s = now_s if isinstance(now_s, int) else now_s()
             size = max(head.size, seen.head.size)
             tree: merkle.Nodes | None = tile_tree(tiles, size) if tiles is not None else None
-            taken = take_head(seen, request, time_s, tree)
+            taken = accept_head(seen, request, time_s, tree)
             if isinstance(taken, HeadFork):
                 raw = taken.to_bytes()
                 self.state.replace(f"fork-{sha256(raw).hex()[:32]}.json", raw)
                 raise taken.error()
             self.state.replace(name, taken.to_bytes())
             # Inside the lock: a later head may not be kept before this one is signed.
-            return Cosigned(cosign_head(request.note, signer, time_s), taken, seen.head.size)
+            return CosignResult(cosign_head(request.note, signer, time_s), taken, seen.head.size)
 
-    def logs(self) -> list[Watched]:
+    def logs(self) -> list[WatchedLog]:
         """Every log that is watched, by origin."""
         found = [self._read(name) for name in self.state.names("log-")]
         return sorted((log for log in found if log is not None), key=lambda log: log.origin)
@@ -130,7 +130,7 @@ class Witness:
                 raise Damaged(f"{path} is not what was written: {error.detail}", reason="state") from error
         return found
 
-    def _read(self, name: str) -> Watched | None:
+    def _read(self, name: str) -> WatchedLog | None:
         try:
             raw = self.state.read(name)
         except NotFound:

@@ -50,7 +50,7 @@ def change_version(
     check_move(home, act.protocol_version, act.stage, sunset=act.sunset, grace_days=act.grace_days)
     with open_log(home, act.channel, keys[0], also=keys[1:], now_ns=now_ns, wait_s=wait_s) as opened:
         version = version_to_write(home, policies[0], now_ns())
-        key = next((key for key in keys if key.public == opened.log.line.current.key), keys[0])
+        key = next((key for key in keys if key.public == opened.log.key_history.current.key), keys[0])
         pair = version_envelopes(act, approvals, key, format_timestamp(now_ns()), version)
         outcomes = opened.log.submit_many(each.raw for each in pair)
         for outcome in outcomes:

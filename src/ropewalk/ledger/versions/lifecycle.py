@@ -22,8 +22,8 @@ from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.envelope.envelope import build
 from ropewalk.ledger.envelope.model import Envelope
-from ropewalk.ledger.ingest.log import Log
-from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.ingest.log import ChannelWriter
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.rules.policy import Policy
 from ropewalk.ledger.versions.statements import VersionAct, lifecycle_fault, read_acts
 from ropewalk.ledger.versions.versions import (
@@ -183,10 +183,10 @@ def _seals(home: Path, channel: str) -> bool:
     return any(found.public == signer for found in key_files.ls(home / "keys"))
 
 
-class Gate:
+class VersionGate:
     """The version gate of a channel that stays open: it follows the clock, and the table when somebody changes it.
 
-    >>> sorted(Gate(Path("/nonexistent"), None, lambda: 0)())
+    >>> sorted(VersionGate(Path("/nonexistent"), None, lambda: 0)())
     ['1.0', '1.1']
     """
 
@@ -238,10 +238,15 @@ def notices(home: Path, now_ns: int) -> list[dict[str, Any]]:
 
 
 def send_notices(
-    log: Log, key: SigningKey, due: list[dict[str, Any]], now_ns: int, *, protocol_version: str = "1.0.0"
-) -> list[tuple[dict[str, Any], Receipt | None]]:
+    log: ChannelWriter,
+    key: SigningKey,
+    due: list[dict[str, Any]],
+    now_ns: int,
+    *,
+    protocol_version: str = "1.0.0",
+) -> list[tuple[dict[str, Any], LedgerReceipt | None]]:
     """Append an `Alert` for every notice that is due; one that stands in the channel already is not said again."""
-    sent: list[tuple[dict[str, Any], Receipt | None]] = []
+    sent: list[tuple[dict[str, Any], LedgerReceipt | None]] = []
     for notice in due:
         try:
             sent.append((notice, log.submit(notice_envelope(notice, key, now_ns, protocol_version).raw)))

@@ -16,7 +16,7 @@ from ropewalk.kernel import merkle
 from ropewalk.ledger.block.block import Block, check_channel_name, check_link, parse_record
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.key_heights import read_heights
-from ropewalk.ledger.channel.segments.format import Place
+from ropewalk.ledger.channel.segments.format import BlockPlace
 from ropewalk.ledger.channel.segments.reader import Segments
 from ropewalk.ledger.channel.settings import FOLDER, channels
 from ropewalk.ledger.envelope.envelope import parse_stored
@@ -25,7 +25,7 @@ from ropewalk.ledger.evidence.recheck import EvidenceTally
 from ropewalk.ledger.evidence.settings import stored_trust
 from ropewalk.ledger.keys.history import KeyProof
 from ropewalk.ledger.proof.trust import Trust
-from ropewalk.ledger.proof.verify import EMPTY, Fault, Span, check_block, join, judge_each
+from ropewalk.ledger.proof.verify import EMPTY, BlockSpan, Fault, check_block, join, judge_each
 from ropewalk.ledger.rules.policy import Policy
 from ropewalk.ledger.versions.statements import CHANGED_TYPE
 from ropewalk.pipeline.source.logs import CheckedRange, Want
@@ -70,7 +70,7 @@ class Ledgers:
     def __init__(self, place: Repository) -> None:
         self.home = place.home
         self._channels: dict[str, tuple[object, Channel]] = {}
-        self._ends: dict[str, tuple[int, Place | None]] = {}
+        self._ends: dict[str, tuple[int, BlockPlace | None]] = {}
 
     def topics(self) -> list[str]:
         """The names of its channels."""
@@ -175,7 +175,7 @@ class Ledgers:
                     height,
                     trust=channel.trust,
                     policy=channel.policy,
-                    noted=None if notes is None else notes.take,
+                    on_envelopes=None if notes is None else notes.take,
                 )
                 joined = join(below, span) if below.blocks else span
                 below = replace(span, fault=None)
@@ -211,7 +211,7 @@ class Ledgers:
                     trust=channel.trust,
                     policy=channel.policy,
                     deep=deep,
-                    noted=marks.take if deep else None,
+                    on_envelopes=marks.take if deep else None,
                 )
             except RopewalkError as error:
                 span = replace(
@@ -243,7 +243,7 @@ class Ledgers:
                 whole, marks, start, acts = EMPTY, Marks(), height + 1, []
 
     @staticmethod
-    def _beyond(segments: Segments, size: int, last: Place | None) -> str:
+    def _beyond(segments: Segments, size: int, last: BlockPlace | None) -> str:
         """What keeps the records from being walked further: damage, or nothing if the log simply ends here."""
         if any(start > size for start in segments.starts()):
             return "records behind it stand where no way leads"
@@ -255,7 +255,7 @@ class Ledgers:
         return ""
 
 
-def join_spans(spans: list[Span]) -> Span:
+def join_spans(spans: list[BlockSpan]) -> BlockSpan:
     """Spans in order of height as one; the first fault survives."""
     whole = EMPTY
     for span in spans:
@@ -263,20 +263,20 @@ def join_spans(spans: list[Span]) -> Span:
     return whole
 
 
-def span_to_json(span: Span, acts: Sequence[int] = ()) -> str:
+def span_to_json(span: BlockSpan, acts: Sequence[int] = ()) -> str:
     """A span as a text that can travel in a row, with the heights at which versions were changed."""
     value = asdict(span) | ({"acts": list(acts)} if acts else {})
     value["below"], value["above"] = span.below.hex(), span.above.hex()
     return json.dumps(value)
 
 
-def span_from_json(text: str) -> Span:
+def span_from_json(text: str) -> BlockSpan:
     """Read what `span_to_json` wrote."""
     value = json.loads(text)
     value.pop("acts", None)
     value["below"], value["above"] = bytes.fromhex(value["below"]), bytes.fromhex(value["above"])
     value["fault"] = None if value["fault"] is None else Fault(**value["fault"])
-    return Span(**value)
+    return BlockSpan(**value)
 
 
 def acts_from_json(text: str) -> list[int]:

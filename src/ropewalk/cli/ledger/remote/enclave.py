@@ -120,14 +120,14 @@ def append(key: str, enclave_ref: str, channel: str, file: str, jsonl: bool, sto
     from ropewalk.cli.ledger.channel import open_for_append
     from ropewalk.ledger.channel.settings import read_settings
     from ropewalk.ledger.mailbox.enclave import SEALED_BYTES_MAX
-    from ropewalk.ledger.mailbox.enclave_channel import OpeningLog
+    from ropewalk.ledger.mailbox.enclave_channel import DecryptingLog
 
     read_settings(here().home, channel)  # NotFound: what is refused makes no channel
     own = _key(key, enclave_ref)
     with ExitStack() as stack:
 
-        def begin() -> OpeningLog:
-            return OpeningLog(stack.enter_context(open_for_append(channel)).log, channel, own)
+        def begin() -> DecryptingLog:
+            return DecryptingLog(stack.enter_context(open_for_append(channel)).log, channel, own)
 
         if jsonl:
             code = answer_lines(file, begin, stop_on_error)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ropewalk.cli.audit.verify import Asked
     from ropewalk.kernel.report import Report
     from ropewalk.ledger.archive.drill import Drill
-    from ropewalk.ledger.archive.write import Archived
+    from ropewalk.ledger.archive.write import ArchiveResult
 
 Lines = Iterable[tuple[int, list[bytes]]]
 
@@ -72,7 +72,7 @@ def archive(
     emit(done.to_json(), lambda: "\n".join(_archived_lines(done)))
 
 
-def _archived_lines(done: Archived) -> list[str]:
+def _archived_lines(done: ArchiveResult) -> list[str]:
     lines = [
         f"wrote  {done.channel} {each.start}–{each.end}  {each.packed} bytes  {each.path}"
         for each in done.made

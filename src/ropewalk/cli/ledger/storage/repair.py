@@ -11,7 +11,7 @@ from ropewalk.cli.common.command import Command, emit, parse_input, say
 from ropewalk.cli.common.locations import here
 
 if TYPE_CHECKING:
-    from ropewalk.ledger.channel.repair import Repaired
+    from ropewalk.ledger.channel.repair import RepairResult
 
 NOT_REPAIRED = 5
 LISTED = 20  # lost blocks that are shown to people; --json has them all
@@ -66,7 +66,7 @@ def repair(
     raise click.exceptions.Exit(NOT_REPAIRED)
 
 
-def _lines(done: Repaired) -> list[str]:
+def _lines(done: RepairResult) -> list[str]:
     damage = done.damage
     if not damage.problems:
         return [f"ok  {damage.channel}  {damage.whole} blocks, nothing to repair"]

@@ -41,7 +41,7 @@ def status(channel: str | None) -> None:
             "notices": due,
             "warnings": warnings,
         },
-        lambda: "\n".join(_line(each) for each in found) or "no channels yet",
+        lambda: "\n".join(_key_history(each) for each in found) or "no channels yet",
     )
 
 
@@ -60,7 +60,7 @@ def _look(home: Path, channel: str, now_ns: int) -> dict[str, Any]:
                 "height": None if head.height == 0 else head.height - 1,
                 "envelopes": head.envelopes,
                 "last_block_ns": str(head.timestamp_ns) if head.height else None,
-                "signer": reading.line().current.key.did(),
+                "signer": reading.key_history().current.key.did(),
                 "policy_hash": None if policy is None else policy.hash.hex(),
                 "versions": [f"{minor}.x" for minor in sorted(open_minors(home, policy, now_ns))],
                 "judges_evidence": read_evidence(home, channel) is not None,
@@ -83,7 +83,7 @@ def _look(home: Path, channel: str, now_ns: int) -> dict[str, Any]:
     return out
 
 
-def _line(found: dict[str, Any]) -> str:
+def _key_history(found: dict[str, Any]) -> str:
     if "signer" not in found:
         return f"{found['channel']}  cannot be read"
     where = "empty" if found["height"] is None else f"height={found['height']} envelopes={found['envelopes']}"

@@ -17,7 +17,7 @@ from ropewalk.kernel import merkle
 from ropewalk.ledger.channel.index.index import Derive
 from ropewalk.ledger.channel.index.rows import (
     PLACE,
-    Marked,
+    UnpackedIndexKeys,
     entry_of,
     pack_entry,
     rows_of,
@@ -112,7 +112,12 @@ def _compare(
 
 
 def _compare_block(
-    check: IndexCheck, record: Record, marks: Marked, files: IndexFiles, segments: Segments, derive: Derive
+    check: IndexCheck,
+    record: Record,
+    marks: UnpackedIndexKeys,
+    files: IndexFiles,
+    segments: Segments,
+    derive: Derive,
 ) -> int:
     """Return how many rows it may have."""
     height, rows = record.height, 0

@@ -27,7 +27,7 @@ from ropewalk.ledger.channel.index.rows import (
     PLACE,
     BlockEntry,
     IndexState,
-    Marked,
+    UnpackedIndexKeys,
     entry_of,
     pack_entry,
     pack_state,
@@ -35,7 +35,7 @@ from ropewalk.ledger.channel.index.rows import (
     unpack_entry,
     unpack_state,
 )
-from ropewalk.ledger.channel.segments.format import ALIGN, Place, Record
+from ropewalk.ledger.channel.segments.format import ALIGN, BlockPlace, Record
 from ropewalk.ledger.channel.segments.reader import Segments
 
 FLUSH_ENVELOPES = 16_384  # kept in memory at most before they go to disk
@@ -43,7 +43,7 @@ T = TypeVar("T")
 Q = TypeVar("Q")
 
 
-Derive = Callable[[Sequence[bytes]], Marked]
+Derive = Callable[[Sequence[bytes]], UnpackedIndexKeys]
 
 
 class LedgerIndex:
@@ -59,7 +59,7 @@ class LedgerIndex:
         self._files = IndexFiles(segments.folder / "index")
         self._forget()
         self.state = self._load_state()
-        if self._files.damage is not None or not self._stands_on_the_log():
+        if self._files.damage is not None or not self._matches_log():
             keep_claim(segments, self.state, self._block, derive)
             self._start_over()
 
@@ -89,7 +89,7 @@ class LedgerIndex:
                 )
             self.add(record.place, [len(line) for line in record.lines], marks)
 
-    def add(self, place: Place, lengths: Sequence[int], marks: Marked) -> None:
+    def add(self, place: BlockPlace, lengths: Sequence[int], marks: UnpackedIndexKeys) -> None:
         """Take in the next block; `lengths` are those of its lines."""
         last = self.state.place
         if last is not None and (place.segment, place.offset) <= (last.segment, last.offset):
@@ -170,7 +170,7 @@ class LedgerIndex:
         except OSError as error:
             if not is_read_only(error) or self._private:
                 raise Unavailable(f"index of {self.segments.folder.name}: {error.strerror}") from error
-            self._go_private()
+            self._detach()
             self.flush()
             return
         self._forget()
@@ -216,7 +216,7 @@ class LedgerIndex:
                 self._files.load()
         return True
 
-    def _go_private(self) -> None:
+    def _detach(self) -> None:
         """Go on with a copy in a folder of this process: the index may not be written where it lies."""
         extent, source = self._files.extent, self._files.folder
         private = make_private_folder()
@@ -245,7 +245,7 @@ class LedgerIndex:
         self._headers = merkle.Frontier.from_bytes(state.header_edge, merkle.SHA256)
         return state
 
-    def _stands_on_the_log(self) -> bool:
+    def _matches_log(self) -> bool:
         """Whether the last block it knows is where it says; if not, it is the index of another log."""
         if self.state.place is None:
             return True

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from ropewalk.errors import RopewalkError
-from ropewalk.ledger.channel.index.rows import BlockEntry, IndexState, Marked
+from ropewalk.ledger.channel.index.rows import BlockEntry, IndexState, UnpackedIndexKeys
 from ropewalk.ledger.channel.losses import LOST_MAX, KnownHead, note_known
 from ropewalk.ledger.channel.segments.reader import Segments
 
@@ -17,7 +17,7 @@ def keep_claim(
     segments: Segments,
     state: IndexState,
     entry: Callable[[int], BlockEntry],
-    derive: Callable[[Sequence[bytes]], Marked],
+    derive: Callable[[Sequence[bytes]], UnpackedIndexKeys],
 ) -> None:
     """Write down which blocks an index has that its log lacks. An index of another log says nothing.
 

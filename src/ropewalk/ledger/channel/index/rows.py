@@ -13,7 +13,7 @@ from typing import Protocol
 from ropewalk.disk.index_pages import IndexDamaged
 from ropewalk.kernel import merkle
 from ropewalk.kernel.digest import blake3
-from ropewalk.ledger.channel.segments.format import Place
+from ropewalk.ledger.channel.segments.format import BlockPlace
 
 PLACE = struct.Struct(">QI")  # height and index of an envelope
 CHECK_BYTES = 16
@@ -24,7 +24,7 @@ _STATE = struct.Struct(">QQQQIQ32s")
 _RUN = 32
 
 
-class Marked(Protocol):
+class UnpackedIndexKeys(Protocol):
     """What the index asks of a block; the engine derives it."""
 
     @property
@@ -51,7 +51,7 @@ class IndexState:
 
     height: int
     envelopes: int
-    place: Place | None
+    place: BlockPlace | None
     timestamp_ns: int
     block_hash: bytes
     range_edge: bytes
@@ -66,7 +66,7 @@ class BlockEntry:
     """One block in the index: where it stands, and enough of its tree to prove any envelope of it."""
 
     height: int
-    place: Place
+    place: BlockPlace
     timestamp_ns: int
     block_hash: bytes
     header_leaf: bytes
@@ -99,7 +99,7 @@ class BlockEntry:
         )
 
 
-def entry_of(height: int, place: Place, lengths: Sequence[int], marks: Marked) -> BlockEntry:
+def entry_of(height: int, place: BlockPlace, lengths: Sequence[int], marks: UnpackedIndexKeys) -> BlockEntry:
     """What the index keeps of a block; `lengths` are those of its lines."""
     offsets = [0]
     for length in lengths:
@@ -121,7 +121,7 @@ def entry_of(height: int, place: Place, lengths: Sequence[int], marks: Marked) -
     )
 
 
-def rows_of(marks: Marked) -> Iterator[tuple[bytes, int]]:
+def rows_of(marks: UnpackedIndexKeys) -> Iterator[tuple[bytes, int]]:
     """Yield under which names a block is found, each with the index of the envelope it leads to."""
     yield b"root\0" + marks.root, 0
     for index, (envelope_id, intent, claim) in enumerate(
@@ -160,7 +160,7 @@ def unpack_entry(height: int, packed: bytes) -> BlockEntry:
     end = at + 32 * count
     return BlockEntry(
         height,
-        Place(segment, offset, length),
+        BlockPlace(segment, offset, length),
         stamp,
         block_hash,
         header_leaf,
@@ -172,7 +172,7 @@ def unpack_entry(height: int, packed: bytes) -> BlockEntry:
 
 def pack_state(state: IndexState) -> bytes:
     """How far the index reaches, with its checksum."""
-    place = state.place or Place(0, 0, 0)
+    place = state.place or BlockPlace(0, 0, 0)
     head = _STATE.pack(
         state.height,
         state.envelopes,
@@ -200,7 +200,7 @@ def unpack_state(packed: bytes) -> IndexState | None:
     state = IndexState(
         height,
         envelopes,
-        Place(segment, offset, length),
+        BlockPlace(segment, offset, length),
         stamp,
         block_hash,
         raw[at : at + edge],

@@ -17,7 +17,7 @@ BODY_BYTES_MAX = 16 << 20  # a block is at most 4 MiB of envelopes; a length bey
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BlockPlace:
     """Where a record stands: the first height of its segment, its offset, the length of its body."""
 
     segment: int
@@ -36,11 +36,11 @@ class Record:
 
     height: int
     lines: list[bytes]
-    place: Place
+    place: BlockPlace
 
 
 @dataclass(frozen=True, slots=True)
-class Torn:
+class TornTail:
     """A tail that no crash-free writer leaves: where it begins, how long it is, where the bytes were kept."""
 
     segment: int

@@ -28,7 +28,7 @@ from ropewalk.errors import Damaged, InvalidJson
 from ropewalk.kernel import jcs, merkle
 from ropewalk.kernel.digest import blake3 as digest_of
 from ropewalk.kernel.digest import hash_from_hex
-from ropewalk.ledger.channel.segments.format import ALIGN, Place
+from ropewalk.ledger.channel.segments.format import ALIGN, BlockPlace
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -106,7 +106,7 @@ class PackedSegment(io.RawIOBase):
         self._records = last.offset + 2 * SKIPPED.size + manifest, records
         self._manifest = last.offset + SKIPPED.size, manifest
 
-    def places(self) -> Iterator[tuple[int, Place]]:
+    def places(self) -> Iterator[tuple[int, BlockPlace]]:
         """Heights and places of its records; no frame is unpacked."""
         offset, size = self._records
         raw = self._pread(size, offset)
@@ -114,7 +114,7 @@ class PackedSegment(io.RawIOBase):
             raise self.damage("its list of records does not hold")
         at = ALIGN
         for height, (length,) in enumerate(struct.iter_unpack(">I", raw[32:]), self._start):
-            yield height, Place(self._start, at, length)
+            yield height, BlockPlace(self._start, at, length)
             at += ALIGN + length
 
     def manifest(self) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def read_manifest(path: Path, start: int) -> dict[str, Any]:
 
 
 def write_packed_segment(
-    path: Path, start: int, records: Sequence[tuple[Place, bytes]], disk: Disk
+    path: Path, start: int, records: Sequence[tuple[BlockPlace, bytes]], disk: Disk
 ) -> tuple[int, int]:
     """Pack a closed segment whose records stand there and have those block hashes; sizes before and after.
 
@@ -248,7 +248,7 @@ def write_packed_segment(
 
 
 def _pack(
-    path: Path, start: int, records: Sequence[tuple[Place, bytes]], beside: Path, disk: Disk
+    path: Path, start: int, records: Sequence[tuple[BlockPlace, bytes]], beside: Path, disk: Disk
 ) -> tuple[int, int, str]:
     frames: list[bytes] = []
     hasher, written = blake3(), 0
@@ -276,7 +276,7 @@ def _pack(
     return size, written + len(tail), hasher.hexdigest()
 
 
-def _cuts(records: Sequence[tuple[Place, bytes]], start: int) -> Iterator[tuple[int, int, int]]:
+def _cuts(records: Sequence[tuple[BlockPlace, bytes]], start: int) -> Iterator[tuple[int, int, int]]:
     """Begin, end and first height of every frame."""
     begin, first = 0, start
     for height, (place, _) in enumerate(records, start):
@@ -285,7 +285,9 @@ def _cuts(records: Sequence[tuple[Place, bytes]], start: int) -> Iterator[tuple[
             begin, first = place.end, height + 1
 
 
-def _tail(start: int, size: int, digest: str, records: Sequence[tuple[Place, bytes]], rows: bytes) -> bytes:
+def _tail(
+    start: int, size: int, digest: str, records: Sequence[tuple[BlockPlace, bytes]], rows: bytes
+) -> bytes:
     hashes = [hash_ for _, hash_ in records]
     body = jcs.encode(
         {

@@ -25,12 +25,12 @@ from typing import BinaryIO, cast
 from ropewalk.errors import Damaged, NotFound
 from ropewalk.kernel.digest import blake3
 from ropewalk.ledger.channel.losses import blocks_text, minimum_blocks
-from ropewalk.ledger.channel.receipted import Receipted, read_mark, repair_advice
+from ropewalk.ledger.channel.receipted import ReceiptMark, read_mark, repair_advice
 from ropewalk.ledger.channel.segments.format import (
     ALIGN,
-    Place,
+    BlockPlace,
     Record,
-    Torn,
+    TornTail,
     has_unwritten_sector,
     lines_of,
     parse_head,
@@ -76,7 +76,7 @@ class Segments:
                 stream.seek(offset)
                 return stream.read(size)
 
-    def scan(self, after: Place | None = None, height: int = 0) -> Iterator[Record]:
+    def scan(self, after: BlockPlace | None = None, height: int = 0) -> Iterator[Record]:
         """Every whole record after a place (from the beginning without one), `height` being the first expected.
 
         Ends at a torn tail; raises `Damaged` at anything else that does not add up, and where receipted blocks are
@@ -100,7 +100,7 @@ class Segments:
         if floor is not None and height < floor:
             raise self._missing(height, floor)
 
-    def places(self, height: int = 0, at: Place | None = None) -> Iterator[tuple[int, Place]]:
+    def places(self, height: int = 0, at: BlockPlace | None = None) -> Iterator[tuple[int, BlockPlace]]:
         """Heights and places of the records from a height on, by their headers alone; bodies stay unread.
 
         `at` is where the record of that height stands, if the caller knows. Ends at the last whole record, or at a
@@ -131,7 +131,7 @@ class Segments:
                     if head is None or head[0] != expected or offset + ALIGN + head[1] > size:
                         break
                     if expected >= height:
-                        yield expected, Place(start, offset, head[1])
+                        yield expected, BlockPlace(start, offset, head[1])
                     offset, expected = offset + ALIGN + head[1], expected + 1
 
     def find(self, height: int) -> Record:
@@ -156,7 +156,7 @@ class Segments:
             raise self._missing(height, floor)
         raise NotFound(f"block {height} is not in {self.folder.name}", height=height)
 
-    def read(self, place: Place, height: int) -> Record:
+    def read(self, place: BlockPlace, height: int) -> Record:
         """The record at a known place; `Damaged` if it is not the block of that height."""
         try:
             with self.open(place.segment) as stream:
@@ -171,7 +171,7 @@ class Segments:
             raise self._damage(place.segment, place.offset, height, "body differs from its checksum")
         return Record(height, lines_of(raw[ALIGN:]), place)
 
-    def tail(self, after: Place | None, height: int) -> tuple[list[Record], Torn | None]:
+    def tail(self, after: BlockPlace | None, height: int) -> tuple[list[Record], TornTail | None]:
         """All records after a place, and the torn tail behind them if there is one."""
         records = list(self.scan(after, height))
         end = records[-1].place if records else after
@@ -186,9 +186,9 @@ class Segments:
         whole = end.end if end is not None and end.segment == last else (ALIGN if size >= ALIGN else 0)
         if whole == ALIGN and not segment_head_holds(self.peek(last, 0, ALIGN), last):
             whole = 0
-        return records, Torn(last, whole, size - whole) if size > whole else None
+        return records, TornTail(last, whole, size - whole) if size > whole else None
 
-    def check_receipted(self) -> Receipted | None:
+    def check_receipted(self) -> ReceiptMark | None:
         """Return the mark if the log holds the block that it names, None without one; else raise `Damaged`."""
         mark = read_mark(self.folder)
         if mark is None or mark.place is None:
@@ -202,14 +202,14 @@ class Segments:
         self.read(mark.place, height)
         return mark
 
-    def _peek_record(self, place: Place) -> bytes:
+    def _peek_record(self, place: BlockPlace) -> bytes:
         """Return the header of the record at a place, whatever is there; nothing where the file is missing."""
         try:
             return self.peek(place.segment, place.offset, ALIGN)
         except (FileNotFoundError, Damaged):
             return b""
 
-    def _packed_places(self, start: int) -> list[tuple[int, Place]]:
+    def _packed_places(self, start: int) -> list[tuple[int, BlockPlace]]:
         try:
             with contextlib.closing(PackedSegment(packed_path(self.path(start)), start)) as packed:
                 return list(packed.places())
@@ -236,7 +236,7 @@ class Segments:
                 body = self._body(stream.read, raw, start, offset, height, last, floor)
                 if body is None:
                     return
-                yield Record(height, lines_of(body), Place(start, offset, len(body)))
+                yield Record(height, lines_of(body), BlockPlace(start, offset, len(body)))
                 offset, height = offset + ALIGN + len(body), height + 1
 
     def _body(

@@ -7,14 +7,14 @@ import os
 from collections.abc import Iterator
 
 from ropewalk.errors import Damaged
-from ropewalk.ledger.channel.segments.format import ALIGN, RECORD_MAGIC, Place, parse_head
+from ropewalk.ledger.channel.segments.format import ALIGN, RECORD_MAGIC, BlockPlace, parse_head
 from ropewalk.ledger.channel.segments.packed import PackedSegment, packed_path
 from ropewalk.ledger.channel.segments.reader import Segments
 
 
-def find_records(segments: Segments, start: int = 0) -> dict[int, Place]:
+def find_records(segments: Segments, start: int = 0) -> dict[int, BlockPlace]:
     """Return the places of all whole records by height, in the segments that begin at `start` or later."""
-    found: dict[int, Place] = {}
+    found: dict[int, BlockPlace] = {}
     for each in segments.starts():
         if each >= start:
             for height, place in _candidates(segments, each):
@@ -24,7 +24,7 @@ def find_records(segments: Segments, start: int = 0) -> dict[int, Place]:
     return found
 
 
-def _candidates(segments: Segments, start: int) -> Iterator[tuple[int, Place]]:
+def _candidates(segments: Segments, start: int) -> Iterator[tuple[int, BlockPlace]]:
     """Every place in a segment where a header holds; its body is not looked at."""
     try:
         stream = segments.path(start).open("rb", buffering=0)
@@ -38,7 +38,7 @@ def _candidates(segments: Segments, start: int) -> Iterator[tuple[int, Place]]:
         while offset + ALIGN <= size:
             head = parse_head(os.pread(stream.fileno(), ALIGN, offset))
             if head is not None:
-                yield head[0], Place(start, offset, head[1])
+                yield head[0], BlockPlace(start, offset, head[1])
                 offset += ALIGN + head[1]
                 continue
             rest = os.pread(stream.fileno(), size - offset, offset)

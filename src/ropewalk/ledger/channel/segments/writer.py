@@ -15,12 +15,12 @@ from types import TracebackType
 from ropewalk.disk.durable import Disk
 from ropewalk.errors import Damaged, HeadMoved, TooLarge, Unavailable
 from ropewalk.ledger.channel.losses import Repair, blocks_text, open_loss, read_repairs
-from ropewalk.ledger.channel.receipted import MarkFile, Receipted, make_mark, repair_advice
+from ropewalk.ledger.channel.receipted import ReceiptMark, ReceiptMarkFile, make_mark, repair_advice
 from ropewalk.ledger.channel.segments.format import (
     ALIGN,
     BODY_BYTES_MAX,
-    Place,
-    Torn,
+    BlockPlace,
+    TornTail,
     digest_in,
     record_head,
     segment_head,
@@ -31,22 +31,22 @@ SEGMENT_BYTES = 64 << 20  # a new file is begun beyond this; one block may stand
 LOCK_POLL_S = 0.02
 
 
-class Writer(Segments):
+class SegmentWriter(Segments):
     """The one writer of a channel. Opening it takes the lock and cuts a torn tail; `torn` says what was cut."""
 
     def __init__(
         self,
         folder: Path,
         *,
-        after: Place | None = None,
+        after: BlockPlace | None = None,
         height: int = 0,
         wait_s: float = 0.0,
         disk: Disk | None = None,
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         super().__init__(folder)
-        self._mark: MarkFile | None = None
-        self._pending: Receipted | None = None  # what the mark will say once it is synced
+        self._mark: ReceiptMarkFile | None = None
+        self._pending: ReceiptMark | None = None  # what the mark will say once it is synced
         self.statements: int | None = None  # how many blocks are about keys, as far as it is known
         self._disk = disk or Disk()
         self._segment_bytes = segment_bytes
@@ -87,7 +87,7 @@ class Writer(Segments):
         block_hash: bytes = bytes(32),
         *,
         statement: bool | None = None,
-    ) -> Place:
+    ) -> BlockPlace:
         """Write one block's lines as the record of `height`. Durable only after `sync`.
 
         `statement` says whether the block is about keys, where the caller knows.
@@ -105,13 +105,13 @@ class Writer(Segments):
         try:
             if self._end >= self._segment_bytes:
                 self._begin_segment(height)
-            place = Place(self._segment, self._end, len(body))
+            place = BlockPlace(self._segment, self._end, len(body))
             head = record_head(height, body)
             self._write(head + body)
             self._last, self._end, self.height = place, place.end, height + 1
             known = self.statements is not None and statement is not None
             self.statements = (self.statements or 0) + bool(statement) if known else None
-            self._pending = Receipted(height + 1, place, digest_in(head), block_hash, self.statements)
+            self._pending = ReceiptMark(height + 1, place, digest_in(head), block_hash, self.statements)
         except OSError as error:
             self._back_out(error.strerror or str(error))
             raise Unavailable(
@@ -161,7 +161,7 @@ class Writer(Segments):
             self._lock = -1
         self._broken = "closed"
 
-    def __enter__(self) -> Writer:
+    def __enter__(self) -> SegmentWriter:
         return self
 
     def __exit__(
@@ -169,7 +169,7 @@ class Writer(Segments):
     ) -> None:
         self.close()
 
-    def _cut(self, torn: Torn) -> Torn:
+    def _cut(self, torn: TornTail) -> TornTail:
         """Keep the torn bytes beside the log, then cut them off."""
         folder = self.folder / "torn"
         folder.mkdir(exist_ok=True)
@@ -186,9 +186,9 @@ class Writer(Segments):
             self._disk.fsync(fd)
         finally:
             os.close(fd)
-        return Torn(torn.segment, torn.offset, torn.size, kept)
+        return TornTail(torn.segment, torn.offset, torn.size, kept)
 
-    def _read_mark(self) -> Receipted:
+    def _read_mark(self) -> ReceiptMark:
         """The mark, checked against the log. An index cannot stand in for it: any reader may have made it anew."""
         mark = self.check_receipted()
         if mark is None:
@@ -199,17 +199,17 @@ class Writer(Segments):
             )
         return mark
 
-    def _open_mark(self, mark: Receipted) -> None:
+    def _open_mark(self, mark: ReceiptMark) -> None:
         """Let the mark name the last whole block: the log was checked up to there, and the next one stands on it."""
-        self._mark = MarkFile(self.folder, self._disk)
-        now = Receipted(statements=0)
+        self._mark = ReceiptMarkFile(self.folder, self._disk)
+        now = ReceiptMark(statements=0)
         if self._last is not None:
             if mark.place == self._last:
                 now = mark
             else:
                 self._disk.fsync(self._fd)  # a killed writer may have left a block that is not on disk yet
                 head = self.peek(self._last.segment, self._last.offset, ALIGN)
-                now = Receipted(self.height, self._last, digest_in(head))
+                now = ReceiptMark(self.height, self._last, digest_in(head))
         self.statements = now.statements
         if now != mark:
             self._mark.write(now)
@@ -259,7 +259,7 @@ class Writer(Segments):
 
 
 # A child of the writer's process shares its lock: it must neither write nor hold the lock when the writer has gone.
-_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+_writers: weakref.WeakSet[SegmentWriter] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
@@ -293,7 +293,7 @@ def hold_lock(folder: Path, wait_s: float = 0.0) -> Iterator[None]:
         os.close(descriptor)
 
 
-def is_awaited(folder: Path) -> bool:
+def has_waiters(folder: Path) -> bool:
     """Whether somebody waits to write to a channel, or to keep writers out of it."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
@@ -311,7 +311,7 @@ def is_awaited(folder: Path) -> bool:
 def _take_lock(path: Path, wait_s: float) -> int:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + wait_s
-    line: int | None = None  # held while we wait, for whoever writes to see
+    queue: int | None = None  # held while we wait, for whoever writes to see
     try:
         while True:
             try:
@@ -328,13 +328,13 @@ def _take_lock(path: Path, wait_s: float) -> int:
                         holder=holder,
                         advice="A channel has one writer at a time; wait for it to end.",
                     ) from error
-                if line is None:
-                    line = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-                    fcntl.flock(line, fcntl.LOCK_SH)
+                if queue is None:
+                    queue = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+                    fcntl.flock(queue, fcntl.LOCK_SH)
                 time.sleep(LOCK_POLL_S)
     finally:
-        if line is not None:
-            os.close(line)
+        if queue is not None:
+            os.close(queue)
     with contextlib.suppress(OSError):  # the number is a courtesy to people, the lock itself is held
         os.ftruncate(fd, 0)
         os.pwrite(fd, str(os.getpid()).encode(), 0)

@@ -17,7 +17,7 @@ from ropewalk.kernel.report import Status
 from ropewalk.ledger.evidence.allowed import parse_collateral_texts
 from ropewalk.ledger.evidence.certificates import check_chain, parse_certificates, parse_pem
 from ropewalk.ledger.evidence.crls import check_revoked
-from ropewalk.ledger.evidence.item import Piece
+from ropewalk.ledger.evidence.item import EvidenceItem
 from ropewalk.ledger.evidence.tee.intel_certificates import Platform, read_platform
 from ropewalk.ledger.evidence.tee.intel_collateral import Collateral, parse_collateral
 from ropewalk.ledger.evidence.tee.intel_ecdsa import check_p256
@@ -30,7 +30,7 @@ from ropewalk.ledger.evidence.tee.intel_quote import (
 )
 
 
-def check_dcap(piece: Piece) -> tuple[Status, str]:
+def check_dcap(piece: EvidenceItem) -> tuple[Status, str]:
     """Whether a quote is bound to its envelope and holds."""
     quote = parse_quote(piece.document(QUOTE_BYTES_MAX))
     if quote.tee != piece.report.get("tee_type"):
@@ -41,7 +41,7 @@ def check_dcap(piece: Piece) -> tuple[Status, str]:
     chain = _certificates(quote)
     registers = _registers(quote.body)
     measured = "sgx.mrenclave" if quote.tee == "sgx" else "tdx.mrtd"
-    piece.require_said(registers[measured], chain[0])
+    piece.require_reported(registers[measured], chain[0])
     trust = piece.trust
     if not trust.roots:
         return "not_checked", "no roots are configured for Intel SGX and TDX"
@@ -86,13 +86,13 @@ def _check_signatures(quote: Quote, leaf: x509.Certificate) -> None:
     check_p256(quote.key, quote.signed, quote.signature, "signature over the quote")
 
 
-def _newest(piece: Piece, quote: Quote, platform: Platform) -> Collateral | None:
+def _newest(piece: EvidenceItem, quote: Quote, platform: Platform) -> Collateral | None:
     """The newest collateral for such a platform that counts at the time, whoever gave it; None if there is none."""
     given = list(piece.trust.collateral)
     if "collateral" in piece.report:
         given.append(parse_collateral(parse_collateral_texts(piece.report["collateral"], Invalid)))
-    about = [each for each in given if each.speaks_of(quote.tee, platform)]
-    counting = [each for each in about if each.counts_at(piece.at_ns)]
+    about = [each for each in given if each.applies_to(quote.tee, platform)]
+    counting = [each for each in about if each.is_current(piece.at_ns)]
     if about and not counting:
         raise Unverified(f"all collateral for FMSPC {platform.fmspc.hex()} is of another time")
     return max(counting, key=lambda each: (each.tcb.since_ns, each.qe.since_ns), default=None)
@@ -111,7 +111,7 @@ def _registers(body: EnclaveReport | TdReport) -> dict[str, bytes]:
     }
 
 
-def _check_measured(piece: Piece, quote: Quote, registers: Mapping[str, bytes]) -> None:
+def _check_measured(piece: EvidenceItem, quote: Quote, registers: Mapping[str, bytes]) -> None:
     body, asked = quote.body, piece.trust.sgx_isv
     if not isinstance(body, EnclaveReport):
         piece.require_measured(registers, "tdx.mrtd")

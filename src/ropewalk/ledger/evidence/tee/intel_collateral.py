@@ -83,7 +83,7 @@ class Collateral:
     qe: Statement
     chain: tuple[x509.Certificate, ...]
 
-    def speaks_of(self, tee: str, platform: Platform) -> bool:
+    def applies_to(self, tee: str, platform: Platform) -> bool:
         """Whether it is about such hardware."""
         kinds = ("SGX", "QE") if tee == "sgx" else ("TDX", "TD_QE")
         same = (
@@ -92,7 +92,7 @@ class Collateral:
         )
         return (self.tcb.kind, self.qe.kind) == kinds and same
 
-    def counts_at(self, at_ns: int) -> bool:
+    def is_current(self, at_ns: int) -> bool:
         """Whether both statements count at a time."""
         return all(each.since_ns <= at_ns <= each.until_ns for each in (self.tcb, self.qe))
 

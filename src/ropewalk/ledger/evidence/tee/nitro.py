@@ -16,7 +16,7 @@ from ropewalk.kernel.report import Status
 from ropewalk.ledger.evidence.binding import report_data
 from ropewalk.ledger.evidence.certificates import check_chain, parse_der, public_key_of
 from ropewalk.ledger.evidence.crls import check_revoked
-from ropewalk.ledger.evidence.item import EARLY_S_MAX, Piece
+from ropewalk.ledger.evidence.item import EARLY_S_MAX, EvidenceItem
 from ropewalk.ledger.evidence.trust import EvidenceTrust
 
 ES384: Final = -35
@@ -24,7 +24,7 @@ DOCUMENT_BYTES_MAX: Final = 1 << 16
 _PCR_BYTES: Final = (32, 48, 64)
 
 
-def check_nitro(piece: Piece) -> tuple[Status, str]:
+def check_nitro(piece: EvidenceItem) -> tuple[Status, str]:
     """Whether an enclave's document is bound to its envelope and holds."""
     envelope, evidence, trust = piece.envelope, piece.evidence, piece.trust
     protected, payload, signature = _parse_sign1(piece.document(DOCUMENT_BYTES_MAX))
@@ -33,7 +33,7 @@ def check_nitro(piece: Piece) -> tuple[Status, str]:
     if document["user_data"] not in (report_data(envelope.payload_hash, envelope.correlation_id), literal):
         raise Unverified("user_data of the document does not bind payload_hash and correlation_id")
     leaf = parse_der(document["certificate"])
-    piece.require_said(document["pcrs"].get(0, b""), leaf, document["timestamp"])
+    piece.require_reported(document["pcrs"].get(0, b""), leaf, document["timestamp"])
     said = evidence.get("nonce")
     have = document["nonce"]
     if said is not None and (have is None or said not in (have.hex(), have.decode("utf-8", "replace"))):

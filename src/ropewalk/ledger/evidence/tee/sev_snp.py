@@ -20,7 +20,7 @@ from ropewalk.errors import Unverified
 from ropewalk.kernel.report import Status
 from ropewalk.ledger.evidence.certificates import public_key_of
 from ropewalk.ledger.evidence.crls import check_revoked
-from ropewalk.ledger.evidence.item import Piece
+from ropewalk.ledger.evidence.item import EvidenceItem
 from ropewalk.ledger.evidence.tee.amd_certificates import (
     TURIN_FAMILY,
     Endorsement,
@@ -96,14 +96,14 @@ def parse_snp_report(raw: bytes) -> SnpReport:
     )
 
 
-def check_sev_snp(piece: Piece) -> tuple[Status, str]:
+def check_sev_snp(piece: EvidenceItem) -> tuple[Status, str]:
     """Whether a SEV-SNP report is bound to its envelope and holds."""
     raw = piece.document(REPORT_BYTES)
     report = parse_snp_report(raw)
     piece.require_bound(report.report_data)
     _check_guest(report)
     chain = piece.chain()
-    piece.require_said(report.measurement, chain[0] if chain else None)
+    piece.require_reported(report.measurement, chain[0] if chain else None)
     if not piece.trust.roots:
         return "not_checked", "no roots are configured for AMD SEV-SNP"
     if not chain:

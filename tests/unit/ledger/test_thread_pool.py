@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ropewalk.ledger.ingest.thread_pool import Hands
+from ropewalk.ledger.ingest.thread_pool import ThreadPool
 
 
 def doubled(items: Sequence[int]) -> list[int]:
@@ -17,17 +17,17 @@ def doubled(items: Sequence[int]) -> list[int]:
 @pytest.mark.parametrize("count", [1, 2, 4])
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 64, 257])
 def test_everything_comes_back_in_order(count, size):
-    with Hands(count) as hands:
-        assert hands(doubled, range(size)) == doubled(range(size))
+    with ThreadPool(count) as pool:
+        assert pool(doubled, range(size)) == doubled(range(size))
 
 
 def test_a_hand_that_is_held_up_is_not_waited_for():
     held = threading.Event()
-    with Hands(2) as hands:
-        assert hands._others is not None
-        hands._others.submit(held.wait)
+    with ThreadPool(2) as pool:
+        assert pool._others is not None
+        pool._others.submit(held.wait)
         try:
-            assert hands(doubled, range(100)) == doubled(range(100))
+            assert pool(doubled, range(100)) == doubled(range(100))
         finally:
             held.set()
 
@@ -38,8 +38,8 @@ def test_what_goes_wrong_in_any_hand_reaches_who_asked():
             raise ArithmeticError("fifty")
         return list(items)
 
-    with Hands(4) as hands:
+    with ThreadPool(4) as pool:
         for _ in range(20):
             with pytest.raises(ArithmeticError, match="fifty"):
-                hands(wrong, range(100))
-        assert hands(wrong, range(50)) == list(range(50))
+                pool(wrong, range(100))
+        assert pool(wrong, range(50)) == list(range(50))
