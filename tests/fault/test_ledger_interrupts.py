@@ -177,7 +177,7 @@ def test_forgetting_that_is_interrupted_keeps_nobody_asleep(tmp_path, monkeypatc
 
 
 def test_a_call_that_got_lost_keeps_nobody_asleep(monkeypatch):
-    monkeypatch.setattr(ticket_module, "LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(ticket_module, "POLL_S", 0.01)
     waiter = Waiter()
     waiter.wait()  # nobody calls
     waiter.wake()

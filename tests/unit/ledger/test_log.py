@@ -453,7 +453,7 @@ def interrupted_at(number: int, path: str) -> Callable[..., Any]:
 
 
 def test_interrupted_before_any_line_whoever_leads_leaves_nobody_waiting(tmp_path, monkeypatch):
-    monkeypatch.setattr("ropewalk.ledger.ingest.ticket.LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr("ropewalk.ledger.ingest.ticket.POLL_S", 0.05)
     tracing = sys.gettrace()
     for number in itertools.count(1):
         home = tmp_path / str(number)
