@@ -21,7 +21,7 @@ from typing import Any
 
 from bench.gitlog_redis import redis_batches
 from bench.harness import Contestant, Result, compare, fixed
-from ropewalk.disk.repository_paths import make_place
+from ropewalk.disk.repository_paths import make_repository
 from ropewalk.gitlog.core.commit import parse_message
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import SHIPLOG
@@ -75,7 +75,9 @@ class Field:
 
     def prepare(self, count: int) -> None:
         """Make repositories ahead of time: making one is not part of any job."""
-        self._ready += [make_place(self.folder / f"{next(self._names)}.git")[0].git_dir for _ in range(count)]
+        self._ready += [
+            make_repository(self.folder / f"{next(self._names)}.git")[0].git_dir for _ in range(count)
+        ]
 
     def fresh(self) -> Path:
         if not self._ready:

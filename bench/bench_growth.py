@@ -21,7 +21,7 @@ from pathlib import Path
 from bench.bench_pipeline import CACHE, fill_ledger
 from bench.harness import Result, fixed
 from ropewalk.disk import key_files
-from ropewalk.disk.repository_paths import make_place
+from ropewalk.disk.repository_paths import make_repository
 
 CHANNELS = 4
 TINY = 400
@@ -91,7 +91,7 @@ def _slope(small: int, low: float, large: int, high: float) -> float:
 def _costs(folder: Path, size: int) -> dict[str, Cost]:
     repository, warehouse = folder / f"{size}.git", folder / f"tables-{size}-{time.monotonic_ns()}"
     if not repository.exists():
-        place = make_place(repository)[0]
+        place = make_repository(repository)[0]
         key_files.make(place.keys, "node", "ed25519", b"node" + bytes(28))
         for channel in range(CHANNELS):
             fill_ledger(place.home, f"growth-{channel}", size // CHANNELS, signed=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pymerkle
 
 from bench.harness import Contestant, Result, compare
-from ropewalk.kernel.merkle import SHA256, Tree, verify_inclusion
+from ropewalk.kernel.merkle import SHA256, MerkleTree, verify_inclusion
 
 __all__ = ["run"]
 
@@ -20,14 +20,14 @@ def run(quick: bool) -> list[Result]:
     asked = [i * 7_919 % size for i in range(PROOFS)]  # spread over the whole tree, the same for both
 
     def ours_build() -> int:
-        return len(Tree(map(SHA256.leaf, data), SHA256).root()) and size
+        return len(MerkleTree(map(SHA256.leaf, data), SHA256).root()) and size
 
     def peer_build() -> int:
         tree = pymerkle.InmemoryTree(algorithm="sha256")
         tree.append_entries(data)
         return len(tree.get_root()) and size
 
-    tree = Tree(map(SHA256.leaf, data), SHA256)
+    tree = MerkleTree(map(SHA256.leaf, data), SHA256)
     peer = pymerkle.InmemoryTree(algorithm="sha256")
     peer.append_entries(data)
     root = tree.root()

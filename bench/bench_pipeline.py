@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import Contestant, Result, compare, fixed
-from ropewalk.disk.repository_paths import make_place
+from ropewalk.disk.repository_paths import make_repository
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.kernel.keys import SigningKey
@@ -103,7 +103,7 @@ def run(quick: bool) -> list[Result]:
     results: list[Result] = []
     with tempfile.TemporaryDirectory() as folder:
         signed, sealed, git = (Path(folder) / f"{name}.git" for name in ("signed", "sealed", "git"))
-        homes = {path: make_place(path)[0].home for path in (signed, sealed, git)}
+        homes = {path: make_repository(path)[0].home for path in (signed, sealed, git)}
         fill_ledger(homes[signed], "signed", sizes[0], signed=True)
         fill_ledger(homes[sealed], "sealed", sizes[1], signed=False)
         fill_git(git, "prod", sizes[2])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import Contestant, Result, compare, fixed
-from ropewalk.kernel.prolly import Node, Tree, build, diff
+from ropewalk.kernel.prolly import Node, ProllyTree, build, diff
 
 __all__ = ["entries", "run"]
 
@@ -33,7 +33,7 @@ def entries(count: int) -> list[tuple[bytes, bytes]]:
 
 
 def one_by_one(made: list[tuple[bytes, bytes]]) -> tuple[float, Node]:
-    tree = Tree()
+    tree = ProllyTree()
     gc.collect()
     started = time.perf_counter()
     for key, value in made:
@@ -82,7 +82,7 @@ def run(quick: bool) -> list[Result]:
 
 def batches(made: list[tuple[bytes, bytes]], rounds: int) -> list[Result]:
     def by_thousand() -> int:
-        tree = Tree()
+        tree = ProllyTree()
         for at in range(0, len(made), 1000):
             tree.insert_many(made[at : at + 1000])
         return len(made)

@@ -24,7 +24,7 @@ from bench.harness import Contestant, Result, compare, fixed
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import MESSAGES
 from ropewalk.stream.core.frames import BusEvent
-from ropewalk.stream.core.window import Bounds, Window
+from ropewalk.stream.core.window import Window, WindowBounds
 from ropewalk.stream.serve.server import Clock, StreamServer
 from ropewalk.stream.serve.source import StreamSource
 
@@ -74,7 +74,7 @@ async def until(holds: Callable[[], bool]) -> None:
 async def ours(subscribers: int, count: int) -> float:
     """CPU seconds to give `count` frames to so many subscribers through the stream."""
     clock = Clock()
-    window = Window("bench", clock.now_us(), Bounds())
+    window = Window("bench", clock.now_us(), WindowBounds())
     given = frames(count)
     async with StreamServer(window, clock=clock) as served, readers(served.url, subscribers):
         await until(lambda: len([each for each in served.connections if each._subscriptions]) == subscribers)
@@ -88,7 +88,7 @@ async def ours(subscribers: int, count: int) -> float:
 
 async def bare(subscribers: int, count: int) -> float:
     """CPU seconds to broadcast the same texts with nothing around it."""
-    window = Window("bench", 0, Bounds(frames_max=count + 1))
+    window = Window("bench", 0, WindowBounds(frames_max=count + 1))
     connected: set[server.ServerConnection] = set()
 
     async def handle(socket: server.ServerConnection) -> None:
@@ -140,7 +140,7 @@ def reading(count: int, rounds: int) -> list[Result]:
         log.append_all("jobs/pending", drafts, layout=MESSAGES)
 
         def streamed() -> int:
-            window = Window("bench", 0, Bounds())
+            window = Window("bench", 0, WindowBounds())
             source.look()
             source.behind.add("jobs/pending")
             source._passed["jobs/pending"] = type(source._passed["jobs/pending"])(None)

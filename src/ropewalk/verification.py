@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ropewalk.disk.repository_paths import find_place
+from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import NotFound, RopewalkError, Unavailable, Unverified
 from ropewalk.gitlog.compat.entries import ROOTS
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
 from ropewalk.gitlog.repository.clock import limit_of
-from ropewalk.gitlog.repository.tracked_logs import Lines
+from ropewalk.gitlog.repository.tracked_logs import TrackedLogs
 from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.gitlog.store.pack_check import damaged_packs
 from ropewalk.gitlog.store.seen_heads import SeenHeads
@@ -55,7 +55,7 @@ def verify_repository(
     >>> report.ok, report.entries
     (True, 1)
     """
-    store = GitStore(find_place(Path(path)))
+    store = GitStore(find_repository(Path(path)))
     home = store.place.home
     parts = (
         verify_gitlogs(store, ns, deep=deep, keys=keys, own_keys=own_keys, progress=progress),
@@ -122,7 +122,7 @@ def verify_gitlogs(
     progress: Callable[[int], None] = lambda _count: None,
 ) -> Report:
     """One report over the git logs, or over those called `ns`. Steps are named `<log>:<step>` if there are several."""
-    lines = Lines(store)
+    lines = TrackedLogs(store)
     logs = []
     for layout in (SHIPLOG, MESSAGES):
         # The refs step says why they cannot be listed, if they cannot.

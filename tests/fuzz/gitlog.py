@@ -40,7 +40,7 @@ def _git_shiplog_entry(raw: bytes) -> None:
 
 
 def _roster(raw: bytes) -> None:
-    ssh_signatures.parse_roster(as_text(raw))
+    ssh_signatures.parse_allowed_signers(as_text(raw))
 
 
 def _document(raw: bytes) -> None:

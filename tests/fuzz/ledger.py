@@ -412,14 +412,14 @@ def _entry_sample(one: block.Block) -> rows.BlockEntry:
 
 
 def _range_sample(hashes: list[bytes]) -> bytes:
-    tree = merkle.Tree(hashes, merkle.RANGE)
+    tree = merkle.MerkleTree(hashes, merkle.RANGE)
     made = proof.RangeStatement("ea.core", 1, 3, tuple(hashes[1:2]), tree.range(1, 2), tree.root())
     made.verify()
     return made.to_bytes()
 
 
 def _consistency_sample(hashes: list[bytes]) -> bytes:
-    tree = merkle.Tree(hashes, merkle.RANGE)
+    tree = merkle.MerkleTree(hashes, merkle.RANGE)
     made = proof.Consistency("ea.core", 1, 3, tree.root(1), tree.root(3), tree.consistency(1, 3))
     made.verify()
     return made.to_bytes()

@@ -19,7 +19,7 @@ LIMIT = 4096
 
 
 def _frames(raw: bytes) -> None:
-    cutter = frames.Frames(LIMIT)
+    cutter = frames.FrameDecoder(LIMIT)
     bodies = cutter.receive(raw)
     again = b"".join(map(frames.frame, bodies))
     assert raw.startswith(again) and cutter.held == len(raw) - len(again)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.tools import needs
 
-from ropewalk.disk.repository_paths import find_place, make_place
+from ropewalk.disk.repository_paths import find_repository, make_repository
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import LOG_NOTES, MESSAGES, SHIPLOG
 from ropewalk.gitlog.core.notes import add_note, read_note
@@ -31,7 +31,7 @@ def git(where: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def log(tmp_path):
-    with open_repository(make_place(tmp_path / "log.git")[0].git_dir) as repository:
+    with open_repository(make_repository(tmp_path / "log.git")[0].git_dir) as repository:
         yield repository
 
 
@@ -110,14 +110,14 @@ def test_a_clone_elsewhere_verifies(log, tmp_path):
     fill(log, 5)
     log.append("jobs/a", {"type": "t", "payload": {}}, layout=MESSAGES)
     git(tmp_path, "clone", "-q", "--mirror", str(git_dir(log)), "clone.git")
-    report = verify_gitlogs(GitStore(find_place(tmp_path / "clone.git")), deep=True)
+    report = verify_gitlogs(GitStore(find_repository(tmp_path / "clone.git")), deep=True)
     assert report.ok
     assert report.entries == 6
 
 
 def test_push_and_fetch_carry_the_log(log, tmp_path):
     fill(log, 2)
-    other = make_place(tmp_path / "other.git")[0]
+    other = make_repository(tmp_path / "other.git")[0]
     spec = "refs/gatos/*:refs/gatos/*"
     git(git_dir(log), "push", "-q", str(other.git_dir), spec)
     with open_repository(other.git_dir) as elsewhere:

@@ -244,7 +244,7 @@ def test_a_stranger_with_only_the_journal_gets_the_same_events(mirror, tmp_path)
 @needs("ssh-keygen")
 @pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
 def test_our_verdict_is_that_of_git_and_ssh_keygen(tmp_path, kind):
-    from ropewalk.gitlog.compat.ssh_signatures import judge, parse_roster
+    from ropewalk.gitlog.compat.ssh_signatures import judge, parse_allowed_signers
 
     key = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(key), "-C", "ada"], check=True)
@@ -262,10 +262,10 @@ def test_our_verdict_is_that_of_git_and_ssh_keygen(tmp_path, kind):
     raw = subprocess.run(
         ["git", "cat-file", "commit", oid], cwd=repository, capture_output=True, check=True
     ).stdout
-    assert judge(raw, parse_roster(roster), 2_000_000_000) == "good"
-    assert judge(raw, parse_roster(""), 2_000_000_000) == "untrusted"
+    assert judge(raw, parse_allowed_signers(roster), 2_000_000_000) == "good"
+    assert judge(raw, parse_allowed_signers(""), 2_000_000_000) == "untrusted"
     changed = raw.replace(b"\n\nhello", b"\n\nhellO")
-    assert judge(changed, parse_roster(roster), 2_000_000_000) == "bad"
+    assert judge(changed, parse_allowed_signers(roster), 2_000_000_000) == "bad"
     forged = subprocess.run(
         ["git", "hash-object", "-t", "commit", "-w", "--stdin"],
         cwd=repository,

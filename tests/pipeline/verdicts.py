@@ -13,7 +13,7 @@ from typing import Any
 import lmdb
 
 from ropewalk.disk.lmdb_tables import LmdbTables
-from ropewalk.disk.repository_paths import find_place
+from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import RopewalkError
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import LOG_NOTES, MESSAGES
@@ -110,7 +110,7 @@ def _append_ruled(world: World) -> None:
 def reopened(base: World, path: Path) -> World:
     """A copy of the base, for one case."""
     shutil.copytree(base.path, path, symlinks=True)
-    return World(path, find_place(path), base.clock_ms)
+    return World(path, find_repository(path), base.clock_ms)
 
 
 # --- who is asked ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ropewalk.disk.repository_paths import Place, make_place
+from ropewalk.disk.repository_paths import RepositoryPaths, make_repository
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
 from ropewalk.gitlog.repository.opening import open_repository
@@ -33,12 +33,12 @@ class World:
     """One repository; every append goes on where the last one ended."""
 
     path: Path
-    place: Place
+    place: RepositoryPaths
     clock_ms: int = NOON_MS
 
     @classmethod
     def make(cls, path: Path) -> World:
-        place, _ = make_place(path)
+        place, _ = make_repository(path)
         return cls(path, place)
 
     def entropy(self, size: int) -> bytes:

@@ -13,8 +13,8 @@ from ropewalk.kernel.merkle import (
     RANGE,
     SHA256,
     Frontier,
+    MerkleTree,
     RangeProof,
-    Tree,
     root,
     verify_consistency,
     verify_inclusion,
@@ -43,7 +43,7 @@ def leaves_of(definition, size):
 def test_however_a_tree_grows_its_root_is_the_defined_one(pair, steps):
     hasher, definition = pair
     leaves = leaves_of(definition, sum(steps))
-    tree, edge, at = Tree(hasher=hasher), Frontier(hasher), 0
+    tree, edge, at = MerkleTree(hasher=hasher), Frontier(hasher), 0
     for step in steps:
         tree.extend(leaves[at : at + step])
         for leaf in leaves[at : at + step]:
@@ -61,7 +61,7 @@ def test_inclusion_is_the_defined_path_and_verifies_at_its_place_only(pair, plac
     hasher, definition = pair
     index, size = place
     leaves = leaves_of(definition, size + more)
-    tree = Tree(leaves, hasher)
+    tree = MerkleTree(leaves, hasher)
     path, top = tree.inclusion(index, size), tree.root(size)
     assert list(path) == definition.inclusion(index, leaves[:size])
     verify_inclusion(leaves[index], index, size, path, top, hasher)
@@ -76,7 +76,7 @@ def test_consistency_is_the_defined_path(pair, place, more):
     hasher, definition = pair
     old, new = place[0] + 1, place[1]
     leaves = leaves_of(definition, new + more)
-    tree = Tree(leaves, hasher)
+    tree = MerkleTree(leaves, hasher)
     path = tree.consistency(old, new)
     assert list(path) == definition.consistency(old, leaves[:new])
     verify_consistency(old, new, path, tree.root(old), tree.root(new), hasher)
@@ -94,7 +94,7 @@ def test_a_range_is_what_surrounds_it_and_nothing_can_be_left_out(pair, place, w
     start, size = place
     end = min(size, start + width)
     leaves = leaves_of(definition, size)
-    tree = Tree(leaves, hasher)
+    tree = MerkleTree(leaves, hasher)
     proof, top = tree.range(start, end), tree.root()
     left, right = definition.range(start, end, leaves)
     assert proof == RangeProof(tuple(left), tuple(right))
@@ -115,7 +115,7 @@ def test_a_range_is_what_surrounds_it_and_nothing_can_be_left_out(pair, place, w
 def test_a_proof_changed_anywhere_is_refused(place, data):
     index, size = place
     leaves = leaves_of(DEFINITIONS[0], size)
-    tree = Tree(leaves)
+    tree = MerkleTree(leaves)
     parts = [leaves[index], *tree.inclusion(index), tree.root()]
     which = data.draw(st.integers(0, len(parts) - 1))
     bit = data.draw(st.integers(0, 255))

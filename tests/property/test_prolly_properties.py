@@ -15,8 +15,8 @@ from ropewalk.kernel.prolly import (
     STORE_V3,
     MemoryStore,
     Node,
-    Reader,
-    Tree,
+    ProllyReader,
+    ProllyTree,
     build,
     diff,
     leaf_hash,
@@ -67,7 +67,7 @@ def test_one_by_one_in_any_order_all_at_once_and_by_definition_are_the_same(entr
     shuffled = list(entries.items())
     random.Random(seed).shuffle(shuffled)
     singly, together = MemoryStore(), MemoryStore()
-    tree = Tree(singly)
+    tree = ProllyTree(singly)
     for key, value in shuffled:
         assert tree.insert(key, value)
     build(entries.items(), together)
@@ -100,7 +100,7 @@ def test_any_history_leaves_the_tree_of_what_is_left(entries, history):
                 assert tree.delete(key)
                 del model[key]
         else:
-            tree = Tree(store)
+            tree = ProllyTree(store)
         assert rows(store) == by_definition(model)
 
 
@@ -116,7 +116,7 @@ def test_the_difference_is_exactly_what_the_other_side_lacks(mine, theirs, seed,
     assert list(diff(source, target)) == []
 
 
-class Spoilt(Reader):
+class Spoilt(ProllyReader):
     """A source that changes one thing in one answer."""
 
     def __init__(self, rows, at, spoil):
@@ -168,7 +168,7 @@ def test_no_random_lie_is_believed(size, seed, at):
     store = MemoryStore()
     build(many(size, seed).items(), store, STORE_V3)
     source = Spoilt(store, at, spoils(seed))
-    target = Tree()
+    target = ProllyTree()
     try:
         leaves = list(diff(source, target))
     except Unverified:
@@ -184,4 +184,4 @@ def test_a_lie_is_in_fact_told():
     build(many(500, 1).items(), store, STORE_V3)
     with pytest.raises(Unverified):
         for seed in range(20):
-            list(diff(Spoilt(store, 2, spoils(seed)), Tree()))
+            list(diff(Spoilt(store, 2, spoils(seed)), ProllyTree()))

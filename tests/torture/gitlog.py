@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ropewalk.disk.durable import Disk
-from ropewalk.disk.repository_paths import Place, make_place
+from ropewalk.disk.repository_paths import RepositoryPaths, make_repository
 from ropewalk.errors import RopewalkError
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gitlog.store.object_store import GitStore
@@ -60,7 +60,7 @@ log.close()
 def kills(folder: Path, count: int, seed: int = 1) -> dict[str, Any]:
     """kill −9 of appending processes at random points: no acknowledged event is lost, nothing needs repair."""
     chance = random.Random(seed)
-    place = make_place(folder / "kills.git")[0]
+    place = make_repository(folder / "kills.git")[0]
     acknowledged: list[str] = []
     killed = fell = 0
     while killed < count:
@@ -105,7 +105,7 @@ def kills(folder: Path, count: int, seed: int = 1) -> dict[str, Any]:
 
 def crowd(folder: Path, processes: int, threads: int, each: int) -> dict[str, Any]:
     """Processes and threads append while git collects garbage, fetches and pushes: every event once, in order."""
-    place = make_place(folder / "crowd.git")[0]
+    place = make_repository(folder / "crowd.git")[0]
     mirror = folder / "mirror.git"
     subprocess.run(
         ["git", "clone", "-q", "--mirror", str(place.git_dir), str(mirror)], check=True, capture_output=True
@@ -200,7 +200,7 @@ def failing_calls(folder: Path, rounds: int = 1) -> dict[str, Any]:
         nth = 0
         while True:
             nth += 1
-            place = make_place(folder / f"fail-{number}-{nth}.git")[0]
+            place = make_repository(folder / f"fail-{number}-{nth}.git")[0]
             disk = FailingDisk(nth)
             acknowledged: list[str] = []
             with open_repository(place.git_dir, disk=disk) as log:
@@ -243,7 +243,7 @@ def wild_clock(count: int, seed: int = 7) -> dict[str, Any]:
 
 def flips(folder: Path, events: int, step: int = 1) -> dict[str, Any]:
     """Flip every byte of a small repository's packs, one at a time: deep verification notices each."""
-    place = make_place(folder / "flips.git")[0]
+    place = make_repository(folder / "flips.git")[0]
     with open_repository(place.git_dir) as log:
         for n in range(events):
             log.append("demo", {"type": "t", "payload": {"n": n}})
@@ -278,7 +278,7 @@ def _poke(path: Path, at: int, byte: int) -> None:
         stream.write(bytes([byte]))
 
 
-def _read_all(place: Place) -> list[bytes] | None:
+def _read_all(place: RepositoryPaths) -> list[bytes] | None:
     """What a reader gets, None if it was refused."""
     try:
         with open_repository(place.git_dir) as log:
@@ -287,7 +287,7 @@ def _read_all(place: Place) -> list[bytes] | None:
         return None
 
 
-def _start(place: Place, name: str, threads: int, each: int) -> subprocess.Popen[str]:
+def _start(place: RepositoryPaths, name: str, threads: int, each: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", WRITER, str(place.git_dir), name, str(threads), str(each)],
         stdout=subprocess.PIPE,
@@ -296,7 +296,7 @@ def _start(place: Place, name: str, threads: int, each: int) -> subprocess.Popen
     )
 
 
-def _fsck(place: Place) -> bool:
+def _fsck(place: RepositoryPaths) -> bool:
     done = subprocess.run(
         ["git", "fsck", "--full", "--strict", "--no-dangling"],
         cwd=place.git_dir,

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ropewalk.disk.repository_paths import Place, make_place
+from ropewalk.disk.repository_paths import RepositoryPaths, make_repository
 from ropewalk.errors import Replayed, RopewalkError
 from ropewalk.gitlog.core.layout import SHIPLOG
 from ropewalk.gitlog.repository.opening import open_repository
@@ -89,7 +89,11 @@ class GitScene(Scene):
     """A git log."""
 
     def __init__(self, folder: Path) -> None:
-        self.place = make_place(folder / "log.git")[0] if not folder.exists() else Place(folder / "log.git")
+        self.place = (
+            make_repository(folder / "log.git")[0]
+            if not folder.exists()
+            else RepositoryPaths(folder / "log.git")
+        )
         self.index = self.place.home / "index"
         if not self.index.exists():
             self._make()

@@ -12,7 +12,7 @@ from ropewalk.errors import RopewalkError
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.remote.messages import RemoteMessage, parse_message
 from ropewalk.ledger.remote.negotiate import Capabilities, advertise, answer, choose
-from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
+from ropewalk.net.frames import FrameDecoder, frame, pack_parts, unpack_parts
 
 INITIATOR = SigningKey.generate("ed25519", bytes(range(32)))
 RESPONDER = SigningKey.generate("ed25519", b"\xff" * 32)
@@ -109,7 +109,7 @@ def _message(name: str, message: RemoteMessage) -> dict[str, Any]:
 
 def _error(raw: str) -> str:
     try:
-        (body,) = Frames(LIMIT).receive(bytes.fromhex(raw))
+        (body,) = FrameDecoder(LIMIT).receive(bytes.fromhex(raw))
         parse_message(unpack_parts(body, 8_194))
     except RopewalkError as error:
         return type(error).__name__

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ropewalk.bridge.envelope_event import channel_mark, document_of, mark_of, ulid_of
-from ropewalk.bridge.event_copy import Copy, named
-from ropewalk.bridge.mirror import Refused, Target
+from ropewalk.bridge.event_copy import EventCopy, named
+from ropewalk.bridge.mirror import MirrorTarget, RefusedCopy
 from ropewalk.errors import HistoryRewritten, NotFound, RopewalkError, Unverified
 from ropewalk.gitlog.core.envelope import Draft, Event, seal_foreign
-from ropewalk.gitlog.core.objects import Signature
+from ropewalk.gitlog.core.objects import GitSignature
 from ropewalk.gitlog.core.reading import CHUNK, events
 from ropewalk.ledger.block.block import GENESIS, Header
 from ropewalk.ledger.channel.channel import Channel
@@ -26,7 +26,7 @@ class ChannelSource:
     vouches for everything below it.
     """
 
-    def __init__(self, channel: str, target: Target) -> None:
+    def __init__(self, channel: str, target: MirrorTarget) -> None:
         self._channel = Channel(target.log.store.place.home, channel)
         self._name, self._target = channel, target
         self._last: Event | None = None  # the newest event that was mirrored before we began
@@ -53,7 +53,7 @@ class ChannelSource:
                     self._last = event if _said(event, "channel") == self._name else None
         return count if self._last is not None else 0
 
-    def copies(self, until_ms: int | None) -> Iterator[Copy | Refused]:
+    def copies(self, until_ms: int | None) -> Iterator[EventCopy | RefusedCopy]:
         """Every envelope from where the last call ended, once its block has passed every check."""
         settings, trust = self._channel.settings, self._channel.trust()  # which learns on, block by block
         for record in self._records():
@@ -74,7 +74,7 @@ class ChannelSource:
                 try:
                     made = self._copy(header, index, envelope)
                 except RopewalkError as error:
-                    yield Refused(ulid_of(header, index), error)
+                    yield RefusedCopy(ulid_of(header, index), error)
                     return
                 yield made
             self._last = None
@@ -142,7 +142,7 @@ class ChannelSource:
             advice="Find out which channel is the true one; mirror another one into a log of its own.",
         )
 
-    def _copy(self, header: Header, index: int, envelope: Envelope) -> Copy:
+    def _copy(self, header: Header, index: int, envelope: Envelope) -> EventCopy:
         target, origin = self._target, f"channel:{self._name}"
         # A namespace is the log's own name; in a topic, which may take several, the channel's.
         ns = target.topic if target.layout.topic_is_ns else self._name
@@ -150,8 +150,8 @@ class ChannelSource:
         with named(origin, document["ulid"]):
             sealed = seal_foreign(target.layout, target.topic, document, document["ulid"])
         # Who mirrors adds nothing, so the commit is the channel's own: two clones get the same one.
-        author = Signature(self._name, self._channel.settings.signer.did(), header.timestamp_ns // 10**9)
-        return Copy(sealed, Draft({}, author=author), origin, withheld="withheld" in document["payload"])
+        author = GitSignature(self._name, self._channel.settings.signer.did(), header.timestamp_ns // 10**9)
+        return EventCopy(sealed, Draft({}, author=author), origin, withheld="withheld" in document["payload"])
 
 
 def _said(event: Event, name: str) -> object:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import Any, Final, Literal
 
 from ropewalk.errors import Invalid, InvalidJson
-from ropewalk.gitlog.privacy.rules import Policy, is_private
+from ropewalk.gitlog.privacy.rules import PrivacyPolicy, is_private
 from ropewalk.gitlog.privacy.secrets import scan_json
 from ropewalk.kernel import jcs, ulid
 from ropewalk.kernel.digest import blake3
@@ -75,7 +75,7 @@ def mark_of(name: Ulid) -> int:
     return ulid.randomness(name) & ((1 << MARK_BITS) - 1)
 
 
-def withheld(envelope: Envelope, policy: Policy | None = None) -> Withheld | None:
+def withheld(envelope: Envelope, policy: PrivacyPolicy | None = None) -> Withheld | None:
     """Why the payload must not be shown in a git log; None if it may be."""
     if envelope.level == "confidential" or envelope.level == "restricted":
         return envelope.level
@@ -89,7 +89,7 @@ def withheld(envelope: Envelope, policy: Policy | None = None) -> Withheld | Non
 
 
 def document_of(
-    header: Header, index: int, envelope: Envelope, ns: str, policy: Policy | None = None
+    header: Header, index: int, envelope: Envelope, ns: str, policy: PrivacyPolicy | None = None
 ) -> dict[str, Any]:
     """The event that mirrors an envelope at its place, to be recorded under a namespace.
 

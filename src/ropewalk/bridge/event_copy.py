@@ -13,21 +13,29 @@ from dataclasses import dataclass
 from ropewalk.errors import HeadMoved, InvalidEnvelope, OutOfOrder, RopewalkError
 from ropewalk.gitlog.compat.conversion import TIME_S_MAX, kept_signature
 from ropewalk.gitlog.core.clock_limit import ClockLimit
-from ropewalk.gitlog.core.envelope import Draft, Event, Sealed, seal_foreign
+from ropewalk.gitlog.core.envelope import Draft, Event, SealedEnvelope, seal_foreign
 from ropewalk.gitlog.core.layout import MESSAGES, Layout
 from ropewalk.gitlog.core.log import ATTEMPTS_MAX, Repo, get_object
 from ropewalk.gitlog.core.objects import parse_commit
-from ropewalk.gitlog.core.planning import Found, Plan, Receipt, Setting, Tip, grow, settled
+from ropewalk.gitlog.core.planning import (
+    AppendContext,
+    ExistingEvent,
+    Plan,
+    Receipt,
+    Tip,
+    add_event,
+    find_replayed,
+)
 from ropewalk.gitlog.core.reading import attachments_of
 from ropewalk.kernel import ulid
 from ropewalk.kernel.ulid import Ulid
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class EventCopy:
     """An event on its way into another log: its exact bytes, what its commit takes over, and where it comes from."""
 
-    sealed: Sealed
+    sealed: SealedEnvelope
     draft: Draft  # author, committer and attachments; the document is in the bytes already
     origin: str  # "ns:prod", as errors name it
     attachments_left: int = 0  # files the other layout has no place for
@@ -39,7 +47,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Mirrored:
+class MirrorResult:
     """What a mirroring brought: copies made, events that were there before, and what had to stay behind."""
 
     mirrored: int = 0
@@ -48,8 +56,8 @@ class Mirrored:
     attachments_left: int = 0
     waiting: int = 0  # events too young to be merged yet
 
-    def __add__(self, other: Mirrored) -> Mirrored:
-        return Mirrored(
+    def __add__(self, other: MirrorResult) -> MirrorResult:
+        return MirrorResult(
             self.mirrored + other.mirrored,
             self.skipped + other.skipped,
             self.withheld + other.withheld,
@@ -58,7 +66,7 @@ class Mirrored:
         )
 
 
-def copy_of(repo: Repo, event: Event, origin: str, source: Layout, target: Layout, topic: str) -> Copy:
+def copy_of(repo: Repo, event: Event, origin: str, source: Layout, target: Layout, topic: str) -> EventCopy:
     """An event of one log as it may stand in another, or a refusal that names it.
 
     What was recorded is not judged again: no rule about secrets or private data could change it without changing its
@@ -85,17 +93,17 @@ def copy_of(repo: Repo, event: Event, origin: str, source: Layout, target: Layou
         committer=kept_signature(commit.committer),
         attachments=carried,
     )
-    return Copy(sealed, draft, origin, len(files) - len(carried))
+    return EventCopy(sealed, draft, origin, len(files) - len(carried))
 
 
 def append_copies(
     repo: Repo,
     layout: Layout,
     topic: str,
-    copies: Sequence[Copy],
+    copies: Sequence[EventCopy],
     *,
     tip_of: Callable[[str | None], Tip],
-    find: Callable[[Layout, str, Ulid], Found | None],
+    find: Callable[[Layout, str, Ulid], ExistingEvent | None],
     limit: ClockLimit,
 ) -> Plan:
     """Put copies on top of a log: one pack, one move of the head. The first that is refused ends the outcomes.
@@ -145,8 +153,8 @@ def _plan(
     layout: Layout,
     topic: str,
     tip: Tip,
-    copies: Sequence[Copy],
-    find: Callable[[Layout, str, Ulid], Found | None],
+    copies: Sequence[EventCopy],
+    find: Callable[[Layout, str, Ulid], ExistingEvent | None],
     limit: ClockLimit,
 ) -> Plan:
     made = Plan(tip, tip)
@@ -154,13 +162,13 @@ def _plan(
     for copy in copies:
         when = min(ulid.time_ms(copy.sealed.ulid), TIME_S_MAX * 1000)
         assert copy.draft.author is not None
-        setting = Setting(when, bytes(10), copy.draft.author, find)
+        setting = AppendContext(when, bytes(10), copy.draft.author, find)
         try:
             with named(copy.origin, copy.sealed.ulid):
-                receipt = settled(layout, topic, copy.sealed, made.tip.ulid, fresh, copy.draft, setting)
+                receipt = find_replayed(layout, topic, copy.sealed, made.tip.ulid, fresh, copy.draft, setting)
                 if receipt is None:
                     limit.check(layout.option(topic), copy.sealed.ulid, made.tip.ulid)
-                    receipt = grow(layout, topic, made, copy.draft, copy.sealed, setting, None)
+                    receipt = add_event(layout, topic, made, copy.draft, copy.sealed, setting, None)
                     fresh[receipt.ulid] = receipt
         except RopewalkError as error:
             made.outcomes.append(error)

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from ropewalk.bridge.event_copy import Copy, Mirrored, append_copies, copy_of
+from ropewalk.bridge.event_copy import EventCopy, MirrorResult, append_copies, copy_of
 from ropewalk.bridge.progress import MirrorMark, MirrorMarks
 from ropewalk.errors import Conflict, RopewalkError, Usage
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
 from ropewalk.gitlog.core.objects import Oid
-from ropewalk.gitlog.core.planning import Found, Receipt
+from ropewalk.gitlog.core.planning import ExistingEvent, Receipt
 from ropewalk.gitlog.core.reading import CHUNK, events
 from ropewalk.gitlog.repository.repository import FOLLOW_PAUSE_S, GitRepository
-from ropewalk.gitlog.repository.tracked_logs import IndexedLine
-from ropewalk.gitlog.store.index import IndexedSlot
+from ropewalk.gitlog.repository.tracked_logs import IndexedLog
+from ropewalk.gitlog.store.index import IndexedEntry
 from ropewalk.kernel.ulid import Ulid, time_ms
 
 BATCH_EVENTS = 1_000  # copies that share a pack and a move of the head
@@ -34,14 +34,14 @@ KINDS = {"ns": SHIPLOG, "topic": MESSAGES}
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class MirrorTarget:
     """The log that copies go into."""
 
     log: GitRepository
     layout: Layout
     topic: str
 
-    def line(self) -> IndexedLine:
+    def line(self) -> IndexedLog:
         """It as it stands now; it need not exist yet."""
         return self.log.lines.line(self.layout, self.topic, must_exist=False)
 
@@ -57,7 +57,7 @@ class Target:
             ((place.ulid, place.commit) for place in line.span(max(0, line.count - 1), line.count)), None
         )
 
-    def append(self, copies: Sequence[Copy]) -> list[Receipt | RopewalkError]:
+    def append(self, copies: Sequence[EventCopy]) -> list[Receipt | RopewalkError]:
         """Put copies on top; what is a receipt is durable, and a refusal is the last outcome."""
         log, layout, topic = self.log, self.layout, self.topic
         tip_of = partial(log.lines.tip, layout, topic)
@@ -70,19 +70,19 @@ class Target:
                 log.note_pack()
         return made.outcomes
 
-    def _find(self, _layout: Layout, _topic: str, wanted: Ulid) -> Found | None:
+    def _find(self, _layout: Layout, _topic: str, wanted: Ulid) -> ExistingEvent | None:
         slot = self.line().find(wanted)
-        return None if slot is None else Found(Oid(slot.commit), slot.content_id)
+        return None if slot is None else ExistingEvent(Oid(slot.commit), slot.content_id)
 
 
-class Refused(NamedTuple):
+class RefusedCopy(NamedTuple):
     """An event that cannot be copied, in its place among those that can."""
 
     ulid: Ulid
     error: RopewalkError
 
 
-class Source(Protocol):
+class MirrorSource(Protocol):
     """A log that is copied from, and how far it was."""
 
     def stands(self) -> bool:
@@ -91,7 +91,7 @@ class Source(Protocol):
     def skip(self) -> int:
         """Begin anew, and pass over what the target holds already; how much that was, where it is known."""
 
-    def copies(self, until_ms: int | None) -> Iterator[Copy | Refused]:
+    def copies(self, until_ms: int | None) -> Iterator[EventCopy | RefusedCopy]:
         """What came since, in order; up to a time, where there is one, or up to the first that is refused."""
 
     def waiting(self) -> int:
@@ -104,7 +104,7 @@ class Source(Protocol):
 class LogSource:
     """A git log to copy from."""
 
-    def __init__(self, name: str, layout: Layout, topic: str, target: Target) -> None:
+    def __init__(self, name: str, layout: Layout, topic: str, target: MirrorTarget) -> None:
         self._name, self._layout, self._topic, self._target = name, layout, topic, target
         self._height = 0
         self._last: str | None = None  # the commit below that height
@@ -134,7 +134,7 @@ class LogSource:
             self._height, self._last = place.height + 1, place.commit
         return self._height
 
-    def copies(self, until_ms: int | None) -> Iterator[Copy | Refused]:
+    def copies(self, until_ms: int | None) -> Iterator[EventCopy | RefusedCopy]:
         """Every event from where the last call ended."""
         log, line = self._target.log, self._line()
         while not self.stands():  # it was exchanged since
@@ -149,7 +149,7 @@ class LogSource:
                     log.store, event, self._name, self._layout, self._target.layout, self._target.topic
                 )
             except RopewalkError as error:
-                yield Refused(event.ulid, error)
+                yield RefusedCopy(event.ulid, error)
                 return
             self._height, self._last = event.height + 1, event.commit
             yield made
@@ -170,7 +170,7 @@ class LogSource:
             if mark != self._marks.get(*self._pair) and stands():
                 self._marks.set(*self._pair, mark)
 
-    def _line(self) -> IndexedLine:
+    def _line(self) -> IndexedLog:
         return self._target.log.lines.line(self._layout, self._topic)
 
 
@@ -184,7 +184,7 @@ class Mirror:
             raise Usage(
                 f"{to}: a channel takes only what its rules let in; mirror into ns:NAME or topic:NAME"
             )
-        self.target = Target(log, layout, topic)
+        self.target = MirrorTarget(log, layout, topic)
         if not sources:
             raise Usage("a mirror needs at least one source")
         for name in sources:
@@ -195,7 +195,7 @@ class Mirror:
         # Events of the target as we found or put them, and their commits.
         self._stood: list[tuple[Ulid, str]] = []
 
-    def catch_up(self, progress: Callable[[int], None] = lambda _count: None) -> Mirrored:
+    def catch_up(self, progress: Callable[[int], None] = lambda _count: None) -> MirrorResult:
         """Copy all that is new, in the order of its ULIDs. What was copied before a refusal stays.
 
         Of several sources, what is only seconds old waits for the next call: something older may still be on its way.
@@ -206,12 +206,12 @@ class Mirror:
             self._began = False  # what was taken may not have arrived: the target tells
             raise
 
-    def _catch_up(self, progress: Callable[[int], None]) -> Mirrored:
-        done = Mirrored()
+    def _catch_up(self, progress: Callable[[int], None]) -> MirrorResult:
+        done = MirrorResult()
         if not self._began or not self._stands():
             newest = self.target.newest()
             self._stood = [] if newest is None else [newest]
-            done = Mirrored(skipped=sum(source.skip() for source in self._sources))
+            done = MirrorResult(skipped=sum(source.skip() for source in self._sources))
             self._began = True
         self._stood = self._stood[-1:]  # the others stand below it
         several = len(self._sources) > 1
@@ -222,16 +222,18 @@ class Mirror:
                 if isinstance(outcome, RopewalkError):
                     raise outcome
                 if outcome.replayed:
-                    done += Mirrored(skipped=1)
+                    done += MirrorResult(skipped=1)
                 else:
-                    done += Mirrored(1, 0, int(copy.withheld), copy.attachments_left)
+                    done += MirrorResult(1, 0, int(copy.withheld), copy.attachments_left)
             self._stood += [(each.ulid, each.commit) for each in outcomes[-1:] if isinstance(each, Receipt)]
             progress(done.mirrored)
             if refusal is not None:
                 raise refusal
         for source in self._sources:
             source.remember(self._stands)
-        return done + Mirrored(waiting=sum(source.waiting() for source in self._sources) if several else 0)
+        return done + MirrorResult(
+            waiting=sum(source.waiting() for source in self._sources) if several else 0
+        )
 
     def _stands(self) -> bool:
         """Whether all is as the last round left it: a log that was rewritten and accepted may lack what was copied."""
@@ -242,7 +244,7 @@ class Mirror:
                 return False
         return all(source.stands() for source in self._sources)
 
-    def _source(self, name: str) -> Source:
+    def _source(self, name: str) -> MirrorSource:
         layout, topic = _parse(name)
         if layout is None:
             from ropewalk.bridge.channel_source import (
@@ -259,7 +261,7 @@ def mirror(
     to: str,
     *,
     progress: Callable[[int], None] = lambda _count: None,
-) -> Mirrored:
+) -> MirrorResult:
     """Copy into one log what it lacks of others; doing it again copies only what is new.
 
     >>> import tempfile
@@ -272,7 +274,7 @@ def mirror(
     return Mirror(log, sources, to).catch_up(progress)
 
 
-def keep_mirroring(copying: Mirror, stop: threading.Event | None = None) -> Iterator[Mirrored]:
+def keep_mirroring(copying: Mirror, stop: threading.Event | None = None) -> Iterator[MirrorResult]:
     """Mirror for ever, or until `stop` is set: first all there is, then what comes. Says what each round brought."""
     stop = stop or threading.Event()
     while True:
@@ -294,23 +296,23 @@ def _parse(name: str) -> tuple[Layout | None, str]:
     return KINDS[kind], topic
 
 
-def _holds(line: IndexedLine, height: int, commit: str | None) -> bool:
+def _holds(line: IndexedLog, height: int, commit: str | None) -> bool:
     """Whether the event below a height is the one of that commit; so are then all below it."""
     below = line.span(height - 1, height) if 0 < height <= line.count else ()
     return [place.commit for place in below] == ([] if commit is None else [commit])
 
 
-def _places(line: IndexedLine, first: int) -> Iterator[IndexedSlot]:
+def _places(line: IndexedLog, first: int) -> Iterator[IndexedEntry]:
     for start in range(first, line.count, CHUNK):
         yield from line.span(start, min(start + CHUNK, line.count))
 
 
 def _batches(
-    sources: Sequence[Iterator[Copy | Refused]],
-) -> Iterator[tuple[list[Copy], RopewalkError | None]]:
+    sources: Sequence[Iterator[EventCopy | RefusedCopy]],
+) -> Iterator[tuple[list[EventCopy], RopewalkError | None]]:
     """Copies of all sources in the order of their ULIDs, so many at a time; a refusal comes with what was before it."""
     merged = heapq.merge(*sources, key=lambda each: each.ulid)
-    batch: list[Copy] = []
+    batch: list[EventCopy] = []
     size = 0
     while True:
         try:
@@ -320,7 +322,7 @@ def _batches(
             return
         if each is None:
             break
-        if isinstance(each, Refused):
+        if isinstance(each, RefusedCopy):
             yield batch, each.error
             return
         batch.append(each)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ropewalk.disk.durable import Disk
-from ropewalk.gitlog.repository.tracked_logs import IndexedLine
+from ropewalk.gitlog.repository.tracked_logs import IndexedLog
 
 FIELDS = {"height": int, "commit": str, "ulid": str, "copy": str}
 
@@ -26,7 +26,7 @@ class MirrorMark(NamedTuple):
     ulid: str
     copy: str  # its commit in the target
 
-    def stands(self, source: IndexedLine, target: IndexedLine) -> int | None:
+    def stands(self, source: IndexedLog, target: IndexedLog) -> int | None:
         """The height of the copy in the target, if both logs still hold what the mark names; else None."""
         if not 0 < self.height <= source.count:
             return None

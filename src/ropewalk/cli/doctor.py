@@ -20,7 +20,7 @@ from ropewalk.errors import NotFound, RopewalkError, Unavailable
 from ropewalk.kernel.report import Step
 
 if TYPE_CHECKING:
-    from ropewalk.disk.repository_paths import Place
+    from ropewalk.disk.repository_paths import RepositoryPaths
 
 # distribution → what it is for; each is imported, because an installed wheel can still be the wrong one.
 LIBRARIES = {
@@ -200,7 +200,7 @@ def _versions(home: Path) -> Iterator[Step]:
         yield Step("versions", "not_checked", f"{text}; `ropewalk ledger lifecycle notify` tells a channel")
 
 
-def _look_at_repository(place: Place) -> str:
+def _look_at_repository(place: RepositoryPaths) -> str:
     from ropewalk.gitlog.store.object_store import GitStore
 
     store = GitStore(place)  # refuses objects and refs of other formats
@@ -208,7 +208,7 @@ def _look_at_repository(place: Place) -> str:
     return f"{place.git_dir}, {len(refs)} log refs"
 
 
-def _look_at_clock(place: Place) -> str:
+def _look_at_clock(place: RepositoryPaths) -> str:
     from ropewalk.gitlog.repository.clock import heads_ahead
     from ropewalk.gitlog.store.object_store import GitStore
 

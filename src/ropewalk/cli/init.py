@@ -19,9 +19,9 @@ def init(path: str) -> None:
     The repository gets a key of its own, `node`, which signs ledger blocks and bundles unless told otherwise.
     """
     from ropewalk.disk import key_files
-    from ropewalk.disk.repository_paths import make_place
+    from ropewalk.disk.repository_paths import make_repository
 
-    place, done = make_place(Path(path))
+    place, done = make_repository(Path(path))
     if not (place.keys / f"{NODE_KEY}.json").exists():
         key_files.make(place.keys, NODE_KEY, "ed25519", os.urandom(key_files.SECRET_BYTES))
         done.append(f"made the repository's key {NODE_KEY}")

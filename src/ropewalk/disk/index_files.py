@@ -29,12 +29,12 @@ from ropewalk.disk.index_pages import (
     FILTERED,
     ROWS_MAX,
     IndexDamaged,
-    Run,
+    IndexRun,
     find_row,
     key_digest,
+    page_and_bit,
     read_filter,
     read_rows,
-    spread,
     write_at,
     write_run,
 )
@@ -63,7 +63,7 @@ class IndexExtent:
     entry_bytes: int = 0
     rows_file: int = 0
     next_run: int = 0
-    runs: tuple[Run, ...] = ()
+    runs: tuple[IndexRun, ...] = ()
 
     @classmethod
     def new(cls) -> IndexExtent:
@@ -105,7 +105,7 @@ class IndexExtent:
         value = json.loads(raw[65:])
         if value.pop("version") != VERSION:
             raise IndexDamaged("it is of another version")
-        runs = tuple(Run(*run) for run in value.pop("runs"))
+        runs = tuple(IndexRun(*run) for run in value.pop("runs"))
         value |= {name: bytes.fromhex(value[name]) for name in ("token", "salt", "state")}
         return cls(**value, runs=runs)
 
@@ -121,7 +121,7 @@ class IndexFiles:
         self.replaced = b""  # token of a stored index that must not be used
         self._open: tuple[int, ...] = ()
         self._searched: tuple[
-            tuple[int, dict[int, bytes], Run], ...
+            tuple[int, dict[int, bytes], IndexRun], ...
         ] = ()  # runs with the filters that were checked
         self.load()
 
@@ -186,7 +186,7 @@ class IndexFiles:
     def find(self, name: bytes) -> bytes | None:
         """Return the value of a name; the oldest if there are several. Raises `IndexDamaged`."""
         digest = key_digest(self.extent.salt, name)
-        high, low = spread(digest)
+        high, low = page_and_bit(digest)
         at, bit = low >> 3, 1 << (low & 7)
         for pages, filters, run in self._searched:
             group = (high * pages >> 64) // FILTERED
@@ -197,7 +197,7 @@ class IndexFiles:
                     return found
         return None
 
-    def _read_filter(self, run: Run, filters: dict[int, bytes], group: int) -> bytes:
+    def _read_filter(self, run: IndexRun, filters: dict[int, bytes], group: int) -> bytes:
         if len(filters) >= FILTERS_MAX:
             filters.clear()
         found = filters[group] = read_filter(self._open[2], self.extent.token, run, group)
@@ -376,10 +376,10 @@ def _rows(salt: bytes, rows: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
     return sorted([key_digest(salt, name) + value for name, value in rows])
 
 
-def _alike(runs: Sequence[Run], rows: int) -> int:
+def _alike(runs: Sequence[IndexRun], rows: int) -> int:
     """Return how many of the newest runs are merged with fresh rows.
 
-    >>> some = [Run(0, 0, 1, rows) for rows in (9000, 900, 900, 900, 3)]
+    >>> some = [IndexRun(0, 0, 1, rows) for rows in (9000, 900, 900, 900, 3)]
     >>> [_alike(some, rows) for rows in (1, 900, 10_000)]
     [1, 4, 5]
     """

@@ -43,7 +43,7 @@ class IndexDamaged(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class IndexRun:
     """Where a run lies in its file."""
 
     number: int
@@ -71,20 +71,20 @@ def key_digest(salt: bytes, name: bytes) -> bytes:
     return blake3(salt + name)[:DIGEST_BYTES]
 
 
-def spread(digest: bytes) -> tuple[int, int]:
+def page_and_bit(digest: bytes) -> tuple[int, int]:
     """Return the number that says in which page a row lies, and the bit that is set for it in a filter."""
     high, low = _SPREAD.unpack(digest)
     return high, low % FILTER_BITS
 
 
-def read_filter(descriptor: int, token: bytes, run: Run, number: int) -> bytes:
+def read_filter(descriptor: int, token: bytes, run: IndexRun, number: int) -> bytes:
     """Return a filter of a run: bytes of eight bits each. Raises `IndexDamaged`."""
     return _read_page(descriptor, token, run, run.pages + number)[0]
 
 
-def find_row(descriptor: int, token: bytes, run: Run, digest: bytes) -> bytes | None:
+def find_row(descriptor: int, token: bytes, run: IndexRun, digest: bytes) -> bytes | None:
     """Return the value of a digest, or None if the run has no such row. Raises `IndexDamaged`."""
-    raw, count = _read_page(descriptor, token, run, spread(digest)[0] * run.pages >> 64)
+    raw, count = _read_page(descriptor, token, run, page_and_bit(digest)[0] * run.pages >> 64)
     end = count * ROW_BYTES
     at = raw.find(digest, 0, end)
     while at >= 0 and at % ROW_BYTES:
@@ -92,7 +92,7 @@ def find_row(descriptor: int, token: bytes, run: Run, digest: bytes) -> bytes | 
     return None if at < 0 else raw[at + DIGEST_BYTES : at + ROW_BYTES]
 
 
-def read_rows(descriptor: int, token: bytes, run: Run, start: int, stop: int) -> list[bytes]:
+def read_rows(descriptor: int, token: bytes, run: IndexRun, start: int, stop: int) -> list[bytes]:
     """Return the rows of the pages from `start` up to, not including, `stop`, in order. Raises `IndexDamaged`."""
     rows: list[bytes] = []
     for page in range(start, stop):
@@ -104,11 +104,11 @@ def read_rows(descriptor: int, token: bytes, run: Run, start: int, stop: int) ->
 def write_run(
     target: int,
     offset: int,
-    sources: Sequence[tuple[int, Run]],
+    sources: Sequence[tuple[int, IndexRun]],
     fresh: Sequence[bytes],
     token: bytes,
     number: int,
-) -> Run:
+) -> IndexRun:
     """Write a run at an offset that holds the rows of other runs (with their descriptors) and sorted fresh rows.
 
     Of rows with one digest the one with the lowest value comes first, and is the one that is found. Where a page
@@ -133,14 +133,14 @@ def write_run(
             packed = [_pack_page(token, number, page, 0, raw) for page, raw in enumerate(filters, place)]
             write_at(target, b"".join(packed), offset + place * PAGE_BYTES)
         else:
-            return Run(number, offset, pages, count)
+            return IndexRun(number, offset, pages, count)
         if attempt:
             pages += -(-pages // 4)
     raise AssertionError("unreachable")
 
 
 def _group(
-    sources: Sequence[tuple[int, Run]],
+    sources: Sequence[tuple[int, IndexRun]],
     fresh: Sequence[bytes],
     token: bytes,
     pages: int,
@@ -190,7 +190,7 @@ def _pack_page(token: bytes, number: int, page: int, count: int, content: bytes)
     return blake3(raw)[:CHECK_BYTES] + raw
 
 
-def _read_page(descriptor: int, token: bytes, run: Run, page: int) -> tuple[bytes, int]:
+def _read_page(descriptor: int, token: bytes, run: IndexRun, page: int) -> tuple[bytes, int]:
     """Return the content of a page and how many rows it has."""
     try:
         raw = os.pread(descriptor, PAGE_BYTES, run.offset + page * PAGE_BYTES)

@@ -15,7 +15,7 @@ FOLDER_MODE = 0o700
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RepositoryPaths:
     """One repository, by the folder that holds its refs and objects."""
 
     git_dir: Path
@@ -42,7 +42,7 @@ def absolute(path: Path) -> Path:
         ) from error
 
 
-def find_place(start: Path) -> Place:
+def find_repository(start: Path) -> RepositoryPaths:
     """The repository at `start`, or the nearest one around it."""
     start = absolute(start)
     if not start.exists():  # a slip of the pen must not end in whatever repository lies around it
@@ -54,7 +54,7 @@ def find_place(start: Path) -> Place:
     for folder in (start, *start.parents):
         git_dir = _git_dir_at(folder)
         if git_dir is not None:
-            return Place(git_dir)
+            return RepositoryPaths(git_dir)
     raise NotFound(
         f"no git repository at {start} or around it",
         path=str(start),
@@ -62,7 +62,7 @@ def find_place(start: Path) -> Place:
     )
 
 
-def make_place(path: Path) -> tuple[Place, list[str]]:
+def make_repository(path: Path) -> tuple[RepositoryPaths, list[str]]:
     """Make a bare repository at `path`, or add to the one that is there; also say what was done."""
     found = _git_dir_at(absolute(path))
     if found is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -73,7 +73,7 @@ def make_place(path: Path) -> tuple[Place, list[str]]:
         )
     git_dir = _opened(path, found)
     done = ["made a bare git repository"] if found is None else []
-    place = Place(git_dir)
+    place = RepositoryPaths(git_dir)
     for folder in (place.home, place.keys):
         if not folder.is_dir():
             folder.mkdir(mode=FOLDER_MODE, parents=True)

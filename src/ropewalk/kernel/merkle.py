@@ -36,9 +36,9 @@ __all__ = [
     "SIZE_MAX",
     "Frontier",
     "Hasher",
+    "MerkleTree",
     "Nodes",
     "RangeProof",
-    "Tree",
     "consistency_proof",
     "inclusion_proof",
     "range_proof",
@@ -168,7 +168,7 @@ class Nodes(ABC):
     Level k has the roots of all full runs of 2^k leaves. Nothing of that ever changes, so it may come from anywhere
     and be checked afterwards, against a root that somebody signed.
 
-    >>> tree: Nodes = Tree(LEDGER.leaf(bytes([i])) for i in range(7))
+    >>> tree: Nodes = MerkleTree(LEDGER.leaf(bytes([i])) for i in range(7))
     >>> verify_consistency(3, 7, tree.consistency(3), tree.root(3), tree.root())
     """
 
@@ -187,7 +187,7 @@ class Nodes(ABC):
     def root(self, size: int | None = None) -> bytes:
         """The root now, or when the tree had `size` leaves.
 
-        >>> Tree([LEDGER.leaf(b"a")]).root(0) == LEDGER.empty
+        >>> MerkleTree([LEDGER.leaf(b"a")]).root(0) == LEDGER.empty
         True
         """
         size = self._size_or_now(size)
@@ -196,7 +196,7 @@ class Nodes(ABC):
     def inclusion(self, index: int, size: int | None = None) -> tuple[bytes, ...]:
         """The path that proves the leaf at `index` under the root of `size` leaves, bottom up.
 
-        >>> Tree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")]).inclusion(0) == (LEDGER.leaf(b"b"),)
+        >>> MerkleTree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")]).inclusion(0) == (LEDGER.leaf(b"b"),)
         True
         """
         size = self._size_or_now(size)
@@ -207,7 +207,7 @@ class Nodes(ABC):
     def consistency(self, old: int, new: int | None = None) -> tuple[bytes, ...]:
         """The path that proves the tree of `new` leaves extends the tree of `old`.
 
-        >>> tree = Tree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")])
+        >>> tree = MerkleTree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")])
         >>> tree.consistency(1) == (LEDGER.leaf(b"b"),)
         True
         """
@@ -225,7 +225,7 @@ class Nodes(ABC):
     def range(self, start: int, end: int, size: int | None = None) -> RangeProof:
         """What proves the leaves from `start` up to, not with, `end` under the root of `size` leaves.
 
-        >>> tree = Tree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")])
+        >>> tree = MerkleTree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")])
         >>> tree.range(0, 2)
         RangeProof(left=(), right=())
         """
@@ -277,12 +277,12 @@ class Nodes(ABC):
         return top
 
 
-class Tree(Nodes):
+class MerkleTree(Nodes):
     """A tree that keeps its nodes, 32 bytes each in one bytearray per level, and proves things about any earlier size.
 
     Only complete nodes are kept, so nothing ever changes: level k holds the roots of all full runs of 2^k leaves.
 
-    >>> tree = Tree(LEDGER.leaf(bytes([i])) for i in range(7))
+    >>> tree = MerkleTree(LEDGER.leaf(bytes([i])) for i in range(7))
     >>> path = tree.inclusion(4)
     >>> verify_inclusion(tree.leaf(4), 4, 7, path, tree.root())
     >>> verify_consistency(3, 7, tree.consistency(3), tree.root(3), tree.root())
@@ -303,7 +303,7 @@ class Tree(Nodes):
     def append(self, leaf: bytes) -> None:
         """Add one leaf hash.
 
-        >>> tree = Tree()
+        >>> tree = MerkleTree()
         >>> tree.append(LEDGER.leaf(b""))
         >>> tree.size
         1
@@ -313,7 +313,7 @@ class Tree(Nodes):
     def extend(self, leaves: Iterable[bytes]) -> None:
         """Add many leaf hashes, hashing level by level, which is much faster than one by one.
 
-        >>> tree = Tree()
+        >>> tree = MerkleTree()
         >>> tree.extend([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")])
         >>> tree.size
         2
@@ -334,7 +334,7 @@ class Tree(Nodes):
     def leaf(self, index: int) -> bytes:
         """The leaf hash at an index.
 
-        >>> Tree([LEDGER.leaf(b"a")]).leaf(0) == LEDGER.leaf(b"a")
+        >>> MerkleTree([LEDGER.leaf(b"a")]).leaf(0) == LEDGER.leaf(b"a")
         True
         """
         if not 0 <= index < self.size:
@@ -344,7 +344,7 @@ class Tree(Nodes):
     def nodes(self, height: int, start: int, end: int) -> bytes:
         """Complete nodes `start` to `end` of one level, packed; what a tile holds.
 
-        >>> tree = Tree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")])
+        >>> tree = MerkleTree([LEDGER.leaf(b"a"), LEDGER.leaf(b"b")])
         >>> tree.nodes(1, 0, 1) == tree.root()
         True
         """
@@ -356,7 +356,7 @@ class Tree(Nodes):
     def node(self, height: int, place: int) -> bytes:
         """One complete node.
 
-        >>> Tree([LEDGER.leaf(b"a")]).node(0, 0) == LEDGER.leaf(b"a")
+        >>> MerkleTree([LEDGER.leaf(b"a")]).node(0, 0) == LEDGER.leaf(b"a")
         True
         """
         at = place * HASH_BYTES
@@ -364,12 +364,12 @@ class Tree(Nodes):
 
 
 def inclusion_proof(leaves: Iterable[bytes], index: int, hasher: Hasher = LEDGER) -> tuple[bytes, ...]:
-    """One path over a list of leaf hashes. For many proofs keep a `Tree`.
+    """One path over a list of leaf hashes. For many proofs keep a `MerkleTree`.
 
     >>> leaves = [LEDGER.leaf(bytes([i])) for i in range(5)]
     >>> verify_inclusion(leaves[4], 4, 5, inclusion_proof(leaves, 4), root(leaves))
     """
-    return Tree(leaves, hasher).inclusion(index)
+    return MerkleTree(leaves, hasher).inclusion(index)
 
 
 def consistency_proof(leaves: Iterable[bytes], old: int, hasher: Hasher = LEDGER) -> tuple[bytes, ...]:
@@ -378,7 +378,7 @@ def consistency_proof(leaves: Iterable[bytes], old: int, hasher: Hasher = LEDGER
     >>> leaves = [LEDGER.leaf(bytes([i])) for i in range(5)]
     >>> verify_consistency(3, 5, consistency_proof(leaves, 3), root(leaves[:3]), root(leaves))
     """
-    return Tree(leaves, hasher).consistency(old)
+    return MerkleTree(leaves, hasher).consistency(old)
 
 
 def range_proof(leaves: Iterable[bytes], start: int, end: int, hasher: Hasher = LEDGER) -> RangeProof:
@@ -387,4 +387,4 @@ def range_proof(leaves: Iterable[bytes], start: int, end: int, hasher: Hasher = 
     >>> leaves = [LEDGER.leaf(bytes([i])) for i in range(5)]
     >>> verify_range(leaves[1:4], 1, 5, range_proof(leaves, 1, 4), root(leaves))
     """
-    return Tree(leaves, hasher).range(start, end)
+    return MerkleTree(leaves, hasher).range(start, end)

@@ -72,7 +72,7 @@ def column_of_texts(values: Sequence[str], width: int) -> Column:
     return Column("".join(values).encode("ascii"), array("Q", range(width, width * len(values) + 1, width)))
 
 
-class Compiled(NamedTuple):
+class CompiledTemplate(NamedTuple):
     """A template as the loops read it, and what one event of it takes besides its columns."""
 
     code: bytes
@@ -81,7 +81,7 @@ class Compiled(NamedTuple):
     columns_used: tuple[int, ...]
 
 
-def compile_template(template: Template) -> Compiled:
+def compile_template(template: Template) -> CompiledTemplate:
     """Write a template down for the loops.
 
     >>> compile_template([("blob", [Field(0)]), ("tree", [b"40000 a\\x00", IdOf(0)])]).objects
@@ -107,10 +107,10 @@ def compile_template(template: Template) -> Compiled:
                 case _Mark(mark):
                     code += mark
                     size += 40
-    return Compiled(bytes(code), len(template), size, tuple(used))
+    return CompiledTemplate(bytes(code), len(template), size, tuple(used))
 
 
-class Bale(Sequence[GitObject]):
+class ObjectBatch(Sequence[GitObject]):
     """Objects in columns. Made only where the compiled library is."""
 
     def __init__(self, objects: Iterable[GitObject] = ()) -> None:
@@ -153,7 +153,7 @@ class Bale(Sequence[GitObject]):
 
     def extend(self, objects: Iterable[GitObject]) -> None:
         """Add objects; those of another bale as they lie."""
-        if isinstance(objects, Bale):
+        if isinstance(objects, ObjectBatch):
             base = len(self._raw)
             self._raw += objects._raw
             self._ends.extend([base + end for end in objects._ends])
@@ -164,7 +164,7 @@ class Bale(Sequence[GitObject]):
             self.append(each)
 
     def weave(
-        self, compiled: Compiled, columns: Sequence[Column], first: int, previous: str
+        self, compiled: CompiledTemplate, columns: Sequence[Column], first: int, previous: str
     ) -> tuple[list[str], list[str]]:
         """Make the objects of many events: the ids of every event's first, and of every event's last.
 

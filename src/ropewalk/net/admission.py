@@ -50,7 +50,7 @@ class ConnectionLimits:
         return min(self.connections_max, max(ADDRESS_MIN, self.connections_max // ADDRESS_SHARE))
 
 
-class Slot:
+class ConnectionSlot:
     """One connection, as its server's admission counts it."""
 
     def __init__(self, admission: Admission, transport: asyncio.BaseTransport, handshake_s: float) -> None:
@@ -111,9 +111,9 @@ class Admission:
         self._restore: Callable[[], None] = lambda: None
         self._shed_again_at = 0.0
         self._closed = False
-        self._opening: dict[Slot, None] = {}  # in the order in which they came
-        self._quiet: dict[Slot, None] = {}
-        self._settled: dict[Slot, None] = {}
+        self._opening: dict[ConnectionSlot, None] = {}  # in the order in which they came
+        self._quiet: dict[ConnectionSlot, None] = {}
+        self._settled: dict[ConnectionSlot, None] = {}
         self._places: Counter[str] = Counter()  # held, by address
 
     def __len__(self) -> int:
@@ -125,9 +125,9 @@ class Admission:
         """How many handshakes are in progress."""
         return len(self._opening)
 
-    def enter(self, transport: asyncio.BaseTransport) -> Slot:
+    def enter(self, transport: asyncio.BaseTransport) -> ConnectionSlot:
         """Count a connection that was just accepted. Where there is no room, the oldest silent one is dropped."""
-        slot = Slot(self, transport, self.limits.handshake_s)
+        slot = ConnectionSlot(self, transport, self.limits.handshake_s)
         if len(self._opening) >= self.limits.handshakes_max:
             self._replace(self._opening, f"{len(self._opening)} handshakes are in progress")
         elif len(self._opening) + len(self) >= self.budget:
@@ -139,8 +139,8 @@ class Admission:
         self._opening[slot] = None
         return slot
 
-    def join(self, slot: Slot) -> bool:
-        """Move a connection from its handshake to a place; see `Slot.join`."""
+    def join(self, slot: ConnectionSlot) -> bool:
+        """Move a connection from its handshake to a place; see `ConnectionSlot.join`."""
         if slot not in self._opening:
             return self.counts(slot)
         limits = self.limits
@@ -157,22 +157,22 @@ class Admission:
         self._places[slot.address] += 1
         return True
 
-    def settle(self, slot: Slot) -> None:
-        """Keep a connection that has joined; see `Slot.settle`."""
+    def settle(self, slot: ConnectionSlot) -> None:
+        """Keep a connection that has joined; see `ConnectionSlot.settle`."""
         if slot in self._quiet:
             del self._quiet[slot]
             self._settled[slot] = None
 
-    def expire(self, slot: Slot) -> None:
+    def expire(self, slot: ConnectionSlot) -> None:
         """Drop a connection whose handshake took too long."""
         if slot in self._opening:
             self._drop([slot], f"the handshake was not done within {self.limits.handshake_s:g} s")
 
-    def counts(self, slot: Slot) -> bool:
-        """Whether a connection is counted; see `Slot.counted`."""
+    def counts(self, slot: ConnectionSlot) -> bool:
+        """Whether a connection is counted; see `ConnectionSlot.counted`."""
         return slot in self._opening or slot in self._quiet or slot in self._settled
 
-    def forget(self, slot: Slot) -> None:
+    def forget(self, slot: ConnectionSlot) -> None:
         """Count a connection no more."""
         self._opening.pop(slot, None)
         for slots in (self._quiet, self._settled):
@@ -220,14 +220,14 @@ class Admission:
             self._shed_again_at = now + SHED_QUIET_S
             self._refused("new connections", f"{why}; trying again every second")
 
-    def _replace(self, slots: dict[Slot, None], why: str) -> bool:
+    def _replace(self, slots: dict[ConnectionSlot, None], why: str) -> bool:
         """Drop the oldest connection of the address that holds most of these; False if there is none."""
         if not slots:
             return False
         busiest = Counter(each.address for each in slots).most_common(1)[0][0]
         return self._drop((each for each in slots if each.address == busiest), why)
 
-    def _drop(self, slots: Iterable[Slot], why: str) -> bool:
+    def _drop(self, slots: Iterable[ConnectionSlot], why: str) -> bool:
         for slot in slots:
             self._refused(slot.name, f"it has said nothing yet, and {why}")
             slot.abort()

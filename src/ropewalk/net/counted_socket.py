@@ -7,14 +7,14 @@ from typing import ClassVar
 
 from websockets.asyncio.server import ServerConnection
 
-from ropewalk.net.admission import Admission, Slot
+from ropewalk.net.admission import Admission, ConnectionSlot
 
 
 class CountedConnection(ServerConnection):
     """A connection with its slot, which is there once the connection was made."""
 
     admission: ClassVar[Admission]
-    slot: Slot | None = None
+    slot: ConnectionSlot | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)

@@ -14,7 +14,7 @@ RATE_MIN = 4096  # bytes a second that count as progress inside one frame
 SLICE_BYTES = 64 << 10  # sent at a time, so that a slow reader shows progress
 
 
-class Cutter(Protocol):
+class FrameSplitter(Protocol):
     """Cuts a stream of bytes into frames."""
 
     @property
@@ -31,7 +31,7 @@ class FramePipe:
     def __init__(
         self,
         pipe: Pipe,
-        cutter: Cutter,
+        cutter: FrameSplitter,
         wrap: Callable[[bytes], bytes],
         *,
         idle_s: float = IDLE_S,

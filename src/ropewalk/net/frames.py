@@ -19,10 +19,10 @@ def frame(raw: bytes) -> bytes:
     return _LENGTH.pack(len(raw)) + raw
 
 
-class Frames:
+class FrameDecoder:
     """Cuts a stream of bytes into frames of at most `limit` bytes; the limit may change between frames.
 
-    >>> frames = Frames(100)
+    >>> frames = FrameDecoder(100)
     >>> frames.receive(b"\\0\\0\\0\\3ab"), frames.receive(b"c\\0\\0\\0\\0"), frames.held
     ([], [b'abc', b''], 0)
     """

@@ -9,7 +9,7 @@ LINES_MAX = 20
 EVERY_S = 60.0
 
 
-class Sparing:
+class LogRateLimit:
     """Says what it is told, at most so many lines in a time; in an event loop. Close it to hear of the last ones."""
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from ropewalk.net.admission import Slot
+from ropewalk.net.admission import ConnectionSlot
 
 
 class Pipe(Protocol):
@@ -23,7 +23,7 @@ class Pipe(Protocol):
         """End it; closing twice is no error."""
 
 
-class Listening(Protocol):
+class Listener(Protocol):
     """A place where others can connect."""
 
     port: int
@@ -35,7 +35,7 @@ class Listening(Protocol):
 class ServedPipe(Pipe, Protocol):
     """A pipe that a server accepted; `slot` is how it is counted."""
 
-    slot: Slot | None
+    slot: ConnectionSlot | None
 
 
 Accept = Callable[[ServedPipe], Awaitable[None]]

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 
 from ropewalk.errors import Unavailable, Usage
-from ropewalk.net.admission import Admission, ConnectionLimits, Slot
+from ropewalk.net.admission import Admission, ConnectionLimits, ConnectionSlot
 from ropewalk.net.refusals import listening, reason
 from ropewalk.net.tls import certificate_of
 
@@ -24,7 +24,7 @@ class TcpPipe:
     """One TCP connection."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, slot: Slot | None = None
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, slot: ConnectionSlot | None = None
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -100,10 +100,10 @@ async def connect_tcp(
     return TcpPipe(reader, writer)
 
 
-class TcpListening:
+class TcpListener:
     """A port that takes connections, and what was accepted there."""
 
-    def __init__(self, server: asyncio.Server, accepted: Accepted) -> None:
+    def __init__(self, server: asyncio.Server, accepted: ConnectionTasks) -> None:
         self._server = server
         self._accepted = accepted
         self.port: int = server.sockets[0].getsockname()[1]
@@ -125,20 +125,20 @@ async def serve_tcp(
     limits: ConnectionLimits = LIMITS,
     tls: ssl.SSLContext | None = None,
     refused: Callable[[str, str], None] = lambda _who, _why: None,
-) -> TcpListening:
+) -> TcpListener:
     """Listen; `accept` owns each pipe until it returns, which must be without an exception.
 
     Until `accept` has called `join` of the pipe's slot, the deadline of the handshake runs. `refused` is told who did
     not come in, and why: whose certificate is not accepted, or who had to make room.
     """
-    accepted = Accepted(accept, limits, refused, tls=tls)
+    accepted = ConnectionTasks(accept, limits, refused, tls=tls)
     with listening(host, port):
         server = await asyncio.get_running_loop().create_server(accepted.protocol, host, port)
     accepted.open()
-    return TcpListening(server, accepted)
+    return TcpListener(server, accepted)
 
 
-class Accepted:
+class ConnectionTasks:
     """The connections of one listening socket: each is counted, and has a task from its handshake to its end."""
 
     def __init__(
@@ -148,7 +148,7 @@ class Accepted:
         refused: Callable[[str, str], None],
         *,
         tls: ssl.SSLContext | None = None,
-        pipe_of: Callable[[asyncio.StreamReader, asyncio.StreamWriter, Slot], TcpPipe] = TcpPipe,
+        pipe_of: Callable[[asyncio.StreamReader, asyncio.StreamWriter, ConnectionSlot], TcpPipe] = TcpPipe,
     ) -> None:
         self._accept, self._refused, self._tls, self._pipe_of = accept, refused, tls, pipe_of
         self._admission = Admission(limits, refused)
@@ -176,7 +176,7 @@ class Accepted:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _attend(self, transport: asyncio.Transport, slot: Slot) -> None:
+    async def _attend(self, transport: asyncio.Transport, slot: ConnectionSlot) -> None:
         if (
             transport.is_closing()
         ):  # dropped before this task began: a handshake would hold its memory until it times out
@@ -197,7 +197,7 @@ class Accepted:
         finally:
             slot.leave()
 
-    async def _open(self, transport: asyncio.Transport, slot: Slot) -> TcpPipe:
+    async def _open(self, transport: asyncio.Transport, slot: ConnectionSlot) -> TcpPipe:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=CHUNK_BYTES, loop=loop)
         if self._tls is None:

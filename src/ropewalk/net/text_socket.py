@@ -24,7 +24,7 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 
 from ropewalk.errors import Denied, NotFound, RopewalkError, Unavailable, Usage
-from ropewalk.net.admission import Admission, ConnectionLimits, Slot
+from ropewalk.net.admission import Admission, ConnectionLimits, ConnectionSlot
 from ropewalk.net.counted_socket import CountedConnection, counted
 from ropewalk.net.refusals import connecting, listening
 
@@ -35,7 +35,7 @@ _journal = logging.getLogger("ropewalk.net")
 _journal.addHandler(logging.NullHandler())
 
 
-class Answer(Protocol):
+class HttpResponse(Protocol):
     """What is answered to a plain request."""
 
     @property
@@ -49,7 +49,7 @@ class Answer(Protocol):
 class TextSocket:
     """One WebSocket. A message is a text, or bytes if the other side sent a binary one."""
 
-    def __init__(self, socket: Connection, name: str, slot: Slot | None = None) -> None:
+    def __init__(self, socket: Connection, name: str, slot: ConnectionSlot | None = None) -> None:
         self._socket = socket
         self.name = name
         self.slot = slot  # as the server counts it that accepted the connection
@@ -99,7 +99,7 @@ class TextSocket:
         return self._socket.close_code
 
 
-class TextListening:
+class TextListener:
     """A port that takes WebSockets at one path."""
 
     def __init__(self, found: server.Server, sockets: set[TextSocket], admission: Admission) -> None:
@@ -131,10 +131,10 @@ async def serve_text(
     limits: ConnectionLimits,
     token: str | None = None,
     origins: Sequence[str] = (),
-    answer: Callable[[str], Answer | None] = lambda _path: None,
+    answer: Callable[[str], HttpResponse | None] = lambda _path: None,
     welcomes_own: bool = False,
     refused: Callable[[str, str], None] = lambda _who, _why: None,
-) -> TextListening:
+) -> TextListener:
     """Listen; `accept` owns each socket until it returns, `answer` says what is at other paths.
 
     A browser says which page asks (Origin); pages that are not listed are refused, or any web page could read what
@@ -199,13 +199,13 @@ async def serve_text(
             create_connection=counted(admission),
         )
     admission.open()
-    taken = TextListening(found, sockets, admission)
+    taken = TextListener(found, sockets, admission)
     if welcomes_own:
         welcome.update(page_origins(host, taken.port))
     return taken
 
 
-def _response(page: Answer) -> Response:
+def _response(page: HttpResponse) -> Response:
     headers = Headers({**page.headers, "Content-Length": str(len(page.body)), "Connection": "close"})
     return Response(page.status, HTTPStatus(page.status).phrase, headers, page.body)
 

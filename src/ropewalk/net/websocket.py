@@ -13,7 +13,7 @@ from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed
 
 from ropewalk.errors import Invalid, TooLarge, Unavailable
-from ropewalk.net.admission import Admission, ConnectionLimits, Slot
+from ropewalk.net.admission import Admission, ConnectionLimits, ConnectionSlot
 from ropewalk.net.counted_socket import CountedConnection, counted
 from ropewalk.net.pipe import Accept
 from ropewalk.net.refusals import connecting, listening
@@ -31,7 +31,7 @@ _journal.addHandler(logging.NullHandler())
 class WebSocketPipe:
     """One WebSocket."""
 
-    def __init__(self, socket: Connection, name: str, slot: Slot | None = None) -> None:
+    def __init__(self, socket: Connection, name: str, slot: ConnectionSlot | None = None) -> None:
         self._socket = socket
         self.name = name
         self.slot = slot  # as the server counts it that accepted the connection
@@ -81,7 +81,7 @@ async def connect_websocket(url: str, *, timeout_s: float) -> WebSocketPipe:
     return WebSocketPipe(socket, url)
 
 
-class WebSocketListening:
+class WebSocketListener:
     """A port that takes WebSockets."""
 
     def __init__(self, found: server.Server, admission: Admission) -> None:
@@ -102,7 +102,7 @@ async def serve_websocket(
     *,
     limits: ConnectionLimits = LIMITS,
     refused: Callable[[str, str], None] = lambda _who, _why: None,
-) -> WebSocketListening:
+) -> WebSocketListener:
     """Listen; `accept` owns each pipe until it returns, and calls `join` of its slot; see `serve_tcp`."""
     admission = Admission(limits, refused)
 
@@ -127,4 +127,4 @@ async def serve_websocket(
             create_connection=counted(admission),
         )
     admission.open()
-    return WebSocketListening(found, admission)
+    return WebSocketListener(found, admission)

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.stream.core.connection import Limits
+from ropewalk.stream.core.connection import StreamLimits
 from ropewalk.stream.core.frames import BusEvent, ErrorFrame, RefUpdate
 from ropewalk.stream.core.subscriber import Lost
-from ropewalk.stream.core.window import Bounds
+from ropewalk.stream.core.window import WindowBounds
 
 if TYPE_CHECKING:
     from ropewalk.stream.serve.follow import Following, follow
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from ropewalk.stream.serve.repository_stream import RepositoryStream as serve
 
 __all__ = [
-    "Bounds",
     "BusEvent",
     "ErrorFrame",
     "Following",
-    "Limits",
     "Lost",
     "RefUpdate",
+    "StreamLimits",
     "StreamProxy",
+    "WindowBounds",
     "follow",
     "serve",
 ]

@@ -11,7 +11,7 @@ from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.remote.client import parse_address
 from ropewalk.ledger.remote.messages import RemoteMessage, parse_message
 from ropewalk.ledger.remote.negotiate import MESSAGE_BYTES, Capabilities, advertise
-from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
+from ropewalk.net.frames import FrameDecoder, frame, pack_parts, unpack_parts
 from tests.waiting import LIMIT_S
 
 __all__ = ["Peer", "framed"]
@@ -36,7 +36,7 @@ class Peer:
             self._socket.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
         self._socket.connect((host, port))
         self._socket.setblocking(False)
-        self._frames = Frames(MESSAGE_BYTES)
+        self._frames = FrameDecoder(MESSAGE_BYTES)
         self._ready: list[bytes] = []
         self.waits = 0
 

@@ -18,13 +18,13 @@ import pytest
 from tests.tools import needs
 from tests.waiting import together
 
-from ropewalk.bridge.event_copy import Mirrored, copy_of
+from ropewalk.bridge.event_copy import MirrorResult, copy_of
 from ropewalk.bridge.mirror import (
     BATCH_EVENTS,
     MERGE_AFTER_MS,
     LogSource,
     Mirror,
-    Target,
+    MirrorTarget,
     keep_mirroring,
     mirror,
 )
@@ -39,14 +39,14 @@ from ropewalk.errors import (
     Unavailable,
     Usage,
 )
-from ropewalk.gitlog.core.envelope import Draft, Sealed, seal_foreign
+from ropewalk.gitlog.core.envelope import Draft, SealedEnvelope, seal_foreign
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
-from ropewalk.gitlog.core.objects import Signature
-from ropewalk.gitlog.core.planning import Plan, Setting, grow
+from ropewalk.gitlog.core.objects import GitSignature
+from ropewalk.gitlog.core.planning import AppendContext, Plan, add_event
 from ropewalk.gitlog.privacy.apply import policy_file
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gitlog.repository.repository import GitRepository
-from ropewalk.gitlog.store.index import GitIndex, IndexedSlot
+from ropewalk.gitlog.store.index import GitIndex, IndexedEntry
 from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.ulid import Ulid, parse
 from ropewalk.verification import verify_repository
@@ -69,18 +69,18 @@ def standing(log: GitRepository, topic: str, layout: Layout = SHIPLOG) -> list[t
     ]
 
 
-def put_foreign(log: GitRepository, layout: Layout, topic: str, sealed: Sealed) -> None:
+def put_foreign(log: GitRepository, layout: Layout, topic: str, sealed: SealedEnvelope) -> None:
     """Write what other software might: whatever bytes, under whatever name."""
     tip = log.lines.tip(layout, topic, log.store.head(layout.head_ref(topic)))
     made = Plan(tip, tip)
-    who = Signature("Else", "else@example.test", 1_700_000_000)
-    grow(
+    who = GitSignature("Else", "else@example.test", 1_700_000_000)
+    add_event(
         layout,
         topic,
         made,
         Draft({}),
         sealed,
-        Setting(1_700_000_000_000, bytes(10), who, lambda *_: None),
+        AppendContext(1_700_000_000_000, bytes(10), who, lambda *_: None),
         None,
     )
     with log.store.put(made.objects):
@@ -90,9 +90,9 @@ def put_foreign(log: GitRepository, layout: Layout, topic: str, sealed: Sealed) 
 @GIT
 def test_a_mirror_holds_the_same_blobs_and_git_finds_nothing_wrong(log, place):
     fill(log, "prod", 5)
-    assert mirror(log, ["ns:prod"], "topic:deploys/all") == Mirrored(mirrored=5)
+    assert mirror(log, ["ns:prod"], "topic:deploys/all") == MirrorResult(mirrored=5)
     assert standing(log, "deploys/all", MESSAGES) == standing(log, "prod")
-    assert mirror(log, ["topic:deploys/all"], "topic:other") == Mirrored(mirrored=5)
+    assert mirror(log, ["topic:deploys/all"], "topic:other") == MirrorResult(mirrored=5)
     fsck = subprocess.run(
         ["git", "-C", place.git_dir, "fsck", "--strict"], capture_output=True, text=True, check=False
     )
@@ -111,10 +111,10 @@ def test_a_second_run_does_nothing_and_a_third_brings_what_is_new(log):
     fill(log, "prod", 3)
     mirror(log, ["ns:prod"], "topic:t")
     head = log.store.head(MESSAGES.head_ref("t"))
-    assert mirror(log, ["ns:prod"], "topic:t") == Mirrored(skipped=3)
+    assert mirror(log, ["ns:prod"], "topic:t") == MirrorResult(skipped=3)
     assert log.store.head(MESSAGES.head_ref("t")) == head
     fill(log, "prod", 2)
-    assert mirror(log, ["ns:prod"], "topic:t") == Mirrored(mirrored=2, skipped=3)
+    assert mirror(log, ["ns:prod"], "topic:t") == MirrorResult(mirrored=2, skipped=3)
     assert standing(log, "t", MESSAGES) == standing(log, "prod")
 
 
@@ -137,7 +137,7 @@ def test_two_clones_that_mirror_alike_get_the_same_commits(log, place, tmp_path)
 def test_an_event_goes_round_and_comes_back_as_itself(log):
     fill(log, "prod", 3)
     mirror(log, ["ns:prod"], "topic:t")
-    assert mirror(log, ["topic:t"], "ns:prod") == Mirrored(skipped=3)
+    assert mirror(log, ["topic:t"], "ns:prod") == MirrorResult(skipped=3)
 
 
 def test_several_sources_are_merged_by_their_ulids(log, clock):
@@ -149,8 +149,8 @@ def test_several_sources_are_merged_by_their_ulids(log, clock):
     assert mirror(log, ["ns:web", "ns:billing"], "topic:all").mirrored == 12
     ulids = [event.ulid for event in log.events("all", layout=MESSAGES)]
     assert ulids == sorted(ulids)
-    assert mirror(log, ["ns:billing", "ns:web"], "topic:all") == Mirrored(skipped=12)
-    assert mirror(log, ["ns:billing"], "topic:all") == Mirrored(skipped=6)
+    assert mirror(log, ["ns:billing", "ns:web"], "topic:all") == MirrorResult(skipped=12)
+    assert mirror(log, ["ns:billing"], "topic:all") == MirrorResult(skipped=6)
 
 
 def test_of_several_sources_the_last_seconds_wait_so_that_nothing_overtakes_what_is_on_its_way(log, clock):
@@ -161,9 +161,9 @@ def test_of_several_sources_the_last_seconds_wait_so_that_nothing_overtakes_what
     clock.ms -= 1
     fill(log, "billing", 1)  # made before the last of web, and written after it
     clock.ms += 1
-    assert copying.catch_up() == Mirrored(mirrored=1, waiting=2)
+    assert copying.catch_up() == MirrorResult(mirrored=1, waiting=2)
     clock.ms += MERGE_AFTER_MS
-    assert copying.catch_up() == Mirrored(mirrored=2)
+    assert copying.catch_up() == MirrorResult(mirrored=2)
     assert [event.envelope["ns"] for event in log.events("all", layout=MESSAGES)] == ["web", "billing", "web"]
 
 
@@ -223,13 +223,13 @@ def test_attachments_go_from_topic_to_topic_and_stay_behind_a_namespace(log, pla
         attachments={"log": b"output"},
         layout=MESSAGES,
     )
-    assert mirror(log, ["topic:bus"], "topic:copy") == Mirrored(mirrored=1)
+    assert mirror(log, ["topic:bus"], "topic:copy") == MirrorResult(mirrored=1)
     trees = []
     for topic in ("bus", "copy"):
         raw = log.store.get(str(log.store.head(MESSAGES.head_ref(topic))))[1]
         trees.append(raw.split(b"\n")[0])
     assert trees[0] == trees[1]
-    assert mirror(log, ["topic:bus"], "ns:prod") == Mirrored(mirrored=1, attachments_left=1)
+    assert mirror(log, ["topic:bus"], "ns:prod") == MirrorResult(mirrored=1, attachments_left=1)
     assert standing(log, "prod") == standing(log, "bus", MESSAGES)
     assert verify_repository(place.git_dir).ok
 
@@ -265,7 +265,7 @@ def test_bytes_that_are_not_canonical_are_refused_and_what_stands_before_them_st
     fill(log, "prod", 1)
     ulid = Ulid("7" + str(next(log.events("prod")).ulid)[1:])
     raw = b'{"ns": "prod", "type": "t", "payload": {}, "ulid": "%s"}' % ulid.encode()
-    put_foreign(log, SHIPLOG, "prod", Sealed(ulid, raw, content_id(raw)))
+    put_foreign(log, SHIPLOG, "prod", SealedEnvelope(ulid, raw, content_id(raw)))
     with pytest.raises(InvalidEnvelope, match=rf"event {ulid} of ns:prod: its bytes are not canonical"):
         mirror(log, ["ns:prod"], "topic:t")
     assert standing(log, "t", MESSAGES) == standing(log, "prod")[:1]
@@ -328,9 +328,9 @@ def test_a_mirror_that_is_kept_up_brings_what_comes(log):
     fill(log, "prod", 2)
     stop = threading.Event()
     rounds = keep_mirroring(Mirror(log, ["ns:prod"], "topic:t"), stop)
-    assert next(rounds) == Mirrored(mirrored=2)
+    assert next(rounds) == MirrorResult(mirrored=2)
     fill(log, "prod", 1)
-    assert next(rounds) == Mirrored(mirrored=1)
+    assert next(rounds) == MirrorResult(mirrored=1)
     stop.set()
     assert list(rounds) == []
     assert standing(log, "t", MESSAGES) == standing(log, "prod")
@@ -359,7 +359,7 @@ def test_a_mirror_that_is_killed_goes_on_where_it_stopped(log, place, moment):
     )
     assert killed.returncode == -signal.SIGKILL
     there = BATCH_EVENTS if moment == "between batches" else 0
-    assert mirror(log, ["ns:prod"], "topic:t") == Mirrored(BATCH_EVENTS + 10 - there, there)
+    assert mirror(log, ["ns:prod"], "topic:t") == MirrorResult(BATCH_EVENTS + 10 - there, there)
     assert standing(log, "t", MESSAGES) == standing(log, "prod")
     fsck = subprocess.run(["git", "-C", place.git_dir, "fsck"], capture_output=True, check=False)
     assert fsck.returncode == 0
@@ -373,8 +373,8 @@ def test_what_was_taken_and_did_not_arrive_is_taken_again(log, monkeypatch):
         broken.setattr(log.store, "move_head", _disk_full)
         with pytest.raises(Unavailable):
             copying.catch_up()
-    assert copying.catch_up() == Mirrored(mirrored=3)
-    assert copying.catch_up() == Mirrored()
+    assert copying.catch_up() == MirrorResult(mirrored=3)
+    assert copying.catch_up() == MirrorResult()
 
 
 def test_a_source_that_is_another_since_it_was_accepted_is_compared_anew(log, clock):
@@ -382,12 +382,12 @@ def test_a_source_that_is_another_since_it_was_accepted_is_compared_anew(log, cl
     kept = log.store.head(SHIPLOG.head_ref("prod"))
     fill(log, "prod", 3)
     copying = Mirror(log, "ns:prod", "topic:t")
-    assert copying.catch_up() == Mirrored(mirrored=5)
+    assert copying.catch_up() == MirrorResult(mirrored=5)
     log.store.move_head(SHIPLOG.head_ref("prod"), log.store.head(SHIPLOG.head_ref("prod")), kept)
     log.lines.accept(SHIPLOG, "prod", "Ada")
     clock.ms += 1  # in the same millisecond, the same events would be made again
     fill(log, "prod", 4)
-    assert copying.catch_up() == Mirrored(mirrored=4, skipped=2)
+    assert copying.catch_up() == MirrorResult(mirrored=4, skipped=2)
     assert standing(log, "t", MESSAGES)[5:] == standing(log, "prod")[2:]
 
 
@@ -402,7 +402,7 @@ def test_what_the_target_lost_since_is_brought_again(log):
     with pytest.raises(HistoryRewritten):
         copying.catch_up()
     log.lines.accept(MESSAGES, "t", "Ada")
-    assert copying.catch_up() == Mirrored(mirrored=3, skipped=2)
+    assert copying.catch_up() == MirrorResult(mirrored=3, skipped=2)
     assert standing(log, "t", MESSAGES) == standing(log, "prod")
 
 
@@ -411,7 +411,7 @@ def looked_at(monkeypatch) -> list[int]:
     heights: list[int] = []
     span = GitIndex.span
 
-    def noted(index: GitIndex, ref: str, start: int, stop: int) -> Sequence[IndexedSlot]:
+    def noted(index: GitIndex, ref: str, start: int, stop: int) -> Sequence[IndexedEntry]:
         heights.extend(range(start, stop))
         return span(index, ref, start, stop)
 
@@ -427,11 +427,11 @@ def test_a_run_with_nothing_new_does_not_look_through_the_logs(log, clock, monke
     sources = ["ns:prod", "ns:other"]
     assert mirror(log, sources, "topic:t").mirrored == 100
     heights = looked_at(monkeypatch)
-    assert mirror(log, sources, "topic:t") == Mirrored(skipped=100)
+    assert mirror(log, sources, "topic:t") == MirrorResult(skipped=100)
     clock.ms += 1
     fill(log, "other", 2)
     clock.ms += MERGE_AFTER_MS
-    assert mirror(log, sources, "topic:t") == Mirrored(mirrored=2, skipped=100)
+    assert mirror(log, sources, "topic:t") == MirrorResult(mirrored=2, skipped=100)
     assert heights and min(heights) >= 49
     assert standing(log, "t", MESSAGES) == standing(log, "prod") + standing(log, "other")
 
@@ -443,10 +443,10 @@ def test_a_mark_that_cannot_be_read_costs_a_look_through_the_logs(log, place, mo
     (mark,) = (place.home / "mirrors").iterdir()
     mark.write_text(said)
     heights = looked_at(monkeypatch)
-    assert mirror(log, "ns:prod", "topic:t") == Mirrored(skipped=5)
+    assert mirror(log, "ns:prod", "topic:t") == MirrorResult(skipped=5)
     assert min(heights) == 0
     heights.clear()
-    assert mirror(log, "ns:prod", "topic:t") == Mirrored(skipped=5)  # and it is written anew
+    assert mirror(log, "ns:prod", "topic:t") == MirrorResult(skipped=5)  # and it is written anew
     assert min(heights) == 4
 
 
@@ -458,7 +458,7 @@ def test_a_mark_that_names_what_is_not_there_is_not_believed(log, place, member)
     fill(log, "prod", 3)
     false = {"commit": "0" * 40, "ulid": "0" * 26, "copy": "0" * 40, "height": 8}
     mark.write_text(json.dumps({**json.loads(mark.read_text()), member: false[member]}))
-    assert mirror(log, "ns:prod", "topic:t") == Mirrored(mirrored=3, skipped=5)
+    assert mirror(log, "ns:prod", "topic:t") == MirrorResult(mirrored=3, skipped=5)
     assert standing(log, "t", MESSAGES) == standing(log, "prod")
 
 
@@ -471,7 +471,7 @@ def test_a_mark_of_a_target_that_lost_events_is_not_believed(log):
     mirror(log, "ns:prod", "topic:t")
     log.store.move_head(ref, log.store.head(ref), early)
     log.lines.accept(MESSAGES, "t", "Ada")
-    assert mirror(log, "ns:prod", "topic:t") == Mirrored(mirrored=3, skipped=2)
+    assert mirror(log, "ns:prod", "topic:t") == MirrorResult(mirrored=3, skipped=2)
     assert standing(log, "t", MESSAGES) == standing(log, "prod")
 
 
@@ -510,7 +510,7 @@ def test_a_target_that_is_exchanged_before_it_is_remembered_is_not_believed_to_h
         monkeypatch.setattr(LogSource, "remember", remember)
         rewound(log, MESSAGES, "t", 1)
         *_, last = log.events("prod")
-        Target(log, MESSAGES, "t").append([copy_of(log.store, last, "ns:prod", SHIPLOG, MESSAGES, "t")])
+        MirrorTarget(log, MESSAGES, "t").append([copy_of(log.store, last, "ns:prod", SHIPLOG, MESSAGES, "t")])
         remember(source, stands)
 
     monkeypatch.setattr(LogSource, "remember", exchanged)
@@ -585,8 +585,8 @@ def test_whatever_happens_no_event_is_passed_over_or_copied_twice(log, place, cl
 def test_a_mirror_that_cannot_be_remembered_is_made_all_the_same(log, place):
     (place.home / "mirrors").write_text("in the way")
     fill(log, "prod", 3)
-    assert mirror(log, "ns:prod", "topic:t") == Mirrored(mirrored=3)
-    assert mirror(log, "ns:prod", "topic:t") == Mirrored(skipped=3)
+    assert mirror(log, "ns:prod", "topic:t") == MirrorResult(mirrored=3)
+    assert mirror(log, "ns:prod", "topic:t") == MirrorResult(skipped=3)
 
 
 def test_a_refusal_of_one_source_waits_for_what_is_older_in_another(log, clock):

@@ -6,7 +6,7 @@ import gc
 from pathlib import Path
 
 import ropewalk
-from ropewalk.disk.repository_paths import find_place
+from ropewalk.disk.repository_paths import find_repository
 from ropewalk.pipeline.source.git_logs import GitLogs
 
 
@@ -17,7 +17,7 @@ def descriptors() -> int:
 def test_dropped_readers_keep_no_descriptors(tmp_path: Path):
     with ropewalk.init(tmp_path) as log:
         log.append("demo", {"type": "demo.made", "payload": {}})
-    place = find_place(tmp_path)
+    place = find_repository(tmp_path)
     assert GitLogs(place).extent("demo").end.position == 1
     gc.collect()
     before = descriptors()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.disk.repository_paths import Place, make_place
+from ropewalk.disk.repository_paths import RepositoryPaths, make_repository
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gitlog.repository.repository import GitRepository
 
@@ -23,8 +23,8 @@ class Clock:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return make_place(tmp_path / "log.git")[0]
+def place(tmp_path: Path) -> RepositoryPaths:
+    return make_repository(tmp_path / "log.git")[0]
 
 
 @pytest.fixture
@@ -33,6 +33,6 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def log(place: Place, clock: Clock) -> Iterator[GitRepository]:
+def log(place: RepositoryPaths, clock: Clock) -> Iterator[GitRepository]:
     with open_repository(place.git_dir, now_ms=clock, lock_wait_s=0.3) as repository:
         yield repository

@@ -9,8 +9,8 @@ from ropewalk.gitlog.core.objects import (
     EMPTY_TREE,
     FILE,
     Commit,
+    GitSignature,
     Oid,
-    Signature,
     TreeEntry,
     encode_commit,
     encode_tree,
@@ -18,7 +18,7 @@ from ropewalk.gitlog.core.objects import (
 )
 from ropewalk.gitlog.store.object_store import GitStore
 
-ADA = Signature("Ada Ops", "ada@example.test", 1_700_000_000, "+0100")
+ADA = GitSignature("Ada Ops", "ada@example.test", 1_700_000_000, "+0100")
 HEAD = "Deploy: web → prod\nReason: because \nStatus: SUCCESS (0s) @ x\nSeq: 0\nAuthor: a\nRepo: b\n\n"
 SEPARATOR = "---  # structured trailer for machines\n"
 
@@ -66,7 +66,7 @@ class Journal:
         seconds: int = 1,
         parents: tuple[str, ...] | None = None,
         extra: tuple[tuple[str, bytes], ...] = (),
-        author: Signature | None = None,
+        author: GitSignature | None = None,
         raw: bytes | None = None,
         move: bool = True,
     ) -> Oid:
@@ -75,7 +75,7 @@ class Journal:
         if body is None:
             body = trailer(env=self.env)
         text = body if isinstance(body, bytes) else message(body)
-        author = author or Signature(ADA.name, ADA.mail, self.time_s, ADA.zone)
+        author = author or GitSignature(ADA.name, ADA.mail, self.time_s, ADA.zone)
         head = self.head
         above = tuple(Oid(each) for each in (parents if parents is not None else (head,) if head else ()))
         made = (

@@ -16,7 +16,7 @@ from ropewalk.errors import (
     Unavailable,
     Unverified,
 )
-from ropewalk.gitlog.consumers.consumers import find_place
+from ropewalk.gitlog.consumers.consumers import find_position
 from ropewalk.gitlog.consumers.cursor import read_cursor
 from ropewalk.gitlog.core.anchor import add_anchor, anchors, note_text
 from ropewalk.gitlog.core.commit import parse_compat_trailer
@@ -258,7 +258,7 @@ def test_a_place_in_a_log_is_named_by_its_own_ulids_and_commits_only(log):
     (foreign,) = log.events("other")
     for name in (foreign.ulid, foreign.commit):
         with pytest.raises(NotFound, match="is not an event of demo"):
-            find_place(log, line, name)
+            find_position(log, line, name)
 
 
 def test_a_log_that_is_nowhere_is_not_verified(log, place):

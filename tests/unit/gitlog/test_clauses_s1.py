@@ -9,7 +9,7 @@ from tests.unit.gitlog.test_read import cursor_of, fill
 from tests.unit.gitlog.test_verify import failed, forge
 
 from ropewalk.errors import OutOfOrder, RangeExceeded
-from ropewalk.gitlog.consumers.consumers import set_cursor, standing
+from ropewalk.gitlog.consumers.consumers import cursor_status, set_cursor
 from ropewalk.gitlog.core.layout import MESSAGES, consumer_ref
 from ropewalk.gitlog.core.objects import object_id
 from ropewalk.gitlog.core.reading import messages_answer
@@ -121,7 +121,9 @@ def test_a_cursor_anybody_could_have_written_proves_nothing(log):
     raw = f'{{"commit":"{"e" * 40}","ulid":"7ZZZZZZZZZZZZZZZZZZZZZZZZZ"}}'.encode()
     with log.store.put([(object_id("blob", raw), "blob", raw)]):
         log.store.move_head(consumer_ref("liar", "jobs"), None, object_id("blob", raw))
-    assert standing(log, cursor_of(log, "liar", "jobs"))["behind"] == 0  # what it says of itself, and no more
+    assert (
+        cursor_status(log, cursor_of(log, "liar", "jobs"))["behind"] == 0
+    )  # what it says of itself, and no more
     assert [e.ulid for e in log.read("jobs", layout=MESSAGES).events] == [r.ulid for r in receipts]
     with log.consume("honest", "jobs", layout=MESSAGES) as events:
         assert [event.ulid for event in events] == [receipt.ulid for receipt in receipts]

@@ -11,7 +11,7 @@ from tests.torture.index import EVENTS, GitScene, flip
 from ropewalk.errors import HistoryRewritten
 from ropewalk.gitlog.core.layout import SHIPLOG
 from ropewalk.gitlog.repository.opening import open_repository
-from ropewalk.gitlog.store.index import REFS_OPEN_MAX, Extent, GitIndex, records_of
+from ropewalk.gitlog.store.index import REFS_OPEN_MAX, GitIndex, LogExtent, records_of
 from ropewalk.kernel import ulid
 
 SEED = 20261117
@@ -61,9 +61,11 @@ def test_git_index_keeps_few_files_open(tmp_path):
     index = GitIndex(tmp_path / "index")
     (record,) = records_of([ulid.from_bytes(bytes(16))], ["blake3:" + "00" * 32], ["11" * 20], ["22" * 20])
     for number in range(3 * REFS_OPEN_MAX):
-        assert index.add(f"refs/{number}", Extent(None, 0), [record])
+        assert index.add(f"refs/{number}", LogExtent(None, 0), [record])
     assert len(index._refs) == REFS_OPEN_MAX
-    assert all(index.extent(f"refs/{number}") == Extent("11" * 20, 1) for number in range(3 * REFS_OPEN_MAX))
+    assert all(
+        index.extent(f"refs/{number}") == LogExtent("11" * 20, 1) for number in range(3 * REFS_OPEN_MAX)
+    )
     index.close()
 
 
@@ -73,7 +75,7 @@ def test_git_index_sees_what_another_one_adds(tmp_path):
     records = records_of(
         names, ["blake3:" + "00" * 32] * 3, ["11" * 20, "22" * 20, "33" * 20], ["44" * 20] * 3
     )
-    base = Extent(None, 0)
+    base = LogExtent(None, 0)
     for number, (writer, reader) in enumerate([(one, other), (other, one), (one, other)]):
         assert reader.find("refs/a", names[number]) is None
         assert writer.add("refs/a", base, [records[number]])

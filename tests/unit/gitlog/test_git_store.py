@@ -17,7 +17,7 @@ from tests.waiting import LIMIT_S, together
 
 import ropewalk
 from ropewalk.disk.durable import Disk
-from ropewalk.disk.repository_paths import Place, make_place
+from ropewalk.disk.repository_paths import RepositoryPaths, make_repository
 from ropewalk.errors import (
     BrokenLink,
     Conflict,
@@ -38,12 +38,12 @@ A, B = "a" * 40, "b" * 40
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return make_place(tmp_path / "r.git")[0]
+def place(tmp_path: Path) -> RepositoryPaths:
+    return make_repository(tmp_path / "r.git")[0]
 
 
 @pytest.fixture
-def store(place: Place) -> GitStore:
+def store(place: RepositoryPaths) -> GitStore:
     return GitStore(place, lock_wait_s=0.3)
 
 
@@ -264,7 +264,7 @@ def test_formats_we_cannot_serve_are_refused(place, section, match):
 def test_borrowed_objects_are_found(store, place, tmp_path):
     with store.put([blob(b"lent")]):
         pass
-    other = make_place(tmp_path / "other.git")[0]
+    other = make_repository(tmp_path / "other.git")[0]
     (other.git_dir / "objects/info").mkdir(exist_ok=True)
     (other.git_dir / "objects/info/alternates").write_text(f"{place.git_dir}/objects\n")
     assert GitStore(other).get(object_id("blob", b"lent")) == ("blob", b"lent")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.torture.gitlog import FailingDisk
 from tests.unit.gitlog.journals import ADA, HEAD, SEPARATOR, Journal, message, notes, trailer
 
-from ropewalk.disk.repository_paths import make_place
+from ropewalk.disk.repository_paths import make_repository
 from ropewalk.errors import HeadMoved, InvalidName, Unavailable
 from ropewalk.gitlog.compat.conversion import source_of, ulid_of
 from ropewalk.gitlog.compat.entries import native_trailer, parse_entry, slug
@@ -19,7 +19,15 @@ from ropewalk.gitlog.compat.transfer import import_from_compat, sealed_note
 from ropewalk.gitlog.core.commit import parse_message
 from ropewalk.gitlog.core.layout import LOG_NOTES, check_namespace
 from ropewalk.gitlog.core.notes import read_note
-from ropewalk.gitlog.core.objects import Commit, Oid, Signature, encode_commit, object_id, parse_commit, plant
+from ropewalk.gitlog.core.objects import (
+    Commit,
+    GitSignature,
+    Oid,
+    build_path_trees,
+    encode_commit,
+    object_id,
+    parse_commit,
+)
 from ropewalk.gitlog.privacy.pointer import open_pointer, parse_pointer
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gitlog.verify.log_check import verify_log
@@ -61,7 +69,7 @@ def test_an_entry_becomes_an_event_with_its_trailer_and_source(log):
 
 def test_author_committer_dates_and_zone_are_kept(log):
     journal = Journal(log.store)
-    ben = Signature("Ben Rél", "ben@example.test", 1_650_000_000, "-0730")
+    ben = GitSignature("Ben Rél", "ben@example.test", 1_650_000_000, "-0730")
     oid = journal.add(author=ben)
     import_from_compat(log)
     source, made = parse_commit(log.store.get(oid)[1]), commit_of(log, only(log))
@@ -97,7 +105,7 @@ def test_piece_by_piece_ends_where_all_at_once_ends(log, tmp_path):
     for seconds in steps:
         journal.add(seconds=seconds)
         import_from_compat(log)
-    place, _ = make_place(tmp_path / "other.git")
+    place, _ = make_repository(tmp_path / "other.git")
     with open_repository(place.git_dir) as other:
         twin = Journal(other.store)
         for seconds in steps:
@@ -333,7 +341,7 @@ def test_whichever_write_fails_a_journal_is_imported_whole_or_not_at_all(tmp_pat
     nth, outcomes = 0, set()
     while True:
         nth += 1
-        place = make_place(tmp_path / f"{nth}.git")[0]
+        place = make_repository(tmp_path / f"{nth}.git")[0]
         with open_repository(place.git_dir) as log:
             journal = Journal(log.store)
             oids = [journal.add() for _ in range(3)]
@@ -517,7 +525,7 @@ def test_a_place_in_the_journal_that_its_trailer_denies_is_listed(log):
 @pytest.mark.parametrize("time_s", [-5, 10**15])
 def test_a_time_no_calendar_holds_is_listed(log, time_s):
     log.store.clock_skew_ms = 1 << 48  # else what is dated ahead of the clock is refused
-    Journal(log.store).add(author=Signature("A", "a@b", time_s))
+    Journal(log.store).add(author=GitSignature("A", "a@b", time_s))
     report = import_from_compat(log)
     assert report.imported == 1 and "outside 1970 to 9999" in " ".join(reasons(report))
 
@@ -625,7 +633,7 @@ def test_journals_kept_as_branches_are_found(log):
 
 def planted(store, document: bytes, name: str, ns: str = "prod") -> Oid:
     """A commit of a journal that has an envelope in its tree, as S0's compatibility profile allows."""
-    tree, objects = plant(("gatos", "shiplog", ns, f"{name}.json"), document)
+    tree, objects = build_path_trees(("gatos", "shiplog", ns, f"{name}.json"), document)
     made = encode_commit(Commit(tree, (), ADA, ADA, message(trailer())))
     oid = object_id("commit", made)
     with store.put([*objects, (oid, "commit", made)]):

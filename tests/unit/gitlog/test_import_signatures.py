@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.gitlog.journals import ADA, Journal, message, trailer
 
-from ropewalk.gitlog.compat.ssh_signatures import judge, parse_roster, split_signature
+from ropewalk.gitlog.compat.ssh_signatures import judge, parse_allowed_signers, split_signature
 from ropewalk.gitlog.compat.transfer import import_from_compat
 from ropewalk.gitlog.core.objects import (
     EMPTY_TREE,
@@ -145,7 +145,7 @@ KEYS: dict[str, Any] = {
 def test_a_listed_key_is_good_another_untrusted_and_a_changed_commit_bad(name):
     key = KEYS[name]()
     raw = signed_commit(key)
-    roster = parse_roster("# who may sign\n\n" + roster_of(key))
+    roster = parse_allowed_signers("# who may sign\n\n" + roster_of(key))
     assert judge(raw, roster, ADA.time_s) == "good"
     assert judge(raw, (), ADA.time_s) == judge(raw, None, ADA.time_s) == "untrusted"
     assert judge(raw.replace(b"hello", b"hellO"), roster, ADA.time_s) == "bad"
@@ -271,7 +271,7 @@ def test_one_changed_bit_of_the_signature_is_bad(flip):
 )
 def test_what_a_roster_says_of_a_key_counts(options, verdict):
     key = Ed25519()
-    assert judge(signed_commit(key), parse_roster(roster_of(key, options)), ADA.time_s) == verdict
+    assert judge(signed_commit(key), parse_allowed_signers(roster_of(key, options)), ADA.time_s) == verdict
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,10 @@ def test_what_a_roster_says_of_a_key_counts(options, verdict):
 )
 def test_a_key_whose_limits_cannot_be_read_does_not_count_at_all(options):
     key = Ed25519()
-    assert judge(signed_commit(key), parse_roster(roster_of(key, options + " ")), ADA.time_s) == "untrusted"
+    assert (
+        judge(signed_commit(key), parse_allowed_signers(roster_of(key, options + " ")), ADA.time_s)
+        == "untrusted"
+    )
 
 
 @pytest.mark.parametrize(

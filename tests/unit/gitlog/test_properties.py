@@ -9,23 +9,23 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ropewalk.disk.repository_paths import make_place
+from ropewalk.disk.repository_paths import make_repository
 from ropewalk.gitlog.core.commit import default_trailer, event_commit, make_trailer
-from ropewalk.gitlog.core.envelope import Draft, Sealed
+from ropewalk.gitlog.core.envelope import Draft, SealedEnvelope
 from ropewalk.gitlog.core.layout import MESSAGES, NAMESPACE, SHIPLOG
 from ropewalk.gitlog.core.objects import (
     FILE,
     FOLDER,
     Commit,
+    GitSignature,
     Oid,
-    Signature,
     TreeEntry,
+    build_path_trees,
     encode_commit,
     encode_tree,
     object_id,
     parse_commit,
     parse_tree,
-    plant,
 )
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gitlog.store.rollup import roll_up
@@ -39,7 +39,7 @@ names = st.text(
 )
 oids = st.binary(min_size=20, max_size=20).map(lambda raw: Oid(raw.hex()))
 people = st.builds(
-    Signature,
+    GitSignature,
     names.map(str.strip).filter(bool),
     names.map(str.strip).filter(bool),
     st.integers(0, 2**40),
@@ -87,7 +87,7 @@ acts = st.one_of(
 def test_two_programs_on_one_repository_agree_with_a_plain_list(steps, layout):
     """Whatever two openers of one repository do in turn, each reads exactly what was appended, in order."""
     with tempfile.TemporaryDirectory() as folder:
-        place = make_place(Path(folder) / "log.git")[0]
+        place = make_repository(Path(folder) / "log.git")[0]
         logs = [open_repository(place.git_dir) for _ in range(2)]
         model: list[int] = []
         handled: list[int] = []
@@ -138,7 +138,7 @@ def test_the_default_trailer_written_from_parts_is_the_one_made_whole(topic, now
 
 @settings(deadline=None, max_examples=200)
 @given(
-    people | st.just(Signature("100 %s %%", "a%d@b", 0)),
+    people | st.just(GitSignature("100 %s %%", "a%d@b", 0)),
     people,
     st.none() | oids,
     st.none() | st.binary(max_size=60),
@@ -156,14 +156,14 @@ def test_the_commit_of_an_event_written_into_a_frame_is_the_one_encoded_whole(
         ).encode()
         message += trailer + b"\n"
     whole = encode_commit(Commit(tree, () if parent is None else (parent,), author, committer, message))
-    sealed = Sealed(ulid, b"{}", content)
+    sealed = SealedEnvelope(ulid, b"{}", content)
     assert event_commit("prod", sealed, tree, parent, author, committer, trailer) == whole
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(names, min_size=1, max_size=5), st.binary(max_size=200))
 def test_a_planted_path_is_the_tree_of_its_entries(path, raw):
-    root, objects = plant(tuple(path), raw)
+    root, objects = build_path_trees(tuple(path), raw)
     (at, _, _), *trees = objects
     assert at == object_id("blob", raw)
     for mode, name, (oid, kind, tree) in zip([FILE, *[FOLDER] * 4], reversed(path), trees, strict=False):

@@ -7,8 +7,8 @@ import pytest
 from ropewalk.errors import Denied, InvalidEnvelope, RopewalkError
 from ropewalk.gitlog.core.envelope import Draft, seal_foreign
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
-from ropewalk.gitlog.core.objects import Signature
-from ropewalk.gitlog.core.planning import Plan, Setting, Tip, grow
+from ropewalk.gitlog.core.objects import GitSignature
+from ropewalk.gitlog.core.planning import AppendContext, Plan, Tip, add_event
 from ropewalk.gitlog.privacy.pointer import may_hold_pointers, seal_pointer
 from ropewalk.kernel import ulid
 from ropewalk.kernel.seal import SealingKey
@@ -123,8 +123,16 @@ def test_verify_reports_a_recorded_pointer(log, clock, name, layout):
     document = {"ns": "demo", "type": "t", "payload": {"cards": [BAD[name][0]]}}
     made = Plan(Tip(), Tip())
     sealed = seal_foreign(layout, "demo", document, ulid.make(clock.ms, 0))
-    who = Signature("A", "a@b", 0)
-    grow(layout, "demo", made, Draft({}), sealed, Setting(clock.ms, bytes(10), who, lambda *_: None), None)
+    who = GitSignature("A", "a@b", 0)
+    add_event(
+        layout,
+        "demo",
+        made,
+        Draft({}),
+        sealed,
+        AppendContext(clock.ms, bytes(10), who, lambda *_: None),
+        None,
+    )
     assert made.tip.commit is not None
     with log.store.put(list(made.objects)):
         log.store.move_head(layout.head_ref("demo"), None, made.tip.commit)

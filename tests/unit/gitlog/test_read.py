@@ -19,7 +19,7 @@ from ropewalk.errors import (
     OutOfOrder,
     RangeExceeded,
 )
-from ropewalk.gitlog.consumers.consumers import cursors, reset_cursor, set_cursor, standing
+from ropewalk.gitlog.consumers.consumers import cursor_status, cursors, reset_cursor, set_cursor
 from ropewalk.gitlog.consumers.cursor import Cursor, read_cursor
 from ropewalk.gitlog.core.envelope import Draft, Event
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, consumer_ref
@@ -293,9 +293,9 @@ def test_a_cursor_does_not_go_back_unless_reset(log):
     assert reset_cursor(log, "g", "demo", receipts[1].ulid, dry_run=True)["behind"] == 3
     assert cursor_of(log, "g", "demo").ulid == receipts[3].ulid
     reset_cursor(log, "g", "demo", receipts[1].ulid)
-    assert standing(log, cursor_of(log, "g", "demo"))["behind"] == 3
+    assert cursor_status(log, cursor_of(log, "g", "demo"))["behind"] == 3
     reset_cursor(log, "g", "demo", "now")
-    assert standing(log, cursor_of(log, "g", "demo"))["behind"] == 0
+    assert cursor_status(log, cursor_of(log, "g", "demo"))["behind"] == 0
     reset_cursor(log, "g", "demo", "beginning")
     assert read_cursor(log.store, "g", "demo") is None
 
@@ -308,7 +308,7 @@ def test_a_cursor_off_the_chain_falls_back_to_its_ulid(log):
     with log.store.put([(object_id("blob", raw), "blob", raw)]):
         log.store.move_head(consumer_ref("g", "demo"), None, object_id("blob", raw))
     cursor = cursor_of(log, "g", "demo")
-    assert standing(log, cursor)["behind"] == 2
+    assert cursor_status(log, cursor)["behind"] == 2
 
 
 def test_cursor_names_that_cannot_be_refs_together_are_refused(log):
@@ -363,7 +363,7 @@ def test_a_cursor_that_points_nowhere_is_listed_and_can_be_reset(log):
         log.store.move_head(consumer_ref("torn", "demo"), None, oid)
     log.store.move_head(consumer_ref("lost", "demo"), None, "1" * 40)
     set_cursor(log, "fine", "demo", log.read("demo").events[0].ulid)
-    rows = {row["group"]: row for row in (standing(log, each) for each in cursors(log))}
+    rows = {row["group"]: row for row in (cursor_status(log, each) for each in cursors(log))}
     assert [(rows[group]["ulid"] is None, rows[group]["behind"]) for group in ("fine", "lost", "torn")] == [
         (False, 1),
         (True, None),

@@ -209,7 +209,7 @@ def test_a_long_line_is_scanned_in_reasonable_time():
 
 def test_events_trailers_attachments_and_output_are_vetted(log):
     from ropewalk.gitlog.core.layout import MESSAGES
-    from ropewalk.gitlog.privacy.screening import vet_output
+    from ropewalk.gitlog.privacy.screening import screen_output
     from ropewalk.kernel.digest import content_id
 
     token = "ghp_" + mix(36)
@@ -226,7 +226,7 @@ def test_events_trailers_attachments_and_output_are_vetted(log):
             layout=MESSAGES,
         )
     with pytest.raises(Denied, match="output"):
-        vet_output(b"\xff" + raw)
+        screen_output(b"\xff" + raw)
     assert log.topics() == []
 
 

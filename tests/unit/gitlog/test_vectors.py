@@ -12,8 +12,8 @@ from ropewalk.errors import RopewalkError
 from ropewalk.gitlog.core.commit import parse_message
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import LAYOUTS, check_namespace
-from ropewalk.gitlog.core.objects import Signature, parse_commit
-from ropewalk.gitlog.core.planning import Receipt, Setting, Tip, plan
+from ropewalk.gitlog.core.objects import GitSignature, parse_commit
+from ropewalk.gitlog.core.planning import AppendContext, Receipt, Tip, plan
 
 HOME = Path(__file__).resolve().parents[3] / "vectors" / "gitlog"
 
@@ -26,10 +26,10 @@ def cases(name: str) -> list[Any]:
 @pytest.mark.parametrize("case", cases("lines"))
 def test_a_line_has_the_bytes_and_commits_of_the_vector(case):
     given = case["input"]
-    who = Signature(
+    who = GitSignature(
         given["author"]["name"], given["author"]["email"], given["author"]["time_s"], given["author"]["zone"]
     )
-    setting = Setting(given["now_ms"], bytes(10), who, lambda *_: None)
+    setting = AppendContext(given["now_ms"], bytes(10), who, lambda *_: None)
     made = plan(
         LAYOUTS[given["layout"]],
         given["topic"],

@@ -8,21 +8,21 @@ import subprocess
 import pytest
 from tests.unit.gitlog.journals import Journal
 
-from ropewalk.disk.repository_paths import find_place
+from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import Unverified
 from ropewalk.gitlog.core.commit import parse_message
-from ropewalk.gitlog.core.envelope import Draft, Sealed
+from ropewalk.gitlog.core.envelope import Draft, SealedEnvelope
 from ropewalk.gitlog.core.layout import LOG_NOTES, MESSAGES, SHIPLOG
 from ropewalk.gitlog.core.notes import add_note, read_note
 from ropewalk.gitlog.core.objects import (
     Commit,
     TreeEntry,
+    build_path_trees,
     encode_commit,
     encode_tree,
     object_id,
     parse_commit,
     parse_tree,
-    plant,
 )
 from ropewalk.gitlog.core.reading import messages_answer
 from ropewalk.gitlog.repository.signing import set_anchor, sign_log
@@ -55,7 +55,7 @@ def forge(log, change, topic="demo", layout=SHIPLOG):
     headers = parse_message(old.message)
     raw = next(e.raw for e in log.events(topic, layout=layout) if e.commit == head)
     commit, raw, path = change(old, raw, layout.path(topic, headers.ulid))
-    tree, objects = plant(path, raw)
+    tree, objects = build_path_trees(path, raw)
     body = encode_commit(Commit(tree, (head,), commit.author, commit.committer, commit.message))
     oid = object_id("commit", body)
     with log.store.put([*objects, (oid, "commit", body)]):
@@ -207,7 +207,9 @@ def test_a_changed_anchor_signature_is_refused(log):
 
 def test_sealed_names_the_bytes_it_holds():
     raw = b'{"a":1}'
-    assert Sealed(Ulid("01HF4Y9Q1SM8Q7K9DK2R4V5CXD"), raw, content_id(raw)).content_id == content_id(raw)
+    assert SealedEnvelope(Ulid("01HF4Y9Q1SM8Q7K9DK2R4V5CXD"), raw, content_id(raw)).content_id == content_id(
+        raw
+    )
 
 
 def planted(log, change):
@@ -342,7 +344,7 @@ def _dressed(log, topic, layout, raw, ulid, oid):
     message = f"Event-Id: ulid:{ulid}\nContent-Id: {name}\n".encode()
     if layout.has_trailer:
         message += f"Namespace: {topic}\n---\n".encode() + trailer
-    tree, objects = plant(layout.path(topic, ulid), raw)
+    tree, objects = build_path_trees(layout.path(topic, ulid), raw)
     old = parse_commit(log.store.get(oid)[1])
     body = encode_commit(Commit(tree, (oid,), old.author, old.committer, message))
     new = object_id("commit", body)
@@ -439,7 +441,7 @@ def test_a_shallow_clone_is_called_so_and_what_lies_below_is_not_judged(log):
         cwd=shallow,
         check=True,
     )
-    report = verify_gitlogs(GitStore(find_place(shallow)), keys=[KEY.public])
+    report = verify_gitlogs(GitStore(find_repository(shallow)), keys=[KEY.public])
     assert set(failed(report)) == {"chain"}
     assert "git fetch --unshallow" in failed(report)["chain"]
     unchecked = {step.name for step in report.steps if step.status == "not_checked"}
@@ -452,11 +454,11 @@ def test_deep_looks_into_packs_that_are_borrowed(log):
     git_dir = log.store.place.git_dir
     borrower = git_dir.with_name("borrower.git")
     subprocess.run(["git", "clone", "-q", "--mirror", "--shared", git_dir, borrower], check=True)
-    assert verify_gitlogs(GitStore(find_place(borrower)), deep=True).ok
+    assert verify_gitlogs(GitStore(find_repository(borrower)), deep=True).ok
     pack = next(log.store.pack_folder.glob("*.pack"))
     pack.chmod(0o644)
     pack.write_bytes(pack.read_bytes()[:-1] + b"x")  # its checksum, which no object needs
-    assert set(failed(verify_gitlogs(GitStore(find_place(borrower)), deep=True))) == {"packs"}
+    assert set(failed(verify_gitlogs(GitStore(find_repository(borrower)), deep=True))) == {"packs"}
 
 
 def test_a_repository_without_logs_is_not_called_verified(log):

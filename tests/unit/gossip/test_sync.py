@@ -45,7 +45,7 @@ from ropewalk.gossip.sync.questions import (
 )
 from ropewalk.gossip.sync.session import drive, pull, pull_from, sync_both
 from ropewalk.kernel.digest import sha256
-from ropewalk.kernel.prolly import ANCHOR, ANCHOR_HASH, Node, Tree, build, leaf_hash, node_hash
+from ropewalk.kernel.prolly import ANCHOR, ANCHOR_HASH, Node, ProllyTree, build, leaf_hash, node_hash
 from ropewalk.kernel.prolly.diff import CHILDREN_MAX, LEVEL_MAX
 
 BOTH = pytest.mark.parametrize("profile", ["v0.6", "v0.13"])
@@ -350,7 +350,7 @@ def test_leaves_that_lead_nowhere_end_it_at_the_first_chunk():
 
 def serve(entries: list[tuple[bytes, bytes]]) -> Ask:
     """A source whose tree is consistent with whatever it holds."""
-    tree: Tree = build(entries)
+    tree: ProllyTree = build(entries)
     values = dict(entries)
 
     def ask(request: Request) -> Response:

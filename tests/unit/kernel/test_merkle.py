@@ -14,8 +14,8 @@ from ropewalk.kernel.merkle import (
     RANGE,
     SHA256,
     Frontier,
+    MerkleTree,
     RangeProof,
-    Tree,
     consistency_proof,
     inclusion_proof,
     range_proof,
@@ -41,8 +41,8 @@ PUBLISHED = {
 @pytest.mark.parametrize("size", PUBLISHED)
 def test_ledger_roots_are_the_published_ones(size):
     assert root(LEAVES[:size]).hex() == PUBLISHED[size]
-    assert Tree(LEAVES).root(size).hex() == PUBLISHED[size]
-    assert Tree(LEAVES[:size]).root().hex() == PUBLISHED[size]
+    assert MerkleTree(LEAVES).root(size).hex() == PUBLISHED[size]
+    assert MerkleTree(LEAVES[:size]).root().hex() == PUBLISHED[size]
 
 
 @pytest.mark.parametrize("hasher", [LEDGER, RANGE, SHA256], ids=lambda hasher: hasher.name)
@@ -74,7 +74,7 @@ def test_a_frontier_survives_a_restart_at_every_size():
     assert edge.root().hex() == PUBLISHED[8]
 
 
-@pytest.mark.parametrize("add", [Frontier().append, Tree().append], ids=["frontier", "tree"])
+@pytest.mark.parametrize("add", [Frontier().append, MerkleTree().append], ids=["frontier", "tree"])
 def test_a_leaf_of_wrong_length_is_refused_and_changes_nothing(add):
     with pytest.raises(InvalidDigest, match="leaf 0 has 31 bytes"):
         add(bytes(31))
@@ -87,18 +87,18 @@ def test_wrong_lengths_that_cancel_out_are_refused():
 
 
 def test_a_tree_grown_by_one_equals_a_tree_made_at_once():
-    one_by_one, halves = Tree(), Tree(LEAVES[:3])
+    one_by_one, halves = MerkleTree(), MerkleTree(LEAVES[:3])
     for leaf in LEAVES:
         one_by_one.append(leaf)
     halves.extend(iter(LEAVES[3:]))
-    at_once = Tree(LEAVES)
+    at_once = MerkleTree(LEAVES)
     for height, count in ((0, 8), (1, 4), (2, 2), (3, 1)):
         packed = at_once.nodes(height, 0, count)
         assert one_by_one.nodes(height, 0, count) == packed == halves.nodes(height, 0, count)
 
 
 def test_functions_over_lists_agree_with_the_tree():
-    tree = Tree(LEAVES)
+    tree = MerkleTree(LEAVES)
     assert inclusion_proof(LEAVES, 3) == tree.inclusion(3)
     assert consistency_proof(LEAVES, 3) == tree.consistency(3)
     assert range_proof(LEAVES, 3, 6) == tree.range(3, 6)
@@ -128,11 +128,11 @@ def test_functions_over_lists_agree_with_the_tree():
 )
 def test_a_tree_is_not_asked_beyond_what_it_has(ask):
     with pytest.raises(RangeExceeded):
-        ask(Tree(LEAVES))
+        ask(MerkleTree(LEAVES))
 
 
 def test_a_refusal_names_the_step_and_both_hashes():
-    tree = Tree(LEAVES)
+    tree = MerkleTree(LEAVES)
     with pytest.raises(ProofRefused) as refusal:
         verify_inclusion(LEAVES[2], 3, 8, tree.inclusion(3), tree.root())
     assert refusal.value.fields["step"] == "root"
@@ -141,7 +141,7 @@ def test_a_refusal_names_the_step_and_both_hashes():
 
 
 def test_any_changed_byte_of_a_proof_is_caught():
-    tree = Tree(LEAVES[:7])
+    tree = MerkleTree(LEAVES[:7])
     path = tree.inclusion(4)
     for step in range(len(path)):
         for byte in range(32):
@@ -157,7 +157,7 @@ def test_a_long_path_is_left_where_the_root_is_reached():
 
 
 def test_a_range_of_one_leaf_is_its_inclusion_proof():
-    tree = Tree(LEAVES[:7])
+    tree = MerkleTree(LEAVES[:7])
     for index in range(7):
         proof = tree.range(index, index + 1)
         assert sorted(proof.left + proof.right) == sorted(tree.inclusion(index))
@@ -165,7 +165,7 @@ def test_a_range_of_one_leaf_is_its_inclusion_proof():
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_range_proof_with_a_spare_hash_is_refused(side):
-    tree = Tree(LEAVES[:7])
+    tree = MerkleTree(LEAVES[:7])
     proof = tree.range(2, 5)
     sides = {"left": proof.left, "right": proof.right}
     longer = RangeProof(**{**sides, side: (*sides[side], LEAVES[0])})
@@ -176,7 +176,7 @@ def test_range_proof_with_a_spare_hash_is_refused(side):
 
 def test_a_large_range_proof_stays_small():
     leaves = [RANGE.leaf(i.to_bytes(4, "big")) for i in range(1000)]
-    tree = Tree(leaves, RANGE)
+    tree = MerkleTree(leaves, RANGE)
     proof = tree.range(123, 901)
     assert len(proof.left) + len(proof.right) <= 20
     verify_range(leaves[123:901], 123, 1000, proof, tree.root(), RANGE)
@@ -189,7 +189,7 @@ def test_a_large_range_proof_stays_small():
 SIZE = 33
 DATA = [bytes([i]) * (i + 1) for i in range(SIZE)]
 ENTRIES = [data.hex() for data in DATA]
-OURS = Tree(map(SHA256.leaf, DATA), SHA256)
+OURS = MerkleTree(map(SHA256.leaf, DATA), SHA256)
 PYMERKLE = pymerkle.InmemoryTree(algorithm="sha256")
 PYMERKLE.append_entries(DATA)
 

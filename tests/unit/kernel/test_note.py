@@ -9,7 +9,7 @@ import pytest
 
 from ropewalk.errors import InvalidKey, InvalidNote, SigInvalid, TooLarge
 from ropewalk.kernel.keys import SigningKey
-from ropewalk.kernel.merkle import SHA256, Tree, verify_consistency
+from ropewalk.kernel.merkle import SHA256, MerkleTree, verify_consistency
 from ropewalk.kernel.note import note as notes
 from ropewalk.kernel.note.key import is_key_name
 from ropewalk.kernel.note.note import (
@@ -89,7 +89,7 @@ def test_a_cosignature_has_a_time_that_fits(time_s):
 
 
 def test_heads_of_a_growing_log_are_signed_and_proved_consistent():
-    tree = Tree(hasher=SHA256)
+    tree = MerkleTree(hasher=SHA256)
     seen = []
     for batch in (3, 4, 9):
         tree.extend(SHA256.leaf(bytes([i])) for i in range(tree.size, tree.size + batch))

@@ -19,8 +19,8 @@ from ropewalk.kernel.prolly import (
     STORE_V3,
     MemoryStore,
     Node,
-    Reader,
-    Tree,
+    ProllyReader,
+    ProllyTree,
     build,
     is_boundary,
     leaf_hash,
@@ -82,7 +82,7 @@ def with_detours(tree, made):
 @pytest.mark.parametrize("case", load("v0.6-okra")["trees"], ids=lambda case: f"{case['n']}_entries")
 def test_okra_gives_the_same_tree(case, way):
     store = MemoryStore()
-    tree = Tree(store, STORE_V1)
+    tree = ProllyTree(store, STORE_V1)
     way(tree, [okra_entry(i) for i in range(case["n"])])
     assert (tree.root.level, tree.root.hash.hex()) == (case["root_level"], case["root_hash"])
     if "nodes" in case:
@@ -121,15 +121,15 @@ def test_a_recorded_sync_ends_at_the_recorded_root():
 
 
 def test_the_empty_tree_is_its_anchor():
-    tree = Tree()
-    assert tree.root == Node(0, ANCHOR, ANCHOR_HASH) == Reader(MemoryStore()).get_root()
+    tree = ProllyTree()
+    assert tree.root == Node(0, ANCHOR, ANCHOR_HASH) == ProllyReader(MemoryStore()).get_root()
     assert ANCHOR_HASH.hex() == "af1349b9f5f9a1a6a0404dea36dcc949"
     assert list(tree.entries()) == []
 
 
 def test_a_tree_that_loses_its_last_entry_is_empty_again():
     store = MemoryStore()
-    tree = Tree(store)
+    tree = ProllyTree(store)
     fresh = rows(store)
     made = entries(200)
     tree.insert_many(made)
@@ -219,10 +219,10 @@ def test_a_tree_is_found_again_in_its_store():
     store = MemoryStore()
     made = entries(1000)
     for at in range(0, 1000, 100):
-        Tree(store).insert_many(made[at : at + 100])
-    again = Tree(store)
+        ProllyTree(store).insert_many(made[at : at + 100])
+    again = ProllyTree(store)
     again.insert(*entries(1, seed=3)[0])
-    assert again.root == Reader(store).get_root() == build(made + entries(1, seed=3)).root
+    assert again.root == ProllyReader(store).get_root() == build(made + entries(1, seed=3)).root
 
 
 def test_a_store_of_another_form_is_not_touched():
@@ -230,10 +230,10 @@ def test_a_store_of_another_form_is_not_touched():
     build(entries(3), store, STORE_V1)
     before = rows(store)
     with pytest.raises(Invalid, match="6f6b7261011000000020"):
-        Tree(store, INDEX_V3)
+        ProllyTree(store, INDEX_V3)
     assert rows(store) == before
     store.put(b"\xff", b"okra\x07")
-    for act in (lambda: Tree(store), lambda: Reader(store)):
+    for act in (lambda: ProllyTree(store), lambda: ProllyReader(store)):
         with pytest.raises(Invalid, match="not the metadata"):
             act()
 
@@ -244,7 +244,7 @@ def test_a_tree_that_remembers_little_is_the_same_tree(monkeypatch):
     made = entries(1500)
     for way in (in_order, in_batches, all_at_once, with_detours):
         store = MemoryStore()
-        way(Tree(store), made)
+        way(ProllyTree(store), made)
         want = MemoryStore()
         build(made, want)
         assert rows(store) == rows(want)

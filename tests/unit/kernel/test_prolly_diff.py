@@ -15,12 +15,12 @@ from ropewalk.kernel.prolly import (
     ANCHOR,
     ANCHOR_HASH,
     STORE_V3,
-    GetChildren,
-    GetRoot,
-    Missing,
+    ChildrenQuery,
+    MissingLeaves,
     Node,
-    Reader,
-    Tree,
+    ProllyReader,
+    ProllyTree,
+    RootQuery,
     answer,
     build,
     compare,
@@ -70,7 +70,7 @@ def test_exactly_the_missing_entries_come_in_key_order():
 
 
 def test_missing_leaves_bring_their_values_where_the_source_keeps_them():
-    assert {leaf.key: leaf.value for leaf in diff(HONEST, Tree())} == dict(ENTRIES)
+    assert {leaf.key: leaf.value for leaf in diff(HONEST, ProllyTree())} == dict(ENTRIES)
 
 
 def test_equal_trees_cost_one_question():
@@ -80,7 +80,7 @@ def test_equal_trees_cost_one_question():
 
 
 def test_an_empty_source_has_nothing_to_offer():
-    source = Counting(Tree())
+    source = Counting(ProllyTree())
     assert list(diff(source, HONEST)) == []
     assert source.asked == 1
 
@@ -124,25 +124,25 @@ def test_what_is_found_may_be_inserted_at_once():
 def test_steps_can_be_answered_from_afar():
     steps = compare(SOME)
     step = next(steps)
-    assert step == GetRoot()
+    assert step == RootQuery()
     kinds: list[type] = []
     found: list[Node] = []
     try:
         while True:
             kinds.append(type(step))
-            if isinstance(step, Missing):
+            if isinstance(step, MissingLeaves):
                 found += step.leaves
             step = steps.send(answer(HONEST, step))
     except StopIteration:
         pass
-    assert kinds[:2] == [GetRoot, GetChildren]
+    assert kinds[:2] == [RootQuery, ChildrenQuery]
     assert keys(found) == sorted(key for key, _ in ENTRIES[1::2])
 
 
 # Lies. Each source below is honest but for one answer.
 
 
-class Liar(Reader):
+class Liar(ProllyReader):
     """A source that spoils the answers it is told to."""
 
     def __init__(self, spoil_root=None, spoil_children=None):
@@ -200,7 +200,7 @@ def test_a_root_with_another_hash_is_refused():
     refused(Liar(lambda root: replace(root, hash=bytes(16))), DigestMismatch)
 
 
-@pytest.mark.parametrize("nothing", [None, [], GetRoot()])
+@pytest.mark.parametrize("nothing", [None, [], RootQuery()])
 def test_an_answer_without_a_root_is_refused(nothing):
     refused(Liar(lambda root: nothing), ProofRefused, "root")
 
@@ -458,11 +458,11 @@ class Endless:
 
 def test_an_endless_tree_costs_no_memory_and_can_be_left():
     source = Endless(6)
-    steps = compare(Tree())
+    steps = compare(ProllyTree())
     found, waiting = 0, 0
     step = next(steps)
     while found < 5000:
-        found += len(step.leaves) if isinstance(step, Missing) else 0
+        found += len(step.leaves) if isinstance(step, MissingLeaves) else 0
         step = steps.send(answer(source, step))
         waiting = max(waiting, len(getgeneratorlocals(steps)["todo"]))
     assert waiting <= 6 * 255
@@ -486,4 +486,4 @@ def test_a_root_of_our_hash_on_another_level_is_not_taken_for_ours():
     for level in (own.level + 1, own.level - 1):
         steps = compare(HONEST)
         next(steps)
-        assert steps.send(replace(own, level=level)) == GetChildren(level, ANCHOR)
+        assert steps.send(replace(own, level=level)) == ChildrenQuery(level, ANCHOR)

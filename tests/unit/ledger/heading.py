@@ -26,7 +26,7 @@ class SmallLog:
             f"{number}{'' if turn is None or number < turn else ' otherwise'}".encode()
             for number in range(size)
         ]
-        self.tree = merkle.Tree((merkle.SHA256.leaf(each) for each in self.entries), merkle.SHA256)
+        self.tree = merkle.MerkleTree((merkle.SHA256.leaf(each) for each in self.entries), merkle.SHA256)
 
     def head(self, size: int | None = None, signer: Signer = LOG, origin: str = ORIGIN) -> bytes:
         size = self.tree.size if size is None else size

@@ -118,7 +118,7 @@ def test_the_archive_is_what_tarfile_would_write(bundle):
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9, 100])
 def test_proof_files_hold_the_paths_of_the_tree(count):
     ids = [merkle.LEDGER.leaf(bytes([number])) for number in range(count)]
-    tree = merkle.Tree(ids)
+    tree = merkle.MerkleTree(ids)
     for index, line in enumerate(proof_lines(ids).splitlines()):
         path = [each.hex() for each in tree.inclusion(index)]
         assert json.loads(line) == {"envelope_id": ids[index].hex(), "index": index, "path": path}

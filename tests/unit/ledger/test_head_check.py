@@ -169,7 +169,7 @@ WIDE = SmallLog(600)
 
 def test_a_taller_tree_of_tiles_reads_few_of_them():
     size = 70_000
-    tree = merkle.Tree((number.to_bytes(32, "big") for number in range(size)), merkle.SHA256)
+    tree = merkle.MerkleTree((number.to_bytes(32, "big") for number in range(size)), merkle.SHA256)
     asked: list[Tile] = []
 
     def read(tile: Tile) -> bytes:

@@ -19,9 +19,9 @@ from tests.unit.ledger.making import NODE, NOON_NS, P256, chain_of_blocks, obser
 
 import ropewalk
 from ropewalk.bridge.envelope_event import document_of, ulid_of
-from ropewalk.bridge.event_copy import Mirrored
+from ropewalk.bridge.event_copy import MirrorResult
 from ropewalk.bridge.mirror import Mirror, keep_mirroring
-from ropewalk.disk.repository_paths import find_place
+from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import HistoryRewritten, Invalid, NotFound, OutOfOrder, Unavailable, Unverified
 from ropewalk.gitlog.core.envelope import Event
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
@@ -49,20 +49,20 @@ def folder(tmp_path: Path) -> Path:
 def add(folder: Path, *envelopes: Envelope, channel: str = "audit", at_ns: int = NOON_NS) -> None:
     """Seal envelopes, two to a block."""
     limits = IngestLimits(block_envelopes=2)
-    with opened(find_place(folder).home, channel, now_ns=lambda: at_ns, limits=limits) as channel_log:
+    with opened(find_repository(folder).home, channel, now_ns=lambda: at_ns, limits=limits) as channel_log:
         outcomes = channel_log.log.submit_many([envelope.raw for envelope in envelopes])
         assert not [each for each in outcomes if isinstance(each, Exception)]
 
 
 def store(folder: Path, blocks: list[Block]) -> None:
     """Put blocks on disk as they are, whatever is wrong with them."""
-    with opened(find_place(folder).home, "audit") as channel_log:
+    with opened(find_repository(folder).home, "audit") as channel_log:
         for block in blocks:
             channel_log.writer.append(block.height, block.lines())
         channel_log.writer.sync()
 
 
-def mirror(folder: Path, to: str = "ns:audit", *sources: str) -> Mirrored:
+def mirror(folder: Path, to: str = "ns:audit", *sources: str) -> MirrorResult:
     with ropewalk.open(folder) as log:
         return log.mirror(sources or ["channel:audit"], to)
 
@@ -76,11 +76,11 @@ def events(folder: Path, topic: str = "audit", layout: Any = SHIPLOG) -> list[Ev
 def test_every_envelope_becomes_an_event_that_names_it(folder):
     sent = [observed(n) for n in range(5)]
     add(folder, *sent)
-    assert mirror(folder) == Mirrored(mirrored=5)
+    assert mirror(folder) == MirrorResult(mirrored=5)
     found = events(folder)
     assert [event.payload["envelope_id"] for event in found] == [each.hex_id for each in sent]
     assert [event.payload["payload"] for event in found] == [{"n": n} for n in range(5)]
-    with open_channel(find_place(folder).home, "audit") as channel:
+    with open_channel(find_repository(folder).home, "audit") as channel:
         blocks = list(channel.blocks())
         for event in found:
             block = blocks[event.payload["height"]]
@@ -116,9 +116,9 @@ def test_a_namespace_and_a_topic_get_the_same_envelopes(folder):
 def test_a_second_run_does_nothing_and_a_third_brings_what_is_new(folder):
     add(folder, *[observed(n) for n in range(3)])
     mirror(folder)
-    assert mirror(folder) == Mirrored(skipped=3)
+    assert mirror(folder) == MirrorResult(skipped=3)
     add(folder, *[observed(n) for n in range(3, 6)], at_ns=NOON_NS + 10**9)
-    assert mirror(folder) == Mirrored(mirrored=3, skipped=3)
+    assert mirror(folder) == MirrorResult(mirrored=3, skipped=3)
     assert [event.payload["payload"]["n"] for event in events(folder)] == list(range(6))
 
 
@@ -129,7 +129,7 @@ def test_a_mirror_that_stopped_inside_a_block_goes_on_inside_it(folder, tmp_path
     with ropewalk.open(folder) as log:
         for event in whole[:3]:
             log.append("part", json.loads(event.raw), layout=MESSAGES)
-    assert mirror(folder, "topic:part") == Mirrored(mirrored=1, skipped=3)
+    assert mirror(folder, "topic:part") == MirrorResult(mirrored=1, skipped=3)
     assert [e.raw for e in events(folder, "part", MESSAGES)] == [e.raw for e in whole]
 
 
@@ -137,7 +137,7 @@ def test_a_mirror_that_is_kept_up_brings_blocks_as_they_come(folder):
     add(folder, observed(0))
     with ropewalk.open(folder) as log:
         rounds = keep_mirroring(Mirror(log, ["channel:audit"], "ns:audit"))
-        assert next(rounds) == Mirrored(mirrored=1)
+        assert next(rounds) == MirrorResult(mirrored=1)
         add(folder, *[observed(n) for n in range(1, 6)], at_ns=NOON_NS + 10**9)
         brought = 0
         while brought < 5:
@@ -149,8 +149,8 @@ def test_two_channels_are_merged_into_one_topic_and_kept_apart_by_their_names(fo
     for channel in ("audit", "ops"):
         add(folder, *[observed(n) for n in range(3)], channel=channel)  # same times, heights and indexes
     both = ("channel:audit", "channel:ops")
-    assert mirror(folder, "topic:all", *both) == Mirrored(mirrored=6)
-    assert mirror(folder, "topic:all", *both) == Mirrored(skipped=6)
+    assert mirror(folder, "topic:all", *both) == MirrorResult(mirrored=6)
+    assert mirror(folder, "topic:all", *both) == MirrorResult(skipped=6)
     found = events(folder, "all", MESSAGES)
     assert sorted(event.envelope["ns"] for event in found) == ["audit"] * 3 + ["ops"] * 3
     add(folder, observed(9), channel="late", at_ns=NOON_NS - 10**9)
@@ -167,9 +167,9 @@ ALLOWING = parse_policy(
 @pytest.mark.parametrize("level", ["confidential", "restricted"])
 def test_what_is_confidential_is_named_and_not_shown(folder, level):
     tag = {"level": level, "key_ref": "kms:one"}
-    opened(find_place(folder).home, "audit", ALLOWING).close()
+    opened(find_repository(folder).home, "audit", ALLOWING).close()
     add(folder, observed(payload={"diagnosis": "measles"}, confidentiality=tag), observed(1))
-    assert mirror(folder) == Mirrored(mirrored=2, withheld=1)
+    assert mirror(folder) == MirrorResult(mirrored=2, withheld=1)
     hidden, shown = events(folder)
     assert hidden.payload["withheld"] == level
     assert "payload" not in hidden.payload
@@ -189,17 +189,17 @@ def test_detached_payloads_and_what_looks_like_a_secret_are_withheld(folder):
 @pytest.mark.parametrize("action", ["redact", "pointerize"])
 def test_what_the_privacy_rules_of_the_repository_cover_is_withheld(folder, action):
     rules = {"privacy": {"rules": [{"select": "user.email", "action": action}]}}
-    policy_file(find_place(folder)).write_text(json.dumps(rules))
+    policy_file(find_repository(folder)).write_text(json.dumps(rules))
     add(folder, observed(payload={"user": {"email": "a@example.test"}}), observed(2))
-    assert mirror(folder) == Mirrored(mirrored=2, withheld=1)
+    assert mirror(folder) == MirrorResult(mirrored=2, withheld=1)
     assert [event.payload.get("withheld") for event in events(folder)] == ["private", None]
 
 
 def test_a_list_is_private_where_a_rule_covers_something_in_it(folder):
     rules = {"privacy": {"rules": [{"select": "**.password", "action": "redact"}]}}
-    policy_file(find_place(folder)).write_text(json.dumps(rules))
+    policy_file(find_repository(folder)).write_text(json.dumps(rules))
     add(folder, observed(1, payload=[{"password": "x"}]), observed(2, payload=["password"]))
-    assert mirror(folder) == Mirrored(mirrored=2, withheld=1)
+    assert mirror(folder) == MirrorResult(mirrored=2, withheld=1)
     assert [event.payload.get("withheld") for event in events(folder)] == ["private", None]
 
 
@@ -234,7 +234,7 @@ def test_of_two_channels_the_last_seconds_wait(folder):
     add(folder, observed(0), channel="ops")
     add(folder, observed(0))
     add(folder, *[observed(n) for n in range(1, 4)], at_ns=now_ns)
-    assert mirror(folder, "topic:all", "channel:audit", "channel:ops") == Mirrored(mirrored=2, waiting=3)
+    assert mirror(folder, "topic:all", "channel:audit", "channel:ops") == MirrorResult(mirrored=2, waiting=3)
 
 
 @pytest.mark.parametrize("how", ["contents", "link", "time", "channel", "envelope signature", "signer"])
@@ -249,7 +249,7 @@ def test_a_block_that_does_not_hold_stops_the_mirror_before_it(folder, how):
 
 def test_a_channel_that_does_not_begin_at_its_beginning_is_refused(folder):
     first = chain_of_blocks(2, 2, "audit")[1]
-    with opened(find_place(folder).home, "audit") as channel_log:
+    with opened(find_repository(folder).home, "audit") as channel_log:
         channel_log.writer.append(0, first.lines())
         channel_log.writer.sync()
     with pytest.raises(Unverified):
@@ -258,7 +258,7 @@ def test_a_channel_that_does_not_begin_at_its_beginning_is_refused(folder):
 
 def test_bytes_that_rotted_on_disk_stop_the_mirror_and_are_named(folder):
     store(folder, chain_of_blocks(3, 2, "audit"))
-    (segment,) = (path for path in (find_place(folder).home / "ledger/audit/segments").iterdir())
+    (segment,) = (path for path in (find_repository(folder).home / "ledger/audit/segments").iterdir())
     raw = bytearray(segment.read_bytes())
     raw[raw.rindex(b"ea.core")] ^= 1
     raw[raw.index(b"ea.core", len(raw) // 2)] ^= 1
@@ -271,12 +271,12 @@ def test_bytes_that_rotted_on_disk_stop_the_mirror_and_are_named(folder):
 def test_a_channel_that_is_another_than_the_one_mirrored_is_refused(folder):
     add(folder, *[observed(n) for n in range(2)])
     mirror(folder)
-    shutil.rmtree(find_place(folder).home / "ledger")
+    shutil.rmtree(find_repository(folder).home / "ledger")
     add(folder, *[observed(n) for n in range(5, 7)])
     with pytest.raises(HistoryRewritten, match="block 0 is not the one that was mirrored"):
         mirror(folder)
-    shutil.rmtree(find_place(folder).home / "ledger")
-    opened(find_place(folder).home, "audit").close()
+    shutil.rmtree(find_repository(folder).home / "ledger")
+    opened(find_repository(folder).home, "audit").close()
     with pytest.raises(HistoryRewritten, match="no longer there"):
         mirror(folder)
     assert len(events(folder)) == 2
@@ -330,7 +330,7 @@ def test_a_payload_too_deep_for_an_event_is_withheld_and_stops_nobody(folder):
     for _ in range(126):
         deep = [deep]
     add(folder, observed(1, payload={"d": deep}), observed(2, payload={"d": deep[0]}))
-    assert mirror(folder) == Mirrored(mirrored=2, withheld=1)
+    assert mirror(folder) == MirrorResult(mirrored=2, withheld=1)
     first, second = (event.envelope["payload"] for event in events(folder))
     assert (first["withheld"], second["payload"]) == ("deep", {"d": deep[0]})
 
@@ -343,8 +343,8 @@ def test_a_channel_whose_copies_did_not_arrive_is_read_again(folder, monkeypatch
             broken.setattr(type(log.store), "move_head", _disk_full)
             with pytest.raises(Unavailable):
                 copying.catch_up()
-        assert copying.catch_up() == Mirrored(mirrored=3)
-        assert copying.catch_up() == Mirrored()
+        assert copying.catch_up() == MirrorResult(mirrored=3)
+        assert copying.catch_up() == MirrorResult()
 
 
 def _disk_full(*_: object) -> None:

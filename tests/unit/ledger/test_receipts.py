@@ -24,7 +24,7 @@ from ropewalk.ledger.transparency.publish import make_cose_receipt
 from ropewalk.ledger.transparency.receipts import check_receipt, make_receipt, parse_receipt, verify_receipt
 
 BLOCKS = chain_of_blocks(7, 5)
-TREE = merkle.Tree((merkle.SHA256.leaf(block.header.encode()) for block in BLOCKS), merkle.SHA256)
+TREE = merkle.MerkleTree((merkle.SHA256.leaf(block.header.encode()) for block in BLOCKS), merkle.SHA256)
 
 
 def receipt(height=3, index=2, key=NODE, **changes):
@@ -187,7 +187,7 @@ def test_a_receipt_of_another_form_is_refused_before_anything_is_hashed(change, 
 
 @pytest.mark.parametrize("header", [b"[]", b"7", b"null", b'"merkle_root"'])
 def test_a_header_that_is_no_object_is_refused_whoever_signed_the_tree_over_it(header):
-    tree = merkle.Tree([merkle.SHA256.leaf(header)], merkle.SHA256)
+    tree = merkle.MerkleTree([merkle.SHA256.leaf(header)], merkle.SHA256)
     said = SimpleNamespace(height=0, encode=lambda: header)
     made, envelope = receipt(header=said, size=1, path=tree.inclusion(0), root=tree.root())
     with pytest.raises(InvalidProof, match="the header is no object"):

@@ -47,8 +47,8 @@ from ropewalk.ledger.remote.messages import (
 )
 from ropewalk.ledger.remote.negotiate import Capabilities, advertise, answer
 from ropewalk.ledger.remote.server import LedgerServer
-from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
-from ropewalk.net.log_rate_limit import Sparing
+from ropewalk.net.frames import FrameDecoder, frame, pack_parts, unpack_parts
+from ropewalk.net.log_rate_limit import LogRateLimit
 from ropewalk.net.tls import client_tls, server_tls
 
 pytestmark = pytest.mark.timeout(300)
@@ -59,7 +59,7 @@ pytestmark = pytest.mark.timeout(300)
 @settings(deadline=None, max_examples=80)
 @given(st.lists(st.binary(max_size=50), max_size=8), st.lists(st.integers(1, 40), min_size=1))
 def test_frames_come_out_as_they_went_in_however_the_bytes_are_cut(bodies, cuts):
-    raw, found, frames, at, turn = b"".join(map(frame, bodies)), [], Frames(50), 0, 0
+    raw, found, frames, at, turn = b"".join(map(frame, bodies)), [], FrameDecoder(50), 0, 0
     while at < len(raw):
         step = cuts[turn % len(cuts)]
         found += frames.receive(raw[at : at + step])
@@ -141,7 +141,7 @@ def opening(said: Envelope | None = None, channel: str = "audit") -> bytes:
 
 async def heard(reader: asyncio.StreamReader) -> list[RemoteMessage]:
     """All messages until the other side ends, or says why it will."""
-    frames = Frames(1 << 25)
+    frames = FrameDecoder(1 << 25)
     messages: list[RemoteMessage] = []
     with contextlib.suppress(ConnectionError):
         while data := await reader.read(1 << 16):
@@ -372,7 +372,7 @@ def test_the_log_says_whose_certificate_came_in_and_why_another_did_not(tmp_path
 def test_strangers_cannot_flood_the_log():
     async def main() -> list[str]:
         said: list[str] = []
-        told = Sparing(said.append, lines_max=2, every_s=0.01)
+        told = LogRateLimit(said.append, lines_max=2, every_s=0.01)
         for number in range(5):
             told(f"stranger {number}")
         await soon(lambda: len(said) == 3)

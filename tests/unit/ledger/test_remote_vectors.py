@@ -15,7 +15,7 @@ from ropewalk.kernel.jcs import encode
 from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.remote.messages import PARTS_MAX, parse_message
 from ropewalk.ledger.remote.negotiate import Capabilities, advertise, capabilities_of, check_answer, choose
-from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
+from ropewalk.net.frames import FrameDecoder, frame, pack_parts, unpack_parts
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "ledger_remote"
 
@@ -61,10 +61,10 @@ def test_messages_as_bytes(case):
     raw = bytes.fromhex(case["input"])
     if "error" in case:
         with pytest.raises(getattr(errors, case["error"])):
-            (body,) = Frames(65_536).receive(raw)
+            (body,) = FrameDecoder(65_536).receive(raw)
             parse_message(unpack_parts(body, PARTS_MAX))
         return
-    (body,) = Frames(65_536).receive(raw)
+    (body,) = FrameDecoder(65_536).receive(raw)
     message = parse_message(unpack_parts(body, PARTS_MAX))
     assert {**message.facts, "op": message.op, "number": message.number} == case["expect"]["head"]
     assert [part.hex() for part in message.parts] == case["expect"]["parts"]

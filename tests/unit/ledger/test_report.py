@@ -101,7 +101,7 @@ def test_hostile_texts_are_only_text(tmp_path):
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 8, 13])
 def test_the_drawn_steps_are_those_of_the_verifier(size):
     leaves = [merkle.LEDGER.leaf(bytes([number])) for number in range(size)]
-    tree = merkle.Tree(leaves)
+    tree = merkle.MerkleTree(leaves)
     for index in range(size):
         rises = path_steps(leaves[index], index, size, tree.inclusion(index))
         assert (rises[-1].result if rises else leaves[index]) == tree.root()

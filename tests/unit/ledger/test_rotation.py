@@ -22,7 +22,7 @@ from tests.unit.ledger.rotating import (
 )
 
 from ropewalk.disk import key_files
-from ropewalk.disk.repository_paths import make_place
+from ropewalk.disk.repository_paths import make_repository
 from ropewalk.errors import Conflict, Damaged, Forked, RopewalkError, Unverified
 from ropewalk.ledger.archive.check import verify_archives
 from ropewalk.ledger.archive.pack import pack_channel
@@ -513,7 +513,7 @@ def test_replays_snapshots_and_their_channel_follow_the_new_key(tmp_path):
 
 
 def test_the_pipeline_judges_every_block_by_the_key_of_its_time(tmp_path):
-    place, _ = make_place(tmp_path / "r.git")
+    place, _ = make_repository(tmp_path / "r.git")
     rotated_channel(place.home)
     ledgers = Ledgers(place)
     end = ledgers.extent(CHANNEL).end
@@ -535,7 +535,7 @@ def test_a_channel_is_found_by_its_newest_key_whatever_that_is_called(tmp_path):
 
 
 def test_a_damaged_rotation_is_reported_where_it_stands_and_everywhere_else_refused(tmp_path):
-    place, _ = make_place(tmp_path / "r.git")
+    place, _ = make_repository(tmp_path / "r.git")
     rotated_channel(place.home)
     (segment,) = (place.home / "ledger" / CHANNEL / "segments").glob("*.seg")
     raw = segment.read_bytes()

@@ -46,7 +46,7 @@ def test_paths_are_those_of_the_specification(tile, path):
 @pytest.mark.parametrize("size", [1, 2, 255, 256, 257, 511, 512, 70_000])
 def test_tiles_hold_every_complete_node_at_their_heights(size):
     leaves = [merkle.SHA256.leaf(number.to_bytes(4, "big")) for number in range(size)]
-    tree = merkle.Tree(leaves, merkle.SHA256)
+    tree = merkle.MerkleTree(leaves, merkle.SHA256)
     found: dict[int, bytes] = {}
     for tile in tiles_of(size):
         if tile.level is not None:

@@ -25,8 +25,8 @@ from ropewalk.gitlog.core import planning
 from ropewalk.gitlog.core.commit_template import EXAMPLE, PARENT
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
-from ropewalk.gitlog.core.objects import Oid, Signature, object_id
-from ropewalk.gitlog.core.planning import Plan, Setting, Tip, all_objects, plan
+from ropewalk.gitlog.core.objects import GitSignature, Oid, object_id
+from ropewalk.gitlog.core.planning import AppendContext, Plan, Tip, all_objects, plan
 from ropewalk.gitlog.store import pack_writer
 from ropewalk.gitlog.store.pack_index import read_index
 from ropewalk.kernel.ulid import Ulid, make
@@ -35,15 +35,15 @@ from ropewalk.native import object_batch as bales
 from ropewalk.native.object_batch import (
     NUMBER,
     PREVIOUS,
-    Bale,
     Field,
     HexOf,
     IdOf,
+    ObjectBatch,
     column_of_bytes,
     compile_template,
 )
 
-ADA = Signature("Ada", "ada@example.test", 1_700_000_000)
+ADA = GitSignature("Ada", "ada@example.test", 1_700_000_000)
 NOW_MS = 1_700_000_000_123
 
 
@@ -64,8 +64,8 @@ needs_loops = pytest.mark.skipif(
 # ---- plans ----
 
 
-def decided(layout: Layout, drafts: list[Draft], tip: Tip, author: Signature, anchor: str | None) -> Plan:
-    setting = Setting(NOW_MS, bytes(10), author, lambda _layout, _topic, _ulid: None)
+def decided(layout: Layout, drafts: list[Draft], tip: Tip, author: GitSignature, anchor: str | None) -> Plan:
+    setting = AppendContext(NOW_MS, bytes(10), author, lambda _layout, _topic, _ulid: None)
     return plan(layout, "prod", tip, drafts, setting, anchor)
 
 
@@ -85,7 +85,7 @@ def some_drafts(chance: random.Random, count: int, layout: Layout) -> list[Draft
         if kind == 0 and layout is SHIPLOG:
             drafts.append(Draft(document, {"reason": "100 % sure"}))
         elif kind == 1:
-            drafts.append(Draft(document, author=Signature("Bo", "bo@example.test", 5)))
+            drafts.append(Draft(document, author=GitSignature("Bo", "bo@example.test", 5)))
         elif kind == 2 and layout is MESSAGES:
             drafts.append(Draft(document, attachments={"log.txt": b"same bytes"}))
         elif kind == 3:
@@ -109,21 +109,21 @@ def test_a_batch_is_decided_alike_by_the_loops_and_by_python(layout):
     for _ in range(60):
         drafts = some_drafts(chance, chance.randrange(1, 120), layout)
         tip = chance.choice([Tip(), Tip(Oid("ab" * 20), Ulid("01HF7YAT000000000000000005"), 41)])
-        author = chance.choice([ADA, Signature("100 %s", "%d@%", 7, "-0730"), Signature("é<\n", "", 0)])
+        author = chance.choice([ADA, GitSignature("100 %s", "%d@%", 7, "-0730"), GitSignature("é<\n", "", 0)])
         anchor = chance.choice([None, "cd" * 20])
         compiled = decided(layout, drafts, tip, author, anchor)
         with native.switched_off():
             by_python = decided(layout, drafts, tip, author, anchor)
         assert told(compiled) == told(by_python)
         assert isinstance(by_python.objects, list)
-        woven += isinstance(compiled.objects, Bale)
+        woven += isinstance(compiled.objects, ObjectBatch)
     assert woven > 30
 
 
 @needs_loops
 @pytest.mark.parametrize("name", [PARENT, EXAMPLE.ulid, EXAMPLE.content_id, "7777777777777777"])
 def test_an_author_named_like_an_example_gets_the_same_commits(name):
-    author = Signature(name, "x@example.test", 9)
+    author = GitSignature(name, "x@example.test", 9)
     drafts = [Draft({"type": "made", "payload": {"n": n}}) for n in range(40)]
     tip = Tip(Oid("ab" * 20), Ulid("01HF7YAT000000000000000005"), 41)
     compiled = decided(SHIPLOG, drafts, tip, author, None)
@@ -137,7 +137,7 @@ def test_what_plain_events_have_in_common_can_be_refused_without_harm_to_others(
         raise InvalidEnvelope("no such trailer", where="", schema="shiplog/deployment_trailer")
 
     monkeypatch.setattr(planning, "default_trailer", refuse)
-    unknown = Signature("Cy", "cy@example.test", 3)  # for whom no template was cut before
+    unknown = GitSignature("Cy", "cy@example.test", 3)  # for whom no template was cut before
     plain, told_otherwise = Draft({"type": "made", "payload": {}}), Draft({"type": "made", "payload": {}}, {})
     tip = Tip(Oid("ab" * 20), Ulid("01HF7YAT000000000000000005"), 41)
     for count in (1, 40):
@@ -190,7 +190,7 @@ def named(body: bytes, kind: bales.Kind = "blob") -> bales.GitObject:
     return object_id(kind, body), kind, body
 
 
-def unpacked(bale: Bale) -> list[bytes]:
+def unpacked(bale: ObjectBatch) -> list[bytes]:
     """What any inflater makes of a bale's pack; checksums and the count of bytes are checked on the way."""
     packed = bale.pack(b"head")
     assert packed is not None
@@ -212,7 +212,7 @@ def unpacked(bale: Bale) -> list[bytes]:
 @needs_loops
 def test_any_inflater_reads_what_the_loops_deflate():
     kinds: list[bales.Kind] = ["blob", "tree", "commit", "tag"]
-    bale = Bale(named(body, kinds[n % 4]) for n, body in enumerate(BODIES))
+    bale = ObjectBatch(named(body, kinds[n % 4]) for n, body in enumerate(BODIES))
     assert unpacked(bale) == BODIES
 
 
@@ -235,21 +235,21 @@ def of_frequencies(how_many: dict[int, int]) -> bytes:
 def test_codes_cut_at_their_limit_leave_none_over(how_many):
     """The lengths of these codes come so unevenly often that their own code must be cut at seven bits."""
     body = of_frequencies(how_many)
-    assert unpacked(Bale([named(body)])) == [body]
+    assert unpacked(ObjectBatch([named(body)])) == [body]
 
 
 @needs_loops
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.binary(max_size=600) | st.text(max_size=300).map(str.encode), max_size=12))
 def test_codes_made_for_one_object_harm_no_other(bodies):
-    assert unpacked(Bale(map(named, bodies))) == bodies
+    assert unpacked(ObjectBatch(map(named, bodies))) == bodies
 
 
 @needs_loops
 def test_what_does_not_shrink_hardly_grows():
     for size in (0, 1, 7, 300, 5_000, 16_384, 16_385, 400_000):
         body = CHANCE.randbytes(size)
-        packed = Bale([named(body)]).pack(b"")
+        packed = ObjectBatch([named(body)]).pack(b"")
         assert packed is not None
         assert len(packed[0]) <= size + 24 + 8 * (size // 16_384)
 
@@ -261,7 +261,7 @@ def test_small_texts_take_about_as_many_bytes_as_with_zlib():
         % (CHANCE.randbytes(200).hex().encode(), b"lorem ipsum dolor " * CHANCE.randrange(3, 30), n)
         for n in range(300)
     ]
-    ours = Bale(map(named, bodies)).pack(b"")
+    ours = ObjectBatch(map(named, bodies)).pack(b"")
     assert ours is not None
     assert len(ours[0]) < 1.1 * sum(len(zlib.compress(body, 6)) for body in bodies)
 
@@ -269,7 +269,7 @@ def test_small_texts_take_about_as_many_bytes_as_with_zlib():
 @needs_loops
 def test_two_threads_pack_as_one_does(monkeypatch):
     bodies = [b'{"n":%d,"text":"%s"}' % (n, b"lorem ipsum " * 30) for n in range(2_000)]
-    bale = Bale(map(named, bodies))
+    bale = ObjectBatch(map(named, bodies))
     assert sum(map(len, bodies)) > bales.ALONE_MAX
     assert unpacked(bale) == bodies
     monkeypatch.setattr(bales, "ALONE_MAX", 1 << 30)
@@ -280,7 +280,7 @@ def test_two_threads_pack_as_one_does(monkeypatch):
 @pytest.mark.parametrize("trouble", [RuntimeError("can't start new thread"), MemoryError()])
 def test_without_a_second_thread_one_packs_everything(trouble, monkeypatch):
     bodies = [b'{"n":%d,"text":"%s"}' % (n, b"lorem ipsum " * 30) for n in range(2_000)]
-    bale = Bale(map(named, bodies))
+    bale = ObjectBatch(map(named, bodies))
 
     class Thread(threading.Thread):
         def start(self) -> None:
@@ -288,14 +288,14 @@ def test_without_a_second_thread_one_packs_everything(trouble, monkeypatch):
                 raise trouble
             super().start()
 
-    def pack(self: Bale, first: int, last: int, head: bytes) -> bales.Packed | None:
+    def pack(self: ObjectBatch, first: int, last: int, head: bytes) -> bales.Packed | None:
         if isinstance(threading.current_thread(), Thread):
             raise trouble
         return alone(self, first, last, head)
 
-    alone = Bale._pack
+    alone = ObjectBatch._pack
     monkeypatch.setattr(threading, "Thread", Thread)
-    monkeypatch.setattr(Bale, "_pack", pack)
+    monkeypatch.setattr(ObjectBatch, "_pack", pack)
     assert unpacked(bale) == bodies
 
 
@@ -303,8 +303,8 @@ def test_without_a_second_thread_one_packs_everything(trouble, monkeypatch):
 def test_a_batch_is_packed_also_while_the_interpreter_ends():
     program = (
         "import atexit\n"
-        "from ropewalk.native.object_batch import Bale\n"
-        "bale = Bale(('%040x' % n, 'blob', b'lorem ipsum %d ' % n * 200) for n in range(500))\n"
+        "from ropewalk.native.object_batch import ObjectBatch\n"
+        "bale = ObjectBatch(('%040x' % n, 'blob', b'lorem ipsum %d ' % n * 200) for n in range(500))\n"
         "atexit.register(lambda: print(len(bale.pack(b'')[1])))\n"
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -316,7 +316,7 @@ def test_git_finds_no_fault_in_a_pack_of_the_loops(tmp_path):
     chance = random.Random(3)
     drafts = some_drafts(chance, 300, SHIPLOG)
     made = decided(SHIPLOG, drafts, Tip(), ADA, None)
-    assert isinstance(made.objects, Bale)
+    assert isinstance(made.objects, ObjectBatch)
     objects = [*made.objects, *{oid: (oid, kind, raw) for oid, kind, raw in map(named, BODIES)}.values()]
     name, pack, index = pack_writer.build_pack(objects)
     assert hashlib.sha1(pack[:-20]).digest() == pack[-20:]
@@ -351,7 +351,7 @@ def test_an_object_that_comes_twice_is_packed_once():
 
 @needs_loops
 def test_an_index_that_needs_more_than_31_bits_is_left_to_python():
-    bale = Bale([named(b"a"), named(b"b")])
+    bale = ObjectBatch([named(b"a"), named(b"b")])
     assert bale.columns(array("Q", [12, (1 << 31) - 1]), array("I", [0, 0])) is not None
     assert bale.columns(array("Q", [12, 1 << 31]), array("I", [0, 0])) is None
 
@@ -360,17 +360,17 @@ def test_an_index_that_needs_more_than_31_bits_is_left_to_python():
 def test_a_pack_of_gigabytes_is_made_once(monkeypatch):
     """Only its index is left to Python: places beyond 31 bits are written elsewhere in it."""
     objects = [named(b"%d" % n) for n in range(100)]
-    plain, far = Bale.pack, 1 << 33
+    plain, far = ObjectBatch.pack, 1 << 33
     monkeypatch.setattr(pack_writer, "_packed", None)  # nobody packs an object in Python
 
-    def pack(self: Bale, head: bytes) -> bales.Packed | None:
+    def pack(self: ObjectBatch, head: bytes) -> bales.Packed | None:
         made = plain(self, head)
         assert made is not None
         made[1][99] += far
         return made
 
     near = {each.oid: each for each in read_index(pack_writer.build_pack(objects)[2])}
-    monkeypatch.setattr(Bale, "pack", pack)
+    monkeypatch.setattr(ObjectBatch, "pack", pack)
     name, whole, index = pack_writer.build_pack(objects)
     assert hashlib.sha1(whole[:-20]).hexdigest() == name
     moved = {each.oid: each.offset - near[each.oid].offset for each in read_index(index)}
@@ -402,9 +402,9 @@ def test_what_the_loops_cannot_read_again_is_packed_by_python(right, wrong, tmp_
         b'{"id":"%s","text":"%s"}' % (chance.randbytes(99).hex().encode(), b"lorem ipsum dolor " * 3)
         for _ in range(99)
     ]
-    assert Bale(map(named, texts)).pack(b"") is None
+    assert ObjectBatch(map(named, texts)).pack(b"") is None
     monkeypatch.setattr(bales, "ALONE_MAX", 0)
-    assert Bale(map(named, texts)).pack(b"") is None
+    assert ObjectBatch(map(named, texts)).pack(b"") is None
     slipped = pack_writer.build_pack([*map(named, texts)])
     with native.switched_off():
         assert pack_writer.build_pack([*map(named, texts)]) == slipped
@@ -457,12 +457,12 @@ def test_the_loops_read_streams_exactly_as_zlib_does(tmp_path):
 def test_what_the_loops_refuse_is_believed_also_without_assertions():
     """`python -O` leaves out every assert; a pack that was given up must not be taken for a short one."""
     program = (
-        "from ropewalk.native.object_batch import Bale, Field, column_of_bytes, compile_template\n"
+        "from ropewalk.native.object_batch import ObjectBatch, Field, column_of_bytes, compile_template\n"
         "class Refusing:\n"
         "    def __getattr__(self, name): return getattr(loaded, name)\n"
         "    def ropewalk_pack(self, *_): return -1\n"
         "    def ropewalk_weave(self, *_): return -1\n"
-        "bale = Bale([('00' * 20, 'blob', b'lorem ipsum')])\n"
+        "bale = ObjectBatch([('00' * 20, 'blob', b'lorem ipsum')])\n"
         "loaded, bale._library = bale._library, Refusing()\n"
         "print(bale.pack(b'head'))\n"
         "try:\n"
@@ -480,8 +480,8 @@ def test_what_the_loops_refuse_is_believed_also_without_assertions():
 @needs_loops
 def test_a_bale_is_a_sequence_of_its_objects():
     objects = [named(b"a"), named(b"", "tree"), named(b"c", "commit"), named(b"d", "tag")]
-    bale = Bale(objects[:2])
-    bale.extend(Bale(objects[2:]))
+    bale = ObjectBatch(objects[:2])
+    bale.extend(ObjectBatch(objects[2:]))
     assert list(bale) == objects
     assert bale[-1] == objects[-1]
     assert bale[1:3] == objects[1:3]
@@ -498,7 +498,7 @@ def test_a_pattern_says_what_objects_are_made_of():
             ("commit", [b"tree ", HexOf(1), b"\nparent ", PREVIOUS, b"\n#", NUMBER]),
         ]
     )
-    bale = Bale([named(b"before")])
+    bale = ObjectBatch([named(b"before")])
     firsts, lasts = bale.weave(
         template, [column_of_bytes([b"one", b""]), column_of_bytes([b"a", b"bb"])], 9, "0" * 40
     )
@@ -542,7 +542,7 @@ def test_names_are_those_of_git_whatever_the_processor_can(flags, tmp_path, monk
     assert loaded is not None
     monkeypatch.setattr(bales, "library", lambda: loaded)
     bodies = [CHANCE.randbytes(size) for size in [*range(200), 4_096, 70_001]]
-    woven = Bale()
+    woven = ObjectBatch()
     woven.weave(compile_template([("blob", [Field(0)])]), [column_of_bytes(bodies)], 0, "0" * 40)
     assert list(woven) == list(map(named, bodies))
 

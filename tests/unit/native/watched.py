@@ -10,7 +10,7 @@ from array import array
 from pathlib import Path
 
 from ropewalk.native import library as libraries
-from ropewalk.native.object_batch import NUMBERS, Bale, Field, column_of_bytes, compile_template
+from ropewalk.native.object_batch import NUMBERS, Field, ObjectBatch, column_of_bytes, compile_template
 
 
 def template(chance: random.Random) -> bytes:
@@ -74,7 +74,7 @@ def pack(chance: random.Random) -> None:
         )
         bodies.append(bytes(chance.choices(range(chance.choice([1, 2, 3, 17, 100, 256])), k=size)))
     kinds = list(NUMBERS)
-    bale = Bale((bytes([n] * 20).hex(), chance.choice(kinds), body) for n, body in enumerate(bodies))
+    bale = ObjectBatch((bytes([n] * 20).hex(), chance.choice(kinds), body) for n, body in enumerate(bodies))
     packed = bale.pack(b"")
     assert packed is not None
     whole, begins, crcs = packed
@@ -88,7 +88,7 @@ def pack(chance: random.Random) -> None:
 
 def nothing() -> None:
     """Objects without a byte, and no objects: buffers that lie nowhere."""
-    empty, none = Bale(), Bale()
+    empty, none = ObjectBatch(), ObjectBatch()
     empty.weave(
         compile_template([("blob", [Field(0)]), ("tree", [b""])]), [column_of_bytes([b""])], 0, "0" * 40
     )

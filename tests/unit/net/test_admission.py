@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import LIMIT_S
 
-from ropewalk.net.admission import Admission, ConnectionLimits, Slot, connection_budget
+from ropewalk.net.admission import Admission, ConnectionLimits, ConnectionSlot, connection_budget
 from ropewalk.net.tcp import TcpPipe, serve_tcp
 
 
@@ -152,7 +152,7 @@ def test_slot_counts_once_however_it_ends():
         admission = Admission(ConnectionLimits(2))
         one, other = socket.socketpair()
         transport, _ = await asyncio.get_running_loop().connect_accepted_socket(asyncio.Protocol, one)
-        slot: Slot = admission.enter(transport)
+        slot: ConnectionSlot = admission.enter(transport)
         assert (admission.handshakes, len(admission)) == (1, 0)
         assert slot.join() and slot.join()
         assert (admission.handshakes, len(admission)) == (0, 1)

@@ -23,7 +23,7 @@ from ropewalk.stream.core.frames import (
     Unsub,
     encode,
 )
-from ropewalk.stream.core.window import Bounds, Window
+from ropewalk.stream.core.window import Window, WindowBounds
 
 BASE = 5_000
 NEARLY = [
@@ -416,7 +416,7 @@ def flood(window: Window, count: int, now_ms: int = 0) -> None:
 
 
 def test_without_an_answer_no_more_than_the_window_is_outstanding():
-    window = Window("01HF", BASE, Bounds(frames_max=5_000))
+    window = Window("01HF", BASE, WindowBounds(frames_max=5_000))
     connection = opened(window)
     subscribe(connection, "refs/gatos/**")
     flood(window, 3_000)
@@ -430,7 +430,7 @@ def test_without_an_answer_no_more_than_the_window_is_outstanding():
 
 
 def test_a_pong_says_that_all_before_the_ping_was_taken():
-    window = Window("01HF", BASE, Bounds(frames_max=5_000))
+    window = Window("01HF", BASE, WindowBounds(frames_max=5_000))
     connection = opened(window)
     subscribe(connection, "refs/gatos/**")
     flood(window, 2_500)
@@ -442,7 +442,7 @@ def test_a_pong_says_that_all_before_the_ping_was_taken():
 
 
 def test_a_client_that_counts_its_credit_gets_what_it_grants():
-    window = Window("01HF", BASE, Bounds(frames_max=5_000))
+    window = Window("01HF", BASE, WindowBounds(frames_max=5_000))
     connection = opened(window)
     subscribe(connection, "refs/gatos/**")
     flood(window, 2_000)
@@ -458,7 +458,7 @@ def test_a_client_that_counts_its_credit_gets_what_it_grants():
 
 
 def test_a_stalled_connection_is_told_every_five_seconds_and_closed_after_thirty_of_silence():
-    window = Window("01HF", BASE, Bounds(frames_max=5_000))
+    window = Window("01HF", BASE, WindowBounds(frames_max=5_000))
     connection = opened(window)
     subscribe(connection, "refs/gatos/**")
     flood(window, 1_500)
@@ -473,7 +473,7 @@ def test_a_stalled_connection_is_told_every_five_seconds_and_closed_after_thirty
 
 
 def test_who_comes_back_from_a_stall_has_time_to_answer_old_pings():
-    window = Window("01HF", BASE, Bounds(frames_max=5_000))
+    window = Window("01HF", BASE, WindowBounds(frames_max=5_000))
     connection = opened(window)
     subscribe(connection, "refs/gatos/**")
     flood(window, 1_500)

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 from ropewalk.errors import Invalid, Unavailable, Usage
 from ropewalk.stream.core.frames import BusEvent, encode
 from ropewalk.stream.serve import follow as following
-from ropewalk.stream.serve.follow import Following, Follows, follow
+from ropewalk.stream.serve.follow import Following, FollowIterator, follow
 from ropewalk.stream.serve.repository_stream import RepositoryStream
 
 ACK = json.dumps({"kind": "ack", "stream": "01HF", "seq": 100, "credit": 1_000, "ts": ""})
@@ -178,7 +178,7 @@ def test_the_number_to_go_on_from_is_that_of_the_last_frame_handed_out_not_of_th
 
 
 def test_threads_may_share_an_iterator_and_all_of_them_end_when_it_is_closed(log):
-    def drain(frames: Follows, got: list[int]) -> None:
+    def drain(frames: FollowIterator, got: list[int]) -> None:
         got.extend(bus_event(frame).payload["n"] for frame in frames)
 
     async def run() -> None:

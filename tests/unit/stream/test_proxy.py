@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from ropewalk.errors import Invalid, RangeExceeded, RopewalkError, Usage
 from ropewalk.kernel.schema import shipped as schema
 from ropewalk.stream.core.access import parse_access
-from ropewalk.stream.core.connection import Connection, Limits
+from ropewalk.stream.core.connection import Connection, StreamLimits
 from ropewalk.stream.core.frames import BusEvent, Credit, RefUpdate, Sub, Unsub, encode, parse_server
-from ropewalk.stream.core.window import PROXY_BOUNDS, Bounds, Window
+from ropewalk.stream.core.window import PROXY_BOUNDS, Window, WindowBounds
 from ropewalk.stream.proxy.client import ATTEMPTS_MAX, FETCH_MS, CatchUp, ProxyConnection
 from ropewalk.stream.proxy.proxy import HOPS_MAX, MISS_TOPIC, MISSES_MAX, Proxy
 
@@ -29,10 +29,10 @@ class Hop:
     """An origin and a proxy with a line between them that delivers when told to."""
 
     def __init__(
-        self, *, origin_bounds: Bounds | None = None, limits: Limits | None = None, **options: Any
+        self, *, origin_bounds: WindowBounds | None = None, limits: StreamLimits | None = None, **options: Any
     ) -> None:
-        self.origin = Window("origin-1", ORIGIN_BASE, origin_bounds or Bounds())
-        self.limits = limits or Limits()
+        self.origin = Window("origin-1", ORIGIN_BASE, origin_bounds or WindowBounds())
+        self.limits = limits or StreamLimits()
         self.now_ms = 0
         self.proxy = Proxy("proxy-1", PROXY_BASE, limits=self.limits, **options)
         self.link()
@@ -326,7 +326,7 @@ def test_trouble_with_a_topic_is_passed_on():
 # Credit (federation §1)
 
 
-SMALL = Limits(outstanding_max=10)
+SMALL = StreamLimits(outstanding_max=10)
 
 
 def test_the_upstream_gets_no_credit_for_what_no_client_has_taken():
@@ -354,7 +354,7 @@ def test_one_slow_client_does_not_hold_up_another():
 
 
 def test_a_slow_client_is_told_when_the_window_runs_over_and_can_come_back():
-    hop = Hop(limits=SMALL, bounds=Bounds(frames_max=20))
+    hop = Hop(limits=SMALL, bounds=WindowBounds(frames_max=20))
     slow, fast = hop.client("refs/**"), hop.client("refs/**")
     for at in range(40):
         hop.move(f"n{at}")
@@ -435,7 +435,7 @@ def test_a_replay_hit_is_answered_from_the_window_without_asking_anybody():
 
 
 def test_what_the_window_dropped_is_asked_of_the_origin_and_comes_under_its_old_numbers():
-    hop = Hop(bounds=Bounds(frames_max=3))
+    hop = Hop(bounds=WindowBounds(frames_max=3))
     hop.origin.publish(RefUpdate("refs/other", None, "8b1c"), 0)  # so that the numbers are not in step
     hop.proxy.carried.named("ref", "refs/**")
     hop.move(*"abcdefgh")
@@ -451,7 +451,7 @@ def test_what_the_window_dropped_is_asked_of_the_origin_and_comes_under_its_old_
 
 
 def test_the_origin_is_asked_by_its_own_number():
-    hop = Hop(bounds=Bounds(frames_max=2), refs=("refs/gatos/**",))
+    hop = Hop(bounds=WindowBounds(frames_max=2), refs=("refs/gatos/**",))
     for _ in range(5):
         hop.origin.publish(BusEvent("noise", {}), 0)
     hop.move(*"abcd")  # 6 to 9 at the origin, 1 to 4 at the proxy
@@ -466,7 +466,7 @@ def test_the_origin_is_asked_by_its_own_number():
 
 
 def test_too_many_patterns_are_refused_before_anything_is_looked_up():
-    hop = Hop(bounds=Bounds(frames_max=2))
+    hop = Hop(bounds=WindowBounds(frames_max=2))
     hop.move(*"abcde")
     client = hop.client(*(f"refs/gatos/{at}" for at in range(41)), since=1)
     assert errors(said(client)) == ["INVALID_SUB"]
@@ -476,7 +476,7 @@ def test_too_many_patterns_are_refused_before_anything_is_looked_up():
 
 
 def test_if_nothing_that_was_dropped_is_wanted_nothing_is_asked_and_nothing_is_missed():
-    hop = Hop(bounds=Bounds(frames_max=2))
+    hop = Hop(bounds=WindowBounds(frames_max=2))
     hop.move("x", "x", "x", "y", "x")
     client = hop.client("refs/gatos/y", since=1)
     assert numbers(said(client)) == [(4, 4)]
@@ -484,7 +484,7 @@ def test_if_nothing_that_was_dropped_is_wanted_nothing_is_asked_and_nothing_is_m
 
 
 def test_if_the_origin_lacks_it_too_the_client_is_told_what_is_missing_and_what_to_do():
-    hop = Hop(bounds=Bounds(frames_max=3), origin_bounds=Bounds(frames_max=2))
+    hop = Hop(bounds=WindowBounds(frames_max=3), origin_bounds=WindowBounds(frames_max=2))
     hop.move(*"abcdefgh")
     client = hop.client("refs/gatos/**", since=1)
     hop.fetch(hop.proxy.catch_ups[0])
@@ -499,7 +499,7 @@ def test_if_the_origin_lacks_it_too_the_client_is_told_what_is_missing_and_what_
 
 
 def test_a_miss_is_published_to_who_subscribed_to_it():
-    hop = Hop(bounds=Bounds(frames_max=3), origin_bounds=Bounds(frames_max=2))
+    hop = Hop(bounds=WindowBounds(frames_max=3), origin_bounds=WindowBounds(frames_max=2))
     ops = hop.proxy.connect(0)
     ops.receive(encode(Sub((), ("stream.replay.*",))), 0)
     hop.move(*"abcdefgh")
@@ -522,7 +522,7 @@ def test_misses_beyond_sixty_a_minute_are_counted_and_do_not_fill_the_window():
 
 
 def test_frames_the_origin_passes_over_are_told_to_be_missing():
-    hop = Hop(bounds=Bounds(frames_max=2))
+    hop = Hop(bounds=WindowBounds(frames_max=2))
     hop.move(*"abcde")
     client = hop.client("refs/**", since=0 + 1)
     (catch_up,) = hop.proxy.catch_ups
@@ -533,7 +533,7 @@ def test_frames_the_origin_passes_over_are_told_to_be_missing():
 
 
 def test_another_run_of_the_origin_cannot_answer_for_the_old_one():
-    hop = Hop(bounds=Bounds(frames_max=2))
+    hop = Hop(bounds=WindowBounds(frames_max=2))
     hop.move(*"abcde")
     client = hop.client("refs/**", since=1)
     (catch_up,) = hop.proxy.catch_ups
@@ -543,7 +543,7 @@ def test_another_run_of_the_origin_cannot_answer_for_the_old_one():
 
 
 def test_a_catch_up_whose_connection_breaks_goes_on_where_it_was_and_gives_up_in_the_end():
-    hop = Hop(bounds=Bounds(frames_max=2))
+    hop = Hop(bounds=WindowBounds(frames_max=2))
     hop.move(*"abcde")
     client = hop.client("refs/**", since=0 + 1)
     (catch_up,) = hop.proxy.catch_ups
@@ -562,7 +562,7 @@ def test_a_catch_up_whose_connection_breaks_goes_on_where_it_was_and_gives_up_in
 
 
 def test_a_catch_up_the_upstream_does_not_answer_ends_in_a_miss():
-    hop = Hop(bounds=Bounds(frames_max=2))
+    hop = Hop(bounds=WindowBounds(frames_max=2))
     hop.move(*"abcde")
     client = hop.client("refs/**", since=1)
     hop.proxy.tick(FETCH_MS - 1)
@@ -573,7 +573,7 @@ def test_a_catch_up_the_upstream_does_not_answer_ends_in_a_miss():
 
 
 def test_a_catch_up_gives_the_upstream_credit_as_the_client_takes():
-    hop = Hop(bounds=Bounds(frames_max=2), limits=SMALL)
+    hop = Hop(bounds=WindowBounds(frames_max=2), limits=SMALL)
     hop.move(*(f"n{at}" for at in range(60)))
     client = hop.client("refs/**", since=1)
     (catch_up,) = hop.proxy.catch_ups
@@ -583,7 +583,7 @@ def test_a_catch_up_gives_the_upstream_credit_as_the_client_takes():
 
 
 def test_what_the_window_drops_while_a_client_catches_up_is_fetched_as_well():
-    hop = Hop(bounds=Bounds(frames_max=2))
+    hop = Hop(bounds=WindowBounds(frames_max=2))
     hop.move(*"abcde")
     client = hop.client("refs/**", since=1)
     hop.move(*"fgh")
@@ -592,7 +592,7 @@ def test_what_the_window_drops_while_a_client_catches_up_is_fetched_as_well():
 
 
 def test_a_notice_the_window_drops_while_a_client_catches_up_is_told_all_the_same():
-    hop = Hop(bounds=Bounds(frames_max=2))
+    hop = Hop(bounds=WindowBounds(frames_max=2))
     hop.move(*"abcde")
     client = hop.client("refs/**", since=1)
     client.receive('{"op":"sub","topics":["**"]}', 0)
@@ -617,7 +617,7 @@ def test_a_proxy_keeps_ten_thousand_frames_or_fifteen_minutes():
 
 
 def test_a_client_that_goes_away_ends_its_catch_up():
-    hop = Hop(bounds=Bounds(frames_max=2))
+    hop = Hop(bounds=WindowBounds(frames_max=2))
     hop.move(*"abcde")
     client = hop.client("refs/**", since=1)
     (catch_up,) = hop.proxy.catch_ups
@@ -650,7 +650,7 @@ def test_a_restart_of_the_origin_is_told_in_its_place_also_to_who_comes_later():
 
 @pytest.mark.parametrize("later", ["", "efgh"])
 def test_frames_from_before_a_restart_that_were_dropped_are_not_asked_of_the_new_run(later):
-    hop = Hop(bounds=Bounds(frames_max=3))
+    hop = Hop(bounds=WindowBounds(frames_max=3))
     hop.move(*"abcd")
     hop.restart()
     hop.move(*later)
@@ -660,7 +660,7 @@ def test_frames_from_before_a_restart_that_were_dropped_are_not_asked_of_the_new
 
 
 def test_an_upstream_that_no_longer_has_what_the_link_missed_is_told_and_recorded():
-    hop = Hop(origin_bounds=Bounds(frames_max=2))
+    hop = Hop(origin_bounds=WindowBounds(frames_max=2))
     client = hop.client("refs/**")
     hop.upstream.leave()
     for name in "abcde":

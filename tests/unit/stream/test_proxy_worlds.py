@@ -8,17 +8,17 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropewalk.stream.core.connection import Connection, Limits
+from ropewalk.stream.core.connection import Connection, StreamLimits
 from ropewalk.stream.core.frames import BusEvent, ErrorFrame
 from ropewalk.stream.core.subscriber import Lost, Subscriber
-from ropewalk.stream.core.window import Bounds, Window
+from ropewalk.stream.core.window import Window, WindowBounds
 from ropewalk.stream.proxy.client import CatchUp
 from ropewalk.stream.proxy.proxy import MISS_TOPIC, Proxy
 
-ORIGIN_BOUNDS = Bounds(frames_max=14, age_ms_max=120_000)
-PROXY_BOUNDS = Bounds(frames_max=9, age_ms_max=60_000)
+ORIGIN_BOUNDS = WindowBounds(frames_max=14, age_ms_max=120_000)
+PROXY_BOUNDS = WindowBounds(frames_max=9, age_ms_max=60_000)
 PLACES_MAX = 40
-LIMITS = Limits(outstanding_max=5)
+LIMITS = StreamLimits(outstanding_max=5)
 TOPICS = ("jobs/a", "jobs/b", "other")
 
 

@@ -17,10 +17,10 @@ import ropewalk
 from ropewalk.errors import Denied, NotFound, Usage
 from ropewalk.gitlog.core.layout import MESSAGES
 from ropewalk.kernel import jcs
-from ropewalk.stream.core.connection import Limits
+from ropewalk.stream.core.connection import StreamLimits
 from ropewalk.stream.core.frames import BusEvent, RefUpdate
 from ropewalk.stream.core.subscriber import Item, Lost
-from ropewalk.stream.core.window import Bounds
+from ropewalk.stream.core.window import WindowBounds
 from ropewalk.stream.proxy.proxy import MISS_TOPIC
 from ropewalk.stream.serve.audit import MISSES
 from ropewalk.stream.serve.follow import Following
@@ -66,8 +66,8 @@ def test_what_happens_at_the_origin_reaches_two_clients_through_one_link(log):
 def test_a_replay_hit_and_a_fetch_from_the_origin_and_a_miss(log):
     async def test() -> None:
         async with (
-            RepositoryStream(log, bounds=Bounds(frames_max=12)) as origin,
-            StreamProxy(origin.url, topics=("jobs",), bounds=Bounds(frames_max=5), log=log) as proxy,
+            RepositoryStream(log, bounds=WindowBounds(frames_max=12)) as origin,
+            StreamProxy(origin.url, topics=("jobs",), bounds=WindowBounds(frames_max=5), log=log) as proxy,
         ):
             async with Following(proxy.url, topics=["jobs"]) as frames:
                 for number in range(30):  # one by one, so that no window runs over
@@ -110,7 +110,7 @@ def test_a_replay_hit_and_a_fetch_from_the_origin_and_a_miss(log):
 
 def test_a_slow_client_beside_a_fast_one_holds_nobody_up(log):
     async def test() -> None:
-        limits = Limits(outstanding_max=50)
+        limits = StreamLimits(outstanding_max=50)
         async with (
             RepositoryStream(log) as origin,
             StreamProxy(origin.url, limits=limits) as proxy,
@@ -136,7 +136,7 @@ def test_a_slow_client_beside_a_fast_one_holds_nobody_up(log):
 
 def test_a_proxy_whose_only_client_stands_still_stops_reading_and_goes_on_when_it_moves(log):
     async def test() -> None:
-        limits = Limits(outstanding_max=20)
+        limits = StreamLimits(outstanding_max=20)
         async with (
             RepositoryStream(log, limits=limits) as origin,
             StreamProxy(origin.url, limits=limits, topics=("jobs",)) as proxy,
@@ -163,10 +163,10 @@ def test_a_proxy_whose_only_client_stands_still_stops_reading_and_goes_on_when_i
 
 def test_an_origin_that_closes_a_stalled_link_is_asked_again_and_nothing_is_lost(log):
     async def test() -> None:
-        quick = Limits(outstanding_max=20, stall_ms=50, idle_ms=200)
+        quick = StreamLimits(outstanding_max=20, stall_ms=50, idle_ms=200)
         async with (
             RepositoryStream(log, limits=quick) as origin,
-            StreamProxy(origin.url, limits=Limits(outstanding_max=20), topics=("jobs",)) as proxy,
+            StreamProxy(origin.url, limits=StreamLimits(outstanding_max=20), topics=("jobs",)) as proxy,
             client.connect(proxy.url) as slow,
         ):
             await told_of(slow, "ack")

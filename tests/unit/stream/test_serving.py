@@ -23,10 +23,10 @@ from ropewalk.errors import Denied, Invalid, InvalidName, NotFound, Unavailable
 from ropewalk.gitlog.core.layout import MESSAGES
 from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.kernel.schema import shipped as schema
-from ropewalk.stream.core.connection import Connection, Limits
+from ropewalk.stream.core.connection import Connection, StreamLimits
 from ropewalk.stream.core.frames import BusEvent, ErrorFrame, RefUpdate
 from ropewalk.stream.core.subscriber import Item, Lost
-from ropewalk.stream.core.window import Bounds
+from ropewalk.stream.core.window import WindowBounds
 from ropewalk.stream.serve import server
 from ropewalk.stream.serve.follow import Following, follow
 from ropewalk.stream.serve.repository_stream import RepositoryStream
@@ -316,7 +316,7 @@ def test_a_huge_frame_closes_with_1009_and_harms_nobody(log):
 
 def test_a_number_that_is_gone_or_never_was_is_expired_and_live_frames_come(log):
     async def run() -> None:
-        async with RepositoryStream(log, bounds=Bounds(frames_max=5)) as stream:
+        async with RepositoryStream(log, bounds=WindowBounds(frames_max=5)) as stream:
             publish(log, "jobs", *({"n": n} for n in range(20)))
             await soon(lambda: stream.window.seq == stream.window.base + 21)
             for since in (stream.window.base + 3, stream.window.seq + 1_000, 3):
@@ -612,7 +612,7 @@ def test_a_rewritten_topic_is_told_to_its_readers_and_goes_on_once_accepted(log)
 
 def test_pings_come_and_silence_ends_the_connection(log):
     async def run() -> None:
-        limits = Limits(ping_ms=50, pong_ms=3_000)  # long enough to answer on a loaded machine
+        limits = StreamLimits(ping_ms=50, pong_ms=3_000)  # long enough to answer on a loaded machine
         async with RepositoryStream(log, limits=limits) as stream, client.connect(stream.url) as socket:
             await told(socket)
             for _ in range(3):
@@ -632,7 +632,7 @@ def _was_heard_after(connection: Connection, before_ms: int) -> bool:
 
 def test_a_client_of_ours_answers_pings_while_its_owner_does_something_else(log):
     async def run() -> None:
-        limits = Limits(ping_ms=20, pong_ms=20_000)
+        limits = StreamLimits(ping_ms=20, pong_ms=20_000)
         async with RepositoryStream(log, limits=limits) as stream, Following(stream.url, topics=["jobs"]):
             await soon(lambda: len(stream.server.connections) == 1)
             (connection,) = stream.server.connections
@@ -647,7 +647,9 @@ def test_a_client_of_ours_answers_pings_while_its_owner_does_something_else(log)
 def test_a_reader_that_takes_nothing_holds_nobody_up_and_is_told_what_it_missed(log):
     async def run() -> None:
         async with (
-            RepositoryStream(log, bounds=Bounds(frames_max=200), limits=Limits(outstanding_max=50)) as stream,
+            RepositoryStream(
+                log, bounds=WindowBounds(frames_max=200), limits=StreamLimits(outstanding_max=50)
+            ) as stream,
             Following(stream.url, topics=["jobs"]) as brisk,
             client.connect(stream.url) as slow,
         ):
@@ -675,7 +677,7 @@ def test_a_reader_that_takes_nothing_holds_nobody_up_and_is_told_what_it_missed(
 def test_a_socket_nobody_reads_holds_a_bounded_amount(log):
     async def run() -> None:
         async with (
-            RepositoryStream(log, bounds=Bounds(bytes_max=4 << 20)) as stream,
+            RepositoryStream(log, bounds=WindowBounds(bytes_max=4 << 20)) as stream,
             client.connect(stream.url, max_queue=1) as deaf,
             Following(stream.url, topics=["jobs"]) as brisk,
         ):

@@ -9,13 +9,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ropewalk.stream.core.connection import CONTROL_MAX, Connection, Limits
+from ropewalk.stream.core.connection import CONTROL_MAX, Connection, StreamLimits
 from ropewalk.stream.core.frames import BusEvent, ErrorFrame
 from ropewalk.stream.core.subscriber import Lost, Subscriber
-from ropewalk.stream.core.window import Bounds, Window
+from ropewalk.stream.core.window import Window, WindowBounds
 
-BOUNDS = Bounds(frames_max=12, age_ms_max=60_000, bytes_max=4_000)
-LIMITS = Limits(outstanding_max=8)
+BOUNDS = WindowBounds(frames_max=12, age_ms_max=60_000, bytes_max=4_000)
+LIMITS = StreamLimits(outstanding_max=8)
 
 
 class World:

@@ -12,7 +12,7 @@ from ropewalk import errors
 from ropewalk.stream.core.connection import Connection
 from ropewalk.stream.core.frames import RefUpdate, Sub, encode
 from ropewalk.stream.core.patterns import parse_pattern
-from ropewalk.stream.core.window import Bounds, Window
+from ropewalk.stream.core.window import Window, WindowBounds
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "stream"
 
@@ -36,7 +36,7 @@ def test_patterns(case):
 @pytest.mark.parametrize("case", cases("catch_up"))
 def test_catch_up(case):
     given, expect = case["input"], case["expect"]
-    window = Window("vector", given["base"], Bounds(given["frames_max"], given["age_ms_max"]))
+    window = Window("vector", given["base"], WindowBounds(given["frames_max"], given["age_ms_max"]))
     for time_ms in given["published_ms"]:
         window.publish(RefUpdate("refs/gatos/x", None, "8b1c"), time_ms)
     connection = Connection(window, now_ms=given["now_ms"])

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from ropewalk.stream.core.frames import BusEvent, RefUpdate
-from ropewalk.stream.core.window import PROXY_BOUNDS, Bounds, Window
+from ropewalk.stream.core.window import PROXY_BOUNDS, Window, WindowBounds
 
 
 def filled(count: int, **bounds: int) -> Window:
-    window = Window("01HF", 0, Bounds(**bounds))
+    window = Window("01HF", 0, WindowBounds(**bounds))
     for at in range(count):
         window.publish(RefUpdate("refs/gatos/x", None, "8b1c"), at)
     return window
 
 
 def test_the_default_is_a_thousand_frames_and_ten_minutes():
-    assert (Bounds().frames_max, Bounds().age_ms_max) == (1_000, 600_000)
+    assert (WindowBounds().frames_max, WindowBounds().age_ms_max) == (1_000, 600_000)
     assert (PROXY_BOUNDS.frames_max, PROXY_BOUNDS.age_ms_max) == (10_000, 900_000)
 
 
@@ -37,7 +37,7 @@ def test_age_counts_where_it_is_less():
 
 
 def test_bytes_count_where_they_are_less():
-    window = Window("01HF", 0, Bounds(bytes_max=10_000))
+    window = Window("01HF", 0, WindowBounds(bytes_max=10_000))
     for _ in range(50):
         window.publish(BusEvent("t", {"text": "x" * 900}), 0)
     assert 8 <= len(window) <= 10
@@ -46,7 +46,7 @@ def test_bytes_count_where_they_are_less():
 
 
 def test_bytes_are_those_in_memory_whatever_the_script():
-    window = Window("01HF", 0, Bounds(bytes_max=100_000))
+    window = Window("01HF", 0, WindowBounds(bytes_max=100_000))
     for _ in range(50):
         window.publish(BusEvent("t", {"text": "𒀀" * 900}), 0)
     held = sum(window[seq].text.__sizeof__() for seq in range(window.oldest, window.seq + 1))

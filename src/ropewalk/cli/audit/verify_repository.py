@@ -9,7 +9,7 @@ from ropewalk.cli.common.locations import here, key_folder
 
 if TYPE_CHECKING:
     from ropewalk.cli.audit.verify import Asked
-    from ropewalk.disk.repository_paths import Place
+    from ropewalk.disk.repository_paths import RepositoryPaths
     from ropewalk.kernel.keys import PublicKey
     from ropewalk.kernel.report import Report
     from ropewalk.ledger.proof.trust import Trust
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 def verify_repository(asked: Asked) -> Report:
     """The report over a repository."""
-    from ropewalk.disk.repository_paths import find_place
+    from ropewalk.disk.repository_paths import find_repository
     from ropewalk.verification import verify_repository as check
 
     keys, believed = parse_input(asked.trust, _trust) if asked.trust else ([], None)
-    place = find_place(asked.path) if asked.path is not None else here()
+    place = find_repository(asked.path) if asked.path is not None else here()
     with counting("verifying", "entries") as progress:
         return check(
             place.git_dir,
@@ -34,7 +34,7 @@ def verify_repository(asked: Asked) -> Report:
         )
 
 
-def _own_keys(place: Place) -> list[PublicKey]:
+def _own_keys(place: RepositoryPaths) -> list[PublicKey]:
     """Return the public keys of the user and of the repository: what they signed is not a stranger's."""
     from ropewalk.disk import key_files
     from ropewalk.errors import RopewalkError

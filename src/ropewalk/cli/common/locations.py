@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 from ropewalk.cli.common.command import session
 
 if TYPE_CHECKING:
-    from ropewalk.disk.repository_paths import Place
+    from ropewalk.disk.repository_paths import RepositoryPaths
     from ropewalk.kernel.keys import SealingKey, SigningKey
 
 NODE_KEY = "node"  # the repository's own key, made by `ropewalk init`
 
 
-def here() -> Place:
+def here() -> RepositoryPaths:
     """The repository of this command: `--repo`, `$ROPEWALK_REPO`, else the one around the current directory."""
-    from ropewalk.disk.repository_paths import find_place
+    from ropewalk.disk.repository_paths import find_repository
 
-    return find_place(named_repository() or Path())
+    return find_repository(named_repository() or Path())
 
 
 def named_writer() -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ropewalk.cli.demo.stage import Stage, node_key
-from ropewalk.disk.repository_paths import make_place
+from ropewalk.disk.repository_paths import make_repository
 from ropewalk.errors import HistoryRewritten, RopewalkError
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import SHIPLOG
@@ -22,7 +22,7 @@ SERVICES = ("web", "api", "search")
 
 def run(stage: Stage) -> None:
     """Show a log whose order nobody can quietly change."""
-    place, _ = make_place(stage.directory / "demo.git")
+    place, _ = make_repository(stage.directory / "demo.git")
     stage.made["repository"] = str(place.git_dir)
     with open_repository(place.git_dir) as log:
         _append(stage, log)

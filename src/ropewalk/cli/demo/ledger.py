@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ropewalk.cli.demo.stage import NODE, Stage, node_key
-from ropewalk.disk.repository_paths import make_place
+from ropewalk.disk.repository_paths import make_repository
 from ropewalk.errors import RopewalkError
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
@@ -28,7 +28,7 @@ SIGNS = {"passed": "✓", "failed": "✗", "not_checked": "–"}
 
 def run(stage: Stage) -> None:
     """Show a ledger an auditor can check without trusting us."""
-    place, _ = make_place(stage.directory / "demo.git")
+    place, _ = make_repository(stage.directory / "demo.git")
     stage.made.setdefault("repository", str(place.git_dir))
     node = node_key(place)
     author = SigningKey.generate("ed25519", os.urandom(32))

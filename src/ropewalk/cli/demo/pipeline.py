@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ropewalk.cli.demo.stage import Stage
 from ropewalk.disk import key_files
-from ropewalk.disk.repository_paths import Place, make_place
+from ropewalk.disk.repository_paths import RepositoryPaths, make_repository
 from ropewalk.errors import RopewalkError, Unavailable
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.repository.opening import open_repository
@@ -35,7 +35,7 @@ def run(stage: Stage) -> None:
     """Show logs becoming tables whose every row is proven, and a table that is proven as a whole."""
     from ropewalk.cli.pipeline.running import spark_session
 
-    place, _ = make_place(stage.directory / "demo.git")
+    place, _ = make_repository(stage.directory / "demo.git")
     stage.made.setdefault("repository", str(place.git_dir))
     _six_weeks(stage, place)
     _peers(stage, place)
@@ -49,7 +49,7 @@ def run(stage: Stage) -> None:
         stage.refused(f"{error.detail}. {error.advice_now}")
 
 
-def _six_weeks(stage: Stage, place: Place) -> None:
+def _six_weeks(stage: Stage, place: RepositoryPaths) -> None:
     chance = random.Random(42)  # noqa: S311 - sample data, the same for everybody
     now_ms = time.time_ns() // 1_000_000 - DAYS * DAY_MS
     clock = [now_ms]
@@ -86,7 +86,7 @@ def _six_weeks(stage: Stage, place: Place) -> None:
     )
 
 
-def _peers(stage: Stage, place: Place) -> None:
+def _peers(stage: Stage, place: RepositoryPaths) -> None:
     keys = [SigningKey.generate("ed25519", os.urandom(32)) for _ in range(3)]
     with open_topic(place.home, CHAT, create=True) as log:
         for number in range(60):
@@ -94,7 +94,7 @@ def _peers(stage: Stage, place: Place) -> None:
         stage.show("gossip", f"{len(log)} messages of three authors")
 
 
-def _metrics(stage: Stage, place: Place) -> None:
+def _metrics(stage: Stage, place: RepositoryPaths) -> None:
     try:
         node = key_files.load_signing(place.keys, "node")
     except RopewalkError:
@@ -120,7 +120,7 @@ def _metrics(stage: Stage, place: Place) -> None:
     stage.show("ledger", f"{len(raws)} envelopes in channel {METRICS}")
 
 
-def _tables(stage: Stage, place: Place, spark: Any) -> None:
+def _tables(stage: Stage, place: RepositoryPaths, spark: Any) -> None:
     from ropewalk.cli.pipeline.running import now_ms
     from ropewalk.pipeline.report.report import render
     from ropewalk.pipeline.tables.verify import verify_tables
@@ -145,7 +145,7 @@ def _tables(stage: Stage, place: Place, spark: Any) -> None:
     stage.made["report"] = str(page)
 
 
-def _take_in(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> None:
+def _take_in(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehouse) -> None:
     """Logs into tables, once; then a question to them."""
     from ropewalk.cli.pipeline.running import now_ms
     from ropewalk.pipeline.jobs.ingest import Ingest
@@ -174,7 +174,7 @@ def _take_in(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> No
         stage.say(f"    {line}")
 
 
-def _verify(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> None:
+def _verify(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehouse) -> None:
     """Every log from end to end."""
     from ropewalk.cli.pipeline.running import now_ms
     from ropewalk.pipeline.jobs.verify import verify_logs
@@ -191,7 +191,7 @@ def _verify(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> Non
     stage.good(f"verify: {entries} entries of {len(report.logs)} logs in parallel ranges that join")
 
 
-def _bundles(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> None:
+def _bundles(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehouse) -> None:
     """Proofs for whoever has neither Spark nor the log."""
     from ropewalk.ledger.bundle.files import export_blocks, verify_bundle
     from ropewalk.ledger.channel.settings import read_settings
@@ -214,7 +214,7 @@ def _bundles(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> No
     stage.good(f"export: {len(bundles)} bundles by ranges, each verified offline")
 
 
-def _states(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> None:
+def _states(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehouse) -> None:
     """Fold the channels into states, signed for; a second run has nothing to do."""
     from functools import partial
 
@@ -234,7 +234,7 @@ def _states(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> Non
         stage.good("replay again: nothing to do")
 
 
-def _upkeep(stage: Stage, place: Place, spark: Any, warehouse: Warehouse) -> None:
+def _upkeep(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehouse) -> None:
     """Fewer files, signed summaries, and how fresh the evidence is."""
     import pyarrow as pa
 

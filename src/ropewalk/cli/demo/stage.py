@@ -12,7 +12,7 @@ import click
 from ropewalk.cli.common.command import say
 
 if TYPE_CHECKING:
-    from ropewalk.disk.repository_paths import Place
+    from ropewalk.disk.repository_paths import RepositoryPaths
     from ropewalk.kernel.keys import SigningKey
 
 NODE = "node"  # the repository's own key
@@ -51,7 +51,7 @@ class Stage:
         self.say(f"  {click.style('✗', fg='red')} {text}")
 
 
-def node_key(place: Place) -> SigningKey:
+def node_key(place: RepositoryPaths) -> SigningKey:
     """Return the repository's own key, made if it is missing; `ropewalk verify` trusts what it signs there."""
     from ropewalk.disk import key_files
     from ropewalk.errors import NotFound

@@ -82,9 +82,9 @@ def reset(group: str, ns: str, to: str, dry_run: bool) -> None:
 
 
 def _rows(log: GitRepository) -> list[dict[str, Any]]:
-    from ropewalk.gitlog.consumers.consumers import cursors, standing
+    from ropewalk.gitlog.consumers.consumers import cursor_status, cursors
 
-    return [standing(log, cursor) for cursor in cursors(log)]
+    return [cursor_status(log, cursor) for cursor in cursors(log)]
 
 
 def _behind(count: int | None) -> str:

@@ -14,7 +14,7 @@ from ropewalk.kernel.terminal_text import printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ropewalk.gitlog.core.divergence import Divergence, LineEntry
+    from ropewalk.gitlog.core.divergence import DivergedEntry, LogDivergence
     from ropewalk.gitlog.core.layout import Layout
     from ropewalk.gitlog.repository.repository import GitRepository
 
@@ -118,7 +118,7 @@ def rescue(ns: str | None, topic: str | None, old: str | None, allow_secret: boo
         raise click.exceptions.Exit(code)
 
 
-def _print_lost(log: GitRepository, layout: Layout, topic: str, found: Divergence) -> None:
+def _print_lost(log: GitRepository, layout: Layout, topic: str, found: LogDivergence) -> None:
     """The documents that append again what is lost. One that is gone is named beside them, and the code says so."""
     from ropewalk.gitlog.core.divergence import draft_of, event_at
 
@@ -136,9 +136,9 @@ def _print_lost(log: GitRepository, layout: Layout, topic: str, found: Divergenc
 
 
 def _divergence_json(
-    log: GitRepository, layout: Layout, topic: str, found: Divergence, limit: int
+    log: GitRepository, layout: Layout, topic: str, found: LogDivergence, limit: int
 ) -> dict[str, Any]:
-    def rows(entries: tuple[LineEntry, ...]) -> list[dict[str, Any]]:
+    def rows(entries: tuple[DivergedEntry, ...]) -> list[dict[str, Any]]:
         return [_row(log, layout, topic, each) for each in entries[:limit]]
 
     return {
@@ -158,7 +158,7 @@ def _divergence_json(
     }
 
 
-def _row(log: GitRepository, layout: Layout, topic: str, stood: LineEntry) -> dict[str, Any]:
+def _row(log: GitRepository, layout: Layout, topic: str, stood: DivergedEntry) -> dict[str, Any]:
     from ropewalk.gitlog.core.divergence import event_at
 
     kind: object = None

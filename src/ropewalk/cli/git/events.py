@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ropewalk.gitlog.core.envelope import Event
     from ropewalk.gitlog.core.layout import Layout
     from ropewalk.gitlog.core.planning import Receipt
-    from ropewalk.gitlog.core.reading import Page
+    from ropewalk.gitlog.core.reading import EventPage
     from ropewalk.gitlog.repository.repository import GitRepository
 
 UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
@@ -114,7 +114,7 @@ def receipt_line(receipt: Receipt) -> str:
     return f"ok  commit={short(receipt.commit)} content_id={short(receipt.content_id)} ulid={receipt.ulid}{again}"
 
 
-def say_more(page: Page, count: int, how: str | None = None) -> None:
+def say_more(page: EventPage, count: int, how: str | None = None) -> None:
     """Tell a person that a page is not all of `count` entries, and how to go on; programs see `next_since`."""
     left = count - page.events[-1].height - 1 if page.events else 0
     if left > 0 and not session().json:

@@ -11,7 +11,7 @@ from ropewalk.cli.common.command import Command, counting, emit
 from ropewalk.cli.git.events import opened, short
 
 if TYPE_CHECKING:
-    from ropewalk.bridge.event_copy import Mirrored
+    from ropewalk.bridge.event_copy import MirrorResult
     from ropewalk.bridge.mirror import Mirror
 
 
@@ -58,7 +58,7 @@ def mirror(sources: tuple[str, ...], to: str, follow: bool) -> None:
             sys.stdout.flush()  # a reader at the other end of a pipe waits for it
 
 
-def _answer(copying: Mirror, done: Mirrored) -> dict[str, Any]:
+def _answer(copying: Mirror, done: MirrorResult) -> dict[str, Any]:
     ref, head = copying.target.head()
     return {
         "mirrored": done.mirrored,
@@ -70,7 +70,7 @@ def _answer(copying: Mirror, done: Mirrored) -> dict[str, Any]:
     }
 
 
-def _text(copying: Mirror, done: Mirrored) -> str:
+def _text(copying: Mirror, done: MirrorResult) -> str:
     ref, head = copying.target.head()
     lines = [f"ok  {done.mirrored} mirrored, {done.skipped} there already"]
     if head is not None:

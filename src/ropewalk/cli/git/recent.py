@@ -30,10 +30,10 @@ def show(name: str) -> None:
 
     REF_OR_ULID is a ULID, a commit, a namespace or a ref.
     """
-    from ropewalk.gitlog.repository.recent import look_up
+    from ropewalk.gitlog.repository.recent import find_event
 
     with opened() as log:
-        found = look_up(log, name)
+        found = find_event(log, name)
         answer = {"ns": found.event.topic, **event_json(found.event), "height": found.event.height}
         answer |= {"trailer": found.trailer, "author": found.author, "time": found.time, "note": found.note}
 
@@ -148,10 +148,10 @@ def _words(value: Any) -> str:
 
 def _newest_first(log: GitRepository, ns: str, floor_ms: int) -> Iterator[dict[str, Any]]:
     from ropewalk.gitlog.core.commit import rfc3339
-    from ropewalk.gitlog.repository.recent import backwards
+    from ropewalk.gitlog.repository.recent import newest_first
     from ropewalk.kernel.ulid import time_ms
 
-    for event, headers in backwards(log, ns):
+    for event, headers in newest_first(log, ns):
         moment = time_ms(event.ulid)
         if moment < floor_ms:
             return

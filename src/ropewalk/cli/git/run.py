@@ -148,7 +148,7 @@ def _refuse_early(log: GitRepository, ns: str, draft: Draft) -> None:
     from ropewalk.gitlog.core.commit import check_trailer, make_trailer
     from ropewalk.gitlog.core.envelope import seal
     from ropewalk.gitlog.core.layout import SHIPLOG
-    from ropewalk.gitlog.privacy.screening import vet_draft
+    from ropewalk.gitlog.privacy.screening import screen_draft
 
     log.privacy.policy()  # rules nobody can read let nothing in
     seal(SHIPLOG, ns, draft.document, log.new_ulid())
@@ -156,7 +156,7 @@ def _refuse_early(log: GitRepository, ns: str, draft: Draft) -> None:
         make_trailer(draft.trailer, topic=ns, now_ms=log.now_ms(), seq=0, parent=None, previous_anchor=None)
     )
     if not log.allow_secrets:
-        vet_draft(draft)
+        screen_draft(draft)
     head = SHIPLOG.head_ref(ns)
     with log.store.turn(head):  # a repository nobody may write to, a history that was rewritten
         tip = log.lines.tip(SHIPLOG, ns, log.store.head(head))
@@ -182,10 +182,10 @@ def _hung(
 
 def _withheld(output: bytes) -> Withheld | None:
     """Why the output may not be kept, and what to do about it; None if it may be kept."""
-    from ropewalk.gitlog.privacy.screening import vet_output
+    from ropewalk.gitlog.privacy.screening import screen_output
 
     try:
-        vet_output(output)
+        screen_output(output)
     except Denied as error:
         found = error.fields["findings"]
         places = ", ".join(f"a {each['kind']} at {each['where']}" for each in found[:SHOWN_MAX])

@@ -80,7 +80,7 @@ def replay(
     Alert on the companion channel, and a bundle that reproduces it.
     """
     from ropewalk.cli.common.locations import key_folder
-    from ropewalk.disk.repository_paths import find_place
+    from ropewalk.disk.repository_paths import find_repository
     from ropewalk.ledger.replay.channel_replay import replay_signing
     from ropewalk.pipeline.jobs.replay import Replays, replay_channels
     from ropewalk.pipeline.tables.warehouse import Warehouse
@@ -88,7 +88,7 @@ def replay(
     if ":" in reducer:
         sys.path.insert(0, str(Path.cwd()))  # as `python -m` would
     store = Warehouse(warehouse)
-    place = find_place(source_of(store, source))
+    place = find_repository(source_of(store, source))
     with recorded(store, "replay") as facts, spark_session(master, remote, memory_mb=2048) as spark:
         replays = Replays(store)
         found = replay_channels(
@@ -161,14 +161,14 @@ def export(
 ) -> None:
     """Write proof bundles, one a range of heights, into <warehouse>/bundles; those that are there are kept."""
     from ropewalk.cli.common.locations import key_folder
-    from ropewalk.disk.repository_paths import find_place
+    from ropewalk.disk.repository_paths import find_repository
     from ropewalk.ledger.bundle.files import export_blocks
     from ropewalk.pipeline.jobs.export import export_channels
     from ropewalk.pipeline.tables.warehouse import Warehouse
 
     store = Warehouse(warehouse)
     place = source_of(store.make(), source)
-    keys = find_place(place).keys if key_name == NODE_KEY else key_folder()
+    keys = find_repository(place).keys if key_name == NODE_KEY else key_folder()
     with recorded(store, "export") as facts, spark_session(master, remote) as spark:
         found = export_channels(
             spark,
@@ -215,13 +215,13 @@ def compact(
     """Sign summaries of closed ranges, check those that stand, and merge small files of the tables."""
     from ropewalk.cli.common.locations import key_folder
     from ropewalk.disk.key_files import load_signing
-    from ropewalk.disk.repository_paths import find_place
+    from ropewalk.disk.repository_paths import find_repository
     from ropewalk.pipeline.jobs.compact import merge_files, summarise
     from ropewalk.pipeline.tables.warehouse import Warehouse
 
     store = Warehouse(warehouse)
     place = source_of(store.make(), source)
-    key = load_signing(find_place(place).keys if key_name == NODE_KEY else key_folder(), key_name)
+    key = load_signing(find_repository(place).keys if key_name == NODE_KEY else key_folder(), key_name)
     with recorded(store, "compact") as facts, spark_session(master, remote) as spark:
         found = summarise(spark, place, store, key, channels=channels, blocks_per_summary=blocks)
         merged = merge_files(spark, store, now_ms())
@@ -282,7 +282,7 @@ def health(
 
     from ropewalk.cli.common.locations import key_folder
     from ropewalk.disk.key_files import load_signing
-    from ropewalk.disk.repository_paths import find_place
+    from ropewalk.disk.repository_paths import find_repository
     from ropewalk.ledger.proof.trust import parse_trust
     from ropewalk.pipeline.jobs.health import measure_channels, observation
     from ropewalk.pipeline.jobs.metrics import metrics_text
@@ -290,7 +290,7 @@ def health(
 
     store = Warehouse(warehouse)
     place = source_of(store.make(), source)
-    key = load_signing(find_place(place).keys if key_name == NODE_KEY else key_folder(), key_name)
+    key = load_signing(find_repository(place).keys if key_name == NODE_KEY else key_folder(), key_name)
     with recorded(store, "health") as facts, spark_session(master, remote) as spark:
         now_ns = time.time_ns()
         believed = None if trust is None else parse_trust(read_input(trust))

@@ -95,11 +95,11 @@ def source_of(store: Warehouse, source: Path | None) -> Path:
 
 def recorded_source(recorded: str) -> Path:
     """Return the repository that a warehouse was filled from; raise `NotFound` if it is no longer there."""
-    from ropewalk.disk.repository_paths import find_place
+    from ropewalk.disk.repository_paths import find_repository
     from ropewalk.errors import NotFound
 
     with suppress(NotFound):
-        if find_place(Path(recorded)).git_dir == Path(recorded):
+        if find_repository(Path(recorded)).git_dir == Path(recorded):
             return Path(recorded)
     raise NotFound(
         f"the warehouse was filled from {recorded}, and no git repository is there now",

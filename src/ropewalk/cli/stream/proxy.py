@@ -53,7 +53,7 @@ def proxy(
     upstream when they do. Prints one JSON line when it listens, which it does once the upstream has answered. If a
     repository is named with --repo, what could not be given to a client is recorded there.
     """
-    from ropewalk.stream.core.window import PROXY_BOUNDS, Bounds
+    from ropewalk.stream.core.window import PROXY_BOUNDS, WindowBounds
 
     token = stream_token(token_file)
     if token is None and host not in ("127.0.0.1", "::1", "localhost"):
@@ -68,7 +68,7 @@ def proxy(
         "upstream_token": stream_token(upstream_token_file),
         "origins": origins,
         "page": shows_page(page, token),
-        "bounds": Bounds(replay_limit, int(replay_minutes * 60_000), PROXY_BOUNDS.bytes_max),
+        "bounds": WindowBounds(replay_limit, int(replay_minutes * 60_000), PROXY_BOUNDS.bytes_max),
         "connections_max": max_connections,
         "address_max": max_per_address,
     }

@@ -136,7 +136,7 @@ def serve(
     Prints one JSON line when it listens. What may be seen is said by the policy of the repository. Open the address
     called `page` in a browser to watch.
     """
-    from ropewalk.stream.core.window import Bounds
+    from ropewalk.stream.core.window import WindowBounds
 
     token = stream_token(token_file)
     if token is None and host not in ("127.0.0.1", "::1", "localhost"):
@@ -149,7 +149,7 @@ def serve(
             "token": token,
             "origins": origins,
             "page": shows_page(page, token),
-            "bounds": Bounds(replay_limit, int(replay_minutes * 60_000)),
+            "bounds": WindowBounds(replay_limit, int(replay_minutes * 60_000)),
             "connections_max": max_connections,
             "address_max": max_per_address,
         }

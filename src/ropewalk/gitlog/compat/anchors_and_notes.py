@@ -7,7 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ropewalk.errors import RopewalkError
 from ropewalk.gitlog.compat.conversion import TIME_S_MAX, Journals, Problem, kept_signature, source_of
 from ropewalk.gitlog.compat.entries import ROOTS, note_refs, parse_entry
-from ropewalk.gitlog.compat.journal import ImportReport, Journal, Note, Target, find_imported, heads_below
+from ropewalk.gitlog.compat.journal import (
+    ImportReport,
+    ImportTarget,
+    Journal,
+    Note,
+    find_imported,
+    heads_below,
+)
 from ropewalk.gitlog.core.anchor import add_anchor, anchors
 from ropewalk.gitlog.core.commit import rfc3339
 from ropewalk.gitlog.core.layout import LOG_NOTES, SHIPLOG
@@ -19,7 +26,7 @@ from ropewalk.kernel import ulid
 from ropewalk.kernel.digest import Tag, tagged
 
 
-def _place(repo: Journals, target: Target, journal: Journal, oid: Oid) -> Oid | None:
+def _place(repo: Journals, target: ImportTarget, journal: Journal, oid: Oid) -> Oid | None:
     """Our commit of a source commit."""
     if oid in journal.places:
         return journal.places[oid]
@@ -33,7 +40,9 @@ def _place(repo: Journals, target: Target, journal: Journal, oid: Oid) -> Oid | 
     return event.commit if event is not None else journal.places.get(oid)
 
 
-def import_anchors(repo: Journals, target: Target, journals: Sequence[Journal], report: ImportReport) -> None:
+def import_anchors(
+    repo: Journals, target: ImportTarget, journals: Sequence[Journal], report: ImportReport
+) -> None:
     """Anchors of journals become anchors of their logs, once."""
     by_env = {(journal.root, journal.env): journal for journal in journals}
     for root in ROOTS:
@@ -66,7 +75,7 @@ def import_anchors(repo: Journals, target: Target, journals: Sequence[Journal], 
 
 
 def import_notes(
-    repo: Journals, target: Target, journals: Sequence[Journal], note: Note | None, report: ImportReport
+    repo: Journals, target: ImportTarget, journals: Sequence[Journal], note: Note | None, report: ImportReport
 ) -> None:
     """Notes on entries of journals are hung on the events they became."""
     for root in ROOTS:
@@ -97,7 +106,7 @@ def import_notes(
 
 def _readable(
     repo: Journals,
-    target: Target,
+    target: ImportTarget,
     ref: str,
     listed: Iterable[tuple[Oid, Oid]],
     homes: Mapping[Oid, Journal],

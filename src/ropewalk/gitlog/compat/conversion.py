@@ -8,11 +8,17 @@ from typing import Any, Protocol
 
 from ropewalk.errors import RopewalkError
 from ropewalk.gitlog.compat.entries import CompatEntry, native_trailer, parse_entry
-from ropewalk.gitlog.compat.ssh_signatures import Roster, Verdict, judge, parse_roster, split_signature
-from ropewalk.gitlog.core.envelope import Draft, Event, Sealed, read_envelope, seal_foreign
+from ropewalk.gitlog.compat.ssh_signatures import (
+    Roster,
+    Verdict,
+    judge,
+    parse_allowed_signers,
+    split_signature,
+)
+from ropewalk.gitlog.core.envelope import Draft, Event, SealedEnvelope, read_envelope, seal_foreign
 from ropewalk.gitlog.core.layout import SHIPLOG
 from ropewalk.gitlog.core.log import Repo, get_object
-from ropewalk.gitlog.core.objects import EMPTY_TREE, FOLDER, Oid, Signature, parse_commit, parse_tree
+from ropewalk.gitlog.core.objects import EMPTY_TREE, FOLDER, GitSignature, Oid, parse_commit, parse_tree
 from ropewalk.gitlog.core.planning import Tip
 from ropewalk.gitlog.privacy.pointer import check_pointers
 from ropewalk.gitlog.privacy.secrets import scan_json
@@ -122,7 +128,7 @@ class EntryReader:
         self.repo, self.ref, self.env, self.topic = repo, ref, env, topic
         self._rosters: dict[str, Roster | None] = {}
 
-    def event(self, oid: Oid, tip: Tip, problems: list[Problem]) -> tuple[Sealed, Draft]:
+    def event(self, oid: Oid, tip: Tip, problems: list[Problem]) -> tuple[SealedEnvelope, Draft]:
         """The event of an entry, to stand on a tip."""
         entry = parse_entry(oid, get_object(self.repo, oid, "commit"))
         odd = [*entry.problems, *self._place_oddities(entry)]
@@ -137,7 +143,7 @@ class EntryReader:
 
     def _ascarried_by(
         self, entry: CompatEntry, tip: Tip, odd: list[str]
-    ) -> tuple[Sealed, dict[str, Any], dict[str, Any] | None] | None:
+    ) -> tuple[SealedEnvelope, dict[str, Any], dict[str, Any] | None] | None:
         carried = find_envelope(self.repo, entry)
         if carried is None:
             return None
@@ -159,7 +165,7 @@ class EntryReader:
 
     def _as_entry(
         self, entry: CompatEntry, tip: Tip, odd: list[str]
-    ) -> tuple[Sealed, dict[str, Any], dict[str, Any] | None]:
+    ) -> tuple[SealedEnvelope, dict[str, Any], dict[str, Any] | None]:
         name = ulid_of(entry.oid, entry.commit.committer.time_s, tip.ulid)
         trailer, verdict = entry.trailer, self._verdict(entry, odd)
         source: dict[str, Any] = {
@@ -229,12 +235,14 @@ def _read_roster(repo: Journals, trust: str) -> Roster | None:
         entries = parse_tree(get_object(repo, tree, "tree"))
         found = next((entry.oid for entry in entries if entry.name == "allowed_signers"), None)
         return (
-            () if found is None else parse_roster(get_object(repo, found, "blob").decode("utf-8", "replace"))
+            ()
+            if found is None
+            else parse_allowed_signers(get_object(repo, found, "blob").decode("utf-8", "replace"))
         )
     except RopewalkError:
         return None
 
 
-def kept_signature(person: Signature) -> Signature:
+def kept_signature(person: GitSignature) -> GitSignature:
     """A person with a time git's own fsck takes."""
-    return person if person.time_s >= 0 else Signature(person.name, person.mail, 0, person.zone)
+    return person if person.time_s >= 0 else GitSignature(person.name, person.mail, 0, person.zone)

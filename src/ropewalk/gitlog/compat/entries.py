@@ -17,7 +17,7 @@ from typing import Any
 
 from ropewalk.errors import BrokenLink, Denied, InvalidEnvelope, InvalidJson
 from ropewalk.gitlog.core.commit import STATUSES, check_trailer
-from ropewalk.gitlog.core.objects import Commit, Oid, Signature, parse_commit
+from ropewalk.gitlog.core.objects import Commit, GitSignature, Oid, parse_commit
 from ropewalk.kernel import jcs
 
 ROOTS = ("refs/_shiplog/", "refs/heads/_shiplog/")  # the second where a host takes only branches
@@ -156,12 +156,12 @@ def _commit(raw: bytes) -> tuple[Commit, list[str]]:
     return Commit(tree, parents, people[0], people[1], message), problems
 
 
-def _person(raw: bytes) -> Signature:
+def _person(raw: bytes) -> GitSignature:
     match = PERSON.fullmatch(raw)
     name, mail = (match["name"], match["mail"]) if match else (raw, b"")
     time_s = int(match["time"]) if match and match["time"] else 0
     zone = match["zone"].decode() if match and match["zone"] else "+0000"
-    return Signature(
+    return GitSignature(
         name.decode("utf-8", "replace").strip(), mail.decode("utf-8", "replace").strip(), time_s, zone
     )
 

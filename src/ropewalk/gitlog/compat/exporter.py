@@ -16,7 +16,7 @@ import orjson
 from ropewalk.errors import Conflict, HeadMoved, RopewalkError
 from ropewalk.gitlog.compat.conversion import TIME_S_MAX, Journals, Problem, envelope_name, source_of
 from ropewalk.gitlog.compat.entries import CompatEntry, note_refs, parse_entry
-from ropewalk.gitlog.compat.journal import Target
+from ropewalk.gitlog.compat.journal import ImportTarget
 from ropewalk.gitlog.core.anchor import anchors
 from ropewalk.gitlog.core.commit import parse_message, rfc3339
 from ropewalk.gitlog.core.envelope import Event
@@ -68,7 +68,7 @@ class _Journal:
     places: dict[str, Oid] = field(default_factory=dict)  # our commit → the journal's commit
 
 
-def export_journal(repo: Journals, target: Target, topic: str, env: str | None = None) -> ExportReport:
+def export_journal(repo: Journals, target: ImportTarget, topic: str, env: str | None = None) -> ExportReport:
     """Bring a log's journal up to date. Entries the journal has and the log lacks must be imported first."""
     env = env or _env_of(target, topic)
     report = ExportReport()
@@ -114,7 +114,7 @@ def format_entry(trailer: Mapping[str, Any], parent: str | None) -> str:
     return "\n".join((*head, "", SEPARATOR, _pretty(trailer)))
 
 
-def _env_of(target: Target, topic: str) -> str:
+def _env_of(target: ImportTarget, topic: str) -> str:
     """The environment a log came from, else its own name."""
     for event in target.events(topic, 0):
         source = source_of(event)
@@ -150,7 +150,9 @@ def _entries(repo: Journals, journal: _Journal) -> Iterator[CompatEntry]:
         at = entry.commit.parents[0] if entry.commit.parents else None
 
 
-def _extend(repo: Journals, target: Target, topic: str, journal: _Journal, report: ExportReport) -> None:
+def _extend(
+    repo: Journals, target: ImportTarget, topic: str, journal: _Journal, report: ExportReport
+) -> None:
     ours, oids = _written(repo, journal)
     fresh: set[int] = set()
     for event in target.events(topic, 0):

@@ -30,12 +30,19 @@ from ropewalk.gitlog.compat.conversion import (
     source_of,
 )
 from ropewalk.gitlog.compat.entries import ROOTS, parse_entry, slug
-from ropewalk.gitlog.compat.journal import ImportReport, Journal, Note, Target, find_imported, heads_below
+from ropewalk.gitlog.compat.journal import (
+    ImportReport,
+    ImportTarget,
+    Journal,
+    Note,
+    find_imported,
+    heads_below,
+)
 from ropewalk.gitlog.core.clock_limit import ClockLimit
 from ropewalk.gitlog.core.layout import SHIPLOG, check_namespace
 from ropewalk.gitlog.core.log import get_object
 from ropewalk.gitlog.core.objects import Oid
-from ropewalk.gitlog.core.planning import Plan, Setting, Tip, grow
+from ropewalk.gitlog.core.planning import AppendContext, Plan, Tip, add_event
 from ropewalk.kernel import ulid
 
 BATCH = 1_000  # entries that share a pack
@@ -55,7 +62,7 @@ class _Ready:
 
 def import_journals(
     repo: Journals,
-    target: Target,
+    target: ImportTarget,
     mapping: Mapping[str, str],
     note: Note | None = None,
     *,
@@ -101,7 +108,7 @@ def _refusal_listed(journal: Journal, report: ImportReport) -> Iterator[None]:
 
 
 def _journals(
-    repo: Journals, target: Target, mapping: Mapping[str, str], report: ImportReport
+    repo: Journals, target: ImportTarget, mapping: Mapping[str, str], report: ImportReport
 ) -> list[Journal]:
     found: list[Journal] = []
     for root in ROOTS:
@@ -143,7 +150,7 @@ def _journals(
     return kept
 
 
-def _is_export(repo: Journals, target: Target, journal: Journal) -> bool:
+def _is_export(repo: Journals, target: ImportTarget, journal: Journal) -> bool:
     """Whether every entry of a journal came out of one log here, under another name: then there is nothing to import.
 
     A journal only says where it came from; it is believed once that log is found to hold all of it.
@@ -170,7 +177,7 @@ def _is_export(repo: Journals, target: Target, journal: Journal) -> bool:
 
 def _prepare(
     repo: Journals,
-    target: Target,
+    target: ImportTarget,
     journal: Journal,
     report: ImportReport,
     held: ExitStack,
@@ -185,7 +192,9 @@ def _prepare(
     return ready
 
 
-def _settle(repo: Journals, target: Target, ready: _Ready, report: ImportReport, limit: ClockLimit) -> None:
+def _settle(
+    repo: Journals, target: ImportTarget, ready: _Ready, report: ImportReport, limit: ClockLimit
+) -> None:
     """Move the log's head over what was written; where somebody was there first, look again and write on top."""
     journal, ref = ready.journal, SHIPLOG.head_ref(ready.journal.topic)
     with repo.turn(ref), ExitStack() as held:
@@ -247,7 +256,7 @@ def _walk(repo: Journals, journal: Journal, report: ImportReport) -> list[Oid]:
     return chain
 
 
-def _unknown(repo: Journals, target: Target, journal: Journal) -> list[Oid]:
+def _unknown(repo: Journals, target: ImportTarget, journal: Journal) -> list[Oid]:
     """The commits that are not in the log yet. What is there must be what the journal says, in its order."""
     if target.tip(journal.topic).commit is None:
         return journal.chain
@@ -286,7 +295,7 @@ def _unknown(repo: Journals, target: Target, journal: Journal) -> list[Oid]:
     return [oid for oid in rest[at:] if not _is_ours(repo, target, journal, oid)]
 
 
-def _newest_known(repo: Journals, target: Target, journal: Journal) -> tuple[int, int]:
+def _newest_known(repo: Journals, target: ImportTarget, journal: Journal) -> tuple[int, int]:
     """Place in the journal and height in the log of the newest entry that is in both; -1 where there is none."""
     for at in range(len(journal.chain) - 1, -1, -1):
         event = find_imported(repo, target, journal, journal.chain[at])
@@ -295,7 +304,7 @@ def _newest_known(repo: Journals, target: Target, journal: Journal) -> tuple[int
     return -1, -1
 
 
-def _is_ours(repo: Journals, target: Target, journal: Journal, oid: Oid) -> bool:
+def _is_ours(repo: Journals, target: ImportTarget, journal: Journal, oid: Oid) -> bool:
     """Whether an entry was exported from this very log (or imported from such an export before)."""
     carried = find_envelope(repo, parse_entry(oid, get_object(repo, oid, "commit")))
     if carried is None:
@@ -313,7 +322,7 @@ def _is_ours(repo: Journals, target: Target, journal: Journal, oid: Oid) -> bool
     return True
 
 
-def _write(repo: Journals, target: Target, ready: _Ready, held: ExitStack, limit: ClockLimit) -> None:
+def _write(repo: Journals, target: ImportTarget, ready: _Ready, held: ExitStack, limit: ClockLimit) -> None:
     """Put the fresh entries of a journal on the log's tip, in packs that are held until `held` ends."""
     journal = ready.journal
     reader = EntryReader(repo, journal.ref, journal.env, journal.topic)
@@ -324,8 +333,8 @@ def _write(repo: Journals, target: Target, ready: _Ready, held: ExitStack, limit
         sealed, draft = reader.event(oid, made.tip, ready.problems)
         assert draft.author is not None
         limit.check(SHIPLOG.option(journal.topic), sealed.ulid, made.tip.ulid)
-        setting = Setting(ulid.time_ms(sealed.ulid), bytes(10), draft.author, lambda *_: None)
-        ready.places[oid] = grow(SHIPLOG, journal.topic, made, draft, sealed, setting, None).commit
+        setting = AppendContext(ulid.time_ms(sealed.ulid), bytes(10), draft.author, lambda *_: None)
+        ready.places[oid] = add_event(SHIPLOG, journal.topic, made, draft, sealed, setting, None).commit
         if number % BATCH == 0 or number == len(ready.fresh):
             held.enter_context(repo.put(made.objects))
             made.objects = []

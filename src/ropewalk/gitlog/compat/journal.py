@@ -19,7 +19,7 @@ Note = Callable[[bytes], bytes | None]
 """What is kept of a note: its bytes, a pointer to them, or nothing."""
 
 
-class Target(Protocol):
+class ImportTarget(Protocol):
     """The logs that are written to, as the importer needs to see them."""
 
     def tip(self, topic: str) -> Tip: ...
@@ -84,7 +84,7 @@ def heads_below(repo: Journals, prefix: str, report: ImportReport) -> Iterator[t
             yield ref, head
 
 
-def find_imported(repo: Journals, target: Target, journal: Journal, oid: Oid) -> Event | None:
+def find_imported(repo: Journals, target: ImportTarget, journal: Journal, oid: Oid) -> Event | None:
     """The event a source commit became, if its ULID did not have to give way to order."""
     time_s = parse_entry(oid, get_object(repo, oid, "commit")).commit.committer.time_s
     event = target.find(journal.topic, ulid_of(oid, time_s, None))

@@ -44,7 +44,7 @@ class _Unsupported(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class AllowedSigner:
     """One key of a roster, and when and for what it counts."""
 
     key: bytes
@@ -61,7 +61,7 @@ class Listed:
         return self.valid_before_s is None or time_s < self.valid_before_s
 
 
-Roster = tuple[Listed, ...]
+Roster = tuple[AllowedSigner, ...]
 
 
 def split_signature(raw: bytes) -> tuple[bytes, bytes | None]:
@@ -89,9 +89,9 @@ def split_signature(raw: bytes) -> tuple[bytes, bytes | None]:
     return b"\n".join(kept) + blank + message, b"\n".join(signature)
 
 
-def parse_roster(text: str) -> Roster:
+def parse_allowed_signers(text: str) -> Roster:
     """The keys of an `allowed_signers` file; lines that cannot be read are passed over, as ssh-keygen does."""
-    found: list[Listed] = []
+    found: list[AllowedSigner] = []
     for line in text.splitlines()[:ROSTER_LINES_MAX]:
         fields = line.strip().split(None, 1)
         if len(fields) < 2 or fields[0].startswith("#"):
@@ -246,7 +246,7 @@ def _packed(raw: bytes) -> bytes:
     return struct.pack(">I", len(raw)) + raw
 
 
-def _listed(rest: str) -> Listed | None:
+def _listed(rest: str) -> AllowedSigner | None:
     options: dict[str, str] | None = {}
     if not KEY_TYPE.match(rest):
         end = _end_of_options(rest)
@@ -261,7 +261,7 @@ def _listed(rest: str) -> Listed | None:
     except (binascii.Error, ValueError):
         return None
     names = options.get("namespaces")
-    return Listed(key, tuple(names.split(",")) if names is not None else None, after, before)
+    return AllowedSigner(key, tuple(names.split(",")) if names is not None else None, after, before)
 
 
 def _options(text: str) -> dict[str, str] | None:

@@ -20,7 +20,7 @@ from ropewalk.gitlog.core.commit import parse_message
 from ropewalk.gitlog.core.envelope import Event
 from ropewalk.gitlog.core.layout import CONSUMERS, MESSAGES, SHIPLOG, Layout, consumer_ref
 from ropewalk.gitlog.core.objects import parse_commit
-from ropewalk.gitlog.core.reading import Line, Place, events
+from ropewalk.gitlog.core.reading import EntryPosition, LogView, events
 from ropewalk.kernel.ulid import Ulid, is_ulid, parse
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def set_cursor(
     log: GitRepository, group: str, topic: str, to: str, *, layout: Layout = SHIPLOG, reset: bool = False
 ) -> Cursor:
     """Put a group on an event named by ULID or by commit; going back needs `reset`."""
-    place = find_place(log, log.lines.line(layout, topic), to)
+    place = find_position(log, log.lines.line(layout, topic), to)
     old = read_cursor(log.store, group, topic)
     return move_cursor(log.store, layout, group, topic, place, old, backwards=reset, other_kind=reset)
 
@@ -87,13 +87,13 @@ def reset_cursor(
     old = find_cursor(log.store, group, topic)
     layout = _layout_of(log, topic, old)
     line = log.lines.line(layout, topic)
-    place: Place | None
+    place: EntryPosition | None
     if to == "beginning":
         place = None
     elif to == "now":
         place = line.span(line.count - 1, line.count)[0] if line.count else None
     else:
-        place = find_place(log, line, to)
+        place = find_position(log, line, to)
     if not dry_run and place is not None:
         move_cursor(log.store, layout, group, topic, place, old, backwards=True, other_kind=True)
     if not dry_run and place is None and old is not None:
@@ -109,7 +109,7 @@ def reset_cursor(
     }
 
 
-def standing(log: GitRepository, cursor: Cursor) -> dict[str, Any]:
+def cursor_status(log: GitRepository, cursor: Cursor) -> dict[str, Any]:
     """Where a cursor stands against the head of its topic."""
     row: dict[str, Any] = {"group": cursor.group, "ns": cursor.topic, "ulid": cursor.ulid or None}
     head: Ulid | None = None
@@ -121,9 +121,9 @@ def standing(log: GitRepository, cursor: Cursor) -> dict[str, Any]:
     return {**row, "head_ulid": head, "behind": behind}
 
 
-def find_place(log: GitRepository, line: Line, to: str) -> Place:
+def find_position(log: GitRepository, line: LogView, to: str) -> EntryPosition:
     """An event of a line by ULID or by full commit id."""
-    slot: Place | None
+    slot: EntryPosition | None
     if is_ulid(to) or len(to) == 26:
         slot = line.find(parse(to))
     else:

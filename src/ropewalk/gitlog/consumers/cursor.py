@@ -16,7 +16,7 @@ from ropewalk.gitlog.core.commit import parse_message
 from ropewalk.gitlog.core.layout import CONSUMERS, MESSAGES, Layout, consumer_ref
 from ropewalk.gitlog.core.log import Repo
 from ropewalk.gitlog.core.objects import Oid, object_id, parse_commit
-from ropewalk.gitlog.core.reading import Line, Place
+from ropewalk.gitlog.core.reading import EntryPosition, LogView
 from ropewalk.kernel import jcs, ulid
 from ropewalk.kernel.schema import shipped as schema
 from ropewalk.kernel.ulid import Ulid
@@ -87,7 +87,7 @@ def _a(kind: str) -> str:
     return f"an {kind}" if kind == "object" else f"a {kind}"
 
 
-def height_of(line: Line, cursor: Cursor | None) -> int:
+def height_of(line: LogView, cursor: Cursor | None) -> int:
     """The height of the last event a cursor covers; -1 before the first."""
     if cursor is None:
         return -1
@@ -115,7 +115,7 @@ def move_cursor(
     layout: Layout,
     group: str,
     topic: str,
-    place: Place,
+    place: EntryPosition,
     old: Cursor | None,
     *,
     backwards: bool = False,

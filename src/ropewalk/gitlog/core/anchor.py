@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ropewalk.errors import Unverified
-from ropewalk.gitlog.core.file_chain import add_files, filed
+from ropewalk.gitlog.core.file_chain import add_files, list_files
 from ropewalk.gitlog.core.layout import Layout, anchors_ref
 from ropewalk.gitlog.core.log import Repo
-from ropewalk.gitlog.core.objects import Oid, Signature
+from ropewalk.gitlog.core.objects import GitSignature, Oid
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.note.key import Signer
@@ -26,7 +26,7 @@ SCHEMA = "shiplog/anchor"
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
+class LogAnchor:
     """An anchor and where it stands; `signature` is the note over it, if it was signed."""
 
     document: dict[str, Any]
@@ -53,11 +53,11 @@ def add_anchor(
     ulid: Ulid,
     head: str,
     created_at: str,
-    author: Signature,
+    author: GitSignature,
     label: str | None = None,
     notes: str | None = None,
     signer: Signer | None = None,
-) -> Anchor:
+) -> LogAnchor:
     """Set an anchor on a head."""
     document: dict[str, Any] = {"ulid": ulid, "topic": topic, "head": head, "created_at": created_at}
     document |= {name: value for name, value in (("label", label), ("notes", notes)) if value is not None}
@@ -68,16 +68,16 @@ def add_anchor(
         files["anchor.note"] = sign_note(note_text(raw, head), signer)
     message = f"Anchor-Id: ulid:{ulid}\nContent-Id: {content_id(raw)}\nNamespace: {topic}"
     commit = add_files(repo, anchors_ref(layout, topic), files, message, author)
-    return Anchor(document, commit, raw, files.get("anchor.note"))
+    return LogAnchor(document, commit, raw, files.get("anchor.note"))
 
 
-def anchors(repo: Repo, layout: Layout, topic: str) -> Iterator[Anchor]:
+def anchors(repo: Repo, layout: Layout, topic: str) -> Iterator[LogAnchor]:
     """The anchors of a topic, newest first."""
-    for each in filed(repo, anchors_ref(layout, topic)):
+    for each in list_files(repo, anchors_ref(layout, topic)):
         raw = each.files.get("anchor.json")
         if raw is None:
             raise Unverified(f"anchor commit {each.commit} has no anchor.json", where=each.commit)
         document = jcs.parse_canonical(raw)
         schema.validate(SCHEMA, document)
         assert isinstance(document, dict)
-        yield Anchor(document, each.commit, raw, each.files.get("anchor.note"))
+        yield LogAnchor(document, each.commit, raw, each.files.get("anchor.note"))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropewalk.errors import InvalidEnvelope
-from ropewalk.gitlog.core.envelope import Sealed
+from ropewalk.gitlog.core.envelope import SealedEnvelope
 from ropewalk.gitlog.core.layout import Layout
 from ropewalk.gitlog.core.objects import (
     FILE,
@@ -15,15 +15,15 @@ from ropewalk.gitlog.core.objects import (
     GitObject,
     Oid,
     TreeEntry,
+    build_path_trees,
     encode_tree,
     object_id,
-    plant,
 )
 from ropewalk.kernel.digest import content_id
 
 
 def attach(
-    layout: Layout, sealed: Sealed, envelope: GitObject, attachments: Mapping[str, bytes]
+    layout: Layout, sealed: SealedEnvelope, envelope: GitObject, attachments: Mapping[str, bytes]
 ) -> tuple[Oid, list[GitObject]]:
     """S1 §2: attachments lie under `message/attachments/` and are named, by digest, in the envelope's refs."""
     if layout.name != "messages":
@@ -56,7 +56,7 @@ def attach(
 def tree_with(path: tuple[str, ...], raw: bytes, attachments: Sequence[TreeEntry]) -> Oid:
     """The tree that holds an envelope at its path and attachments beside it, and nothing else."""
     if not attachments:
-        return plant(path, raw)[0]
+        return build_path_trees(path, raw)[0]
     return Oid(_trees(path, object_id("blob", raw), attachments)[-1][0])
 
 

@@ -14,9 +14,9 @@ from functools import lru_cache
 from typing import Any
 
 from ropewalk.errors import InvalidEnvelope, RopewalkError, Unverified
-from ropewalk.gitlog.core.envelope import Sealed
+from ropewalk.gitlog.core.envelope import SealedEnvelope
 from ropewalk.gitlog.core.layout import ENVELOPE_SCHEMA_ID, TRAILER_SCHEMA_ID
-from ropewalk.gitlog.core.objects import Oid, Signature
+from ropewalk.gitlog.core.objects import GitSignature, Oid
 from ropewalk.gitlog.privacy.pointer import check_pointers, may_hold_pointers
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import ContentId, parse_content_id
@@ -43,11 +43,11 @@ class Headers:
 
 def event_commit(
     topic: str,
-    sealed: Sealed,
+    sealed: SealedEnvelope,
     tree: Oid,
     parent: Oid | None,
-    author: Signature,
-    committer: Signature,
+    author: GitSignature,
+    committer: GitSignature,
     trailer: bytes | None,
 ) -> bytes:
     """The commit of an event; the trailer in canonical bytes, None in layouts that have none."""
@@ -60,7 +60,7 @@ def event_commit(
 
 
 @lru_cache(maxsize=64)
-def _frame(topic: str, author: Signature, committer: Signature, has_trailer: bool) -> bytes:
+def _frame(topic: str, author: GitSignature, committer: GitSignature, has_trailer: bool) -> bytes:
     """A commit with a gap wherever the events of a batch differ: they have the rest in common."""
     gap = "%s"
     message = f"Event-Id: ulid:{gap}\nContent-Id: {gap}\n"

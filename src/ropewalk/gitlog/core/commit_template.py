@@ -8,35 +8,35 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from ropewalk.gitlog.core.envelope import Sealed
+from ropewalk.gitlog.core.envelope import SealedEnvelope
 from ropewalk.gitlog.core.objects import GitObject, Oid
 from ropewalk.kernel.digest import ContentId
 from ropewalk.kernel.ulid import Ulid
 from ropewalk.native.object_batch import (
     NUMBER,
     PREVIOUS,
-    Bale,
     Column,
-    Compiled,
+    CompiledTemplate,
     Field,
     HexOf,
     IdOf,
+    ObjectBatch,
     Piece,
     column_of_bytes,
     column_of_texts,
     compile_template,
 )
 
-Make = Callable[[Sealed, Oid, int], Sequence[GitObject]]
+Make = Callable[[SealedEnvelope, Oid, int], Sequence[GitObject]]
 """The objects of a plain event that stands on a parent and has a number; the commit comes last."""
 
 # Nothing else in an event reads like these.
-EXAMPLE = Sealed(Ulid("7" + "X" * 25), b"\x00envelope\x00", ContentId("blake3:" + "ab" * 32))
-OTHER = Sealed(Ulid("7" + "Y" * 25), b"\x00another one\x00", ContentId("blake3:" + "5e" * 32))
+EXAMPLE = SealedEnvelope(Ulid("7" + "X" * 25), b"\x00envelope\x00", ContentId("blake3:" + "ab" * 32))
+OTHER = SealedEnvelope(Ulid("7" + "Y" * 25), b"\x00another one\x00", ContentId("blake3:" + "5e" * 32))
 PARENT, NUMBERED = Oid("c3" * 20), 7_777_777_777_777_777
 
 
-def cut_template(make: Make) -> Compiled | None:
+def cut_template(make: Make) -> CompiledTemplate | None:
     """What all plain events of a log have in common; None if it cannot be told from what they have not."""
     example = make(EXAMPLE, PARENT, NUMBERED)
     template = compile_template(
@@ -44,12 +44,12 @@ def cut_template(make: Make) -> Compiled | None:
     )
     first = make(OTHER, Oid("0" * 40), 9)
     second = make(EXAMPLE, Oid(first[-1][0]), 10)
-    woven = Bale()
+    woven = ObjectBatch()
     woven.weave(template, columns_of([OTHER, EXAMPLE]), 9, "0" * 40)
     return template if list(woven) == [*first, *second] else None
 
 
-def columns_of(events: Sequence[Sealed]) -> tuple[Column, Column, Column]:
+def columns_of(events: Sequence[SealedEnvelope]) -> tuple[Column, Column, Column]:
     """What differs from event to event: envelope, ULID, content id."""
     ulids, envelopes, names = zip(*events, strict=True)
     return (

@@ -19,7 +19,7 @@ from ropewalk.gitlog.core.envelope import Draft, Event, read_envelope
 from ropewalk.gitlog.core.layout import MESSAGES, Layout
 from ropewalk.gitlog.core.log import Repo, describe, get_object
 from ropewalk.gitlog.core.objects import FOLDER, Commit, Oid, parse_commit, parse_tree
-from ropewalk.gitlog.core.planning import Slot
+from ropewalk.gitlog.core.planning import EntryRecord
 from ropewalk.gitlog.core.reading import attachments_of
 from ropewalk.kernel.digest import ContentId
 from ropewalk.kernel.ulid import Ulid
@@ -29,11 +29,11 @@ DISPLACED = "displaced"  # the name under `refs` of an event that is recorded ag
 DISPLACED_REFS = "refs/ropewalk/displaced/"
 TREE_DEPTH_MAX = 16  # ours are four deep
 
-Memory: TypeAlias = Callable[[Oid], Slot | None]
+Memory: TypeAlias = Callable[[Oid], EntryRecord | None]
 """What an index remembers of a commit that cannot be read any more; asked from the head downwards."""
 
 
-class LineEntry(NamedTuple):
+class DivergedEntry(NamedTuple):
     """One entry that stands on one of two lines only; what is not known of it is None."""
 
     commit: Oid
@@ -44,24 +44,24 @@ class LineEntry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Divergence:
+class LogDivergence:
     """Two lines of one log: the last entry both have, and what only one of them has, oldest first."""
 
     ref: str
     old: Oid | None
     new: Oid | None
     parted: Oid | None  # None: they share nothing, or nobody can tell (see `cut`)
-    displaced: tuple[LineEntry, ...]
-    added: tuple[LineEntry, ...]  # nothing where nobody can tell
+    displaced: tuple[DivergedEntry, ...]
+    added: tuple[DivergedEntry, ...]  # nothing where nobody can tell
     cut: Oid | None = None  # a commit that is gone: what is below it and where they part, nobody can tell
 
     @property
-    def lost(self) -> list[LineEntry]:
+    def lost(self) -> list[DivergedEntry]:
         """The displaced entries whose events the new line does not carry."""
         return [each for each in self.displaced if each.again is None]
 
     @property
-    def gone(self) -> list[LineEntry]:
+    def gone(self) -> list[DivergedEntry]:
         """The displaced entries that cannot be read, or not whole."""
         return [each for each in self.displaced if each.problem is not None]
 
@@ -78,7 +78,7 @@ def displaced_ref(layout: Layout, topic: str, commit: str) -> str:
 
 def find_divergence(
     repo: Repo, layout: Layout, topic: str, old: Oid | None, new: Oid | None, recall: Callable[[], Memory]
-) -> Divergence:
+) -> LogDivergence:
     """Walk two lines down, a step of each in turn, until they meet.
 
     Costs as much as they differ, not as much as the log is long. A commit that is gone is passed over if the index
@@ -97,7 +97,7 @@ def find_divergence(
     again = _origins(repo, layout, topic, right) if left else {}
     displaced = tuple(_looked_at(repo, layout, topic, each, again) for each in left)
     cut = None if met is not None else walks[0].cut or walks[1].cut
-    return Divergence(layout.head_ref(topic), old, new, met, displaced, () if cut else right, cut)
+    return LogDivergence(layout.head_ref(topic), old, new, met, displaced, () if cut else right, cut)
 
 
 class _Walk:
@@ -108,7 +108,7 @@ class _Walk:
         self._recall = recall
         self.at = head
         self.cut: Oid | None = None
-        self.stood: dict[Oid, LineEntry] = {}
+        self.stood: dict[Oid, DivergedEntry] = {}
 
     def step(self) -> None:
         at = self.at
@@ -124,18 +124,18 @@ class _Walk:
         except RopewalkError as error:
             known = self._recall(at)
             if known is None:
-                self.stood[at] = LineEntry(at, problem=error.detail)
+                self.stood[at] = DivergedEntry(at, problem=error.detail)
                 self.cut, self.at = at, None
             else:
-                self.stood[at] = LineEntry(at, known.ulid, known.content_id, error.detail)
+                self.stood[at] = DivergedEntry(at, known.ulid, known.content_id, error.detail)
                 self.at = known.parent
             return
         self.at = commit.parents[0] if commit.parents else None
         try:
             said = parse_message(commit.message)
-            self.stood[at] = LineEntry(at, said.ulid, said.content_id)
+            self.stood[at] = DivergedEntry(at, said.ulid, said.content_id)
         except RopewalkError as error:
-            self.stood[at] = LineEntry(at, problem=error.detail)
+            self.stood[at] = DivergedEntry(at, problem=error.detail)
 
 
 def event_at(repo: Repo, layout: Layout, topic: str, commit: Oid) -> Event:
@@ -168,7 +168,9 @@ def draft_of(repo: Repo, layout: Layout, event: Event) -> Draft:
     )
 
 
-def _origins(repo: Repo, layout: Layout, topic: str, entries: Iterable[LineEntry]) -> dict[ContentId, Oid]:
+def _origins(
+    repo: Repo, layout: Layout, topic: str, entries: Iterable[DivergedEntry]
+) -> dict[ContentId, Oid]:
     """Which events these entries carry, also those they stand for."""
     found: dict[ContentId, Oid] = {}
     for each in entries:
@@ -186,8 +188,8 @@ def _origins(repo: Repo, layout: Layout, topic: str, entries: Iterable[LineEntry
 
 
 def _looked_at(
-    repo: Repo, layout: Layout, topic: str, stood: LineEntry, again: Mapping[ContentId, Oid]
-) -> LineEntry:
+    repo: Repo, layout: Layout, topic: str, stood: DivergedEntry, again: Mapping[ContentId, Oid]
+) -> DivergedEntry:
     """A displaced entry with what is wrong with it, and where its event stands now."""
     problem, origin = stood.problem, stood.content_id
     if problem is None:

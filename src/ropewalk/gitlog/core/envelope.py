@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ropewalk.errors import DigestMismatch, InvalidEnvelope, InvalidJson, TooLarge, Unverified
 from ropewalk.gitlog.core.layout import Layout
-from ropewalk.gitlog.core.objects import Oid, Signature
+from ropewalk.gitlog.core.objects import GitSignature, Oid
 from ropewalk.gitlog.privacy.pointer import MARK, check_pointers
 from ropewalk.kernel import jcs, ulid
 from ropewalk.kernel.digest import ContentId, content_id
@@ -35,13 +35,13 @@ class Draft:
 
     document: Mapping[str, Any]
     trailer: Mapping[str, Any] | None = None
-    author: Signature | None = None
-    committer: Signature | None = None
+    author: GitSignature | None = None
+    committer: GitSignature | None = None
     attachments: Mapping[str, bytes] = field(default_factory=dict)
     replay: bool = False
 
 
-class Sealed(NamedTuple):
+class SealedEnvelope(NamedTuple):
     """An envelope in canonical bytes, and the name of those bytes."""
 
     ulid: Ulid
@@ -126,7 +126,7 @@ def _exact(literal: str) -> float:
     return value
 
 
-def seal(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -> Sealed:
+def seal(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -> SealedEnvelope:
     """The document with its ULID and namespace, checked, canonical and named.
 
     >>> from ropewalk.gitlog.core.layout import SHIPLOG
@@ -140,7 +140,7 @@ def seal(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -
     return sealed
 
 
-def seal_foreign(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -> Sealed:
+def seal_foreign(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -> SealedEnvelope:
     """As `seal`, for what was recorded elsewhere: numbers are doubles, as in ECMAScript, and more bytes are allowed.
 
     >>> from ropewalk.gitlog.core.layout import SHIPLOG
@@ -158,7 +158,7 @@ def _seal(
     ulid_: Ulid,
     encode: Callable[[object], bytes],
     limit: int,
-) -> Sealed:
+) -> SealedEnvelope:
     whole = {**document, "ulid": ulid_, "ns": document.get("ns", topic)}
     if layout.topic_is_ns and whole["ns"] != topic:
         raise InvalidEnvelope(
@@ -171,7 +171,7 @@ def _seal(
     if len(raw) > limit:
         raise _too_large(len(raw), limit)
     schema.validate(layout.envelope_schema, whole)
-    return Sealed(ulid_, raw, content_id(raw))
+    return SealedEnvelope(ulid_, raw, content_id(raw))
 
 
 def read_envelope(raw: bytes, promised: str) -> tuple[dict[str, Any], bool]:

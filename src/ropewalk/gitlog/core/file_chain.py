@@ -11,8 +11,8 @@ from ropewalk.gitlog.core.objects import (
     FILE,
     Commit,
     GitObject,
+    GitSignature,
     Oid,
-    Signature,
     TreeEntry,
     encode_commit,
     encode_tree,
@@ -25,14 +25,14 @@ ATTEMPTS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Filed:
+class FilesCommit:
     """One commit of such a ref: its id and its files."""
 
     commit: Oid
     files: Mapping[str, bytes]
 
 
-def add_files(repo: Repo, ref: str, files: Mapping[str, bytes], message: str, author: Signature) -> Oid:
+def add_files(repo: Repo, ref: str, files: Mapping[str, bytes], message: str, author: GitSignature) -> Oid:
     """Put files on top of a ref, by compare-and-swap; nobody else's are lost."""
     objects: list[GitObject] = [(object_id("blob", raw), "blob", raw) for raw in files.values()]
     tree = encode_tree(TreeEntry(FILE, name, object_id("blob", raw)) for name, raw in files.items())
@@ -55,12 +55,12 @@ def add_files(repo: Repo, ref: str, files: Mapping[str, bytes], message: str, au
     raise AssertionError("unreachable")
 
 
-def filed(repo: Repo, ref: str) -> Iterator[Filed]:
+def list_files(repo: Repo, ref: str) -> Iterator[FilesCommit]:
     """What stands on a ref, newest first."""
     at = repo.head(ref)
     while at is not None:
         commit = parse_commit(get_object(repo, Oid(at), "commit"))
         entries = parse_tree(get_object(repo, commit.tree, "tree"))
         files = {e.name: get_object(repo, e.oid, "blob") for e in entries if e.mode == FILE}
-        yield Filed(Oid(at), files)
+        yield FilesCommit(Oid(at), files)
         at = commit.parents[0] if commit.parents else None

@@ -15,7 +15,7 @@ from ropewalk.gitlog.core.commit import Headers, parse_message
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import Layout, anchors_ref
 from ropewalk.gitlog.core.objects import Commit, GitObject, Kind, Oid, parse_commit, parse_tree
-from ropewalk.gitlog.core.planning import Plan, Receipt, Setting, Slot, Tip, plan
+from ropewalk.gitlog.core.planning import AppendContext, EntryRecord, Plan, Receipt, Tip, plan
 
 ATTEMPTS_MAX = 6  # a moved head is somebody else's success; six in a row means something else is wrong
 
@@ -35,7 +35,7 @@ def append(
     layout: Layout,
     topic: str,
     drafts: Sequence[Draft],
-    setting: Setting,
+    setting: AppendContext,
     *,
     tip_of: Callable[[str | None], Tip],
     pause: Callable[[int], None],
@@ -66,14 +66,16 @@ def append(
     raise AssertionError("unreachable")
 
 
-def describe(repo: Repo, layout: Layout, topic: str, oid: Oid) -> Slot:
+def describe(repo: Repo, layout: Layout, topic: str, oid: Oid) -> EntryRecord:
     """What an index keeps of a commit, read from the commit and its tree."""
     commit = _commit(repo, oid)
     if len(commit.parents) > 1:
         raise BrokenLink(f"commit {oid} has {len(commit.parents)} parents; a line has one", entry=oid)
     headers = _headers(layout, topic, oid, commit)
     blob = find_blob(repo, layout, topic, headers, commit.tree, oid)
-    return Slot(headers.ulid, headers.content_id, oid, blob, commit.parents[0] if commit.parents else None)
+    return EntryRecord(
+        headers.ulid, headers.content_id, oid, blob, commit.parents[0] if commit.parents else None
+    )
 
 
 def find_blob(repo: Repo, layout: Layout, topic: str, headers: Headers, tree: Oid, commit: Oid) -> Oid:

@@ -16,8 +16,8 @@ from ropewalk.gitlog.core.objects import (
     FOLDER,
     Commit,
     GitObject,
+    GitSignature,
     Oid,
-    Signature,
     TreeEntry,
     encode_commit,
     encode_tree,
@@ -69,7 +69,7 @@ def check_log(document: Mapping[str, Any], commit: str, raw: bytes) -> None:
         )
 
 
-def add_note(repo: Repo, ref: str, target: Oid, raw: bytes, author: Signature) -> Oid:
+def add_note(repo: Repo, ref: str, target: Oid, raw: bytes, author: GitSignature) -> Oid:
     """Hang a note on a commit that has none yet; returns the new head of the notes."""
     with repo.turn(ref):
         for attempt in range(ATTEMPTS_MAX):
@@ -113,7 +113,7 @@ def list_notes(repo: Repo, ref: str) -> dict[Oid, Oid]:
     return found
 
 
-def add_notes(repo: Repo, ref: str, notes: Mapping[Oid, bytes], author: Signature) -> Oid | None:
+def add_notes(repo: Repo, ref: str, notes: Mapping[Oid, bytes], author: GitSignature) -> Oid | None:
     """Hang many notes at once, in one commit; objects that have one already keep it. None if there is nothing new."""
     with repo.turn(ref):
         for attempt in range(ATTEMPTS_MAX):

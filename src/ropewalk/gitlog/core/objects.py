@@ -40,10 +40,10 @@ class TreeEntry(NamedTuple):
     oid: Oid
 
 
-class Signature(NamedTuple):
+class GitSignature(NamedTuple):
     """Who and when, as git writes it.
 
-    >>> Signature("Ada", "ada@example.test", 1700000000).encode()
+    >>> GitSignature("Ada", "ada@example.test", 1700000000).encode()
     b'Ada <ada@example.test> 1700000000 +0000'
     """
 
@@ -62,8 +62,8 @@ class Commit:
 
     tree: Oid
     parents: tuple[Oid, ...]
-    author: Signature
-    committer: Signature
+    author: GitSignature
+    committer: GitSignature
     message: bytes
     extra: tuple[tuple[str, bytes], ...] = ()
 
@@ -96,10 +96,10 @@ def parse_tree(raw: bytes) -> Iterator[TreeEntry]:
         at = end + 21
 
 
-def plant(path: tuple[str, ...], raw: bytes) -> tuple[Oid, list[GitObject]]:
+def build_path_trees(path: tuple[str, ...], raw: bytes) -> tuple[Oid, list[GitObject]]:
     """A tree that holds one file at `path`: the root tree's id, and the objects that make it up.
 
-    >>> root, objects = plant(("message", "envelope.json"), b"{}")
+    >>> root, objects = build_path_trees(("message", "envelope.json"), b"{}")
     >>> [kind for _, kind, _ in objects]
     ['blob', 'tree', 'tree']
     """
@@ -163,12 +163,12 @@ def parse_commit(raw: bytes) -> Commit:
     )
 
 
-def _person(raw: bytes) -> Signature:
+def _person(raw: bytes) -> GitSignature:
     match = PERSON.fullmatch(raw)
     if match is None:
         raise BrokenLink(f"a commit names a person git would not write: {raw[:60]!r}", where="commit")
     name, mail, time_s, zone = match.groups()
-    return Signature(
+    return GitSignature(
         name.decode("utf-8", "surrogateescape"),
         mail.decode("utf-8", "surrogateescape"),
         int(time_s),
@@ -198,7 +198,7 @@ def _folders(path: tuple[str, ...]) -> list[tuple[bytes, Hash]]:
 
 
 @lru_cache(maxsize=64)  # a batch is signed by one person at one moment
-def _encoded(person: Signature) -> bytes:
+def _encoded(person: GitSignature) -> bytes:
     text = f"{_clean(person.name)} <{_clean(person.mail)}> {person.time_s} {person.zone}"
     return text.encode("utf-8", "surrogateescape")
 

@@ -15,19 +15,19 @@ from ropewalk.errors import ContentDiffers, InvalidEnvelope, OutOfOrder, Ropewal
 from ropewalk.gitlog.core.attachment import attach
 from ropewalk.gitlog.core.clock_limit import SKEW_MS_DEFAULT, ClockLimit
 from ropewalk.gitlog.core.commit import check_trailer, default_trailer, event_commit, make_trailer
-from ropewalk.gitlog.core.envelope import Draft, Sealed, seal
+from ropewalk.gitlog.core.envelope import Draft, SealedEnvelope, seal
 from ropewalk.gitlog.core.layout import Layout
-from ropewalk.gitlog.core.objects import GitObject, Oid, Signature, object_id, plant
+from ropewalk.gitlog.core.objects import GitObject, GitSignature, Oid, build_path_trees, object_id
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import ContentId
 from ropewalk.kernel.ulid import Ulid, next_ulid, next_ulids, parse
 from ropewalk.native import is_here
 
 if TYPE_CHECKING:
-    from ropewalk.native.object_batch import Bale, Compiled
+    from ropewalk.native.object_batch import CompiledTemplate, ObjectBatch
 
 ULIDS_AHEAD = 64
-WOVEN_MIN = 16  # events; fewer are made sooner than a template is cut
+TEMPLATE_EVENTS_MIN = 16  # events; fewer are made sooner than a template is cut
 PLAIN = Draft({})
 
 
@@ -39,7 +39,7 @@ class Tip(NamedTuple):
     height: int = -1
 
 
-class Slot(NamedTuple):
+class EntryRecord(NamedTuple):
     """One place in a line, as an index keeps it."""
 
     ulid: Ulid
@@ -49,7 +49,7 @@ class Slot(NamedTuple):
     parent: Oid | None
 
 
-class Places(NamedTuple):
+class EntryColumns(NamedTuple):
     """Places of a line one above the other, by column: a batch has thousands."""
 
     ulids: list[Ulid]
@@ -75,7 +75,7 @@ class Places(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ExistingEvent:
     """An event that already stands in the log under a ULID."""
 
     commit: Oid
@@ -98,26 +98,28 @@ class Plan:
 
     start: Tip
     tip: Tip
-    objects: list[GitObject] | Bale = field(default_factory=list)
+    objects: list[GitObject] | ObjectBatch = field(default_factory=list)
     outcomes: list[Receipt | RopewalkError] = field(default_factory=list)
-    places: Places = field(default_factory=lambda: Places([], [], [], []))  # the new ones, for an index
+    places: EntryColumns = field(
+        default_factory=lambda: EntryColumns([], [], [], [])
+    )  # the new ones, for an index
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class AppendContext:
     """What an append needs besides the drafts: a clock reading, chance, a name to sign commits with."""
 
     now_ms: int
     entropy: bytes
-    author: Signature
-    find: Callable[[Layout, str, Ulid], Found | None]  # an event by ULID, if it stands in the log
+    author: GitSignature
+    find: Callable[[Layout, str, Ulid], ExistingEvent | None]  # an event by ULID, if it stands in the log
     # The same body under another ULID, if it stands in the log.
     holds: Callable[[Layout, str, Mapping[str, object]], Ulid | None] | None = None
     skew_ms: Callable[[], int] = lambda: SKEW_MS_DEFAULT  # how far ahead of the clock a new ULID may be
 
 
 def plan(
-    layout: Layout, topic: str, tip: Tip, drafts: Sequence[Draft], setting: Setting, anchor: str | None
+    layout: Layout, topic: str, tip: Tip, drafts: Sequence[Draft], setting: AppendContext, anchor: str | None
 ) -> Plan:
     """Decide a batch: each draft becomes a commit on top of the one before, or a refusal that harms no other."""
     planning = _Planning(layout, topic, Plan(tip, tip), setting, anchor)
@@ -133,11 +135,13 @@ def plan(
 class _Planning:
     """A plan in the making. Plain events wait for one another, because many are grown for the price of a few."""
 
-    def __init__(self, layout: Layout, topic: str, made: Plan, setting: Setting, anchor: str | None) -> None:
+    def __init__(
+        self, layout: Layout, topic: str, made: Plan, setting: AppendContext, anchor: str | None
+    ) -> None:
         self.layout, self.topic, self.setting, self.anchor = layout, topic, setting, anchor
         self.made = made
         # Outcomes in order; those that are only sealed have no place yet.
-        self.waiting: list[Sealed | Receipt | RopewalkError] = []
+        self.waiting: list[SealedEnvelope | Receipt | RopewalkError] = []
         self._limit = ClockLimit(setting.now_ms, setting.skew_ms)
         self._last = made.tip.ulid
         self._coming: list[Ulid] = []  # the next ULIDs, the first one last
@@ -153,14 +157,16 @@ class _Planning:
         if given or draft.replay:
             if self._last is not None and ulid <= self._last:
                 self.settle()  # it may be one of those that wait
-            old = settled(layout, topic, sealed, self._last, self._receipts(), draft, setting)
+            old = find_replayed(layout, topic, sealed, self._last, self._receipts(), draft, setting)
             if old is not None:
                 self.waiting.append(old)
                 return
         self._limit.check(layout.option(topic), ulid, self._last)
         if self.made.tip.commit is None or not _is_plain(draft):
             self.settle()
-            self.made.outcomes.append(grow(layout, topic, self.made, draft, sealed, setting, self.anchor))
+            self.made.outcomes.append(
+                add_event(layout, topic, self.made, draft, sealed, setting, self.anchor)
+            )
         else:
             self.waiting.append(sealed)
         self._last = ulid
@@ -172,15 +178,15 @@ class _Planning:
     def settle(self) -> None:
         """Give everybody who waits an outcome."""
         waiting, self.waiting = self.waiting, []
-        plain = [each for each in waiting if isinstance(each, Sealed)]
+        plain = [each for each in waiting if isinstance(each, SealedEnvelope)]
         try:
             places = iter(_grow_plain(self.layout, self.topic, self.made, plain, self.setting, self.anchor))
         except RopewalkError as error:  # what all of them would say besides their documents is refused
-            self.made.outcomes += [error if isinstance(each, Sealed) else each for each in waiting]
+            self.made.outcomes += [error if isinstance(each, SealedEnvelope) else each for each in waiting]
             self._last = self.made.tip.ulid
             self._coming.clear()
             return
-        self.made.outcomes += [next(places) if isinstance(each, Sealed) else each for each in waiting]
+        self.made.outcomes += [next(places) if isinstance(each, SealedEnvelope) else each for each in waiting]
 
     def _next_ulid(self) -> Ulid:
         """The ULID above the last, to be taken by whoever is not refused."""
@@ -208,9 +214,9 @@ def all_objects(plans: Iterable[Plan]) -> Sequence[GitObject]:
     parts = [made.objects for made in plans]
     if not is_here():
         return list(chain.from_iterable(parts))
-    from ropewalk.native.object_batch import Bale
+    from ropewalk.native.object_batch import ObjectBatch
 
-    gathered = Bale()
+    gathered = ObjectBatch()
     for part in parts:
         gathered.extend(part)
     return gathered
@@ -223,14 +229,14 @@ def _given_ulid(layout: Layout, draft: Draft) -> Ulid:
     return parse(given)
 
 
-def settled(
+def find_replayed(
     layout: Layout,
     topic: str,
-    sealed: Sealed,
+    sealed: SealedEnvelope,
     last: Ulid | None,
     fresh: Mapping[Ulid, Receipt],
     draft: Draft,
-    setting: Setting,
+    setting: AppendContext,
 ) -> Receipt | None:
     """What a ULID chosen by the caller means: an old receipt, a refusal, or None for a new place above the head."""
     if draft.replay and setting.holds is not None:
@@ -242,7 +248,7 @@ def settled(
     if last is None or sealed.ulid > last:
         return None
     made = fresh.get(sealed.ulid)
-    old = Found(made.commit, made.content_id) if made else setting.find(layout, topic, sealed.ulid)
+    old = ExistingEvent(made.commit, made.content_id) if made else setting.find(layout, topic, sealed.ulid)
     if old is None:
         raise OutOfOrder(
             f"ULID {sealed.ulid} is not above the head of {topic}, {last}",
@@ -262,15 +268,21 @@ def settled(
     return Receipt(topic, sealed.ulid, sealed.content_id, old.commit, replayed=True)
 
 
-def grow(
-    layout: Layout, topic: str, made: Plan, draft: Draft, sealed: Sealed, setting: Setting, anchor: str | None
+def add_event(
+    layout: Layout,
+    topic: str,
+    made: Plan,
+    draft: Draft,
+    sealed: SealedEnvelope,
+    setting: AppendContext,
+    anchor: str | None,
 ) -> Receipt:
     """Put one sealed event on top of a plan; what it must satisfy besides its trailer was decided before."""
     assert layout.path is not None
     tip = made.tip
     height = tip.height + 1
     trailer = _trailer(topic, tip, draft, setting, anchor) if layout.has_trailer else None
-    tree, objects = plant(layout.path(topic, sealed.ulid), sealed.raw)
+    tree, objects = build_path_trees(layout.path(topic, sealed.ulid), sealed.raw)
     if draft.attachments:
         tree, objects = attach(layout, sealed, objects[0], draft.attachments)
     author = draft.author or setting.author
@@ -284,20 +296,27 @@ def grow(
 
 
 def _grow_plain(
-    layout: Layout, topic: str, made: Plan, events: Sequence[Sealed], setting: Setting, anchor: str | None
+    layout: Layout,
+    topic: str,
+    made: Plan,
+    events: Sequence[SealedEnvelope],
+    setting: AppendContext,
+    anchor: str | None,
 ) -> list[Receipt]:
     """Put events on top of a plan about which nothing is said besides their documents."""
     template = None
-    if len(events) >= WOVEN_MIN and is_here():
+    if len(events) >= TEMPLATE_EVENTS_MIN and is_here():
         template = _template(layout, topic, setting.author, setting.now_ms // 1000, anchor)
     if template is None:
-        return [grow(layout, topic, made, PLAIN, sealed, setting, anchor) for sealed in events]
+        return [add_event(layout, topic, made, PLAIN, sealed, setting, anchor) for sealed in events]
     from ropewalk.gitlog.core.commit_template import columns_of
-    from ropewalk.native.object_batch import Bale
+    from ropewalk.native.object_batch import ObjectBatch
 
     tip = made.tip
     assert tip.commit is not None
-    made.objects = objects = made.objects if isinstance(made.objects, Bale) else Bale(made.objects)
+    made.objects = objects = (
+        made.objects if isinstance(made.objects, ObjectBatch) else ObjectBatch(made.objects)
+    )
     firsts, lasts = objects.weave(template, columns_of(events), tip.height + 1, tip.commit)
     blobs, commits = cast(list[Oid], firsts), cast(list[Oid], lasts)
     ulids, _, content_ids = zip(*events, strict=True)
@@ -310,15 +329,15 @@ def _grow_plain(
 
 @lru_cache(maxsize=64)  # for a second, a log and an author
 def _template(
-    layout: Layout, topic: str, author: Signature, now_s: int, anchor: str | None
-) -> Compiled | None:
+    layout: Layout, topic: str, author: GitSignature, now_s: int, anchor: str | None
+) -> CompiledTemplate | None:
     from ropewalk.gitlog.core.commit_template import cut_template
 
-    setting = Setting(now_s * 1000, b"", author, lambda _layout, _topic, _ulid: None)
+    setting = AppendContext(now_s * 1000, b"", author, lambda _layout, _topic, _ulid: None)
 
-    def make(sealed: Sealed, parent: Oid, number: int) -> Sequence[GitObject]:
+    def make(sealed: SealedEnvelope, parent: Oid, number: int) -> Sequence[GitObject]:
         made = Plan(Tip(), Tip(parent, None, number - 1))
-        grow(layout, topic, made, PLAIN, sealed, setting, anchor)
+        add_event(layout, topic, made, PLAIN, sealed, setting, anchor)
         return made.objects
 
     return cut_template(make)
@@ -330,7 +349,7 @@ def _is_plain(draft: Draft) -> bool:
     )
 
 
-def _trailer(topic: str, tip: Tip, draft: Draft, setting: Setting, anchor: str | None) -> bytes:
+def _trailer(topic: str, tip: Tip, draft: Draft, setting: AppendContext, anchor: str | None) -> bytes:
     seq = tip.height + 1
     if draft.trailer is None and tip.commit is not None:
         return default_trailer(topic, setting.now_ms, seq, tip.commit, anchor)

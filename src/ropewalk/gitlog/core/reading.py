@@ -24,7 +24,7 @@ LIMIT_MAX = 512  # S1 §5: servers clamp above this
 CHUNK = 256  # events looked up at a time
 
 
-class Place(Protocol):
+class EntryPosition(Protocol):
     """Where an event stands: height, names and objects."""
 
     @property
@@ -39,7 +39,7 @@ class Place(Protocol):
     def blob(self) -> str: ...
 
 
-class Line(Protocol):
+class LogView(Protocol):
     """One log, indexed up to the head it had when the line was asked for."""
 
     @property
@@ -50,13 +50,13 @@ class Line(Protocol):
     def count(self) -> int: ...
     @property
     def head(self) -> str | None: ...
-    def find(self, wanted: Ulid) -> Place | None: ...
+    def find(self, wanted: Ulid) -> EntryPosition | None: ...
     def first_above(self, floor: Ulid) -> int: ...
-    def span(self, start: int, stop: int) -> Sequence[Place]: ...
+    def span(self, start: int, stop: int) -> Sequence[EntryPosition]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class EventPage:
     """Some events in order. `restarted`: `since` was unknown and we began anew.
 
     `next_since` continues behind them; on an empty page it is the caller's own `since`, so that a poll loop stays where
@@ -68,15 +68,15 @@ class Page:
     restarted: bool = False
 
 
-def read(repo: Repo, line: Line, since: Ulid | None, limit: int) -> Page:
+def read(repo: Repo, line: LogView, since: Ulid | None, limit: int) -> EventPage:
     """The events after `since`. An unknown `since` means: S0, the first greater ULID; S1, the beginning."""
     limit = _clamp(limit)
     start, restarted = height_after(line, since)
     found = tuple(events(repo, line, start, min(start + limit, line.count)))
-    return Page(found, found[-1].ulid if found else since, restarted)
+    return EventPage(found, found[-1].ulid if found else since, restarted)
 
 
-def events(repo: Repo, line: Line, start: int, stop: int) -> Iterator[Event]:
+def events(repo: Repo, line: LogView, start: int, stop: int) -> Iterator[Event]:
     """The events from one height up to another, one at a time."""
     while start < stop:
         for place in line.span(start, min(start + CHUNK, stop)):
@@ -96,10 +96,10 @@ def attachments_of(repo: Repo, commit: Commit) -> dict[str, Oid]:
     return {each.name: each.oid for each in parse_tree(get_object(repo, at, "tree")) if each.mode != FOLDER}
 
 
-def take_turns(pages: Mapping[str, Sequence[Event]]) -> Iterator[Event]:
+def interleave(pages: Mapping[str, Sequence[Event]]) -> Iterator[Event]:
     """Events of several topics, one of each in turn, topics in the order they were asked for.
 
-    >>> list(take_turns({}))
+    >>> list(interleave({}))
     []
     """
     queues = {topic: iter(page) for topic, page in pages.items()}
@@ -112,7 +112,7 @@ def take_turns(pages: Mapping[str, Sequence[Event]]) -> Iterator[Event]:
                 yield event
 
 
-def messages_answer(page: Page, topic: str, group: str | None) -> dict[str, Any]:
+def messages_answer(page: EventPage, topic: str, group: str | None) -> dict[str, Any]:
     """The answer of `messages.read`, key for key as S1 §5 has it; `group` is the one whose checkpoint moves with it."""
     hint = {"group": group, "topic": topic} if group is not None else None
     return {
@@ -137,7 +137,7 @@ def _named_bytes(event: Event) -> bytes:
     return event.raw if content_id(event.raw) == event.content_id else jcs.encode_foreign(event.envelope)
 
 
-def _event(repo: Repo, line: Line, place: Place) -> Event:
+def _event(repo: Repo, line: LogView, place: EntryPosition) -> Event:
     raw = get_object(repo, Oid(place.blob), "blob")
     name = content_id(raw)
     # Canonical bytes begin with the namespace and end with the ULID: nearly every event is judged without parsing it.
@@ -150,7 +150,7 @@ def _event(repo: Repo, line: Line, place: Place) -> Event:
     return Event(line.topic, place.ulid, name, Oid(place.commit), raw, place.height)
 
 
-def _check_envelope(line: Line, place: Place, raw: bytes) -> None:
+def _check_envelope(line: LogView, place: EntryPosition, raw: bytes) -> None:
     """Refuse an envelope that is not the one its commit promises, or (S0 §5) not of this log."""
     try:
         document, _ = read_envelope(raw, place.content_id)
@@ -171,7 +171,7 @@ def _check_envelope(line: Line, place: Place, raw: bytes) -> None:
             )
 
 
-def height_after(line: Line, since: Ulid | None) -> tuple[int, bool]:
+def height_after(line: LogView, since: Ulid | None) -> tuple[int, bool]:
     """The height of the first event after a ULID, and whether the line begins anew because it does not know it.
 
     A known ULID means its place in the chain: in a log that other software wrote, ULIDs may not rise with it.

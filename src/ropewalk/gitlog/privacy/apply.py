@@ -11,23 +11,23 @@ from typing import Any
 
 from ropewalk.disk.durable import read_file
 from ropewalk.disk.key_files import read as read_key
-from ropewalk.disk.repository_paths import Place
+from ropewalk.disk.repository_paths import RepositoryPaths
 from ropewalk.errors import Denied, NotFound, RopewalkError, Unavailable
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.privacy.blob_store import PrivateRecord, PrivateStore
 from ropewalk.gitlog.privacy.pointer import SealedPointer, seal_pointer
-from ropewalk.gitlog.privacy.rules import Policy, PrivacyOutcome, Rule, apply_policy, parse_policy
+from ropewalk.gitlog.privacy.rules import PrivacyOutcome, PrivacyPolicy, Rule, apply_policy, parse_policy
 from ropewalk.kernel.keys import SealingKey
 
 CAPABILITY = "gatos-key://v1/xchacha20-poly1305/"
 
 
-def policy_file(place: Place) -> Path:
+def policy_file(place: RepositoryPaths) -> Path:
     """The policy of a repository: a document of the governance policy's schema; none means no rules."""
     return place.home / "policy.json"
 
 
-def location_of(place: Place) -> str:
+def location_of(place: RepositoryPaths) -> str:
     """Where this repository's private bytes are: the node that holds them, by its public key where it has one."""
     try:
         public = read_key(place.keys, "node").public
@@ -46,7 +46,7 @@ class PrivacyRules:
 
     def __init__(
         self,
-        place: Place,
+        place: RepositoryPaths,
         private: PrivateStore,
         *,
         identity: Callable[[], str],
@@ -59,9 +59,9 @@ class PrivacyRules:
         self._now_ms = now_ms
         self.keys = keys
         self.told: Callable[[Draft, PrivacyOutcome], None] | None = None
-        self._policy: tuple[tuple[int, int] | None, Policy | None] = (None, None)
+        self._policy: tuple[tuple[int, int] | None, PrivacyPolicy | None] = (None, None)
 
-    def apply(self, draft: Draft, policy: Policy | None) -> Draft:
+    def apply(self, draft: Draft, policy: PrivacyPolicy | None) -> Draft:
         """The draft as it may be recorded, or a refusal."""
         payload = draft.document.get("payload")
         if policy is None or not isinstance(payload, Mapping):
@@ -73,7 +73,7 @@ class PrivacyRules:
             self.told(draft, applied)
         return replace(draft, document={**draft.document, "payload": applied.payload})
 
-    def policy(self) -> Policy | None:
+    def policy(self) -> PrivacyPolicy | None:
         """The rules as they stand now, None if there are none; rules that cannot be read are a refusal."""
         path = policy_file(self._place)
         try:
@@ -96,7 +96,7 @@ class PrivacyRules:
                 raise Unavailable(f"{path}: {error.strerror}", path=str(path)) from error
         return self._policy[1]
 
-    def _sealer(self, policy: Policy) -> Callable[[bytes, Rule, bool], Mapping[str, Any]]:
+    def _sealer(self, policy: PrivacyPolicy) -> Callable[[bytes, Rule, bool], Mapping[str, Any]]:
         def seal(plaintext: bytes, rule: Rule, low_entropy: bool) -> Mapping[str, Any]:
             assert self.keys is not None
             name = (rule.capability or "").removeprefix(CAPABILITY) or "private"

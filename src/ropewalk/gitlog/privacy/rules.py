@@ -50,7 +50,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class PrivacyPolicy:
     """The privacy rules of a policy document; `version` is its content id, and is bound into what is sealed."""
 
     rules: tuple[Rule, ...]
@@ -70,7 +70,7 @@ Sealer = Callable[[bytes, Rule, bool], Mapping[str, Any]]
 """Seals bytes for a rule and returns the pointer; the flag says that their digest must stay private."""
 
 
-def parse_policy(raw: bytes) -> Policy:
+def parse_policy(raw: bytes) -> PrivacyPolicy:
     """A policy from its JSON document.
 
     >>> parse_policy(b'{"privacy":{"rules":[{"select":"user.email","action":"redact"}]}}').rules[0].parts
@@ -85,10 +85,10 @@ def parse_policy(raw: bytes) -> Policy:
     if len(found) > RULES_MAX:
         raise Invalid(f"the policy has {len(found)} rules; at most {RULES_MAX} are applied")
     rules = tuple(_rule(at, each, classes) for at, each in enumerate(found))
-    return Policy(rules, content_id(jcs.encode(document)))
+    return PrivacyPolicy(rules, content_id(jcs.encode(document)))
 
 
-def apply_policy(policy: Policy, payload: Mapping[str, Any], sealer: Sealer | None) -> PrivacyOutcome:
+def apply_policy(policy: PrivacyPolicy, payload: Mapping[str, Any], sealer: Sealer | None) -> PrivacyOutcome:
     """The payload as it may be recorded. Without a sealer, a member that must become a pointer is refused.
 
     >>> policy = parse_policy(b'{"privacy":{"rules":[{"select":"user.*mail","action":"redact"}]}}')
@@ -152,7 +152,7 @@ def _as_recorded(value: Any, depth: int = 1) -> Any:
     return value
 
 
-def is_private(policy: Policy, value: object) -> bool:
+def is_private(policy: PrivacyPolicy, value: object) -> bool:
     """Whether a rule would change a value, whatever it is: remove something of it, or put it behind a pointer.
 
     >>> policy = parse_policy(b'{"privacy":{"rules":[{"select":"**.email","action":"redact"}]}}')
@@ -166,7 +166,7 @@ def is_private(policy: Policy, value: object) -> bool:
     )
 
 
-def keep_private(policy: Policy, payload: Mapping[str, Any]) -> Mapping[str, Any]:
+def keep_private(policy: PrivacyPolicy, payload: Mapping[str, Any]) -> Mapping[str, Any]:
     """The payload as strangers may read it: what the rules call private is left out, pointers stay.
 
     What we record went through the rules before; this is for what was there before them, or came from elsewhere.

@@ -11,10 +11,10 @@ from ropewalk.gitlog.privacy.secrets import are_plainly_free, refuse_secrets
 LOOK_TOGETHER = 64  # drafts; bounds the text that is looked at
 
 
-def vet_all(
+def screen_drafts(
     drafts: Sequence[Draft | RopewalkError], allow: Collection[str] = ()
 ) -> list[Draft | RopewalkError]:
-    """As `vet_draft`, of many: each as it is, or why it is refused. What was refused before stays so."""
+    """As `screen_draft`, of many: each as it is, or why it is refused. What was refused before stays so."""
     judged: list[Draft | RopewalkError] = []
     for start in range(0, len(drafts), LOOK_TOGETHER):
         some = drafts[start : start + LOOK_TOGETHER]
@@ -31,13 +31,13 @@ def _is_document(draft: Draft | RopewalkError) -> bool:
 def _judged(draft: Draft | RopewalkError, allow: Collection[str]) -> Draft | RopewalkError:
     try:
         if isinstance(draft, Draft):
-            vet_draft(draft, allow)
+            screen_draft(draft, allow)
         return draft
     except RopewalkError as error:
         return error
 
 
-def vet_draft(draft: Draft, allow: Collection[str] = ()) -> None:
+def screen_draft(draft: Draft, allow: Collection[str] = ()) -> None:
     """Refuse an event that holds what looks like a secret: in its document, its trailer or its attachments.
 
     `allow` names kinds that may pass.
@@ -49,6 +49,6 @@ def vet_draft(draft: Draft, allow: Collection[str] = ()) -> None:
         refuse_secrets(raw.decode("utf-8", "replace"), f"attachment {name!r}", allow)
 
 
-def vet_output(output: bytes) -> None:
+def screen_output(output: bytes) -> None:
     """Refuse captured output that holds what looks like a secret."""
     refuse_secrets(output.decode("utf-8", "replace"), "the output")

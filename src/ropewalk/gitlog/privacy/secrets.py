@@ -33,7 +33,7 @@ ADVICE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SecretFinding:
     """What looks like a secret: which kind, and where; never the thing itself."""
 
     kind: str
@@ -48,34 +48,34 @@ class _Pattern:
     holds: Callable[[re.Match[str]], bool] = lambda _: True
 
 
-def scan_text(text: str, allow: Collection[str] = ()) -> list[Finding]:
+def scan_text(text: str, allow: Collection[str] = ()) -> list[SecretFinding]:
     """What looks like a secret in a text, by line.
 
     >>> scan_text("all is well\\ntoken: ghp_" + "Zk3" * 12)
-    [Finding(kind='github-token', where='line 2')]
+    [SecretFinding(kind='github-token', where='line 2')]
     >>> scan_text("the documented example is AKIAIOSFODNN7EXAMPLE")
     []
     """
-    found: dict[Finding, None] = {}
+    found: dict[SecretFinding, None] = {}
     for kind, at in _matches(text[:TEXT_CHARACTERS_MAX], allow):
-        found[Finding(kind, f"line {text.count(chr(10), 0, at) + 1}")] = None
+        found[SecretFinding(kind, f"line {text.count(chr(10), 0, at) + 1}")] = None
         if len(found) == FINDINGS_MAX:
             break
     return list(found)
 
 
-def scan_json(value: Any, allow: Collection[str] = ()) -> list[Finding]:
+def scan_json(value: Any, allow: Collection[str] = ()) -> list[SecretFinding]:
     """What looks like a secret in the texts of a JSON value, by JSON pointer.
 
     >>> scan_json({"payload": {"steps": ["AKIA" + "QRSTUVWX23456Z7A"]}})
-    [Finding(kind='aws-access-key', where='/payload/steps/0')]
+    [SecretFinding(kind='aws-access-key', where='/payload/steps/0')]
     """
-    found: dict[Finding, None] = {}
+    found: dict[SecretFinding, None] = {}
     if _is_plainly_free(_whole(value)):
         return []
     for where, text in _texts(value):
         for kind, _ in _matches(text, allow):
-            found[Finding(kind, where or "/")] = None
+            found[SecretFinding(kind, where or "/")] = None
             if len(found) == FINDINGS_MAX:
                 return list(found)
     return list(found)

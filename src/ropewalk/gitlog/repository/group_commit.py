@@ -19,8 +19,8 @@ from ropewalk.errors import HeadMoved, RopewalkError, Unavailable
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import Layout, anchors_ref
 from ropewalk.gitlog.core.log import Repo, append
-from ropewalk.gitlog.core.planning import Plan, Receipt, Setting, all_objects, plan
-from ropewalk.gitlog.repository.tracked_logs import Lines
+from ropewalk.gitlog.core.planning import AppendContext, Plan, Receipt, all_objects, plan
+from ropewalk.gitlog.repository.tracked_logs import TrackedLogs
 
 BATCH_EVENTS_MAX = 4_096  # bounds memory and the wait of the first in line
 
@@ -38,7 +38,7 @@ class _Request:
 class Writer:
     """The one queue of a process for one repository."""
 
-    def __init__(self, repo: Repo, lines: Lines, setting: Callable[[], Setting]) -> None:
+    def __init__(self, repo: Repo, lines: TrackedLogs, setting: Callable[[], AppendContext]) -> None:
         self._repo = repo
         self._lines = lines
         self._setting = setting

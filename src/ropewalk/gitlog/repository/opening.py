@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ropewalk.disk.durable import Disk
-from ropewalk.disk.repository_paths import Place, find_place, make_place
+from ropewalk.disk.repository_paths import RepositoryPaths, find_repository, make_repository
 from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.gitlog.store.object_store import GitStore
 
@@ -21,7 +21,7 @@ def init_repository(path: str | os.PathLike[str]) -> GitRepository:
     ...     log.append("governance", {"type": "proposal.created", "payload": {"id": 7}}).topic
     'governance'
     """
-    place, _ = make_place(Path(path))
+    place, _ = make_repository(Path(path))
     return open_place(place)
 
 
@@ -43,10 +43,10 @@ def open_repository(
     ...         [event.payload for event in log.read("governance").events]
     [{'id': 7}]
     """
-    store = GitStore(find_place(Path(path)), disk=disk, lock_wait_s=lock_wait_s)
+    store = GitStore(find_repository(Path(path)), disk=disk, lock_wait_s=lock_wait_s)
     return GitRepository(store, now_ms=now_ms, entropy=entropy)
 
 
-def open_place(place: Place) -> GitRepository:
+def open_place(place: RepositoryPaths) -> GitRepository:
     """Open a repository that was found already."""
     return open_repository(place.git_dir)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import Invalid, NotFound
-from ropewalk.gitlog.consumers.consumers import find_place
+from ropewalk.gitlog.consumers.consumers import find_position
 from ropewalk.gitlog.core.commit import Headers, parse_message, rfc3339
 from ropewalk.gitlog.core.envelope import Event
 from ropewalk.gitlog.core.layout import LOG_NOTES, MESSAGES, SHIPLOG, Layout
 from ropewalk.gitlog.core.log import get_object
 from ropewalk.gitlog.core.notes import check_log, read_note
 from ropewalk.gitlog.core.objects import Commit, Oid, parse_commit
-from ropewalk.gitlog.core.reading import Place, events
+from ropewalk.gitlog.core.reading import EntryPosition, events
 from ropewalk.kernel.terminal_text import printable
 from ropewalk.kernel.ulid import is_ulid
 
@@ -27,7 +27,7 @@ NAME_SHOWN_MAX = 100  # characters
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class EventDetails:
     """One event with everything the repository knows about it."""
 
     event: Event
@@ -37,7 +37,7 @@ class Standing:
     note: str | None
 
 
-def backwards(log: GitRepository, topic: str, layout: Layout = SHIPLOG) -> Iterator[tuple[Event, Headers]]:
+def newest_first(log: GitRepository, topic: str, layout: Layout = SHIPLOG) -> Iterator[tuple[Event, Headers]]:
     """The events of a topic from the newest to the oldest, with what their commits say."""
     line = log.lines.line(layout, topic)
     stop = line.count
@@ -48,7 +48,7 @@ def backwards(log: GitRepository, topic: str, layout: Layout = SHIPLOG) -> Itera
         stop = start
 
 
-def look_up(log: GitRepository, name: str) -> Standing:
+def find_event(log: GitRepository, name: str) -> EventDetails:
     """An event by ULID, commit (or the beginning of one), namespace or ref."""
     layout, topic, place = _locate(log, name)
     line = log.lines.line(layout, topic)
@@ -57,7 +57,7 @@ def look_up(log: GitRepository, name: str) -> Standing:
     note = read_note(log.store, LOG_NOTES, event.commit)
     if note is not None:
         check_log(event.envelope, event.commit, note)
-    return Standing(
+    return EventDetails(
         event,
         parse_message(commit.message).trailer,
         f"{commit.author.name} <{commit.author.mail}>",
@@ -66,7 +66,7 @@ def look_up(log: GitRepository, name: str) -> Standing:
     )
 
 
-def _locate(log: GitRepository, name: str) -> tuple[Layout, str, Place]:
+def _locate(log: GitRepository, name: str) -> tuple[Layout, str, EntryPosition]:
     known = [(layout, topic) for layout in (SHIPLOG, MESSAGES) for topic in log.topics(layout)]
     for layout, topic in known:
         if name in (topic, layout.head_ref(topic)):
@@ -78,7 +78,7 @@ def _locate(log: GitRepository, name: str) -> tuple[Layout, str, Place]:
             to = log.store.resolve(name.lower())
     for layout, topic in known:
         with contextlib.suppress(NotFound, Invalid):
-            return layout, topic, find_place(log, log.lines.line(layout, topic), to)
+            return layout, topic, find_position(log, log.lines.line(layout, topic), to)
     shown = printable(name, NAME_SHOWN_MAX)
     raise NotFound(f"{shown} names no event, namespace or ref of this repository", name=shown)
 

@@ -13,16 +13,16 @@ from ropewalk.gitlog.consumers.consumers import consume
 from ropewalk.gitlog.core.clock_limit import ClockLimit
 from ropewalk.gitlog.core.envelope import Draft, Event
 from ropewalk.gitlog.core.layout import SHIPLOG, Layout
-from ropewalk.gitlog.core.objects import Oid, Signature
-from ropewalk.gitlog.core.planning import Found, Receipt, Setting
-from ropewalk.gitlog.core.reading import LIMIT_DEFAULT, Page, events, height_after, read, take_turns
+from ropewalk.gitlog.core.objects import GitSignature, Oid
+from ropewalk.gitlog.core.planning import AppendContext, ExistingEvent, Receipt
+from ropewalk.gitlog.core.reading import LIMIT_DEFAULT, EventPage, events, height_after, interleave, read
 from ropewalk.gitlog.privacy.apply import PrivacyRules
 from ropewalk.gitlog.privacy.blob_store import PrivateStore
-from ropewalk.gitlog.privacy.rules import Policy
-from ropewalk.gitlog.privacy.screening import vet_all
+from ropewalk.gitlog.privacy.rules import PrivacyPolicy
+from ropewalk.gitlog.privacy.screening import screen_drafts
 from ropewalk.gitlog.repository.clock import limit_of
 from ropewalk.gitlog.repository.group_commit import Writer
-from ropewalk.gitlog.repository.tracked_logs import Lines
+from ropewalk.gitlog.repository.tracked_logs import TrackedLogs
 from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.gitlog.store.rollup import PACKS_SMALL_MAX, pack_count, roll_up
 from ropewalk.kernel.ulid import Ulid, next_ulid, parse
@@ -38,7 +38,7 @@ class GitRepository:
         self, store: GitStore, *, now_ms: Callable[[], int], entropy: Callable[[int], bytes]
     ) -> None:
         self.store = store
-        self.lines = Lines(store)
+        self.lines = TrackedLogs(store)
         self.now_ms = now_ms
         self._entropy = entropy
         self._writer = Writer(store, self.lines, self._setting)
@@ -93,7 +93,7 @@ class GitRepository:
         policy = self.privacy.policy()
         vetted = [self._shaped(draft, policy) for draft in drafts]
         if self.allow_secrets is not True:
-            vetted = vet_all(vetted, self.allow_secrets or ())
+            vetted = screen_drafts(vetted, self.allow_secrets or ())
         fit = [draft for draft in vetted if isinstance(draft, Draft)]
         written = iter(self._writer.submit(layout, topic, fit) if fit else ())
         outcomes = [next(written) if isinstance(each, Draft) else each for each in vetted]
@@ -102,7 +102,7 @@ class GitRepository:
 
     def read(
         self, topic: str, since: str | None = None, limit: int = LIMIT_DEFAULT, *, layout: Layout = SHIPLOG
-    ) -> Page:
+    ) -> EventPage:
         """A page of events after a ULID, in order."""
         after = None if since is None else parse(since)
         return read(self.store, self.lines.line(layout, topic), after, limit)
@@ -131,7 +131,7 @@ class GitRepository:
             else:
                 start, stop = max(0, line.count - limit_per_topic), line.count
             pages[topic] = list(events(self.store, line, start, stop))
-        return list(take_turns(pages))
+        return list(interleave(pages))
 
     def follow(
         self,
@@ -184,27 +184,27 @@ class GitRepository:
         if self._packs % ROLL_UP_EVERY == 0:
             self._roll_up_in_background()
 
-    def _setting(self) -> Setting:
+    def _setting(self) -> AppendContext:
         now = self.now_ms()
         skew_ms = self.clock_limit().skew_ms
-        return Setting(now, self._entropy(10), self.author(now), self._find, self._holds, skew_ms)
+        return AppendContext(now, self._entropy(10), self.author(now), self._find, self._holds, skew_ms)
 
     def clock_limit(self) -> ClockLimit:
         """The clock now, and how far ahead of it events may be dated."""
         return limit_of(self.store, self.now_ms())
 
-    def author(self, now_ms: int) -> Signature:
+    def author(self, now_ms: int) -> GitSignature:
         """Who writes here, at a moment."""
         name, _, mail = self.store.identity.rpartition(" <")
-        return Signature(name, mail.rstrip(">"), now_ms // 1000)
+        return GitSignature(name, mail.rstrip(">"), now_ms // 1000)
 
     def new_ulid(self, last: Ulid | None = None) -> Ulid:
         """A ULID of now, above `last`."""
         return next_ulid(last, self.now_ms(), self._entropy(10))
 
-    def _find(self, layout: Layout, topic: str, wanted: Ulid) -> Found | None:
+    def _find(self, layout: Layout, topic: str, wanted: Ulid) -> ExistingEvent | None:
         slot = self.lines.line(layout, topic).find(wanted)
-        return None if slot is None else Found(Oid(slot.commit), slot.content_id)
+        return None if slot is None else ExistingEvent(Oid(slot.commit), slot.content_id)
 
     def _holds(self, layout: Layout, topic: str, document: Mapping[str, object]) -> Ulid | None:
         body = {"ns": topic, **document, "ulid": ""}
@@ -213,7 +213,7 @@ class GitRepository:
                 return event.ulid
         return None
 
-    def _shaped(self, draft: Draft, policy: Policy | None) -> Draft | RopewalkError:
+    def _shaped(self, draft: Draft, policy: PrivacyPolicy | None) -> Draft | RopewalkError:
         """The draft as the privacy rules leave it, or why it may not be recorded."""
         try:
             document: object = draft.document

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ropewalk.errors import BrokenLink, RopewalkError
-from ropewalk.gitlog.core.divergence import LineEntry, draft_of, event_at
+from ropewalk.gitlog.core.divergence import DivergedEntry, draft_of, event_at
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import SHIPLOG, Layout
 from ropewalk.gitlog.core.planning import Receipt
@@ -23,7 +23,7 @@ BATCH_BYTES = 8 << 20  # of their attachments, which are held until they are wri
 class Rescued:
     """A displaced entry, and what recording its event again came to."""
 
-    stood: LineEntry
+    stood: DivergedEntry
     outcome: Receipt | RopewalkError
 
 
@@ -45,9 +45,9 @@ def rescue(
 
 
 def _record(
-    log: GitRepository, layout: Layout, topic: str, entries: Sequence[LineEntry]
+    log: GitRepository, layout: Layout, topic: str, entries: Sequence[DivergedEntry]
 ) -> Iterator[Rescued]:
-    batch: list[tuple[LineEntry, Draft | RopewalkError]] = []
+    batch: list[tuple[DivergedEntry, Draft | RopewalkError]] = []
     size = 0
     for each in entries:
         draft = _draft(log, layout, topic, each)
@@ -60,7 +60,10 @@ def _record(
 
 
 def _written(
-    log: GitRepository, layout: Layout, topic: str, batch: Sequence[tuple[LineEntry, Draft | RopewalkError]]
+    log: GitRepository,
+    layout: Layout,
+    topic: str,
+    batch: Sequence[tuple[DivergedEntry, Draft | RopewalkError]],
 ) -> Iterator[Rescued]:
     fit = [draft for _, draft in batch if isinstance(draft, Draft)]
     outcomes = iter(log.append_all(topic, fit, layout=layout) if fit else ())
@@ -68,7 +71,7 @@ def _written(
         yield Rescued(each, next(outcomes) if isinstance(draft, Draft) else draft)
 
 
-def _draft(log: GitRepository, layout: Layout, topic: str, stood: LineEntry) -> Draft | RopewalkError:
+def _draft(log: GitRepository, layout: Layout, topic: str, stood: DivergedEntry) -> Draft | RopewalkError:
     if stood.problem is not None:
         named = stood.commit in stood.problem
         return BrokenLink(

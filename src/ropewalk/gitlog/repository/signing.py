@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ropewalk.gitlog.core.anchor import Anchor, add_anchor, anchors
+from ropewalk.gitlog.core.anchor import LogAnchor, add_anchor, anchors
 from ropewalk.gitlog.core.commit import rfc3339
 from ropewalk.gitlog.core.layout import SHIPLOG, Layout
-from ropewalk.gitlog.core.reading import Line
+from ropewalk.gitlog.core.reading import LogView
 from ropewalk.gitlog.verify.signed_heads import StoredHead, add_signed_head, origin_of
 from ropewalk.kernel.digest import ContentId
 from ropewalk.kernel.keys import SigningKey
@@ -30,7 +30,7 @@ def set_anchor(
     notes: str | None = None,
     signer: Signer | None = None,
     layout: Layout = SHIPLOG,
-) -> Anchor:
+) -> LogAnchor:
     """Anchor the head a topic has now."""
     line = log.lines.line(layout, topic)
     now = log.now_ms()
@@ -60,7 +60,7 @@ def sign_log(
     return head, stored, signer.verifier.to_text()
 
 
-def _names(line: Line) -> Iterator[ContentId]:
+def _names(line: LogView) -> Iterator[ContentId]:
     for start in range(0, line.count, CHUNK):
         for place in line.span(start, min(start + CHUNK, line.count)):
             yield place.content_id

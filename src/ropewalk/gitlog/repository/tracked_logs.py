@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ropewalk.errors import BrokenLink, Damaged, HistoryRewritten, RopewalkError, Unavailable
-from ropewalk.gitlog.core.divergence import Divergence, Memory, displaced_ref, find_divergence
+from ropewalk.gitlog.core.divergence import LogDivergence, Memory, displaced_ref, find_divergence
 from ropewalk.gitlog.core.layout import Layout
 from ropewalk.gitlog.core.log import describe
 from ropewalk.gitlog.core.objects import Oid, parse_commit
-from ropewalk.gitlog.core.planning import Places, Slot, Tip
+from ropewalk.gitlog.core.planning import EntryColumns, EntryRecord, Tip
 from ropewalk.gitlog.core.reading import missing_topic
-from ropewalk.gitlog.store.index import Extent, GitIndex, IndexedSlot, commit_of, records_of
+from ropewalk.gitlog.store.index import GitIndex, IndexedEntry, LogExtent, commit_of, records_of
 from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.gitlog.store.seen_heads import SeenHeads
 from ropewalk.kernel.ulid import Ulid
@@ -28,7 +28,7 @@ OBJECT_ID = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
-class IndexedLine:
+class IndexedLog:
     """One log up to one head; implements the engine's `Line`."""
 
     layout: Layout
@@ -39,14 +39,14 @@ class IndexedLine:
     index: GitIndex
     again: Callable[[], object]  # index it once more: its records were damaged, or dropped by another process
 
-    def find(self, wanted: Ulid) -> IndexedSlot | None:
+    def find(self, wanted: Ulid) -> IndexedEntry | None:
         slot = self._twice(lambda: self.index.find(self.ref, wanted))
         return slot if slot is not None and slot.height < self.count else None
 
     def first_above(self, floor: Ulid) -> int:
         return min(self._twice(lambda: self.index.first_above(self.ref, floor)), self.count)
 
-    def span(self, start: int, stop: int) -> Sequence[IndexedSlot]:
+    def span(self, start: int, stop: int) -> Sequence[IndexedEntry]:
         return self._twice(lambda: self.index.span(self.ref, start, stop))
 
     def _twice(self, look: Callable[[], T]) -> T:
@@ -58,18 +58,18 @@ class IndexedLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedHead:
     """What accepting came to. Where there was nothing to accept, nothing parted and nothing was written down."""
 
     ref: str
     old: str | None
     head: str | None
-    divergence: Divergence | None
+    divergence: LogDivergence | None
     kept: str | None = None  # the ref that keeps the displaced entries
     anew: bool = False  # the head seen before could not be read
 
 
-class Lines:
+class TrackedLogs:
     """All logs of one repository."""
 
     def __init__(self, store: GitStore) -> None:
@@ -77,7 +77,7 @@ class Lines:
         self.seen = SeenHeads(store.place.home / "seen", store.disk)
         self._index: GitIndex | None = None
         self._tips: dict[str, Tip] = {}
-        self._pending: dict[str, tuple[Extent, list[bytes]]] = {}
+        self._pending: dict[str, tuple[LogExtent, list[bytes]]] = {}
 
     @property
     def index(self) -> GitIndex:
@@ -105,16 +105,16 @@ class Lines:
                 raise
         return sorted(topic for ref in refs if (topic := layout.topic_of(ref)) is not None)
 
-    def covered(self, layout: Layout, topic: str) -> IndexedLine:
+    def covered(self, layout: Layout, topic: str) -> IndexedLog:
         """As much of a log as the index covers, whatever its head is: for readers of a damaged log."""
         ref = layout.head_ref(topic)
         known = self.index.extent(ref)
         again = partial(
             self.index.catch_up, ref, known.head, partial(describe, self._store, layout, topic), None
         )
-        return IndexedLine(layout, topic, ref, known.head, known.count, self.index, again)
+        return IndexedLog(layout, topic, ref, known.head, known.count, self.index, again)
 
-    def line(self, layout: Layout, topic: str, *, must_exist: bool = True) -> IndexedLine:
+    def line(self, layout: Layout, topic: str, *, must_exist: bool = True) -> IndexedLog:
         """A log as it stands now. A head that no longer contains the one seen before is refused."""
         ref = layout.head_ref(topic)
         self.flush(ref)
@@ -134,7 +134,7 @@ class Lines:
         if head is not None and head != seen:
             self.seen.set(ref, head)
         again = partial(self.index.catch_up, ref, head, shown, None)
-        return IndexedLine(layout, topic, ref, head, extent.count, self.index, again)
+        return IndexedLog(layout, topic, ref, head, extent.count, self.index, again)
 
     def tip(self, layout: Layout, topic: str, head: str | None) -> Tip:
         """The vetted tip under a head, without the index where a few commits tell.
@@ -168,15 +168,15 @@ class Lines:
             height = self.line(layout, topic).count - 1
         return Tip(Oid(head), slot.ulid, height)
 
-    def grown(self, layout: Layout, topic: str, start: Tip, tip: Tip, places: Places) -> None:
+    def grown(self, layout: Layout, topic: str, start: Tip, tip: Tip, places: EntryColumns) -> None:
         """Remember an append that succeeded: the tip for the next one, the places for the index."""
         ref = layout.head_ref(topic)
         assert tip.commit is not None
         self._tips[ref] = tip
         self.seen.set(ref, tip.commit)
-        base, waiting = self._pending.get(ref, (Extent(start.commit, start.height + 1), []))
+        base, waiting = self._pending.get(ref, (LogExtent(start.commit, start.height + 1), []))
         if waiting and commit_of(waiting[-1]) != start.commit:
-            base, waiting = Extent(start.commit, start.height + 1), []
+            base, waiting = LogExtent(start.commit, start.height + 1), []
         waiting.extend(records_of(*places))
         self._pending[ref] = (base, waiting)
         if len(waiting) >= 2_000:
@@ -196,7 +196,7 @@ class Lines:
             if len(waiting) >= at_least:
                 self.flush(ref)
 
-    def compare(self, layout: Layout, topic: str, old: str | None = None) -> Divergence:
+    def compare(self, layout: Layout, topic: str, old: str | None = None) -> LogDivergence:
         """Where the line seen before, or the one below `old`, and the line now there part."""
         ref = layout.head_ref(topic)
         seen, head = old or self.seen.get(ref), self._store.head(ref)
@@ -205,7 +205,7 @@ class Lines:
         recall = partial(self._recall, ref)
         return find_divergence(self._store, layout, topic, _oid(seen), _oid(head), recall)
 
-    def accept(self, layout: Layout, topic: str, who: str, *, keep: bool = True) -> Accepted:
+    def accept(self, layout: Layout, topic: str, who: str, *, keep: bool = True) -> AcceptedHead:
         """Take the history a ref has now as the truth, on the record; where it is what was seen, nothing is done.
 
         `keep` holds the displaced entries by a ref, so that git does not clear them away.
@@ -219,7 +219,7 @@ class Lines:
         found = self.compare(layout, topic) if self.seen.get(ref) is not None else None
         if found is None or not found.displaced:
             head = self.line(layout, topic).head
-            return Accepted(ref, self.seen.get(ref), head, None)
+            return AcceptedHead(ref, self.seen.get(ref), head, None)
         # A ref over a history with holes would make git itself stumble.
         whole = not found.gone and found.cut is None
         kept = self._keep(layout, topic, found.displaced[-1].commit) if keep and whole else None
@@ -228,16 +228,16 @@ class Lines:
         self.seen.accept(ref, found.new, who)
         self._tips.pop(ref, None)
         self._pending.pop(ref, None)
-        return Accepted(ref, found.old, found.new, found, kept)
+        return AcceptedHead(ref, found.old, found.new, found, kept)
 
-    def _accept_anew(self, layout: Layout, topic: str, who: str) -> Accepted:
+    def _accept_anew(self, layout: Layout, topic: str, who: str) -> AcceptedHead:
         """Take the head a log has now as seen, where the one seen before cannot be read any more."""
         ref = layout.head_ref(topic)
         head = self._store.head(ref)
         if head is not None:
             self._walk_again(layout, topic, head)
         self.seen.accept(ref, head, who)
-        return Accepted(ref, None, head, None, anew=True)
+        return AcceptedHead(ref, None, head, None, anew=True)
 
     def _walk_again(self, layout: Layout, topic: str, head: str) -> None:
         """Index a log from nothing: a history that is accepted must at least be readable down to its root."""
@@ -262,8 +262,8 @@ class Lines:
     def _recall(self, ref: str) -> Memory:
         """What the index remembers of the line it covers, asked from the top down: it is read through once."""
 
-        def remembered() -> Iterator[Slot]:
-            above: IndexedSlot | None = None
+        def remembered() -> Iterator[EntryRecord]:
+            above: IndexedEntry | None = None
             stop = self.index.extent(ref).count
             while stop > 0:
                 start = max(0, stop - RECALL_CHUNK)
@@ -277,14 +277,14 @@ class Lines:
 
         places = remembered()
 
-        def recall(commit: Oid) -> Slot | None:
+        def recall(commit: Oid) -> EntryRecord | None:
             with contextlib.suppress(BrokenLink, Unavailable):  # a damaged index remembers nothing
                 return next((slot for slot in places if slot.commit == commit), None)
             return None
 
         return recall
 
-    def _short_walk(self, slot: Slot, known: Tip | None, seen: str | None) -> int | None:
+    def _short_walk(self, slot: EntryRecord, known: Tip | None, seen: str | None) -> int | None:
         """The height of a commit, if both the head seen last and a commit of known height lie a short way down."""
         if known is None or known.commit is None:
             if slot.parent is None and seen in (None, slot.commit):
@@ -310,5 +310,5 @@ def _oid(name: str | None) -> Oid | None:
     return None if name is None else Oid(name)
 
 
-def _slot(place: IndexedSlot, parent: str | None) -> Slot:
-    return Slot(place.ulid, place.content_id, Oid(place.commit), Oid(place.blob), _oid(parent))
+def _slot(place: IndexedEntry, parent: str | None) -> EntryRecord:
+    return EntryRecord(place.ulid, place.content_id, Oid(place.commit), Oid(place.blob), _oid(parent))

@@ -24,7 +24,7 @@ SPAN = re.compile(r"(\d{1,9})([smhd]?)")
 UNITS_MS = {"": 1_000, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-class Setting(NamedTuple):
+class ConfigValue(NamedTuple):
     """One line of git's configuration: whose it is, in git's words, and what it says."""
 
     scope: str
@@ -104,13 +104,13 @@ class GitSettings:
         return next(said, "").lower()
 
     @cached_property
-    def _listed(self) -> list[Setting]:
+    def _listed(self) -> list[ConfigValue]:
         """All that is set, what counts most last."""
         listed = _ask_git(self._git_dir)
         return listed if listed is not None else list(_read_files(self._path))
 
 
-def _ask_git(git_dir: Path) -> list[Setting] | None:
+def _ask_git(git_dir: Path) -> list[ConfigValue] | None:
     """What git says; None where there is none, or where it will not read this repository."""
     import subprocess
 
@@ -132,12 +132,12 @@ def _ask_git(git_dir: Path) -> list[Setting] | None:
     return listed if any(each.scope in OWN for each in listed) else None
 
 
-def _setting(scope: str, line: str) -> Setting:
+def _setting(scope: str, line: str) -> ConfigValue:
     key, given, value = line.partition("\n")
-    return Setting(scope, key, value if given else "true")  # a name alone says yes
+    return ConfigValue(scope, key, value if given else "true")  # a name alone says yes
 
 
-def _read_files(path: Path) -> Iterator[Setting]:
+def _read_files(path: Path) -> Iterator[ConfigValue]:
     """What libgit2 reads in the files of the machine, of the person and of the repository."""
     import pygit2
 
@@ -155,5 +155,5 @@ def _read_files(path: Path) -> Iterator[Setting]:
         raise Unavailable(f"git's configuration {path} cannot be read: {error}", path=str(path)) from error
 
 
-def _settings(scope: str, config: Config) -> Iterator[Setting]:
-    return (Setting(scope, each.name, "true" if each.value is None else each.value) for each in config)
+def _settings(scope: str, config: Config) -> Iterator[ConfigValue]:
+    return (ConfigValue(scope, each.name, "true" if each.value is None else each.value) for each in config)

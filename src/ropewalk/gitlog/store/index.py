@@ -44,7 +44,7 @@ _OLD = ("data.mdb", "lock.mdb", "stamp")  # what an index was made of before
 T = TypeVar("T")
 
 
-class Described(Protocol):
+class IndexableEntry(Protocol):
     """What an index must know of a commit."""
 
     @property
@@ -60,7 +60,7 @@ class Described(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class IndexedSlot:
+class IndexedEntry:
     """One place of a line."""
 
     height: int
@@ -71,7 +71,7 @@ class IndexedSlot:
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class LogExtent:
     """How far a line reaches: its last commit, and how many entries it has."""
 
     head: str | None
@@ -98,14 +98,14 @@ class GitIndex:
             while self._refs:
                 self._refs.popitem()[1].close()
 
-    def extent(self, ref: str) -> Extent:
+    def extent(self, ref: str) -> LogExtent:
         """What the index covers of a ref; nothing if it holds nothing, or nothing it can trust."""
         with self._reading():
             return _extent(self._files(ref), ref)
 
     def catch_up(
-        self, ref: str, head: str | None, describe: Callable[[str], Described], expect: str | None
-    ) -> Extent:
+        self, ref: str, head: str | None, describe: Callable[[str], IndexableEntry], expect: str | None
+    ) -> LogExtent:
         """Make the index cover a ref up to `head` and say how far that is.
 
         Walks from the head down to what is already covered. `expect` is a commit that must lie on the way (the last
@@ -117,17 +117,19 @@ class GitIndex:
         if head is None:
             if expect is not None:
                 raise _rewritten(ref, expect, None)
-            return Extent(None, 0)
+            return LogExtent(None, 0)
         with self._building():
             return self._build(ref, head, describe, expect)
 
-    def _build(self, ref: str, head: str, describe: Callable[[str], Described], expect: str | None) -> Extent:
+    def _build(
+        self, ref: str, head: str, describe: Callable[[str], IndexableEntry], expect: str | None
+    ) -> LogExtent:
         while True:
             known = self.extent(ref)  # somebody else may have built it while we waited
             with tempfile.SpooledTemporaryFile(max_size=SPILL_BYTES_MAX) as spill:
                 stop, met = self._walk_down(head, known, describe, expect, spill)
                 lost = expect is not None and not met and not (stop and self.holds(ref, expect, describe))
-                if not lost and self._write_up(ref, head, known if stop else Extent(None, 0), spill):
+                if not lost and self._write_up(ref, head, known if stop else LogExtent(None, 0), spill):
                     return self.extent(ref)
                 if self.extent(ref) == known or known.head is None:
                     # Nothing was damaged, or nothing was there that could be.
@@ -135,7 +137,7 @@ class GitIndex:
                         raise _rewritten(ref, expect or "", head)
                     raise self._damaged(ref)
 
-    def holds(self, ref: str, commit: str, describe: Callable[[str], Described]) -> bool:
+    def holds(self, ref: str, commit: str, describe: Callable[[str], IndexableEntry]) -> bool:
         """Whether a commit lies on the covered line."""
         try:
             slot = self.find(ref, describe(commit).ulid)
@@ -143,7 +145,7 @@ class GitIndex:
             return False
         return slot is not None and slot.commit == commit
 
-    def find(self, ref: str, wanted: ulid.Ulid) -> IndexedSlot | None:
+    def find(self, ref: str, wanted: ulid.Ulid) -> IndexedEntry | None:
         """The place of a ULID."""
         with self._reading():
             try:
@@ -177,7 +179,7 @@ class GitIndex:
                 return low
         raise self._damaged(ref)
 
-    def span(self, ref: str, start: int, stop: int) -> list[IndexedSlot]:
+    def span(self, ref: str, start: int, stop: int) -> list[IndexedEntry]:
         """The places from height `start` up to, not including, `stop`."""
         with self._reading():
             slots = _slots(self._files(ref), ref, start, stop)
@@ -194,7 +196,7 @@ class GitIndex:
         """Drop what is kept of a ref."""
         self._writing(lambda: self._files(ref).drop())
 
-    def add(self, ref: str, base: Extent, records: Sequence[bytes]) -> bool:
+    def add(self, ref: str, base: LogExtent, records: Sequence[bytes]) -> bool:
         """Extend a covered line by entries just written on top of it; False if the index is elsewhere."""
         with self._building():
             return self._writing(lambda: self._store(ref, base, records))
@@ -202,8 +204,8 @@ class GitIndex:
     def _walk_down(
         self,
         head: str,
-        known: Extent,
-        describe: Callable[[str], Described],
+        known: LogExtent,
+        describe: Callable[[str], IndexableEntry],
         expect: str | None,
         spill: Any,
     ) -> tuple[bool, bool]:
@@ -217,7 +219,7 @@ class GitIndex:
             at = slot.parent
         return at is not None, met or (at is not None and at == expect)
 
-    def _write_up(self, ref: str, head: str, base: Extent, spill: Any) -> bool:
+    def _write_up(self, ref: str, head: str, base: LogExtent, spill: Any) -> bool:
         """Store what was walked on top of what is covered; False if that is not what is stored."""
         if base.head is None:
             self.forget(ref)
@@ -230,10 +232,10 @@ class GitIndex:
             records = [raw[n : n + RECORD.size] for n in range(chunk - RECORD.size, -1, -RECORD.size)]
             if not self._writing(partial(self._store, ref, base, records)):
                 return False
-            base = Extent(commit_of(records[-1]), base.count + len(records))
+            base = LogExtent(commit_of(records[-1]), base.count + len(records))
         return base.head == head
 
-    def _store(self, ref: str, base: Extent, records: Sequence[bytes]) -> bool:
+    def _store(self, ref: str, base: LogExtent, records: Sequence[bytes]) -> bool:
         files = self._files(ref)
         try:
             with files.hold():
@@ -315,22 +317,22 @@ def _entries(ref: str, first: int, records: Sequence[bytes]) -> tuple[list[bytes
     return entries, rows
 
 
-def _extent(files: IndexFiles, ref: str) -> Extent:
-    return Extent(None, 0) if files.damage is not None else _extent_of(files.extent, ref)
+def _extent(files: IndexFiles, ref: str) -> LogExtent:
+    return LogExtent(None, 0) if files.damage is not None else _extent_of(files.extent, ref)
 
 
-def _extent_of(extent: IndexExtent, ref: str) -> Extent:
+def _extent_of(extent: IndexExtent, ref: str) -> LogExtent:
     if not extent.count or extent.state[20:] != ref.encode():
-        return Extent(None, 0)
-    return Extent(extent.state[:20].hex(), extent.count)
+        return LogExtent(None, 0)
+    return LogExtent(extent.state[:20].hex(), extent.count)
 
 
-def _slot(files: IndexFiles, ref: str, height: int) -> IndexedSlot | None:
+def _slot(files: IndexFiles, ref: str, height: int) -> IndexedEntry | None:
     slots = _slots(files, ref, height, height + 1)
     return slots[0] if slots else None
 
 
-def _slots(files: IndexFiles, ref: str, start: int, stop: int) -> list[IndexedSlot] | None:
+def _slots(files: IndexFiles, ref: str, start: int, stop: int) -> list[IndexedEntry] | None:
     """Return the places of some heights; None if one of them is not covered, or not what was written."""
     if stop > _extent(files, ref).count:
         return None
@@ -344,7 +346,7 @@ def _slots(files: IndexFiles, ref: str, start: int, stop: int) -> list[IndexedSl
             return None
         name, commit, blob, content = RECORD.unpack(raw[CHECK_BYTES:])
         slots.append(
-            IndexedSlot(
+            IndexedEntry(
                 height, ulid.from_bytes(name), ContentId("blake3:" + content.hex()), commit.hex(), blob.hex()
             )
         )

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ropewalk.disk.durable import Disk, read_file, unavailable
-from ropewalk.disk.repository_paths import Place
+from ropewalk.disk.repository_paths import RepositoryPaths
 from ropewalk.errors import Damaged, DigestMismatch, Invalid, NotFound, RopewalkError
 from ropewalk.gitlog.store.git_config import GitSettings
 from ropewalk.gitlog.store.pack_reader import PackFolder
@@ -37,7 +37,7 @@ class GitStore:
     """Objects and heads of one repository. Safe to share between threads; processes coordinate on disk."""
 
     def __init__(
-        self, place: Place, *, disk: Disk | None = None, lock_wait_s: float = FOREIGN_LOCK_WAIT_S
+        self, place: RepositoryPaths, *, disk: Disk | None = None, lock_wait_s: float = FOREIGN_LOCK_WAIT_S
     ) -> None:
         self.place = place
         self.disk = disk or Disk()

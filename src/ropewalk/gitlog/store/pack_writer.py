@@ -68,9 +68,9 @@ def _build_compiled(objects: Sequence[tuple[str, Kind, bytes]]) -> tuple[str, by
     """The same by compiled loops; None for what is left to Python: an object that comes twice, and whatever the loops
     themselves could not read again.
     """
-    from ropewalk.native.object_batch import Bale
+    from ropewalk.native.object_batch import ObjectBatch
 
-    bale = objects if isinstance(objects, Bale) else Bale(objects)
+    bale = objects if isinstance(objects, ObjectBatch) else ObjectBatch(objects)
     packed = bale.pack(PACK_HEADER.pack(b"PACK", 2, len(bale)))
     if packed is None:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ropewalk.errors import RopewalkError, SigInvalid
-from ropewalk.gitlog.core.anchor import Anchor, anchors, note_text
+from ropewalk.gitlog.core.anchor import LogAnchor, anchors, note_text
 from ropewalk.gitlog.core.layout import Layout
 from ropewalk.gitlog.core.log import Repo
 from ropewalk.gitlog.verify.signed_heads import StoredHead, check_signed_head, origin_of, signed_heads
@@ -122,7 +122,7 @@ def _check_with_any(
     raise failure
 
 
-def _signature_fits(anchor: Anchor, keys: Iterable[PublicKey]) -> bool:
+def _signature_fits(anchor: LogAnchor, keys: Iterable[PublicKey]) -> bool:
     assert anchor.signature is not None
     name = _signer_name(anchor.signature)
     note = open_note(anchor.signature, [Verifier(name, key) for key in keys])

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ropewalk.errors import ProofRefused, Unverified
-from ropewalk.gitlog.core.file_chain import add_files, filed
+from ropewalk.gitlog.core.file_chain import add_files, list_files
 from ropewalk.gitlog.core.layout import Layout, signed_heads_ref
 from ropewalk.gitlog.core.log import Repo
-from ropewalk.gitlog.core.objects import Oid, Signature
+from ropewalk.gitlog.core.objects import GitSignature, Oid
 from ropewalk.kernel.digest import ContentId, parse_content_id
 from ropewalk.kernel.merkle import SHA256, Frontier
 from ropewalk.kernel.note.key import Signer, Verifier
@@ -54,7 +54,7 @@ def add_signed_head(
     topic: str,
     content_ids: Iterable[ContentId],
     signer: Signer,
-    author: Signature,
+    author: GitSignature,
 ) -> tuple[SignedHead, StoredHead]:
     """Sign the log as it stands and put the note beside it."""
     size, root = root_over(content_ids)
@@ -68,7 +68,7 @@ def add_signed_head(
 
 def signed_heads(repo: Repo, layout: Layout, topic: str) -> Iterator[StoredHead]:
     """The signed heads of a topic, newest first."""
-    for each in filed(repo, signed_heads_ref(layout, topic)):
+    for each in list_files(repo, signed_heads_ref(layout, topic)):
         note = each.files.get(FILE_NAME)
         if note is None:
             raise Unverified(f"commit {each.commit} holds no signed head", where=each.commit)

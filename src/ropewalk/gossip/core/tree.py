@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ropewalk.gossip.core.table import Transaction, View
-from ropewalk.kernel.prolly import Node, Reader, Tree
+from ropewalk.kernel.prolly import Node, ProllyReader, ProllyTree
 
 
 class _Rows:
@@ -49,7 +49,7 @@ class TreeWriter:
 
     def __init__(self) -> None:
         self._store = _Store.__new__(_Store)
-        self._tree: Tree | None = None
+        self._tree: ProllyTree | None = None
         self._root: Node | None = None
 
     def add(self, change: Transaction, leaves: Sequence[tuple[bytes, bytes]]) -> Node:
@@ -57,7 +57,7 @@ class TreeWriter:
         self._store.bind(change)
         tree, self._tree = self._tree, None  # forgotten, unless all goes well
         if tree is None or not self._is_root_of(change):
-            tree = Tree(self._store)
+            tree = ProllyTree(self._store)
         if len(leaves) == 1:
             tree.insert(*leaves[0])
         else:
@@ -72,9 +72,9 @@ class TreeWriter:
         return above is None and view.get("tree", bytes((root.level,))) == root.hash
 
 
-def reader(view: View) -> Reader:
+def reader(view: View) -> ProllyReader:
     """The tree of one moment, to read; for a session that asks more than once."""
-    return Reader(_Rows(view))
+    return ProllyReader(_Rows(view))
 
 
 def root_of(view: View) -> Node:

@@ -15,7 +15,7 @@ from ropewalk.gossip.core.table import View
 from ropewalk.gossip.core.tree import root_of
 from ropewalk.gossip.core.writing import counted
 from ropewalk.kernel import cbor
-from ropewalk.kernel.prolly import MemoryStore, Tree
+from ropewalk.kernel.prolly import MemoryStore, ProllyTree
 from ropewalk.kernel.report import Report, Step
 
 
@@ -146,7 +146,7 @@ class _Look:
         return Step("messages", "passed", "")
 
     def _read(self, progress: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
-        tree = Tree(self.rows)
+        tree = ProllyTree(self.rows)
         batch: list[tuple[bytes, bytes]] = []
         for order, raw in progress(self.view.scan("messages")):
             self.count += 1

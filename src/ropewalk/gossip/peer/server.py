@@ -15,8 +15,8 @@ from ropewalk.gossip.peer.peer import Peer
 from ropewalk.gossip.sync import wire
 from ropewalk.net.admission import ConnectionLimits
 from ropewalk.net.frame_pipe import IDLE_S
-from ropewalk.net.log_rate_limit import Sparing
-from ropewalk.net.pipe import Listening, ServedPipe
+from ropewalk.net.log_rate_limit import LogRateLimit
+from ropewalk.net.pipe import Listener, ServedPipe
 from ropewalk.net.tcp import serve_tcp
 from ropewalk.net.threads import in_thread
 from ropewalk.net.websocket import serve_websocket
@@ -52,8 +52,8 @@ class GossipServer:
         self._idle_s = idle_s
         self._session_s = session_s
         self._limits = limits or ConnectionLimits(peers_max)
-        self._refused = Sparing(_journal.warning)
-        self._listening: Listening | None = None
+        self._refused = LogRateLimit(_journal.warning)
+        self._listening: Listener | None = None
         self._grown = asyncio.Event()
         self._pulling = asyncio.Semaphore(PULLS_MAX)
         self._watcher: asyncio.Task[None] | None = None

@@ -20,7 +20,7 @@ from ropewalk.kernel.prolly.node import (
     HASH_BYTES,
     KEY_BYTES_MAX,
     Node,
-    Source,
+    NodeSource,
     is_boundary,
     leaf_hash,
     node_hash,
@@ -30,9 +30,9 @@ __all__ = [
     "CHILDREN_MAX",
     "LEVEL_MAX",
     "Answer",
-    "GetChildren",
-    "GetRoot",
-    "Missing",
+    "ChildrenQuery",
+    "MissingLeaves",
+    "RootQuery",
     "Step",
     "answer",
     "check_children",
@@ -46,12 +46,12 @@ CHILDREN_MAX = 1 << 16  # the mean is 32, but whoever chooses entries can delay 
 
 
 @dataclass(frozen=True, slots=True)
-class GetRoot:
+class RootQuery:
     """Wants the root of the source; answered by a node."""
 
 
 @dataclass(frozen=True, slots=True)
-class GetChildren:
+class ChildrenQuery:
     """Wants the children of one node of the source; answered by nodes in key order."""
 
     level: int
@@ -59,17 +59,17 @@ class GetChildren:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingLeaves:
     """Leaves of the source that the target lacks, in key order; needs no answer."""
 
     leaves: tuple[Node, ...]
 
 
-Step: TypeAlias = GetRoot | GetChildren | Missing
+Step: TypeAlias = RootQuery | ChildrenQuery | MissingLeaves
 Answer: TypeAlias = Node | Sequence[Node] | None
 
 
-def compare(target: Source, *, children_max: int = CHILDREN_MAX) -> Generator[Step, Answer, None]:
+def compare(target: NodeSource, *, children_max: int = CHILDREN_MAX) -> Generator[Step, Answer, None]:
     """Walk through a source by questions, and report what `target` lacks of it.
 
     The target may grow meanwhile, so reported leaves can be inserted at once.
@@ -77,11 +77,11 @@ def compare(target: Source, *, children_max: int = CHILDREN_MAX) -> Generator[St
     >>> from ropewalk.kernel.prolly.tree import build
     >>> steps = compare(build([(b"a", b"1")]))
     >>> next(steps)
-    GetRoot()
+    RootQuery()
     >>> steps.send(build([(b"a", b"1"), (b"b", b"2")]).root)
-    GetChildren(level=1, key=b'')
+    ChildrenQuery(level=1, key=b'')
     """
-    root = yield GetRoot()
+    root = yield RootQuery()
     if not isinstance(root, Node):
         raise ProofRefused("the source answered without a root", step="root")
     check_root(root)
@@ -95,7 +95,7 @@ def compare(target: Source, *, children_max: int = CHILDREN_MAX) -> Generator[St
         own = target.get_node(node.level, node.key)
         if own is not None and own.hash == node.hash:
             continue
-        children = yield GetChildren(node.level, node.key)
+        children = yield ChildrenQuery(node.level, node.key)
         if not isinstance(children, Sequence):
             raise ProofRefused("the source answered without children", step="children")
         check_children(node, stop, children, children_max)
@@ -103,29 +103,29 @@ def compare(target: Source, *, children_max: int = CHILDREN_MAX) -> Generator[St
             raise ProofRefused("the root has a single child, which would be the root itself", step="root")
         if node.level == 1:
             if leaves := tuple(leaf for leaf in children if leaf.key and not _holds(target, leaf)):
-                yield Missing(leaves)
+                yield MissingLeaves(leaves)
             continue
         stops = [*(child.key for child in children[1:]), stop]
         todo.extend(zip(reversed(children), reversed(stops), strict=True))
 
 
-def answer(source: Source, step: Step) -> Answer:
+def answer(source: NodeSource, step: Step) -> Answer:
     """What a source at hand answers to one step.
 
-    >>> from ropewalk.kernel.prolly.tree import Tree
-    >>> answer(Tree(), GetRoot()).level
+    >>> from ropewalk.kernel.prolly.tree import ProllyTree
+    >>> answer(Tree(), RootQuery()).level
     0
     """
     match step:
-        case GetRoot():
+        case RootQuery():
             return source.get_root()
-        case GetChildren(level, key):
+        case ChildrenQuery(level, key):
             return source.get_children(level, key)
-        case Missing():
+        case MissingLeaves():
             return None
 
 
-def diff(source: Source, target: Source, *, children_max: int = CHILDREN_MAX) -> Iterator[Node]:
+def diff(source: NodeSource, target: NodeSource, *, children_max: int = CHILDREN_MAX) -> Iterator[Node]:
     """The leaves of `source` that `target` lacks, or holds with another hash, in key order.
 
     >>> from ropewalk.kernel.prolly.tree import build
@@ -139,12 +139,12 @@ def diff(source: Source, target: Source, *, children_max: int = CHILDREN_MAX) ->
             step = steps.send(reply)
         except StopIteration:
             return
-        if isinstance(step, Missing):
+        if isinstance(step, MissingLeaves):
             yield from step.leaves
         reply = answer(source, step)
 
 
-def _holds(target: Source, leaf: Node) -> bool:
+def _holds(target: NodeSource, leaf: Node) -> bool:
     own = target.get_node(0, leaf.key)
     return own is not None and own.hash == leaf.hash
 

@@ -28,7 +28,7 @@ __all__ = [
     "KEY_BYTES_MAX",
     "LEVELS_MAX",
     "Node",
-    "Source",
+    "NodeSource",
     "check_key",
     "is_boundary",
     "leaf_hash",
@@ -55,7 +55,7 @@ class Node:
     value: bytes | None = None
 
 
-class Source(Protocol):
+class NodeSource(Protocol):
     """A tree that can be asked: all that a comparison needs to know of the other side."""
 
     def get_root(self) -> Node:

@@ -25,7 +25,18 @@ from ropewalk.kernel.prolly.node import (
     leaf_hash,
 )
 
-__all__ = ["FORMS", "INDEX_V3", "STORE_V1", "STORE_V3", "Form", "Reader", "Rows", "Store", "Tree", "build"]
+__all__ = [
+    "FORMS",
+    "INDEX_V3",
+    "STORE_V1",
+    "STORE_V3",
+    "Form",
+    "ProllyReader",
+    "ProllyTree",
+    "Rows",
+    "Store",
+    "build",
+]
 
 BATCH_ROWS = 1 << 16  # entries of one `insert_many` that are placed together; bounds its memory
 SPANS_KEPT = 4096  # nodes whose children a tree remembers; together they stand for some 130,000 entries
@@ -69,10 +80,10 @@ INDEX_V3 = Form(b"okra\x03\x10\0\0\0\x20\x00", keeps_values=False)  # as in v0.1
 FORMS = (STORE_V1, STORE_V3, INDEX_V3)
 
 
-class Reader:
+class ProllyReader:
     """A tree to read and to compare with others; rows without a tree are the empty tree.
 
-    >>> Reader(MemoryStore()).get_root().hash == ANCHOR_HASH
+    >>> ProllyReader(MemoryStore()).get_root().hash == ANCHOR_HASH
     True
     """
 
@@ -158,10 +169,10 @@ class _Span:
         self.hashes[here : here + (HASH_BYTES if known else 0)] = row[:HASH_BYTES]
 
 
-class Tree(Reader):
+class ProllyTree(ProllyReader):
     """A tree that grows in a store. It must be the only writer of its rows; when the store fails, make a new one.
 
-    >>> tree = Tree()
+    >>> tree = ProllyTree()
     >>> tree.insert(b"key", b"value"), tree.insert(b"key", b"value")
     (True, False)
     >>> tree.get_root().level
@@ -208,7 +219,7 @@ class Tree(Reader):
     def insert_many(self, entries: Iterable[tuple[bytes, bytes]]) -> int:
         """Put many entries, hashing each touched node once; how many of them changed the tree.
 
-        >>> Tree().insert_many([(b"b", b"2"), (b"a", b"1"), (b"b", b"2")])
+        >>> ProllyTree().insert_many([(b"b", b"2"), (b"a", b"1"), (b"b", b"2")])
         2
         """
         changed = 0
@@ -406,12 +417,14 @@ def _form_of(rows: Rows) -> Form | None:
     raise Invalid(f"{metadata[:16].hex()} is not the metadata of a tree we know", got=metadata[:16].hex())
 
 
-def build(entries: Iterable[tuple[bytes, bytes]], store: Store | None = None, form: Form = INDEX_V3) -> Tree:
+def build(
+    entries: Iterable[tuple[bytes, bytes]], store: Store | None = None, form: Form = INDEX_V3
+) -> ProllyTree:
     """A tree of these entries, in any order; in memory unless a store is given.
 
     >>> build([(b"a", b"1")]).root == build([(b"a", b"1")]).root
     True
     """
-    tree = Tree(store, form)
+    tree = ProllyTree(store, form)
     tree.insert_many(entries)
     return tree

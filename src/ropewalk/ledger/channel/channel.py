@@ -146,14 +146,14 @@ class Channel:
     def prove_range(self, start: int, end: int) -> RangeStatement:
         """The proof that the blocks from `start` up to and with `end` follow one another under the outer root."""
         size = self.index.state.height
-        tree = merkle.Tree((hash_ for hash_, _ in self.index.tree_leaves(0, size)), merkle.RANGE)
+        tree = merkle.MerkleTree((hash_ for hash_, _ in self.index.tree_leaves(0, size)), merkle.RANGE)
         proof = tree.range(start, end + 1)
         hashes = tuple(tree.leaf(height) for height in range(start, end + 1))
         return RangeStatement(self.settings.channel, start, size, hashes, proof, tree.root())
 
     def prove_consistency(self, old: int, new: int) -> Consistency:
         """The proof that the channel at `new` blocks extends what it was at `old`."""
-        tree = merkle.Tree((hash_ for hash_, _ in self.index.tree_leaves(0, new)), merkle.RANGE)
+        tree = merkle.MerkleTree((hash_ for hash_, _ in self.index.tree_leaves(0, new)), merkle.RANGE)
         return Consistency(
             self.settings.channel, old, new, tree.root(old), tree.root(new), tree.consistency(old, new)
         )

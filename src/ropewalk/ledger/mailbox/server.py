@@ -35,7 +35,7 @@ from ropewalk.ledger.remote.server import LedgerServer
 from ropewalk.ledger.remote.server_session import LedgerSession
 from ropewalk.ledger.remote.writer_lease import WriterLease
 from ropewalk.net.admission import ConnectionLimits
-from ropewalk.net.tcp import TcpListening, TcpPipe
+from ropewalk.net.tcp import TcpListener, TcpPipe
 
 BELL = "bell"
 RING_NAME = re.compile(r"([a-z][a-z0-9._-]{0,127})~[0-9a-f]{32}\.ring")
@@ -104,7 +104,7 @@ class MailboxServer(LedgerServer):
             await super().__aexit__(kind, error, trace)
             (self.folder / BELL).unlink(missing_ok=True)
 
-    async def _listen(self) -> TcpListening:
+    async def _listen(self) -> TcpListener:
         return await serve_bell(
             self._accept, self.folder / BELL, limits=self._connections, refused=self.refused
         )

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from ropewalk.errors import Invalid, NotFound, Unavailable, Usage
 from ropewalk.ledger.mailbox.ring import Ring, ring_bytes
-from ropewalk.net.admission import ConnectionLimits, Slot
+from ropewalk.net.admission import ConnectionLimits, ConnectionSlot
 from ropewalk.net.refusals import reason
-from ropewalk.net.tcp import CHUNK_BYTES, Accepted, TcpListening, TcpPipe
+from ropewalk.net.tcp import CHUNK_BYTES, ConnectionTasks, TcpListener, TcpPipe
 
 PATH_BYTES_MAX = 100  # of a socket's address; systems differ between 104 and 108
 
@@ -96,16 +96,20 @@ class BellPipe(TcpPipe):
     """A connection on this machine: as one of TCP, but for its address."""
 
     def __init__(
-        self, path: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, slot: Slot | None = None
+        self,
+        path: Path,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        slot: ConnectionSlot | None = None,
     ) -> None:
         super().__init__(reader, writer, slot)
         self.name = f"mailbox:{path.parent}"
 
 
-class BellListening(TcpListening):
+class BellListening(TcpListener):
     """A bell that can be rung."""
 
-    def __init__(self, server: asyncio.Server, accepted: Accepted) -> None:
+    def __init__(self, server: asyncio.Server, accepted: ConnectionTasks) -> None:
         self._server, self._accepted, self.port = server, accepted, 0
 
 
@@ -117,7 +121,7 @@ async def serve_bell(
     refused: Callable[[str, str], None] = lambda _who, _why: None,
 ) -> BellListening:
     """Listen at a path, in the place of whoever listened there before and has ended; see `serve_tcp`."""
-    accepted = Accepted(accept, limits, refused, pipe_of=lambda *given: BellPipe(path, *given))
+    accepted = ConnectionTasks(accept, limits, refused, pipe_of=lambda *given: BellPipe(path, *given))
     try:
         path.unlink(missing_ok=True)
         with _reachable(path) as name:

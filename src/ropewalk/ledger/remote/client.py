@@ -48,7 +48,7 @@ from ropewalk.ledger.remote.negotiate import (
 from ropewalk.ledger.rules.policy import Policy, parse_policy
 from ropewalk.ledger.versions.versions import newest_version
 from ropewalk.net.frame_pipe import FramePipe
-from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
+from ropewalk.net.frames import FrameDecoder, frame, pack_parts, unpack_parts
 from ropewalk.net.tcp import TcpPipe, connect_tcp
 
 BATCH_ENVELOPES = 512  # in one message; few enough that answers come while the next are on their way
@@ -415,7 +415,7 @@ class LedgerClient:
         return await connect_tcp(self._host, self._port, timeout_s=self._connect_s, tls=self._tls)
 
     async def _negotiate(self, pipe: TcpPipe) -> ClientSession:
-        cutter = Frames(MESSAGE_BYTES)
+        cutter = FrameDecoder(MESSAGE_BYTES)
         frames = FramePipe(pipe, cutter, frame, idle_s=self._idle_s)
         asked = advertise(
             self._key,

@@ -27,8 +27,8 @@ from ropewalk.ledger.versions.lifecycle import open_minors, read_lifecycle, vers
 from ropewalk.ledger.versions.versions import LIFECYCLE, access, newest_version
 from ropewalk.net.admission import ConnectionLimits
 from ropewalk.net.frame_pipe import IDLE_S
-from ropewalk.net.log_rate_limit import Sparing
-from ropewalk.net.tcp import TcpListening, TcpPipe, serve_tcp
+from ropewalk.net.log_rate_limit import LogRateLimit
+from ropewalk.net.tcp import TcpListener, TcpPipe, serve_tcp
 
 SESSIONS_MAX = 64  # at once; more are turned away
 
@@ -76,9 +76,9 @@ class LedgerServer:
         self._connections = limits or ConnectionLimits(sessions_max)
         self._now_ns = now_ns
         self._leases: dict[str, WriterLease] = {}
-        self._listening: TcpListening | None = None
+        self._listening: TcpListener | None = None
         self._gone = asyncio.Event()
-        self._refused = Sparing(_journal.warning)
+        self._refused = LogRateLimit(_journal.warning)
 
     @property
     def transport(self) -> str:
@@ -208,7 +208,7 @@ class LedgerServer:
             self._leases[channel] = found
         return found
 
-    async def _listen(self) -> TcpListening:
+    async def _listen(self) -> TcpListener:
         return await serve_tcp(
             self._accept,
             self.host,

@@ -37,9 +37,9 @@ from ropewalk.ledger.remote.negotiate import (
     certificate_statement,
 )
 from ropewalk.ledger.remote.writer_lease import WriterLease
-from ropewalk.net.admission import Slot
+from ropewalk.net.admission import ConnectionSlot
 from ropewalk.net.frame_pipe import FramePipe
-from ropewalk.net.frames import Frames, frame, pack_parts, unpack_parts
+from ropewalk.net.frames import FrameDecoder, frame, pack_parts, unpack_parts
 from ropewalk.net.pipe import Pipe
 from ropewalk.net.tls import Certificate
 
@@ -94,12 +94,12 @@ class LedgerSession:
         *,
         idle_s: float,
         certificate: Certificate | None = None,
-        slot: Slot | None = None,
+        slot: ConnectionSlot | None = None,
     ) -> None:
         self.name, self._certificate = pipe.name, certificate
         self._slot = slot
         self._host, self._pipe, self._idle_s = served, pipe, idle_s
-        self._cutter = Frames(OPEN_BYTES_MAX)
+        self._cutter = FrameDecoder(OPEN_BYTES_MAX)
         self._frames = FramePipe(pipe, self._cutter, frame, idle_s=idle_s)
         self._stopping = asyncio.Event()
         self._freed = asyncio.Event()

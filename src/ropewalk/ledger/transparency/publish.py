@@ -61,10 +61,10 @@ class PublishResult:
         }
 
 
-def header_tree(channel: Channel) -> merkle.Tree:
+def header_tree(channel: Channel) -> merkle.MerkleTree:
     """The SHA-256 tree over the channel's headers."""
     size = channel.head().height
-    return merkle.Tree((leaf for _, leaf in channel.index.tree_leaves(0, size)), merkle.SHA256)
+    return merkle.MerkleTree((leaf for _, leaf in channel.index.tree_leaves(0, size)), merkle.SHA256)
 
 
 def make_cose_receipt(channel: Channel, envelope_id: bytes, key: SigningKey, host: str) -> bytes:
@@ -138,7 +138,7 @@ def _publish(channel: Channel, key: SigningKey, host: str, folder: Path) -> Publ
     return PublishResult(folder, tree.size, tree.root(), written, kept, tuple(mended), vkey)
 
 
-def _check_extends(path: Path, origin: str, tree: merkle.Tree) -> None:
+def _check_extends(path: Path, origin: str, tree: merkle.MerkleTree) -> None:
     """Raise unless the head that is published there, if there is one, is of this log and the beginning of this tree."""
     old = _published_head(path)
     if old is None:
@@ -182,7 +182,7 @@ def _published_head(path: Path) -> SignedHead | None:
         raise Conflict(f"{path} exists and is no checkpoint: {error.detail}", advice=advice) from error
 
 
-def _is_tile(path: Path, tile: Tile, tree: merkle.Tree) -> bool:
+def _is_tile(path: Path, tile: Tile, tree: merkle.MerkleTree) -> bool:
     """Whether the file holds what it should. Entries are held against the hashes in the tree: no block is read."""
     if not path.is_file():
         return False
@@ -193,7 +193,7 @@ def _is_tile(path: Path, tile: Tile, tree: merkle.Tree) -> bool:
     return holds_entries(raw, tree.nodes(0, tile.start, tile.start + tile.width))
 
 
-def _tile_bytes(channel: Channel, tile: Tile, tree: merkle.Tree) -> bytes:
+def _tile_bytes(channel: Channel, tile: Tile, tree: merkle.MerkleTree) -> bytes:
     if tile.level is not None:
         return hash_tile(tree, tile)
     records = (lines[0] for _, lines in channel.lines(tile.start, tile.start + tile.width - 1))

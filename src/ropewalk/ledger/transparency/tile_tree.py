@@ -40,7 +40,7 @@ class TileTree(merkle.Nodes):
     def __init__(self, size: int, read: ReadTile) -> None:
         self.hasher = merkle.SHA256
         self._size, self._read = size, read
-        self._tiles: dict[tuple[int, int], merkle.Tree] = {}
+        self._tiles: dict[tuple[int, int], merkle.MerkleTree] = {}
 
     @property
     def size(self) -> int:
@@ -55,7 +55,7 @@ class TileTree(merkle.Nodes):
             width = min(TILE_WIDTH, (self._size >> level * TILE_HEIGHT) - number * TILE_WIDTH)
             if width <= 0:
                 raise RangeExceeded(f"node {place} of level {height} is not in a tree of {self._size}")
-            self._tiles[level, number] = merkle.Tree(
+            self._tiles[level, number] = merkle.MerkleTree(
                 _hashes(Tile(level, number, width), self._read), self.hasher
             )
         return self._tiles[level, number].nodes(above, first >> above, (first >> above) + 1)

@@ -94,7 +94,7 @@ def _tiles_of_level(level: int | None, count: int) -> Iterator[Tile]:
         yield Tile(level, number, min(TILE_WIDTH, count - number * TILE_WIDTH))
 
 
-def hash_tile(tree: merkle.Tree, tile: Tile) -> bytes:
+def hash_tile(tree: merkle.MerkleTree, tile: Tile) -> bytes:
     """The bytes of a tile of hashes."""
     assert tile.level is not None
     return tree.nodes(tile.level * TILE_HEIGHT, tile.start, tile.start + tile.width)

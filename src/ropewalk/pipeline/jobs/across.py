@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from ropewalk.disk.repository_paths import find_place
+from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.block.index_keys import claim_key
@@ -100,7 +100,7 @@ def note_ranges(spark: SparkSession, source: Path, ranges: Sequence[tuple[str, i
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as arrow
 
-        ledgers = Ledgers(find_place(source))
+        ledgers = Ledgers(find_repository(source))
         for batch in batches:
             for row in batch.to_pylist():
                 notes = _noted(ledgers.channel(row["topic"]), row["start"], row["end"])

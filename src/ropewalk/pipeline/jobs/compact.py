@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ropewalk.disk.repository_paths import find_place
+from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import DigestMismatch
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
@@ -68,7 +68,7 @@ def summarise(
     blocks_per_summary: int = BLOCKS_PER_SUMMARY,
 ) -> list[Summary]:
     """Summaries of every full range, derived in parallel, signed and kept in `<warehouse>/summaries/`."""
-    place = find_place(source)
+    place = find_repository(source)
     ledgers = Ledgers(place)
     wanted = ledgers.topics() if channels is None else [name.strip() for name in channels.split(",")]
     rows = [
@@ -137,7 +137,7 @@ def _is_split(warehouse: Warehouse, files: list[StoredFile]) -> bool:
 
 
 def _derive(source: Path, channel: str, start: int, end: int) -> dict[str, Any]:
-    found = Ledgers(find_place(source)).channel(channel)
+    found = Ledgers(find_repository(source)).channel(channel)
     hashes: list[bytes] = []
     envelopes = time_ns = 0
     for block in found.blocks(start, end):

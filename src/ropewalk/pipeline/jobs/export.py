@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.disk.key_files import load_signing
-from ropewalk.disk.repository_paths import find_place
+from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import RangeExceeded
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.block.block import Block, parse_record
@@ -62,7 +62,7 @@ def export_channels(
     blocks_per_bundle: int = BLOCKS_PER_BUNDLE,
 ) -> list[ExportedRange]:
     """Export ranges of channels, from `start` up to and with `end`. The key is read where the work is done."""
-    place = find_place(source)
+    place = find_repository(source)
     ledgers = Ledgers(place)
     rows: list[dict[str, Any]] = []
     wanted = ledgers.topics() if channels is None else [name.strip() for name in channels.split(",")]
@@ -89,7 +89,7 @@ def export_channels(
 def _export(
     source: Path, folder: Path, channel: str, start: int, end: int, key: SigningKey, write: Write
 ) -> ExportedRange:
-    found = Ledgers(find_place(source)).channel(channel)
+    found = Ledgers(find_repository(source)).channel(channel)
     hashes = [
         parse_record(found.segments.read(place, height).lines[0]).hash
         for height, place in _places(found.segments.places(start), end)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
-from ropewalk.disk.repository_paths import find_place
+from ropewalk.disk.repository_paths import find_repository
 from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.report import Status
@@ -220,13 +220,13 @@ def measure_channels(
     trust: Trust | None = None,
 ) -> list[Health]:
     """The health of channels, one channel a hand. Evidence is judged by `trust`, else by what each channel says."""
-    place = find_place(source)
+    place = find_repository(source)
     wanted = Ledgers(place).topics() if channels is None else [name.strip() for name in channels.split(",")]
     git_dir = place.git_dir
     given = None if trust is None else trust.to_bytes()
 
     def work(row: dict[str, Any]) -> list[dict[str, Any]]:
-        found = Ledgers(find_place(git_dir)).channel(row["channel"])
+        found = Ledgers(find_repository(git_dir)).channel(row["channel"])
         believed = found.trust if given is None else _narrowed(found, parse_trust(given))
         told = measure(found.name, found.blocks(), believed, now_ns, freshness_s, window_s)
         return [asdict(each) for each in told]

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.disk.repository_paths import find_place
+from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import Conflict, HeadMoved, OutOfOrder
 from ropewalk.gitlog.consumers.cursor import move_cursor, read_cursor
 from ropewalk.pipeline.jobs.lag import write_lag
@@ -85,7 +85,7 @@ class Ingest:
     ) -> None:
         self.spark = spark
         write_plainly(spark)
-        self.source = find_place(source).git_dir
+        self.source = find_repository(source).git_dir
         self.warehouse = Warehouse(warehouse)
         self.mode: Mode = mode
         self.group = group
@@ -207,7 +207,7 @@ class Ingest:
         if strange:
             self._standing.learn(noted_in(recorded, strange))
         odd = self._standing.add(noted)
-        bad = condemn(lambda: self._read(*recorded, *staged), Ledgers(find_place(self.source)), odd, at)
+        bad = condemn(lambda: self._read(*recorded, *staged), Ledgers(find_repository(self.source)), odd, at)
         if bad and self.mode == "strict":
             raise bad[0].refusal()
         if bad:
@@ -250,7 +250,7 @@ class Ingest:
         with ThreadPoolExecutor(JOBS_AT_ONCE) as pool:
             for done in [pool.submit(job) for job in jobs]:
                 done.result()
-        logs = GitLogs(find_place(self.source))
+        logs = GitLogs(find_repository(self.source))
         write_lag(logs, self.warehouse.staging("consumer_lag"), self._now_ms())
         return remade
 
@@ -258,7 +258,7 @@ class Ingest:
         """Put the group's cursors behind what is recorded, by compare-and-swap; a cursor further on stays."""
         if self.group is None:
             return
-        logs = GitLogs(find_place(self.source))
+        logs = GitLogs(find_repository(self.source))
         for log, point in at.points.items():
             if log.engine != "gitlog" or not point.position:
                 continue

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.disk.repository_paths import find_place
+from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import BrokenLink, RangeExceeded, Unverified
 from ropewalk.kernel.digest import blake3
 from ropewalk.ledger.replay.reducers import REDUCERS, Reducer, find_reducer
@@ -142,7 +142,7 @@ def replay_channels(
     code = code_of(found)
     if reducer not in REDUCERS:  # it may live where no executor looks: it travels as it is
         cloudpickle.register_pickle_by_value(inspect.getmodule(found.fold))  # type: ignore[no-untyped-call]
-    place = find_place(source)
+    place = find_repository(source)
     ledgers = Ledgers(place)
     rows: list[dict[str, Any]] = []
     kept: list[ReplayedChannel] = []

@@ -14,11 +14,11 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.disk.repository_paths import find_place
+from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import BrokenLink, HistoryRewritten, RopewalkError
 from ropewalk.gitlog.core.log import get_object
 from ropewalk.gitlog.core.objects import Oid, parse_commit
-from ropewalk.gitlog.repository.tracked_logs import IndexedLine
+from ropewalk.gitlog.repository.tracked_logs import IndexedLog
 from ropewalk.gitlog.verify.anchor_check import (
     TrustedKeys,
     anchored_commits,
@@ -126,7 +126,7 @@ def verify_logs(
 
     With `start` and `end`, only what lies between them is looked at, and it must stand on what `start` names.
     """
-    options = {"repository": str(find_place(source).git_dir), "check": "deep" if deep else "blocks"}
+    options = {"repository": str(find_repository(source).git_dir), "check": "deep" if deep else "blocks"}
     options |= {n: v for n, v in (("engine", engine), ("topics", topics)) if v is not None}
     options |= {
         name: json.dumps(at.to_json()) for name, at in (("start", start), ("end", end)) if at is not None
@@ -177,7 +177,7 @@ def settings_checked(query: Query, report: Report, rows: list[dict[str, Any]]) -
     """What lies beside the entries of whole logs: tables of gossip, and the lives of versions a channel records."""
     if "gossip" in query.engines:
         yield from _tables_checked(query)
-    place = find_place(query.repository)
+    place = find_repository(query.repository)
     for verdict in report.logs:
         if verdict.log.engine == "ledger" and verdict.detail is None:
             topic = verdict.log.topic
@@ -193,7 +193,7 @@ def settings_checked(query: Query, report: Report, rows: list[dict[str, Any]]) -
 
 def _tables_checked(query: Query) -> Iterator[Step]:
     """What gossip logs keep besides their messages, by the engine's own verifier; workers checked the signatures."""
-    gossips = Gossips(find_place(query.repository))
+    gossips = Gossips(find_repository(query.repository))
     for name in query.names():
         if name.engine == "gossip":
             with contextlib.suppress(RopewalkError):  # the topic cannot be opened, and its range says so
@@ -221,7 +221,7 @@ def _across(
     ranges = [(row["topic"], row["start"], row["end"]) for row in mine if row["topic"] in odd]
     found: dict[str, Fault] = {}
     if ranges:
-        notes = opened_notes(note_ranges(spark, find_place(source).git_dir, ranges)).persist()
+        notes = opened_notes(note_ranges(spark, find_repository(source).git_dir, ranges)).persist()
         try:
             found, unjudged = _judged(notes, source, mine)
         finally:
@@ -246,7 +246,7 @@ def _judged(
         alone = join_spans(spans).fault
         if alone is None or not is_behind(suspect, alone):
             suspects.append(suspect)
-    judged = judge_suspects(Ledgers(find_place(source)), notes, suspects)
+    judged = judge_suspects(Ledgers(find_repository(source)), notes, suspects)
     found = {each.topic: fault for each, fault in judged.items() if fault is not None}
     return found, next((each for each, fault in judged.items() if fault is None), None)
 
@@ -332,11 +332,11 @@ def _vouched(source: Path, verdicts: Iterable[LogVerdict], keys: Sequence[Public
     for verdict in verdicts:
         if verdict.log.engine != "gitlog" or verdict.detail is not None:
             continue
-        logs = logs or GitLogs(find_place(source))
+        logs = logs or GitLogs(find_repository(source))
         line = logs.line(verdict.log.topic)
         layout, topic = line.layout, line.topic
 
-        def names(line: IndexedLine = line, count: int = verdict.entries) -> Iterator[ContentId]:
+        def names(line: IndexedLog = line, count: int = verdict.entries) -> Iterator[ContentId]:
             for start in range(0, count, 2_000):
                 for slot in line.span(start, min(start + 2_000, count)):
                     yield ContentId(slot.content_id)
@@ -361,7 +361,7 @@ def _vouched(source: Path, verdicts: Iterable[LogVerdict], keys: Sequence[Public
     return found
 
 
-def _notes_checked(logs: GitLogs, line: IndexedLine) -> Step | None:
+def _notes_checked(logs: GitLogs, line: IndexedLog) -> Step | None:
     """The notes on events of a log, by the engine's own check; events without one are not read again."""
     notes = NoteCheck.of(logs.store)
     for start in range(0, line.count, 2_000) if notes.hung or notes.unreadable else ():

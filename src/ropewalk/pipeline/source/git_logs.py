@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from ropewalk.disk.repository_paths import Place
+from ropewalk.disk.repository_paths import RepositoryPaths
 from ropewalk.errors import BrokenLink, DigestMismatch, HistoryRewritten, Invalid, NotFound, RopewalkError
 from ropewalk.gitlog.core.commit import Headers, parse_message
 from ropewalk.gitlog.core.layout import LAYOUTS, MESSAGES, SHIPLOG, Layout
 from ropewalk.gitlog.core.log import describe, get_object
 from ropewalk.gitlog.core.objects import Oid, parse_commit
 from ropewalk.gitlog.core.reading import missing_topic
-from ropewalk.gitlog.repository.tracked_logs import IndexedLine, Lines
-from ropewalk.gitlog.store.index import IndexedSlot
+from ropewalk.gitlog.repository.tracked_logs import IndexedLog, TrackedLogs
+from ropewalk.gitlog.store.index import IndexedEntry
 from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.gitlog.verify.event_check import CheckedEvent, check_next, list_chain
 from ropewalk.kernel import ulid
@@ -42,9 +42,9 @@ class _Walked:
 class GitLogs:
     """The git logs of a repository, S0's and S1's. A topic that both have is `messages:NAME` for S1's."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: RepositoryPaths) -> None:
         self.store = GitStore(place)
-        self.lines = Lines(self.store)
+        self.lines = TrackedLogs(self.store)
         self._walked: dict[str, _Walked] = {}
 
     def topics(self) -> list[str]:
@@ -64,7 +64,7 @@ class GitLogs:
                 return layout, topic
         raise NotFound(f"there is no git log {topic!r}", topic=topic)
 
-    def line(self, topic: str) -> IndexedLine:
+    def line(self, topic: str) -> IndexedLog:
         """A log up to its head, or as far as the index covers it where its head cannot be followed."""
         layout, name = self.locate(topic)
         try:
@@ -113,7 +113,7 @@ class GitLogs:
         self._walked[topic] = _Walked(head, base, tuple(reversed(down)))
         return Extent(Point(base + len(down), head))
 
-    def _holds(self, known: IndexedLine, commit: str) -> bool:
+    def _holds(self, known: IndexedLog, commit: str) -> bool:
         shown = describe(self.store, known.layout, known.topic, Oid(commit))
         slot = known.find(shown.ulid)
         return slot is not None and slot.commit == commit
@@ -126,7 +126,7 @@ class GitLogs:
         slot = self.slot_at(topic, position)
         return "" if slot is None else slot.commit
 
-    def slot_at(self, topic: str, position: int) -> IndexedSlot | None:
+    def slot_at(self, topic: str, position: int) -> IndexedEntry | None:
         """What the index keeps of the event at a height, None where it does not reach."""
         line = self.line(topic)
         return line.span(position, position + 1)[0] if 0 <= position < line.count else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from ropewalk.disk.repository_paths import Place
+from ropewalk.disk.repository_paths import RepositoryPaths
 from ropewalk.errors import BrokenLink, Damaged, DigestMismatch, Invalid, NotFound, RopewalkError
 from ropewalk.gossip.core.ids import Key, id_of, key_of
 from ropewalk.gossip.core.log import Log
@@ -25,7 +25,7 @@ RUN = 5_000
 class Gossips:
     """The gossip logs of a repository."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: RepositoryPaths) -> None:
         self.home = place.home
         self._logs: dict[str, Log] = {}
         self._arrived: dict[str, _Arrived] = {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from ropewalk.disk.repository_paths import Place as Repository
+from ropewalk.disk.repository_paths import RepositoryPaths as Repository
 from ropewalk.errors import BrokenLink, Damaged, Invalid, NotFound, RopewalkError
 from ropewalk.kernel import merkle
 from ropewalk.ledger.block.block import Block, check_channel_name, check_link, parse_record
@@ -305,7 +305,7 @@ def _rows(
     topic: str, block: Block, faults: dict[int | None, str], noted: Sequence[bytes | None], want: Want
 ) -> Iterator[Row]:
     ids = [envelope_id(raw) for raw in block.envelopes]
-    tree = merkle.Tree(ids) if "proof" in want.columns else None
+    tree = merkle.MerkleTree(ids) if "proof" in want.columns else None
     whole = faults.get(None)
     for index, raw in enumerate(block.envelopes):
         detail = whole or faults.get(index)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
-from ropewalk.disk.repository_paths import find_place
+from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import Invalid, NotFound
 from ropewalk.pipeline.source.offsets import ROWS_PER_RANGE, Extent, LogName, Offset, Point, Range, cut_evenly
 from ropewalk.pipeline.source.rows import ENGINES, Engine, Row
@@ -125,7 +125,7 @@ def open_logs(repository: Path, engines: Iterable[Engine] = ENGINES) -> dict[Eng
     from ropewalk.pipeline.source.gossip_logs import Gossips
     from ropewalk.pipeline.source.ledger_logs import Ledgers
 
-    place = find_place(repository)
+    place = find_repository(repository)
     makers = {"gitlog": GitLogs, "gossip": Gossips, "ledger": Ledgers}
     return {engine: cast(Logs, makers[engine](place)) for engine in engines}
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.disk.repository_paths import find_place
+from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import BrokenLink, Damaged, RopewalkError
 from ropewalk.kernel.report import Step
 from ropewalk.pipeline.jobs.verify import ACROSS, Report, hold_recorded
@@ -74,7 +74,7 @@ def _verified(spark: SparkSession, warehouse: Warehouse, named: Path | None) -> 
         at = at.merged(manifest.end)
     if not manifests:
         return Report((), tuple(steps))
-    source = manifests[-1].source if named is None else str(find_place(named).git_dir)
+    source = manifests[-1].source if named is None else str(find_repository(named).git_dir)
     steps.append(hold_recorded(source, at))
     if steps[-1].status == "passed":
         with refusals_raised():
@@ -160,7 +160,7 @@ def _looked_across(
     if manifests[-1].mode == "off":
         return fold, Step(ACROSS, "not_checked", "the tables were made without looking")
     noted = fold.select("topic", "notes", "position", "leaf_index").where("notes is not null").toArrow()
-    bad = condemn(lambda: fold, Ledgers(find_place(Path(source))), Standing().add(noted), Offset())
+    bad = condemn(lambda: fold, Ledgers(find_repository(Path(source))), Standing().add(noted), Offset())
     if not bad:
         return fold, Step(
             ACROSS, "passed", f"{noted.num_rows} envelopes: none repeats or lacks an earlier one"

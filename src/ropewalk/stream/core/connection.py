@@ -31,7 +31,7 @@ from ropewalk.stream.core.frames import (
     timestamp,
 )
 from ropewalk.stream.core.patterns import Kind, Pattern, parse_pattern
-from ropewalk.stream.core.window import Kept, Window
+from ropewalk.stream.core.window import KeptFrame, Window
 
 GOING_AWAY: Final = 1001
 POLICY: Final = 1008
@@ -44,7 +44,7 @@ TAKE_BYTES_MAX: Final = 256 << 10  # what may lie between the window and a socke
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StreamLimits:
     """The numbers of S2, for those who need others."""
 
     refs_max: int = 20  # §2
@@ -56,7 +56,7 @@ class Limits:
     idle_ms: int = 30_000  # federation §1: silence of a stalled connection
 
 
-LIMITS: Final = Limits()
+LIMITS: Final = StreamLimits()
 SEALED: Final = ErrorFrame(
     "POLICY_DENIED",
     "the server cannot read its policy: nothing is shown until it can, and what happens waits",
@@ -91,7 +91,7 @@ class Connection:
     """
 
     def __init__(
-        self, window: Window, *, now_ms: int, limits: Limits = LIMITS, access: Access = EVERYBODY
+        self, window: Window, *, now_ms: int, limits: StreamLimits = LIMITS, access: Access = EVERYBODY
     ) -> None:
         self.window = window
         self.limits = limits
@@ -207,7 +207,7 @@ class Connection:
             return min(due, self._heard_ms + self.limits.idle_ms)
         return min(due, self._pings[0][0] + self.limits.pong_ms) if self._pings else due
 
-    def lose(self, kept: Kept) -> None:
+    def lose(self, kept: KeptFrame) -> None:
         """The window must drop a frame that was not taken: if it is wanted, this reader is too slow."""
         if self._wants(kept):
             reason = f"slow reader: frame {kept.seq} left the window before it was taken"
@@ -237,7 +237,7 @@ class Connection:
             texts.append(self._ping(now_ms))
         return None
 
-    def _wants(self, kept: Kept) -> bool:
+    def _wants(self, kept: KeptFrame) -> bool:
         floor = self._floor(kept.kind, kept.name)
         return floor is not None and kept.seq > floor
 

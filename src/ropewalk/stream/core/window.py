@@ -17,7 +17,7 @@ TROUBLES_MAX: Final = 64  # topics; all of them may have to be told at once
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class WindowBounds:
     """How much is kept: whichever is reached first."""
 
     frames_max: int = 1_000  # S2 §5
@@ -25,12 +25,12 @@ class Bounds:
     bytes_max: int = 64 << 20  # a message may be large; a thousand of them must still fit
 
 
-BOUNDS: Final = Bounds()
-PROXY_BOUNDS: Final = Bounds(10_000, 900_000, 256 << 20)  # S2, federation §2
+BOUNDS: Final = WindowBounds()
+PROXY_BOUNDS: Final = WindowBounds(10_000, 900_000, 256 << 20)  # S2, federation §2
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptFrame:
     """A frame as the window keeps it: what it is about, and the text that travels."""
 
     seq: int
@@ -46,19 +46,19 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class TopicProblem:
     """What is wrong with a topic, for those who come later. `until_seq` is where the stream stood when it was over."""
 
     error: ErrorFrame
     until_seq: int | None = None
 
 
-class Reader(Protocol):
+class WindowReader(Protocol):
     """Somebody who takes frames in order; `cursor` is the last one they are done with."""
 
     @property
     def cursor(self) -> int: ...
-    def lose(self, kept: Kept) -> None:
+    def lose(self, kept: KeptFrame) -> None:
         """Called before a frame beyond the cursor is dropped."""
 
 
@@ -74,16 +74,16 @@ class Window:
     """
 
     def __init__(
-        self, stream: str, base: int = 0, bounds: Bounds = BOUNDS, *, refs_below: str = "refs/"
+        self, stream: str, base: int = 0, bounds: WindowBounds = BOUNDS, *, refs_below: str = "refs/"
     ) -> None:
         self.stream = stream
         self.refs_below = refs_below  # no other refs are told of
         self.base = base
         self.seq = base  # of the newest frame
         self.bounds = bounds
-        self.readers: set[Reader] = set()
-        self.troubles: dict[str, Trouble] = {}  # by topic
-        self._kept: deque[Kept] = deque()
+        self.readers: set[WindowReader] = set()
+        self.troubles: dict[str, TopicProblem] = {}  # by topic
+        self._kept: deque[KeptFrame] = deque()
         self._bytes = 0
 
     @property
@@ -94,25 +94,25 @@ class Window:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def __getitem__(self, seq: int) -> Kept:
+    def __getitem__(self, seq: int) -> KeptFrame:
         """The frame of that number, which must be kept."""
         at = seq - self.oldest
         if not 0 <= at < len(self._kept):
             raise IndexError(f"frame {seq} is not kept")
         return self._kept[at]
 
-    def publish(self, frame: RefUpdate | BusEvent, now_ms: int) -> Kept:
+    def publish(self, frame: RefUpdate | BusEvent, now_ms: int) -> KeptFrame:
         """Give a frame the next number and the time, and keep it."""
         return self._keep(replace(frame, seq=self.seq + 1, ts=timestamp(now_ms)), now_ms)
 
-    def relay(self, frame: RefUpdate | BusEvent, now_ms: int) -> Kept:
+    def relay(self, frame: RefUpdate | BusEvent, now_ms: int) -> KeptFrame:
         """Keep a frame of another stream under a number of this one, with the other's inside."""
         return self._keep(relayed(frame, self.seq + 1), now_ms)
 
-    def _keep(self, frame: RefUpdate | BusEvent, now_ms: int) -> Kept:
-        return self._hold(Kept(frame.seq, frame.subject, frame.name, encode(frame), now_ms))
+    def _keep(self, frame: RefUpdate | BusEvent, now_ms: int) -> KeptFrame:
+        return self._hold(KeptFrame(frame.seq, frame.subject, frame.name, encode(frame), now_ms))
 
-    def _hold(self, kept: Kept) -> Kept:
+    def _hold(self, kept: KeptFrame) -> KeptFrame:
         self.prune(kept.at_ms, room=kept.size)
         self.seq = kept.seq
         self._kept.append(kept)
@@ -135,7 +135,7 @@ class Window:
         self.troubles.pop(error.topic, None)
         while len(self.troubles) >= TROUBLES_MAX:
             del self.troubles[next(iter(self.troubles))]
-        self.troubles[error.topic] = Trouble(error)
+        self.troubles[error.topic] = TopicProblem(error)
 
     def calm(self, topic: str) -> None:
         """The topic can be read again. That its history is another one is still told to who was away meanwhile."""

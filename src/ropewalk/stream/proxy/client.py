@@ -9,13 +9,13 @@ from typing import Final, Protocol
 
 from ropewalk.kernel import jcs
 from ropewalk.stream.core.access import Access
-from ropewalk.stream.core.connection import Connection, Limits, keys, pattern_error
+from ropewalk.stream.core.connection import Connection, StreamLimits, keys, pattern_error
 from ropewalk.stream.core.frames import BusEvent, ErrorFrame, RefUpdate, Sub, encode, relayed
 from ropewalk.stream.core.patterns import Kind, Pattern, parse_pattern
 from ropewalk.stream.core.subscriber import Lost, Subscriber
-from ropewalk.stream.core.window import Kept
+from ropewalk.stream.core.window import KeptFrame
 from ropewalk.stream.proxy.relay import GAP, RelayWindow
-from ropewalk.stream.proxy.upstream_subscriptions import Carried
+from ropewalk.stream.proxy.upstream_subscriptions import UpstreamSubscription
 
 FETCH_MS: Final = 30_000  # how long the upstream may take for the next frame that was missed
 ATTEMPTS_MAX: Final = 3
@@ -30,7 +30,7 @@ class Host(Protocol):
     def upstream(self) -> str | None: ...
     @property
     def sealed(self) -> ErrorFrame | None: ...
-    def carry(self, pattern: Pattern, now_ms: int) -> Carried | None: ...
+    def carry(self, pattern: Pattern, now_ms: int) -> UpstreamSubscription | None: ...
     def fetch(self, catch_up: CatchUp) -> None: ...
     def missed(self, missing_seq: int, reason: str, now_ms: int) -> None: ...
     def reached(self, seq: int) -> None: ...
@@ -147,7 +147,7 @@ class ProxyConnection(Connection):
         host: Host,
         *,
         now_ms: int,
-        limits: Limits,
+        limits: StreamLimits,
         access: Access,
         via: tuple[str, ...],
     ) -> None:
@@ -185,7 +185,7 @@ class ProxyConnection(Connection):
             self._host.reached(self.cursor)
         return more
 
-    def lose(self, kept: Kept) -> None:
+    def lose(self, kept: KeptFrame) -> None:
         catching = self._catching
         if catching is None or catching.ended or not self._wants(kept):
             return super().lose(kept)
@@ -194,13 +194,13 @@ class ProxyConnection(Connection):
 
     # What the proxy has to tell
 
-    def in_effect(self, carried: Carried) -> None:
+    def in_effect(self, carried: UpstreamSubscription) -> None:
         """The upstream knows of a pattern now. Whoever waited for it learns what it can count on."""
         if any(carried.pattern.covers(each) for each in self._waiting):
             self._waiting = [each for each in self._waiting if not carried.pattern.covers(each)]
             self._begin_late(f"this proxy carries {carried.pattern.text} from here on, not before")
 
-    def deny_of(self, carried: Carried) -> None:
+    def deny_of(self, carried: UpstreamSubscription) -> None:
         """Tell the client, once, that the upstream hides some or all of what it subscribed to.
 
         Of a pattern that is hidden in part, a narrower one may be shown in full: only the upstream's answer to that
@@ -315,7 +315,7 @@ class ProxyConnection(Connection):
 
     # Sending
 
-    def _wants(self, kept: Kept) -> bool:
+    def _wants(self, kept: KeptFrame) -> bool:
         if kept.name == GAP:
             return any(each.floor < kept.seq for each in self._subscriptions.values())
         return super()._wants(kept)

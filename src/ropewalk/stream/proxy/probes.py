@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Final
 
-from ropewalk.stream.core.connection import LIMITS, Limits
+from ropewalk.stream.core.connection import LIMITS, StreamLimits
 from ropewalk.stream.core.frames import ErrorFrame
 from ropewalk.stream.core.patterns import Kind, Pattern
-from ropewalk.stream.proxy.upstream_subscriptions import CarriedSet
+from ropewalk.stream.proxy.upstream_subscriptions import UpstreamSubscriptions
 
 PROBE_MS: Final = 5_000  # how long an upstream, which may have to ask its own, has to answer
 DUE_MAX: Final = 1_000  # that wait for a place; of more, nobody hears
@@ -23,7 +23,7 @@ class Probes:
     """The patterns that are asked for, and those that wait for a place.
 
     >>> from ropewalk.stream.core.patterns import parse_pattern
-    >>> probes, carried = Probes(), CarriedSet((), ("**",), floor=0)
+    >>> probes, carried = Probes(), UpstreamSubscriptions((), ("**",), floor=0)
     >>> probes.wonder(parse_pattern("topic", "payroll"))
     >>> [pattern.text for pattern in probes.begin(carried, 0)]
     ['payroll']
@@ -33,7 +33,7 @@ class Probes:
     ['payroll']
     """
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: StreamLimits = LIMITS) -> None:
         self._most: dict[Kind, int] = {"ref": limits.refs_max, "topic": limits.topics_max}
         self._asked: dict[Pattern, int] = {}  # since when
         self._due: dict[Pattern, None] = {}
@@ -52,7 +52,7 @@ class Probes:
         """Let no name wait that nobody wants any more: one client that goes through many would keep out all others."""
         self._due = {pattern: None for pattern in self._due if pattern in wanted}
 
-    def begin(self, carried: CarriedSet, now_ms: int) -> list[Pattern]:
+    def begin(self, carried: UpstreamSubscriptions, now_ms: int) -> list[Pattern]:
         """Which to ask for now: those there is a place for beside what is carried."""
         room = {
             kind: most - len(carried.texts(kind)) - self._count(kind) for kind, most in self._most.items()

@@ -21,7 +21,7 @@ from typing import Any, Final
 from ropewalk.errors import Invalid, Usage
 from ropewalk.kernel import jcs
 from ropewalk.stream.core.access import EVERYBODY, Access
-from ropewalk.stream.core.connection import LIMITS, Limits
+from ropewalk.stream.core.connection import LIMITS, StreamLimits
 from ropewalk.stream.core.frames import (
     BusEvent,
     ErrorFrame,
@@ -35,11 +35,11 @@ from ropewalk.stream.core.frames import (
 )
 from ropewalk.stream.core.patterns import Pattern
 from ropewalk.stream.core.subscriber import Lost, Subscriber
-from ropewalk.stream.core.window import PROXY_BOUNDS, Bounds
+from ropewalk.stream.core.window import PROXY_BOUNDS, WindowBounds
 from ropewalk.stream.proxy.client import ADVICE, CatchUp, ProxyConnection
 from ropewalk.stream.proxy.probes import Probes
 from ropewalk.stream.proxy.relay import PLACES_MAX, RelayWindow
-from ropewalk.stream.proxy.upstream_subscriptions import Carried, CarriedSet
+from ropewalk.stream.proxy.upstream_subscriptions import UpstreamSubscription, UpstreamSubscriptions
 
 EVERYTHING: Final = (("refs/**",), ("**",))
 HOPS_MAX: Final = 8  # proxies between an origin and us
@@ -49,7 +49,7 @@ MISS_TOPIC: Final = "stream.replay.miss"
 
 
 @dataclass(frozen=True, slots=True)
-class Miss:
+class MissedFrames:
     """Frames somebody asked for and nobody has."""
 
     missing_seq: int
@@ -91,18 +91,18 @@ class Proxy:
         *,
         refs: tuple[str, ...] = (),
         topics: tuple[str, ...] = (),
-        bounds: Bounds = PROXY_BOUNDS,
+        bounds: WindowBounds = PROXY_BOUNDS,
         places_max: int = PLACES_MAX,
-        limits: Limits = LIMITS,
+        limits: StreamLimits = LIMITS,
         access: Access = EVERYBODY,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         if not refs and not topics:
             refs, topics = EVERYTHING
         self.window = RelayWindow(stream, base, bounds, places_max=places_max)
-        self.carried = CarriedSet(refs, topics, floor=base)
+        self.carried = UpstreamSubscriptions(refs, topics, floor=base)
         self.via: tuple[str, ...] = ()  # the upstream, what lies behind it, and the origin last
-        self.misses: deque[Miss] = deque(maxlen=MISSES_MAX)
+        self.misses: deque[MissedFrames] = deque(maxlen=MISSES_MAX)
         self.catch_ups: list[CatchUp] = []  # to be asked of the upstream, each on a connection of its own
         self.sealed: ErrorFrame | None = None  # what the upstream said, while nothing of it can be seen
         self._probes = Probes()
@@ -113,7 +113,9 @@ class Proxy:
         self._changed = changed  # called when there may be something to send upstream, or to record
         self._subscriber = Subscriber(refs=refs, topics=topics)
         self._extra: list[str] = []
-        self._asked: deque[list[Carried]] = deque()  # patterns whose `sub` is followed by a ping, by ping
+        self._asked: deque[list[UpstreamSubscription]] = (
+            deque()
+        )  # patterns whose `sub` is followed by a ping, by ping
         self._granted = limits.outstanding_max  # what the upstream may send without more credit
         self._owed: deque[int] = deque()  # numbers of frames no client has taken
         self._link_base = base  # the last number before this link; it is owed no credit for frames of others
@@ -137,7 +139,7 @@ class Proxy:
         """Those who are connected."""
         return [reader for reader in self.window.readers if isinstance(reader, ProxyConnection)]
 
-    def carry(self, pattern: Pattern, now_ms: int) -> Carried | None:
+    def carry(self, pattern: Pattern, now_ms: int) -> UpstreamSubscription | None:
         """See to it that what the pattern matches comes here; None if the upstream takes no more patterns."""
         carried = self.carried.covering(pattern)
         if carried is None:
@@ -167,7 +169,7 @@ class Proxy:
             self._untold += 1
             return
         self._missed_ms.append(now_ms)
-        miss = Miss(missing_seq, self.window.oldest, reason, now_ms, self._untold)
+        miss = MissedFrames(missing_seq, self.window.oldest, reason, now_ms, self._untold)
         self._untold = 0
         self.misses.append(miss)
         self.window.publish(BusEvent(MISS_TOPIC, miss.payload()), now_ms)
@@ -324,13 +326,13 @@ class Proxy:
 
     # Subscriptions upstream. A `sub` has no answer, but a ping has: when its pong comes, the sub before it was heard.
 
-    def _ask(self, patterns: list[Carried]) -> None:
+    def _ask(self, patterns: list[UpstreamSubscription]) -> None:
         if patterns:
             self._asked.append(patterns)
             self._extra.append(encode(Ping()))
         self._changed()
 
-    def _take_effect(self, patterns: list[Carried]) -> None:
+    def _take_effect(self, patterns: list[UpstreamSubscription]) -> None:
         for carried in patterns:
             carried.floor = self.window.seq
             for client in self.clients:
@@ -344,7 +346,7 @@ class Proxy:
             self._let_go(idle[0])
         return bool(idle)
 
-    def _let_go(self, carried: Carried) -> None:
+    def _let_go(self, carried: UpstreamSubscription) -> None:
         self.carried.drop(carried)
         self._name_carried()
         self._unsubscribe([carried.pattern])

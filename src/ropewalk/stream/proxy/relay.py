@@ -15,14 +15,14 @@ from typing import Final
 
 from ropewalk.stream.core.frames import BusEvent, ErrorFrame, RefUpdate, encode
 from ropewalk.stream.core.patterns import Kind
-from ropewalk.stream.core.window import PROXY_BOUNDS, Bounds, Kept, Window
+from ropewalk.stream.core.window import PROXY_BOUNDS, KeptFrame, Window, WindowBounds
 
 PLACES_MAX: Final = 100_000  # numbers whose meaning is kept: ten windows
 GAP: Final = ""  # the name of a notice that frames are missing here; no ref and no topic is called so
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RelayPosition:
     """What a number stands for; `upstream` is None where there is nothing the upstream could send again."""
 
     upstream: int | None
@@ -41,36 +41,36 @@ class RelayWindow(Window):
     """
 
     def __init__(
-        self, stream: str, base: int = 0, bounds: Bounds = PROXY_BOUNDS, *, places_max: int = PLACES_MAX
+        self, stream: str, base: int = 0, bounds: WindowBounds = PROXY_BOUNDS, *, places_max: int = PLACES_MAX
     ) -> None:
         super().__init__(stream, base, bounds)
-        self._places: deque[Place] = deque(maxlen=max(places_max, bounds.frames_max))
+        self._places: deque[RelayPosition] = deque(maxlen=max(places_max, bounds.frames_max))
 
-    def relay(self, frame: RefUpdate | BusEvent, now_ms: int) -> Kept:
+    def relay(self, frame: RefUpdate | BusEvent, now_ms: int) -> KeptFrame:
         """Keep a frame of the upstream under the next number."""
         kept = super().relay(frame, now_ms)
-        self._places.append(Place(frame.seq, kept.kind, kept.name))
+        self._places.append(RelayPosition(frame.seq, kept.kind, kept.name))
         return kept
 
-    def publish(self, frame: RefUpdate | BusEvent, now_ms: int) -> Kept:
+    def publish(self, frame: RefUpdate | BusEvent, now_ms: int) -> KeptFrame:
         """Keep a frame of the proxy's own."""
         kept = super().publish(frame, now_ms)
-        self._places.append(Place(None, kept.kind, kept.name))
+        self._places.append(RelayPosition(None, kept.kind, kept.name))
         return kept
 
-    def tell_gap(self, message: str, now_ms: int) -> Kept:
+    def tell_gap(self, message: str, now_ms: int) -> KeptFrame:
         """Frames are missing at this point: say so here, in order, to everybody who comes past it, now or later."""
         seq = self.seq + 1
         text = encode(ErrorFrame("REPLAY_EXPIRED", message, missing_seq=seq, seq=seq))
-        kept = self._hold(Kept(seq, "ref", GAP, text, now_ms))
-        self._places.append(Place(None, "ref", GAP))
+        kept = self._hold(KeptFrame(seq, "ref", GAP, text, now_ms))
+        self._places.append(RelayPosition(None, "ref", GAP))
         return kept
 
     def forget_upstream(self) -> None:
         """The upstream numbers its frames anew: what it called them before means nothing any more."""
         self._places = deque((replace(place, upstream=None) for place in self._places), self._places.maxlen)
 
-    def place(self, seq: int) -> Place:
+    def place(self, seq: int) -> RelayPosition:
         """What a number that is kept stands for."""
         return self._places[seq - self.seq - 1]
 
@@ -79,7 +79,7 @@ class RelayWindow(Window):
 
         None if that is not known, or if one of them cannot be asked for.
 
-        >>> window = RelayWindow("01HF", 100, Bounds(frames_max=1), places_max=10)
+        >>> window = RelayWindow("01HF", 100, WindowBounds(frames_max=1), places_max=10)
         >>> for at, name in enumerate("xyz"):
         ...     _ = window.relay(RefUpdate(f"refs/{name}", None, "8b1c", 7 + at, ""), 0)
         >>> window.dropped_since(100, lambda kind, name: name != "refs/x"), window.dropped_since(99, lambda *_: True)

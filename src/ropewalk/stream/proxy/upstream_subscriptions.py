@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ropewalk.errors import RangeExceeded
-from ropewalk.stream.core.connection import LIMITS, Limits
+from ropewalk.stream.core.connection import LIMITS, StreamLimits
 from ropewalk.stream.core.frames import ErrorFrame
 from ropewalk.stream.core.patterns import Kind, Pattern, parse_pattern
 
 
 @dataclass(slots=True)
-class Carried:
+class UpstreamSubscription:
     """One pattern. Every frame it matches has a number, if it happened after number `floor` was given."""
 
     pattern: Pattern
@@ -22,19 +22,19 @@ class Carried:
     denied: ErrorFrame | None = None  # what the upstream said, if it shows us nothing of it or not everything
 
 
-class CarriedSet:
+class UpstreamSubscriptions:
     """The patterns of one link upstream, no more than S2 §2 allows.
 
-    >>> carried = CarriedSet(("refs/gatos/**",), (), floor=0)
+    >>> carried = UpstreamSubscriptions(("refs/gatos/**",), (), floor=0)
     >>> carried.covering(parse_pattern("ref", "refs/gatos/state/*")).pattern.text
     'refs/gatos/**'
     """
 
     def __init__(
-        self, refs: Iterable[str], topics: Iterable[str], *, floor: int, limits: Limits = LIMITS
+        self, refs: Iterable[str], topics: Iterable[str], *, floor: int, limits: StreamLimits = LIMITS
     ) -> None:
         self._most: dict[Kind, int] = {"ref": limits.refs_max, "topic": limits.topics_max}
-        self._found: dict[tuple[Kind, str], Carried] = {}
+        self._found: dict[tuple[Kind, str], UpstreamSubscription] = {}
         for pattern in (
             *(parse_pattern("ref", text) for text in refs),
             *(parse_pattern("topic", text) for text in topics),
@@ -46,20 +46,20 @@ class CarriedSet:
                     limit=most,
                     advice="Name fewer, broader ones: jobs.** for jobs.a, jobs.b and so on.",
                 )
-            self._found[pattern.kind, pattern.text] = Carried(pattern, True, floor, 0)
+            self._found[pattern.kind, pattern.text] = UpstreamSubscription(pattern, True, floor, 0)
 
-    def __iter__(self) -> Iterator[Carried]:
+    def __iter__(self) -> Iterator[UpstreamSubscription]:
         return iter(self._found.values())
 
     def texts(self, kind: Kind) -> tuple[str, ...]:
         """The patterns of one kind, as a `sub` names them."""
         return tuple(text for of, text in self._found if of == kind)
 
-    def named(self, kind: Kind, text: str) -> Carried | None:
+    def named(self, kind: Kind, text: str) -> UpstreamSubscription | None:
         """The one of that text."""
         return self._found.get((kind, text))
 
-    def covering(self, pattern: Pattern) -> Carried | None:
+    def covering(self, pattern: Pattern) -> UpstreamSubscription | None:
         """One that matches whatever the pattern matches; of several, the one that was there first."""
         found = [each for each in self._found.values() if each.pattern.covers(pattern)]
         return min(found, key=lambda each: (each.floor is None, each.floor or 0), default=None)
@@ -68,17 +68,17 @@ class CarriedSet:
         """Whether no further pattern of the kind fits."""
         return sum(1 for of, _ in self._found if of == kind) >= self._most[kind]
 
-    def add(self, pattern: Pattern, now_ms: int) -> Carried:
+    def add(self, pattern: Pattern, now_ms: int) -> UpstreamSubscription:
         """Carry one more; there must be room."""
-        carried = Carried(pattern, False, None, now_ms)
+        carried = UpstreamSubscription(pattern, False, None, now_ms)
         self._found[pattern.kind, pattern.text] = carried
         return carried
 
-    def drop(self, carried: Carried) -> None:
+    def drop(self, carried: UpstreamSubscription) -> None:
         """Carry it no more."""
         del self._found[carried.pattern.kind, carried.pattern.text]
 
-    def idle(self, now_ms: int, age_ms: int, wanted: Callable[[Pattern], bool]) -> list[Carried]:
+    def idle(self, now_ms: int, age_ms: int, wanted: Callable[[Pattern], bool]) -> list[UpstreamSubscription]:
         """Those nobody has wanted for so long, the longest first."""
         found = []
         for each in self._found.values():

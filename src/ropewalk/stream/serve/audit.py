@@ -9,12 +9,12 @@ from ropewalk.gitlog.core.objects import object_id
 from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.kernel import jcs
 from ropewalk.stream.core.frames import timestamp
-from ropewalk.stream.proxy.proxy import MISS_TOPIC, Miss
+from ropewalk.stream.proxy.proxy import MISS_TOPIC, MissedFrames
 
 MISSES = "refs/gatos/audit/stream/replay_miss/"
 
 
-def record_miss(log: GitRepository, miss: Miss, stream: str, upstream: str) -> str:
+def record_miss(log: GitRepository, miss: MissedFrames, stream: str, upstream: str) -> str:
     """Keep a miss under a ref of its own, and publish it as a message; the name of the ref."""
     payload: dict[str, Any] = {
         **miss.payload(),

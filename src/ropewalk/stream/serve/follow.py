@@ -217,7 +217,7 @@ class Following:
                 return
 
 
-class Follows:
+class FollowIterator:
     """The frames of a stream, as a plain iterator, for any number of threads. Made by `follow`."""
 
     def __init__(self, url: str, options: dict[str, Any]) -> None:
@@ -313,12 +313,12 @@ class Follows:
 
 
 @contextlib.contextmanager
-def follow(url: str, **options: Any) -> Iterator[Follows]:
+def follow(url: str, **options: Any) -> Iterator[FollowIterator]:
     """Follow a stream from a program without asyncio; the options are those of `Following`.
 
     `with follow(url, topics=["jobs.*"]) as frames: for frame in frames: …`
     """
-    frames = Follows(url, options)
+    frames = FollowIterator(url, options)
     try:
         yield frames
     finally:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from ropewalk.stream.serve.page import Page
+from ropewalk.stream.serve.page import HtmlPage
 
 HEADERS: Final = {"Content-Type": "application/json", "Cache-Control": "no-store"}
 
 
-def probe(path: str, fault: str | None, **figures: int) -> Page | None:
+def probe(path: str, fault: str | None, **figures: int) -> HtmlPage | None:
     """What a probe at a path is answered; None at other paths. `fault` is what keeps the server from its work.
 
     >>> probe("/readyz", None, connections=2).body
@@ -27,5 +27,5 @@ def probe(path: str, fault: str | None, **figures: int) -> Page | None:
     return _page(503, {"status": "unavailable", "reason": fault, **figures})
 
 
-def _page(status: int, said: dict[str, Any]) -> Page:
-    return Page(status, HEADERS, json.dumps(said).encode() + b"\n")
+def _page(status: int, said: dict[str, Any]) -> HtmlPage:
+    return HtmlPage(status, HEADERS, json.dumps(said).encode() + b"\n")

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from ropewalk.stream.serve.page import Page
+from ropewalk.stream.serve.page import HtmlPage
 
 KINDS: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 PLACES: Final = {"/": "live.html", "/live.js": "live.js", "/live.css": "live.css"}
@@ -22,7 +22,7 @@ GUARD: Final = {
 
 
 @cache
-def live_page() -> Mapping[str, Page]:
+def live_page() -> Mapping[str, HtmlPage]:
     """The files of the live page, by their paths.
 
     >>> sorted(live_page())
@@ -32,6 +32,6 @@ def live_page() -> Mapping[str, Page]:
     return {path: _page(name, here.joinpath(name).read_bytes()) for path, name in PLACES.items()}
 
 
-def _page(name: str, body: bytes) -> Page:
+def _page(name: str, body: bytes) -> HtmlPage:
     kind = KINDS[name.rpartition(".")[2]]
-    return Page(200, {"Content-Type": f"{kind}; charset=utf-8", **GUARD}, body)
+    return HtmlPage(200, {"Content-Type": f"{kind}; charset=utf-8", **GUARD}, body)

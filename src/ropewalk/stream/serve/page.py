@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Page(NamedTuple):
+class HtmlPage(NamedTuple):
     """An answer: its status, what is said about it, and itself."""
 
     status: int

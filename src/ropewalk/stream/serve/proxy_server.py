@@ -16,9 +16,9 @@ from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.kernel.ulid import next_ulid
 from ropewalk.net.text_socket import TextSocket, connect_text
 from ropewalk.net.threads import in_thread
-from ropewalk.stream.core.connection import LIMITS, Limits
+from ropewalk.stream.core.connection import LIMITS, StreamLimits
 from ropewalk.stream.core.frames import ErrorFrame
-from ropewalk.stream.core.window import PROXY_BOUNDS, Bounds
+from ropewalk.stream.core.window import PROXY_BOUNDS, WindowBounds
 from ropewalk.stream.proxy.client import CatchUp
 from ropewalk.stream.proxy.proxy import Proxy
 from ropewalk.stream.proxy.relay import PLACES_MAX
@@ -61,9 +61,9 @@ class StreamProxy:
         topics: tuple[str, ...] = (),
         upstream_token: str | None = None,
         log: GitRepository | None = None,
-        bounds: Bounds = PROXY_BOUNDS,
+        bounds: WindowBounds = PROXY_BOUNDS,
         places_max: int = PLACES_MAX,
-        limits: Limits = LIMITS,
+        limits: StreamLimits = LIMITS,
         **options: Any,
     ) -> None:
         self.upstream_url = with_path(upstream_url)

@@ -18,7 +18,7 @@ from ropewalk.gitlog.privacy.rules import Rule
 from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.net.threads import in_thread
 from ropewalk.stream.core.frames import ErrorFrame, RefUpdate
-from ropewalk.stream.core.window import BOUNDS, Bounds, Window
+from ropewalk.stream.core.window import BOUNDS, Window, WindowBounds
 from ropewalk.stream.serve.server import Clock, StreamServer
 from ropewalk.stream.serve.source import WATCHED, StreamSource
 
@@ -36,7 +36,7 @@ class RepositoryStream:
         self,
         log: GitRepository,
         *,
-        bounds: Bounds = BOUNDS,
+        bounds: WindowBounds = BOUNDS,
         look_s: float = LOOK_S,
         server: type[StreamServer] = StreamServer,
         source: type[StreamSource] = StreamSource,

@@ -14,17 +14,17 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Protocol
 
-from ropewalk.net.admission import ConnectionLimits, Slot
-from ropewalk.net.log_rate_limit import Sparing
-from ropewalk.net.text_socket import TextListening, TextSocket, serve_text
+from ropewalk.net.admission import ConnectionLimits, ConnectionSlot
+from ropewalk.net.log_rate_limit import LogRateLimit
+from ropewalk.net.text_socket import TextListener, TextSocket, serve_text
 from ropewalk.stream.core.access import EVERYBODY, Access
-from ropewalk.stream.core.connection import LIMITS, Connection, Limits
+from ropewalk.stream.core.connection import LIMITS, Connection, StreamLimits
 from ropewalk.stream.core.frames import CLIENT_FRAME_BYTES_MAX, Data, ErrorFrame
 from ropewalk.stream.core.patterns import Kind
 from ropewalk.stream.core.window import Window
 from ropewalk.stream.serve.health import probe
 from ropewalk.stream.serve.live_page import live_page
-from ropewalk.stream.serve.page import Page
+from ropewalk.stream.serve.page import HtmlPage
 
 STREAM_PATH = "/api/v1/stream"  # S2 §1
 CONNECTIONS_MAX = 4_096
@@ -61,7 +61,7 @@ class Socket(Protocol):
     """What carries the texts of one client: a WebSocket, or a response that does not end."""
 
     name: str
-    slot: Slot | None
+    slot: ConnectionSlot | None
 
     async def receive(self) -> str | bytes | None: ...
     async def send(self, texts: Iterable[str]) -> bool: ...
@@ -95,7 +95,7 @@ class StreamServer:
         clock: Clock,
         host: str = "127.0.0.1",
         port: int = 0,
-        limits: Limits = LIMITS,
+        limits: StreamLimits = LIMITS,
         access: Access = EVERYBODY,
         token: str | None = None,
         origins: Sequence[str] = (),
@@ -116,11 +116,11 @@ class StreamServer:
         self._origins = origins
         self._page = page
         self._connections = ConnectionLimits(connections_max, HANDSHAKES_MAX, address_max=address_max)
-        self._refused = Sparing(_journal.warning)
+        self._refused = LogRateLimit(_journal.warning)
         self._connection = connection or self._open
         self._look = look
         self._links: set[Link] = set()
-        self._listening: TextListening | None = None
+        self._listening: TextListener | None = None
         self._taken = asyncio.Event()
         self._seen: dict[tuple[Kind, str], bool] = {}
         self._fresh_frames = 0  # published since the readers were given time
@@ -261,7 +261,7 @@ class StreamServer:
 
     # Who is connected
 
-    def _answer(self, path: str) -> Page | None:
+    def _answer(self, path: str) -> HtmlPage | None:
         page = live_page().get(path) if self._page else None
         return page or probe(path, self.fault, seq=self.window.seq, connections=len(self._links))
 

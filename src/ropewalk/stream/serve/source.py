@@ -13,9 +13,9 @@ from ropewalk.gitlog.core.log import describe
 from ropewalk.gitlog.core.objects import Oid
 from ropewalk.gitlog.core.reading import events
 from ropewalk.gitlog.privacy.apply import policy_file
-from ropewalk.gitlog.privacy.rules import Policy, Rule, keep_private, parse_policy
+from ropewalk.gitlog.privacy.rules import PrivacyPolicy, Rule, keep_private, parse_policy
 from ropewalk.gitlog.repository.repository import GitRepository
-from ropewalk.gitlog.repository.tracked_logs import IndexedLine
+from ropewalk.gitlog.repository.tracked_logs import IndexedLog
 from ropewalk.kernel import jcs
 from ropewalk.kernel.ulid import Ulid
 from ropewalk.stream.core.access import EVERYBODY, NOBODY, Access, parse_access
@@ -45,7 +45,7 @@ class StreamSource:
         self._refs = RefWatch(log.store, WATCHED)
         self._passed: dict[str, _Passed] = {}
         self.behind: set[str] = set()  # topics that have messages not yet handed out
-        self._policy: Policy | None = None
+        self._policy: PrivacyPolicy | None = None
         self.access: Access = EVERYBODY  # who may see what
         self._policy_mark: object = None
 
@@ -119,7 +119,7 @@ class StreamSource:
         layout, name = self.log_of(topic)
         self._passed[topic] = _Passed(self._refs.heads.get(layout.head_ref(name)))
 
-    def _start(self, topic: str, line: IndexedLine) -> int:
+    def _start(self, topic: str, line: IndexedLog) -> int:
         passed = self._passed[topic]
         if passed.commit is None:
             return 0
@@ -138,7 +138,7 @@ class StreamSource:
             ref=line.ref,
         )
 
-    def _ulid(self, line: IndexedLine, commit: str) -> Ulid | None:
+    def _ulid(self, line: IndexedLog, commit: str) -> Ulid | None:
         try:
             return describe(self._log.store, line.layout, line.topic, Oid(commit)).ulid
         except RopewalkError:  # git cleared it away: it stands in no history any more

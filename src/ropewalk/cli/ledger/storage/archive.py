@@ -165,7 +165,7 @@ def restore(
     has it, compared with it block by block. Exit 5 if something is not the same, or if neither a trust file nor a live
     channel says whose key it is.
     """
-    from ropewalk.disk.repository_paths import make_place
+    from ropewalk.disk.repository_paths import make_repository
     from ropewalk.ledger.archive.restore import restore_channel
     from ropewalk.ledger.proof.trust import parse_trust
 
@@ -180,7 +180,7 @@ def restore(
         watch = _bar(f"drill {channel}")
         _drill(Path(source), channel, record, no_trust, trust=believed, deep=deep, watch=watch)
         return
-    home = here().home if to_repo is None else make_place(Path(to_repo))[0].home
+    home = here().home if to_repo is None else make_repository(Path(to_repo))[0].home
     done = restore_channel(
         Path(source), channel, home, trust=believed, deep=deep, watch=_bar(f"restore {channel}")
     )

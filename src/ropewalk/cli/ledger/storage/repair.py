@@ -46,7 +46,7 @@ def repair(
     verified as one chain before anything is replaced, and the damaged files are kept in the channel folder, in
     damaged/. Without a source, and if blocks are lost, nothing is changed unless --accept-loss is given: exit 5.
     """
-    from ropewalk.disk.repository_paths import find_place
+    from ropewalk.disk.repository_paths import find_repository
     from ropewalk.ledger.channel.repair import repair_channel
     from ropewalk.ledger.proof.trust import parse_trust
 
@@ -54,7 +54,7 @@ def repair(
         here().home,
         channel,
         archive=None if archive is None else Path(archive),
-        replica=None if replica is None else find_place(Path(replica)).home,
+        replica=None if replica is None else find_repository(Path(replica)).home,
         trust=None if trust is None else parse_input(trust, parse_trust),
         accept_loss=accept_loss,
     )
