@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import gc
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -32,7 +33,7 @@ from typing import NoReturn
 
 from tests.waiting import LIMIT_S, Crew
 
-__all__ = ["Done", "end_as_python", "run"]
+__all__ = ["Done", "end_as_python", "install_client", "run"]
 
 ROOT = Path(__file__).parents[1]
 UNWRITTEN = 120  # Python's own, where the last of what was printed cannot be
@@ -76,6 +77,41 @@ def run(arguments: Sequence[str], stdin: bytes, cwd: Path, environment: Mapping[
         writing.result(LIMIT_S)
         crew.__exit__(None)
         return done
+
+
+# `ropewalk` for a shell: hands arguments, directory, environment and streams to the server, passes signals on and ends
+# as the command did. It imports little, so that it starts in a tenth of the time. Spark is not for forking.
+CLIENT = """#!{python} -IS
+import _socket, json, os, signal, sys
+if sys.argv[1:2] in (["pipeline"], ["demo"]):
+    os.execv({started!r}, [{started!r}, *sys.argv[1:]])
+peer = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+peer.connect({path!r})
+raw = json.dumps({{"arguments": sys.argv[1:], "cwd": os.getcwd(), "environment": dict(os.environ)}}).encode()
+streams = b"".join(number.to_bytes(4, sys.byteorder) for number in range(3))
+peer.sendmsg([len(raw).to_bytes(4, "big")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
+peer.sendall(raw)
+command = int.from_bytes(peer.recv(4, _socket.MSG_WAITALL), "big")
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(number) is not signal.SIG_IGN:
+        signal.signal(number, lambda number, _: os.kill(command, number))
+code = int.from_bytes(peer.recv(4, _socket.MSG_WAITALL), "big", signed=True)
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+os._exit(code)
+"""
+
+
+def install_client(folder: Path) -> None:
+    """Put a `ropewalk` into the folder that is forked and not started; a command ends when its client does."""
+    python = Path(sys.executable)
+    client = folder / "ropewalk"
+    client.write_text(
+        CLIENT.format(python=python, started=str(python.with_name("ropewalk")), path=_server()),
+        encoding="utf-8",
+    )
+    client.chmod(0o755)
 
 
 def _write(descriptor: int, raw: bytes) -> None:
@@ -156,11 +192,15 @@ def _attend(peer: socket.socket, main: Callable[[], None]) -> NoReturn:
     command = os.fork()
     if command == 0:
         peer.close()
+        os.setsid()
         _become(asked["arguments"], asked["cwd"], asked["environment"], given)
         end_as_python(main)
     for each in given:
         os.close(each)
     peer.sendall(command.to_bytes(4, "big"))
+    ending = os.pidfd_open(command)
+    if ending not in select.select([ending, peer.fileno()], [], [])[0]:  # the client was killed
+        os.killpg(command, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])
     with contextlib.suppress(OSError):
         peer.sendall(code.to_bytes(4, "big", signed=True))
@@ -176,6 +216,10 @@ def _become(arguments: list[str], cwd: str, environment: dict[str, str], streams
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    if environment.get("PYTHONUNBUFFERED"):
+        for name, number in (("stdout", 1), ("stderr", 2)):
+            raw = io.FileIO(number, "w", closefd=False)
+            setattr(sys, name, io.TextIOWrapper(raw, encoding="utf-8", write_through=True))
     time.tzset()
     for level in (pygit2.enums.ConfigLevel.GLOBAL, pygit2.enums.ConfigLevel.XDG):
         pygit2.option(pygit2.enums.Option.SET_SEARCH_PATH, level, None)  # look again where home is

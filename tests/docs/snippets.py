@@ -306,12 +306,18 @@ class _Peer:
 class _Stage:
     """Where one page plays: a directory, a bash and a Python, each started when first needed."""
 
-    def __init__(self, folder: Path, seconds: float) -> None:
+    def __init__(self, folder: Path, seconds: float, forked: bool) -> None:
         self.folder = folder / "work"
         self.folder.mkdir()
         self.outputs = folder / "outputs"
         self.outputs.mkdir()
         self.environment = _environment(folder)
+        if forked:
+            from tests.forking import install_client  # not for the child, which has no path to it
+
+            (folder / "bin").mkdir()
+            install_client(folder / "bin")
+            self.environment["PATH"] = f"{folder / 'bin'}:{self.environment['PATH']}"
         self.seconds = seconds
         self.bash: _Peer | None = None
         self.python: _Peer | None = None
@@ -357,10 +363,10 @@ class _Stage:
                 peer.end()
 
 
-def run_page(page: Page, folder: Path, seconds: float = STEP_SECONDS_MAX) -> Outcome:
-    """Run a page in an empty directory."""
+def run_page(page: Page, folder: Path, seconds: float = STEP_SECONDS_MAX, forked: bool = False) -> Outcome:
+    """Run a page in an empty directory; `forked` commands are not started but forked (tests/forking.py)."""
     outcome = Outcome()
-    stage = _Stage(folder, seconds)
+    stage = _Stage(folder, seconds, forked)
     try:
         for block in page.blocks():
             if block.not_run is not None:
