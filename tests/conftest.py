@@ -6,6 +6,7 @@ What takes longest starts first, so that neither waits at the end.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import tempfile
 from pathlib import Path
@@ -16,7 +17,8 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 HERE = Path(__file__).parent
-ONE_SESSION = "tests/pipeline/"
+# Each of these runs in one worker: tests/pipeline has one Spark session, tests/test_*.py parse the sources once.
+TOGETHER = ("tests/pipeline/", r"tests/test_\w+\.py::")
 # The first of them to start a JVM leaves the others an archive of its classes, and soon: its commands are short.
 SLOW_FOLDERS = ("launched/",)  # each of these commands starts a JVM
 LONGEST_FIRST = ("pipeline/", "launched/test_commands.py", "launched/", "interop/", "docs/", "fault/")
@@ -42,7 +44,9 @@ class Scheduler(LoadFileScheduling):  # type: ignore[misc]  # xdist publishes no
     """Whole files to one worker, and all files of one session to the same."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return ONE_SESSION if nodeid.startswith(ONE_SESSION) else super()._split_scope(nodeid)
+        together = next((scope for scope in TOGETHER if re.match(scope, nodeid)), None)
+        scope: str = super()._split_scope(nodeid) if together is None else together
+        return scope
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduler:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import inspect
 from importlib import import_module
-from pathlib import Path
 from pkgutil import walk_packages
 
 import ropewalk
+from tests.parsed import parsed, source_files
 
 FOUND = sorted(walk_packages(ropewalk.__path__, "ropewalk."), key=lambda found: found.name)
 MODULES = [found.name for found in FOUND]
@@ -44,9 +44,8 @@ def test_kernel_functions_show_an_example():
 
 def test_public_functions_and_classes_are_documented():
     bare = []
-    for path in sorted(Path(ropewalk.__path__[0]).rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in tree.body:
+    for path in source_files():
+        for node in parsed(path).body:
             if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name.startswith("_"):
                 continue
             if ast.get_docstring(node) is None:

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src" / "ropewalk"
+from tests.parsed import parsed, source_files
+
+SOURCE = Path(__file__).resolve().parent.parent / "src" / "ropewalk"
 
 ENGINES = {"gitlog", "gossip", "ledger"}
 BASE = {"errors", "kernel"}
@@ -115,10 +117,7 @@ FOLDER_MAX = 16  # modules in one folder
 
 @cache
 def modules() -> tuple[tuple[Path, ast.Module], ...]:
-    return tuple(
-        (path, ast.parse(path.read_text(encoding="utf-8"), filename=str(path)))
-        for path in sorted(SOURCE.rglob("*.py"))
-    )
+    return tuple((path, parsed(path)) for path in source_files() if path.is_relative_to(SOURCE))
 
 
 def name_of(path: Path) -> str:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
+from tests.parsed import parsed, source_files
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
 PAGE = ROOT / "docs" / "reference" / "limits.md"
@@ -34,7 +36,7 @@ UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 def tree_of(module: str) -> ast.Module:
     path = SOURCE / Path(*module.split("."))
     file = path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
-    return ast.parse(file.read_text(encoding="utf-8"))
+    return parsed(file)
 
 
 def assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
@@ -83,9 +85,9 @@ def find(module: str, name: str) -> float:
 def limits() -> dict[str, float]:
     """Every limit of the code, `module:NAME`, with its value."""
     found: dict[str, float] = {}
-    for path in sorted(SOURCE.rglob("*.py")):
+    for path in source_files():
         module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path)
         for name, value in assignments(tree):
             if NAME.fullmatch(name) and "SHOWN" not in name:  # those cut texts for people
                 try:

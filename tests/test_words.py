@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.parsed import parsed, source_files
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "ropewalk"
 PAGE = ROOT / "docs" / "words.md"
@@ -52,9 +54,9 @@ def known(word: str, words: frozenset[str]) -> bool:
     )
 
 
-def listed(source: str) -> Iterator[str]:
+def listed(tree: ast.Module) -> Iterator[str]:
     """The names in `__all__`; read, not imported, so that the check stays cheap."""
-    for node in ast.parse(source).body:
+    for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else []
         if isinstance(node, ast.AnnAssign | ast.AugAssign):
             targets = [node.target]
@@ -66,10 +68,12 @@ def listed(source: str) -> Iterator[str]:
 
 def public_names() -> Iterator[tuple[str, str]]:
     """Every public name with its module."""
-    for path in sorted(SOURCE.rglob("*.py")):
+    for path in source_files():
+        if not path.is_relative_to(SOURCE):
+            continue
         inside = path.relative_to(SOURCE.parent).with_suffix("")
         module = ".".join(inside.parent.parts if path.name == "__init__.py" else inside.parts)
-        for name in listed(path.read_text(encoding="utf-8")):
+        for name in listed(parsed(path)):
             yield module, name
 
 
@@ -148,7 +152,7 @@ def test_a_new_word_is_found_with_the_name_that_uses_it():
 
 def test_all_is_read_however_it_is_written():
     source = '__all__ = ["a"]\n__all__ += ["b"]\n__all__: list[str] = ["c"]\nother = ["d"]\n'
-    assert list(listed(source)) == ["a", "b", "c"]
+    assert list(listed(ast.parse(source))) == ["a", "b", "c"]
 
 
 def test_the_source_has_public_names():
