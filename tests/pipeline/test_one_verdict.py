@@ -11,6 +11,7 @@ from ropewalk.errors import RopewalkError
 from ropewalk.ledger.evidence.settings import channel_trust
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.pipeline.source.refusals import find_refusal
+from tests.pipeline.test_source import mostly_slow
 from tests.pipeline.verdicts import CASES, LOGS, RULED, make_base, reopened, verdicts_of
 from tests.pipeline.world import World
 
@@ -39,7 +40,9 @@ def test_every_verifier_says_the_same(base: World, trust: dict[str, Trust], tmp_
             assert refused == expected, f"{verifier}: {found}"
 
 
-@pytest.mark.parametrize("name", ["envelope schema", "unnamed attachment", "no policy", "no key list"])
+@pytest.mark.parametrize(
+    "name", mostly_slow("envelope schema", "no policy", "unnamed attachment", "no key list", fast=2)
+)
 def test_spark_says_the_same(spark: Any, base: World, tmp_path: Path, name: str):
     from ropewalk.pipeline.jobs.verify import verify_logs
 

@@ -19,6 +19,11 @@ from tests.pipeline.world import World
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
 
+def mostly_slow(*names: str, fast: int) -> list[Any]:
+    """Return the names as parameters: a few in the fast lane, the others in the slow one."""
+    return [*names[:fast], *(pytest.param(name, marks=pytest.mark.slow) for name in names[fast:])]
+
+
 def read(spark: Any, world: World, **options: str) -> Any:
     reader = spark.read.format("ropewalk").option("repository", str(world.path))
     for name, value in options.items():
@@ -158,7 +163,9 @@ def test_lost_message_ends_its_topic_in_quarantine(world: World):
     assert [row["height"] for row in drained(world, 3, topics="jobs/pending")] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("name", ["changed payload", "corrupted segment", "lost commit", "doubled arrival"])
+@pytest.mark.parametrize(
+    "name", mostly_slow("changed payload", "lost commit", "corrupted segment", "doubled arrival", fast=2)
+)
 def test_tampered_data_through_a_stream_of_spark(spark: Any, world: World, tmp_path: Path, name: str):
     tampering = TAMPERINGS[name]
     tampering.act(world)
@@ -205,7 +212,10 @@ def test_a_history_rewritten_behind_a_stream_is_refused(world: World, mode: str)
 
 
 @pytest.mark.parametrize(
-    "name", ["changed payload", "forged envelope", "changed blob", "torn settings", "dropped message"]
+    "name",
+    mostly_slow(
+        "changed payload", "changed blob", "dropped message", "forged envelope", "torn settings", fast=3
+    ),
 )
 def test_tampered_data_stops_a_strict_reader_and_comes_marked_through_quarantine(
     spark: Any, world: World, name: str

@@ -110,13 +110,20 @@ def test_handshake_deadline_drops_silent_client():
 
 
 def test_joined_client_has_no_deadline():
-    async def act(server: Listener) -> None:
-        joined, silent = await server.client(), await server.client()
-        assert await joined.says(b"a") == b"ok"
-        assert await silent.dropped()
-        assert await joined.says(b"a") == b"ok"
+    joined_in_time = False
 
-    run(ConnectionLimits(8, handshake_s=1.0), act)
+    async def act(server: Listener) -> None:
+        nonlocal joined_in_time
+        joined, silent = await server.client(), await server.client()
+        joined_in_time = await joined.says(b"a") == b"ok"
+        assert await silent.dropped()
+        assert not joined_in_time or await joined.says(b"a") == b"ok"
+
+    for handshake_s in (0.5, 5.0, 30.0):  # a loaded machine may not have joined before a short deadline
+        run(ConnectionLimits(8, handshake_s=handshake_s), act)
+        if joined_in_time:
+            break
+    assert joined_in_time
 
 
 def test_quiet_client_makes_room_settled_one_stays():
