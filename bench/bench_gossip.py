@@ -21,10 +21,10 @@ from typing import Any
 
 from bench.harness import Result, fixed
 from ropewalk.disk.memory_tables import MemoryTables
-from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.table import TABLES
 from ropewalk.gossip.peer.topics import open_log
-from ropewalk.gossip.sync.questions import Request, Response, answer
+from ropewalk.gossip.sync.questions import SyncRequest, SyncResponse, answer
 from ropewalk.gossip.sync.session import drive, pull, pull_from, sync_both
 from ropewalk.kernel.keys import SigningKey
 
@@ -40,8 +40,8 @@ def payload(i: int) -> dict[str, Any]:
     return {"index": i, "text": f"hello {i}"}
 
 
-def memory(**options: Any) -> Log:
-    return Log(MemoryTables(TABLES), TOPIC, signer=KEY, **options)
+def memory(**options: Any) -> GossipLog:
+    return GossipLog(MemoryTables(TABLES), TOPIC, signer=KEY, **options)
 
 
 class Node:
@@ -124,13 +124,13 @@ def in_turns(
     return fixed(job, "ropewalk", NPM, *rates, target, "messages", note, rounds)
 
 
-def append_all(log: Log, n: int) -> int:
+def append_all(log: GossipLog, n: int) -> int:
     for i in range(n):
         log.append(payload(i))
     return n
 
 
-def insert_all(log: Log, raws: list[bytes]) -> int:
+def insert_all(log: GossipLog, raws: list[bytes]) -> int:
     for raw in raws:
         log.insert(raw)
     return len(raws)
@@ -207,7 +207,7 @@ def on_disk(node: Node, raws: list[bytes], some: int) -> list[Result]:
     with tempfile.TemporaryDirectory() as name:
         number = iter(range(10**6))
 
-        def ours(act: Callable[[Log], int]) -> float:
+        def ours(act: Callable[[GossipLog], int]) -> float:
             with open_log(TOPIC, Path(name) / f"ours{next(number)}", signer=KEY) as log:
                 return timed(lambda: act(log))
 
@@ -283,7 +283,7 @@ def growth(quick: bool) -> list[Result]:
         two.append_many({"new": i} for i in range(100))
         traffic = 0
 
-        def ask(request: Request) -> Response:
+        def ask(request: SyncRequest) -> SyncResponse:
             nonlocal traffic
             with two.view() as view:  # noqa: B023
                 response = answer(view, two.profile, request)  # noqa: B023
@@ -305,7 +305,7 @@ def growth(quick: bool) -> list[Result]:
     return rows
 
 
-def weight(frame: Request | Response) -> int:
+def weight(frame: SyncRequest | SyncResponse) -> int:
     """The bytes of the fields of a question or an answer; the protobuf around them adds a few per field."""
     total = 0
     for name in frame.__slots__:

@@ -9,7 +9,7 @@ may speak for her up to a clock.
 from __future__ import annotations
 
 from ropewalk import gossip
-from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.log import GossipLog
 from ropewalk.kernel.keys import SigningKey
 
 ROOM = "com.example.chat#harbour"
@@ -20,12 +20,12 @@ KEYS = {
 LAPTOP = SigningKey.generate("ed25519", bytes([9] * 32))
 
 
-def join(signer: SigningKey) -> Log:
+def join(signer: SigningKey) -> GossipLog:
     members = [key.public.did() for key in KEYS.values()]
     return gossip.open(ROOM, signer=signer, access=gossip.sessions(*members))
 
 
-def conversation(log: Log) -> list[str]:
+def conversation(log: GossipLog) -> list[str]:
     names = {key.public.did(): name for name, key in KEYS.items()} | {LAPTOP.public.did(): "cleo's laptop"}
     return [
         f"{signed.message.clock:>2}  {names[signed.signature.public_key]:<14}{signed.message.payload['text']}"

@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 from ropewalk import gossip
-from ropewalk.gossip.core.message import Message, Signature
+from ropewalk.gossip.core.message import GossipMessage, GossipSignature
 from ropewalk.kernel.keys import SigningKey
 
 SET = {
@@ -33,7 +33,7 @@ class Register:
         self.log = gossip.open(topic, path, signer=signer, apply=self._apply, validate=SET)
         self.log.replay()  # what is on disk from before
 
-    def _apply(self, id: str, _signature: Signature, message: Message) -> None:
+    def _apply(self, id: str, _signature: GossipSignature, message: GossipMessage) -> None:
         name, write = message.payload["set"], (message.clock, id)
         if write > self._won.get(name, (0, "")):
             self._won[name] = write

@@ -15,7 +15,7 @@ from tests.waiting import LIMIT_S, ended
 
 from ropewalk.disk.lmdb_tables import LmdbTables
 from ropewalk.errors import Unavailable
-from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.table import TABLES
 from ropewalk.gossip.core.verify import verify_log
 from ropewalk.gossip.peer.topics import open_log
@@ -124,7 +124,7 @@ def test_every_failing_write_leaves_the_log_as_it_was(tmp_path: Path):
             return super().transact(counted)
 
     tables = Failing(tmp_path / "db", TABLES)
-    log = Log(tables, TOPIC, signer=KEY)
+    log = GossipLog(tables, TOPIC, signer=KEY)
     log.append_many(range(30))
     before = (log.root(), log.heads(), len(log))
     failures = 0

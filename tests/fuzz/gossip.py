@@ -10,7 +10,15 @@ from ropewalk.gossip.core.ids import id_of, key_of
 from ropewalk.gossip.core.profiles import PROFILES
 from ropewalk.gossip.peer import multistream, yamux
 from ropewalk.gossip.sync import wire
-from ropewalk.gossip.sync.questions import Children, GetChildren, GetNode, GetRoot, GetValues, Root, Values
+from ropewalk.gossip.sync.questions import (
+    ChildrenRequest,
+    ChildrenResponse,
+    NodeRequest,
+    RootRequest,
+    RootResponse,
+    ValuesRequest,
+    ValuesResponse,
+)
 from ropewalk.kernel.prolly import Node
 from tests.fuzz.offering import Parser, as_text
 from tests.unit.ledger.making import ADA
@@ -63,39 +71,44 @@ def _event(raw: bytes) -> None:
 
 def _frames(raw: bytes) -> None:
     """However a stream is cut, the frames are the same."""
-    whole = wire.Frames(1000).receive(raw)
-    cut = wire.Frames(1000)
+    whole = wire.FrameCutter(1000).receive(raw)
+    cut = wire.FrameCutter(1000)
     half = len(raw) // 2
     assert cut.receive(raw[:half]) + cut.receive(raw[half:]) == whole
 
 
 def _yamux(raw: bytes) -> None:
-    session = yamux.Session(client=False)
+    session = yamux.YamuxSession(client=False)
     session.receive(raw)
     session.data_to_send()
 
 
 def _multistream(raw: bytes) -> None:
-    for side in (multistream.Dialer("/chat"), multistream.Listener(["/echo", "/chat"])):
+    for side in (multistream.Dialer("/chat"), multistream.ProtocolListener(["/echo", "/chat"])):
         side.receive(raw)
         side.data_to_send()
 
 
 def _yamux_sample() -> bytes:
-    session = yamux.Session(client=True)
+    session = yamux.YamuxSession(client=True)
     session.send(session.open(), b"hello")
     session.ping(7)
     return session.data_to_send()
 
 
 def _requests() -> tuple[bytes, ...]:
-    asked = (GetRoot(), GetNode(1, bytes(20)), GetChildren(2, bytes(20)), GetValues((bytes(20),)))
+    asked = (
+        RootRequest(),
+        NodeRequest(1, bytes(20)),
+        ChildrenRequest(2, bytes(20)),
+        ValuesRequest((bytes(20),)),
+    )
     return tuple(wire.encode_request(each) for each in asked)
 
 
 def _responses(profile: Any) -> tuple[bytes, ...]:
     leaf = Node(1, bytes(20), bytes(16))
-    said = (Root(leaf), Children((leaf, leaf)), Values((b"x", b"yy")))
+    said = (RootResponse(leaf), ChildrenResponse((leaf, leaf)), ValuesResponse((b"x", b"yy")))
     return tuple(wire.encode_response(each, profile) for each in said)
 
 

@@ -19,7 +19,7 @@ from tests.waiting import aside, soon, until
 
 from ropewalk.cli.gossip import net
 from ropewalk.gossip.core.ids import ProfileName
-from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.peer.topics import open_topic, topics
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.net.frame_pipe import IDLE_S
@@ -103,7 +103,7 @@ def count(tmp_path: Path, repo: str) -> int:
         return 0  # not made yet
 
 
-def has_grown(log: Log, start: int) -> bool:
+def has_grown(log: GossipLog, start: int) -> bool:
     return len(log) > start
 
 

@@ -19,7 +19,7 @@ from tests.tools import install_npm_packages, needs
 from tests.waiting import LIMIT_S
 
 from ropewalk.errors import SigInvalid
-from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.verify import verify_log
 from ropewalk.gossip.peer.client import sync_with
 from ropewalk.gossip.peer.frames import Questions
@@ -106,7 +106,7 @@ def key(n: int) -> SigningKey:
     return SigningKey.generate("ed25519", bytes([n] * 32))
 
 
-def root(log: Log) -> dict[str, Any]:
+def root(log: GossipLog) -> dict[str, Any]:
     node = log.root()
     return {"level": node.level, "hash": node.hash.hex()}
 
@@ -130,7 +130,7 @@ def node(package: Path) -> Iterator[NodePeer]:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
+def log(tmp_path: Path) -> Iterator[GossipLog]:
     with open_log(TOPIC, tmp_path / "log", signer=key(1)) as found:
         yield found
 
@@ -143,13 +143,13 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def connected(log: Log, node: NodePeer) -> AsyncIterator[GossipServer]:
+async def connected(log: GossipLog, node: NodePeer) -> AsyncIterator[GossipServer]:
     async with GossipServer(log) as server:
         await asyncio.to_thread(node.do, "connect", url=server.url)
         yield server
 
 
-async def same(log: Log, node: NodePeer) -> bool:
+async def same(log: GossipLog, node: NodePeer) -> bool:
     return bool((await asyncio.to_thread(node.status))["root"] == await asyncio.to_thread(root, log))
 
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ropewalk.disk.memory_tables import MemoryTables
 from ropewalk.gossip.core import dag_json
 from ropewalk.gossip.core.ids import CLOCKS, id_of, key_of
-from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import SignedMessage, decode, sign, verify
 from ropewalk.gossip.core.profiles import PROFILES, V13
 from ropewalk.gossip.core.table import TABLES
@@ -91,9 +91,9 @@ def graph(seed: int, size: int) -> list[SignedMessage]:
 @given(st.integers(0, 2**32), st.integers(1, 25), st.randoms(use_true_random=False))
 def test_any_order_of_arrival_ends_in_the_same_log(seed: int, size: int, chance: random.Random):
     messages = graph(seed, size)
-    straight = Log(MemoryTables(TABLES), TOPIC)
+    straight = GossipLog(MemoryTables(TABLES), TOPIC)
     straight.insert_many(signed.raw for signed in messages)
-    mixed = Log(MemoryTables(TABLES), TOPIC)
+    mixed = GossipLog(MemoryTables(TABLES), TOPIC)
     shuffled = messages * 2  # everything arrives twice
     chance.shuffle(shuffled)
     for signed in shuffled:
@@ -110,7 +110,7 @@ class TwoPeers(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.logs = [
-            Log(MemoryTables(TABLES), TOPIC, signer=KEYS[n], index_ancestors=bool(n)) for n in range(2)
+            GossipLog(MemoryTables(TABLES), TOPIC, signer=KEYS[n], index_ancestors=bool(n)) for n in range(2)
         ]
         self.model: list[set[str]] = [set(), set()]
 
@@ -144,7 +144,7 @@ class TwoPeers(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 1))
     def restart(self, who: int) -> None:
-        self.logs[who] = Log(self.logs[who].table, TOPIC, signer=KEYS[who])
+        self.logs[who] = GossipLog(self.logs[who].table, TOPIC, signer=KEYS[who])
 
     @invariant()
     def logs_hold_what_the_model_holds(self) -> None:

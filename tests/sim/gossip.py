@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 
 from ropewalk.disk.memory_tables import MemoryTables
 from ropewalk.gossip.core.ids import Key, MessageId
-from ropewalk.gossip.core.log import Cursor, Log
+from ropewalk.gossip.core.log import Cursor, GossipLog
 from ropewalk.gossip.core.message import SignedMessage, sign
 from ropewalk.gossip.core.profiles import PROFILES
 from ropewalk.gossip.core.table import TABLES, Transaction
 from ropewalk.gossip.core.verify import verify_log
 from ropewalk.gossip.core.writing import Batch
-from ropewalk.gossip.sync.questions import Abort, Request, Response, answer
-from ropewalk.gossip.sync.session import Pulled, pull, pull_from
+from ropewalk.gossip.sync.questions import AbortResponse, SyncRequest, SyncResponse, answer
+from ropewalk.gossip.sync.session import PullResult, pull, pull_from
 from ropewalk.kernel.keys import SigningKey
 
 PEERS = 5
@@ -62,9 +62,9 @@ class Session:
 
     target: int
     source: int
-    machine: Generator[Request, Response, Pulled]
-    request: Request
-    ask: Callable[[Request], Response]
+    machine: Generator[SyncRequest, SyncResponse, PullResult]
+    request: SyncRequest
+    ask: Callable[[SyncRequest], SyncResponse]
     stack: ExitStack
 
 
@@ -74,7 +74,7 @@ class Peer:
 
     number: int
     disk: Disk
-    log: Log
+    log: GossipLog
     applied: list[MessageId] = field(default_factory=list)
     read: list[MessageId] = field(default_factory=list)
     cursor: Cursor | None = None
@@ -102,7 +102,7 @@ class World:
 
     def _make(self, number: int, ground: SignedMessage | None) -> Peer:
         disk = Disk(TABLES)
-        peer = Peer(number, disk, Log(disk, TOPIC, profile=self.profile.name))
+        peer = Peer(number, disk, GossipLog(disk, TOPIC, profile=self.profile.name))
         self._start(peer)
         if ground is not None:
             peer.disk.transact(lambda change: _put(change, peer.log, ground))
@@ -112,7 +112,7 @@ class World:
         def apply(id: MessageId, *_: object) -> None:
             peer.applied.append(id)
 
-        peer.log = Log(peer.disk, TOPIC, signer=SIGNERS[peer.number], apply=apply)
+        peer.log = GossipLog(peer.disk, TOPIC, signer=SIGNERS[peer.number], apply=apply)
 
     def linked(self, one: int, two: int) -> bool:
         return self.groups[one] == self.groups[two]
@@ -167,7 +167,7 @@ class World:
         if fate < 0.05 or not self.linked(session.target, session.source):
             self.tell(f"the session {session.target} ← {session.source} is lost")
             return self._end(session)
-        response = Abort(0) if fate < 0.1 else session.ask(session.request)
+        response = AbortResponse(0) if fate < 0.1 else session.ask(session.request)
         target = self.peers[session.target]
         target.disk.crash_next = fate > 0.97
         try:
@@ -251,7 +251,7 @@ class World:
                 assert failed <= ({"parents", "arrivals"} if ground else set()), report
 
 
-def _put(change: Transaction, log: Log, signed: SignedMessage) -> None:
+def _put(change: Transaction, log: GossipLog, signed: SignedMessage) -> None:
     batch = Batch(change, log)
     batch.store(signed)
     batch.finish()

@@ -287,6 +287,7 @@ class LmdbTables:
                 shared = _environments[self._name] = _Shared(path, tables, map_bytes, create)
             shared.users += 1
         self._shared: _Shared | None = shared
+        self.path = path
 
     def _env(self) -> _Shared:
         if self._shared is None:
@@ -342,6 +343,10 @@ class LmdbTables:
                         raise _refusal(error, shared.path) from error
             finally:
                 shared.writing = False
+
+    def version(self) -> int:
+        """Return the number of the last commit, of any process: LMDB keeps it in a page that is always mapped."""
+        return int(self._env().env.info()["last_txnid"])
 
     @staticmethod
     def _grow(shared: _Shared) -> None:

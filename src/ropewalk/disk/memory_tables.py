@@ -184,6 +184,7 @@ class MemoryTables:
         self._commit = threading.Lock()
         self._writing = False
         self._readers = 0
+        self._version = 0
 
     @contextmanager
     def read(self) -> Iterator[_Snapshot]:
@@ -219,6 +220,11 @@ class MemoryTables:
                 for key in over.written.keys:
                     table.put(key, over.written.values[key])
                 self._tables[name] = table
+            self._version += 1
+
+    def version(self) -> int:
+        """Return a number that grows with every commit."""
+        return self._version
 
     def close(self) -> None:
         """Nothing to give back; the tables stay readable."""

@@ -1,26 +1,45 @@
-"""Gossip (S3): a signed log that any peer may append to offline, and that syncs by comparing trees.
+"""Gossip (S3): a signed log that every peer may append to offline, and that syncs by comparing trees.
 
-ids, message, profiles   what a message is, in both wire profiles     log, writing, pending   how it gets in
-questions, sync          how two peers come to the same log           ancestors, verify       looking back, checking
-access, validate         who may say what                             table                   the port of a store
+core   messages, ids, wire profiles, the log, rules, ancestors, verification: pure
+sync   questions and answers of a pull, the live protocol, wire messages: state machines without I/O
+peer   stores, connections, servers: the edges
 
-`open(topic, path=None, signer=…, apply=…)` is the way in.
+`open(topic, path=None, signer=…, apply=…)` opens a log, `connect(log, url)` keeps it connected to a peer.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.gossip.core.access import everybody_may_append, make_session, owners, sessions
-from ropewalk.gossip.core.events import Committed, Refused, Stored, Synced
+from ropewalk.gossip.core.events import Committed, MessageRefused, Stored, Synced
 from ropewalk.gossip.core.ids import MessageId
-from ropewalk.gossip.core.log import Bound, Cursor, Log
-from ropewalk.gossip.core.message import Message, Signature, SignedMessage
+from ropewalk.gossip.core.log import Bound, Cursor
+from ropewalk.gossip.core.log import GossipLog as Log
+from ropewalk.gossip.core.message import GossipMessage as Message
+from ropewalk.gossip.core.message import GossipSignature as Signature
+from ropewalk.gossip.core.message import SignedMessage
+from ropewalk.gossip.core.pending import PendingLimits
 from ropewalk.gossip.core.writing import Inserted
 from ropewalk.gossip.sync.session import pull_from, sync_both
 
 if TYPE_CHECKING:
+    from ropewalk.gossip.peer.connection import PeerConnection as connect
+    from ropewalk.gossip.peer.follow import follow
+    from ropewalk.gossip.peer.server import GossipServer as serve
+    from ropewalk.gossip.peer.tls import client_context as client_tls
+    from ropewalk.gossip.peer.tls import server_context as server_tls
     from ropewalk.gossip.peer.topics import open_log as open
+
+_LAZY = {  # the engine does no I/O; names that do are imported on first use (PEP 562)
+    "client_tls": ("tls", "client_context"),
+    "connect": ("connection", "PeerConnection"),
+    "follow": ("follow", "follow"),
+    "open": ("topics", "open_log"),
+    "serve": ("server", "GossipServer"),
+    "server_tls": ("tls", "server_context"),
+}
 
 __all__ = [
     "Bound",
@@ -30,27 +49,31 @@ __all__ = [
     "Log",
     "Message",
     "MessageId",
-    "Refused",
+    "MessageRefused",
+    "PendingLimits",
     "Signature",
     "SignedMessage",
     "Stored",
     "Synced",
+    "client_tls",
+    "connect",
     "everybody_may_append",
+    "follow",
     "make_session",
     "open",
     "owners",
     "pull_from",
+    "serve",
+    "server_tls",
     "sessions",
     "sync_both",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    # The engine does no I/O; its front door hands on to the composition behind it, on first use only (PEP 562).
-    if name == "open":
-        from ropewalk.gossip.peer.topics import open_log
-
-        return open_log
+    if name in _LAZY:
+        module, attribute = _LAZY[name]
+        return getattr(import_module(f"ropewalk.gossip.peer.{module}"), attribute)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -18,6 +18,8 @@ def connecting(url: str, timeout_s: float) -> Iterator[None]:
     """Within, a WebSocket is being opened: Unavailable if nobody is there, Usage if the address is none."""
     try:
         yield
+    except ssl.SSLError as error:  # a certificate error is also a ValueError
+        raise Unavailable(f"{url}: {reason(error)}") from error
     except (InvalidURI, ValueError) as error:  # ValueError: a port that is no number, or no port
         raise Usage(f"{url} is no WebSocket address", advice="Write ws://HOST:PORT.") from error
     except TimeoutError as error:

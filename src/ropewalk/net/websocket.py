@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Callable
+from typing import Any
 
 import websockets.asyncio.client as client
 import websockets.asyncio.server as server
@@ -64,8 +66,11 @@ class WebSocketPipe:
             await asyncio.wait_for(self._socket.close(), GOODBYE_S * 2)
 
 
-async def connect_websocket(url: str, *, timeout_s: float) -> WebSocketPipe:
-    """Connect; Unavailable if nobody is there or what is there is no WebSocket."""
+async def connect_websocket(
+    url: str, *, timeout_s: float, tls: ssl.SSLContext | None = None
+) -> WebSocketPipe:
+    """Connect; Unavailable if no WebSocket answers. `tls` is used for `wss://`; default: the system's authorities."""
+    secure: dict[str, Any] = {"ssl": tls} if tls is not None and url.lower().startswith("wss:") else {}
     with connecting(url, timeout_s):
         socket = await client.connect(
             url,
@@ -77,6 +82,7 @@ async def connect_websocket(url: str, *, timeout_s: float) -> WebSocketPipe:
             max_queue=MESSAGES_WAITING_MAX,
             proxy=None,
             logger=_journal,
+            **secure,
         )
     return WebSocketPipe(socket, url)
 
@@ -102,6 +108,7 @@ async def serve_websocket(
     *,
     limits: ConnectionLimits = LIMITS,
     refused: Callable[[str, str], None] = lambda _who, _why: None,
+    tls: ssl.SSLContext | None = None,
 ) -> WebSocketListener:
     """Listen; `accept` owns each pipe until it returns, and calls `join` of its slot; see `serve_tcp`."""
     admission = Admission(limits, refused)
@@ -124,6 +131,7 @@ async def serve_websocket(
             max_queue=MESSAGES_WAITING_MAX,
             server_header=None,
             logger=_journal,
+            ssl=tls,
             create_connection=counted(admission),
         )
     admission.open()

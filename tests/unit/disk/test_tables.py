@@ -17,19 +17,21 @@ from tests.waiting import together
 from ropewalk.disk.lmdb_tables import LmdbTables
 from ropewalk.disk.memory_tables import MemoryTables
 from ropewalk.errors import Conflict, Damaged, NotFound, Unavailable
-from ropewalk.gossip.core.table import Table, Transaction
+from ropewalk.gossip.core.table import TableStore, Transaction
 
 NAMES = ("a", "b")
 
 
 @pytest.fixture(params=["memory", "lmdb"])
-def tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Table]:
-    store: Table = MemoryTables(NAMES) if request.param == "memory" else LmdbTables(tmp_path / "db", NAMES)
+def tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TableStore]:
+    store: TableStore = (
+        MemoryTables(NAMES) if request.param == "memory" else LmdbTables(tmp_path / "db", NAMES)
+    )
     yield store
     store.close()
 
 
-def fill(tables: Table, *keys: bytes, table: str = "a") -> None:
+def fill(tables: TableStore, *keys: bytes, table: str = "a") -> None:
     def body(change: Transaction) -> None:
         for key in keys:
             change.put(table, key, b"v" + key)
@@ -37,12 +39,12 @@ def fill(tables: Table, *keys: bytes, table: str = "a") -> None:
     tables.transact(body)
 
 
-def keys(tables: Table, *args, **kwargs) -> list[bytes]:
+def keys(tables: TableStore, *args, **kwargs) -> list[bytes]:
     with tables.read() as view:
         return [key for key, _ in view.scan("a", *args, **kwargs)]
 
 
-def test_what_was_put_is_found_in_its_table_only(tables: Table):
+def test_what_was_put_is_found_in_its_table_only(tables: TableStore):
     fill(tables, b"k")
     with tables.read() as view:
         assert view.get("a", b"k") == b"vk"
@@ -51,7 +53,7 @@ def test_what_was_put_is_found_in_its_table_only(tables: Table):
         assert (view.count("a"), view.count("b")) == (1, 0)
 
 
-def test_a_scan_is_in_key_order_within_its_bounds(tables: Table):
+def test_a_scan_is_in_key_order_within_its_bounds(tables: TableStore):
     fill(tables, b"d", b"a", b"c", b"b", b"bb")
     assert keys(tables) == [b"a", b"b", b"bb", b"c", b"d"]
     assert keys(tables, b"b") == [b"b", b"bb", b"c", b"d"]
@@ -60,7 +62,7 @@ def test_a_scan_is_in_key_order_within_its_bounds(tables: Table):
     assert keys(tables, b"c", b"c") == []
 
 
-def test_a_reverse_scan_has_the_same_bounds(tables: Table):
+def test_a_reverse_scan_has_the_same_bounds(tables: TableStore):
     fill(tables, b"d", b"a", b"c", b"b", b"bb")
     assert keys(tables, reverse=True) == [b"d", b"c", b"bb", b"b", b"a"]
     assert keys(tables, b"b", b"c", reverse=True) == [b"bb", b"b"]
@@ -68,11 +70,11 @@ def test_a_reverse_scan_has_the_same_bounds(tables: Table):
     assert keys(tables, b"", b"a", reverse=True) == []
 
 
-def test_an_empty_table_scans_to_nothing(tables: Table):
+def test_an_empty_table_scans_to_nothing(tables: TableStore):
     assert keys(tables) == keys(tables, reverse=True) == keys(tables, b"a", b"b", reverse=True) == []
 
 
-def test_a_transaction_sees_its_own_writes_in_order(tables: Table):
+def test_a_transaction_sees_its_own_writes_in_order(tables: TableStore):
     fill(tables, b"a", b"c", b"e")
 
     def body(change: Transaction) -> list[bytes]:
@@ -90,7 +92,7 @@ def test_a_transaction_sees_its_own_writes_in_order(tables: Table):
     assert keys(tables) == [b"a", b"d", b"e"]
 
 
-def test_a_key_put_after_its_deletion_is_there(tables: Table):
+def test_a_key_put_after_its_deletion_is_there(tables: TableStore):
     fill(tables, b"k")
 
     def body(change: Transaction) -> None:
@@ -104,7 +106,7 @@ def test_a_key_put_after_its_deletion_is_there(tables: Table):
         assert list(view.scan("a")) == [(b"k", b"again")]
 
 
-def test_a_raise_takes_everything_back(tables: Table):
+def test_a_raise_takes_everything_back(tables: TableStore):
     fill(tables, b"old")
 
     def body(change: Transaction) -> None:
@@ -122,7 +124,7 @@ def test_a_raise_takes_everything_back(tables: Table):
     assert keys(tables) == [b"next", b"old"]
 
 
-def test_a_reader_during_a_write_sees_the_moment_before(tables: Table):
+def test_a_reader_during_a_write_sees_the_moment_before(tables: TableStore):
     fill(tables, b"old")
 
     def body(change: Transaction) -> None:
@@ -133,7 +135,7 @@ def test_a_reader_during_a_write_sees_the_moment_before(tables: Table):
     assert keys(tables) == [b"new", b"old"]
 
 
-def test_an_open_view_does_not_see_later_commits(tables: Table):
+def test_an_open_view_does_not_see_later_commits(tables: TableStore):
     fill(tables, b"1", b"2")
     with tables.read() as view:
         rows = view.scan("a")
@@ -145,7 +147,7 @@ def test_an_open_view_does_not_see_later_commits(tables: Table):
     assert keys(tables) == [b"1", b"1a", b"3"]
 
 
-def test_a_transaction_inside_a_transaction_is_refused(tables: Table):
+def test_a_transaction_inside_a_transaction_is_refused(tables: TableStore):
     def body(change: Transaction) -> None:
         fill(tables, b"inner")
 
@@ -154,7 +156,7 @@ def test_a_transaction_inside_a_transaction_is_refused(tables: Table):
     assert keys(tables) == []
 
 
-def test_writers_of_many_threads_take_turns(tables: Table):
+def test_writers_of_many_threads_take_turns(tables: TableStore):
     def add() -> None:
         def body(change: Transaction) -> None:
             now = int(change.get("a", b"n") or b"0")
@@ -168,12 +170,12 @@ def test_writers_of_many_threads_take_turns(tables: Table):
         assert view.get("a", b"n") == b"20"
 
 
-def test_an_unknown_table_is_named(tables: Table):
+def test_an_unknown_table_is_named(tables: TableStore):
     with tables.read() as view, pytest.raises(NotFound, match="nowhere"):
         view.get("nowhere", b"k")
 
 
-def test_a_long_scan_crosses_every_slice(tables: Table):
+def test_a_long_scan_crosses_every_slice(tables: TableStore):
     fill(tables, *(b"%05d" % n for n in range(1000)))
     assert keys(tables) == [b"%05d" % n for n in range(1000)]
     assert keys(tables, b"00100", b"00900", reverse=True) == [b"%05d" % n for n in range(899, 99, -1)]

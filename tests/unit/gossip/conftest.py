@@ -10,9 +10,9 @@ import pytest
 from ropewalk.disk.lmdb_tables import LmdbTables
 from ropewalk.disk.memory_tables import MemoryTables
 from ropewalk.gossip.core.ids import Key
-from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import sign
-from ropewalk.gossip.core.table import TABLES, Table, Transaction
+from ropewalk.gossip.core.table import TABLES, TableStore, Transaction
 from ropewalk.gossip.core.writing import Batch
 from ropewalk.kernel.keys import SigningKey
 
@@ -25,12 +25,12 @@ def vector() -> Callable[[str], Any]:
 
 
 @pytest.fixture(params=["memory", "lmdb"])
-def make_table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Table]]:
-    made: list[Table] = []
+def make_table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], TableStore]]:
+    made: list[TableStore] = []
 
-    def make() -> Table:
+    def make() -> TableStore:
         path = tmp_path / f"db{len(made)}"
-        table: Table = MemoryTables(TABLES) if request.param == "memory" else LmdbTables(path, TABLES)
+        table: TableStore = MemoryTables(TABLES) if request.param == "memory" else LmdbTables(path, TABLES)
         made.append(table)
         return table
 
@@ -43,12 +43,12 @@ def key(n: int) -> SigningKey:
     return SigningKey.generate("ed25519", bytes([n] * 32))
 
 
-def memory_log(topic: str = "com.example", **options: Any) -> Log:
+def memory_log(topic: str = "com.example", **options: Any) -> GossipLog:
     options.setdefault("signer", key(1))
-    return Log(MemoryTables(TABLES), topic, **options)
+    return GossipLog(MemoryTables(TABLES), topic, **options)
 
 
-def ground(log: Log, clock: int) -> None:
+def ground(log: GossipLog, clock: int) -> None:
     """Put a message with a high clock into a log, as if all before it had been forgotten."""
     below = Key((log.profile.code.encode(clock - 1) + bytes(20))[:20])
     signed = sign(log.profile, key(9), log.topic, (below,), "ground")
@@ -61,5 +61,5 @@ def ground(log: Log, clock: int) -> None:
     log.table.transact(body)
 
 
-def raws(log: Log) -> list[bytes]:
+def raws(log: GossipLog) -> list[bytes]:
     return [signed.raw for signed in log.iterate()]

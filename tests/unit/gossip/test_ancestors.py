@@ -12,7 +12,7 @@ from ropewalk.disk.memory_tables import MemoryTables
 from ropewalk.errors import RangeExceeded
 from ropewalk.gossip.core import ancestors
 from ropewalk.gossip.core.ids import Key, id_of, key_of
-from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import decode, sign
 from ropewalk.gossip.core.profiles import PROFILES, V13
 from ropewalk.gossip.core.table import TABLES
@@ -22,13 +22,13 @@ BOTH = pytest.mark.parametrize("profile", ["v0.6", "v0.13"])
 SIZES = pytest.mark.parametrize("size", ["small", "large"])
 
 
-def merged(profile: str, data) -> Log:
+def merged(profile: str, data) -> GossipLog:
     log = memory_log(data["topic"], profile=profile)
     log.insert_many(bytes.fromhex(row["signed_message_cbor"]) for row in data["messages"])
     return log
 
 
-def true_frontier(log: Log, id: str, clock: int) -> set[str]:
+def true_frontier(log: GossipLog, id: str, clock: int) -> set[str]:
     """What the definition says, found by walking every edge."""
     found: set[str] = set()
     todo, seen = [id], {id}

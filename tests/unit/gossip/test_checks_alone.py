@@ -11,12 +11,12 @@ from tests.unit.gossip.conftest import key, memory_log, raws
 from ropewalk.errors import BrokenLink, Conflict, Invalid, InvalidJson, InvalidKey, NotFound, TooLarge
 from ropewalk.gossip.core import ancestors, dag_json
 from ropewalk.gossip.core.access import owners
-from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import decode, sign
 from ropewalk.gossip.core.profiles import V06, V13, Profile, check_parents
 from ropewalk.gossip.core.table import Transaction
 from ropewalk.gossip.core.verify import verify_log
-from ropewalk.gossip.sync.questions import Abort, Root
+from ropewalk.gossip.sync.questions import AbortResponse, RootResponse
 from ropewalk.gossip.sync.session import pull_from
 from ropewalk.gossip.sync.wire import Insert, decode_event, decode_response, encode_event, encode_response
 from ropewalk.kernel import cbor
@@ -26,7 +26,7 @@ BOTH = pytest.mark.parametrize("profile", [V06, V13], ids=lambda profile: profil
 TOPIC = "com.example"
 
 
-def waiting_log() -> Log:
+def waiting_log() -> GossipLog:
     """Three messages in a row, and a fourth whose parents are elsewhere."""
     log, other = memory_log(), memory_log(signer=key(2))
     log.append_many("abc")
@@ -36,7 +36,7 @@ def waiting_log() -> Log:
     return log
 
 
-def found(log: Log, change: Callable[[Transaction], None]) -> dict[str, str]:
+def found(log: GossipLog, change: Callable[[Transaction], None]) -> dict[str, str]:
     """The steps that fail after a change of the tables, with what they say."""
     log.table.transact(change)
     return {step.name: step.detail for step in verify_log(log).steps if step.status == "failed"}
@@ -149,8 +149,8 @@ def test_a_cooldown_that_is_no_32_bit_number_is_refused(inner):
 
 
 def test_an_answer_of_an_unknown_kind_is_no_root_whatever_it_holds():
-    root = encode_response(Root(Node(0, ANCHOR, bytes(16))), "v0.13")
-    assert isinstance(decode_response(root, "v0.13"), Root)
+    root = encode_response(RootResponse(Node(0, ANCHOR, bytes(16))), "v0.13")
+    assert isinstance(decode_response(root, "v0.13"), RootResponse)
     for number in (6, 7):
         with pytest.raises(Invalid, match=f"response {number} is unknown"):
             decode_response(bytes([number << 3 | 2]) + root[1:], "v0.13")
@@ -176,7 +176,7 @@ def test_what_stands_on_a_refused_message_is_refused_in_later_chunks_too(profile
 
 
 def test_the_longest_cooldown_is_read():
-    assert decode_response(bytes.fromhex("2a0608ffffffff0f"), "v0.13") == Abort(2**32 - 1)
+    assert decode_response(bytes.fromhex("2a0608ffffffff0f"), "v0.13") == AbortResponse(2**32 - 1)
 
 
 def changed(profile: Profile, at: int, value: Any) -> bytes:
@@ -233,7 +233,7 @@ def test_apply_cannot_write_and_what_it_was_called_for_is_not_kept_either(make_t
     def apply(id, signature, message):
         log.append("from inside")
 
-    log = Log(make_table(), TOPIC, signer=key(1), apply=apply)
+    log = GossipLog(make_table(), TOPIC, signer=key(1), apply=apply)
     with pytest.raises(Conflict, match="inside apply"):
         log.append("outer")
     assert len(log) == 0

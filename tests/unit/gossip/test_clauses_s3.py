@@ -19,8 +19,8 @@ from ropewalk.disk.memory_tables import MemoryTables
 from ropewalk.errors import Denied, Unavailable
 from ropewalk.gossip.core.access import make_session, owners, sessions
 from ropewalk.gossip.core.ids import CLOCKS, id_of, key_of
-from ropewalk.gossip.core.log import Log
-from ropewalk.gossip.core.message import Message, Signature, assemble, cid_of, sign, verify
+from ropewalk.gossip.core.log import GossipLog
+from ropewalk.gossip.core.message import GossipMessage, GossipSignature, assemble, cid_of, sign, verify
 from ropewalk.gossip.core.profiles import PROFILES, V13
 from ropewalk.gossip.core.table import TABLES
 from ropewalk.kernel import cbor
@@ -41,7 +41,7 @@ def test_clocks_are_those_of_the_specifications_table(clock, encoded):
 
 @BOTH
 def test_clock_follows_the_greatest_parent(profile, make_table):
-    log = Log(make_table(), "com.example", profile=profile, signer=key(1))
+    log = GossipLog(make_table(), "com.example", profile=profile, signer=key(1))
     for stored in log.append_many(range(4)):
         high = stored
     low = sign(log.profile, key(2), log.topic, (), "low")
@@ -88,8 +88,8 @@ def test_heads_are_read_inside_the_transaction(tmp_path):
 
 @BOTH
 def test_apply_gets_the_id_the_signature_and_the_message(profile, make_table):
-    seen: list[tuple[str, Signature, Message]] = []
-    log = Log(
+    seen: list[tuple[str, GossipSignature, GossipMessage]] = []
+    log = GossipLog(
         make_table(), "com.example", profile=profile, signer=key(1), apply=lambda *given: seen.append(given)
     )
     one = log.append({"n": 1})
@@ -112,13 +112,13 @@ def test_apply_runs_over_a_signed_message_on_all_heads_that_is_not_stored_yet(pr
     table = make_table()
     moments: list[tuple[object, ...]] = []
 
-    def apply(id: str, signature: Signature, message: Message) -> str:
+    def apply(id: str, signature: GossipSignature, message: GossipMessage) -> str:
         verify(log.profile, assemble(log.profile, signature, message))
         assert (message.clock, list(message.parents)) == log.get_clock()
         moments.append((log.has(id), len(log), log.heads()))
         return f"result of {message.payload}"
 
-    log = Log(table, "com.example", profile=profile, signer=key(1), apply=apply)
+    log = GossipLog(table, "com.example", profile=profile, signer=key(1), apply=apply)
     first, second = log.append("a"), log.append("b")
     assert moments == [(False, 0, []), (False, 1, [first.id])]
     assert (first.result, second.result) == ("result of a", "result of b")
@@ -133,7 +133,7 @@ def test_children_that_wait_for_an_appended_message_are_applied_and_saved_with_i
     child = sign(code, key(2), "com.example", (parent.key,), "child")
     grandchild = sign(code, key(3), "com.example", (child.key,), "grandchild")
     applied: list[object] = []
-    log = Log(
+    log = GossipLog(
         make_table(),
         "com.example",
         profile=profile,
@@ -160,12 +160,12 @@ def test_replay_goes_parents_first_through_a_graph_whatever_came_when(profile):
     log.append("both")
     seen: list[str] = []
 
-    def apply(id: str, _signature: Signature, message: Message) -> None:
+    def apply(id: str, _signature: GossipSignature, message: GossipMessage) -> None:
         if message.payload != "ground":  # stands on something that was never here
             assert set(message.parents) <= set(seen)
         seen.append(id)
 
-    again = Log(log.table, log.topic, profile=log.profile.name, apply=apply, replay=True)
+    again = GossipLog(log.table, log.topic, profile=log.profile.name, apply=apply, replay=True)
     assert len(seen) == len(set(seen)) == len(log) == 10
     seen.clear()
     assert again.replay() == 10
@@ -176,13 +176,13 @@ def test_without_replay_opening_applies_nothing():
     log = memory_log()
     log.append_many("abc")
     seen: list[object] = []
-    Log(log.table, "com.example", apply=lambda *given: seen.append(given))
+    GossipLog(log.table, "com.example", apply=lambda *given: seen.append(given))
     assert seen == []
 
 
 def test_only_a_log_that_asks_for_the_ancestor_index_keeps_it(make_table):
-    with_index = Log(make_table(), "com.example", signer=key(1), index_ancestors=True)
-    without = Log(make_table(), "com.example", signer=key(1))
+    with_index = GossipLog(make_table(), "com.example", signer=key(1), index_ancestors=True)
+    without = GossipLog(make_table(), "com.example", signer=key(1))
     for log, rows in ((with_index, 5), (without, 0)):
         log.append_many(range(5))
         with log.view() as view:
@@ -218,15 +218,15 @@ def test_comparing_ids_alone_makes_a_register_in_which_the_last_write_wins(profi
     everything = {raw for log in peers for raw in raws(log)}
     values = set()
     for log in peers:
-        won: list[tuple[str, Message]] = []
+        won: list[tuple[str, GossipMessage]] = []
 
-        def apply(id: str, _signature: Signature, message: Message, won: Any = won) -> None:
+        def apply(id: str, _signature: GossipSignature, message: GossipMessage, won: Any = won) -> None:
             if not won or id > won[0][0]:
                 won[:] = [(id, message)]
 
         shuffled = sorted(everything)
         chance.shuffle(shuffled)
-        register = Log(MemoryTables(TABLES), log.topic, profile=profile, apply=apply)
+        register = GossipLog(MemoryTables(TABLES), log.topic, profile=profile, apply=apply)
         register.insert_many(shuffled)
         (winner,) = won
         assert winner[1].clock == max(signed.message.clock for signed in register.iterate())
@@ -250,7 +250,7 @@ def test_a_writer_outside_the_fixed_set_leaves_no_trace():
 
 
 def test_a_closed_log_says_so_and_opens_again_as_it_was(tmp_path: Path):
-    with Log(LmdbTables(tmp_path, TABLES), "com.example", signer=key(1)) as log:
+    with GossipLog(LmdbTables(tmp_path, TABLES), "com.example", signer=key(1)) as log:
         log.append_many("abc")
         before = (log.root(), log.heads(), len(log))
     log.close()  # again: nothing happens
@@ -258,7 +258,7 @@ def test_a_closed_log_says_so_and_opens_again_as_it_was(tmp_path: Path):
     for act in acts:
         with pytest.raises(Unavailable, match="closed"):
             act()
-    with Log(LmdbTables(tmp_path, TABLES), "com.example") as again:
+    with GossipLog(LmdbTables(tmp_path, TABLES), "com.example") as again:
         assert (again.root(), again.heads(), len(again)) == before
 
 

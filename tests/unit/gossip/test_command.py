@@ -15,7 +15,7 @@ from tests.unit.gossip.conftest import key
 from ropewalk.cli.gossip import gossip as command
 from ropewalk.cli.gossip.graph import draw
 from ropewalk.cli.main import run
-from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import sign
 from ropewalk.gossip.core.profiles import PROFILES, V13
 from ropewalk.gossip.peer.topics import open_topic, topic_folder, topics
@@ -228,27 +228,27 @@ def test_verify_finds_what_was_tampered_with(said, tmp_path: Path):
     ids = [append(said, b"%d" % n).json["id"] for n in range(3)]
     said("ancestors", ids[2], "1")
 
-    def lose_a_head(log: Log, txn):
+    def lose_a_head(log: GossipLog, txn):
         for row, _ in list(txn.scan("heads")):
             txn.delete("heads", row)
 
-    def change_the_tree(log: Log, txn):
+    def change_the_tree(log: GossipLog, txn):
         row, value = next(txn.scan("tree", b"\x00\x01"))
         txn.put("tree", row, bytes(16))
         assert value != bytes(16)
 
-    def change_a_message(log: Log, txn):
+    def change_a_message(log: GossipLog, txn):
         row, raw = next(txn.scan("messages"))
         txn.put("messages", row, raw[:-1] + b"\x07")
 
-    def change_the_index(log: Log, txn):
+    def change_the_index(log: GossipLog, txn):
         row, _ = list(txn.scan("ancestors"))[-1]
         txn.put("ancestors", row, b"\x80")
 
-    def forget_an_arrival(log: Log, txn):
+    def forget_an_arrival(log: GossipLog, txn):
         txn.put("meta", b"arrivals", (2).to_bytes(8, "big"))
 
-    def forget_what_is_indexed(log: Log, txn):
+    def forget_what_is_indexed(log: GossipLog, txn):
         txn.put("meta", b"indexed", (7).to_bytes(8, "big"))
 
     assert tampered(said, tmp_path, "arrivals", forget_an_arrival)["arrivals"] == "failed"

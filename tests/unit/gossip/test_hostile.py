@@ -22,28 +22,28 @@ from ropewalk.errors import (
     Unavailable,
 )
 from ropewalk.gossip.core.ids import make_key
-from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import MESSAGE_BYTES_MAX, sign
 from ropewalk.gossip.core.profiles import V13
 from ropewalk.gossip.peer import peer
 from ropewalk.gossip.peer.client import SyncReport, sync_with
-from ropewalk.gossip.peer.frames import ANSWER_BYTES_MAX, VALUES_FIRST, FramePipe
-from ropewalk.gossip.peer.multistream import Dialer, Listener
+from ropewalk.gossip.peer.frames import ANSWER_BYTES_MAX, VALUES_FIRST, GossipFrames
+from ropewalk.gossip.peer.multistream import Dialer, ProtocolListener
 from ropewalk.gossip.peer.muxer import Muxer, Stream
 from ropewalk.gossip.peer.server import GossipServer
 from ropewalk.gossip.sync import wire
 from ropewalk.gossip.sync.questions import (
-    Abort,
-    Children,
-    Found,
-    GetChildren,
-    GetNode,
-    GetRoot,
-    GetValues,
-    Request,
-    Response,
-    Root,
-    Values,
+    AbortResponse,
+    ChildrenRequest,
+    ChildrenResponse,
+    NodeRequest,
+    NodeResponse,
+    RootRequest,
+    RootResponse,
+    SyncRequest,
+    SyncResponse,
+    ValuesRequest,
+    ValuesResponse,
     answer,
 )
 from ropewalk.kernel.digest import sha256
@@ -56,18 +56,18 @@ from ropewalk.net.websocket import connect_websocket, serve_websocket
 TOPIC = "com.example"
 IDLE_S = 60.0  # where silence is not the point: a loaded machine may be slow
 SHORT_S = 0.5  # where it is
-Ask = Callable[[Request], Response]
-Reply = Callable[[Stream, FramePipe], Awaitable[None]]
+Ask = Callable[[SyncRequest], SyncResponse]
+Reply = Callable[[Stream, GossipFrames], Awaitable[None]]
 
 
-def filled(count: int, profile: str = "v0.13") -> Log:
+def filled(count: int, profile: str = "v0.13") -> GossipLog:
     log = memory_log(profile=profile)
     log.append_many({"n": n} for n in range(count))
     return log
 
 
-def honest(source: Log) -> Ask:
-    def ask(request: Request) -> Response:
+def honest(source: GossipLog) -> Ask:
+    def ask(request: SyncRequest) -> SyncResponse:
         with source.view() as view:
             return answer(view, source.profile, request)
 
@@ -75,7 +75,11 @@ def honest(source: Log) -> Ask:
 
 
 def meet_websocket(
-    accept: Callable[[Pipe], Awaitable[None]], log: Log, *, pull_only: bool = True, idle_s: float = IDLE_S
+    accept: Callable[[Pipe], Awaitable[None]],
+    log: GossipLog,
+    *,
+    pull_only: bool = True,
+    idle_s: float = IDLE_S,
 ) -> SyncReport:
     """Sync with a WebSocket server that behaves as `accept` does."""
 
@@ -90,18 +94,18 @@ def meet_websocket(
     return asyncio.run(run())
 
 
-def meet_stream(reply: Reply, log: Log, *, idle_s: float = IDLE_S) -> SyncReport:
+def meet_stream(reply: Reply, log: GossipLog, *, idle_s: float = IDLE_S) -> SyncReport:
     """Sync with a server that speaks yamux and multistream properly, and then does what `reply` does."""
 
     async def accept(pipe: Pipe) -> None:
         tasks = []
 
         async def serve(stream: Stream) -> None:
-            listener = Listener([f"/canvas/v1/{TOPIC}/sync"])
+            listener = ProtocolListener([f"/canvas/v1/{TOPIC}/sync"])
             while listener.chosen is None:
                 listener.receive(await stream.receive())
                 await stream.send(listener.data_to_send())
-            await reply(stream, FramePipe(stream, limit=1 << 20, rest=listener.rest))
+            await reply(stream, GossipFrames(stream, limit=1 << 20, rest=listener.rest))
 
         def take(stream: Stream) -> None:
             tasks.append(asyncio.ensure_future(serve(stream)))
@@ -115,14 +119,14 @@ def meet_stream(reply: Reply, log: Log, *, idle_s: float = IDLE_S) -> SyncReport
     return meet_websocket(accept, log, idle_s=idle_s)
 
 
-def meet(ask: Ask, log: Log) -> SyncReport:
+def meet(ask: Ask, log: GossipLog) -> SyncReport:
     """Sync with a server whose answers are those of `ask`."""
 
-    async def reply(stream: Stream, frames: FramePipe) -> None:
+    async def reply(stream: Stream, frames: GossipFrames) -> None:
         while (raw := await frames.receive()) is not None:
             response = ask(wire.decode_request(raw, "v0.13"))
             await frames.send(wire.encode_response(response, "v0.13"))
-            if isinstance(response, Abort):
+            if isinstance(response, AbortResponse):
                 break
         await stream.close()
 
@@ -145,10 +149,10 @@ def test_an_abort_in_the_middle_is_continued_on_a_new_stream():
     source, target = filled(2000), memory_log()
     count = 0
 
-    def ask(request: Request) -> Response:
+    def ask(request: SyncRequest) -> SyncResponse:
         nonlocal count
         count += 1
-        return Abort(10) if count % 40 == 0 else honest(source)(request)
+        return AbortResponse(10) if count % 40 == 0 else honest(source)(request)
 
     assert meet(ask, target).received == 2000
     assert count > 80
@@ -157,15 +161,15 @@ def test_an_abort_in_the_middle_is_continued_on_a_new_stream():
 
 def test_a_peer_that_only_aborts_is_given_up(monkeypatch):
     monkeypatch.setattr(peer, "SESSIONS_IDLE_MAX", 4)
-    cut(Unavailable, 7, lambda: meet(lambda _: Abort(), memory_log()), "broken off")
+    cut(Unavailable, 7, lambda: meet(lambda _: AbortResponse(), memory_log()), "broken off")
 
 
 def test_a_wrong_hash():
-    def ask(request: Request) -> Response:
+    def ask(request: SyncRequest) -> SyncResponse:
         response = honest(filled(60))(request)
-        if isinstance(response, Children):
+        if isinstance(response, ChildrenResponse):
             first, *rest = response.nodes
-            return Children((replace(first, hash=bytes([255] * 16)), *rest))
+            return ChildrenResponse((replace(first, hash=bytes([255] * 16)), *rest))
         return response
 
     cut(DigestMismatch, 5, lambda: meet(ask, memory_log()))
@@ -179,16 +183,16 @@ def test_a_bad_signature_after_good_messages_keeps_the_good_ones():
     values[make_key(V13.code, 2, sha256(forged))] = forged
     tree = build(values.items())
 
-    def ask(request: Request) -> Response:
+    def ask(request: SyncRequest) -> SyncResponse:
         match request:
-            case GetRoot():
-                return Root(tree.root)
-            case GetChildren(level, key_):
-                return Children(tuple(tree.get_children(level, key_)))
-            case GetNode(level, key_):
-                return Found(tree.get_node(level, key_))
-            case GetValues(keys):
-                return Values(tuple(values[each] for each in keys))
+            case RootRequest():
+                return RootResponse(tree.root)
+            case ChildrenRequest(level, key_):
+                return ChildrenResponse(tuple(tree.get_children(level, key_)))
+            case NodeRequest(level, key_):
+                return NodeResponse(tree.get_node(level, key_))
+            case ValuesRequest(keys):
+                return ValuesResponse(tuple(values[each] for each in keys))
 
     target = memory_log()
     cut(SigInvalid, 5, lambda: meet(ask, target))
@@ -202,30 +206,38 @@ def test_endless_children():
     cut(
         TooLarge,
         8,
-        lambda: meet(lambda q: Root(root) if isinstance(q, GetRoot) else Children(nodes), memory_log()),
+        lambda: meet(
+            lambda q: RootResponse(root) if isinstance(q, RootRequest) else ChildrenResponse(nodes),
+            memory_log(),
+        ),
     )
 
 
 def test_an_endless_tree_has_an_end():
-    cut(TooLarge, 8, lambda: meet(lambda _: Root(Node(200, ANCHOR, bytes(16))), memory_log()), "levels")
+    cut(
+        TooLarge,
+        8,
+        lambda: meet(lambda _: RootResponse(Node(200, ANCHOR, bytes(16))), memory_log()),
+        "levels",
+    )
 
 
 def test_missing_children():
-    def ask(request: Request) -> Response:
-        return Children(()) if isinstance(request, GetChildren) else honest(filled(20))(request)
+    def ask(request: SyncRequest) -> SyncResponse:
+        return ChildrenResponse(()) if isinstance(request, ChildrenRequest) else honest(filled(20))(request)
 
     cut(BrokenLink, 5, lambda: meet(ask, memory_log()))
 
 
 def test_too_many_values():
-    def ask(request: Request) -> Response:
+    def ask(request: SyncRequest) -> SyncResponse:
         response = honest(filled(20))(request)
-        return Values(response.values * 2) if isinstance(response, Values) else response
+        return ValuesResponse(response.values * 2) if isinstance(response, ValuesResponse) else response
 
     cut(BrokenLink, 5, lambda: meet(ask, memory_log()))
 
 
-async def _send_length(stream: Stream, frames: FramePipe) -> None:
+async def _send_length(stream: Stream, frames: GossipFrames) -> None:
     await frames.receive()
     await stream.send(b"\xff\xff\xff\xff\x0f" + bytes(1000))
     await asyncio.sleep(IDLE_S)
@@ -235,7 +247,7 @@ def test_a_huge_length_is_refused_before_its_bytes():
     cut(TooLarge, 8, lambda: meet_stream(_send_length, memory_log()), "a frame of")
 
 
-async def _send_garbage(stream: Stream, frames: FramePipe) -> None:
+async def _send_garbage(stream: Stream, frames: GossipFrames) -> None:
     await frames.receive()
     await stream.send(wire.frame(b"\xff\xfe garbage"))
     await asyncio.sleep(IDLE_S)
@@ -245,7 +257,7 @@ def test_garbage_instead_of_an_answer():
     cut(Invalid, 8, lambda: meet_stream(_send_garbage, memory_log()))
 
 
-async def _drip(stream: Stream, frames: FramePipe) -> None:
+async def _drip(stream: Stream, frames: GossipFrames) -> None:
     await frames.receive()
     await stream.send(b"\x80\x80\x01")  # sixteen kilobytes, announced
     while True:
@@ -257,7 +269,7 @@ def test_a_byte_now_and_then_is_not_progress():
     cut(Unavailable, 7, lambda: meet_stream(_drip, memory_log(), idle_s=4 * SHORT_S), "no progress")
 
 
-async def _stay_silent(stream: Stream, frames: FramePipe) -> None:
+async def _stay_silent(stream: Stream, frames: GossipFrames) -> None:
     await asyncio.sleep(IDLE_S)
 
 
@@ -265,7 +277,7 @@ def test_a_stream_that_never_answers():
     cut(Unavailable, 7, lambda: meet_stream(_stay_silent, memory_log(), idle_s=SHORT_S))
 
 
-async def _hang_up(stream: Stream, frames: FramePipe) -> None:
+async def _hang_up(stream: Stream, frames: GossipFrames) -> None:
     await frames.receive()
     await stream.close()
 
@@ -274,7 +286,7 @@ def test_a_stream_that_ends_instead_of_answering():
     cut(Unavailable, 7, lambda: meet_stream(_hang_up, memory_log()), "instead of answering")
 
 
-async def _swamp(stream: Stream, frames: FramePipe) -> None:
+async def _swamp(stream: Stream, frames: GossipFrames) -> None:
     """Fifteen megabytes of one answer that fits its announcement but is no protobuf."""
     await frames.receive()
     await stream.send(b"\x80\x80\xc0\x07")
@@ -295,13 +307,13 @@ def test_unchecked_messages_of_a_peer_do_not_pile_up(monkeypatch):
     asked: list[int] = []
     source = filled(60)
 
-    def ask(request: Request) -> Response:
+    def ask(request: SyncRequest) -> SyncResponse:
         response = honest(source)(request)
-        if isinstance(response, Values):
+        if isinstance(response, ValuesResponse):
             asked.append(len(response.values))
             # Sixteen good ones, then whatever the peer likes to send.
             if sum(asked) > 16:
-                return Values((bytes(400),) * len(response.values))
+                return ValuesResponse((bytes(400),) * len(response.values))
         return response
 
     cut(DigestMismatch, 5, lambda: meet(ask, memory_log()))
@@ -405,11 +417,11 @@ def test_a_peer_that_talks_and_asks_but_takes_nothing_is_given_up(monkeypatch):
         tasks = []
 
         async def serve(stream: Stream) -> None:
-            listener = Listener([f"/canvas/v1/{TOPIC}/{name}" for name in ("push", "sync")])
+            listener = ProtocolListener([f"/canvas/v1/{TOPIC}/{name}" for name in ("push", "sync")])
             while listener.chosen is None:
                 listener.receive(await stream.receive())
                 await stream.send(listener.data_to_send())
-            frames = FramePipe(stream, limit=1 << 20, rest=listener.rest)
+            frames = GossipFrames(stream, limit=1 << 20, rest=listener.rest)
             if listener.chosen.endswith("push"):
                 tasks.append(asyncio.ensure_future(ask()))
                 while True:
@@ -424,7 +436,7 @@ def test_a_peer_that_talks_and_asks_but_takes_nothing_is_given_up(monkeypatch):
             dialer, stream = Dialer(f"/canvas/v1/{TOPIC}/sync"), muxer.open()
             await stream.send(dialer.data_to_send())
             while True:
-                await stream.send(wire.frame(wire.encode_request(GetRoot())))
+                await stream.send(wire.frame(wire.encode_request(RootRequest())))
                 await stream.receive()
 
         def take(stream: Stream) -> None:
@@ -442,7 +454,9 @@ def test_a_peer_that_talks_and_asks_but_takes_nothing_is_given_up(monkeypatch):
 # The same over TCP, in v0.6.
 
 
-def meet_tcp(accept: Callable[[Pipe], Awaitable[None]], log: Log, *, idle_s: float = IDLE_S) -> SyncReport:
+def meet_tcp(
+    accept: Callable[[Pipe], Awaitable[None]], log: GossipLog, *, idle_s: float = IDLE_S
+) -> SyncReport:
     async def run() -> SyncReport:
         listening = await serve_tcp(accept, "127.0.0.1", 0)
         try:
@@ -476,12 +490,12 @@ def test_a_v06_peer_that_lies_about_a_value():
     source = filled(40, "v0.6")
 
     async def accept(pipe: Pipe) -> None:
-        frames = FramePipe(pipe, limit=1 << 20)
+        frames = GossipFrames(pipe, limit=1 << 20)
         while (raw := await frames.receive()) is not None:
             response = honest(source)(wire.decode_request(raw, "v0.6"))
-            if isinstance(response, Children) and response.nodes[-1].value is not None:
+            if isinstance(response, ChildrenResponse) and response.nodes[-1].value is not None:
                 last = replace(response.nodes[-1], value=b"other")
-                response = Children((*response.nodes[:-1], last))
+                response = ChildrenResponse((*response.nodes[:-1], last))
             await frames.send(wire.encode_response(response, "v0.6"))
 
     cut(DigestMismatch, 5, lambda: meet_tcp(accept, memory_log(profile="v0.6")))
@@ -492,7 +506,7 @@ def test_a_v06_peer_that_only_answers_is_said_to_lack_ours():
     target.append("mine")
 
     async def accept(pipe: Pipe) -> None:
-        frames = FramePipe(pipe, limit=1 << 20)
+        frames = GossipFrames(pipe, limit=1 << 20)
         while raw := await frames.receive():
             response = honest(source)(wire.decode_request(raw, "v0.6"))
             await frames.send(wire.encode_response(response, "v0.6"))
@@ -549,9 +563,9 @@ def test_a_server_survives(raw: bytes):
 @pytest.mark.parametrize(
     "raw",
     [
-        wire.frame(wire.encode_request(GetValues((bytes(20),)))),
-        wire.frame(wire.encode_request(GetChildren(200, ANCHOR))),
-        wire.frame(wire.encode_request(GetValues((bytes(20),) * 5000))),
+        wire.frame(wire.encode_request(ValuesRequest((bytes(20),)))),
+        wire.frame(wire.encode_request(ChildrenRequest(200, ANCHOR))),
+        wire.frame(wire.encode_request(ValuesRequest((bytes(20),) * 5000))),
         wire.frame(b"\xff\xff"),
         b"\xff\xff\xff\xff\x0f",
     ],
@@ -561,14 +575,14 @@ def test_a_bad_question_ends_its_session_only(raw: bytes):
     async def act(server: GossipServer) -> None:
         pipe = await connect_websocket(server.url, timeout_s=IDLE_S)
         async with Muxer(pipe, client=True, accept=lambda _: None) as muxer:
-            for sent, good in ((raw, False), (wire.frame(wire.encode_request(GetRoot())), True)):
+            for sent, good in ((raw, False), (wire.frame(wire.encode_request(RootRequest())), True)):
                 stream = muxer.open()
                 await stream.send(Dialer(f"/canvas/v1/{TOPIC}/sync").data_to_send() + sent)
                 dialer = Dialer(f"/canvas/v1/{TOPIC}/sync")
                 try:
                     while dialer.chosen is None:
                         dialer.receive(await stream.receive())
-                    frames = FramePipe(stream, limit=1 << 20, rest=dialer.rest)
+                    frames = GossipFrames(stream, limit=1 << 20, rest=dialer.rest)
                     assert (await frames.receive() is not None) == good
                 except Unavailable:
                     assert not good
@@ -606,7 +620,7 @@ def test_a_stream_given_up_before_it_began_does_not_end_the_connection():
             await given_up.send(hello[:10])
             given_up.reset()
             stream = muxer.open()
-            await stream.send(hello + wire.frame(wire.encode_request(GetRoot())))
+            await stream.send(hello + wire.frame(wire.encode_request(RootRequest())))
             answered = b""
             while server.log.root().hash not in answered:
                 answered += await asyncio.wait_for(stream.receive(), IDLE_S)
@@ -624,7 +638,7 @@ def test_more_peers_than_allowed_are_turned_away():
         async with met, late:
             await met.meet()
             await late.start_push()
-            await asyncio.wait_for(late.ended(), IDLE_S)
+            await asyncio.wait_for(late.stay(), IDLE_S)
             assert met.error is None
         for pipe in pipes:
             await pipe.close()
@@ -658,10 +672,10 @@ def test_a_peer_with_many_sessions_at_once_gets_all_its_answers():
 
         async def session(muxer: Muxer) -> None:
             dialer, stream = Dialer(f"/canvas/v1/{TOPIC}/sync"), muxer.open()
-            await stream.send(dialer.data_to_send() + wire.frame(wire.encode_request(GetRoot())))
+            await stream.send(dialer.data_to_send() + wire.frame(wire.encode_request(RootRequest())))
             while dialer.chosen is None:
                 dialer.receive(await stream.receive())
-            assert await FramePipe(stream, limit=1 << 20, rest=dialer.rest).receive() is not None
+            assert await GossipFrames(stream, limit=1 << 20, rest=dialer.rest).receive() is not None
             await stream.close()
 
         async with Muxer(pipe, client=True, accept=lambda _: None) as muxer:

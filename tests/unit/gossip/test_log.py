@@ -29,11 +29,11 @@ from ropewalk.errors import (
 )
 from ropewalk.gossip.core import message, writing
 from ropewalk.gossip.core.access import make_session, owners, sessions
-from ropewalk.gossip.core.events import Committed, Event, Refused, Stored
+from ropewalk.gossip.core.events import Committed, Event, MessageRefused, Stored
 from ropewalk.gossip.core.ids import key_of
-from ropewalk.gossip.core.log import Bound, Cursor, Log
-from ropewalk.gossip.core.message import Message, SignedMessage, assemble, decode, sign
-from ropewalk.gossip.core.pending import Limits
+from ropewalk.gossip.core.log import Bound, Cursor, GossipLog
+from ropewalk.gossip.core.message import GossipMessage, SignedMessage, assemble, decode, sign
+from ropewalk.gossip.core.pending import PendingLimits
 from ropewalk.gossip.core.profiles import PROFILES, V13, Profile
 from ropewalk.gossip.core.table import TABLES
 from ropewalk.gossip.core.verify import verify_log
@@ -43,7 +43,7 @@ from ropewalk.kernel.prolly import build
 BOTH = pytest.mark.parametrize("profile", ["v0.6", "v0.13"])
 
 
-def state(log: Log) -> tuple[object, ...]:
+def state(log: GossipLog) -> tuple[object, ...]:
     return log.root(), log.heads(), len(log), raws(log)
 
 
@@ -51,17 +51,17 @@ def state(log: Log) -> tuple[object, ...]:
 @pytest.mark.parametrize("size", ["small", "large"])
 def test_replicas_go_through_the_recorded_history_step_by_step(profile, size, vector, make_table):
     data = vector(f"{profile}-dag-{size}")
-    replicas: dict[int, Log] = {}
+    replicas: dict[int, GossipLog] = {}
     known = {row["id"]: bytes.fromhex(row["signed_message_cbor"]) for row in data["messages"]}
     for event in data["events"]:
         number = event["replica"]
         if number not in replicas:
-            replicas[number] = Log(make_table(), data["topic"], profile=profile, index_ancestors=True)
+            replicas[number] = GossipLog(make_table(), data["topic"], profile=profile, index_ancestors=True)
         log = replicas[number]
         ids = [event["id"]] if event["op"] == "append" else event["ids"]
         assert [log.insert(known[id]).status for id in ids] == ["stored"] * len(ids)
         assert log.get_clock() == (event["next_clock"], event["heads"])
-    merged = Log(make_table(), data["topic"], profile=profile, index_ancestors=True)
+    merged = GossipLog(make_table(), data["topic"], profile=profile, index_ancestors=True)
     merged.insert_many(known[row["id"]] for row in data["messages"])
     found = [log.root() for _, log in sorted(replicas.items())]
     roots = [(row["level"], row["hash"]) for row in data["roots"]]
@@ -87,7 +87,7 @@ def test_chains_come_to_the_recorded_roots(profile, vector):
 
 
 def test_an_append_stands_on_all_heads(make_table):
-    log = Log(make_table(), "com.example", signer=key(1))
+    log = GossipLog(make_table(), "com.example", signer=key(1))
     assert log.get_clock() == (1, [])
     one = log.append({"n": 1})
     other = sign(V13, key(2), "com.example", (), {"n": 2})
@@ -106,7 +106,7 @@ def test_an_append_stands_on_all_heads(make_table):
 
 
 def test_messages_are_given_in_causal_order_within_bounds(make_table):
-    log = Log(make_table(), "com.example", signer=key(1))
+    log = GossipLog(make_table(), "com.example", signer=key(1))
     ids = [log.append(n).id for n in range(10)]
     assert [signed.id for signed in log.iterate()] == ids
     assert [signed.id for signed in log.iterate(reverse=True)] == ids[::-1]
@@ -138,7 +138,7 @@ def test_iteration_goes_by_clock_where_raw_v06_keys_do_not_sort(profile):
 
 
 def test_a_late_message_reaches_a_reader_past_its_clock(make_table):
-    log = Log(make_table(), "com.example", signer=key(1))
+    log = GossipLog(make_table(), "com.example", signer=key(1))
     log.append_many(range(5))
     *_, (cursor, _) = log.arrivals()
     late = sign(V13, key(2), "com.example", (), "late")
@@ -150,7 +150,7 @@ def test_a_late_message_reaches_a_reader_past_its_clock(make_table):
 
 
 def test_an_arrival_whose_message_is_gone_is_damage(make_table):
-    log = Log(make_table(), "com.example", signer=key(1))
+    log = GossipLog(make_table(), "com.example", signer=key(1))
     first = log.append_many("ab")[0]
     log.table.transact(lambda change: change.delete("messages", key_of(first.id)))
     with pytest.raises(Damaged, match=first.id):
@@ -169,7 +169,7 @@ def test_what_is_no_cursor_is_refused(text):
 
 def test_a_duplicate_insert_changes_nothing(make_table):
     applied = []
-    log = Log(make_table(), "com.example", apply=lambda id, *_: applied.append(id))
+    log = GossipLog(make_table(), "com.example", apply=lambda id, *_: applied.append(id))
     one = sign(V13, key(1), "com.example", (), 1)
     two = sign(V13, key(1), "com.example", (one.key,), 2)
     log.insert_many([one.raw, two.raw])
@@ -190,7 +190,7 @@ def test_what_apply_raises_keeps_the_message_out_whole(make_table):
             raise ValueError("no")
         return len(calls)
 
-    log = Log(make_table(), "com.example", signer=key(1), apply=apply)
+    log = GossipLog(make_table(), "com.example", signer=key(1), apply=apply)
     assert log.append("good").result == 1
     before = state(log)
     with pytest.raises(ValueError, match="no"):
@@ -208,7 +208,7 @@ def test_a_refused_message_does_not_hold_up_its_batch(make_table):
         if message.payload == "bad":
             raise ValueError("no")
 
-    log = Log(make_table(), "com.example", apply=apply)
+    log = GossipLog(make_table(), "com.example", apply=apply)
     made = [sign(V13, key(n), "com.example", (), payload) for n, payload in enumerate(["a", "bad", "b"])]
     outcomes = log.insert_many([signed.raw for signed in made])
     assert [outcome.status for outcome in outcomes] == ["stored", "refused", "stored"]
@@ -219,7 +219,9 @@ def test_a_refused_message_does_not_hold_up_its_batch(make_table):
 def test_a_signature_is_verified_before_a_transaction_opens_and_before_apply(monkeypatch):
     table = MemoryTables(TABLES)
     applied: list[object] = []
-    log = Log(table, "com.example", apply=lambda id, signature, message: applied.append(message.payload))
+    log = GossipLog(
+        table, "com.example", apply=lambda id, signature, message: applied.append(message.payload)
+    )
     good = sign(V13, key(2), "com.example", (), 1)
     bad = sign(V13, key(2), "com.example", (), 2)
     opened: list[object] = []
@@ -240,14 +242,16 @@ def test_a_signature_is_verified_before_a_transaction_opens_and_before_apply(mon
 def test_a_message_whose_parents_are_there_is_applied_written_and_committed(make_table):
     table = make_table()
     applied: list[object] = []
-    log = Log(table, "com.example", apply=lambda id, signature, message: applied.append(message.payload))
+    log = GossipLog(
+        table, "com.example", apply=lambda id, signature, message: applied.append(message.payload)
+    )
     parent = sign(V13, key(1), "com.example", (), "parent")
     child = sign(V13, key(2), "com.example", (parent.key,), "child")
     log.insert(parent.raw)
     done = log.insert(child.raw)
     assert (done.id, done.status, done.pending) == (child.id, "stored", False)
     assert applied == ["parent", "child"]
-    again = Log(table, "com.example")
+    again = GossipLog(table, "com.example")
     assert again.heads() == [child.id] and len(again) == 2
 
 
@@ -270,13 +274,13 @@ def test_apply_sees_what_its_own_batch_stored(make_table):
         with pytest.raises(Conflict):
             log.append("from inside")
 
-    log = Log(make_table(), "com.example", signer=key(1), apply=apply)
+    log = GossipLog(make_table(), "com.example", signer=key(1), apply=apply)
     log.append_many("abc")
     assert seen == [[], ["a"], ["b"]]
 
 
 def test_events_come_after_the_commit_in_order(make_table):
-    log = Log(make_table(), "com.example", signer=key(1), apply=lambda *_: 7)
+    log = GossipLog(make_table(), "com.example", signer=key(1), apply=lambda *_: 7)
     heard = []
     stop = log.on(lambda event: heard.append((type(event), len(log))))
     only: list[Event] = []
@@ -302,7 +306,7 @@ def test_a_listener_that_raises_does_not_undo_the_append(caplog):
 
 def test_a_message_without_parents_waits_and_is_released_depth_first(make_table):
     order = []
-    log = Log(make_table(), "com.example", apply=lambda id, s, m: order.append(m.payload))
+    log = GossipLog(make_table(), "com.example", apply=lambda id, s, m: order.append(m.payload))
     a = sign(V13, key(1), "com.example", (), "a")
     b = sign(V13, key(1), "com.example", (a.key,), "b")
     b2 = sign(V13, key(2), "com.example", (a.key,), "b2")
@@ -332,29 +336,29 @@ def test_a_child_that_is_refused_does_not_fail_its_parent(make_table):
         if message.payload == "bad":
             raise ValueError("no")
 
-    log = Log(make_table(), "com.example", apply=apply)
+    log = GossipLog(make_table(), "com.example", apply=apply)
     parent = sign(V13, key(1), "com.example", (), "good")
     child = sign(V13, key(1), "com.example", (parent.key,), "bad")
     sibling = sign(V13, key(2), "com.example", (parent.key,), "fine")
     heard: list[Event] = []
-    log.on(heard.append, Refused)
+    log.on(heard.append, MessageRefused)
     assert log.insert(child.raw).pending
     assert log.insert(sibling.raw).pending
     assert log.insert(parent.raw).status == "stored"
-    assert [event.id for event in heard if isinstance(event, Refused)] == [child.id]
+    assert [event.id for event in heard if isinstance(event, MessageRefused)] == [child.id]
     assert log.pending() == []
     assert log.heads() == [sibling.id]
 
 
 def test_pending_is_bounded_by_count_and_bytes():
-    log = memory_log(pending_limits=Limits(count=2, size=10_000))
+    log = memory_log(pending_limits=PendingLimits(count=2, size=10_000))
     root = sign(V13, key(1), "com.example", (), None)
     orphans = [sign(V13, key(n), "com.example", (root.key,), n) for n in range(3)]
     assert [log.insert(orphan.raw).status for orphan in orphans[:2]] == ["pending"] * 2
     with pytest.raises(TooLarge):
         log.insert(orphans[2].raw)
     assert log.insert_many([orphans[2].raw])[0].status == "refused"
-    tight = memory_log(pending_limits=Limits(count=10, size=400))
+    tight = memory_log(pending_limits=PendingLimits(count=10, size=400))
     with pytest.raises(TooLarge):
         tight.insert(sign(V13, key(1), "com.example", (root.key,), bytes(400)).raw)
     log.insert(root.raw)
@@ -365,9 +369,9 @@ def test_pending_is_bounded_by_count_and_bytes():
 def test_pending_survives_a_restart(tmp_path: Path):
     parent = sign(V13, key(1), "com.example", (), "p")
     child = sign(V13, key(1), "com.example", (parent.key,), "c")
-    with Log(LmdbTables(tmp_path, TABLES), "com.example") as log:
+    with GossipLog(LmdbTables(tmp_path, TABLES), "com.example") as log:
         log.insert(child.raw)
-    with Log(LmdbTables(tmp_path, TABLES), "com.example") as log:
+    with GossipLog(LmdbTables(tmp_path, TABLES), "com.example") as log:
         assert log.pending() == [(child.id, [parent.id])]
         log.insert(parent.raw)
         assert log.heads() == [child.id]
@@ -377,7 +381,7 @@ def test_a_deep_pending_chain_is_released_without_recursion():
     source = memory_log()
     source.append_many(range(1500))
     chain = raws(source)
-    log = memory_log(pending_limits=Limits(per_author=2_000))
+    log = memory_log(pending_limits=PendingLimits(per_author=2_000))
     log.insert_many(reversed(chain[1:]))
     assert len(log.pending()) == 1499
     log.insert(chain[0])
@@ -392,7 +396,7 @@ def test_a_parent_that_comes_costs_no_look_into_children_that_wait_for_others(mo
         sign(V13, key(n), "com.example", tuple(parent.key for parent in parents), "x" * 1000)
         for n in range(5)
     ]
-    log = Log(make_table(), "com.example")
+    log = GossipLog(make_table(), "com.example")
     for child in children:
         assert log.insert(child.raw).pending
     read: list[bytes] = []
@@ -415,7 +419,7 @@ def test_a_parent_that_comes_costs_no_look_into_children_that_wait_for_others(mo
 
 def test_a_message_cannot_be_its_own_ancestor(make_table):
     """A cycle needs an id inside the bytes that make the id; what looks like one only waits for ever."""
-    log = Log(make_table(), "com.example")
+    log = GossipLog(make_table(), "com.example")
     guess = key_of("04" + "0" * 30)
     a = sign(V13, key(1), "com.example", (guess,), "a")
     b = sign(V13, key(1), "com.example", (a.key,), "b")
@@ -424,7 +428,7 @@ def test_a_message_cannot_be_its_own_ancestor(make_table):
 
 
 def test_a_thousand_heads_become_one(make_table):
-    log = Log(make_table(), "com.example", signer=key(1))
+    log = GossipLog(make_table(), "com.example", signer=key(1))
     roots = [sign(V13, key(1), "com.example", (), n).raw for n in range(1000)]
     log.insert_many(roots)
     assert len(log.heads()) == 1000
@@ -447,29 +451,29 @@ def test_more_heads_than_a_message_may_have_are_merged_in_turns(monkeypatch):
 
 def test_the_profile_and_the_topic_are_fixed_when_the_topic_is_made(make_table):
     table = make_table()
-    Log(table, "com.example", profile="v0.6")
-    assert Log(table, "com.example").profile.name == "v0.6"
+    GossipLog(table, "com.example", profile="v0.6")
+    assert GossipLog(table, "com.example").profile.name == "v0.6"
     with pytest.raises(Conflict, match=r"stored in profile v0\.6"):
-        Log(table, "com.example", profile="v0.13")
+        GossipLog(table, "com.example", profile="v0.13")
     with pytest.raises(Conflict, match="belong to topic"):
-        Log(table, "com.other")
-    assert Log(make_table(), "com.example").profile.name == "v0.13"
+        GossipLog(table, "com.other")
+    assert GossipLog(make_table(), "com.example").profile.name == "v0.13"
 
 
 def test_tables_of_another_version_are_left_alone(make_table):
     table = make_table()
-    Log(table, "com.example")
+    GossipLog(table, "com.example")
     table.transact(lambda change: change.put("meta", b"version", b"99"))
     with pytest.raises(Conflict, match="version 99"):
-        Log(table, "com.example")
+        GossipLog(table, "com.example")
 
 
 def test_names_and_profiles_are_checked_before_anything_is_written(make_table):
     table = make_table()
     with pytest.raises(InvalidName):
-        Log(table, "not a topic")
+        GossipLog(table, "not a topic")
     with pytest.raises(Invalid):
-        Log(table, "com.example", profile="v0.7")  # type: ignore[arg-type]
+        GossipLog(table, "com.example", profile="v0.7")  # type: ignore[arg-type]
     with table.read() as view:
         assert view.count("meta") == 0
 
@@ -501,7 +505,7 @@ def test_insert_takes_signature_and_message_as_well():
     made = sign(V13, key(3), "com.example", (), {"x": 1})
     assert log.insert_signed(made.signature, made.message).id == made.id
     with pytest.raises(Invalid):
-        log.insert_signed(made.signature, Message("com.other", 1, (), None))
+        log.insert_signed(made.signature, GossipMessage("com.other", 1, (), None))
 
 
 def test_a_predicate_or_a_schema_guards_payloads():
@@ -580,22 +584,22 @@ def test_replay_applies_everything_again_parents_first():
     assert log.replay() == 3
     assert seen == ["a", "b", "c"]
     again: list[str] = []
-    Log(log.table, "com.example", apply=lambda id, s, m: again.append(m.payload), replay=True)
+    GossipLog(log.table, "com.example", apply=lambda id, s, m: again.append(m.payload), replay=True)
     assert again == seen
 
 
 def test_a_log_comes_back_as_it_was(tmp_path: Path):
-    with Log(LmdbTables(tmp_path, TABLES), "com.example", signer=key(1)) as log:
+    with GossipLog(LmdbTables(tmp_path, TABLES), "com.example", signer=key(1)) as log:
         log.append_many(range(50))
         before = state(log)
-    with Log(LmdbTables(tmp_path, TABLES), "com.example") as log:
+    with GossipLog(LmdbTables(tmp_path, TABLES), "com.example") as log:
         assert state(log) == before
 
 
 def test_a_full_map_is_no_reason_to_lose_a_batch(tmp_path: Path):
     applied = []
     table = LmdbTables(tmp_path, TABLES, map_bytes=1 << 17)
-    log = Log(table, "com.example", signer=key(1), apply=lambda id, *_: applied.append(id))
+    log = GossipLog(table, "com.example", signer=key(1), apply=lambda id, *_: applied.append(id))
     log.append_many([bytes(5000)] * 100)
     assert len(log) == 100
     assert len(applied) > 100  # at least once, as S3 says: the transaction ran again
@@ -604,7 +608,7 @@ def test_a_full_map_is_no_reason_to_lose_a_batch(tmp_path: Path):
 
 
 def test_the_tree_is_the_tree_of_the_messages(make_table):
-    log = Log(make_table(), "com.example", signer=key(1))
+    log = GossipLog(make_table(), "com.example", signer=key(1))
     for n in range(40):
         log.append(n)
     log.append_many(range(40))
@@ -639,8 +643,8 @@ def test_two_handles_and_a_rolled_back_batch_keep_one_tree(make_table):
         if message.payload in refuse:
             raise ValueError("no")
 
-    one = Log(table, "com.example", signer=key(1), apply=apply)
-    two = Log(table, "com.example", signer=key(2))
+    one = GossipLog(table, "com.example", signer=key(1), apply=apply)
+    two = GossipLog(table, "com.example", signer=key(2))
     for n in range(60):
         (one if n % 3 else two).append(n)
         if n % 7 == 0:
@@ -674,9 +678,9 @@ def test_opening_reads_the_same_few_rows_whatever_the_size():
     seen = []
     for size in (0, 10, 2000):
         table = Counting(TABLES)
-        Log(table, "com.example", signer=key(1)).append_many(range(size))
+        GossipLog(table, "com.example", signer=key(1)).append_many(range(size))
         table.reads = 0
-        Log(table, "com.example")
+        GossipLog(table, "com.example")
         seen.append(table.reads)
     assert len(set(seen)) == 1
     assert seen[0] < 10
@@ -694,7 +698,7 @@ def test_the_index_of_a_long_log_is_built_in_steps(monkeypatch):
 
 def test_threads_share_a_log(make_table):
     """Four writers that also read, look back and follow: nothing is lost, and no reader sees an arrival twice."""
-    log = Log(make_table(), "com.example", index_ancestors=True)
+    log = GossipLog(make_table(), "com.example", index_ancestors=True)
     followed: list[list[str]] = [[] for _ in range(4)]
 
     def work(number: int) -> None:

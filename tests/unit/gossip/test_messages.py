@@ -23,8 +23,8 @@ from ropewalk.gossip.core import dag_json
 from ropewalk.gossip.core.ids import CLOCKS, Key, id_of, key_of
 from ropewalk.gossip.core.message import (
     MESSAGE_BYTES_MAX,
-    Message,
-    Signature,
+    GossipMessage,
+    GossipSignature,
     assemble,
     check_topic,
     cid_of,
@@ -171,7 +171,7 @@ def test_unsorted_and_doubled_parents_are_refused(profile):
         with pytest.raises(BrokenLink, match="ascending"):
             decode(profile, TOPIC, made.raw.replace(one + two, wrong))
     with pytest.raises(BrokenLink):
-        reordered = Message(TOPIC, 2, tuple(reversed(made.message.parents)), None)
+        reordered = GossipMessage(TOPIC, 2, tuple(reversed(made.message.parents)), None)
         assemble(profile, made.signature, reordered)
 
 
@@ -179,7 +179,7 @@ def test_unsorted_and_doubled_parents_are_refused(profile):
 def test_a_wrong_clock_is_refused(profile):
     made = sign(profile, KEY, TOPIC, (), None)
     with pytest.raises(BrokenLink, match="clock 7"):
-        assemble(profile, made.signature, Message(TOPIC, 7, (), None))
+        assemble(profile, made.signature, GossipMessage(TOPIC, 7, (), None))
 
 
 def test_a_foreign_topic_is_refused():
@@ -218,7 +218,7 @@ def test_a_key_type_the_profile_does_not_know_is_refused():
         with pytest.raises(InvalidKey):
             sign(profile, key, TOPIC, (), None)
     made = sign(V06, secp, TOPIC, (), None)
-    parts = Signature(made.signature.public_key, made.signature.signature)
+    parts = GossipSignature(made.signature.public_key, made.signature.signature)
     with pytest.raises(InvalidKey):
         verify(V13, assemble(V13, parts, made.message))
 
@@ -321,9 +321,9 @@ def test_an_unknown_codec_is_refused_before_anything_is_stored(profile):
 @pytest.mark.parametrize("clock", [-1, 0, 2**70])
 def test_a_clock_no_message_can_have_is_refused(clock):
     log = memory_log()
-    signature = Signature(KEY.public.did(), bytes(64))
+    signature = GossipSignature(KEY.public.did(), bytes(64))
     with pytest.raises(Invalid):
-        log.insert_signed(signature, Message(log.topic, clock, (), None))
+        log.insert_signed(signature, GossipMessage(log.topic, clock, (), None))
 
 
 def test_an_error_quotes_a_strangers_text_in_short():

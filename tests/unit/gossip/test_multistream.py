@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.errors import Invalid, TooLarge, Unavailable
-from ropewalk.gossip.peer.multistream import PROPOSALS_MAX, Dialer, Listener
+from ropewalk.gossip.peer.multistream import PROPOSALS_MAX, Dialer, ProtocolListener
 
 VECTOR = Path(__file__).parents[3] / "vectors" / "gossiplog" / "v0.13-websocket.json"
 NAME = b"\x13/multistream/1.0.0\n"
@@ -22,13 +22,13 @@ def test_the_recorded_dialer_says_the_same_bytes():
 
 
 def test_what_follows_the_agreement_is_kept():
-    listener = Listener(["/a"])
+    listener = ProtocolListener(["/a"])
     listener.receive(Dialer("/a").data_to_send() + b"first bytes")
     assert (listener.chosen, listener.rest) == ("/a", b"first bytes")
 
 
 def test_bytes_may_come_one_by_one():
-    dialer, listener = Dialer("/" + "x" * 300), Listener(["/" + "x" * 300])
+    dialer, listener = Dialer("/" + "x" * 300), ProtocolListener(["/" + "x" * 300])
     for byte in dialer.data_to_send():
         listener.receive(bytes([byte]))
     for byte in listener.data_to_send():
@@ -37,7 +37,7 @@ def test_bytes_may_come_one_by_one():
 
 
 def test_an_unknown_protocol_is_declined_and_another_may_be_proposed():
-    listener = Listener(["/b"])
+    listener = ProtocolListener(["/b"])
     listener.receive(NAME + b"\x03/a\n")
     assert listener.data_to_send() == NAME + b"\x03na\n"
     listener.receive(b"\x03/b\n")
@@ -58,4 +58,4 @@ def test_an_unknown_protocol_is_declined_and_another_may_be_proposed():
 )
 def test_garbage_is_refused(raw: bytes, error: type[Exception]):
     with pytest.raises(error):
-        Listener(["/a"]).receive(raw)
+        ProtocolListener(["/a"]).receive(raw)

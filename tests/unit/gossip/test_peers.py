@@ -11,19 +11,18 @@ from tests.waiting import soon
 from ropewalk.errors import Conflict, Usage
 from ropewalk.gossip.core.events import Synced
 from ropewalk.gossip.core.ids import id_of
-from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import sign
-from ropewalk.gossip.core.pending import Limits
-from ropewalk.gossip.peer import peer as peers
-from ropewalk.gossip.peer import server as serving
+from ropewalk.gossip.core.pending import PendingLimits
+from ropewalk.gossip.peer import broadcast
 from ropewalk.gossip.peer.client import SyncReport, sync_with
-from ropewalk.gossip.peer.frames import FramePipe
+from ropewalk.gossip.peer.frames import GossipFrames
 from ropewalk.gossip.peer.multistream import Dialer
 from ropewalk.gossip.peer.muxer import Muxer
 from ropewalk.gossip.peer.peer import Peer
 from ropewalk.gossip.peer.server import GossipServer
 from ropewalk.gossip.peer.topics import open_log
-from ropewalk.gossip.sync import wire
+from ropewalk.gossip.sync import live, wire
 from ropewalk.net.pipe import Pipe
 from ropewalk.net.tcp import connect_tcp, serve_tcp
 from ropewalk.net.websocket import connect_websocket
@@ -35,8 +34,8 @@ IDLE_S = 60.0  # nobody is silent here; a loaded machine may be slow
 
 @BOTH
 def test_both_ways_ends_with_one_root_and_exact_counts(profile, make_table):
-    server_log = Log(make_table(), TOPIC, profile=profile, signer=key(1))
-    client_log = Log(make_table(), TOPIC, profile=profile, signer=key(2))
+    server_log = GossipLog(make_table(), TOPIC, profile=profile, signer=key(1))
+    client_log = GossipLog(make_table(), TOPIC, profile=profile, signer=key(2))
     server_log.append_many(range(700))
     client_log.insert_many(raws(server_log)[:400])
     client_log.append_many(range(90))
@@ -124,7 +123,6 @@ def test_a_pushed_message_without_its_parents_waits_and_the_pull_brings_them():
         async with GossipServer(target) as server:
             peer = Peer(source, await connect_websocket(server.url, timeout_s=IDLE_S), dialer=True)
             async with peer:
-                peer._push_open = True  # say nothing of our heads
                 _, frames = await peer._dial(peer._push_protocol, wire.EVENT_BYTES_MAX)
                 await frames.send(wire.encode_event(wire.Insert(last.key, last.raw)))
                 await soon(lambda: len(target) == 40)
@@ -135,7 +133,7 @@ def test_a_pushed_message_without_its_parents_waits_and_the_pull_brings_them():
 
 
 def test_a_pushed_message_that_finds_pending_full_is_pulled_with_its_parents():
-    source, target = memory_log(), memory_log(pending_limits=Limits(count=0))
+    source, target = memory_log(), memory_log(pending_limits=PendingLimits(count=0))
     source.append_many(range(40))
     last = list(source.iterate())[-1]
 
@@ -143,7 +141,6 @@ def test_a_pushed_message_that_finds_pending_full_is_pulled_with_its_parents():
         async with GossipServer(target) as server:
             peer = Peer(source, await connect_websocket(server.url, timeout_s=IDLE_S), dialer=True)
             async with peer:
-                peer._push_open = True  # say nothing of our heads
                 _, frames = await peer._dial(peer._push_protocol, wire.EVENT_BYTES_MAX)
                 await frames.send(wire.encode_event(wire.Insert(last.key, last.raw)))
                 await soon(lambda: len(target) == 40)
@@ -228,7 +225,7 @@ def test_what_is_no_address_is_bad_usage(url):
 # The recorded sessions of the JavaScript packages, replayed on real sockets.
 
 
-def load(log: Log, rows: list[dict[str, str]]) -> Log:
+def load(log: GossipLog, rows: list[dict[str, str]]) -> GossipLog:
     log.insert_many(bytes.fromhex(row["signed_message_cbor"]) for row in rows)
     return log
 
@@ -259,11 +256,11 @@ def test_the_recorded_v06_server_leads_us_to_the_recorded_root(vector):
     sides: dict[str, bytes] = {"client->server": b"", "server->client": b""}
     for each in data["frames"]:
         sides[each["dir"]] += bytes.fromhex(each["hex"])
-    requests = wire.Frames(1 << 20).receive(sides["client->server"])
-    answers = dict(zip(requests, wire.Frames(1 << 20).receive(sides["server->client"]), strict=True))
+    requests = wire.FrameCutter(1 << 20).receive(sides["client->server"])
+    answers = dict(zip(requests, wire.FrameCutter(1 << 20).receive(sides["server->client"]), strict=True))
 
     async def accept(pipe: Pipe) -> None:
-        frames = FramePipe(pipe, limit=1 << 20)
+        frames = GossipFrames(pipe, limit=1 << 20)
         while raw := await frames.receive():
             await frames.send(answers[raw])
 
@@ -304,8 +301,8 @@ def test_we_answer_the_recorded_websocket_client_byte_for_byte(vector):
 
 def test_a_peer_that_does_not_read_is_told_our_heads_instead_of_everything(monkeypatch):
     """What waits for a slow peer is bounded in bytes; the rest it pulls."""
-    monkeypatch.setattr(peers, "OUTBOX_BYTES_MAX", 3 << 20)
-    monkeypatch.setattr(serving, "PUSHED_BYTES_MAX", 2 << 20)
+    monkeypatch.setattr(live, "OUTBOX_BYTES_MAX", 3 << 20)
+    monkeypatch.setattr(broadcast, "PUSHED_BYTES_MAX", 2 << 20)
     log = memory_log()
     count = 16
 
@@ -320,10 +317,9 @@ def test_a_peer_that_does_not_read_is_told_our_heads_instead_of_everything(monke
                 for n in range(count):
                     log.append({"n": n, "text": "x" * (1 << 20)})
                     await asyncio.sleep(0.02)
-                await soon(lambda: any(peer._behind for peer in server.peers))
-                waiting = [event for peer in server.peers for event in peer._outbox]
-                assert sum(len(event.value) for event in waiting if isinstance(event, wire.Insert)) <= 3 << 20
-                frames = FramePipe(stream, limit=wire.EVENT_BYTES_MAX, rest=dialer.rest)
+                await soon(lambda: any(peer.live._announcing for peer in server.peers))
+                assert all(peer.live.queued_bytes <= 3 << 20 for peer in server.peers)
+                frames = GossipFrames(stream, limit=wire.EVENT_BYTES_MAX, rest=dialer.rest)
                 inserted = 0
                 while True:
                     event = wire.decode_event(await frames.receive() or b"")

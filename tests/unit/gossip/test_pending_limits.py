@@ -13,7 +13,7 @@ from ropewalk import gossip
 from ropewalk.errors import Denied, InvalidEnvelope, TooLarge
 from ropewalk.gossip.core.ids import Key
 from ropewalk.gossip.core.message import SignedMessage, sign
-from ropewalk.gossip.core.pending import Limits
+from ropewalk.gossip.core.pending import PendingLimits
 from ropewalk.gossip.core.profiles import V13
 from ropewalk.gossip.core.verify import verify_log
 
@@ -33,7 +33,7 @@ def chain(count: int) -> list[bytes]:
 
 
 def test_full_pending_is_an_error_for_the_message():
-    log = memory_log(pending_limits=Limits(count=1))
+    log = memory_log(pending_limits=PendingLimits(count=1))
     raws = chain(4)
     assert log.insert(raws[3]).pending
     (outcome,) = log.insert_many([raws[2]])
@@ -43,7 +43,7 @@ def test_full_pending_is_an_error_for_the_message():
 
 
 def test_batch_out_of_order_needs_no_pending_room():
-    log = memory_log(pending_limits=Limits(count=0))
+    log = memory_log(pending_limits=PendingLimits(count=0))
     outcomes = log.insert_many(reversed(chain(5)))
     assert [(each.status, each.error) for each in outcomes] == [("stored", None)] * 5
     assert len(log) == 5 and log.pending() == []
@@ -79,7 +79,7 @@ def test_rule_that_needs_a_missing_parent_waits():
 
 
 def test_one_author_cannot_fill_pending():
-    log = memory_log(pending_limits=Limits(per_author=2))
+    log = memory_log(pending_limits=PendingLimits(per_author=2))
     first, second, third = orphans(EVE, 3)
     assert log.insert(first.raw).pending and log.insert(second.raw).pending
     with pytest.raises(TooLarge, match=f"2 messages of {EVE.public.did()}"):
@@ -91,7 +91,7 @@ def test_one_author_cannot_fill_pending():
 
 
 def test_quota_is_given_back_when_parents_come():
-    log = memory_log(pending_limits=Limits(per_author=1))
+    log = memory_log(pending_limits=PendingLimits(per_author=1))
     raws = chain(3)
     assert log.insert(raws[1]).pending
     assert log.insert(raws[0]).status == "stored"
@@ -107,7 +107,7 @@ def clock() -> Iterator[list[int]]:
 
 
 def test_expired_messages_make_room(clock: list[int]):
-    log = memory_log(pending_limits=Limits(count=2, age_s=100), now_s=lambda: clock[0])
+    log = memory_log(pending_limits=PendingLimits(count=2, age_s=100), now_s=lambda: clock[0])
     old = orphans(EVE, 2)
     for each in old:
         log.insert(each.raw)
@@ -135,10 +135,10 @@ def test_drop_pending_by_age_and_all(clock: list[int]):
 
 
 def test_pending_quota_survives_a_restart(tmp_path: Path):
-    with gossip.open(TOPIC, tmp_path / "log", pending_limits=Limits(per_author=1)) as log:
+    with gossip.open(TOPIC, tmp_path / "log", pending_limits=PendingLimits(per_author=1)) as log:
         assert log.insert(orphans(EVE, 1)[0].raw).pending
     with (
-        gossip.open(TOPIC, tmp_path / "log", pending_limits=Limits(per_author=1)) as log,
+        gossip.open(TOPIC, tmp_path / "log", pending_limits=PendingLimits(per_author=1)) as log,
         pytest.raises(TooLarge),
     ):
         log.insert(orphans(EVE, 2)[1].raw)

@@ -25,22 +25,22 @@ from ropewalk.errors import (
 from ropewalk.gossip.core.access import owners
 from ropewalk.gossip.core.events import Event, Synced
 from ropewalk.gossip.core.ids import Key, make_key
-from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import MESSAGE_BYTES_MAX, sign
 from ropewalk.gossip.core.profiles import V06, V13
 from ropewalk.gossip.sync import questions, session
 from ropewalk.gossip.sync.questions import (
-    Abort,
-    Children,
-    Found,
-    GetChildren,
-    GetNode,
-    GetRoot,
-    GetValues,
-    Request,
-    Response,
-    Root,
-    Values,
+    AbortResponse,
+    ChildrenRequest,
+    ChildrenResponse,
+    NodeRequest,
+    NodeResponse,
+    RootRequest,
+    RootResponse,
+    SyncRequest,
+    SyncResponse,
+    ValuesRequest,
+    ValuesResponse,
     answer,
 )
 from ropewalk.gossip.sync.session import drive, pull, pull_from, sync_both
@@ -49,10 +49,10 @@ from ropewalk.kernel.prolly import ANCHOR, ANCHOR_HASH, Node, ProllyTree, build,
 from ropewalk.kernel.prolly.diff import CHILDREN_MAX, LEVEL_MAX
 
 BOTH = pytest.mark.parametrize("profile", ["v0.6", "v0.13"])
-Ask = Callable[[Request], Response]
+Ask = Callable[[SyncRequest], SyncResponse]
 
 
-def filled(count: int, profile: str = "v0.13", signer: int = 1) -> Log:
+def filled(count: int, profile: str = "v0.13", signer: int = 1) -> GossipLog:
     log = memory_log(profile=profile, signer=key(signer))
     log.append_many({"n": n} for n in range(count))
     return log
@@ -60,8 +60,8 @@ def filled(count: int, profile: str = "v0.13", signer: int = 1) -> Log:
 
 @BOTH
 def test_two_logs_come_to_one_root(profile, make_table):
-    one = Log(make_table(), "com.example", profile=profile, signer=key(1))
-    two = Log(make_table(), "com.example", profile=profile, signer=key(2))
+    one = GossipLog(make_table(), "com.example", profile=profile, signer=key(1))
+    two = GossipLog(make_table(), "com.example", profile=profile, signer=key(2))
     one.append_many(range(300))
     two.insert_many(raws(one)[:150])
     two.append_many(range(40))
@@ -75,7 +75,7 @@ def test_two_logs_come_to_one_root(profile, make_table):
 @BOTH
 def test_empty_logs_have_nothing_to_say(profile):
     one, two = memory_log(profile=profile), memory_log(profile=profile)
-    assert pull_from(one, two) == session.Pulled(0, 0, 1, True)
+    assert pull_from(one, two) == session.PullResult(0, 0, 1, True)
     two.append(1)
     assert pull_from(two, one).received == 0
     assert pull_from(one, two).received == 1
@@ -132,11 +132,11 @@ def test_an_aborted_session_is_resumed_where_it_stopped(monkeypatch):
         sessions += 1
         questions = 0
 
-        def ask(request: Request) -> Response:
+        def ask(request: SyncRequest) -> SyncResponse:
             nonlocal questions
             questions += 1
             if questions > 8:
-                return Abort(100)
+                return AbortResponse(100)
             with source.view() as view:
                 return answer(view, source.profile, request)
 
@@ -148,13 +148,13 @@ def test_an_aborted_session_is_resumed_where_it_stopped(monkeypatch):
 
 
 def test_a_source_that_grows_meanwhile_serves_one_moment(make_table):
-    source = Log(make_table(), "com.example", signer=key(1))
+    source = GossipLog(make_table(), "com.example", signer=key(1))
     source.append_many(range(200))
     root = source.root()
     target = memory_log()
     with source.view() as view:
 
-        def ask(request: Request) -> Response:
+        def ask(request: SyncRequest) -> SyncResponse:
             source.append("meanwhile")
             return answer(view, source.profile, request)
 
@@ -169,11 +169,11 @@ def test_large_messages_are_asked_for_in_smaller_chunks():
     source.append_many([bytes(1 << 20)] * 12)
     biggest = 0
 
-    def ask(request: Request) -> Response:
+    def ask(request: SyncRequest) -> SyncResponse:
         nonlocal biggest
         with source.view() as view:
             response = answer(view, source.profile, request)
-        if isinstance(response, Values):
+        if isinstance(response, ValuesResponse):
             biggest = max(biggest, len(response.values))
         return response
 
@@ -193,7 +193,7 @@ def test_what_our_own_rules_refuse_is_not_the_peers_lie():
     source.insert(side.raw)
     target = memory_log(access=owners(key(1).public.did()))
     pulled = pull_from(target, source)
-    assert pulled == session.Pulled(21, 5, pulled.requests, True)
+    assert pulled == session.PullResult(21, 5, pulled.requests, True)
     assert not target.has(bad.id)
     assert target.has(side.id)
     assert target.pending() == []
@@ -219,33 +219,33 @@ def test_answers_carry_values_as_the_profile_does(profile):
     log = filled(40, profile)
     with log.view() as view:
         root = log.root()
-        assert answer(view, log.profile, GetRoot()) == Root(root)
-        below = answer(view, log.profile, GetChildren(1, ANCHOR))
-        assert isinstance(below, Children)
+        assert answer(view, log.profile, RootRequest()) == RootResponse(root)
+        below = answer(view, log.profile, ChildrenRequest(1, ANCHOR))
+        assert isinstance(below, ChildrenResponse)
         leaves = below.nodes
         assert leaves[0] == Node(0, ANCHOR, ANCHOR_HASH)
         assert all((leaf.value is not None) == (profile == "v0.6") for leaf in leaves[1:])
-        one = answer(view, log.profile, GetNode(0, leaves[1].key))
-        assert one == Found(leaves[1])
-        assert answer(view, log.profile, GetNode(root.level, ANCHOR)) == Found(root)
-        assert answer(view, log.profile, GetNode(0, bytes(20))) == Found(None)
-        value = answer(view, log.profile, GetValues((leaves[1].key,)))
-        assert isinstance(value, Values)
-        assert value == Values((log.decode(value.values[0]).raw,))
+        one = answer(view, log.profile, NodeRequest(0, leaves[1].key))
+        assert one == NodeResponse(leaves[1])
+        assert answer(view, log.profile, NodeRequest(root.level, ANCHOR)) == NodeResponse(root)
+        assert answer(view, log.profile, NodeRequest(0, bytes(20))) == NodeResponse(None)
+        value = answer(view, log.profile, ValuesRequest((leaves[1].key,)))
+        assert isinstance(value, ValuesResponse)
+        assert value == ValuesResponse((log.decode(value.values[0]).raw,))
 
 
 def test_questions_we_do_not_answer():
     log = filled(5)
     with log.view() as view:
         for request, error in (
-            (GetValues((bytes(20),)), Invalid),
-            (GetValues((b"short",)), Invalid),
-            (GetValues((bytes(20),) * 5000), TooLarge),
-            (GetChildren(1, bytes(600)), Invalid),
-            (GetNode(0, bytes(600)), Invalid),
-            (GetChildren(0, ANCHOR), RangeExceeded),
-            (GetChildren(1, bytes(20)), NotFound),
-            (GetChildren(300, ANCHOR), RangeExceeded),
+            (ValuesRequest((bytes(20),)), Invalid),
+            (ValuesRequest((b"short",)), Invalid),
+            (ValuesRequest((bytes(20),) * 5000), TooLarge),
+            (ChildrenRequest(1, bytes(600)), Invalid),
+            (NodeRequest(0, bytes(600)), Invalid),
+            (ChildrenRequest(0, ANCHOR), RangeExceeded),
+            (ChildrenRequest(1, bytes(20)), NotFound),
+            (ChildrenRequest(300, ANCHOR), RangeExceeded),
         ):
             with pytest.raises(error):
                 answer(view, V13, request)
@@ -254,20 +254,20 @@ def test_questions_we_do_not_answer():
 # Lies. Each takes an honest source and changes one thing.
 
 
-def honest(source: Log) -> Ask:
-    def ask(request: Request) -> Response:
+def honest(source: GossipLog) -> Ask:
+    def ask(request: SyncRequest) -> SyncResponse:
         with source.view() as view:
             return answer(view, source.profile, request)
 
     return ask
 
 
-def lie(source: Log, change: Callable[[Request, Response], Response]) -> Ask:
+def lie(source: GossipLog, change: Callable[[SyncRequest, SyncResponse], SyncResponse]) -> Ask:
     ask = honest(source)
     return lambda request: change(request, ask(request))
 
 
-def cut(target: Log, ask: Ask, error: type[RopewalkError], match: str | None = None) -> RopewalkError:
+def cut(target: GossipLog, ask: Ask, error: type[RopewalkError], match: str | None = None) -> RopewalkError:
     before = len(target)
     with pytest.raises(error, match=match) as caught:
         drive(pull(target), ask)
@@ -278,9 +278,9 @@ def cut(target: Log, ask: Ask, error: type[RopewalkError], match: str | None = N
 
 def test_children_with_another_hash():
     def change(request, response):
-        if isinstance(response, Children):
+        if isinstance(response, ChildrenResponse):
             first, *rest = response.nodes
-            return Children((replace(first, hash=bytes([255] * 16)), *rest))
+            return ChildrenResponse((replace(first, hash=bytes([255] * 16)), *rest))
         return response
 
     assert cut(memory_log(), lie(filled(100), change), DigestMismatch, "another hash").exit_code == 5
@@ -289,14 +289,14 @@ def test_children_with_another_hash():
 def test_missing_children():
     cut(
         memory_log(),
-        lie(filled(9), lambda q, a: Children(()) if isinstance(a, Children) else a),
+        lie(filled(9), lambda q, a: ChildrenResponse(()) if isinstance(a, ChildrenResponse) else a),
         BrokenLink,
         "no children",
     )
 
 
 def test_a_root_that_is_too_high():
-    tall = Root(Node(LEVEL_MAX + 1, ANCHOR, bytes(16)))
+    tall = RootResponse(Node(LEVEL_MAX + 1, ANCHOR, bytes(16)))
     cut(memory_log(), lambda request: tall, TooLarge, "levels")
 
 
@@ -307,13 +307,13 @@ def test_an_endless_tree():
         levels.append(Node(level, ANCHOR, node_hash([levels[-1].hash])))
     asked = 0
 
-    def ask(request: Request) -> Response:
+    def ask(request: SyncRequest) -> SyncResponse:
         nonlocal asked
         asked += 1
-        if isinstance(request, GetRoot):
-            return Root(levels[-1])
-        assert isinstance(request, GetChildren)
-        return Children((levels[request.level - 1],))
+        if isinstance(request, RootRequest):
+            return RootResponse(levels[-1])
+        assert isinstance(request, ChildrenRequest)
+        return ChildrenResponse((levels[request.level - 1],))
 
     assert drive(pull(memory_log()), ask).received == 0
     assert asked <= LEVEL_MAX + 1
@@ -323,7 +323,10 @@ def test_an_endless_list_of_children():
     many = tuple(Node(0, n.to_bytes(20, "big"), bytes([200] * 16)) for n in range(1, CHILDREN_MAX + 1))
     nodes = (Node(0, ANCHOR, ANCHOR_HASH), *many)
     root = Node(1, ANCHOR, node_hash([node.hash for node in nodes]))
-    answers: dict[type, Response] = {GetRoot: Root(root), GetChildren: Children(nodes)}
+    answers: dict[type, SyncResponse] = {
+        RootRequest: RootResponse(root),
+        ChildrenRequest: ChildrenResponse(nodes),
+    }
     cut(memory_log(), lambda request: answers[type(request)], TooLarge, "children")
 
 
@@ -332,16 +335,16 @@ def test_leaves_that_lead_nowhere_end_it_at_the_first_chunk():
     fake = build((make_key(V13.code, 1, sha256(b"%d" % n)), b"%d" % n) for n in range(5000))
     asked = 0
 
-    def ask(request: Request) -> Response:
+    def ask(request: SyncRequest) -> SyncResponse:
         nonlocal asked
         asked += 1
         match request:
-            case GetRoot():
-                return Root(fake.root)
-            case GetChildren(level, key_):
-                return Children(tuple(fake.get_children(level, key_)))
-            case GetValues(keys):
-                return Values(tuple(bytes(10) for _ in keys))
+            case RootRequest():
+                return RootResponse(fake.root)
+            case ChildrenRequest(level, key_):
+                return ChildrenResponse(tuple(fake.get_children(level, key_)))
+            case ValuesRequest(keys):
+                return ValuesResponse(tuple(bytes(10) for _ in keys))
         raise AssertionError
 
     cut(memory_log(), ask, DigestMismatch, "another hash than its tree")
@@ -353,14 +356,14 @@ def serve(entries: list[tuple[bytes, bytes]]) -> Ask:
     tree: ProllyTree = build(entries)
     values = dict(entries)
 
-    def ask(request: Request) -> Response:
+    def ask(request: SyncRequest) -> SyncResponse:
         match request:
-            case GetRoot():
-                return Root(tree.root)
-            case GetChildren(level, key_):
-                return Children(tuple(tree.get_children(level, key_)))
-            case GetValues(keys):
-                return Values(tuple(values[key_] for key_ in keys))
+            case RootRequest():
+                return RootResponse(tree.root)
+            case ChildrenRequest(level, key_):
+                return ChildrenResponse(tuple(tree.get_children(level, key_)))
+            case ValuesRequest(keys):
+                return ValuesResponse(tuple(values[key_] for key_ in keys))
         raise AssertionError
 
     return ask
@@ -415,14 +418,14 @@ def test_a_message_of_a_foreign_topic():
 
 def test_too_few_values():
     def change(request, response):
-        return Values(response.values[:-1]) if isinstance(response, Values) else response
+        return ValuesResponse(response.values[:-1]) if isinstance(response, ValuesResponse) else response
 
     cut(memory_log(), lie(filled(9), change), BrokenLink, "asked for")
 
 
 def test_values_in_another_order():
     def change(request, response):
-        return Values(response.values[::-1]) if isinstance(response, Values) else response
+        return ValuesResponse(response.values[::-1]) if isinstance(response, ValuesResponse) else response
 
     cut(memory_log(), lie(filled(9), change), DigestMismatch)
 
@@ -430,10 +433,10 @@ def test_values_in_another_order():
 def test_replayed_nodes():
     """The children of one node, sent again for another: their hashes or keys give it away."""
     source = filled(2000)
-    kept: list[Children] = []
+    kept: list[ChildrenResponse] = []
 
     def change(request, response):
-        if isinstance(request, GetChildren) and request.level == 1:
+        if isinstance(request, ChildrenRequest) and request.level == 1:
             kept.append(response)
             return kept[0]
         return response
@@ -449,10 +452,10 @@ def test_children_outside_their_parents_range():
     root = Node(2, ANCHOR, node_hash([node.hash for node in parents]))
     table = {(2, ANCHOR): parents, (1, ANCHOR): below[0], (1, leaf.key): below[1]}
 
-    def ask(request: Request) -> Response:
-        if isinstance(request, GetChildren):
-            return Children(table[request.level, request.key])
-        return Root(root)
+    def ask(request: SyncRequest) -> SyncResponse:
+        if isinstance(request, ChildrenRequest):
+            return ChildrenResponse(table[request.level, request.key])
+        return RootResponse(root)
 
     cut(memory_log(), ask, BrokenLink, "not in order")
 
@@ -487,17 +490,17 @@ def test_children_of_the_wrong_shape(which):
     else:
         answers, root = {(1, ANCHOR): nodes}, parent
 
-    def ask(request: Request) -> Response:
-        if isinstance(request, GetChildren):
-            return Children(answers[request.level, request.key])
-        return Root(root)
+    def ask(request: SyncRequest) -> SyncResponse:
+        if isinstance(request, ChildrenRequest):
+            return ChildrenResponse(answers[request.level, request.key])
+        return RootResponse(root)
 
     with pytest.raises((BrokenLink, ProofRefused)):
         drive(pull(memory_log()), ask)
 
 
 def test_answers_to_another_question():
-    cut(memory_log(), lambda request: Values(()), Invalid, "answered Values to GetRoot")
+    cut(memory_log(), lambda request: ValuesResponse(()), Invalid, "answered ValuesResponse to RootRequest")
 
 
 @pytest.mark.parametrize(
@@ -511,13 +514,13 @@ def test_answers_to_another_question():
 )
 def test_roots_that_are_none(root):
     with pytest.raises(RopewalkError):
-        drive(pull(memory_log()), lambda request: Root(root))
+        drive(pull(memory_log()), lambda request: RootResponse(root))
 
 
 def test_v06_leaves_with_other_values():
     def change(request, response):
-        if isinstance(response, Children) and response.nodes[-1].value is not None:
-            return Children((*response.nodes[:-1], replace(response.nodes[-1], value=b"other")))
+        if isinstance(response, ChildrenResponse) and response.nodes[-1].value is not None:
+            return ChildrenResponse((*response.nodes[:-1], replace(response.nodes[-1], value=b"other")))
         return response
 
     cut(memory_log(profile="v0.6"), lie(filled(9, "v0.6"), change), DigestMismatch)
@@ -530,7 +533,10 @@ def test_a_v06_key_with_a_clock_in_a_second_spelling():
     if leaf.hash[0] < 8:
         pytest.fail("choose another value: this leaf is a boundary")
     root = Node(1, ANCHOR, node_hash([node.hash for node in nodes]))
-    answers: dict[type, Response] = {GetRoot: Root(root), GetChildren: Children(nodes)}
+    answers: dict[type, SyncResponse] = {
+        RootRequest: RootResponse(root),
+        ChildrenRequest: ChildrenResponse(nodes),
+    }
     cut(memory_log(profile="v0.6"), lambda request: answers[type(request)], Invalid, "clock")
 
 
@@ -544,14 +550,16 @@ def test_random_answers_never_get_through():
             if random_.random() < 0.5:
                 return response
             match response:
-                case Children(nodes):
+                case ChildrenResponse(nodes):
                     shuffled = list(nodes)
                     random_.shuffle(shuffled)
-                    return Children(tuple(shuffled[: random_.randint(0, len(nodes))]))
-                case Values(values):
-                    return Values(tuple(bytes(random_.sample(value, len(value))) for value in values))
-                case Root(node):
-                    return Root(replace(node, level=random_.randint(0, 3), hash=random_.randbytes(16)))
+                    return ChildrenResponse(tuple(shuffled[: random_.randint(0, len(nodes))]))
+                case ValuesResponse(values):
+                    return ValuesResponse(tuple(bytes(random_.sample(value, len(value))) for value in values))
+                case RootResponse(node):
+                    return RootResponse(
+                        replace(node, level=random_.randint(0, 3), hash=random_.randbytes(16))
+                    )
             return response
 
         target = memory_log()
@@ -564,14 +572,14 @@ def test_v06_leaf_values_are_required_to_be_there():
     made = sign(V06, key(1), "com.example", (), "x")
     tree = build([(made.key, made.raw)])
 
-    def ask(request: Request) -> Response:
+    def ask(request: SyncRequest) -> SyncResponse:
         match request:
-            case GetRoot():
-                return Root(tree.root)
-            case GetChildren(level, key_):
-                return Children(tuple(tree.get_children(level, key_)))  # without values
+            case RootRequest():
+                return RootResponse(tree.root)
+            case ChildrenRequest(level, key_):
+                return ChildrenResponse(tuple(tree.get_children(level, key_)))  # without values
             case _:
-                return Found(None)
+                return NodeResponse(None)
 
     cut(memory_log(profile="v0.6"), ask, BrokenLink, "does not send")
 
@@ -581,26 +589,26 @@ def test_v06_leaves_that_do_not_fit_one_answer_are_asked_for_singly(monkeypatch)
     monkeypatch.setattr(session, "CHUNK_BYTES", 2000)
     source, target = memory_log(profile="v0.6"), memory_log(profile="v0.6")
     source.append_many({"n": n, "text": "x" * 400} for n in range(400))
-    asked: list[Request] = []
+    asked: list[SyncRequest] = []
 
-    def ask(request: Request) -> Response:
+    def ask(request: SyncRequest) -> SyncResponse:
         asked.append(request)
         response = honest(source)(request)
-        if isinstance(response, Children):
+        if isinstance(response, ChildrenResponse):
             assert sum(len(node.value or b"") for node in response.nodes) < 4000
         return response
 
     assert drive(pull(target), ask).received == 400
     assert target.root() == source.root()
-    assert any(isinstance(request, GetNode) for request in asked)
+    assert any(isinstance(request, NodeRequest) for request in asked)
 
 
 def test_a_v06_leaf_asked_for_singly_is_not_believed_either(monkeypatch):
     monkeypatch.setattr(questions, "CARRIED_BYTES_MAX", 0)
 
     def change(request, response):
-        if isinstance(response, Found) and response.node is not None:
-            return Found(replace(response.node, value=b"other"))
+        if isinstance(response, NodeResponse) and response.node is not None:
+            return NodeResponse(replace(response.node, value=b"other"))
         return response
 
     cut(memory_log(profile="v0.6"), lie(filled(9, "v0.6"), change), DigestMismatch)
@@ -612,10 +620,10 @@ def test_v06_leaves_with_huge_values_do_not_pile_up(monkeypatch):
     answers = []
 
     def change(request, response):
-        if isinstance(request, GetChildren) and request.level == 1:
+        if isinstance(request, ChildrenRequest) and request.level == 1:
             answers.append(request)
             nodes = response.nodes
-            return Children((*nodes[:-1], replace(nodes[-1], value=bytes(60_000))))
+            return ChildrenResponse((*nodes[:-1], replace(nodes[-1], value=bytes(60_000))))
         return response
 
     monkeypatch.setattr(session, "CHUNK_MESSAGES", 1000)

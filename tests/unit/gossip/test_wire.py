@@ -13,18 +13,18 @@ from ropewalk.errors import Invalid, RopewalkError, TooLarge
 from ropewalk.gossip.core.ids import ProfileName
 from ropewalk.gossip.sync.questions import (
     VALUES_MAX,
-    Abort,
-    Children,
-    Found,
-    GetChildren,
-    GetNode,
-    GetRoot,
-    GetValues,
-    Root,
-    Values,
+    AbortResponse,
+    ChildrenRequest,
+    ChildrenResponse,
+    NodeRequest,
+    NodeResponse,
+    RootRequest,
+    RootResponse,
+    ValuesRequest,
+    ValuesResponse,
 )
 from ropewalk.gossip.sync.wire import (
-    Frames,
+    FrameCutter,
     Insert,
     Update,
     decode_event,
@@ -59,23 +59,23 @@ def message(value: dict[str, Any], kind: str) -> Any:
     ((name, inner),) = value.items()
     match kind, name:
         case "Request", "getRoot":
-            return GetRoot()
+            return RootRequest()
         case "Request", "getNode":
-            return GetNode(inner["level"], inner.get("key", b""))
+            return NodeRequest(inner["level"], inner.get("key", b""))
         case "Request", "getChildren":
-            return GetChildren(inner["level"], inner.get("key", b""))
+            return ChildrenRequest(inner["level"], inner.get("key", b""))
         case "Request", "getValues":
-            return GetValues(tuple(inner["keys"]))
+            return ValuesRequest(tuple(inner["keys"]))
         case "Response", "getRoot":
-            return Root(node(inner["root"]))
+            return RootResponse(node(inner["root"]))
         case "Response", "getNode":
-            return Found(node(inner["node"]) if "node" in inner else None)
+            return NodeResponse(node(inner["node"]) if "node" in inner else None)
         case "Response", "getChildren":
-            return Children(tuple(map(node, inner["children"])))
+            return ChildrenResponse(tuple(map(node, inner["children"])))
         case "Response", "getValues":
-            return Values(tuple(inner["values"]))
+            return ValuesResponse(tuple(inner["values"]))
         case "Response", "abort":
-            return Abort(inner["cooldown"])
+            return AbortResponse(inner["cooldown"])
         case "Event", "insert":
             return Insert(inner["key"], inner["value"])
         case "Event", "update":
@@ -113,8 +113,8 @@ def test_the_recorded_v06_session_both_ways(vector):
         side: b"".join(bytes.fromhex(each["hex"]) for each in frames if each["dir"] == side)
         for side in ("client->server", "server->client")
     }
-    requests = Frames(1 << 20).receive(raws["client->server"])
-    responses = Frames(1 << 20).receive(raws["server->client"])
+    requests = FrameCutter(1 << 20).receive(raws["client->server"])
+    responses = FrameCutter(1 << 20).receive(raws["server->client"])
     assert len(requests) == len(responses) > 3
     for raw in requests:
         assert encode_request(decode_request(raw, "v0.6")) == raw
@@ -133,7 +133,7 @@ def test_the_recorded_websocket_session_both_ways(vector):
     seen = 0
     for (side, stream), raw in streams.items():
         line = raw.index(b"\n", raw.index(b"/canvas")) + 1
-        for each in Frames(1 << 20).receive(raw[line:]):
+        for each in FrameCutter(1 << 20).receive(raw[line:]):
             seen += 1
             if stream == 1:
                 assert encode_event(decode_event(each)) == each
@@ -149,18 +149,18 @@ nodes = st.builds(Node, st.integers(0, 255), keys | st.just(ANCHOR), st.binary(m
 anything = st.one_of(
     st.tuples(
         st.just("Request"),
-        st.just(GetRoot())
-        | st.builds(GetNode, st.integers(0, 255), keys | st.just(b""))
-        | st.builds(GetChildren, st.integers(0, 255), keys | st.just(b""))
-        | st.builds(GetValues, st.lists(keys, max_size=5).map(tuple)),
+        st.just(RootRequest())
+        | st.builds(NodeRequest, st.integers(0, 255), keys | st.just(b""))
+        | st.builds(ChildrenRequest, st.integers(0, 255), keys | st.just(b""))
+        | st.builds(ValuesRequest, st.lists(keys, max_size=5).map(tuple)),
     ),
     st.tuples(
         st.just("Response"),
-        st.builds(Root, nodes)
-        | st.builds(Found, nodes | st.none())
-        | st.builds(Children, st.lists(nodes, max_size=5).map(tuple))
-        | st.builds(Values, st.lists(st.binary(max_size=300), max_size=5).map(tuple))
-        | st.builds(Abort, st.integers(0, 2**32 - 1)),
+        st.builds(RootResponse, nodes)
+        | st.builds(NodeResponse, nodes | st.none())
+        | st.builds(ChildrenResponse, st.lists(nodes, max_size=5).map(tuple))
+        | st.builds(ValuesResponse, st.lists(st.binary(max_size=300), max_size=5).map(tuple))
+        | st.builds(AbortResponse, st.integers(0, 2**32 - 1)),
     ),
     st.tuples(
         st.just("Event"),
@@ -185,7 +185,7 @@ def test_whatever_is_said_is_understood(said: tuple[str, Any]):
 @settings(max_examples=60, deadline=None)
 def test_frames_come_out_whole_however_they_are_cut(raws: list[bytes], size: int):
     stream = b"".join(map(frame, raws))
-    frames = Frames(1000)
+    frames = FrameCutter(1000)
     found = [each for at in range(0, len(stream), size) for each in frames.receive(stream[at : at + size])]
     assert found == raws
     assert frames.held == 0
@@ -193,11 +193,11 @@ def test_frames_come_out_whole_however_they_are_cut(raws: list[bytes], size: int
 
 def test_a_length_beyond_the_limit_is_refused_before_its_bytes_come():
     with pytest.raises(TooLarge):
-        Frames(100).receive(b"\x65")
+        FrameCutter(100).receive(b"\x65")
     with pytest.raises(TooLarge):
-        Frames(1 << 20).receive(b"\xff\xff\xff\xff\x0f")
+        FrameCutter(1 << 20).receive(b"\xff\xff\xff\xff\x0f")
     with pytest.raises(Invalid):
-        Frames(1 << 20).receive(b"\xff\xff\xff\xff\xff\xff")
+        FrameCutter(1 << 20).receive(b"\xff\xff\xff\xff\xff\xff")
 
 
 @pytest.mark.parametrize(
@@ -223,13 +223,15 @@ def test_malformed_requests_are_refused(raw: bytes):
 
 def test_each_profile_knows_its_own_messages():
     with pytest.raises(Invalid):
-        decode_request(encode_request(GetValues((KEY,))), "v0.6")
-    for response in (Values((b"x",)), Abort(1)):
+        decode_request(encode_request(ValuesRequest((KEY,))), "v0.6")
+    for response in (ValuesResponse((b"x",)), AbortResponse(1)):
         with pytest.raises(Invalid):
             decode_response(encode_response(response, "v0.13"), "v0.6")
     leaf = Node(0, KEY, HASH, b"value")
-    assert decode_response(encode_response(Found(leaf), "v0.6"), "v0.6") == Found(leaf)
-    assert decode_response(encode_response(Found(leaf), "v0.13"), "v0.13") == Found(Node(0, KEY, HASH))
+    assert decode_response(encode_response(NodeResponse(leaf), "v0.6"), "v0.6") == NodeResponse(leaf)
+    assert decode_response(encode_response(NodeResponse(leaf), "v0.13"), "v0.13") == NodeResponse(
+        Node(0, KEY, HASH)
+    )
 
 
 def test_malformed_responses_and_events_are_refused():
@@ -244,7 +246,7 @@ def test_malformed_responses_and_events_are_refused():
             decode_response(raw, "v0.13")
     inner = Node(1, KEY, HASH, b"value")
     with pytest.raises(Invalid):
-        decode_response(encode_response(Found(inner), "v0.6"), "v0.6")
+        decode_response(encode_response(NodeResponse(inner), "v0.6"), "v0.6")
     for raw in (b"\x0a\x00", b"\x12\x03\x0a\x01x", b"\x1a\x00"):
         with pytest.raises(Invalid):
             decode_event(raw)
@@ -253,15 +255,15 @@ def test_malformed_responses_and_events_are_refused():
 def test_fields_of_later_versions_are_skipped():
     more = b"\x38\x01" + b"\x42\x03abc" + b"\x49" + bytes(8) + b"\x4d" + bytes(4)
     inner = b"\x08\x02" + more
-    assert decode_request(b"\x1a" + bytes([len(inner)]) + inner, "v0.13") == GetChildren(2, ANCHOR)
+    assert decode_request(b"\x1a" + bytes([len(inner)]) + inner, "v0.13") == ChildrenRequest(2, ANCHOR)
 
 
 def test_lists_are_bounded():
     with pytest.raises(TooLarge):
-        decode_request(encode_request(GetValues((KEY,) * (VALUES_MAX + 1))), "v0.13")
+        decode_request(encode_request(ValuesRequest((KEY,) * (VALUES_MAX + 1))), "v0.13")
     with pytest.raises(TooLarge):
-        decode_response(encode_response(Values((b"",) * (VALUES_MAX + 1)), "v0.13"), "v0.13")
-    many = Children((Node(0, KEY, HASH),) * (CHILDREN_MAX + 1))
+        decode_response(encode_response(ValuesResponse((b"",) * (VALUES_MAX + 1)), "v0.13"), "v0.13")
+    many = ChildrenResponse((Node(0, KEY, HASH),) * (CHILDREN_MAX + 1))
     with pytest.raises(TooLarge):
         decode_response(encode_response(many, "v0.13"), "v0.13")
 
@@ -281,7 +283,7 @@ def test_no_bytes_do_more_than_raise(raw: bytes):
 
 
 def test_the_widest_node_fits_an_answer_that_npm_takes():
-    nodes = Children((Node(0, KEY, HASH),) * CHILDREN_MAX)
+    nodes = ChildrenResponse((Node(0, KEY, HASH),) * CHILDREN_MAX)
     raw = encode_response(nodes, "v0.13")
     assert len(raw) < 4 << 20
     assert decode_response(raw, "v0.13") == nodes

@@ -18,12 +18,12 @@ from ropewalk.gossip.peer.yamux import (
     Closed,
     Event,
     Finished,
-    Limits,
     Opened,
     Received,
     Reset,
-    Session,
     Writable,
+    YamuxLimits,
+    YamuxSession,
 )
 
 VECTOR = Path(__file__).parents[3] / "vectors" / "gossiplog" / "v0.13-websocket.json"
@@ -35,11 +35,11 @@ def header(kind: int, flags: int, stream: int, length: int, version: int = 0) ->
     return struct.pack(">BBHII", version, kind, flags, stream, length)
 
 
-def pair() -> tuple[Session, Session]:
-    return Session(client=True), Session(client=False)
+def pair() -> tuple[YamuxSession, YamuxSession]:
+    return YamuxSession(client=True), YamuxSession(client=False)
 
 
-def carry(one: Session, two: Session) -> list[Event]:
+def carry(one: YamuxSession, two: YamuxSession) -> list[Event]:
     events: list[Event] = []
     while data := one.data_to_send():
         events += two.receive(data)
@@ -50,7 +50,7 @@ def test_both_sides_of_the_recorded_session_are_understood():
     frames = json.loads(VECTOR.read_text())["frames"]
     for direction, client in (("s->c", True), ("c->s", False)):
         # Whoever records hears both sides; each of ours begins the streams the recorded one began.
-        session = Session(client=client)
+        session = YamuxSession(client=client)
         opened: dict[int, bytes] = {}
         for frame in frames:
             raw = bytes.fromhex(frame["hex"])
@@ -151,14 +151,14 @@ def test_a_reset_stream_is_gone_and_late_frames_for_it_are_ignored():
 
 
 def test_streams_beyond_the_limit_are_refused_one_by_one():
-    session = Session(client=False, limits=Limits(streams=2))
+    session = YamuxSession(client=False, limits=YamuxLimits(streams=2))
     events = session.receive(b"".join(header(WINDOW, SYN, stream, 0) for stream in (1, 3, 5, 7)))
     assert events == [Opened(1), Opened(3)]
     assert session.data_to_send().endswith(header(WINDOW, RST, 5, 0) + header(WINDOW, RST, 7, 0))
 
 
 def test_our_own_streams_are_bounded_too():
-    session = Session(client=True)
+    session = YamuxSession(client=True)
     for _ in range(OWN_STREAMS_MAX):
         session.open()
     with pytest.raises(Unavailable, match="ends none"):
@@ -184,11 +184,11 @@ def test_our_own_streams_are_bounded_too():
 )
 def test_what_breaks_the_protocol_is_refused(raw: bytes, error: type[Exception]):
     with pytest.raises(error):
-        Session(client=False).receive(raw)
+        YamuxSession(client=False).receive(raw)
 
 
 def test_pings_from_a_peer_that_does_not_read_do_not_pile_up():
-    session = Session(client=False)
+    session = YamuxSession(client=False)
     with pytest.raises(TooLarge, match="answers"):
         for _ in range(CONTROL_BYTES_MAX):
             session.receive(header(PING, SYN, 0, 1) * 100)
@@ -197,7 +197,7 @@ def test_pings_from_a_peer_that_does_not_read_do_not_pile_up():
 @given(st.binary(max_size=200))
 @settings(max_examples=200, deadline=None)
 def test_no_bytes_do_more_than_raise(raw: bytes):
-    session = Session(client=False)
+    session = YamuxSession(client=False)
     try:
         session.receive(raw)
     except (Invalid, TooLarge):

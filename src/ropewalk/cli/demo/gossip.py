@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from ropewalk.cli.demo.stage import Stage
 from ropewalk.cli.gossip.graph import draw
 from ropewalk.errors import RopewalkError, Unverified
-from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.verify import verify_log
 from ropewalk.gossip.peer.topics import open_log
-from ropewalk.gossip.sync.questions import Request, Response, Values, answer
+from ropewalk.gossip.sync.questions import SyncRequest, SyncResponse, ValuesResponse, answer
 from ropewalk.gossip.sync.session import drive, pull, sync_both
 from ropewalk.kernel.keys import SigningKey
 
@@ -34,7 +34,7 @@ def run(stage: Stage) -> None:
     stage.made["gossip"] = str(folder)
 
 
-def _play(stage: Stage, peers: Sequence[Log]) -> None:
+def _play(stage: Stage, peers: Sequence[GossipLog]) -> None:
     ada, bob, cleo = peers
     ada.append({"from": "ada", "text": "the tide is at six"})
     sync_both(ada, bob)
@@ -69,14 +69,14 @@ def _label(payload: dict[str, str]) -> str:
     return f"{payload['from']}: {payload['text']}"
 
 
-def _lie(stage: Stage, target: Log, source: Log) -> None:
+def _lie(stage: Stage, target: GossipLog, source: GossipLog) -> None:
     """A peer that changes a word on the way is cut off."""
 
-    def ask(request: Request) -> Response:
+    def ask(request: SyncRequest) -> SyncResponse:
         with source.view() as view:
             response = answer(view, source.profile, request)
-        if isinstance(response, Values):
-            return Values(tuple(value.replace(b"rope", b"wine") for value in response.values))
+        if isinstance(response, ValuesResponse):
+            return ValuesResponse(tuple(value.replace(b"rope", b"wine") for value in response.values))
         return response
 
     try:
@@ -89,7 +89,7 @@ def _lie(stage: Stage, target: Log, source: Log) -> None:
         raise RopewalkError("a changed message was accepted")
 
 
-def _verified(peers: Sequence[Log]) -> str:
+def _verified(peers: Sequence[GossipLog]) -> str:
     reports = [verify_log(peer) for peer in peers]
     if not all(report.ok for report in reports):
         raise RopewalkError("a replica does not verify")

@@ -12,7 +12,7 @@ from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
 from ropewalk.kernel.terminal_text import printable_json
 
 if TYPE_CHECKING:
-    from ropewalk.gossip.core.log import Log
+    from ropewalk.gossip.core.log import GossipLog
     from ropewalk.gossip.core.message import SignedMessage
 
 PROFILES = ("v0.13", "v0.6")  # written out so that --help loads no engine; a test compares
@@ -30,8 +30,17 @@ EXAMPLES = """Examples:
     cls=Group,
     epilog=EXAMPLES,
     lazy={  # commands that talk to peers, imported on first use
-        "sync": ("ropewalk.cli.gossip.net", "sync", "Make this log and a peer's hold the same messages."),
-        "serve": ("ropewalk.cli.gossip.net", "serve", "Let peers connect, and push what is appended."),
+        "sync": (
+            "ropewalk.cli.gossip.net",
+            "sync",
+            "Exchange messages with a peer until both logs are equal.",
+        ),
+        "serve": (
+            "ropewalk.cli.gossip.net",
+            "serve",
+            "Accept peers, stay connected, and exchange what is appended.",
+        ),
+        "peers": ("ropewalk.cli.gossip.net", "peers", "List the peers of running servers."),
     },
 )
 def gossip() -> None:
@@ -52,7 +61,7 @@ def say_new_topic(topic: str, known: Sequence[str]) -> None:
 topic_option = click.option("--topic", metavar="TOPIC", help="The log; may be left out if there is only one.")
 
 
-def open_here(topic: str | None, **options: Any) -> Log:
+def open_here(topic: str | None, **options: Any) -> GossipLog:
     """The log a command means, which has to exist."""
     from ropewalk.errors import NotFound, Usage
     from ropewalk.gossip.peer.topics import open_topic, topics
@@ -240,7 +249,7 @@ def get(id: str, topic: str | None, output: str | None) -> None:
     )
 
 
-def _whole(log: Log, signed: SignedMessage) -> dict[str, Any]:
+def _whole(log: GossipLog, signed: SignedMessage) -> dict[str, Any]:
     from ropewalk.gossip.core.dag_json import to_json
     from ropewalk.gossip.core.message import cid_of
 
@@ -271,13 +280,22 @@ def _whole(log: Log, signed: SignedMessage) -> dict[str, Any]:
 @click.option("--graph", is_flag=True, help="Draw how the messages stand on one another, newest first.")
 @click.option("--reverse", is_flag=True, help="Newest first.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N messages.")
-def log(topic: str | None, graph: bool, reverse: bool, limit: int | None) -> None:
-    """The messages by clock, so that each comes after all it stands on."""
+@click.option("--follow", is_flag=True, help="Also print messages as they arrive, until interrupted.")
+def log(topic: str | None, graph: bool, reverse: bool, limit: int | None, follow: bool) -> None:
+    """Print the messages by clock, so that each comes after its parents.
+
+    With --follow they are printed in the order of arrival, with --json one object per line.
+    """
     from itertools import islice
 
     from ropewalk.cli.common.command import session
 
+    if follow and (graph or reverse):
+        raise click.UsageError("--follow goes with neither --graph nor --reverse")
     with open_here(topic) as found:
+        if follow:
+            _follow(found, limit)
+            return
         messages: Iterator[SignedMessage] = islice(found.iterate(reverse=reverse or graph), limit)
         if session().json:
             emit({"messages": [_row(signed) for signed in messages]}, "")
@@ -289,6 +307,21 @@ def log(topic: str | None, graph: bool, reverse: bool, limit: int | None) -> Non
         else:
             for signed in messages:
                 click.echo(_line(signed))
+
+
+def _follow(log: GossipLog, limit: int | None) -> None:
+    """Print what has arrived and what arrives; with a limit, end after so many messages."""
+    from itertools import islice
+
+    from ropewalk.cli.common.command import emit_line, session
+    from ropewalk.gossip.peer.follow import follow
+
+    json = session().json
+    for _, signed in islice(follow(log), limit):
+        if json:
+            emit_line(_row(signed))
+        else:
+            click.echo(_line(signed))
 
 
 def _row(signed: SignedMessage) -> dict[str, Any]:

@@ -1,8 +1,10 @@
-"""`ropewalk gossip sync` and `serve`: a log meets its peers."""
+"""`ropewalk gossip sync`, `serve` and `peers`: connect a log to its peers."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,10 +12,12 @@ import click
 from ropewalk.cli.common.command import Command, emit, say, session
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.common.serving import connection_options, run_server, say_journal
-from ropewalk.cli.gossip.gossip import PROFILES, say_new_topic
+from ropewalk.cli.gossip.gossip import PROFILES, open_here, say_new_topic, topic_option
+from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
-    from ropewalk.gossip.core.log import Log
+    from ropewalk.gossip.core.log import GossipLog
+    from ropewalk.gossip.peer.server import GossipServer
     from ropewalk.net.admission import ConnectionLimits
 
 IDLE_S = 30.0  # written out so that --help loads no engine; a test compares
@@ -25,8 +29,21 @@ idle_option = click.option(
     default=IDLE_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long the peer may make no progress.",
+    help="Disconnect from a peer that makes no progress for this many seconds.",
 )
+
+
+def _file_option(*names: str, help: str) -> Callable[[Any], Any]:
+    return click.option(*names, type=click.Path(path_type=Path), metavar="F", help=help)
+
+
+ca_option = _file_option(
+    "--ca", help="PEM certificates to trust for wss:// peers. Default: the system's authorities."
+)
+client_cert_option = _file_option(
+    "--client-cert", help="PEM certificate to show to wss:// peers that ask for one."
+)
+client_key_option = _file_option("--client-key", help="PEM key of --client-cert.")
 
 
 @click.command(
@@ -37,29 +54,42 @@ idle_option = click.option(
 )
 @click.argument("url")
 @click.option("--topic", required=True, metavar="TOPIC", help="The log; made if it is new.")
-@click.option("--pull-only", is_flag=True, help="Only fetch; the peer gets nothing from us.")
+@click.option("--pull-only", is_flag=True, help="Only fetch; send nothing.")
 @idle_option
-def sync(url: str, topic: str, pull_only: bool, idle: float) -> None:
-    """Make this log and that of the peer at URL hold the same messages.
+@ca_option
+@client_cert_option
+@client_key_option
+def sync(
+    url: str,
+    topic: str,
+    pull_only: bool,
+    idle: float,
+    ca: Path | None,
+    client_cert: Path | None,
+    client_key: Path | None,
+) -> None:
+    """Exchange messages with the peer at URL until both logs are equal, then disconnect.
 
-    ws:// speaks v0.13, tcp:// speaks v0.6. There is no deadline: a large log may take its time, and a sync that was
-    cut off goes on where it stopped.
+    ws:// and wss:// speak v0.13, tcp:// speaks v0.6. There is no deadline, and a sync that was cut off continues where
+    it stopped. To stay connected, use `gossip serve --peer URL`.
     """
     from ropewalk.gossip.peer.client import profile_of, reach, sync_with
+    from ropewalk.gossip.peer.tls import client_context
     from ropewalk.gossip.peer.topics import open_topic, topics
 
     known = topics(here().home)
-
+    tls = client_context(ca, client_cert, client_key) if url.lower().startswith("wss:") else None
     new = _profile_if_new(topic, profile_of(url))
     if new:
-        asyncio.run(reach(url, topic, idle_s=idle))  # a wrong address or name must not leave a topic behind
+        # A wrong address or name must not leave a topic behind.
+        asyncio.run(reach(url, topic, idle_s=idle, tls=tls))
     with open_topic(here().home, topic, create=True, **new) as log:
         say_new_topic(topic, known)
-        report = asyncio.run(_shown(log, sync_with(log, url, pull_only=pull_only, idle_s=idle)))
+        report = asyncio.run(_shown(log, sync_with(log, url, pull_only=pull_only, idle_s=idle, tls=tls)))
     if not report.taken:
-        say("the peer asks for nothing on this connection: it does not have your messages yet")
+        say("the peer does not fetch on this connection: it does not have your messages yet")
     if report.refused:
-        say(f"{report.refused} messages of the peer were kept out by this log's own rules")
+        say(f"{report.refused} messages of the peer were refused by this log's rules")
     root = {"level": report.root.level, "hash": report.root.hash.hex()}
     emit(
         {"received": report.received, "sent": report.sent, "root": root, "refused": report.refused},
@@ -74,7 +104,7 @@ def _profile_if_new(topic: str, profile: str) -> dict[str, Any]:
     return {} if topic_folder(here().home, topic).is_dir() else {"profile": profile}
 
 
-async def _shown(log: Log, work: Any) -> Any:
+async def _shown(log: GossipLog, work: Any) -> Any:
     """Do the work; on a terminal, say now and then how far it is."""
     import sys
 
@@ -98,52 +128,114 @@ async def _shown(log: Log, work: Any) -> Any:
 @click.command(
     "serve",
     cls=Command,
-    epilog="Examples:\n  ropewalk gossip serve --topic com.example --port 8080\n",
+    epilog="Examples:\n  ropewalk gossip serve --topic com.example --port 8080\n"
+    "  ropewalk gossip serve --topic com.example --port 8081 --peer ws://127.0.0.1:8080\n",
 )
 @click.option("--topic", required=True, metavar="TOPIC", help="The log; made if it is new.")
 @click.option(
     "--host", default="127.0.0.1", show_default=True, metavar="HOST", help="The address to listen on."
 )
-@click.option("--port", required=True, type=click.IntRange(0, 65535), metavar="P", help="0 takes a free one.")
+@click.option(
+    "--port", required=True, type=click.IntRange(0, 65535), metavar="P", help="Port; 0 takes a free one."
+)
+@click.option(
+    "--peer", "upstreams", multiple=True, metavar="URL", help="Stay connected to this peer. May be repeated."
+)
 @click.option(
     "--profile", type=click.Choice(PROFILES), help="The wire profile of a new topic; default v0.13."
 )
 @idle_option
+@_file_option("--tls-cert", help="PEM certificate; serve wss:// instead of ws://.")
+@_file_option("--tls-key", help="PEM key of --tls-cert.")
+@_file_option("--client-ca", help="PEM certificates; accept only peers with a certificate under one of them.")
+@ca_option
+@client_cert_option
+@client_key_option
 @connection_options(PEERS_MAX)
 def serve(
     topic: str,
     host: str,
     port: int,
+    upstreams: tuple[str, ...],
     profile: Any,
     idle: float,
     max_connections: int,
     max_per_address: int | None,
+    **tls: Path | None,
 ) -> None:
-    """Let peers connect, answer them, and push whatever is appended here, by this or any other process.
+    """Accept peers, stay connected to every --peer, and exchange what is appended on any side.
 
-    Prints one JSON line when it listens. A v0.13 topic is served over WebSockets, a v0.6 topic over TCP.
+    Prints one JSON line when it listens. Messages that other processes append to the topic are pushed too. A lost peer
+    is connected again, with growing pauses of up to a minute. A v0.13 topic is served over WebSockets, a v0.6 topic
+    over TCP, where peers are polled every second.
     """
+    from ropewalk.gossip.peer.client import profile_of
     from ropewalk.gossip.peer.topics import open_topic, topics
     from ropewalk.net.admission import ConnectionLimits
 
     known = topics(here().home)
+    if topic not in known and profile is None and upstreams:
+        profile = profile_of(upstreams[0])
     say_journal("ropewalk.gossip.peers")
     with open_topic(here().home, topic, create=True, profile=profile) as log:
         say_new_topic(topic, known)
         limits = ConnectionLimits(max_connections, address_max=max_per_address)
-        asyncio.run(_serve(log, host, port, idle, limits))
+        asyncio.run(_serve(log, host, port, upstreams, idle, limits, tls))
 
 
-async def _serve(log: Log, host: str, port: int, idle_s: float, limits: ConnectionLimits) -> None:
+async def _serve(
+    log: GossipLog,
+    host: str,
+    port: int,
+    upstreams: tuple[str, ...],
+    idle_s: float,
+    limits: ConnectionLimits,
+    tls: dict[str, Path | None],
+) -> None:
     from ropewalk.gossip.peer.server import GossipServer
+    from ropewalk.gossip.peer.tls import client_context, server_context
 
-    await run_server(
-        GossipServer(log, host=host, port=port, idle_s=idle_s, limits=limits),
-        lambda server: {
-            "url": server.url,
-            "host": host,
-            "port": server.port,
-            "topic": log.topic,
-            "profile": log.profile.name,
-        },
+    secure = any(url.lower().startswith("wss:") for url in upstreams)
+    server = GossipServer(
+        log,
+        host=host,
+        port=port,
+        upstreams=upstreams,
+        idle_s=idle_s,
+        limits=limits,
+        tls=server_context(tls["tls_cert"], tls["tls_key"], tls["client_ca"]),
+        client_tls=client_context(tls["ca"], tls["client_cert"], tls["client_key"]) if secure else None,
     )
+    await run_server(server, _facts)
+
+
+def _facts(server: GossipServer) -> dict[str, Any]:
+    return {
+        "url": server.url,
+        "host": server.host,
+        "port": server.port,
+        "topic": server.log.topic,
+        "profile": server.log.profile.name,
+        "peers": [connection.url for connection in server.connections],
+    }
+
+
+@click.command("peers", cls=Command, epilog="Examples:\n  ropewalk gossip peers --topic com.example --json\n")
+@topic_option
+def peers(topic: str | None) -> None:
+    """List the peers of every running `gossip serve` and program that has the topic open.
+
+    STATE is connected, connecting, or waiting (for the next attempt).
+    """
+    from ropewalk.gossip.peer.peer_list import read_peers
+    from ropewalk.gossip.peer.topics import topic_folder
+
+    with open_here(topic) as log:
+        found = log.topic
+    rows = read_peers(topic_folder(here().home, found))
+    emit({"peers": rows}, lambda: "\n".join(map(_peer_line, rows)) or "no peers")
+
+
+def _peer_line(row: dict[str, Any]) -> str:
+    line = f"{row['url']}  {row['state']}  since={row['since']} received={row['received']} sent={row['sent']}"
+    return printable(f"{line}  {row['error']}" if row.get("error") else line)

@@ -18,7 +18,7 @@ from ropewalk.kernel.keys import PublicKey, SigningKey
 _SESSION = "ropewalk:gossip:session:v1"
 
 
-class History(Protocol):
+class MessageHistory(Protocol):
     """The part of a log that a rule may look at: what lies below the message in question."""
 
     def get(self, id: MessageId) -> SignedMessage | None:
@@ -28,7 +28,7 @@ class History(Protocol):
         """Whether one stored message lies below another."""
 
 
-Access = Callable[[History, SignedMessage], None]
+Access = Callable[[MessageHistory, SignedMessage], None]
 """A rule: returns None for yes, raises Denied for no. Any other result is an error."""
 
 
@@ -39,7 +39,7 @@ class MissingParent(BaseException):  # not an Exception: a rule must not catch i
 class StoredHistory:
     """The history of a message whose parents are missing. A verdict that needs nothing of them is final."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: MessageHistory) -> None:
         self._history = history
 
     def get(self, id: MessageId) -> SignedMessage | None:
@@ -56,7 +56,7 @@ class StoredHistory:
         return self._history.is_ancestor(id, ancestor)
 
 
-def everybody_may_append(_history: History, _signed: SignedMessage) -> None:
+def everybody_may_append(_history: MessageHistory, _signed: SignedMessage) -> None:
     """The open log: a good signature is enough. This is the default, and its name says what that means."""
 
 
@@ -74,7 +74,7 @@ def owners(*dids: str) -> Access:
     """
     allowed = frozenset(dids)
 
-    def rule(_history: History, signed: SignedMessage) -> None:
+    def rule(_history: MessageHistory, signed: SignedMessage) -> None:
         if signed.signature.public_key not in allowed:
             raise Denied(f"{signed.signature.public_key} is not an owner of {signed.message.topic}")
 
@@ -95,7 +95,7 @@ def sessions(*dids: str) -> Access:
     """
     allowed = frozenset(dids)
 
-    def rule(history: History, signed: SignedMessage) -> None:
+    def rule(history: MessageHistory, signed: SignedMessage) -> None:
         author, payload = signed.signature.public_key, signed.message.payload
         if author in allowed:
             return

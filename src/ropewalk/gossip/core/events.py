@@ -10,7 +10,7 @@ from typing import Any
 
 from ropewalk.errors import Usage
 from ropewalk.gossip.core.ids import MessageId
-from ropewalk.gossip.core.message import Message, Signature
+from ropewalk.gossip.core.message import GossipMessage, GossipSignature
 from ropewalk.kernel.prolly import Node
 
 _journal = logging.getLogger("ropewalk.gossip")
@@ -21,13 +21,13 @@ class Stored:
     """A message is in the log, with what `apply` returned for it."""
 
     id: MessageId
-    signature: Signature
-    message: Message
+    signature: GossipSignature
+    message: GossipMessage
     result: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class MessageRefused:
     """A message that waited for its parents was refused when they came."""
 
     id: MessageId
@@ -50,7 +50,7 @@ class Synced:
     root: Node
 
 
-Event = Stored | Refused | Committed | Synced
+Event = Stored | MessageRefused | Committed | Synced
 Listener = Callable[[Event], None]
 
 

@@ -1,7 +1,7 @@
 """The log: a signed graph that grows at its heads, kept with its tree and its indexes in one transaction.
 
 Writing happens in `ropewalk.gossip.core.writing`; this module is what an application holds. The log does no I/O of its
-own: it works on any `Table`, and every byte it keeps is in there.
+own: it works on any `TableStore`, and every byte it keeps is in there.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ropewalk.gossip.core.callbacks import strict_access, strict_apply
 from ropewalk.gossip.core.events import Event, Listener, Listeners, Stored
 from ropewalk.gossip.core.ids import Key, MessageId, ProfileName, id_of, key_of
 from ropewalk.gossip.core.message import (
-    Message,
-    Signature,
+    GossipMessage,
+    GossipSignature,
     SignedMessage,
     assemble,
     check_topic,
@@ -31,7 +31,7 @@ from ropewalk.gossip.core.message import (
     verify,
 )
 from ropewalk.gossip.core.profiles import PARENTS_MAX, Profile, SignatureCodec
-from ropewalk.gossip.core.table import Table, Transaction, View
+from ropewalk.gossip.core.table import TableStore, Transaction, View
 from ropewalk.gossip.core.tree import TreeWriter, root_of
 from ropewalk.gossip.core.validate import Validate, validator
 from ropewalk.gossip.core.writing import Apply, Batch, Inserted, Rules, index_arrivals, stored_message
@@ -52,7 +52,7 @@ class Bound:
     inclusive: bool = True
 
 
-class Log:
+class GossipLog:
     """One topic's messages on one peer.
 
     `apply` sees every message once before it is stored; what it raises keeps the message out. `validate` and
@@ -63,7 +63,7 @@ class Log:
 
     def __init__(
         self,
-        table: Table,
+        table: TableStore,
         topic: str,
         *,
         profile: ProfileName | None = None,
@@ -73,7 +73,7 @@ class Log:
         access: Access = everybody_may_append,
         index_ancestors: bool = False,
         replay: bool = False,
-        pending_limits: pending.Limits = pending.Limits(),  # noqa: B008 - frozen
+        pending_limits: pending.PendingLimits = pending.PendingLimits(),  # noqa: B008 - frozen
         now_s: Callable[[], int] | None = None,
     ) -> None:
         self.table = table
@@ -142,6 +142,10 @@ class Log:
                 raw = stored_message(view, self.profile, Key(key))
                 yield _cursor(int.from_bytes(seq, "big")), self.decode(raw)
 
+    def version(self) -> int:
+        """Return a number that changes with every commit, also of another process; cheap enough to poll."""
+        return self.table.version()
+
     def last_arrival(self) -> Cursor | None:
         """The cursor of the newest arrival: read on from here to see only what comes from now on."""
         with self.view() as view:
@@ -208,12 +212,12 @@ class Log:
 
         return self._transact(body)
 
-    def insert(self, raw: bytes | Signature, message: Message | None = None) -> Inserted:
+    def insert(self, raw: bytes | GossipSignature, message: GossipMessage | None = None) -> Inserted:
         """Store a message made elsewhere; it waits if parents are missing.
 
         It is given in its binary form, or as signature and message (S3 § Inserting existing messages).
         """
-        if isinstance(raw, Signature) and isinstance(message, Message):
+        if isinstance(raw, GossipSignature) and isinstance(message, GossipMessage):
             return self.insert_signed(raw, message)
         if not isinstance(raw, bytes | bytearray | memoryview) or message is not None:
             given = ", ".join(type(each).__name__ for each in (raw, message) if each is not None)
@@ -227,7 +231,7 @@ class Log:
         verify(self.profile, signed)
         return self._transact(lambda batch: batch.insert(signed))
 
-    def insert_signed(self, signature: Signature, message: Message) -> Inserted:
+    def insert_signed(self, signature: GossipSignature, message: GossipMessage) -> Inserted:
         """Store a message made elsewhere, given as signature and message (S3 § Inserting existing messages)."""
         if message.topic != self.topic:
             raise Invalid(f"the message belongs to topic {message.topic!r}, not to {self.topic!r}")
@@ -247,9 +251,12 @@ class Log:
         verify(self.profile, signed)
         return signed
 
-    def insert_checked(self, messages: Sequence[SignedMessage]) -> list[Inserted]:
-        """Store messages that `check` returned, in one transaction; the outcomes are in the same order."""
-        # By clock, so that parents come first: a message must not wait, or find no room to, for one of its own batch.
+    def insert_checked(self, messages: Sequence[SignedMessage], *, peer: str | None = None) -> list[Inserted]:
+        """Store messages that `check` returned, in one transaction; return the outcomes in the same order.
+
+        `peer` names the address that pushed them, whose quota of pending messages they count against.
+        """
+        # By clock, so that parents come first: a message must not wait for one of the same batch.
         order = self.profile.code.order
 
         def body(batch: Batch) -> list[Inserted]:
@@ -257,7 +264,7 @@ class Log:
             outcomes = {at: batch.insert_or_refuse(messages[at]) for at in by_clock}
             return [outcomes[at] for at in range(len(messages))]
 
-        return self._transact(body)
+        return self._transact(body, peer)
 
     def insert_grounded(self, messages: Sequence[SignedMessage]) -> list[Inserted]:
         """As `insert_checked`, for a source that promises parents first: what lacks them is left out."""
@@ -305,7 +312,7 @@ class Log:
         """Close the tables."""
         self.table.close()
 
-    def __enter__(self) -> Log:
+    def __enter__(self) -> GossipLog:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -313,14 +320,14 @@ class Log:
 
     # Inside
 
-    def _transact(self, act: Callable[[Batch], T]) -> T:
+    def _transact(self, act: Callable[[Batch], T], peer: str | None = None) -> T:
         if getattr(self._open, "change", None) is not None:
             raise Conflict(
                 "the log cannot be written from inside apply", advice="Write after apply has returned."
             )
 
         def body(change: Transaction) -> tuple[T, Batch]:
-            batch = Batch(change, self)
+            batch = Batch(change, self, peer)
             self._open.change = change
             try:
                 result = act(batch)
@@ -374,7 +381,7 @@ class Log:
             yield view
 
 
-def _settle(table: Table, topic: str, wanted: ProfileName | None) -> Profile:
+def _settle(table: TableStore, topic: str, wanted: ProfileName | None) -> Profile:
     """The profile of these tables; it is fixed when the topic is made, and so is the topic."""
     with table.read() as view:
         version, stored, name = (view.get("meta", key) for key in (b"version", b"profile", b"topic"))

@@ -24,7 +24,7 @@ _SLASH = b"\x61/"  # the text "/" in CBOR: no map has that key without it
 # Named tuples, because a log is read in long runs and a tuple is made at a fraction of a frozen dataclass's price.
 
 
-class Message(NamedTuple):
+class GossipMessage(NamedTuple):
     """What is signed (S3 § Messages). `clock` is the length of the longest path down to a message without parents."""
 
     topic: str
@@ -33,7 +33,7 @@ class Message(NamedTuple):
     payload: Any
 
 
-class Signature(NamedTuple):
+class GossipSignature(NamedTuple):
     """Who signed, with what result; `codec` says in which form the message was signed."""
 
     public_key: str
@@ -46,7 +46,7 @@ class Signature(NamedTuple):
         return None
 
 
-class _SignatureOf(Signature):
+class _SignatureOf(GossipSignature):
     """A signature that was read or made with its message. It is equal to one without."""
 
     # What the CID is made of if somebody asks: logs are read in long runs, and few do.
@@ -64,8 +64,8 @@ class SignedMessage(NamedTuple):
 
     key: Key
     raw: bytes
-    signature: Signature
-    message: Message
+    signature: GossipSignature
+    message: GossipMessage
     parent_keys: tuple[Key, ...]
     payload_at: int  # where the payload's bytes begin in `raw`; they are its end
 
@@ -131,7 +131,7 @@ def sign(
     return _made(profile, parts, clock, ids, _check_size(raw), len(raw) - len(payload_raw))
 
 
-def assemble(profile: Profile, signature: Signature, message: Message) -> SignedMessage:
+def assemble(profile: Profile, signature: GossipSignature, message: GossipMessage) -> SignedMessage:
     """Put a signature and a message, as an application holds them, into their one binary form.
 
     Parents in another order than the signed one are refused, not sorted: sorting would break the signature.
@@ -194,7 +194,7 @@ def _made(
         make_key(profile.code, clock, sha256(raw)),
         raw,
         signature,
-        Message(parts.topic, clock, ids, parts.payload),
+        GossipMessage(parts.topic, clock, ids, parts.payload),
         parts.parents,
         payload_at,
     )

@@ -17,30 +17,35 @@ from ropewalk.kernel.digest import sha256
 PENDING_COUNT_MAX = 4096  # sync brings parents first, so only pushed messages ever wait
 PENDING_BYTES_MAX = 64 << 20
 PENDING_AUTHOR_MAX = 1024  # of one author, who cannot fill the table alone
-PENDING_AGE_S_MAX = 7 * 86_400  # after a week nobody has brought the parents
+PENDING_PEER_MAX = 2048  # pushed from one address, whose authors cost nothing to make
+PENDING_AGE_S_MAX = 7 * 86_400  # after a week no peer has brought the parents
 _BYTES = b"pending_bytes"
 _AUTHOR = b"pending_author:"  # and the digest of an author: how many of its messages wait
+_PEER = b"pending_peer:"  # and the digest of a peer: how many of the messages it pushed wait
+_FROM = b"pending_from:"  # and a key: the digest of the peer that pushed it
 _SINCE = b"pending_since:"  # and a key: since when it waits (8 bytes), and the digest of its author
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PendingLimits:
     """How much may wait."""
 
     count: int = PENDING_COUNT_MAX
     size: int = PENDING_BYTES_MAX
     per_author: int = PENDING_AUTHOR_MAX
+    per_peer: int = PENDING_PEER_MAX
     age_s: int = PENDING_AGE_S_MAX
 
 
 def add(
     change: Transaction,
-    limits: Limits,
+    limits: PendingLimits,
     key: Key,
     raw: bytes,
     missing: list[Key],
     *,
     author: str,
+    peer: str | None = None,
     now_s: int | None = None,
 ) -> None:
     """Keep a message until its parents come; TooLarge when there is no room.
@@ -50,14 +55,10 @@ def add(
     if change.get("pending", key) is not None:
         return
     digest = sha256(author.encode())
-    waiting = _of_author(change, digest)
-    if waiting >= limits.per_author:
-        raise TooLarge(
-            f"{waiting} messages of {author} are pending already",
-            size=waiting + 1,
-            limit=limits.per_author,
-            advice="Sync with a peer that has the missing parents.",
-        )
+    _check_quota(change, _AUTHOR + digest, author, limits.per_author)
+    pushed_by = None if peer is None else sha256(peer.encode())
+    if pushed_by is not None:
+        _check_quota(change, _PEER + pushed_by, f"peer {peer}", limits.per_peer)
     if _is_full(change, limits, len(raw)) and now_s is not None:
         expire(change, now_s - limits.age_s)
     size = bytes_held(change) + len(raw)
@@ -69,7 +70,10 @@ def add(
             advice="Sync with a peer that has the missing parents, or drop some: `ropewalk gossip pending drop`.",
         )
     change.put("pending", key, raw)
-    change.put("meta", _AUTHOR + digest, (waiting + 1).to_bytes(4, "big"))
+    _count(change, _AUTHOR + digest, 1)
+    if pushed_by is not None:
+        _count(change, _PEER + pushed_by, 1)
+        change.put("meta", _FROM + key, pushed_by)
     change.put("meta", _SINCE + key, (now_s or 0).to_bytes(8, "big") + digest)
     for parent in missing:
         change.put("waiting", parent + key, b"")
@@ -131,11 +135,11 @@ def drop(change: Transaction, key: Key, raw: bytes, parents: tuple[Key, ...]) ->
     change.put("meta", _BYTES, (bytes_held(change) - len(raw)).to_bytes(8, "big"))
     digest = (change.get("meta", _SINCE + key) or b"")[8:]
     change.delete("meta", _SINCE + key)
-    waiting = _of_author(change, digest)
-    if waiting > 1:
-        change.put("meta", _AUTHOR + digest, (waiting - 1).to_bytes(4, "big"))
-    elif waiting:
-        change.delete("meta", _AUTHOR + digest)
+    _count(change, _AUTHOR + digest, -1)
+    pushed_by = change.get("meta", _FROM + key)
+    if pushed_by is not None:
+        change.delete("meta", _FROM + key)
+        _count(change, _PEER + pushed_by, -1)
 
 
 def expire(change: Transaction, before_s: int) -> int:
@@ -157,11 +161,26 @@ def drop_all(change: Transaction, keys: Iterable[Key]) -> int:
     return len(wanted)
 
 
-def _of_author(view: View, digest: bytes) -> int:
-    return int.from_bytes(view.get("meta", _AUTHOR + digest) or b"", "big")
+def _check_quota(view: View, row: bytes, name: str, limit: int) -> None:
+    waiting = int.from_bytes(view.get("meta", row) or b"", "big")
+    if waiting >= limit:
+        raise TooLarge(
+            f"{waiting} messages of {name} are pending already; the quota is {limit}",
+            size=waiting + 1,
+            limit=limit,
+            advice="Sync with a peer that has the missing parents.",
+        )
 
 
-def _is_full(view: View, limits: Limits, more: int) -> bool:
+def _count(change: Transaction, row: bytes, step: int) -> None:
+    waiting = int.from_bytes(change.get("meta", row) or b"", "big") + step
+    if waiting > 0:
+        change.put("meta", row, waiting.to_bytes(4, "big"))
+    else:
+        change.delete("meta", row)
+
+
+def _is_full(view: View, limits: PendingLimits, more: int) -> bool:
     return count(view) >= limits.count or bytes_held(view) + more > limits.size
 
 

@@ -39,7 +39,7 @@ class Transaction(View, Protocol):
         """Remove a key; a missing key is no error."""
 
 
-class Table(Protocol):
+class TableStore(Protocol):
     """Ordered, transactional tables: one writer, many readers, a commit is durable when it returns."""
 
     def read(self) -> AbstractContextManager[View]:
@@ -50,6 +50,9 @@ class Table(Protocol):
 
         A store that has to make room runs `body` again from the start, so `body` must not count on running once.
         """
+
+    def version(self) -> int:
+        """Return a number that changes with every commit of any process; constant time."""
 
     def close(self) -> None:
         """Give back what the store holds; closing twice is no error."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ropewalk.errors import BrokenLink, DigestMismatch, RopewalkError
 from ropewalk.gossip.core import ancestors, pending
 from ropewalk.gossip.core.ids import Key, id_of
-from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import SignedMessage, verify
 from ropewalk.gossip.core.table import View
 from ropewalk.gossip.core.tree import root_of
@@ -24,7 +24,7 @@ class _Fault(Exception):
 
 
 def verify_log(
-    log: Log, progress: Callable[[Iterator[Any]], Iterator[Any]] = iter, *, signatures: bool = True
+    log: GossipLog, progress: Callable[[Iterator[Any]], Iterator[Any]] = iter, *, signatures: bool = True
 ) -> Report:
     """Check every message, and then everything that is derived from the messages, in one moment of the log.
 
@@ -47,7 +47,7 @@ def verify_log(
         return Report.of((*first, *steps[1:]), entries=look.count)
 
 
-def read_message(log: Log, order: bytes, raw: bytes) -> SignedMessage:
+def read_message(log: GossipLog, order: bytes, raw: bytes) -> SignedMessage:
     """A stored message, if it is the one that belongs under its key."""
     signed = log.decode(raw)
     if log.profile.code.order(signed.key) != order:
@@ -60,7 +60,7 @@ def read_message(log: Log, order: bytes, raw: bytes) -> SignedMessage:
 class Arrivals:
     """The messages of some arrivals, checked one by one; `deep` checks signatures, parents and their order."""
 
-    def __init__(self, log: Log, view: View, start: int, end: int, again: Mapping[int, int]) -> None:
+    def __init__(self, log: GossipLog, view: View, start: int, end: int, again: Mapping[int, int]) -> None:
         self._log, self._view, self._start, self._end, self._again = log, view, start, end, again
         self._later: set[bytes] = set()
 
@@ -128,7 +128,7 @@ def _step(name: str, act: Callable[[], str | None]) -> Step:
 class _Look:
     """One check. It keeps keys, parents and the tree's rows in memory, not the messages."""
 
-    def __init__(self, log: Log, view: View, *, signatures: bool) -> None:
+    def __init__(self, log: GossipLog, view: View, *, signatures: bool) -> None:
         self.signatures = signatures
         self.log = log
         self.view = view

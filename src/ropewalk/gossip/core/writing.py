@@ -11,14 +11,14 @@ from typing import Any, Literal, Protocol
 from ropewalk.errors import Damaged, TooLarge
 from ropewalk.gossip.core import ancestors, pending
 from ropewalk.gossip.core.access import Access, MissingParent, StoredHistory
-from ropewalk.gossip.core.events import Committed, Event, Refused, Stored
+from ropewalk.gossip.core.events import Committed, Event, MessageRefused, Stored
 from ropewalk.gossip.core.ids import Key, MessageId, id_of
-from ropewalk.gossip.core.message import Message, Signature, SignedMessage, decode
+from ropewalk.gossip.core.message import GossipMessage, GossipSignature, SignedMessage, decode
 from ropewalk.gossip.core.profiles import Profile
 from ropewalk.gossip.core.table import Transaction, View
 from ropewalk.gossip.core.tree import TreeWriter
 
-Apply = Callable[[MessageId, Signature, Message], Any]
+Apply = Callable[[MessageId, GossipSignature, GossipMessage], Any]
 _ARRIVALS = b"arrivals"  # the number of the last message that arrived
 _INDEXED = b"indexed"  # the number of the last arrival in the ancestor index
 
@@ -31,7 +31,7 @@ class Rules:
     access: Access
     apply: Apply | None
     index_ancestors: bool
-    pending: pending.Limits
+    pending: pending.PendingLimits
     now_s: Callable[[], int] | None = None
 
 
@@ -73,8 +73,9 @@ class Home(Protocol):
 class Batch:
     """One transaction on a log. Nothing of a message is written before its rules have passed."""
 
-    def __init__(self, change: Transaction, log: Home) -> None:
+    def __init__(self, change: Transaction, log: Home, peer: str | None = None) -> None:
         self.change = change
+        self._peer = peer  # that pushed the messages, for its quota of pending ones
         self.events: list[Event] = []
         self._log = log
         self._order = log.profile.code.order
@@ -159,6 +160,7 @@ class Batch:
             signed.raw,
             missing,
             author=signed.signature.public_key,
+            peer=self._peer,
             now_s=None if rules.now_s is None else rules.now_s(),
         )
         self._some_wait = True
@@ -205,7 +207,7 @@ class Batch:
             try:
                 result = self._judge(child)
             except Exception as error:
-                self.events.append(Refused(child.id, error))
+                self.events.append(MessageRefused(child.id, error))
                 continue
             self._write(child, result)
             todo.extend(self._ready(child.key))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from ropewalk.errors import Conflict, Usage
 from ropewalk.gossip.core.events import Synced
 from ropewalk.gossip.core.ids import ProfileName, key_of
-from ropewalk.gossip.core.log import Log
-from ropewalk.gossip.peer.frames import FramePipe, Questions, answer_questions, pull_over
+from ropewalk.gossip.core.log import GossipLog
+from ropewalk.gossip.peer.frames import GossipFrames, Questions, answer_questions, pull_over
 from ropewalk.gossip.peer.peer import Peer
 from ropewalk.gossip.peer.topics import open_log
 from ropewalk.gossip.sync import wire
@@ -37,7 +38,7 @@ class SyncReport:
 
 
 def profile_of(url: str) -> ProfileName:
-    """The wire profile an address stands for.
+    """Return the wire profile of an address.
 
     >>> profile_of("ws://127.0.0.1:8080"), profile_of("tcp://127.0.0.1:8080")
     ('v0.13', 'v0.6')
@@ -48,44 +49,60 @@ def profile_of(url: str) -> ProfileName:
     if scheme == "tcp":
         return "v0.6"
     raise Usage(
-        f"{url!r:.80} is no address of a peer",
+        f"peer address must start with ws://, wss:// or tcp://, got {url!r:.80}",
         advice="Write ws://HOST:PORT (v0.13) or tcp://HOST:PORT (v0.6).",
     )
 
 
-async def reach(url: str, topic: str, *, idle_s: float = IDLE_S) -> None:
-    """Raise unless somebody at the address has the topic: before a log is made for what may never come.
+async def reach(url: str, topic: str, *, idle_s: float = IDLE_S, tls: ssl.SSLContext | None = None) -> None:
+    """Raise unless the peer at the address has the topic: call it before a log is made for what may never come.
 
-    A v0.6 peer does not say which topic it has.
+    A v0.6 peer does not name its topic.
     """
     if profile_of(url) == "v0.13":
         with open_log(topic) as nothing:
-            pipe = await connect_websocket(url, timeout_s=idle_s)
+            pipe = await connect_websocket(url, timeout_s=idle_s, tls=tls)
             async with Peer(nothing, pipe, dialer=True, idle_s=idle_s) as peer:
                 await peer.meet()
     else:
         await (await _dial_v06(url, idle_s)).close()
 
 
-async def sync_with(log: Log, url: str, *, pull_only: bool = False, idle_s: float = IDLE_S) -> SyncReport:
-    """Make a log and a peer's hold the same, or only fetch. There is no deadline, only a limit on silence.
-
-    What was verified is stored as it comes and stays, however the sync ends.
-    """
+def check_profile(log: GossipLog, url: str) -> ProfileName:
+    """Return the wire profile of an address; Conflict unless it is the log's."""
     wanted = profile_of(url)
     if log.profile.name != wanted:
         raise Conflict(
             f"topic {log.topic} is of profile {log.profile.name}, and {url} speaks {wanted}",
             advice="ws:// speaks v0.13 and tcp:// speaks v0.6; a topic keeps the profile it was made with.",
         )
-    if wanted == "v0.13":
-        return await _sync_v13(log, url, pull_only, idle_s)
-    return await _sync_v06(log, url, pull_only, idle_s)
+    return wanted
 
 
-async def _sync_v13(log: Log, url: str, pull_only: bool, idle_s: float) -> SyncReport:
-    pipe = await connect_websocket(url, timeout_s=idle_s)
-    async with Peer(log, pipe, dialer=True, idle_s=idle_s) as peer:
+async def sync_with(
+    log: GossipLog,
+    url: str,
+    *,
+    pull_only: bool = False,
+    idle_s: float = IDLE_S,
+    tls: ssl.SSLContext | None = None,
+    quiet: bool = False,
+) -> SyncReport:
+    """Make a log and a peer's hold the same, or only fetch. There is no deadline, only a limit on silence.
+
+    What was verified is stored as it comes and stays, however the sync ends. With `quiet`, listeners get no event for a
+    v0.6 sync that brought nothing.
+    """
+    if check_profile(log, url) == "v0.13":
+        return await _sync_v13(log, url, pull_only, idle_s, tls)
+    return await _sync_v06(log, url, pull_only, idle_s, quiet)
+
+
+async def _sync_v13(
+    log: GossipLog, url: str, pull_only: bool, idle_s: float, tls: ssl.SSLContext | None
+) -> SyncReport:
+    pipe = await connect_websocket(url, timeout_s=idle_s, tls=tls)
+    async with Peer(log, pipe, dialer=True, idle_s=idle_s, count_sent=True) as peer:
         if not pull_only:
             await peer.start_push()
         pulled = await peer.pull()
@@ -93,16 +110,17 @@ async def _sync_v13(log: Log, url: str, pull_only: bool, idle_s: float) -> SyncR
     return SyncReport(peer.received, sent, pulled.refused, await in_thread(log.root))
 
 
-async def _sync_v06(log: Log, url: str, pull_only: bool, idle_s: float) -> SyncReport:
+async def _sync_v06(log: GossipLog, url: str, pull_only: bool, idle_s: float, quiet: bool) -> SyncReport:
     peer = await _dial_v06(url, idle_s)
     try:
-        questions = Questions(FramePipe(peer, limit=wire.RESPONSE_BYTES_MAX, idle_s=idle_s), log.profile)
+        questions = Questions(GossipFrames(peer, limit=wire.RESPONSE_BYTES_MAX, idle_s=idle_s), log.profile)
         known = questions.leaves = set()
         pulled = await pull_over(log, questions)
     finally:
         await peer.close()
     root = await in_thread(log.root)
-    log.tell(Synced(url, pulled.received, root))
+    if pulled.received or not quiet:
+        log.tell(Synced(url, pulled.received, root))
     if pull_only or questions.root == root:
         return SyncReport(pulled.received, 0, pulled.refused, root)
     taking = _Taking(known)
@@ -130,22 +148,22 @@ class _Taking:
         self.sent.update(key for key in keys if key not in self._known)
 
 
-async def _offer_v06(log: Log, url: str, idle_s: float, taking: _Taking) -> None:
+async def _offer_v06(log: GossipLog, url: str, idle_s: float, taking: _Taking) -> None:
     """Let the peer ask: an empty frame, which is no question, gives it the turn."""
     peer = await _dial_v06(url, idle_s)
     try:
-        frames = FramePipe(peer, limit=wire.REQUEST_BYTES_MAX, idle_s=idle_s)
+        frames = GossipFrames(peer, limit=wire.REQUEST_BYTES_MAX, idle_s=idle_s)
         await frames.send(b"")
         await answer_questions(log, frames, taking.served)
     finally:
         await peer.close()
 
 
-async def _holds_v06(log: Log, url: str, idle_s: float) -> bool:
+async def _holds_v06(log: GossipLog, url: str, idle_s: float) -> bool:
     heads = [key_of(id) for id in await in_thread(log.heads)]
     peer = await _dial_v06(url, idle_s)
     try:
-        frames = FramePipe(peer, limit=wire.RESPONSE_BYTES_MAX, idle_s=idle_s)
+        frames = GossipFrames(peer, limit=wire.RESPONSE_BYTES_MAX, idle_s=idle_s)
         return await Questions(frames, log.profile).lacks(heads) == []
     finally:
         await peer.close()

@@ -79,7 +79,7 @@ class _Side:
 class Dialer(_Side):
     """Proposes one protocol, at once: greeting and proposal travel together.
 
-    >>> dialer, listener = Dialer("/chat"), Listener(["/echo", "/chat"])
+    >>> dialer, listener = Dialer("/chat"), ProtocolListener(["/echo", "/chat"])
     >>> listener.receive(dialer.data_to_send())
     >>> dialer.receive(listener.data_to_send())
     >>> dialer.chosen, listener.chosen
@@ -100,7 +100,7 @@ class Dialer(_Side):
         self.chosen = text
 
 
-class Listener(_Side):
+class ProtocolListener(_Side):
     """Takes the first proposal it knows."""
 
     def __init__(self, protocols: list[str]) -> None:

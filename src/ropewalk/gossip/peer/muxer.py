@@ -91,13 +91,13 @@ class Muxer:
         *,
         client: bool,
         accept: Callable[[Stream], None],
-        limits: yamux.Limits = yamux.Limits(),  # noqa: B008 - frozen
+        limits: yamux.YamuxLimits = yamux.YamuxLimits(),  # noqa: B008 - frozen
         keep_alive_s: float = KEEP_ALIVE_S,
     ) -> None:
         self.pipe = pipe
         self.error: RopewalkError | None = None
         self.ended = asyncio.Event()
-        self._session = yamux.Session(client=client, limits=limits)
+        self._session = yamux.YamuxSession(client=client, limits=limits)
         self._accept = accept
         self._streams: dict[int, Stream] = {}
         self._outgoing = asyncio.Event()

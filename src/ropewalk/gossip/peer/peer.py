@@ -1,57 +1,70 @@
-"""A peer of a v0.13 log: one connection with push and sync streams in both directions.
+"""One connected peer of a v0.13 log: push and sync streams in both directions over one connection.
 
-Each side says its heads on the push stream. Whoever hears of a head it does not know opens a sync stream and pulls. New
-messages are pushed as they are; a message that comes before its parents waits, and the pull that follows brings them.
+`gossip.sync.live` decides what to push and when to pull, `gossip.sync.session` how to pull. This module carries their
+questions, answers and events over the streams of one connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
 
-from ropewalk.errors import DigestMismatch, Invalid, RopewalkError, Unavailable
+from ropewalk.errors import Invalid, RopewalkError, Unavailable
 from ropewalk.gossip.core.events import Synced
-from ropewalk.gossip.core.ids import Key, id_of, key_of
-from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.ids import Key, key_of
+from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import SignedMessage
 from ropewalk.gossip.peer.frames import (
     ANSWER_BYTES_MAX,
     SESSION_S,
-    FramePipe,
+    GossipFrames,
     Questions,
     answer_questions,
     pull_over,
     reason,
 )
-from ropewalk.gossip.peer.multistream import Dialer, Listener
+from ropewalk.gossip.peer.multistream import Dialer, ProtocolListener
 from ropewalk.gossip.peer.muxer import Muxer, Stream
 from ropewalk.gossip.sync import wire
-from ropewalk.gossip.sync.session import Pulled
+from ropewalk.gossip.sync.live import ANTI_ENTROPY_S, LiveSession
+from ropewalk.gossip.sync.session import PullResult
 from ropewalk.net.frame_pipe import IDLE_S
 from ropewalk.net.pipe import Pipe
 from ropewalk.net.threads import in_thread
 
 SESSIONS_IDLE_MAX = 20  # pulls in a row that the peer breaks off before anything came
 QUESTIONS_IDLE_MAX = 1000  # of a peer that takes nothing, before they stop counting as progress
-OUTBOX_MAX = 256  # pushes that wait for a slow peer; beyond, it gets our heads and pulls
-OUTBOX_BYTES_MAX = 8 << 20
 SESSIONS_MAX = 8  # of one peer that are answered at once: each holds a reader of the store; the others wait
-SEEN_MAX = 4096  # messages we know the peer has, so that they are not pushed back
 RECHECK_S = 0.5  # how often we ask whether the peer has our heads by now
-ANNOUNCE_S = 3.0  # how long a peer may take to react to our heads before we say them again
+ANNOUNCE_S = 3.0  # how long a peer may take to react to our heads before we announce them again
 
 _journal = logging.getLogger("ropewalk.gossip.peers")
 
 
+def rfc3339(time_s: float) -> str:
+    """Format a time in UTC.
+
+    >>> rfc3339(0)
+    '1970-01-01T00:00:00Z'
+    """
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time_s))
+
+
 class Peer:
-    """One connected peer. Use it as a context; `error` says why the connection ended."""
+    """One connected peer. Use it as a context; `error` is the reason why the connection ended.
+
+    With `count_sent`, `give` returns how many messages the peer fetched; a live connection does not remember them.
+    """
 
     def __init__(
         self,
-        log: Log,
+        log: GossipLog,
         pipe: Pipe,
         *,
         dialer: bool,
@@ -59,11 +72,17 @@ class Peer:
         session_s: float = SESSION_S,
         keep_alive_s: float = 30.0,
         met: Callable[[], bool] = lambda: True,
+        count_sent: bool = False,
+        chance: Callable[[], float] = random.random,
+        interval_s: float = ANTI_ENTROPY_S,
     ) -> None:
         self.log = log
         self.name = pipe.name
-        self.received = 0
-        self.sent: set[bytes] = set()  # messages the peer has asked us for
+        host = urlsplit(pipe.name).hostname or pipe.name
+        now_s = asyncio.get_running_loop().time()
+        self.live = LiveSession(log, host, now_s=now_s, random=chance, interval_s=interval_s)
+        self._since_s = time.time()
+        self._asked_for: set[bytes] | None = set() if count_sent else None
         self._dialer = dialer
         self._idle_s = idle_s
         self._session_s = session_s
@@ -73,11 +92,7 @@ class Peer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._pulling = asyncio.Lock()
         self._wanted = asyncio.Event()  # there is something to pull
-        self._outbox: list[wire.PushEvent] = []
-        self._behind = False  # pushes were dropped: say our heads instead
-        self._speaking = asyncio.Event()
-        self._push_open = False
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._speaking = asyncio.Event()  # there is something to push
         self._activity = 0  # counts what the peer has asked of us
         self._idle_questions = 0  # asked since it last took a message
         self._asking = 0  # sync streams the peer has open
@@ -90,6 +105,23 @@ class Peer:
     def error(self) -> RopewalkError | None:
         """Why the connection ended, if it has."""
         return self._muxer.error
+
+    @property
+    def received(self) -> int:
+        """Messages that came from this peer and were stored."""
+        return self.live.received
+
+    def status(self) -> dict[str, Any]:
+        """Return what `gossip peers` prints of a peer that connected to us."""
+        return {
+            "url": self.name,
+            "state": "connected",
+            "since": rfc3339(self._since_s),
+            "received": self.live.received,
+            "sent": self.live.sent,
+            "direction": "in",
+            "error": None,
+        }
 
     async def __aenter__(self) -> Peer:
         await self._muxer.__aenter__()
@@ -109,9 +141,17 @@ class Peer:
         """End the connection from this side."""
         self._muxer.end(Unavailable(f"the connection to {self.name} was closed here"))
 
-    async def ended(self) -> None:
-        """Wait for the end of the connection."""
-        await self._muxer.ended.wait()
+    async def stay(self) -> None:
+        """Run rounds of anti-entropy until the connection ends."""
+        now = asyncio.get_running_loop().time
+        while self.error is None:
+            try:
+                async with asyncio.timeout_at(self.live.due_s):
+                    await self._muxer.ended.wait()
+            except TimeoutError:
+                if self.live.is_due(now()):
+                    self._wanted.set()
+                    self._speaking.set()
 
     # What we want of the peer
 
@@ -121,41 +161,40 @@ class Peer:
         await stream.close()
 
     async def start_push(self) -> None:
-        """Open the push stream, which only the dialer may, and say our heads."""
+        """Open the push stream, which only the dialer may, and announce our heads."""
         _, frames = await self._dial(self._push_protocol, wire.EVENT_BYTES_MAX)
-        self._push_open = True
-        self._spawn(self._hear(frames))
-        self._spawn(self._speak(frames))
-        await self.announce()
+        self._open_push(frames)
+        self._spawn(self._listen(frames))
 
-    async def pull(self) -> Pulled:
+    async def pull(self) -> PullResult:
         """Fetch all that the peer has and we lack, in as many sessions as it takes."""
         async with self._pulling:
             received = refused = requests = idle = 0
             while True:
                 stream, frames = await self._dial(self._sync_protocol, ANSWER_BYTES_MAX)
                 questions = Questions(frames, self.log.profile)
+                questions.fetched = self.live.has_sent
                 try:
                     pulled = await pull_over(self.log, questions)
                 finally:
                     await stream.close()
                 if frames.held:
-                    stream.reset()  # nobody will read the rest of that answer
+                    stream.reset()  # the rest of that answer is not wanted
                 received += pulled.received
                 refused += pulled.refused
                 requests += pulled.requests
-                self.received += pulled.received
+                self.live.count_received(pulled.received)
                 if pulled.complete:
                     root = await in_thread(self.log.root)
                     self.log.tell(Synced(self.name, received, root))
-                    return Pulled(received, refused, requests, True)
+                    return PullResult(received, refused, requests, True)
                 idle = 0 if pulled.received else idle + 1
                 if idle >= SESSIONS_IDLE_MAX:
                     raise Unavailable(f"{self.name} has broken off {idle} pulls before a message came")
                 await asyncio.sleep(max(questions.cooldown_s, 0.05 * idle))
 
     async def give(self) -> int:
-        """Wait until the peer has all we have now; how many messages it fetched from us.
+        """Wait until the peer has all we have now; return how many messages it fetched from us.
 
         A log holds the parents of all it holds, so a peer that has our heads has everything.
         """
@@ -166,7 +205,7 @@ class Peer:
         while True:
             lacking = await self._lacks(heads)
             if lacking == []:
-                return len(self.sent)
+                return len(self._asked_for or ())
             if activity != self._activity:
                 activity, progress_at = self._activity, now()
             elif now() - progress_at > self._idle_s:
@@ -175,7 +214,7 @@ class Peer:
                     advice="It may refuse our messages; `--pull-only` only fetches.",
                 )
             if not self._asking and now() - announced_at > ANNOUNCE_S:
-                await self.announce()
+                self.announce()
                 announced_at = now()
             self._changed.clear()
             try:
@@ -191,51 +230,40 @@ class Peer:
         finally:
             await stream.close()
 
-    # What we tell the peer
+    # What we push to the peer
 
-    async def announce(self) -> None:
-        """Say our heads."""
-        heads = await in_thread(self.log.heads)
-        self._say([wire.Update(tuple(key_of(id) for id in heads[: wire.HEADS_MAX]))])
-
-    def push(self, messages: Iterable[SignedMessage]) -> None:
-        """Send messages on, except those the peer is known to have."""
-        self._say(wire.Insert(each.key, each.raw) for each in messages if each.key not in self._seen)
-
-    def _say(self, events: Iterable[wire.PushEvent]) -> None:
-        if not self._push_open:
-            return  # the peer wants no push; it will pull
-        self._outbox.extend(events)
-        size = sum(len(event.value) for event in self._outbox if isinstance(event, wire.Insert))
-        if len(self._outbox) > OUTBOX_MAX or size > OUTBOX_BYTES_MAX:
-            self._outbox.clear()
-            self._behind = True
+    def announce(self) -> None:
+        """Send our heads."""
+        self.live.announce()
         self._speaking.set()
 
-    async def _speak(self, frames: FramePipe) -> None:
+    def push(self, messages: Iterable[SignedMessage]) -> None:
+        """Send messages on, except those that the peer is known to have."""
+        self.live.offer(messages)
+        self._speaking.set()
+
+    def _open_push(self, frames: GossipFrames) -> None:
+        self.live.open_push()
+        self._spawn(self._speak(frames))
+
+    async def _speak(self, frames: GossipFrames) -> None:
         while True:
-            if self._outbox:
-                event = self._outbox.pop(0)
-                if isinstance(event, wire.Insert):
-                    self._saw(event.key)
+            self._speaking.clear()
+            while (event := await in_thread(self.live.next_event)) is not None:
+                # A peer that reads nothing for the idle limit raises here, which ends the connection.
                 await frames.send(wire.encode_event(event))
-            elif self._behind:
-                self._behind = False
-                await self.announce()
-            else:
-                self._speaking.clear()
-                await self._speaking.wait()
+            await self._speaking.wait()
 
     # What the peer wants of us
 
     def _take(self, stream: Stream) -> None:
         if self._leaving:
-            return stream.reset()  # nobody waits any more for what it would begin
+            return stream.reset()
         self._spawn(self._serve(stream))
         return None
 
     async def _serve(self, stream: Stream) -> None:
-        listener = Listener(
+        listener = ProtocolListener(
             [self._sync_protocol] if self._dialer else [self._push_protocol, self._sync_protocol]
         )
         try:
@@ -246,31 +274,29 @@ class Peer:
                     listener.receive(data)
                     await stream.send(listener.data_to_send())
         except (TimeoutError, Unavailable):
-            return stream.reset()  # a stream given up before it began is no reason to part
+            return stream.reset()  # a stream given up before it began does not end the connection
         met, self._met = self._met, lambda: True
         if not met():
             return self.leave()
         if listener.chosen == self._sync_protocol:
             await self._answer(stream, listener.rest)
             return None
-        frames = FramePipe(stream, limit=wire.EVENT_BYTES_MAX, idle_s=self._idle_s, rest=listener.rest)
-        if self._push_open:
+        frames = GossipFrames(stream, limit=wire.EVENT_BYTES_MAX, idle_s=self._idle_s, rest=listener.rest)
+        if self.live.pushing:
             raise Invalid(f"{self.name} opened a second push stream", reason="push")
-        self._push_open = True
-        self._spawn(self._speak(frames))
-        await self.announce()
-        await self._hear(frames)
+        self._open_push(frames)
+        await self._listen(frames)
         return None
 
     async def _answer(self, stream: Stream, rest: bytes) -> None:
         self._asking += 1
         try:
             async with self._answering:
-                frames = FramePipe(stream, limit=wire.REQUEST_BYTES_MAX, idle_s=self._idle_s, rest=rest)
+                frames = GossipFrames(stream, limit=wire.REQUEST_BYTES_MAX, idle_s=self._idle_s, rest=rest)
                 await answer_questions(self.log, frames, self._served, session_s=self._session_s)
             await stream.close()
         except RopewalkError as error:
-            # One session went wrong; the others and the connection go on.
+            # One session failed; the others and the connection go on.
             _journal.info("a sync session ended: %s", reason(error, self.name))
             stream.reset()
         finally:
@@ -278,54 +304,19 @@ class Peer:
             self._changed.set()
 
     def _served(self, keys: tuple[bytes, ...]) -> None:
-        if self._dialer:  # a server's peers stay for long, and nobody asks what they took
-            before = len(self.sent)
-            self.sent.update(keys)
-            self._idle_questions = 0 if len(self.sent) > before else self._idle_questions + 1
+        self.live.served(keys)
+        if self._asked_for is not None:
+            before = len(self._asked_for)
+            self._asked_for.update(keys)
+            self._idle_questions = 0 if len(self._asked_for) > before else self._idle_questions + 1
         if self._idle_questions < QUESTIONS_IDLE_MAX:
             self._activity += 1
-        for key in keys:
-            self._saw(key)
 
-    async def _hear(self, frames: FramePipe) -> None:
+    async def _listen(self, frames: GossipFrames) -> None:
         while batch := await frames.receive_some():
-            events = [wire.decode_event(raw) for raw in batch]
-            inserts = [event for event in events if isinstance(event, wire.Insert)]
-            for event in inserts:
-                self._saw(event.key)
-            heads = [head for event in events if isinstance(event, wire.Update) for head in event.heads]
-            if await in_thread(self._insert, inserts) or await in_thread(self._lack_one, heads):
+            if await in_thread(self.live.receive, batch):
                 self._wanted.set()
         self._muxer.end(Unavailable(f"{self.name} has closed its push stream"))
-
-    def _insert(self, inserts: list[wire.Insert]) -> bool:
-        """Store what was pushed; whether something waits for its parents. The good before a bad one is kept."""
-        checked: list[SignedMessage] = []
-        error: RopewalkError | None = None
-        for event in inserts:
-            if self.log.has(id_of(event.key)):
-                continue
-            try:
-                signed = self.log.check(event.value)
-                if signed.key != event.key:
-                    raise DigestMismatch(
-                        f"{self.name} pushed message {signed.id} under the name {id_of(event.key)}",
-                        expected=event.key.hex(),
-                        got=signed.key.hex(),
-                        where="push",
-                    )
-            except RopewalkError as found:
-                error = found
-                break
-            checked.append(signed)
-        outcomes = self.log.insert_checked(checked) if checked else []
-        self.received += sum(outcome.status == "stored" for outcome in outcomes)
-        if error is not None:
-            raise error
-        return any(outcome.missing for outcome in outcomes)
-
-    def _lack_one(self, heads: list[bytes]) -> bool:
-        return any(not self.log.has(id_of(head)) for head in heads)
 
     async def _pull_when_wanted(self) -> None:
         while True:
@@ -335,7 +326,7 @@ class Peer:
 
     # Inside
 
-    async def _dial(self, protocol: str, limit: int) -> tuple[Stream, FramePipe]:
+    async def _dial(self, protocol: str, limit: int) -> tuple[Stream, GossipFrames]:
         stream = self._muxer.open()
         dialer = Dialer(protocol)
         try:
@@ -347,24 +338,17 @@ class Peer:
                     dialer.receive(data)
         except TimeoutError as error:
             raise Unavailable(f"{self.name} has been silent for {self._idle_s:g} s") from error
-        return stream, FramePipe(stream, limit=limit, idle_s=self._idle_s, rest=dialer.rest)
+        return stream, GossipFrames(stream, limit=limit, idle_s=self._idle_s, rest=dialer.rest)
 
-    def _saw(self, key: bytes) -> None:
-        self._seen[key] = None
-        self._seen.move_to_end(key)
-        if len(self._seen) > SEEN_MAX:
-            self._seen.popitem(last=False)
-
-    def _spawn(self, act: object) -> None:
-        assert asyncio.iscoroutine(act)
+    def _spawn(self, act: Coroutine[Any, Any, None]) -> None:
         task: asyncio.Task[None] = asyncio.ensure_future(self._guard(act))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _guard(self, act: object) -> None:
-        """Run one duty; what goes wrong in it ends the connection, with that as the reason."""
+    async def _guard(self, act: Coroutine[Any, Any, None]) -> None:
+        """Run one duty; its failure ends the connection, with that as the reason."""
         try:
-            await act  # type: ignore[misc]
+            await act
         except RopewalkError as error:
             self._muxer.end(error)
         except Exception as error:

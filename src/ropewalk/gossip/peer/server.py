@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import ssl
+from collections.abc import Iterable
 from types import TracebackType
 
-from ropewalk.errors import RopewalkError
-from ropewalk.gossip.core.events import Committed, Event, Synced
-from ropewalk.gossip.core.log import Cursor, Log
-from ropewalk.gossip.core.message import SignedMessage
-from ropewalk.gossip.peer.frames import SESSION_S, FramePipe, Questions, answer_questions, pull_over, reason
+from ropewalk.errors import RopewalkError, Usage
+from ropewalk.gossip.core.events import Synced
+from ropewalk.gossip.core.log import GossipLog
+from ropewalk.gossip.peer.broadcast import Broadcaster
+from ropewalk.gossip.peer.connection import PeerConnection
+from ropewalk.gossip.peer.frames import (
+    SESSION_S,
+    GossipFrames,
+    Questions,
+    answer_questions,
+    pull_over,
+    reason,
+)
 from ropewalk.gossip.peer.peer import Peer
 from ropewalk.gossip.sync import wire
 from ropewalk.net.admission import ConnectionLimits
@@ -22,28 +33,28 @@ from ropewalk.net.threads import in_thread
 from ropewalk.net.websocket import serve_websocket
 
 PEERS_MAX = 64  # connected at once; more are turned away
+UPSTREAMS_MAX = 64  # peers that one server connects to
 PULLS_MAX = 8  # from v0.6 peers at once, whose answers are large; the others wait
-WATCH_S = 0.2  # how often we look for what other processes have appended
-PUSHED_MAX = 64  # messages pushed one by one; a larger batch is announced, and pulled
-PUSHED_BYTES_MAX = 8 << 20
 
 _journal = logging.getLogger("ropewalk.gossip.peers")
-_journal.addHandler(logging.NullHandler())
 
 
 class GossipServer:
-    """Takes peers, and pushes to them whatever reaches the log from anywhere. Use it as a context."""
+    """Accepts peers, stays connected to `upstreams`, and exchanges what arrives on any side. Use it as a context."""
 
     def __init__(
         self,
-        log: Log,
+        log: GossipLog,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        upstreams: Iterable[str] = (),
         idle_s: float = IDLE_S,
         session_s: float = SESSION_S,
         peers_max: int = PEERS_MAX,
         limits: ConnectionLimits | None = None,
+        tls: ssl.SSLContext | None = None,
+        client_tls: ssl.SSLContext | None = None,
     ) -> None:
         self.log = log
         self.host = host
@@ -52,57 +63,68 @@ class GossipServer:
         self._idle_s = idle_s
         self._session_s = session_s
         self._limits = limits or ConnectionLimits(peers_max)
+        self._tls = tls
+        if tls is not None and log.profile.name == "v0.6":
+            raise Usage("TLS needs a v0.13 topic; v0.6 is served over plain TCP")
         self._refused = LogRateLimit(_journal.warning)
-        self._listening: Listener | None = None
-        self._grown = asyncio.Event()
+        self._broadcaster = Broadcaster(log)
+        self.connections = [
+            PeerConnection(log, url, idle_s=idle_s, tls=client_tls, broadcaster=self._broadcaster)
+            for url in dict.fromkeys(upstreams)
+        ]
+        if len(self.connections) > UPSTREAMS_MAX:
+            raise Usage(f"a server connects to at most {UPSTREAMS_MAX} peers, got {len(self.connections)}")
+        self._stack = contextlib.AsyncExitStack()
         self._pulling = asyncio.Semaphore(PULLS_MAX)
-        self._watcher: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
         """Where peers connect to."""
-        scheme = "ws" if self.log.profile.name == "v0.13" else "tcp"
+        scheme = ("wss" if self._tls else "ws") if self.log.profile.name == "v0.13" else "tcp"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{scheme}://{host}:{self.port}"
 
     async def __aenter__(self) -> GossipServer:
-        loop = asyncio.get_running_loop()
-        cursor = await in_thread(self.log.last_arrival)
-        if self.log.profile.name == "v0.13":
-            self._listening = await serve_websocket(
-                self._accept_v13, self.host, self.port, limits=self._limits, refused=self._turn_away
-            )
-        else:
-            self._listening = await serve_tcp(
-                self._accept_v06, self.host, self.port, limits=self._limits, refused=self._turn_away
-            )
-        self.port = self._listening.port
-
-        def grown(_: Event) -> None:
-            loop.call_soon_threadsafe(self._grown.set)  # listeners are called in whatever thread wrote
-
-        self._forget = self.log.on(grown, Committed)
-        self._watcher = asyncio.create_task(self._watch(cursor))
+        async with contextlib.AsyncExitStack() as stack:
+            stack.callback(self._refused.close)
+            await stack.enter_async_context(self._broadcaster)
+            listening = await self._listen()
+            self.port = listening.port
+            stack.push_async_callback(self._stop, listening)
+            for connection in self.connections:
+                await stack.enter_async_context(connection)
+            self._stack = stack.pop_all()
         return self
+
+    async def _listen(self) -> Listener:
+        if self.log.profile.name == "v0.13":
+            return await serve_websocket(
+                self._accept_v13,
+                self.host,
+                self.port,
+                limits=self._limits,
+                refused=self._turn_away,
+                tls=self._tls,
+            )
+        return await serve_tcp(
+            self._accept_v06, self.host, self.port, limits=self._limits, refused=self._turn_away
+        )
+
+    async def _stop(self, listening: Listener) -> None:
+        for peer in list(self.peers):
+            peer.leave()
+        await listening.close()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._forget()
-        assert self._listening is not None
-        assert self._watcher is not None
-        self._watcher.cancel()
-        await asyncio.gather(self._watcher, return_exceptions=True)
-        for peer in list(self.peers):
-            peer.leave()
-        await self._listening.close()
-        self._refused.close()
+        await self._stack.aclose()
 
     def _turn_away(self, who: str, why: str) -> None:
         self._refused(f"{who}: turned away: {why}")
 
     def _join(self, pipe: ServedPipe) -> bool:
-        """Count a peer that has shown that it speaks our protocol; False if there is no room for it."""
+        """Count a peer that has shown that it speaks our protocol; return False if there is no room for it."""
         slot = pipe.slot
         if slot is not None and not slot.join():
             self._turn_away(pipe.name, slot.refusal)
@@ -116,70 +138,37 @@ class GossipServer:
             if not self._join(pipe):
                 return False
             self.peers.add(peer)
+            self._broadcaster.targets.add(peer)
+            self._broadcaster.listed.add(peer)
             _journal.info("%s: connected, %d peers now", pipe.name, len(self.peers))
             return True
 
         peer = Peer(self.log, pipe, dialer=False, idle_s=self._idle_s, session_s=self._session_s, met=met)
         try:
             async with peer:
-                await peer.ended()
+                await peer.stay()
         finally:
             say = _journal.info if peer in self.peers else self._refused
             self.peers.discard(peer)
+            self._broadcaster.targets.discard(peer)
+            self._broadcaster.listed.discard(peer)
             if peer.error is not None:
                 say(reason(peer.error, pipe.name))
 
     async def _accept_v06(self, pipe: ServedPipe) -> None:
-        """One session: the peer asks and we answer, or it begins with an empty frame and it is our turn to ask."""
+        """Run one session: the peer asks and we answer, or it begins with an empty frame and we ask."""
         try:
-            frames = FramePipe(pipe, limit=wire.REQUEST_BYTES_MAX, idle_s=self._idle_s)
+            frames = GossipFrames(pipe, limit=wire.REQUEST_BYTES_MAX, idle_s=self._idle_s)
             first = await frames.receive()
             if first is None or not self._join(pipe):
                 return
             if first == b"":
                 async with self._pulling:
-                    asking = FramePipe(pipe, limit=wire.RESPONSE_BYTES_MAX, idle_s=self._idle_s)
+                    asking = GossipFrames(pipe, limit=wire.RESPONSE_BYTES_MAX, idle_s=self._idle_s)
                     pulled = await pull_over(self.log, Questions(asking, self.log.profile))
-                self.log.tell(Synced(pipe.name, pulled.received, await in_thread(self.log.root)))
+                if pulled.received:
+                    self.log.tell(Synced(pipe.name, pulled.received, await in_thread(self.log.root)))
             else:
                 await answer_questions(self.log, frames, lambda _: None, first=first)
         except RopewalkError as error:
             _journal.info(reason(error, pipe.name))
-
-    async def _watch(self, cursor: Cursor | None) -> None:
-        """Push what arrives, whoever wrote it: this process says so, others are seen by looking."""
-        while True:
-            try:
-                async with asyncio.timeout(WATCH_S):
-                    await self._grown.wait()
-            except TimeoutError:
-                pass
-            self._grown.clear()
-            try:
-                cursor = await self._pass_on(cursor)
-            except RopewalkError as error:
-                _journal.warning(reason(error, self.log.topic))
-
-    async def _pass_on(self, cursor: Cursor | None) -> Cursor | None:
-        last = await in_thread(self.log.last_arrival)
-        if last == cursor:
-            return cursor
-        if self.peers:
-            fresh = await in_thread(self._fresh, cursor)
-            for peer in list(self.peers):
-                if fresh is not None:
-                    peer.push(fresh)
-                else:
-                    await peer.announce()
-        return last
-
-    def _fresh(self, cursor: Cursor | None) -> list[SignedMessage] | None:
-        """What arrived after a cursor, or None if it is too much to push."""
-        fresh: list[SignedMessage] = []
-        size = 0
-        for _, signed in self.log.arrivals(cursor):
-            fresh.append(signed)
-            size += len(signed.raw)
-            if len(fresh) > PUSHED_MAX or size > PUSHED_BYTES_MAX:
-                return None
-        return fresh

@@ -13,11 +13,11 @@ from urllib.parse import quote, unquote
 from ropewalk.disk.lmdb_tables import LmdbTables
 from ropewalk.disk.memory_tables import MemoryTables
 from ropewalk.errors import Damaged, NotFound, Usage
-from ropewalk.gossip.core.access import History
+from ropewalk.gossip.core.access import MessageHistory
 from ropewalk.gossip.core.ids import ProfileName
-from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import SignedMessage, check_topic, profile_named
-from ropewalk.gossip.core.pending import Limits
+from ropewalk.gossip.core.pending import PendingLimits
 from ropewalk.gossip.core.table import TABLES
 from ropewalk.gossip.core.writing import Apply
 from ropewalk.gossip.peer.coroutines import settled
@@ -25,21 +25,23 @@ from ropewalk.kernel.keys import SigningKey
 
 
 class LogOptions(TypedDict, total=False):
-    """The options of `Log`. The callbacks may be coroutine functions, which are run to their end at each call."""
+    """The options of `GossipLog`. The callbacks may be coroutine functions, which are run to their end at each call."""
 
     profile: ProfileName | None
     signer: SigningKey | None
     apply: Apply | None
     validate: Callable[[Any], bool | Awaitable[bool]] | dict[str, Any] | None
-    access: Callable[[History, SignedMessage], Awaitable[None] | None]
+    access: Callable[[MessageHistory, SignedMessage], Awaitable[None] | None]
     index_ancestors: bool
     replay: bool
-    pending_limits: Limits
+    pending_limits: PendingLimits
     now_s: Callable[[], int] | None
 
 
-def open_log(topic: str, path: str | os.PathLike[str] | None = None, **options: Unpack[LogOptions]) -> Log:
-    """Open a gossip log: in memory without a path, in the folder `path` with one. Options are those of `Log`.
+def open_log(
+    topic: str, path: str | os.PathLike[str] | None = None, **options: Unpack[LogOptions]
+) -> GossipLog:
+    """Open a gossip log: in memory without a path, in the folder `path` with one. Options are those of `GossipLog`.
 
     >>> from ropewalk.kernel.keys import SigningKey
     >>> with open_log("com.example.demo", signer=SigningKey.generate("ed25519", bytes(32))) as log:
@@ -48,11 +50,11 @@ def open_log(topic: str, path: str | os.PathLike[str] | None = None, **options: 
     """
     given = _prepared(options)
     if path is None:
-        return Log(MemoryTables(TABLES), topic, **given)
+        return GossipLog(MemoryTables(TABLES), topic, **given)
     check_topic(profile_named(options.get("profile") or "v0.13"), topic)  # before a folder is made for it
     tables = LmdbTables(Path(path), TABLES)
     try:
-        return Log(tables, topic, **given)
+        return GossipLog(tables, topic, **given)
     except BaseException:
         tables.close()
         raise
@@ -79,7 +81,7 @@ def _now_s() -> int:
     return int(time.time())
 
 
-def open_topic(home: Path, topic: str, *, create: bool, **options: Unpack[LogOptions]) -> Log:
+def open_topic(home: Path, topic: str, *, create: bool, **options: Unpack[LogOptions]) -> GossipLog:
     """Open a topic kept under a repository's `ropewalk` folder; NotFound unless it is there or may be made."""
     folder = topic_folder(home, topic)
     if create:
@@ -95,7 +97,7 @@ def open_topic(home: Path, topic: str, *, create: bool, **options: Unpack[LogOpt
         with tables.read() as view:
             if view.get("meta", b"version") is None:
                 raise Damaged(f"{folder} is no gossip log: it names neither topic nor profile", reason="meta")
-        return Log(tables, topic, **_prepared(options))
+        return GossipLog(tables, topic, **_prepared(options))
     except BaseException:
         tables.close()
         raise

@@ -40,7 +40,7 @@ _FLAGS = 0xF
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class YamuxLimits:
     """What one peer may claim."""
 
     streams: int = 64  # open at once, begun by the peer; more are reset at once
@@ -104,17 +104,17 @@ class _Stream:
         self.finished_there = False
 
 
-class Session:
+class YamuxSession:
     """One side of a yamux session. It does no I/O: feed `receive`, send what `data_to_send` returns.
 
-    >>> here, there = Session(client=True), Session(client=False)
+    >>> here, there = YamuxSession(client=True), YamuxSession(client=False)
     >>> stream = here.open()
     >>> here.send(stream, b"hello")
     >>> there.receive(here.data_to_send())
     [Opened(stream=1), Received(stream=1, data=b'hello')]
     """
 
-    def __init__(self, *, client: bool, limits: Limits = Limits()) -> None:  # noqa: B008 - frozen
+    def __init__(self, *, client: bool, limits: YamuxLimits = YamuxLimits()) -> None:  # noqa: B008 - frozen
         self._next = 1 if client else 2
         self._limits = limits
         self._streams: dict[int, _Stream] = {}

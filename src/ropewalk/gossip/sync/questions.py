@@ -17,12 +17,12 @@ CARRIED_BYTES_MAX = 32 << 20  # of messages in the leaves of one v0.6 answer; ot
 
 
 @dataclass(frozen=True, slots=True)
-class GetRoot:
+class RootRequest:
     """Ask for the root of the tree."""
 
 
 @dataclass(frozen=True, slots=True)
-class GetNode:
+class NodeRequest:
     """Ask for one node."""
 
     level: int
@@ -30,7 +30,7 @@ class GetNode:
 
 
 @dataclass(frozen=True, slots=True)
-class GetChildren:
+class ChildrenRequest:
     """Ask for the nodes below a node. In v0.6 leaves carry their messages, unless these are too many bytes."""
 
     level: int
@@ -38,35 +38,35 @@ class GetChildren:
 
 
 @dataclass(frozen=True, slots=True)
-class GetValues:
+class ValuesRequest:
     """Ask for the messages under some keys (v0.13; in v0.6 leaves carry them)."""
 
     keys: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class RootResponse:
     """The root of the answering side."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class NodeResponse:
     """The node asked for, or None."""
 
     node: Node | None
 
 
 @dataclass(frozen=True, slots=True)
-class Children:
+class ChildrenResponse:
     """The nodes below a node."""
 
     nodes: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class ValuesResponse:
     """The messages asked for, in the order of the keys.
 
     `partial` is never on the wire: our own asking side stopped early because it holds enough, and the rest is to be
@@ -78,36 +78,36 @@ class Values:
 
 
 @dataclass(frozen=True, slots=True)
-class Abort:
+class AbortResponse:
     """The answering side ends this session; what came so far is good, and a later session goes on."""
 
     cooldown: int = 0
 
 
-Request = GetRoot | GetNode | GetChildren | GetValues
-Response = Root | Found | Children | Values | Abort
+SyncRequest = RootRequest | NodeRequest | ChildrenRequest | ValuesRequest
+SyncResponse = RootResponse | NodeResponse | ChildrenResponse | ValuesResponse | AbortResponse
 
 
-def answer(view: View, profile: Profile, request: Request) -> Response:
+def answer(view: View, profile: Profile, request: SyncRequest) -> SyncResponse:
     """Answer one question from one moment of the log; keep the view for the whole session."""
     match request:
-        case GetRoot():
-            return Root(root_of(view))
-        case GetNode(level, key):
+        case RootRequest():
+            return RootResponse(root_of(view))
+        case NodeRequest(level, key):
             _check_key(key)
-            return Found(_with_value(view, profile, node_of(view, level, key)))
-        case GetChildren(level, key):
+            return NodeResponse(_with_value(view, profile, node_of(view, level, key)))
+        case ChildrenRequest(level, key):
             _check_key(key)
             nodes = children_of(view, level, key)
             if level == 1 and profile.name == "v0.6":
-                return Children(tuple(_with_values(view, profile, nodes)))
-            return Children(tuple(nodes))
-        case GetValues(keys):
+                return ChildrenResponse(tuple(_with_values(view, profile, nodes)))
+            return ChildrenResponse(tuple(nodes))
+        case ValuesRequest(keys):
             if len(keys) > VALUES_MAX:
                 raise TooLarge(
                     f"{len(keys)} keys in one request; at most {VALUES_MAX}", size=len(keys), limit=VALUES_MAX
                 )
-            return Values(tuple([_value(view, profile, key) for key in keys]))
+            return ValuesResponse(tuple([_value(view, profile, key) for key in keys]))
 
 
 def _check_key(key: bytes) -> None:

@@ -1,11 +1,11 @@
-"""Sync as a state machine: questions out, answers in, and no word about how they travel.
+"""A pull as a state machine without I/O: requests out, responses in.
 
-`pull` is a generator. It yields a `Request`, is sent the `Response`, and ends with a `Pulled`. It walks the other
-side's tree depth first, skips every node it has itself, checks every hash on the way down, and stores what it lacks
-in chunks. What is stored stays, so a pull that breaks off is continued by pulling again: equal parts are skipped.
+`pull` is a generator. It yields a `SyncRequest`, is sent the `SyncResponse`, and returns a `PullResult`. It walks the
+peer's tree depth first, skips every node that the log has, checks every hash on the way down, and stores missing
+messages in chunks. A pull that breaks off is continued by pulling again: equal parts are skipped.
 
-A peer is not believed. Each answer has to fit the hash it was announced under, every tree is bounded in height and
-width, and a message counts only with its signature and its parents. The first lie raises, with what it was.
+No answer is trusted. Each one must match the hash it was announced under, every tree is bounded in height and width,
+and a message counts only with its signature and its parents. The first mismatch raises.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import TypeVar
 from ropewalk.errors import BrokenLink, DigestMismatch, Invalid, TooLarge
 from ropewalk.gossip.core.events import Synced
 from ropewalk.gossip.core.ids import KEY_BYTES, id_of
-from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import SignedMessage
 from ropewalk.gossip.core.tree import node_of
 from ropewalk.gossip.sync.questions import (
-    Abort,
-    Children,
-    Found,
-    GetChildren,
-    GetNode,
-    GetRoot,
-    GetValues,
-    Request,
-    Response,
-    Root,
-    Values,
+    AbortResponse,
+    ChildrenRequest,
+    ChildrenResponse,
+    NodeRequest,
+    NodeResponse,
+    RootRequest,
+    RootResponse,
+    SyncRequest,
+    SyncResponse,
+    ValuesRequest,
+    ValuesResponse,
     answer,
 )
 from ropewalk.kernel.prolly import ANCHOR, Node, check_children, check_root, leaf_hash
@@ -41,11 +41,11 @@ CHUNK_BYTES = 4 << 20  # how much we ask for at once, judged by what came before
 REFUSED_MAX = 100_000  # messages our own rules refuse in one pull before we give up on the peer
 
 
-R = TypeVar("R", Root, Found, Children, Values)
+R = TypeVar("R", RootResponse, NodeResponse, ChildrenResponse, ValuesResponse)
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class PullResult:
     """What a pull came to. `complete` is False if the other side ended it early: pull again."""
 
     received: int
@@ -58,14 +58,14 @@ class _Ended(Exception):
     """The other side aborted the session."""
 
 
-def pull(log: Log) -> Generator[Request, Response, Pulled]:
+def pull(log: GossipLog) -> Generator[SyncRequest, SyncResponse, PullResult]:
     """Fetch everything the other side has and we lack; drive it with `send`."""
     return (yield from _Pull(log).run())
 
 
 @dataclass(slots=True)
 class _Pull:
-    log: Log
+    log: GossipLog
     received: int = 0
     requests: int = 0
     refused: set[bytes] = field(default_factory=set)
@@ -73,20 +73,20 @@ class _Pull:
     held: int = 0  # bytes that came with them (v0.6)
     bytes_each: int = 64 << 10  # what a message weighed lately; the first guess is careful
 
-    def run(self) -> Generator[Request, Response, Pulled]:
+    def run(self) -> Generator[SyncRequest, SyncResponse, PullResult]:
         try:
-            root = (yield from self._ask(GetRoot(), Root)).node
+            root = (yield from self._ask(RootRequest(), RootResponse)).node
             check_root(root)
             if root.level > 0:
                 yield from self._waves(root)
         except _Ended:
-            return Pulled(self.received, len(self.refused), self.requests, False)
-        return Pulled(self.received, len(self.refused), self.requests, True)
+            return PullResult(self.received, len(self.refused), self.requests, False)
+        return PullResult(self.received, len(self.refused), self.requests, True)
 
-    def _ask(self, request: Request, expected: type[R]) -> Generator[Request, Response, R]:
+    def _ask(self, request: SyncRequest, expected: type[R]) -> Generator[SyncRequest, SyncResponse, R]:
         self.requests += 1
         response = yield request
-        if isinstance(response, Abort):
+        if isinstance(response, AbortResponse):
             raise _Ended
         if not isinstance(response, expected):
             raise Invalid(
@@ -95,7 +95,7 @@ class _Pull:
             )
         return response
 
-    def _waves(self, root: Node) -> Generator[Request, Response, None]:
+    def _waves(self, root: Node) -> Generator[SyncRequest, SyncResponse, None]:
         """Walk the tree once for every length a clock's code has in it, shortest first.
 
         Keys with codes of one length sort by clock, and longer codes are later clocks, so parents always come first; in
@@ -106,7 +106,7 @@ class _Pull:
             size = yield from self._wave(root, None if self.log.profile.code.sorts else size)
             yield from self._fetch()
 
-    def _wave(self, root: Node, size: int | None) -> Generator[Request, Response, int | None]:
+    def _wave(self, root: Node, size: int | None) -> Generator[SyncRequest, SyncResponse, int | None]:
         later: int | None = None
         # Nodes, each with the key where its range ends.
         todo: list[tuple[Node, bytes | None]] = [(root, None)]
@@ -118,7 +118,7 @@ class _Pull:
             if size is not None and least > size:
                 later = least if later is None else min(later, least)
                 continue
-            children = (yield from self._ask(GetChildren(node.level, node.key), Children)).nodes
+            children = (yield from self._ask(ChildrenRequest(node.level, node.key), ChildrenResponse)).nodes
             check_children(node, end, children)
             _check_keys(node, children)
             if node.level > 1:
@@ -155,7 +155,7 @@ class _Pull:
     def _chunk(self) -> int:
         return max(1, min(CHUNK_MESSAGES, CHUNK_BYTES // self.bytes_each))
 
-    def _fetch(self) -> Generator[Request, Response, None]:
+    def _fetch(self) -> Generator[SyncRequest, SyncResponse, None]:
         """Get, check and store the leaves that wait to be fetched, a chunk at a time."""
         while self.wanted:
             count = self._chunk()
@@ -166,16 +166,16 @@ class _Pull:
             self._store(leaves, values)
         self.held = 0
 
-    def _messages(self, leaves: list[Node]) -> Generator[Request, Response, list[bytes]]:
+    def _messages(self, leaves: list[Node]) -> Generator[SyncRequest, SyncResponse, list[bytes]]:
         """The messages of these leaves, or of the first of them, as many as are to be held at once."""
         if self.log.profile.name == "v0.6":
             return (yield from self._carried(leaves))
-        got = yield from self._ask(GetValues(tuple(leaf.key for leaf in leaves)), Values)
+        got = yield from self._ask(ValuesRequest(tuple(leaf.key for leaf in leaves)), ValuesResponse)
         if len(got.values) != len(leaves) and not (got.partial and got.values):
             raise BrokenLink(f"the peer sent {len(got.values)} messages where {len(leaves)} were asked for")
         return list(got.values)
 
-    def _carried(self, leaves: list[Node]) -> Generator[Request, Response, list[bytes]]:
+    def _carried(self, leaves: list[Node]) -> Generator[SyncRequest, SyncResponse, list[bytes]]:
         """In v0.6 leaves carry their messages, except those that did not fit the answer."""
         values: list[bytes] = []
         size = 0
@@ -183,7 +183,9 @@ class _Pull:
             if size >= CHUNK_BYTES:
                 break
             node = (
-                leaf if leaf.value is not None else (yield from self._ask(GetNode(0, leaf.key), Found)).node
+                leaf
+                if leaf.value is not None
+                else (yield from self._ask(NodeRequest(0, leaf.key), NodeResponse)).node
             )
             if node is None or node.value is None:
                 raise BrokenLink(f"the peer shows {id_of(leaf.key)} in its tree and does not send it")
@@ -253,21 +255,21 @@ def _least_size(key: bytes, end: bytes | None) -> int:
     return size
 
 
-Ask = Callable[[Request], Response]
+Ask = Callable[[SyncRequest], SyncResponse]
 
 
-def drive(machine: Generator[Request, Response, Pulled], ask: Ask) -> Pulled:
+def drive(machine: Generator[SyncRequest, SyncResponse, PullResult], ask: Ask) -> PullResult:
     """Run a pull over any way to ask a question and wait for its answer."""
     try:
         request = next(machine)
         while True:
             request = machine.send(ask(request))
     except StopIteration as end:
-        result: Pulled = end.value
+        result: PullResult = end.value
         return result
 
 
-def pull_from(log: Log, source: Log, *, peer: str = "in-process") -> Pulled:
+def pull_from(log: GossipLog, source: GossipLog, *, peer: str = "in-process") -> PullResult:
     """Pull from a log in this process."""
     if log.topic != source.topic or log.profile is not source.profile:
         raise Invalid(
@@ -280,6 +282,6 @@ def pull_from(log: Log, source: Log, *, peer: str = "in-process") -> Pulled:
     return pulled
 
 
-def sync_both(one: Log, two: Log) -> tuple[Pulled, Pulled]:
+def sync_both(one: GossipLog, two: GossipLog) -> tuple[PullResult, PullResult]:
     """Pull both ways; afterwards both have what either had, unless their rules refused something."""
     return pull_from(one, two), pull_from(two, one)

@@ -14,17 +14,17 @@ from ropewalk.gossip.core.ids import KEY_BYTES, ProfileName
 from ropewalk.gossip.core.message import MESSAGE_BYTES_MAX
 from ropewalk.gossip.sync.questions import (
     VALUES_MAX,
-    Abort,
-    Children,
-    Found,
-    GetChildren,
-    GetNode,
-    GetRoot,
-    GetValues,
-    Request,
-    Response,
-    Root,
-    Values,
+    AbortResponse,
+    ChildrenRequest,
+    ChildrenResponse,
+    NodeRequest,
+    NodeResponse,
+    RootRequest,
+    RootResponse,
+    SyncRequest,
+    SyncResponse,
+    ValuesRequest,
+    ValuesResponse,
 )
 from ropewalk.kernel.prolly import ANCHOR, CHILDREN_MAX, HASH_BYTES, Node
 
@@ -65,10 +65,10 @@ def frame(raw: bytes) -> bytes:
     return _varint(len(raw)) + raw
 
 
-class Frames:
+class FrameCutter:
     """Cuts a stream of bytes into frames of at most `limit` bytes.
 
-    >>> frames = Frames(100)
+    >>> frames = FrameCutter(100)
     >>> frames.receive(b"\\x03ab"), frames.receive(b"c\\x00")
     ([], [b'abc', b''])
     """
@@ -257,89 +257,89 @@ def _decode_place(raw: bytes) -> tuple[int, bytes]:
 # Requests and responses
 
 
-def encode_request(request: Request) -> bytes:
+def encode_request(request: SyncRequest) -> bytes:
     """A question as it travels.
 
-    >>> encode_request(GetChildren(2, b"")).hex()
+    >>> encode_request(ChildrenRequest(2, b"")).hex()
     '1a020802'
     """
     match request:
-        case GetRoot():
+        case RootRequest():
             return _bytes(1, b"")
-        case GetNode(level, key):
+        case NodeRequest(level, key):
             return _bytes(2, _encode_place(level, key))
-        case GetChildren(level, key):
+        case ChildrenRequest(level, key):
             return _bytes(3, _encode_place(level, key))
-        case GetValues(keys):
+        case ValuesRequest(keys):
             return _bytes(4, b"".join([_bytes(1, key) for key in keys]))
 
 
-def decode_request(raw: bytes, profile: ProfileName) -> Request:
+def decode_request(raw: bytes, profile: ProfileName) -> SyncRequest:
     """A question that came; `get_values` exists in v0.13 only.
 
     >>> decode_request(bytes.fromhex("0a00"), "v0.6")
-    GetRoot()
+    RootRequest()
     """
     number, inner = _only(raw, "a request")
     if number == 1:
-        return GetRoot()
+        return RootRequest()
     if number == 2:
-        return GetNode(*_decode_place(inner))
+        return NodeRequest(*_decode_place(inner))
     if number == 3:
-        return GetChildren(*_decode_place(inner))
+        return ChildrenRequest(*_decode_place(inner))
     if number == 4 and profile == "v0.13":
-        return GetValues(tuple([_as_key(key) for key in _repeated(inner, 1, VALUES_MAX, "keys")]))
+        return ValuesRequest(tuple([_as_key(key) for key in _repeated(inner, 1, VALUES_MAX, "keys")]))
     raise Invalid(f"request {number} is unknown in {profile}", reason="request")
 
 
-def encode_response(response: Response, profile: ProfileName) -> bytes:
+def encode_response(response: SyncResponse, profile: ProfileName) -> bytes:
     """An answer as it travels; in v0.6 leaves carry their values.
 
-    >>> encode_response(Found(None), "v0.13").hex()
+    >>> encode_response(NodeResponse(None), "v0.13").hex()
     '1200'
     """
     match response:
-        case Root(node):
+        case RootResponse(node):
             return _bytes(1, _bytes(1, _encode_node(node, profile)))
-        case Found(None):
+        case NodeResponse(None):
             return _bytes(2, b"")
-        case Found(Node() as node):
+        case NodeResponse(Node() as node):
             return _bytes(2, _bytes(1, _encode_node(node, profile)))
-        case Children(nodes):
+        case ChildrenResponse(nodes):
             return _bytes(3, b"".join([_bytes(1, _encode_node(node, profile)) for node in nodes]))
-        case Values(values):
+        case ValuesResponse(values):
             return _bytes(4, b"".join([_bytes(1, value) for value in values]))
-        case Abort(cooldown):
+        case AbortResponse(cooldown):
             return _bytes(5, _number(1, cooldown))
     raise AssertionError(response)
 
 
-def decode_response(raw: bytes, profile: ProfileName) -> Response:
+def decode_response(raw: bytes, profile: ProfileName) -> SyncResponse:
     """An answer that came; nothing in it is believed yet.
 
     >>> decode_response(bytes.fromhex("2a00"), "v0.13")
-    Abort(cooldown=0)
+    AbortResponse(cooldown=0)
     """
     number, inner = _only(raw, "a response")
     if number == 3:
         nodes = _repeated(inner, 1, CHILDREN_MAX, "nodes")
-        return Children(tuple([_decode_node(node, profile) for node in nodes]))
+        return ChildrenResponse(tuple([_decode_node(node, profile) for node in nodes]))
     if number == 4 and profile == "v0.13":
-        return Values(tuple(_repeated(inner, 1, VALUES_MAX, "values")))
+        return ValuesResponse(tuple(_repeated(inner, 1, VALUES_MAX, "values")))
     if number == 5 and profile == "v0.13":
         cooldown = dict(_fields(inner)).get(1, 0)
         if not isinstance(cooldown, int) or cooldown >> 32:
             raise Invalid("a cooldown that is no 32-bit number", reason="cooldown")
-        return Abort(cooldown)
+        return AbortResponse(cooldown)
     if number not in (1, 2):
         raise Invalid(f"response {number} is unknown in {profile}", reason="response")
     nodes = _repeated(inner, 1, 1, "nodes")
     node = next((_decode_node(each, profile) for each in nodes), None)
     if number == 2:
-        return Found(node)
+        return NodeResponse(node)
     if node is None:
         raise Invalid("a root without a node", reason="root")
-    return Root(node)
+    return RootResponse(node)
 
 
 # Push

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ropewalk.disk.repository_paths import RepositoryPaths
 from ropewalk.errors import BrokenLink, Damaged, DigestMismatch, Invalid, NotFound, RopewalkError
 from ropewalk.gossip.core.ids import Key, id_of, key_of
-from ropewalk.gossip.core.log import Log
+from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import SignedMessage
 from ropewalk.gossip.core.table import View
 from ropewalk.gossip.core.verify import Arrivals, arrival_key, find_end
@@ -27,14 +27,14 @@ class Gossips:
 
     def __init__(self, place: RepositoryPaths) -> None:
         self.home = place.home
-        self._logs: dict[str, Log] = {}
+        self._logs: dict[str, GossipLog] = {}
         self._arrived: dict[str, _Arrived] = {}
 
     def topics(self) -> list[str]:
         """The names of its logs."""
         return topics(self.home)
 
-    def log(self, topic: str) -> Log:
+    def log(self, topic: str) -> GossipLog:
         """A topic that exists, opened once for this process."""
         if topic not in self._logs:
             self._logs[topic] = open_topic(self.home, topic, create=False)

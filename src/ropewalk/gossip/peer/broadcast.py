@@ -1,0 +1,120 @@
+"""Pass on what arrives in a log to all connected peers, and publish the list of peers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Protocol
+
+from ropewalk.errors import RopewalkError
+from ropewalk.gossip.core.events import Committed, Event
+from ropewalk.gossip.core.log import Cursor, GossipLog
+from ropewalk.gossip.core.message import SignedMessage
+from ropewalk.gossip.peer.frames import reason
+from ropewalk.gossip.peer.peer_list import PeerList
+from ropewalk.net.threads import in_thread
+
+WATCH_S = 0.02  # how often the store is polled for commits of other processes; one poll takes microseconds
+PUBLISH_S = 0.5  # how often the list of peers is written, if it changed
+PUSHED_MAX = 64  # messages pushed one by one; a larger batch is announced, and pulled
+PUSHED_BYTES_MAX = 8 << 20
+
+_journal = logging.getLogger("ropewalk.gossip.peers")
+_journal.addHandler(logging.NullHandler())
+
+
+class PushTarget(Protocol):
+    """What a broadcaster pushes to: a connected peer."""
+
+    def push(self, messages: Iterable[SignedMessage]) -> None: ...
+
+    def announce(self) -> None: ...
+
+
+class ListedPeer(Protocol):
+    """What a list of peers shows: a connection, or the attempt to get one."""
+
+    def status(self) -> dict[str, Any]: ...
+
+
+class Broadcaster:
+    """Watches one log and tells `targets` what arrives in it, from this or any other process. Use it as a context."""
+
+    def __init__(self, log: GossipLog) -> None:
+        self.log = log
+        self.targets: set[PushTarget] = set()
+        self.listed: set[ListedPeer] = set()
+        self._grown = asyncio.Event()
+        self._stack = contextlib.ExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Broadcaster:
+        loop = asyncio.get_running_loop()
+        version = self.log.version()
+        cursor = await in_thread(self.log.last_arrival)
+
+        def grown(_: Event) -> None:
+            loop.call_soon_threadsafe(self._grown.set)  # listeners are called in the thread that wrote
+
+        self._stack.callback(self.log.on(grown, Committed))
+        published = self._stack.enter_context(PeerList(getattr(self.log.table, "path", None)))
+        self._tasks = [
+            asyncio.create_task(self._watch(version, cursor)),
+            asyncio.create_task(self._publish(published)),
+        ]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._stack.close()
+
+    async def _watch(self, version: int, cursor: Cursor | None) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(WATCH_S):
+                    await self._grown.wait()
+            except TimeoutError:
+                pass
+            self._grown.clear()
+            try:
+                if version != (version := self.log.version()):
+                    cursor = await self._pass_on(cursor)
+            except RopewalkError as error:
+                _journal.warning(reason(error, self.log.topic))
+                version = -1
+                await asyncio.sleep(PUBLISH_S)
+
+    async def _pass_on(self, cursor: Cursor | None) -> Cursor | None:
+        last = await in_thread(self.log.last_arrival)
+        if last == cursor or not self.targets:
+            return last
+        fresh = await in_thread(self._fresh, cursor)
+        for target in list(self.targets):
+            if fresh is not None:
+                target.push(fresh)
+            else:
+                target.announce()
+        return last
+
+    def _fresh(self, cursor: Cursor | None) -> list[SignedMessage] | None:
+        """Return what arrived after a cursor, or None if it is too much to push."""
+        fresh: list[SignedMessage] = []
+        size = 0
+        for _, signed in self.log.arrivals(cursor):
+            fresh.append(signed)
+            size += len(signed.raw)
+            if len(fresh) > PUSHED_MAX or size > PUSHED_BYTES_MAX:
+                return None
+        return fresh
+
+    async def _publish(self, published: PeerList) -> None:
+        while True:
+            published.write([each.status() for each in self.listed])
+            await asyncio.sleep(PUBLISH_S)
