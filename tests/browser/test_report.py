@@ -108,7 +108,7 @@ def test_text_keeps_its_size_and_bars_fill_the_width(page: Page, report: Path):
     assert seen[NARROW][1] > 0.75 * NARROW and seen[WIDE][1] > 700
 
 
-def test_days_without_events_have_their_place_and_every_topic_its_own_height(page: Page, report: Path):
+def test_report_keeps_empty_days(page: Page, report: Path):
     page.open(report, WIDE)
     strips = page.ask("[...document.querySelectorAll('svg')].map(s => s.getAttribute('viewBox'))")
     assert strips == ["0 0 40 100"] * 4

@@ -215,13 +215,13 @@ def test_python_blocks_share_a_namespace_and_the_directory_of_the_page(run):
     assert outcome == Outcome(commands=1, python_blocks=3)
 
 
-def test_a_python_block_that_raises_is_reported_with_the_line_of_the_page(run):
+def test_page_failing_python_reports_its_line(run):
     (failure,) = run("# Title\n\n```python\nx = 1\nassert x == 2\n```\n").failures
     assert failure.startswith("page.md:3:")
     assert 'File "page.md", line 5' in failure and "AssertionError" in failure
 
 
-def test_an_example_that_gives_something_else_is_reported_with_the_line_of_the_page(run):
+def test_page_wrong_example_reports_its_line(run):
     (failure,) = run("# Title\n\n```python\n>>> 1 + 1\n3\n```\n").failures
     assert 'File "page.md", line 4' in failure and "Expected:\n    3" in failure
 

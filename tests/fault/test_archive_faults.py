@@ -87,7 +87,7 @@ def stored_lines(home):
         return list(channel.lines())
 
 
-def test_whichever_call_fails_a_segment_is_there_in_one_form_or_the_other(segmented, tmp_path):
+def test_failing_call_leaves_one_segment_form(segmented, tmp_path):
     good = stored_lines(segmented)
     for at in range(1, 100):
         home, call = shutil.copytree(segmented, tmp_path / f"home{at}"), Countdown(at)

@@ -15,7 +15,7 @@ def test_no_acknowledged_event_is_lost_to_kill_9(tmp_path):
 
 
 @GIT
-def test_processes_and_threads_append_while_git_collects_fetches_and_pushes(tmp_path):
+def test_append_during_git_gc_fetch_and_push(tmp_path):
     report = crowd(tmp_path, 4, 4, 5)
     assert report["ok"], report
 

@@ -189,7 +189,7 @@ ssize_t pwrite64(int file, const void *bytes, size_t size, off_t at) { return pw
     sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler"
 )
 @pytest.mark.parametrize("after", ["the open one", "another process"])
-def test_a_commit_cut_off_at_its_last_act_is_neither_lost_nor_counted_twice(tmp_path: Path, after: str):
+def test_commit_cut_at_last_act_counts_once(tmp_path: Path, after: str):
     """Whoever writes next goes on from what is on disk, so no cursor that anybody saw means two messages."""
     code, preload = tmp_path / "kill.c", tmp_path / "kill.so"
     code.write_text(KILL_AFTER_META)

@@ -7,7 +7,7 @@ from tests.fault.ledger_killing import kill_many
 
 
 @pytest.mark.timeout(600)
-def test_kill_9_while_submitting_loses_no_receipt_and_the_channel_always_opens(tmp_path):
+def test_submit_kill_9_loses_no_receipt(tmp_path):
     tally = kill_many(tmp_path, kills=20, seed=20241101)
     assert tally.kills == 20 and tally.receipts > 100
     assert (tally.lost, tally.unopened, tally.wrong) == (0, 0, [])

@@ -51,9 +51,7 @@ class Interrupted(Disk):
 
 @pytest.mark.parametrize("when", ["before", "halfway", "after"])
 @pytest.mark.parametrize("number", range(1, 12))
-def test_interrupted_in_any_call_to_the_disk_every_receipt_is_true_and_the_channel_goes_on(
-    tmp_path, number, when
-):
+def test_interrupted_disk_calls_keep_receipts(tmp_path, number, when):
     with opened(tmp_path):
         pass
     disk = Interrupted(number, when)
@@ -77,7 +75,7 @@ def test_interrupted_in_any_call_to_the_disk_every_receipt_is_true_and_the_chann
     assert len(set(stored)) == len(stored)
 
 
-def test_whoever_leads_and_is_interrupted_leaves_the_others_their_receipts(tmp_path):
+def test_interrupted_leader_answers_submitters(tmp_path):
     writing, all_came = threading.Event(), threading.Event()
 
     class Held(Disk):
@@ -141,7 +139,7 @@ def test_nothing_is_built_on_a_block_whose_insertion_was_interrupted(tmp_path, m
         assert ledger.log.head.height == 1
 
 
-def test_nothing_is_built_on_blocks_that_an_interrupted_leader_did_not_make_known(tmp_path, monkeypatch):
+def test_interrupted_leader_hides_no_parent(tmp_path, monkeypatch):
     with opened(tmp_path, limits=IngestLimits(block_envelopes=2)) as ledger, Crew(1) as pool:
         log = ledger.log
         monkeypatch.setattr(log_module, "BATCH_MAX", 3)
@@ -226,7 +224,7 @@ def test_in_a_forked_child_the_channel_is_closed_whoever_was_writing(tmp_path):
         assert ledger.log.submit(observed(2).raw).height == 1
 
 
-def test_closed_while_others_submit_every_receipt_is_true_and_nobody_waits(tmp_path):
+def test_close_during_submits_answers_everyone(tmp_path):
     ledger = opened(tmp_path, limits=IngestLimits(block_envelopes=7))
     accepted: list[LedgerReceipt] = []
     busy = threading.Semaphore(0)
@@ -271,7 +269,7 @@ def test_a_judge_that_fails_at_one_envelope_fails_that_one_alone(tmp_path, monke
         assert [each.index for each in outcomes if isinstance(each, LedgerReceipt)] == list(range(9))
 
 
-def test_who_submits_from_within_a_round_is_refused_and_not_put_to_sleep(tmp_path):
+def test_submit_within_a_round_is_refused(tmp_path):
     logs: list[ChannelWriter] = []
     heard: list[RopewalkError] = []
 

@@ -147,7 +147,7 @@ def test_a_sender_killed_in_the_middle_leaves_whole_envelopes_in_order(house):
     assert verify_blocks(house.home, "audit", deep=True).ok
 
 
-def test_what_lies_in_the_ring_when_both_are_killed_is_sealed_by_the_next_host(house):
+def test_mailbox_next_host_seals_leftover_slots(house):
     host = house.serve()
     sender = house.send()
     assert sender.stdin is not None and sender.stdout is not None

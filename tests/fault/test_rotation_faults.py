@@ -30,7 +30,7 @@ with opened_with(Path(sys.argv[1]), NODE) as opened:
 
 
 @pytest.mark.timeout(120)
-def test_killed_between_the_rotation_and_the_first_block_of_the_new_key_the_channel_goes_on(tmp_path):
+def test_rotation_survives_kill_before_next_block(tmp_path):
     make_channel(tmp_path)
     with opened_with(tmp_path, NODE) as opened:
         opened.log.submit(observed(1).raw)
@@ -48,7 +48,7 @@ def test_killed_between_the_rotation_and_the_first_block_of_the_new_key_the_chan
     assert verify_blocks(tmp_path, CHANNEL, trust=FIRST, deep=True).ok
 
 
-def test_whichever_write_fails_the_channel_has_one_key_or_the_other_and_goes_on(tmp_path):
+def test_rotation_failing_write_leaves_one_key(tmp_path):
     nth = 1
     while True:
         home = tmp_path / str(nth)

@@ -35,12 +35,12 @@ def test_every_transport_carries_every_size_and_says_how_fast(report):
 
 
 @pytest.mark.slow
-def test_bursts_of_ten_times_the_load_lose_nothing_and_a_server_stays_small(report):
+def test_bursts_lose_nothing_in_bounded_memory(report):
     holds(report, "bursts")
 
 
 @pytest.mark.slow
-def test_a_replay_beside_the_live_feed_finds_what_was_planted_and_names_the_block(report):
+def test_replay_during_feed_finds_planted_block(report):
     assert holds(report, "replay")["measured"]["planted"] > 0
 
 
@@ -50,7 +50,7 @@ def test_in_bad_weather_every_envelope_is_sealed_once(report):
 
 
 @pytest.mark.slow
-def test_late_evidence_is_refused_and_fresh_evidence_is_accepted_after_it(report):
+def test_late_evidence_refused_fresh_accepted(report):
     holds(report, "late_evidence")
 
 
@@ -74,7 +74,7 @@ def test_what_a_policy_costs_is_measured(report):
     assert holds(report, "policy_cost")["measured"]["policy_time_ratio"] > 0
 
 
-def test_a_seed_makes_the_same_workload_byte_for_byte_and_another_seed_another():
+def test_workload_is_determined_by_its_seed():
     one, same, other, elsewhere = (Workload(*of) for of in ((1, "a"), (1, "a"), (2, "a"), (1, "b")))
     made = [work.raws(3, 2_000) for work in (one, same, other, elsewhere)]
     assert made[0] == made[1] and one.digest == same.digest
@@ -83,7 +83,7 @@ def test_a_seed_makes_the_same_workload_byte_for_byte_and_another_seed_another()
 
 
 @pytest.mark.slow
-def test_every_scene_is_reported_with_criteria_and_held_against_a_baseline_that_is_kept(report):
+def test_scenes_report_criteria_and_baseline(report):
     assert json.loads(json.dumps(report)) == report and report["seed"] == SEED
     kept = json.loads(BASELINE.read_text())["sizes"]
     for name, (clause, _) in SCENES.items():
@@ -93,7 +93,7 @@ def test_every_scene_is_reported_with_criteria_and_held_against_a_baseline_that_
         assert {name in kept[size]["scenarios"] for size in ("quick", "full")} == {True}
 
 
-def test_what_is_worse_than_the_baseline_fails_and_what_is_only_slower_does_not():
+def test_baseline_fails_on_worse_not_on_slower():
     scene = Scene("x", "S4-15", "a test")
     scene.check("it holds", True)
     scene.measure("took_s", 2.0)

@@ -122,7 +122,7 @@ def test_killed_at_any_moment_it_never_signs_two_histories(tmp_path):
     assert deaths >= 6  # before and after each of write, fsync and rename at least
 
 
-def test_of_many_processes_with_two_histories_only_one_history_is_signed(folder, tmp_path):
+def test_witness_processes_sign_one_history(folder, tmp_path):
     logs = [SmallLog(4), SmallLog(4, 2)]
     notes = []
     for number, log in enumerate(logs):

@@ -157,7 +157,7 @@ async def wrote(node: NodePeer, count: int) -> bool:
     return bool((await asyncio.to_thread(node.status))["count"] >= count)
 
 
-def test_ropewalk_pulls_2000_messages_appends_and_pushes_until_both_roots_are_one(big, log):
+def test_gossip_converges_with_node_peer(big, log):
     url = big.listen()
     report = asyncio.run(sync_with(log, url))
     assert (report.received, report.sent) == (MESSAGES, 0)

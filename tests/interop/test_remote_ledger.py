@@ -90,7 +90,7 @@ def test_the_limits_in_the_help_are_those_of_the_engine():
     assert (remote.IDLE_S, remote.RETRY_S) == (IDLE_S, RETRY_S)
 
 
-def test_sending_over_tls_gives_the_answers_of_append_and_needs_no_repository(house, tmp_path):
+def test_send_over_tls_answers_as_append(house, tmp_path):
     tls = tmp_path / "tls"
     tls.mkdir()
     authority = Authority(tls)
@@ -119,7 +119,7 @@ def test_sending_over_tls_gives_the_answers_of_append_and_needs_no_repository(ho
     assert len(house.envelopes()) == 2
 
 
-def test_a_server_killed_in_the_middle_loses_nothing_and_doubles_nothing(house):
+def test_server_killed_midway_seals_each_once(house):
     server, said = house.serve()
     raws = [observed(i).raw for i in range(2_000)]
     sending = ("send", said["url"], "--channel", "audit", "--file", "-", "--jsonl", "--json")
@@ -208,7 +208,7 @@ def test_a_copy_is_kept_up_while_the_channel_grows(house):
     assert refused.code == 6 and "cannot be appended to" in refused.err
 
 
-def test_a_copy_hands_its_blocks_on_and_signs_no_head_that_is_not_its_own(house):
+def test_replica_serves_blocks_but_signs_no_head(house):
     assert house("append", "--channel", "audit", "--file", "-", stdin=observed(1).raw).code == 0
     _, said = house.serve()
     for name in ("copy.git", "second.git"):

@@ -225,7 +225,7 @@ def test_a_token_in_a_file_opens_the_door(beside, log, ropewalk, tmp_path):  # n
     assert (answer.code, answer.json["payload"]) == (0, {"n": 1})
 
 
-def test_who_may_see_nothing_of_what_was_asked_for_is_told_and_not_kept_waiting(beside, log, ropewalk):  # noqa: F811
+def test_sub_denied_everything_ends_at_once(beside, log, ropewalk):  # noqa: F811
     policy = {"stream": {"topics": {"deny": ["payroll.**"]}, "refs": {"deny": ["refs/gatos/audit/**"]}}}
     (log.store.place.home / "policy.json").write_text(json.dumps(policy), encoding="utf-8")
     _, said = beside.serve()

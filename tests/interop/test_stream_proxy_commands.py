@@ -29,7 +29,7 @@ def proxied(beside: Processes, url: str, port: int = 0, *more: str) -> tuple[Any
     return process, next(lines(process))
 
 
-def test_origin_proxy_and_two_clients_are_four_processes_and_every_message_comes_through(beside, log):  # noqa: F811
+def test_proxy_carries_messages_between_processes(beside, log):  # noqa: F811
     _, origin = beside.serve()
     proxy, said = proxied(beside, origin["url"])
     assert (said["upstream"], said["via"]) == (origin["url"], [origin["stream"]])
@@ -47,7 +47,7 @@ def test_origin_proxy_and_two_clients_are_four_processes_and_every_message_comes
     assert proxy.wait(60) == 0
 
 
-def test_an_origin_killed_and_begun_anew_is_told_through_the_proxy_and_followed_again(beside, log):  # noqa: F811
+def test_proxy_follows_a_restarted_origin(beside, log):  # noqa: F811
     server, origin = beside.serve()
     _, said = proxied(beside, origin["url"])
     with follow(said["url"], topics=["jobs"]) as frames:
@@ -85,7 +85,7 @@ def test_a_proxy_killed_and_begun_anew_is_noticed_and_followed_again(beside, log
         assert last.payload["n"] == 3
 
 
-def test_after_failover_to_another_proxy_duplicates_are_told_by_the_number_of_the_origin(beside, log):  # noqa: F811
+def test_proxy_failover_keeps_origin_numbers(beside, log):  # noqa: F811
     _, origin = beside.serve()
     first, one = proxied(beside, origin["url"])
     _, two = proxied(beside, origin["url"])

@@ -90,7 +90,7 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 
 @needs_jdk
-def test_executors_that_are_killed_are_replaced_and_the_tables_are_whole(world: World, tmp_path: Path):
+def test_killed_executors_leave_whole_tables(world: World, tmp_path: Path):
     """A run that follows growing logs on executors of their own, some of which get a SIGKILL at any moment.
 
     It ends only when it is told to, so it is there for every kill; if Spark loses patience with it, another goes on.

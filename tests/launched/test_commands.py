@@ -92,9 +92,7 @@ def test_upkeep_of_ledgers_by_command(world: World, tmp_path: Path):
     assert (tmp_path / "t" / "_ropewalk" / "observations.jsonl").read_bytes().count(b"\n") == 1
 
 
-def test_a_driver_killed_at_any_moment_leaves_tables_that_the_next_run_completes(
-    world: World, tmp_path: Path
-):
+def test_next_run_completes_killed_drivers_tables(world: World, tmp_path: Path):
     warehouse = tmp_path / "tables"
     arguments = ["ingest", "--warehouse", str(warehouse), "--source", str(world.path), "--master", "local[2]"]
     stood = 0

@@ -64,9 +64,7 @@ def _deployments(warehouse: Path) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_drivers_killed_at_random_points_leave_tables_that_the_next_run_completes(
-    spark: Any, world: World, tmp_path: Path
-):
+def test_randomly_killed_drivers_lose_no_rows(spark: Any, world: World, tmp_path: Path):
     """SIGKILL between any two instructions; the logs go on growing. After each, what is recorded is the logs' fold."""
     chance = random.Random(6)
     warehouse = tmp_path / "tables"

@@ -59,7 +59,7 @@ def store(tmp_path: Path) -> Warehouse:
     return made
 
 
-def test_every_batch_is_a_version_and_a_remade_table_has_only_its_newest_rows(store: Warehouse):
+def test_delta_version_per_batch_with_newest_rows(store: Warehouse):
     assert delta_versions(store, store.manifests()) == {"events": 1, "deployments": 0, "consumer_lag": 1}
     assert rows_in(store, "events") == [0, 0, 1] and rows_in(store, "consumer_lag") == [1]
     with store.writing():
@@ -92,7 +92,7 @@ def test_a_writer_that_died_before_the_delta_log_is_caught_up_with(store: Wareho
     assert check_delta(store, store.manifests()) is None
 
 
-def test_a_delta_log_that_was_deleted_is_made_again_and_a_broken_one_is_named(store: Warehouse):
+def test_delta_log_deleted_rebuilt_broken_named(store: Warehouse):
     log = store.path / "events" / "_delta_log"
     shutil.rmtree(log)
     with store.writing():
@@ -102,7 +102,7 @@ def test_a_delta_log_that_was_deleted_is_made_again_and_a_broken_one_is_named(st
         pass
 
 
-def test_files_that_split_variants_up_are_refused_before_anything_is_promised(tmp_path: Path):
+def test_delta_refuses_shredded_variant_files(tmp_path: Path):
     store = Warehouse(tmp_path / "tables").make()
     with store.writing():
         made = write(store, 1, "events")

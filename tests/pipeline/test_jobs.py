@@ -111,7 +111,7 @@ def sealed(*envelopes: Envelope) -> Block:
     )
 
 
-def test_evidence_is_judged_at_the_time_of_its_block_and_the_newest_also_now():
+def test_evidence_judged_at_block_time_and_now():
     root = Authority("root")
     leaf = Authority("leaf", root, ca=False)
     trust = Trust((NODE.public,), (), roots=(root.pem,), evidence=EvidenceAllowList(pcrs={0: (PCR0.hex(),)}))

@@ -39,7 +39,7 @@ def roots(world: World, *channels: str) -> dict[str, str]:
     return {name: replay_channel(home, name, COUNTS).state_root.hex() for name in channels}
 
 
-def test_roots_are_the_same_for_any_partitioning_from_the_start_and_resumed(spark: Any, world: World):
+def test_replay_roots_independent_of_partitioning(spark: Any, world: World):
     world.ledger("ea.other", 9)
     home, channels = world.place.home, ("ea.core", "ea.other")
     expected = roots(world, *channels)
@@ -102,7 +102,7 @@ def test_broken_snapshots_are_refused_by_name_and_replay_starts_earlier(spark: A
     assert [each["snapshot"] for each in found.to_json()["refused"]] == ["snapshot at 3"]
 
 
-def test_a_reducer_that_changed_is_found_with_an_alert_and_a_reproduction(
+def test_replay_finds_changed_reducer(
     spark: Any, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -130,9 +130,7 @@ def drained(world: World, rows: int, **options: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", sorted(TAMPERINGS))
-def test_tampered_data_stops_a_strict_stream_and_comes_marked_once_through_quarantine(
-    world: World, name: str
-):
+def test_stream_tampering_strict_and_quarantine(world: World, name: str):
     rows = 3  # so that batches end before, in and behind what is damaged
     tampering = TAMPERINGS[name]
     tampering.act(world)
@@ -217,9 +215,7 @@ def test_a_history_rewritten_behind_a_stream_is_refused(world: World, mode: str)
         "changed payload", "changed blob", "dropped message", "forged envelope", "torn settings", fast=3
     ),
 )
-def test_tampered_data_stops_a_strict_reader_and_comes_marked_through_quarantine(
-    spark: Any, world: World, name: str
-):
+def test_batch_tampering_strict_and_quarantine(spark: Any, world: World, name: str):
     tampering = TAMPERINGS[name]
     tampering.act(world)
     with pytest.raises(Exception) as caught:

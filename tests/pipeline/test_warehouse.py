@@ -59,7 +59,7 @@ def test_every_table_is_whole_whenever_its_writer_dies(tmp_path: Path, lives: in
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors have no names here")
-def test_a_batch_is_recorded_only_after_every_folder_on_the_way_to_its_files(tmp_path: Path, monkeypatch):
+def test_batch_recorded_after_folders_are_synced(tmp_path: Path, monkeypatch):
     order: list[Path] = []
     real = os.fsync
 
@@ -89,9 +89,7 @@ def test_looking_at_a_warehouse_changes_nothing_in_it(tmp_path: Path):
     assert beside.exists()
 
 
-def test_tables_that_a_writer_replaces_while_they_are_verified_are_looked_at_again(
-    tmp_path: Path, monkeypatch
-):
+def test_verify_retries_tables_replaced_meanwhile(tmp_path: Path, monkeypatch):
     store = Warehouse(tmp_path / "tables")
     with store.writing():
         write(store, 1, *TABLES)
@@ -112,7 +110,7 @@ def test_tables_that_a_writer_replaces_while_they_are_verified_are_looked_at_aga
     assert [step.status for step in report.steps] == ["passed", "passed", "not_checked"]
 
 
-def test_where_a_log_is_recorded_up_to_is_said_in_sql_also_of_no_log_at_all():
+def test_sql_says_how_far_each_log_is_recorded():
     rows = [("ledger", "a", 4), ("ledger", "a", 5), ("gitlog", "a", 0), ("ledger", "b", -1)]
     some = Offset({LogName("ledger", "a"): Point(5, "x")})
     with closing(sqlite3.connect(":memory:")) as database:

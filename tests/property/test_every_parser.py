@@ -43,9 +43,7 @@ def test_any_bytes_are_taken_or_refused(parser: Parser, raw: bytes) -> None:
 @every
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
-def test_a_bent_sample_is_taken_or_refused_and_what_is_taken_comes_out_again(
-    parser: Parser, data: st.DataObject
-) -> None:
+def test_parsers_round_trip_or_refuse_samples(parser: Parser, data: st.DataObject) -> None:
     raw = bytearray(data.draw(st.sampled_from(parser.samples)))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, max(0, len(raw) - 1)))

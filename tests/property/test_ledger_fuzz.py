@@ -61,7 +61,7 @@ def test_bytes_of_any_kind_are_parsed_or_refused_as_input(parser, sample, raw):
 @pytest.mark.parametrize(("parser", "sample"), PARSERS, ids=NAMES)
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_samples_with_a_few_changed_bytes_are_parsed_or_refused_as_input(parser, sample, data):
+def test_parse_or_refuse_changed_bytes(parser, sample, data):
     raw = bytearray(sample)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(raw) - 1))
@@ -81,7 +81,7 @@ def test_samples_with_a_few_changed_bytes_are_parsed_or_refused_as_input(parser,
 @pytest.mark.parametrize(("parser", "sample"), PARSERS, ids=NAMES)
 @settings(deadline=None, max_examples=80)
 @given(data=st.data())
-def test_samples_with_a_member_of_any_value_are_parsed_or_refused_as_input(parser, sample, data):
+def test_parse_or_refuse_any_member(parser, sample, data):
     if parser is parse_cbor:
         return
     value: Any = json.loads(sample)

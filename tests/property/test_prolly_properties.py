@@ -63,7 +63,7 @@ def rows(store: MemoryStore) -> dict[bytes, bytes]:
 
 @QUICK
 @given(entry_maps, seeds)
-def test_one_by_one_in_any_order_all_at_once_and_by_definition_are_the_same(entries, seed):
+def test_tree_is_independent_of_insertion_order(entries, seed):
     shuffled = list(entries.items())
     random.Random(seed).shuffle(shuffled)
     singly, together = MemoryStore(), MemoryStore()

@@ -153,7 +153,7 @@ def test_several_sources_are_merged_by_their_ulids(log, clock):
     assert mirror(log, ["ns:billing"], "topic:all") == MirrorResult(skipped=6)
 
 
-def test_of_several_sources_the_last_seconds_wait_so_that_nothing_overtakes_what_is_on_its_way(log, clock):
+def test_mirror_several_sources_waits_for_order(log, clock):
     fill(log, "web", 1)
     clock.ms += MERGE_AFTER_MS
     fill(log, "web", 1)
@@ -167,7 +167,7 @@ def test_of_several_sources_the_last_seconds_wait_so_that_nothing_overtakes_what
     assert [event.envelope["ns"] for event in log.events("all", layout=MESSAGES)] == ["web", "billing", "web"]
 
 
-def test_a_source_that_comes_too_late_is_refused_by_name_and_nothing_is_lost(log, clock):
+def test_mirror_refuses_late_source_by_name(log, clock):
     fill(log, "old", 2)
     clock.ms += 1
     fill(log, "new", 2)
@@ -197,7 +197,7 @@ def test_another_event_under_the_same_ulid_is_refused(log):
         mirror(log, ["ns:prod"], "topic:t")
 
 
-def test_a_namespace_takes_only_envelopes_that_name_it_and_keeps_what_came_before(log):
+def test_namespace_refuses_envelopes_of_others(log):
     fill(log, "bus", 2, MESSAGES, ns="prod")
     fill(log, "bus", 1, MESSAGES, ns="else")
     fill(log, "bus", 1, MESSAGES, ns="prod")
@@ -261,7 +261,7 @@ def test_foreign_numbers_are_mirrored_byte_for_byte(log):
     assert b"1152921504606847000" in standing(log, "t", MESSAGES)[0][3]
 
 
-def test_bytes_that_are_not_canonical_are_refused_and_what_stands_before_them_stays(log):
+def test_mirror_refuses_noncanonical_bytes(log):
     fill(log, "prod", 1)
     ulid = Ulid("7" + str(next(log.events("prod")).ulid)[1:])
     raw = b'{"ns": "prod", "type": "t", "payload": {}, "ulid": "%s"}' % ulid.encode()
@@ -377,7 +377,7 @@ def test_what_was_taken_and_did_not_arrive_is_taken_again(log, monkeypatch):
     assert copying.catch_up() == MirrorResult()
 
 
-def test_a_source_that_is_another_since_it_was_accepted_is_compared_anew(log, clock):
+def test_changed_source_is_compared_again(log, clock):
     fill(log, "prod", 2)
     kept = log.store.head(SHIPLOG.head_ref("prod"))
     fill(log, "prod", 3)
@@ -484,7 +484,7 @@ def rewound(log: GitRepository, layout: Layout, topic: str, count: int) -> None:
     log.lines.accept(layout, topic, "Ada")
 
 
-def test_a_source_that_is_exchanged_after_it_was_compared_is_compared_again(log, clock, monkeypatch):
+def test_exchanged_source_is_compared_again(log, clock, monkeypatch):
     fill(log, "prod", 3)
     mirror(log, "ns:prod", "topic:t")
     skip = LogSource.skip
@@ -502,7 +502,7 @@ def test_a_source_that_is_exchanged_after_it_was_compared_is_compared_again(log,
     assert standing(log, "t", MESSAGES)[3:] == standing(log, "prod")[1:]
 
 
-def test_a_target_that_is_exchanged_before_it_is_remembered_is_not_believed_to_hold_all(log, monkeypatch):
+def test_exchanged_target_is_not_trusted_as_full(log, monkeypatch):
     fill(log, "prod", 5)
     remember = LogSource.remember
 

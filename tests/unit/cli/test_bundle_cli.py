@@ -166,9 +166,7 @@ def test_an_anchored_bundle_shows_that_a_witness_had_seen_its_blocks(ropewalk, c
     assert "– anchors: not_checked – the bundle has no anchors" in none
 
 
-def test_anchors_that_do_not_fit_are_refused_by_name_before_anything_is_written(
-    ropewalk, channel, witnessed, tmp_path
-):
+def test_bundle_names_unfit_anchors_before_writing(ropewalk, channel, witnessed, tmp_path):
     export = ("bundle", "export", "--repo", channel, "--channel", "audit", "-o", "x.tar.zst", "--json")
     lines = (tmp_path / "head.note").read_text().splitlines()
     other = "B" if lines[2].startswith("A") else "A"

@@ -309,7 +309,7 @@ def test_messages_keep_their_attachments_when_they_are_rescued(ropewalk, tmp_pat
     assert ropewalk("--repo", "ours.git", "verify").code == 0
 
 
-def test_a_rescued_deployment_keeps_its_author_and_trailer_and_does_not_become_current(clones, tmp_path):
+def test_rescued_deployment_keeps_its_author(clones, tmp_path):
     ours, theirs = clones
     for clone, artifact, hour in ((ours, "web:1", 10), (theirs, "web:2", 11)):
         when = {"start_ts": f"2024-01-01T{hour}:00:00Z", "end_ts": f"2024-01-01T{hour}:00:09Z", "dur_s": 9}
@@ -333,7 +333,7 @@ def test_a_rescued_deployment_keeps_its_author_and_trailer_and_does_not_become_c
     assert row["artifact"] == "web:2"
 
 
-def test_accepting_where_nothing_was_rewritten_says_so_and_writes_nothing_down(clones, tmp_path):
+def test_accept_without_rewrite_writes_nothing(clones, tmp_path):
     for clone in clones:
         done = clone("heads", "accept", "--ns", "ops", "--json")
         assert (done.code, done.json["accepted"], done.json["displaced"]) == (0, False, 0)
@@ -375,7 +375,7 @@ def test_the_advice_about_a_torn_ref_restores_it(clones, tmp_path):
         assert len(events(ours)) == 5
 
 
-def test_a_head_nobody_lets_us_read_ends_with_seven_and_asks_for_nothing_else(clones, tmp_path):
+def test_unreadable_head_exits_7(clones, tmp_path):
     hidden = tmp_path / "ours.git/refs/gatos/shiplog/hidden/head"
     hidden.parent.mkdir()
     hidden.write_text("d" * 40 + "\n")
@@ -391,7 +391,7 @@ def test_a_head_nobody_lets_us_read_ends_with_seven_and_asks_for_nothing_else(cl
     assert "Check who may read and write there" in listed.stderr
 
 
-def test_a_name_nobody_knows_is_not_taken_for_a_log_with_nothing_to_rescue(clones):
+def test_unknown_name_is_not_an_intact_log(clones):
     ours, _ = clones
     assert ours("heads", "rescue", "--ns", "opps").code == 3
 

@@ -170,7 +170,7 @@ def test_a_proof_on_stdout_is_nothing_but_the_proof(ropewalk, ledger):
     assert ropewalk(*prove, "--json").json["envelope_id"] == ledger
 
 
-def test_a_file_that_is_no_envelope_makes_no_channel_and_says_how_to_build_one(ropewalk, ledger):
+def test_append_of_no_envelope_makes_no_channel(ropewalk, ledger):
     event = b'{"type":"note","payload":{}}'
     answer = ropewalk(
         "--repo", "log.git", "ledger", "append", "--channel", "typo", "--file", "-", stdin=event
@@ -197,9 +197,7 @@ def test_a_root_that_is_no_certificate_is_refused(ropewalk, ledger, tmp_path):
         assert "root.pem" in answer.err
 
 
-def test_a_bundle_of_blocks_that_are_not_there_is_refused_before_anything_is_written(
-    ropewalk, ledger, tmp_path
-):
+def test_bundle_of_missing_blocks_refused_early(ropewalk, ledger, tmp_path):
     before = sorted(tmp_path.iterdir())
     for start, end, *more in (("1", "0"), ("5", "9"), ("0", "9"), ("0", "99999", "--chunk", "1")):
         answer = ropewalk(
@@ -253,7 +251,7 @@ for act in acts:
     assert done.stdout.splitlines() == ["NotFound the current directory is gone: somebody removed it"] * 3
 
 
-def test_names_far_too_long_are_answered_shortly_and_with_fitting_advice(tmp_path, ropewalk):
+def test_overlong_names_get_short_answers(tmp_path, ropewalk):
     long = "ab" * 2_000
     assert ropewalk("init", "log.git").code == 0
     for code, arguments in (

@@ -120,7 +120,7 @@ def test_a_script_makes_a_key_once_and_keeps_it_after(ropewalk):
     assert ropewalk("key", "new", "ada", "--if-missing").text.endswith("  (it was there already)\n")
 
 
-def test_a_key_of_another_kind_is_not_kept_in_place_of_the_one_asked_for(ropewalk):
+def test_key_new_refuses_key_of_other_kind(ropewalk):
     assert ropewalk("key", "new", "ada").code == 0
     answer = ropewalk("key", "new", "ada", "--alg", "p256", "--if-missing")
     assert answer.code == 4 and "another kind: ed25519, not p256" in answer.err

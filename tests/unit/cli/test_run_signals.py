@@ -143,9 +143,7 @@ def test_a_command_that_ignores_a_signal_is_killed_by_the_second(jobs: Any, log:
     assert not is_alive(command)
 
 
-def test_a_command_that_ends_well_in_spite_of_a_signal_is_a_success_that_names_it(
-    jobs: Any, log: Ropewalk
-) -> None:
+def test_run_success_despite_signal_names_signal(jobs: Any, log: Ropewalk) -> None:
     job = jobs("sh", "-c", "trap 'echo finishing; exit 0' TERM; echo ready; while :; do sleep 0.1; done")
     job.see("ready")
     job.process.terminate()
@@ -199,7 +197,7 @@ def _see(terminal: int, wanted: bytes) -> None:
         seen += piece
 
 
-def test_output_that_looks_like_a_secret_is_not_kept_and_the_exit_code_stays_the_commands(
+def test_run_drops_secret_output_keeps_exit_code(
     log: Ropewalk,
 ) -> None:
     script = "echo ghp_$(printf 'Zk3%.0s' 1 2 3 4 5 6 7 8 9 10 11 12); exit "

@@ -460,7 +460,7 @@ def test_run_refuses_a_rewritten_history_before_it_runs_anything(log, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_run_refuses_a_repository_that_cannot_be_written_to_before_it_runs_anything(log, tmp_path):
+def test_run_refuses_read_only_repository_first(log, tmp_path):
     locks = tmp_path / "log.git/ropewalk/locks"
     locks.write_text("in the way, for root may write everywhere")
     ran = log("shiplog", "run", "--ns", "deploy", "--json", "--", "touch", "ran")

@@ -27,7 +27,7 @@ def test_a_setting_that_is_no_number_is_a_usage_error(ropewalk, tmp_path):
     assert "ROPEWALK_SPARK_MEMORY_MB" in answer.json["detail"]
 
 
-def test_damage_found_while_blocks_are_printed_is_told_in_the_same_object(ropewalk, tmp_path):
+def test_read_reports_damage_in_the_same_object(ropewalk, tmp_path):
     ropewalk("init", "log.git")
     ropewalk("key", "new", "ada")
     (tmp_path / "body.json").write_text('{"n":"damaged"}')

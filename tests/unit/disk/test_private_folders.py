@@ -89,7 +89,7 @@ def test_what_a_killed_process_left_is_gone_after_the_next_use(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_whoever_needs_a_folder_sweeps_those_that_were_for_something_else_too(tmp_path):
+def test_private_folder_sweeps_stale_folders(tmp_path):
     with owner(MAKE, tmp_path, 1, "jvm") as (process, (folder,)):
         assert folder.name.startswith("ropewalk-jvm-")
         process.kill()

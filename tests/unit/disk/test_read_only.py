@@ -147,7 +147,7 @@ def test_a_ledger_that_may_not_be_written_is_read_proved_and_verified(tmp_path, 
     assert said[2] == "[]"  # nothing private is left behind
 
 
-def test_a_child_and_its_parent_read_one_channel_and_only_the_parent_writes(tmp_path):
+def test_forked_child_reads_and_parent_writes(tmp_path):
     with opened(tmp_path) as ledger, open_channel(tmp_path, "ea.core") as channel:
         ledger.log.submit_many(observed(i).raw for i in range(40))
         ledger.index.flush()
@@ -195,7 +195,7 @@ def test_index_forked_child_reads_after_removal(tmp_path):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_child_that_ends_leaves_the_private_index_of_its_parent_and_waits_for_none_of_its_threads():
+def test_ending_child_keeps_index_of_parent():
     done = subprocess.run(
         [sys.executable, "-c", GIT_INDEX], capture_output=True, text=True, check=False, timeout=120
     )

@@ -99,7 +99,7 @@ def test_head_ref_of_a_topic_is_that_of_s1(log):
     assert commit_of(log, receipts[-1].commit).parents == (receipts[0].commit,)
 
 
-def test_a_message_is_canonical_json_named_by_its_bytes_whatever_is_attached(log):
+def test_message_is_canonical_with_attachments(log):
     raw = b"a picture"
     document = {**EVENT, "refs": {"p": content_id(raw)}}
     receipt = log.append("jobs", document, layout=MESSAGES, attachments={"p.png": raw})
@@ -216,7 +216,7 @@ def test_bad_ulids_are_refused(log, text):
         log.append("demo", {**EVENT, "ulid": text})
 
 
-def test_an_envelope_over_the_limit_is_refused_and_one_at_the_limit_is_not(log):
+def test_envelope_size_limit_is_exact(log):
     with pytest.raises(TooLarge):
         log.append("demo", {"type": "t", "payload": {"x": "y" * ENVELOPE_BYTES_MAX}})
     log.append("demo", {"type": "t", "payload": {"x": "y" * (ENVELOPE_BYTES_MAX - 200)}})

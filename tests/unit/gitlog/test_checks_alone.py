@@ -136,7 +136,7 @@ def test_a_commit_without_its_anchor_or_signed_head_fails_its_step(log):
     assert set(found) == {"anchors", "signed_heads"}
 
 
-def test_nobody_vouching_is_not_called_checked_whatever_keys_are_trusted(log):
+def test_unsigned_head_is_never_checked(log):
     fill(log, 1)
     steps = {step.name: step for step in verify_gitlogs(log.store, "demo", keys=[KEY.public]).steps}
     for name in ("anchors", "signed_heads"):

@@ -73,7 +73,7 @@ def test_refs_are_kept_as_given_and_may_be_left_out(log):
     assert "refs" not in second.envelope
 
 
-def test_every_member_of_a_trailer_is_carried_and_the_place_in_the_chain_is_ours_to_say(log):
+def test_trailer_members_kept_but_seq_is_ours(log):
     lies = {"seq": 99, "journal_parent": "c" * 40, "previous_anchor": "d" * 40}
     first = log.append("demo", EVENT, trailer={**TRAILER, **lies})
     assert trailer_of(log, first.commit) == {"version": 1, **TRAILER, "seq": 0}
@@ -129,7 +129,7 @@ def test_a_lost_append_is_409_under_both_names(log, clock):
     assert head(log) is None
 
 
-def test_the_portable_cursor_fits_its_schema_and_one_in_capitals_has_none(log):
+def test_portable_cursor_fits_lowercase_schema(log):
     (receipt,) = fill(log, 1)
     set_cursor(log, "g", "demo", receipt.commit)
     cursor = read_cursor(log.store, "g", "demo")
@@ -157,7 +157,7 @@ def test_a_cursor_that_lies_neither_hides_nor_moves_anything_of_the_log(log):
     assert log.store.head(SHIPLOG.head_ref("demo")) == head(log)
 
 
-def test_a_namespace_counts_ulids_from_its_own_head_and_not_from_another_s(log, clock):
+def test_ulids_rise_per_namespace(log, clock):
     ahead = log.append("a", EVENT)
     clock.ms -= 60_000
     assert ulid.time_ms(log.append("b", EVENT).ulid) == clock.ms
@@ -166,7 +166,7 @@ def test_a_namespace_counts_ulids_from_its_own_head_and_not_from_another_s(log, 
     assert ulid.randomness(held) > ulid.randomness(ahead.ulid)
 
 
-def test_read_gives_ulid_content_id_commit_and_envelope_of_each_event_in_rising_order(log):
+def test_read_yields_events_in_rising_order(log):
     receipts = fill(log, 5)
     events = log.read("demo", receipts[0].ulid, 3).events
     for event, receipt in zip(events, receipts[1:4], strict=True):
@@ -190,7 +190,7 @@ def test_the_cursor_s_ref_points_to_the_last_commit_that_was_handled(log):
     assert log.store.head("refs/gatos/consumers/g/demo") == receipts[3].commit
 
 
-def test_what_is_put_behind_a_pointer_fits_the_pointer_s_schema_and_what_is_redacted_is_gone(log):
+def test_pointers_fit_schema_and_redaction_removes(log):
     with_policy(log, redact("user.name"), pointerize("user.email"))
     log.append("prod", {"type": "a", "payload": {"user": {"email": "ada@example.test", "name": "Ada"}}})
     (event,) = log.events("prod")

@@ -331,7 +331,7 @@ def test_a_pack_with_a_wrong_byte_is_left_as_it_is(store, place):
     assert damaged.with_suffix(".idx").exists()
 
 
-def test_a_disk_that_is_full_stops_a_roll_up_and_nothing_is_lost_or_left(store, place):
+def test_roll_up_on_full_disk_loses_nothing(store, place):
     class Full(Disk):
         def write(self, descriptor, raw):
             if isinstance(raw, memoryview):  # what is copied from a pack
@@ -433,7 +433,7 @@ with ropewalk.open(sys.argv[1]) as log:
 """
 
 
-def test_reading_does_not_load_libgit2_which_would_take_a_third_of_a_commands_time(tmp_path):
+def test_reading_does_not_load_libgit2(tmp_path):
     with ropewalk.init(tmp_path / "log.git") as log:
         log.append("prod", {"type": "t", "payload": {"n": 1}})
     words = [sys.executable, "-c", READING, str(tmp_path / "log.git")]

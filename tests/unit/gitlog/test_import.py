@@ -84,7 +84,7 @@ def test_the_trailer_of_s0_has_no_null_no_ts_and_one_repo_head(log):
     assert native["where"] == {"namespace": "prod"} and "ts" not in native and "how" not in native
 
 
-def test_a_second_import_adds_nothing_and_a_longer_journal_only_what_is_new(log):
+def test_import_again_adds_only_new_entries(log):
     journal = Journal(log.store)
     journal.add()
     journal.add()
@@ -179,7 +179,7 @@ def test_two_journals_of_one_name_are_refused_and_the_rest_comes_in(log):
     assert import_from_compat(log, {"QA": "qa1", "Qa": "qa2"}).imported == 2
 
 
-def test_a_name_that_is_a_namespace_goes_before_one_that_was_made_into_one(log):
+def test_import_prefers_names_that_are_namespaces(log):
     Journal(log.store, "QA").add(trailer(env="QA"))
     Journal(log.store, "qa").add(trailer(env="qa"))
     report = import_from_compat(log)
@@ -311,7 +311,7 @@ def test_two_imports_at_once_bring_every_entry_in_once(log, place, monkeypatch):
     assert verify_log_ok(log)
 
 
-def test_an_import_that_fails_in_the_middle_leaves_the_repository_as_it_was(log, monkeypatch):
+def test_import_failure_changes_nothing(log, monkeypatch):
     for env in ("prod", "qa"):
         journal = Journal(log.store, env)
         for _ in range(7):
@@ -337,7 +337,7 @@ def test_an_import_that_fails_in_the_middle_leaves_the_repository_as_it_was(log,
     assert verify_log_ok(log) and verify_log_ok(log, "qa")
 
 
-def test_whichever_write_fails_a_journal_is_imported_whole_or_not_at_all(tmp_path):
+def test_import_failing_write_is_all_or_nothing(tmp_path):
     nth, outcomes = 0, set()
     while True:
         nth += 1
@@ -437,7 +437,7 @@ def test_an_entry_without_a_readable_trailer_keeps_its_message(log, text):
     assert len(report.problems) == 1 and "kept" in reasons(report)[0]
 
 
-def test_an_entry_without_separator_and_without_utf8_is_kept_byte_for_byte(log):
+def test_import_keeps_odd_entries_byte_for_byte(log):
     Journal(log.store).add(b"Deploy: caf\xe9\n")
     report = import_from_compat(log)
     assert only(log).payload["source"]["message_base64"] == "RGVwbG95OiBjYWbpCg=="

@@ -142,7 +142,7 @@ KEYS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_a_listed_key_is_good_another_untrusted_and_a_changed_commit_bad(name):
+def test_signature_good_untrusted_or_bad(name):
     key = KEYS[name]()
     raw = signed_commit(key)
     roster = parse_allowed_signers("# who may sign\n\n" + roster_of(key))

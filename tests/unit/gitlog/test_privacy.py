@@ -80,7 +80,7 @@ def test_rules_look_into_tuples_which_are_recorded_as_lists():
     assert applied.redacted == ("/u/0/email",)
 
 
-def test_a_payload_that_holds_itself_or_is_too_deep_is_refused_and_harms_no_other(log):
+def test_cyclic_or_deep_payload_refused_alone(log):
     policy_file(log.store.place).write_text(json.dumps({"privacy": {"rules": [redact("**.email")]}}))
     circle: dict[str, Any] = {}
     circle["again"] = [circle]
@@ -95,7 +95,7 @@ def test_a_payload_that_holds_itself_or_is_too_deep_is_refused_and_harms_no_othe
     assert isinstance(fourth, Receipt)
 
 
-def test_what_must_be_behind_a_pointer_is_refused_without_a_key_and_not_shown():
+def test_pointer_without_key_is_refused_and_hidden():
     with pytest.raises(Denied) as refused:
         apply_policy(policy(pointerize("user.email")), PAYLOAD, None)
     assert refused.value.exit_code == 6 and refused.value.fields["where"] == "/user/email"
@@ -183,7 +183,7 @@ def test_rules_apply_before_hashing(log):
     assert event.payload["user"]["id"] == 7 and is_pointer(event.payload["user"]["email"])
 
 
-def test_what_was_put_behind_a_pointer_opens_with_the_names_that_were_bound(log):
+def test_pointer_opens_only_with_bound_names(log):
     with_policy(log, pointerize("secret", capability="gatos-key://v1/xchacha20-poly1305/vault"))
     log.append("prod", {"type": "a", "payload": {"secret": {"n": 1}}})
     (event,) = log.events("prod")

@@ -143,9 +143,7 @@ def test_the_default_trailer_written_from_parts_is_the_one_made_whole(topic, now
     st.none() | oids,
     st.none() | st.binary(max_size=60),
 )
-def test_the_commit_of_an_event_written_into_a_frame_is_the_one_encoded_whole(
-    author, committer, parent, trailer
-):
+def test_framed_commit_equals_encoded_commit(author, committer, parent, trailer):
     ulid, content, tree = Ulid("01HF4Y9Q1SM8Q7K9DK2R4V5CXD"), content_id(b"{}"), Oid("1" * 40)
     message = f"Event-Id: ulid:{ulid}\nContent-Id: {content}\n".encode()
     if trailer is not None:

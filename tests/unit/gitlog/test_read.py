@@ -57,7 +57,7 @@ def test_since_is_exclusive_and_an_unknown_one_means_the_next_greater(log, clock
     assert log.read("demo", "7ZZZZZZZZZZZZZZZZZZZZZZZZZ").events == ()
 
 
-def test_messages_restart_from_the_beginning_on_an_unknown_ulid_and_say_so(log):
+def test_messages_restart_on_unknown_ulid(log):
     fill(log, 3, "jobs", MESSAGES)
     page = log.read("jobs", "7ZZZZZZZZZZZZZZZZZZZZZZZZZ", layout=MESSAGES)
     assert page.restarted
@@ -331,7 +331,7 @@ def test_a_consumer_of_a_topic_above_another_is_refused_too(log):
         raise AssertionError("nothing may be handed out")
 
 
-def test_an_append_between_the_two_looks_of_a_reader_is_no_rewritten_history(log, place, monkeypatch):
+def test_append_between_reader_looks_is_no_rewrite(log, place, monkeypatch):
     fill(log, 1)
     log.read("demo")
     with open_repository(place.git_dir) as other:
@@ -376,7 +376,7 @@ def test_a_cursor_that_points_nowhere_is_listed_and_can_be_reset(log):
         assert cursor_of(log, group, "demo").commit == log.read("demo").events[-1].commit
 
 
-def test_an_index_there_is_no_room_for_stops_neither_readers_nor_writers(log, place, monkeypatch):
+def test_index_without_room_stops_nobody(log, place, monkeypatch):
     fill(log, 1)
     log.read("demo")
     beside = log.lines.index

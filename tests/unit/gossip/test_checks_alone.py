@@ -51,7 +51,7 @@ def test_a_gap_in_the_arrivals_is_found_though_every_message_arrived():
     assert found(waiting_log(), move_the_last) == {"arrivals": "arrival 4 is doubled or out of place"}
 
 
-def test_a_message_that_never_arrived_is_found_though_the_count_was_made_to_fit():
+def test_missing_message_found_despite_count():
     def forget_the_last(change: Transaction) -> None:
         change.delete("arrivals", list(change.scan("arrivals"))[-1][0])
         change.put("meta", b"arrivals", (2).to_bytes(8, "big"))
@@ -164,7 +164,7 @@ def test_a_push_of_an_unknown_kind_is_no_message_whatever_it_holds():
 
 
 @BOTH
-def test_what_stands_on_a_refused_message_is_refused_in_later_chunks_too(profile, monkeypatch):
+def test_children_of_refused_message_are_refused(profile, monkeypatch):
     monkeypatch.setattr("ropewalk.gossip.sync.session.CHUNK_MESSAGES", 1)
     source = memory_log(profile=profile.name)
     source.append("first", signer=key(2))
@@ -221,7 +221,7 @@ def test_no_parents_have_one_spelling(profile, parents):
 
 
 @BOTH
-def test_a_message_that_claims_another_topic_than_it_was_signed_for_is_not_stored(profile):
+def test_message_signed_for_other_topic_not_stored(profile):
     log = memory_log(profile=profile.name)
     made = sign(profile, key(1), TOPIC, (), "x")
     with pytest.raises(Invalid, match=r"'com\.other', not to"):
@@ -229,7 +229,7 @@ def test_a_message_that_claims_another_topic_than_it_was_signed_for_is_not_store
     assert len(log) == 0
 
 
-def test_apply_cannot_write_and_what_it_was_called_for_is_not_kept_either(make_table):
+def test_apply_that_writes_is_rolled_back(make_table):
     def apply(id, signature, message):
         log.append("from inside")
 

@@ -108,7 +108,7 @@ def test_apply_gets_the_id_the_signature_and_the_message(profile, make_table):
 
 
 @BOTH
-def test_apply_runs_over_a_signed_message_on_all_heads_that_is_not_stored_yet(profile, make_table):
+def test_apply_runs_before_message_is_stored(profile, make_table):
     table = make_table()
     moments: list[tuple[object, ...]] = []
 
@@ -126,7 +126,7 @@ def test_apply_runs_over_a_signed_message_on_all_heads_that_is_not_stored_yet(pr
 
 
 @BOTH
-def test_children_that_wait_for_an_appended_message_are_applied_and_saved_with_it(profile, make_table):
+def test_waiting_children_applied_with_parent(profile, make_table):
     first = memory_log(profile=profile).append("parent")  # the same key, parents and payload make it again
     code = PROFILES[profile]
     parent = assemble(code, first.signature, first.message)
@@ -205,7 +205,7 @@ def test_the_index_links_at_distances_of_powers_of_two():
 
 @BOTH
 @pytest.mark.parametrize("seed", range(5))
-def test_comparing_ids_alone_makes_a_register_in_which_the_last_write_wins(profile, seed):
+def test_ids_alone_give_last_write_wins(profile, seed):
     """S3 promises it of the text of ids; beyond clock 16383 v0.6 needs decoded clocks, which its log sorts by."""
     chance = random.Random(seed)
     peers = [memory_log(profile=profile, signer=key(n + 1)) for n in range(3)]

@@ -335,7 +335,7 @@ def test_large_messages_after_many_small_ones_do_not_stop_a_sync(monkeypatch):
     assert target.root() == source.root()
 
 
-def test_large_messages_after_many_small_ones_do_not_stop_a_sync_with_a_server_that_sends_them_all(
+def test_large_messages_do_not_stop_a_sync(
     monkeypatch,
 ):
     monkeypatch.setattr(peer, "ANSWER_BYTES_MAX", 30_000)

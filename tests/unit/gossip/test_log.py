@@ -216,7 +216,7 @@ def test_a_refused_message_does_not_hold_up_its_batch(make_table):
     assert sorted(log.heads()) == sorted([made[0].id, made[2].id])
 
 
-def test_a_signature_is_verified_before_a_transaction_opens_and_before_apply(monkeypatch):
+def test_signature_verified_before_transaction(monkeypatch):
     table = MemoryTables(TABLES)
     applied: list[object] = []
     log = GossipLog(
@@ -239,7 +239,7 @@ def test_a_signature_is_verified_before_a_transaction_opens_and_before_apply(mon
     assert opened and applied == [1]
 
 
-def test_a_message_whose_parents_are_there_is_applied_written_and_committed(make_table):
+def test_message_with_parents_is_committed(make_table):
     table = make_table()
     applied: list[object] = []
     log = GossipLog(
@@ -389,7 +389,7 @@ def test_a_deep_pending_chain_is_released_without_recursion():
     assert log.pending() == []
 
 
-def test_a_parent_that_comes_costs_no_look_into_children_that_wait_for_others(monkeypatch, make_table):
+def test_arriving_parent_reads_own_children(monkeypatch, make_table):
     """Else a few large messages with thousands of parents each would keep a log busy for hours."""
     parents = [sign(V13, key(1), "com.example", (), n) for n in range(200)]
     children = [

@@ -301,7 +301,7 @@ def test_a_reserved_key_that_is_neither_bytes_nor_link_is_refused(raw):
 
 @pytest.mark.parametrize("codec", ["dag-cbor", "dag-json"])
 @pytest.mark.parametrize("payload", [{"/": 1}, [{"a": {"/": {"bytes": "AAAA"}}}], {"/": "nocid", "b": 2}])
-def test_a_map_that_javascript_would_keep_as_something_else_is_not_appended(payload, codec):
+def test_append_refuses_maps_javascript_reorders(payload, codec):
     log = memory_log()
     with pytest.raises(Invalid, match="reserved"):
         log.append(payload, codec=codec)

@@ -114,7 +114,7 @@ def test_what_one_peer_appends_reaches_all_the_others():
     asyncio.run(run())
 
 
-def test_a_pushed_message_without_its_parents_waits_and_the_pull_brings_them():
+def test_pushed_orphan_waits_for_pulled_parents():
     source, target = memory_log(), memory_log()
     source.append_many(range(40))
     last = list(source.iterate())[-1]
@@ -132,7 +132,7 @@ def test_a_pushed_message_without_its_parents_waits_and_the_pull_brings_them():
     assert target.root() == source.root()
 
 
-def test_a_pushed_message_that_finds_pending_full_is_pulled_with_its_parents():
+def test_pushed_orphan_with_full_pending_is_pulled():
     source, target = memory_log(), memory_log(pending_limits=PendingLimits(count=0))
     source.append_many(range(40))
     last = list(source.iterate())[-1]
@@ -299,7 +299,7 @@ def test_we_answer_the_recorded_websocket_client_byte_for_byte(vector):
     assert asyncio.run(run()) == said["s->c"]
 
 
-def test_a_peer_that_does_not_read_is_told_our_heads_instead_of_everything(monkeypatch):
+def test_slow_peer_gets_heads_instead_of_messages(monkeypatch):
     """What waits for a slow peer is bounded in bytes; the rest it pulls."""
     monkeypatch.setattr(live, "OUTBOX_BYTES_MAX", 3 << 20)
     monkeypatch.setattr(broadcast, "PUSHED_BYTES_MAX", 2 << 20)

@@ -373,7 +373,7 @@ FORM_FAULTS = {
         if any(part in str(case.id) for part in parts) and "key" not in str(case.id)
     ],
 )
-def test_what_is_wrong_in_form_is_refused_whatever_the_library_would_say(case, monkeypatch):
+def test_malformed_signature_is_refused_first(case, monkeypatch):
     """Else a library that grows laxer would change verdicts: here it takes everything it is asked about."""
     monkeypatch.setattr(signatures, "_sodium", lambda: (lambda _signed, _key: b"", ValueError))
     monkeypatch.setattr(signatures, "_p256_key", lambda _raw: (lambda *_: None, None, ValueError))

@@ -67,7 +67,7 @@ def cold(kept, tmp_path):
 # What is written.
 
 
-def test_an_archive_holds_the_segment_s_bytes_and_plain_tools_can_check_it(tmp_path):
+def test_archive_can_be_checked_by_plain_tools(tmp_path):
     home = filled(tmp_path / "home", 3)
     (made,) = archived(home, tmp_path / "cold").made
     packed = (made.path / BLOCKS).read_bytes()
@@ -79,7 +79,7 @@ def test_an_archive_holds_the_segment_s_bytes_and_plain_tools_can_check_it(tmp_p
     assert {path.name for path in made.path.iterdir()} == {*listed, MANIFEST, SIGNATURE}
 
 
-def test_a_manifest_names_range_hashes_roots_signer_and_the_manifest_before_it(kept):
+def test_manifest_names_range_and_predecessor(kept):
     with open_channel(kept / "home", CHANNEL) as channel:
         hashes = [channel.index.block_hash(height) for height in range(7)]
     previous = None

@@ -64,7 +64,7 @@ def test_blocks_that_pack_very_well_come_back(tmp_path):
     assert restore_channel(tmp_path / "cold", CHANNEL, tmp_path / "new", trust=TRUST).blocks == 76
 
 
-def test_archives_in_another_channel_s_folder_are_not_taken_for_that_channel_s(kept, tmp_path):
+def test_archives_of_other_channel_are_not_taken(kept, tmp_path):
     cold = writable(kept / "cold", tmp_path / "cold")
     (cold / CHANNEL).rename(cold / "payroll")
     assert f'of channel "{CHANNEL}", not of "payroll"' in failures(cold)["manifests"]["detail"]

@@ -295,7 +295,7 @@ def test_memory_does_not_grow_with_the_channel(tmp_path):
 # Drills.
 
 
-def test_a_drill_compares_with_the_live_channel_and_leaves_nothing_but_its_record(rich, tmp_path):
+def test_drill_compares_and_leaves_only_a_record(rich, tmp_path):
     before = channel_files(rich / "home")
     done = run_drill(rich / "cold", CHANNEL, rich / "home", trust=TRUST)
     assert done.ok, done.to_json()

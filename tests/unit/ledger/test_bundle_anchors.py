@@ -457,7 +457,7 @@ def test_notes_that_are_not_of_this_channel_are_refused(channel):
     refused(channel, head(channel) + b"x" * ANCHOR_NOTE_MAX, TooLarge, "bytes")
 
 
-def test_a_note_that_our_key_is_said_to_have_signed_must_be_signed_by_it(channel):
+def test_note_must_be_signed_by_the_named_key(channel):
     text, line = head(channel).decode().rstrip("\n").rsplit("\n", 1)
     signature = head(channel, BLOCKS - 1).decode().rstrip("\n").rsplit("\n", 1)[1]
     assert line != signature

@@ -152,7 +152,7 @@ def test_a_place_of_a_payload_has_a_uri_and_perhaps_type_and_size(wrong):
         changed(observed(), payload_ref=wrong)
 
 
-def test_what_a_locator_or_a_verification_service_names_is_never_asked_for(tmp_path, monkeypatch):
+def test_locators_are_never_fetched(tmp_path, monkeypatch):
     evidence = {**OBJECTS["attestation_evidence"], "verification_service": "https://attest.example/verify"}
     away = observed(payload={"secret": 1}, detached=REF, evidence=evidence)
 
@@ -167,7 +167,7 @@ def test_what_a_locator_or_a_verification_service_names_is_never_asked_for(tmp_p
         assert verify_blocks(tmp_path, "ea.core", deep=True).ok
 
 
-def test_a_result_made_from_its_command_names_it_and_continues_its_chain():
+def test_result_names_command_and_continues_chain():
     ask = command("c-1")
     done = observed(event_class="Result", event_type="test.done", parent=ask)
     assert done.correlation_id == "c-1"
@@ -178,7 +178,7 @@ def test_a_result_made_from_its_command_names_it_and_continues_its_chain():
     assert judge(done, Context(seen)).findings[2].status == "passed"
 
 
-def test_a_result_is_tied_to_its_command_by_correlation_id_and_may_follow_from_another_envelope():
+def test_result_is_tied_by_correlation_id():
     ask, seen_disk = command("c-1"), observed(2)
     seen = SeenEnvelopes()
     seen.remember(ask, 0, 0)

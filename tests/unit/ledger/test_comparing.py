@@ -53,7 +53,7 @@ def test_a_trust_file_takes_a_key_as_did_key_or_as_hex():
             parse_trust(json.dumps({**written, "block_signers": [wrong]}).encode())
 
 
-def test_the_explanation_of_a_trust_file_names_keys_as_the_file_and_as_reports_do():
+def test_trust_explanation_names_keys():
     said = "\n".join(TRUST.explain())
     for key in (NODE.public, ADA.public):
         assert key.did() in said and key.raw.hex() in said
@@ -121,7 +121,7 @@ def test_every_step_about_ranges_and_consistency_says_what_was_compared(channel:
         ("consistency", {"channel": {"a": 1}}, 8),
     ],
 )
-def test_a_file_that_no_tree_could_have_made_is_no_proof_and_one_that_leads_elsewhere_fails(
+def test_impossible_proof_refused_wrong_fails(
     channel: Channel, ropewalk, tmp_path: Path, kind: str, change: dict[str, Any], code: int
 ):
     made = channel.prove_range(1, 3) if kind == "range" else channel.prove_consistency(2, 4)

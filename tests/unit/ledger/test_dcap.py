@@ -388,7 +388,7 @@ def _judge(raw: bytes) -> None:
 
 @settings(deadline=None, max_examples=120)
 @given(st.data())
-def test_a_changed_byte_among_the_certificates_changes_no_verdict_for_the_better(data):
+def test_changed_certificates_help_no_verdict(data):
     begin = TDX.index(b"-----BEGIN")
     raw = bytearray(TDX)
     raw[data.draw(st.integers(begin, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -463,7 +463,7 @@ def test_pins_for_intel_are_read_strictly_and_come_out_again():
             EvidenceTrust.of([], broken)
 
 
-def test_a_quote_is_wrapped_believed_shown_and_checked_from_the_command_line(ropewalk):
+def test_quote_round_trip_by_commands(ropewalk):
     Path("body.json").write_text('{"image": "web"}')
     Path("quote.bin").write_bytes(TDX)
     Path("tcb.json").write_text(COLLATERAL["tdx"]["tcb_info"])

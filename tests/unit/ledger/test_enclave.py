@@ -134,7 +134,7 @@ def test_everything_that_is_said_openly_is_bound_into_the_seal():
 # The key is the enclave's.
 
 
-def test_a_key_counts_only_if_hardware_with_a_pinned_measurement_vouches_for_it():
+def test_key_needs_attested_pinned_measurement():
     with pytest.raises(Unverified, match="nobody vouches"):
         check_offer(advertised(), Trust((), ()), NOON_NS)
     with pytest.raises(Unverified, match="nobody vouches"):

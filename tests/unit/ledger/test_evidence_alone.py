@@ -74,7 +74,7 @@ def signed_document(protected: dict[int, Any], tag: int | None = None) -> bytes:
     return cbor2.dumps(value if tag is None else cbor2.CBORTag(tag, value))
 
 
-def test_a_document_is_signed_with_es384_and_its_header_says_nothing_else():
+def test_document_header_allows_es384_only():
     assert judged(nitro(signed_document({1: -35})))[0] == "passed"
     for wrong in ({1: -35, 2: [4]}, {1: -7}, {}):
         found, detail = judged(nitro(signed_document(wrong)))

@@ -116,7 +116,7 @@ def test_witnesses_are_counted_against_the_threshold():
     assert "2023-11-14 22:13:20 UTC" in detail(look(both, named(WITNESS)), "witnesses")
 
 
-def test_without_a_threshold_a_missing_witness_is_not_checked_and_with_one_it_fails():
+def test_missing_witness_fails_only_with_threshold():
     raw = SmallLog(4).head()
     assert statuses(look(raw, named(WITNESS)))["witnesses"] == "not_checked"
     assert statuses(look(raw, named(WITNESS, threshold=1)))["witnesses"] == "failed"

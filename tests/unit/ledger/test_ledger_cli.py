@@ -120,7 +120,7 @@ def lines_of(answer: Answer) -> list[dict[str, Any]]:
     return [json.loads(line) for line in answer.out.splitlines()]
 
 
-def test_every_line_gets_one_answer_in_order_and_the_first_refusal_decides_the_exit_code(ropewalk):
+def test_append_answers_lines_in_order(ropewalk):
     lines = [observed(1).raw, b"{", observed(2).raw, observed(1).raw, b"", b"", b" \r", b"["]
     Path("in.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     answer = ropewalk("ledger", "append", "--channel", "audit", "--file", "in.jsonl", "--jsonl", "--json")
@@ -204,7 +204,7 @@ def test_a_channel_keeps_its_key_and_policy(ropewalk):
     assert trust["policy_hash"] == STRICT.hash.hex() and len(trust["block_signers"]) == 1
 
 
-def test_damage_is_found_named_and_stops_writing_but_not_reading_what_is_whole(ropewalk, tmp_path):
+def test_damage_stops_writing_not_reading(ropewalk, tmp_path):
     for number in range(3):
         ropewalk("ledger", "append", "--channel", "audit", "--file", _file(observed(number).raw))
     (segment,) = (tmp_path / "repo.git/ropewalk/ledger/audit/segments").iterdir()
@@ -260,7 +260,7 @@ def test_heads_and_consistency_can_be_handed_to_others(ropewalk):
     assert ropewalk("ledger", "consistency", "--channel", "audit", "--old", "1", "--new", "9").code == 8
 
 
-def test_a_line_beyond_the_limit_is_refused_and_those_behind_it_are_answered(ropewalk):
+def test_overlong_line_refused_rest_answered(ropewalk):
     Path("in.jsonl").write_bytes(b"\n".join([observed(1).raw, b"x" * (9 << 20), observed(2).raw]) + b"\n")
     answer = ropewalk("ledger", "append", "--channel", "audit", "--file", "in.jsonl", "--jsonl", "--json")
     first, refused, last = lines_of(answer)
@@ -358,7 +358,7 @@ def test_what_is_refused_makes_no_channel(ropewalk):
     assert not Path("repo.git/ropewalk/ledger/new").exists()
 
 
-def test_refusals_before_the_first_that_holds_are_answered_in_their_order(ropewalk):
+def test_refusals_are_answered_in_order(ropewalk):
     lone = changed(observed(1), event_class="Result", correlation_id="c", causality_chain=["c"])
     done = observed(1, event_class="Result", parent=command("c"))
     lines = [lone.raw, b"{", command("c").raw, done.raw]

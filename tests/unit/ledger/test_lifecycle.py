@@ -39,7 +39,7 @@ def test_without_a_table_every_version_we_know_is_let_in(tmp_path):
     assert open_minors(tmp_path, None, NOON_NS) == {"1.0", "1.1"}
 
 
-def test_a_version_past_its_sunset_is_refused_at_the_door_and_stays_verifiable(tmp_path):
+def test_sunset_version_refused_but_verifiable(tmp_path):
     with opened(tmp_path) as ledger:
         ledger.log.submit(observed(1).raw)
     move_version(tmp_path, "1.0.x", "deprecated", sunset="2024-10-01T00:00:00Z")
@@ -94,7 +94,7 @@ def test_ranges_in_a_policy_are_read_strictly():
         parse_policy(b'{"version":1,"rules":[],"capability_matrix":{"versions":"1.0.x"}}')
 
 
-def test_a_life_goes_forward_dates_may_change_and_unknown_versions_are_not_found(tmp_path):
+def test_lifecycle_moves_forward_only(tmp_path):
     move_version(tmp_path, "1.0.x", "deprecated", sunset=LATER)
     assert (
         move_version(tmp_path, "1.0.x", "deprecated", sunset="2025-04-01T00:00:00Z", grace_days=3).grace_days
@@ -121,7 +121,7 @@ def test_a_spoilt_table_is_damage_and_lets_nothing_in(tmp_path):
 
 
 @pytest.mark.parametrize(("days", "due"), [(31, None), (29, 30), (14, 14), (8, 14), (3, 7), (-1, None)])
-def test_notice_comes_30_14_and_7_days_before_a_sunset_as_an_alert_said_once(tmp_path, days, due):
+def test_sunset_notice_at_30_14_and_7_days_once(tmp_path, days, due):
     move_version(tmp_path, "1.0.x", "deprecated", sunset=LATER)
     sunset_ns = 1_740_787_200 * 10**9
     now = sunset_ns - days * DAY_NS
@@ -217,7 +217,7 @@ def opened_key(home: Path):
     return load_signing(home / "keys", "node")
 
 
-def test_a_writer_that_stays_open_notices_a_sunset_that_is_set_and_one_that_comes(tmp_path):
+def test_open_writer_notices_a_new_sunset(tmp_path):
     clock = [NOON_NS]
     with opened(tmp_path, now_ns=lambda: clock[0]) as ledger:
         ledger.log.submit(observed(1).raw)
@@ -229,7 +229,7 @@ def test_a_writer_that_stays_open_notices_a_sunset_that_is_set_and_one_that_come
         ledger.log.submit(observed(3, protocol_version="1.1.0").raw)
 
 
-def test_a_table_that_is_damaged_while_a_writer_is_open_stops_it_until_it_is_mended(tmp_path):
+def test_damaged_table_stops_an_open_writer(tmp_path):
     with opened(tmp_path) as ledger:
         table = tmp_path / "ledger" / "lifecycle.json"
         table.write_text("no table")

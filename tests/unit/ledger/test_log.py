@@ -117,7 +117,7 @@ def test_the_same_bytes_twice_in_one_block_stand_once(tmp_path):
         assert ledger.log.head.envelopes == 1
 
 
-def test_a_second_command_with_the_correlation_id_is_refused_over_the_whole_history(tmp_path):
+def test_second_command_refused_over_whole_history(tmp_path):
     with opened(tmp_path) as ledger:
         ledger.log.submit(command("c-1").raw)
     with opened(tmp_path) as ledger:
@@ -235,7 +235,7 @@ def test_an_index_of_another_log_is_not_believed(tmp_path):
         assert channel.head().envelopes == 3
 
 
-def test_when_the_disk_is_full_nothing_is_acknowledged_and_nothing_is_lost(tmp_path):
+def test_full_disk_acknowledges_nothing(tmp_path):
     class Moody(Disk):
         full = False
 
@@ -295,7 +295,7 @@ def test_an_index_that_cannot_be_stored_costs_nobody_a_receipt(tmp_path, monkeyp
         assert all(channel.prove(each.id).envelope.id == each.id for each in envelopes)
 
 
-def test_nobody_waits_for_ever_when_the_index_fails_in_a_way_nobody_thought_of(tmp_path, monkeypatch):
+def test_index_failure_releases_all_waiters(tmp_path, monkeypatch):
     with opened(tmp_path) as ledger, Crew(16) as pool:
         monkeypatch.setattr(ledger.index, "add", _raise(RuntimeError("a mistake of ours")))
         outcomes = pool.map(lambda i: _outcome(ledger, observed(i)), range(64))
@@ -366,7 +366,7 @@ def test_a_writer_whose_index_is_thrown_away_takes_every_block_in_once(tmp_path,
         assert [channel.prove(observed(i).id).height for i in range(10)] == list(range(10))
 
 
-def test_a_reader_does_not_throw_away_what_a_writer_stores_while_it_opens(tmp_path):
+def test_opening_reader_keeps_what_writer_stores(tmp_path):
     with opened(tmp_path) as ledger:
         ledger.log.submit(observed(1).raw)
 
@@ -389,7 +389,7 @@ def _raise(error: Exception) -> Callable[..., Any]:
     return act
 
 
-def test_a_block_made_elsewhere_by_the_same_key_is_taken_and_a_fork_is_kept_with_both_sides(tmp_path):
+def test_inserted_block_taken_fork_kept_both_sides(tmp_path):
     mine = [observed(i).raw for i in range(2)]
     first = seal(
         NODE, channel="ea.core", height=0, prev_block_hash=GENESIS, envelopes=mine, timestamp_ns=NOON_NS
@@ -410,7 +410,7 @@ def test_a_block_made_elsewhere_by_the_same_key_is_taken_and_a_fork_is_kept_with
     assert jcs.encode(sides["ours"]) == first.record.raw and jcs.encode(sides["theirs"]) == other.record.raw
 
 
-def test_after_an_interrupted_insertion_whoever_inserts_hears_what_helps(tmp_path, monkeypatch):
+def test_interrupted_insertion_gives_useful_advice(tmp_path, monkeypatch):
     first = seal(
         NODE,
         channel="ea.core",
@@ -452,7 +452,7 @@ def interrupted_at(number: int, path: str) -> Callable[..., Any]:
     return trace
 
 
-def test_interrupted_before_any_line_whoever_leads_leaves_nobody_waiting(tmp_path, monkeypatch):
+def test_interrupted_leader_leaves_no_waiter(tmp_path, monkeypatch):
     monkeypatch.setattr("ropewalk.ledger.ingest.ticket.POLL_S", 0.05)
     tracing = sys.gettrace()
     for number in itertools.count(1):
@@ -515,9 +515,7 @@ def test_a_long_list_is_written_as_it_is_judged_in_full_blocks(tmp_path):
     assert Watching.held[0] > 0  # some were durable before the last were looked at
 
 
-def test_where_judging_a_list_breaks_off_what_was_placed_stands_and_the_rest_is_not_taken_later(
-    tmp_path, monkeypatch
-):
+def test_broken_off_list_keeps_what_was_placed(tmp_path, monkeypatch):
     with opened(tmp_path) as ledger:
         log = ledger.log
         monkeypatch.setattr("ropewalk.ledger.ingest.log.BATCH_MAX", 10)

@@ -93,7 +93,7 @@ def rings(home: Path) -> list[str]:
     return [path.name for path in (home / "box").iterdir() if path.suffix == ".ring"]
 
 
-def test_receipts_come_back_one_for_each_envelope_in_order_through_a_ring_that_is_smaller(tmp_path):
+def test_receipts_in_order_through_a_small_ring(tmp_path):
     good = [observed(i).raw for i in range(200)]
     mixed = [good[0], b"{", command("c").raw, command("c", payload=2).raw, to_cbor(observed(7))]
 
@@ -143,7 +143,7 @@ def test_two_senders_have_a_ring_each(tmp_path):
     asyncio.run(main())
 
 
-def test_programs_without_a_loop_and_trust_files_reach_it_by_its_address(tmp_path):
+def test_mailbox_address_works_for_sync_and_trust(tmp_path):
     async def main() -> None:
         async with hosted(tmp_path) as server:
 
@@ -179,7 +179,7 @@ def test_slots_bytes_and_rate_are_the_smaller_of_both_sides(tmp_path):
     assert MailboxLimits(mailbox.SLOTS, mailbox.SLOT_BYTES) == MailboxLimits()
 
 
-def test_an_envelope_beyond_the_agreed_bytes_of_a_slot_is_refused_and_the_others_go(tmp_path):
+def test_envelope_over_slot_size_refused_alone(tmp_path):
     async def act(remote: MailboxClient) -> Any:
         large = observed(1, payload="x" * 5_000)
         return await remote.submit_many([observed(0).raw, large.raw, observed(2).raw])
@@ -257,7 +257,7 @@ def test_a_byte_that_was_changed_in_a_slot_is_refused_and_the_others_go(tmp_path
     assert stored(tmp_path) == [observed(0).raw, observed(2).raw, observed(1).raw]
 
 
-def test_an_envelope_that_somebody_exchanged_in_the_ring_is_noticed_by_its_sender(tmp_path, monkeypatch):
+def test_exchanged_envelope_noticed_by_sender(tmp_path, monkeypatch):
     put = RingWriter.put
 
     def exchanged(writer: RingWriter, raw: bytes) -> bytes:
@@ -389,7 +389,7 @@ def test_whoever_rings_and_makes_no_sense_is_told_so_and_let_go(tmp_path, asked)
     assert (told.op, told.number) == ("problem", 0)
 
 
-def test_ringing_for_slots_that_were_not_filled_gives_a_refusal_for_each(tmp_path):
+def test_ringing_empty_slots_gives_refusals(tmp_path):
     async def act(remote: MailboxClient) -> Any:
         line = line_of(remote)
         line.writer.put = lambda raw: line.writer.ring.digest(0, raw)  # type: ignore[method-assign]
@@ -470,7 +470,7 @@ def test_addresses_that_lead_to_no_mailbox_are_refused(tmp_path):
         map_ring(tmp_path / "empty")
 
 
-def test_looking_says_what_waits_what_is_damaged_and_whether_the_host_signed_it(tmp_path):
+def test_ring_report_shows_waiting_and_damage(tmp_path):
     async def act(remote: MailboxClient) -> None:
         ring, box = line_of(remote).mapped.ring, tmp_path / "box"
         assert [(one.taken, one.waiting, one.root) for one in read_rings(box)] == [(0, 0, None)]
@@ -493,7 +493,7 @@ def test_looking_says_what_waits_what_is_damaged_and_whether_the_host_signed_it(
         read_rings(tmp_path / "nowhere")
 
 
-def test_a_sender_reads_on_after_the_host_was_replaced_and_sends_again_what_had_no_answer(tmp_path):
+def test_sender_resends_after_host_replaced(tmp_path):
     async def main() -> None:
         raws = [observed(i).raw for i in range(30)]
         async with hosted(tmp_path) as first:

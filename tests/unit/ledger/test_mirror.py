@@ -145,7 +145,7 @@ def test_a_mirror_that_is_kept_up_brings_blocks_as_they_come(folder):
     assert [event.payload["payload"]["n"] for event in events(folder)] == list(range(6))
 
 
-def test_two_channels_are_merged_into_one_topic_and_kept_apart_by_their_names(folder):
+def test_two_channels_merge_into_one_topic(folder):
     for channel in ("audit", "ops"):
         add(folder, *[observed(n) for n in range(3)], channel=channel)  # same times, heights and indexes
     both = ("channel:audit", "channel:ops")

@@ -63,7 +63,7 @@ def example(key: SigningKey = ADA) -> bytes:
     return resigned(value, key)
 
 
-def test_the_example_of_the_specification_is_accepted_once_its_placeholders_are_filled():
+def test_specification_example_is_accepted():
     said = parse(example())
     able = capabilities_of(said)
     assert able.transports == ("quic", "grpc", "vm_mailbox", "enclave_bridge")
@@ -86,7 +86,7 @@ def test_where_nothing_is_common_it_is_said_what_each_side_can():
         choose(replace(TLS, compression=("zstd",)), replace(TLS, compression=()))
 
 
-def test_the_highest_common_minor_the_smaller_limit_and_what_the_initiator_prefers_are_chosen():
+def test_negotiation_picks_common_minor_and_limits():
     theirs = replace(
         TLS,
         supported_versions=("1.0.x", "1.1.x", "1.10.x"),
@@ -104,7 +104,7 @@ def test_the_highest_common_minor_the_smaller_limit_and_what_the_initiator_prefe
     assert choose(replace(theirs, features=frozenset({"append"})), TLS).max_in_flight == 1
 
 
-def test_retiring_versions_are_named_and_a_version_in_its_grace_may_only_be_read():
+def test_negotiation_names_retiring_versions():
     here = replace(
         TLS, supported_versions=("1.1.x",), retiring_versions=("1.1.x",), grace_versions=("1.0.x",)
     )
@@ -240,7 +240,7 @@ def test_a_transport_without_encryption_refuses_restricted_envelopes():
     assert agreed_on("tcp").narrows(Capabilities(("tcp",))) and not agreed_on().narrows(TLS)
 
 
-def test_versions_and_forms_of_evidence_that_were_not_agreed_on_are_refused():
+def test_unagreed_versions_and_evidence_refused():
     old = agreed_on(supported_versions=("1.0.x",), attestation_formats=("slsa.v1",))
     old.check(observed())
     with pytest.raises(Unverified, match=r"1\.1\.0 was not agreed on"):

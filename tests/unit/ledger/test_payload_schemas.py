@@ -77,7 +77,7 @@ def test_the_rule_says_where_the_payload_is_wrong_and_how():
         assert decision.outcome == "deny" and [each.detail for each in decision.reasons] == [detail]
 
 
-def test_the_rule_is_narrowed_by_types_domains_and_classes_and_others_go_on_speaking():
+def test_schema_rule_narrowed_by_type_and_domain():
     wrong: dict[str, Any] = {"payload": {"n": "x"}}
     assert policy().decide(observed(event_type="other.seen", **wrong)).outcome == "allow"
     narrow = policy(rule(when={"domains": ["shop"], "classes": ["Alert"]}))
@@ -89,7 +89,7 @@ def test_the_rule_is_narrowed_by_types_domains_and_classes_and_others_go_on_spea
     assert [(each.rule, each.decision) for each in both.reasons] == [("count", "audit"), ("small", "deny")]
 
 
-def test_a_detached_payload_is_judged_by_what_the_rule_says_of_it_and_that_is_told():
+def test_detached_payload_judged_by_schema_rule():
     away = observed(payload={"n": 1}, detached={"locator": "https://example.org/body"})
     for members, outcome in (
         ({}, "deny"),
@@ -137,7 +137,7 @@ def test_a_policy_in_use_can_be_sent_to_another_process():
         ({"schemas": []}, 'rule "count": unknown member "schemas"'),
     ],
 )
-def test_a_policy_whose_schema_cannot_be_used_is_refused_by_the_name_of_the_rule(members, words):
+def test_unusable_policy_schema_names_its_rule(members, words):
     assert words in refusal(rule(**members))
 
 
@@ -185,7 +185,7 @@ def sealed(rules: Policy, *payloads: Any) -> Block:
     )
 
 
-def test_a_sealed_payload_that_does_not_fit_is_found_by_who_has_the_policy():
+def test_sealed_misfit_payload_found_with_policy():
     rules = policy()
     lines = sealed(rules, {"n": 0}, {"n": -1}).lines()
     assert check_block(lines, 0).fault is None

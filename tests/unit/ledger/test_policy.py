@@ -180,7 +180,7 @@ def test_a_trust_file_with_anything_unclear_is_refused(change):
         parse_trust(jcs.encode({**value, **change}))
 
 
-def test_what_has_no_level_is_public_and_a_policy_can_only_be_stricter_about_it():
+def test_missing_level_counts_as_public():
     untagged = observed()
     assert judge(untagged, Context()).ok
     closed = policy({"kind": "confidentiality", "decision": "deny", "level": "public", "requires": []})

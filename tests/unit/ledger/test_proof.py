@@ -53,7 +53,7 @@ def statuses(report: Any) -> dict[str, str]:
     return {step.name: step.status for step in report.steps}
 
 
-def test_without_trust_the_signer_stays_unchecked_and_with_it_a_stranger_is_refused(channel):
+def test_signer_is_unchecked_without_trust(channel):
     proof = channel.prove(observed(5).id)
     assert statuses(verify_proof(proof))["block_signer"] == "not_checked"
     assert statuses(verify_proof(proof, TRUST))["block_signer"] == "passed"

@@ -119,7 +119,7 @@ def test_a_fork_of_what_is_published_is_refused_and_nothing_is_written(tmp_path,
     assert everything(public) == before
 
 
-def test_a_channel_shorter_than_what_is_published_is_refused_and_nothing_is_written(tmp_path, home, public):
+def test_publish_refuses_channel_behind_tiles(tmp_path, home, public):
     shutil.copytree(home, tmp_path / "older")
     record(home, range(5, 7))
     publish(home, public)
@@ -215,9 +215,7 @@ def test_a_tile_of_entries_holds_exactly_those_that_were_hashed():
 # --- the command line ---
 
 
-def test_the_command_says_what_was_mended_and_refuses_what_it_does_not_extend(
-    ropewalk, tmp_path, monkeypatch
-):
+def test_tiles_command_reports_mended_and_refused(ropewalk, tmp_path, monkeypatch):
     make(ropewalk)
     ropewalk("ledger", "append", "--channel", "audit", "--file", "one.json")
     tiles = ("ledger", "tiles", "--channel", "audit", "--host", HOST, "-o", "public")

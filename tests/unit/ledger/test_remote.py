@@ -173,7 +173,7 @@ def test_a_large_block_is_read_in_small_messages(tmp_path):
         assert found == [lines for _, lines in channel.lines()]
 
 
-def test_an_envelope_beyond_the_agreed_size_is_refused_here_and_the_others_go(tmp_path):
+def test_envelope_over_agreed_size_refused_alone(tmp_path):
     large = observed(1, payload="x" * 70_000).raw
 
     async def act(remote: LedgerClient) -> Any:
@@ -183,7 +183,7 @@ def test_an_envelope_beyond_the_agreed_size_is_refused_here_and_the_others_go(tm
     assert [type(each) for each in outcomes] == [LedgerReceipt, TooLarge, LedgerReceipt]
 
 
-def test_what_the_server_does_not_offer_is_refused_and_the_session_goes_on(tmp_path):
+def test_unoffered_operation_keeps_the_session(tmp_path):
     async def act(remote: LedgerClient) -> None:
         with pytest.raises(Denied, match="cannot be read in this session"):
             await remote.head()
@@ -204,7 +204,7 @@ def allowing_restricted() -> Policy:
     return replace(STRICT, rules=(rule | {"decision": "allow", "requires": []},), capability_matrix={})
 
 
-def test_restricted_envelopes_travel_encrypted_or_not_at_all_in_both_directions(tmp_path, authority):
+def test_restricted_envelopes_need_encryption(tmp_path, authority):
     policy = allowing_restricted()
     secret = observed(1, confidentiality={"level": "restricted"}).raw
     decoy = observed(2, payload={"level": "restricted"}).raw
@@ -253,7 +253,7 @@ def test_the_policy_of_the_channel_pins_what_is_agreed(tmp_path):
         with_client(tmp_path / "other", none, policy=elsewhere)
 
 
-def test_versions_that_retire_are_named_and_those_past_their_sunset_may_only_be_read(tmp_path):
+def test_retiring_versions_named_sunset_read_only(tmp_path):
     create_channel(tmp_path, "audit", "node", NODE.public)
     with open_log(tmp_path, "audit", NODE) as opened:
         opened.log.submit(observed(1).raw)
@@ -369,7 +369,7 @@ def test_a_channel_that_is_not_served_is_not_there(tmp_path):
     asyncio.run(main())
 
 
-def test_a_command_that_appends_on_the_spot_gets_its_turn_between_batches(tmp_path):
+def test_local_append_goes_between_batches(tmp_path):
     async def main() -> None:
         async with served(tmp_path, linger_s=0.01) as server, LedgerClient(server.url, "audit") as remote:
             await remote.submit(observed(1).raw)
@@ -473,7 +473,7 @@ def test_a_copy_grows_by_what_is_new_and_verifies_like_the_original(tmp_path):
         open_log(copy, "audit", ADA)
 
 
-def test_a_copy_of_what_somebody_else_seals_is_not_begun_and_a_fork_is_kept(tmp_path):
+def test_replica_of_foreign_channel_not_begun(tmp_path):
     home, copy, false = (tmp_path / name for name in ("home", "copy", "false"))
     create_channel(home, "audit", "node", NODE.public)
     with open_log(home, "audit", NODE) as opened:

@@ -210,7 +210,7 @@ def test_whoever_does_not_open_a_session_is_told_why_and_let_go(tmp_path, raw, c
         (frame(pack_parts([b'{"op":"append","number":2}'] + [b""] * 9_000)), "more than 8194 parts"),
     ],
 )
-def test_a_session_that_goes_wrong_ends_after_what_came_before_is_answered(tmp_path, raw, complaint):
+def test_failing_session_answers_earlier_requests(tmp_path, raw, complaint):
     opened, outcomes, last = said_to(tmp_path, opening() + asking("append", 1, observed(5).raw) + raw)
     assert (opened.op, outcomes.op) == ("opened", "outcomes")
     assert isinstance(outcome_of(outcomes.parts[0]), LedgerReceipt)

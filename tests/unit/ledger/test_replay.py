@@ -246,7 +246,7 @@ def test_a_state_that_was_changed_on_disk_is_not_believed(home):
     assert replay_channel(home, "ea.core", COUNTS, from_snapshot=True).started_from is None
 
 
-def test_a_foreign_snapshot_is_refused_by_name_and_an_earlier_one_serves(home):
+def test_foreign_snapshot_refused_earlier_one_used(home):
     replay_channel(home, "ea.core", COUNTS, key=NODE, snapshot_every=2)
     with open_channel(home, "ea.core") as reading:
         hashes = [block.hash for block in reading.blocks()]

@@ -41,7 +41,7 @@ def half_written(ring: Ring, place: int, raw: bytes, stores: int) -> None:
     )
 )
 @settings(deadline=None, max_examples=300)
-def test_in_any_order_of_steps_and_crashes_what_is_let_go_of_is_what_was_put_in(steps):
+def test_ring_keeps_order_through_any_crashes(steps):
     ring = made()
     writer, reader = RingWriter(ring), RingReader(ring)
     number, kept = 0, list[bytes]()
@@ -89,7 +89,7 @@ def test_a_changed_byte_is_seen_or_changes_nothing(bits):
         ring.memory[at] ^= bits
 
 
-def test_what_lay_in_a_slot_before_or_lies_in_another_ring_does_not_pass():
+def test_stale_or_foreign_slot_contents_fail():
     ring, other = made(), made(name=b"another mailbox!")
     writer, reader = RingWriter(ring), RingReader(ring)
     writer.put(b"old")

@@ -80,7 +80,7 @@ def test_a_trust_file_with_the_first_key_alone_verifies_the_whole_chain():
     assert f"blocks 0–2 by {NODE.public.did()}, blocks 3–4 by {NEXT.public.did()}" in step.detail
 
 
-def test_a_trust_file_with_the_newest_key_alone_says_what_it_cannot_judge():
+def test_trust_with_newest_key_names_its_gaps():
     step = seals_of(rotated_chain(), NEWEST)
     assert step.status == "not_checked"
     assert "blocks 0–2" in step.detail
@@ -219,7 +219,7 @@ def test_from_the_rotation_on_blocks_are_sealed_by_the_new_key(tmp_path):
     assert verify_blocks(tmp_path, CHANNEL, trust=FIRST).ok
 
 
-def test_what_is_submitted_together_with_a_rotation_stands_around_it_in_order(tmp_path):
+def test_submits_around_rotation_keep_their_order(tmp_path):
     make_channel(tmp_path)
     with opened_with(tmp_path, NODE, NEXT) as opened:
         raws = [observed(1).raw, observed(2).raw, rotation().raw, observed(3).raw, observed(4).raw]
@@ -327,7 +327,7 @@ def test_a_copy_takes_blocks_across_a_rotation(tmp_path):
     assert verify_blocks(tmp_path, CHANNEL, trust=FIRST, deep=True).ok
 
 
-def test_a_policy_that_admits_only_authors_does_not_keep_the_channel_from_its_next_key(tmp_path):
+def test_author_policy_does_not_block_rotation(tmp_path):
     rule = {"id": "who", "name": "who", "version": 1, "kind": "signers", "decision": "deny"}
     policy = Policy("p", ({**rule, "allowed": [ADA.public.to_json()]},), EVALUATOR, {})
     rotated_channel(tmp_path, policy)
@@ -373,7 +373,7 @@ def test_an_altered_rotation_in_a_stored_block_is_found():
 # --- what others carry away ---
 
 
-def test_a_trust_file_of_a_rotated_channel_names_every_key_with_its_dates(tmp_path):
+def test_rotated_trust_file_names_keys_with_dates(tmp_path):
     rotated_channel(tmp_path)
     with open_channel(tmp_path, CHANNEL) as reading:
         trust = parse_trust(reading.trust().to_bytes())
@@ -534,7 +534,7 @@ def test_a_channel_is_found_by_its_newest_key_whatever_that_is_called(tmp_path):
         assert [key.public for key in find_keys(reading.key_history(), keys)] == [second.public, first.public]
 
 
-def test_a_damaged_rotation_is_reported_where_it_stands_and_everywhere_else_refused(tmp_path):
+def test_damaged_rotation_is_reported_or_refused(tmp_path):
     place, _ = make_repository(tmp_path / "r.git")
     rotated_channel(place.home)
     (segment,) = (place.home / "ledger" / CHANNEL / "segments").glob("*.seg")

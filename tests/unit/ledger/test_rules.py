@@ -58,7 +58,7 @@ EXIT_CODES = {1: 5, 2: 5, 3: 5, 4: 5, 5: 5, 6: 6, 7: 5, 8: 4}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_refusal_carries_all_eight_findings_and_the_exit_code_of_its_rule(path: Path):
+def test_refusal_carries_eight_findings_and_code(path: Path):
     rule = int(path.stem[0])
     for case in json.loads(path.read_text(encoding="utf-8"))["cases"]:
         given = case["input"]

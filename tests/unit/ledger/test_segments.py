@@ -97,7 +97,7 @@ def test_a_height_can_be_written_once(tmp_path):
             writer.append(0, [b"{}"])
 
 
-def test_truncation_at_every_byte_keeps_every_whole_block_and_reports_the_rest(tmp_path):
+def test_truncation_anywhere_keeps_whole_blocks(tmp_path):
     fill(tmp_path / "whole")
     raw = only_segment(tmp_path / "whole").read_bytes()
     ends = [record.place.end for record in Segments(tmp_path / "whole").scan()]
@@ -375,7 +375,7 @@ class FullDisk(Disk):
         return taken
 
 
-def test_a_full_disk_leaves_whole_blocks_and_writing_goes_on_when_there_is_room(tmp_path):
+def test_full_disk_keeps_whole_blocks_then_goes_on(tmp_path):
     total = sum(len(b"\n".join(lines)) + 2 * ALIGN for lines in BLOCKS) + ALIGN
     for room in range(0, total, 7):
         folder = tmp_path / str(room)

@@ -87,7 +87,7 @@ def test_a_wrong_argument_harms_no_other_caller(tmp_path):
         ]
 
 
-def test_what_goes_wrong_as_a_whole_is_told_to_everybody_and_the_next_batch_goes(tmp_path, monkeypatch):
+def test_batch_failure_is_reported_to_all(tmp_path, monkeypatch):
     async def main(log) -> tuple[list[object], LedgerReceipt]:
         async with ServedLog(log) as served:
             with monkeypatch.context() as patch:
@@ -119,7 +119,7 @@ def test_the_end_waits_for_all_who_came_and_refuses_who_comes_later(tmp_path):
         assert ledger.log.head.envelopes == 1
 
 
-def test_what_was_taken_in_is_written_though_its_callers_and_the_loop_have_gone(tmp_path):
+def test_accepted_batch_written_after_loop_ends(tmp_path):
     class Slow(Disk):
         writing, go_on = threading.Event(), threading.Event()
         armed = False

@@ -200,7 +200,7 @@ def test_each_flaw_of_an_amd_chain_is_found():
     refused(sev(AMD.chip().report(), MILAN.chain), "signature does not hold")
 
 
-def test_a_signing_key_that_amd_has_revoked_is_refused_where_its_list_is_given():
+def test_revoked_signing_key_refused_by_list():
     good, bad = (parse_crl(text.encode()) for text in (revocations(AMD), revocations(AMD, AMD.ask)))
     assert verdict(by(MILAN), replace(TRUST, crls=(good,)))[0] == "passed"
     refused(by(MILAN), "was revoked", replace(TRUST, crls=(bad,)))
@@ -354,7 +354,7 @@ def test_a_channels_file_can_name_hardware():
 # --- the command line ---
 
 
-def test_a_report_is_wrapped_believed_shown_and_checked_from_the_command_line(ropewalk):
+def test_snp_report_round_trip_by_commands(ropewalk):
     Path("body.json").write_text('{"image": "web"}')
     said = ropewalk("ledger", "evidence", "report-data", "--payload", "body.json", "--correlation-id", "c-1")
     assert said.out.strip() == REPORT[0x50:0x90].hex()

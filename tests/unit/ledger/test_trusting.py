@@ -144,7 +144,7 @@ def test_provenance_is_judged_by_pinned_keys_and_builders(tmp_path):
     assert {got for got, _ in judged(home, replace(BARE, evidence=stranger), tmp_path).values()} == {"failed"}
 
 
-def test_evidence_is_judged_at_the_time_of_its_block_not_of_the_verifier(tmp_path):
+def test_evidence_judged_at_time_of_its_block(tmp_path):
     # The certificates ended a day after the block was sealed, which is long ago.
     home = channel_with(tmp_path / "home", VENDOR.attest())
     trust = replace(BARE, roots=(VENDOR.root.pem,), evidence=replace(PINS, max_age_s=60))
@@ -330,7 +330,7 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
     return homes[0], homes[1]
 
 
-def test_two_bundles_of_two_histories_are_a_fork_and_a_stranger_can_check_it(two, tmp_path):
+def test_bundles_of_two_histories_prove_a_fork(two, tmp_path):
     left, right = (bundle_of(home, tmp_path / f"{at}.tar.zst") for at, home in enumerate(two))
     found = compare_bundles(left, right)
     assert found.fork is not None and (found.same, found.fork.ours.height) == (1, 1)

@@ -49,7 +49,7 @@ def test_who_stands_in_line_can_be_seen_and_nobody_else(home):
             assert not has_waiters(folder)
 
 
-def test_whoever_stands_in_line_gets_in_while_others_send_without_a_pause(home, monkeypatch):
+def test_waiting_writer_gets_its_turn_under_load(home, monkeypatch):
     monkeypatch.setattr(writer_lease, "TURN_S", 0.05)
 
     def append_here() -> LedgerReceipt:
@@ -91,7 +91,7 @@ def _rotate_in(opened: OpenLog) -> None:
     opened.log.submit(key_envelope(act, NODE, now, new_key=NEXT).raw)
 
 
-def test_a_key_that_gives_way_while_a_server_stands_in_line_costs_nobody_an_envelope(home):
+def test_rotation_while_waiting_loses_no_envelope(home):
     folder = Channel(home, CHANNEL).folder
 
     def keys() -> list[SigningKey]:
@@ -115,7 +115,7 @@ def test_a_key_that_gives_way_while_a_server_stands_in_line_costs_nobody_an_enve
         assert [block.record.signer for block in reading.blocks()] == [NODE.public, NEXT.public]
 
 
-def test_keys_that_are_not_the_channels_are_refused_and_not_asked_for_for_ever(home):
+def test_foreign_keys_are_refused_not_retried(home):
     rotate_key(home, CHANNEL, NODE, NEXT)
     asked = []
 

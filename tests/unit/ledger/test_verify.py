@@ -145,7 +145,7 @@ def test_every_flipped_byte_of_a_stored_channel_is_detected_and_located(home):
     assert verify_blocks(home, "ea.core", deep=True).ok
 
 
-def test_every_flipped_byte_is_found_even_if_the_checksums_are_made_to_fit(home):
+def test_flipped_bytes_found_despite_checksums(home):
     (path,) = (home / "ledger/ea.core/segments").iterdir()
     raw = path.read_bytes()
     for record in list(Segments(home / "ledger/ea.core").scan()):

@@ -411,7 +411,7 @@ def test_one_size_with_two_roots_is_proven_for_an_empty_log_too():
     assert {step.status for step in report.steps} == {"passed"}
 
 
-def test_evidence_is_kept_once_however_often_the_log_signed_and_in_whatever_order(folder):
+def test_evidence_kept_once_in_any_order(folder):
     second = Signer(ORIGIN, SigningKey.generate("ed25519", b"second" + bytes(26)))
     open_witness(folder).add(second.verifier)
     cosign(folder, SmallLog(5).head())

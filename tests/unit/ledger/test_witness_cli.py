@@ -64,7 +64,7 @@ def test_a_published_folder_is_verified_by_its_key(ropewalk, channel):
     assert said == "ok  1 entries, not checked: witnesses, consistency"
 
 
-def test_without_a_key_the_verdict_is_not_ok_and_names_what_was_not_checked(ropewalk, channel):
+def test_verdict_without_key_names_unchecked(ropewalk, channel):
     done = ropewalk("verify", "public")
     said = done.out.splitlines()[-1]
     assert (done.code, said) == (
@@ -100,7 +100,7 @@ def test_advice_for_a_bad_key_says_what_a_verifier_key_is(ropewalk, channel, giv
         assert "NAME+ID+KEY" in done.json["advice"] and "key new" not in done.json["advice"]
 
 
-def test_advice_for_a_bad_key_in_a_list_to_trust_says_what_a_verifier_key_is(ropewalk, channel):
+def test_advice_for_bad_key_explains_verifier_keys(ropewalk, channel):
     Path("keys").write_text("wibble\n")
     for what in (("public",), ()):  # a checkpoint, and the repository
         done = ropewalk("verify", *what, "--trust", "keys", "--json")
@@ -121,7 +121,7 @@ def test_verify_asks_a_bundle_for_witnesses_as_bundle_verify_does(ropewalk, watc
     assert ropewalk("verify", "audit.tar.zst", "--old", "seen.note").code == 2
 
 
-def test_a_checkpoint_is_verified_by_a_trust_file_a_list_of_keys_or_nothing(ropewalk, channel):
+def test_checkpoint_verified_by_trust_keys_or_none(ropewalk, channel):
     assert ropewalk("ledger", "trust", "--channel", "audit", "-o", "trust.json").code == 0
     Path("keys").write_text(f"# the log\n{channel}\n")
     for trust in ("trust.json", "keys"):
@@ -151,7 +151,7 @@ def test_older_checkpoints_are_compared_from_tiles_or_from_the_channel(ropewalk,
     assert (back.code, statuses(back)["consistency"]) == (5, "failed")
 
 
-def test_what_is_wrong_with_a_checkpoint_ends_with_5_and_no_checkpoint_with_8(ropewalk, channel):
+def test_checkpoint_wrong_exits_5_missing_exits_8(ropewalk, channel):
     Path("forged.note").write_bytes(Path("public/checkpoint").read_bytes().replace(b"\n4\n", b"\n5\n"))
     assert ropewalk("verify", "forged.note", "--vkey", channel).code == 5
     Path("torn.note").write_bytes(Path("public/checkpoint").read_bytes()[:-30])
@@ -213,7 +213,7 @@ def test_a_script_can_demand_that_a_witness_has_seen_a_bundle(ropewalk, channel,
         assert (done.code, statuses(done)["anchors"]) == (code, status)
 
 
-def test_the_checkpoint_is_cosigned_in_place_and_publishing_again_keeps_the_line(ropewalk, channel, watch):
+def test_cosigning_in_place_survives_publishing(ropewalk, channel, watch):
     assert ropewalk("witness", "cosign", watch, "public", "-o", "public/checkpoint").code == 0
     cosigned = Path("public/checkpoint").read_bytes()
     assert b"witness.example" in cosigned

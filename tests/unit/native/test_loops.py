@@ -132,7 +132,7 @@ def test_an_author_named_like_an_example_gets_the_same_commits(name):
     assert isinstance(compiled.objects, list)  # the template was not believed
 
 
-def test_what_plain_events_have_in_common_can_be_refused_without_harm_to_others(monkeypatch):
+def test_plain_event_is_refused_alone(monkeypatch):
     def refuse(*_args: object) -> bytes:
         raise InvalidEnvelope("no such trailer", where="", schema="shiplog/deployment_trailer")
 
@@ -547,7 +547,7 @@ def test_names_are_those_of_git_whatever_the_processor_can(flags, tmp_path, monk
     assert list(woven) == list(map(named, bodies))
 
 
-def test_without_a_compiler_the_wheel_is_pure_and_with_one_it_brings_the_loops(tmp_path: Path):
+def test_wheel_is_pure_without_a_compiler(tmp_path: Path):
     root = Path(__file__).parents[3]
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(root / name, tmp_path / name)

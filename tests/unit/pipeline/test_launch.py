@@ -43,7 +43,7 @@ def test_without_any_java_the_advice_is_the_line_to_run(monkeypatch: pytest.Monk
     assert java.INSTALL_LINE in caught.value.advice_now
 
 
-def test_a_start_leaves_an_archive_of_its_classes_and_the_next_one_takes_them_from_there(tmp_path: Path):
+def test_start_leaves_class_archive_for_the_next(tmp_path: Path):
     """With the runtime of the wheel, which lacks even the archive of Java's own classes."""
     wheel = java.find_java({"PATH": ""})
     (tmp_path / "jars").mkdir()
@@ -66,7 +66,7 @@ def test_a_start_leaves_an_archive_of_its_classes_and_the_next_one_takes_them_fr
     assert "shared objects file (top)" in start(after, "-Xlog:class+load")
 
 
-def test_what_a_killed_jvm_left_is_cleared_away_and_the_next_start_leaves_an_archive(tmp_path: Path):
+def test_killed_jvm_leftovers_are_cleared(tmp_path: Path):
     wheel = java.find_java({"PATH": ""})
     based = dataclasses.replace(wheel, home=tmp_path / "home")
     base = based.home / "lib" / "server" / "classes.jsa"

@@ -75,7 +75,7 @@ def test_a_command_of_another_channel_answers_nothing():
     assert standing.add(batch(0, result("a"))) == {"audit"}
 
 
-def test_a_claim_that_shares_its_first_half_with_a_command_is_not_taken_for_it():
+def test_claim_sharing_half_a_command_is_distinct():
     real = key("a")
     forged = real[:8] + key("b")[8:]
     standing = Standing()

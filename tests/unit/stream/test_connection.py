@@ -321,7 +321,7 @@ def test_a_pattern_asked_for_now_brings_nothing_from_before(window):
 # S2 §6
 
 
-def test_a_name_that_may_not_be_seen_is_refused_once_and_nothing_else_suffers(window):
+def test_denied_name_refused_once_others_kept(window):
     access = parse_access({"refs": {"deny": ["refs/gatos/audit/**"]}, "topics": {"deny": ["payroll.**"]}})
     connection = opened(window, access=access)
     sub = Sub(("refs/gatos/audit/x", "refs/gatos/open/**"), ("payroll.*", "jobs.*"))
@@ -457,7 +457,7 @@ def test_a_client_that_counts_its_credit_gets_what_it_grants():
     assert connection.credit == 1_000
 
 
-def test_a_stalled_connection_is_told_every_five_seconds_and_closed_after_thirty_of_silence():
+def test_stalled_connection_pinged_then_closed():
     window = Window("01HF", BASE, WindowBounds(frames_max=5_000))
     connection = opened(window)
     subscribe(connection, "refs/gatos/**")
@@ -484,7 +484,7 @@ def test_who_comes_back_from_a_stall_has_time_to_answer_old_pings():
     assert connection.closing is None
 
 
-def test_a_reader_who_misses_a_frame_of_its_own_is_closed_and_told_which(window):
+def test_reader_missing_a_frame_is_closed(window):
     slow, quiet = opened(window), opened(window)
     subscribe(slow, "refs/gatos/**")
     subscribe(quiet, "refs/gatos/other")
@@ -516,7 +516,7 @@ def test_trouble_with_a_topic_is_told_to_its_readers(window):
     assert said(other) == []
 
 
-def test_trouble_that_lasts_is_told_to_who_subscribes_later_and_none_that_is_over(window):
+def test_lasting_trouble_reported_to_latecomers(window):
     for code in ("BROKEN_LINK", "HISTORY_REWRITTEN"):
         window.trouble(ErrorFrame(code, "why", topic="jobs/" + code.lower()))
     late = opened(window)
@@ -533,7 +533,7 @@ def test_trouble_that_lasts_is_told_to_who_subscribes_later_and_none_that_is_ove
     assert said(later) == []
 
 
-def test_who_was_away_when_a_topic_was_rewritten_learns_of_it_when_they_come_back(window):
+def test_returning_reader_learns_of_rewrite(window):
     post(window)
     window.trouble(ErrorFrame("HISTORY_REWRITTEN", "why", topic="jobs/pending"))
     window.calm("jobs/pending")
@@ -558,7 +558,7 @@ def test_troubles_are_remembered_within_bounds(window):
 
 @given(st.lists(st.text(max_size=40) | st.binary(max_size=20) | st.sampled_from(NEARLY), max_size=12))
 @settings(deadline=None, max_examples=200)
-def test_whatever_a_client_says_the_answers_are_frames_and_the_end_has_a_reason(messages):
+def test_any_client_input_gives_frames_and_reason(messages):
     window = Window("01HF", BASE)
     connection = Connection(window, now_ms=0, access=parse_access({"topics": {"deny": ["a.**"]}}))
     for message in messages:

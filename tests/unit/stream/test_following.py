@@ -76,7 +76,7 @@ def running(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-def test_a_server_that_ends_every_connection_at_once_is_not_stormed_and_patience_ends():
+def test_follow_backs_off_from_ending_server():
     came: list[float] = []
 
     async def ending(socket: server.ServerConnection) -> None:
@@ -130,7 +130,7 @@ def test_after_an_error_whoever_asks_again_gets_it_again():
         next(plain)
 
 
-def test_a_server_that_heeds_no_credit_fills_no_memory_of_a_plain_program():
+def test_follow_bounds_memory_without_credit():
     sent = [100]
 
     async def flooding(socket: server.ServerConnection) -> None:
@@ -150,7 +150,7 @@ def test_a_server_that_heeds_no_credit_fills_no_memory_of_a_plain_program():
     assert [frame.seq for frame in got] == list(range(101, 5_101))
 
 
-def test_the_number_to_go_on_from_is_that_of_the_last_frame_handed_out_not_of_the_last_received(log):
+def test_resume_number_is_of_last_frame_handed_out(log):
     async def run() -> None:
         async with RepositoryStream(log) as stream:
             async with Following(stream.url, topics=["jobs"]) as frames:
@@ -177,7 +177,7 @@ def test_the_number_to_go_on_from_is_that_of_the_last_frame_handed_out_not_of_th
     running(run)
 
 
-def test_threads_may_share_an_iterator_and_all_of_them_end_when_it_is_closed(log):
+def test_threads_share_an_iterator_until_closed(log):
     def drain(frames: FollowIterator, got: list[int]) -> None:
         got.extend(bus_event(frame).payload["n"] for frame in frames)
 

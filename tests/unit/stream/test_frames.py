@@ -128,7 +128,7 @@ def test_over_two_proxies_the_origin_keeps_its_number():
     schema.validate("api/stream_frame", json.loads(encode(twice)))
 
 
-def test_the_number_of_the_origin_travels_inside_the_payload_and_is_read_beside_it():
+def test_origin_seq_travels_inside_the_payload():
     sent = encode(relayed(BusEvent("jobs", {"id": 7}, 9, TS), 123))
     assert json.loads(sent)["payload"] == {"id": 7, "seq_origin": 9}
     assert "seq_origin" not in json.loads(sent)
@@ -137,5 +137,5 @@ def test_the_number_of_the_origin_travels_inside_the_payload_and_is_read_beside_
     assert (read.payload, read.seq_origin) == ({"id": 7}, 9)
 
 
-def test_a_member_called_seq_origin_of_an_application_is_no_number_of_a_proxy():
+def test_application_seq_origin_is_not_the_proxys():
     assert BusEvent("jobs", {"seq_origin": 5}, 9, TS).seq_origin is None

@@ -133,7 +133,7 @@ def test_a_pattern_matches_what_its_regular_expression_matches(pattern, name):
 
 @given(patterns, patterns, names)
 @settings(deadline=None, max_examples=400)
-def test_whatever_a_covered_pattern_matches_is_matched_by_what_covers_it(rule, pattern, name):
+def test_covering_pattern_matches_all_of_covered(rule, pattern, name):
     if rule.covers(pattern) and pattern.matches(name):
         assert rule.matches(name)
 

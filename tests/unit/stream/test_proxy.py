@@ -114,7 +114,7 @@ def errors(frames: list[dict[str, Any]]) -> list[str]:
 # Numbers (federation §1)
 
 
-def test_a_frame_carries_the_number_of_the_proxy_outside_and_that_of_the_origin_inside():
+def test_frame_carries_proxy_and_origin_numbers():
     hop = Hop()
     client = hop.proxy.connect(0)
     client.receive('{"op":"sub","refs":["refs/**"],"topics":["**"]}', 0)
@@ -196,7 +196,7 @@ def test_ack_names_the_streams_behind_the_proxy():
     assert (ack["stream"], ack["seq"], ack["via"]) == ("proxy-1", PROXY_BASE, ["origin-1"])
 
 
-def test_two_clients_get_the_same_numbers_from_one_subscription_upstream():
+def test_two_clients_share_one_subscription():
     hop = Hop()
     one, two = hop.client("refs/gatos/**"), hop.client("refs/gatos/x")
     hop.move("x", "y", "x")
@@ -215,7 +215,7 @@ def test_without_patterns_of_its_own_a_proxy_carries_everything():
     assert numbers(said(hop.client("refs/gatos/x", since=0))) == [(1, 1)]
 
 
-def test_what_is_not_carried_yet_is_asked_of_the_upstream_and_its_beginning_is_told():
+def test_new_pattern_asked_upstream_with_its_start():
     hop = Hop(refs=("refs/gatos/a/**",))
     client = hop.client("refs/gatos/b/*", "refs/gatos/a/x")
     hop.move("b/x", "c/x", "a/x")
@@ -226,7 +226,7 @@ def test_what_is_not_carried_yet_is_asked_of_the_upstream_and_its_beginning_is_t
     assert hop.proxy.carried.texts("ref") == ("refs/gatos/a/**", "refs/gatos/b/*")
 
 
-def test_a_second_client_of_the_same_pattern_is_told_nothing_and_asks_nothing():
+def test_second_client_of_pattern_asks_nothing():
     hop = Hop(topics=("jobs",))
     hop.client("refs/gatos/b/*")
     second = hop.client("refs/gatos/b/x")
@@ -236,7 +236,7 @@ def test_a_second_client_of_the_same_pattern_is_told_nothing_and_asks_nothing():
     assert len(hop.proxy.carried.texts("ref")) == 1
 
 
-def test_asking_for_the_time_before_a_pattern_was_carried_is_told_to_be_in_vain():
+def test_history_before_pattern_is_expired():
     hop = Hop(refs=("refs/gatos/a/**",))
     hop.move("a/1", "a/2")
     hop.client("refs/gatos/b/*")
@@ -244,7 +244,7 @@ def test_asking_for_the_time_before_a_pattern_was_carried_is_told_to_be_in_vain(
     assert "only since" in said(client)[1]["message"]
 
 
-def test_a_pattern_whose_link_broke_before_it_was_heard_of_is_asked_for_again():
+def test_pattern_lost_with_its_link_is_asked_again():
     hop = Hop(refs=("refs/gatos/a/**",))
     client = hop.proxy.connect(0)
     subscribe(client, "refs/gatos/b/*")
@@ -264,7 +264,7 @@ def test_a_client_does_not_wait_for_a_pattern_it_has_taken_back():
     assert [frame["ref"] for frame in said(client) if "ref" in frame] == ["refs/gatos/a/x"]
 
 
-def test_a_pattern_that_does_not_fit_upstream_is_refused_and_the_others_are_kept():
+def test_pattern_over_upstream_limit_refused_alone():
     hop = Hop(refs=tuple(f"refs/gatos/{at}" for at in range(19)))
     first = hop.client("refs/gatos/last")
     second = hop.client("refs/gatos/too-many", "refs/gatos/3")
@@ -301,7 +301,7 @@ def test_more_patterns_than_an_upstream_takes_are_refused_at_once():
         Proxy("proxy-1", topics=tuple(f"t{at}" for at in range(21)))
 
 
-def test_what_the_upstream_denies_is_told_to_who_asked_for_it_also_later():
+def test_upstream_denial_reported_also_later():
     hop = Hop(refs=("refs/gatos/secret/**",))
     hop.upstream = Connection(
         hop.origin, now_ms=0, access=parse_access({"refs": {"deny": ["refs/gatos/secret/**"]}})
@@ -353,7 +353,7 @@ def test_one_slow_client_does_not_hold_up_another():
     assert slow.has_more
 
 
-def test_a_slow_client_is_told_when_the_window_runs_over_and_can_come_back():
+def test_slow_client_reported_overrun_can_return():
     hop = Hop(limits=SMALL, bounds=WindowBounds(frames_max=20))
     slow, fast = hop.client("refs/**"), hop.client("refs/**")
     for at in range(40):
@@ -366,7 +366,7 @@ def test_a_slow_client_is_told_when_the_window_runs_over_and_can_come_back():
     assert len(hop.proxy.window) == 20
 
 
-def test_a_stalled_client_is_pinged_every_five_seconds_with_credit_nought():
+def test_stalled_client_pinged_with_zero_credit():
     hop = Hop(limits=SMALL)
     client = hop.client("refs/**")
     hop.move(*"abcdefghijkl")
@@ -377,7 +377,7 @@ def test_a_stalled_client_is_pinged_every_five_seconds_with_credit_nought():
     assert {"kind": "ping", "credit": 0} in said(client, 10_000)
 
 
-def test_an_upstream_closes_a_stalled_link_after_thirty_seconds_and_nothing_is_lost():
+def test_closed_stalled_link_loses_nothing():
     hop = Hop(limits=SMALL)
     client = hop.client("refs/**")
     hop.move(*"abcdefghijklmnopqrstuvwxyz")
@@ -426,7 +426,7 @@ def test_the_last_subscriber_leaving_lets_the_link_go_on():
 # Catching up (federation §2)
 
 
-def test_a_replay_hit_is_answered_from_the_window_without_asking_anybody():
+def test_replay_hit_answered_from_the_window():
     hop = Hop()
     hop.move(*"abcde")
     client = hop.client("refs/**", since=2)
@@ -434,7 +434,7 @@ def test_a_replay_hit_is_answered_from_the_window_without_asking_anybody():
     assert hop.proxy.catch_ups == []
 
 
-def test_what_the_window_dropped_is_asked_of_the_origin_and_comes_under_its_old_numbers():
+def test_replay_miss_fetched_from_origin():
     hop = Hop(bounds=WindowBounds(frames_max=3))
     hop.origin.publish(RefUpdate("refs/other", None, "8b1c"), 0)  # so that the numbers are not in step
     hop.proxy.carried.named("ref", "refs/**")
@@ -475,7 +475,7 @@ def test_too_many_patterns_are_refused_before_anything_is_looked_up():
     assert hop.proxy.catch_ups == []
 
 
-def test_if_nothing_that_was_dropped_is_wanted_nothing_is_asked_and_nothing_is_missed():
+def test_replay_of_unwanted_gap_asks_nothing():
     hop = Hop(bounds=WindowBounds(frames_max=2))
     hop.move("x", "x", "x", "y", "x")
     client = hop.client("refs/gatos/y", since=1)
@@ -483,7 +483,7 @@ def test_if_nothing_that_was_dropped_is_wanted_nothing_is_asked_and_nothing_is_m
     assert hop.proxy.catch_ups == []
 
 
-def test_if_the_origin_lacks_it_too_the_client_is_told_what_is_missing_and_what_to_do():
+def test_replay_missing_at_origin_is_reported():
     hop = Hop(bounds=WindowBounds(frames_max=3), origin_bounds=WindowBounds(frames_max=2))
     hop.move(*"abcdefgh")
     client = hop.client("refs/gatos/**", since=1)
@@ -510,7 +510,7 @@ def test_a_miss_is_published_to_who_subscribed_to_it():
     assert event["payload"]["missingSeq"] == 50_002
 
 
-def test_misses_beyond_sixty_a_minute_are_counted_and_do_not_fill_the_window():
+def test_misses_over_sixty_a_minute_are_counted():
     hop = Hop()
     for _ in range(MISSES_MAX + 30):
         hop.client("refs/**", since=-1)
@@ -542,7 +542,7 @@ def test_another_run_of_the_origin_cannot_answer_for_the_old_one():
     assert errors(said(client)) == ["REPLAY_EXPIRED"]
 
 
-def test_a_catch_up_whose_connection_breaks_goes_on_where_it_was_and_gives_up_in_the_end():
+def test_catch_up_resumes_then_gives_up():
     hop = Hop(bounds=WindowBounds(frames_max=2))
     hop.move(*"abcde")
     client = hop.client("refs/**", since=0 + 1)
@@ -582,7 +582,7 @@ def test_a_catch_up_gives_the_upstream_credit_as_the_client_takes():
     assert len(numbers(said(client))) == 10
 
 
-def test_what_the_window_drops_while_a_client_catches_up_is_fetched_as_well():
+def test_frames_dropped_in_catch_up_are_fetched():
     hop = Hop(bounds=WindowBounds(frames_max=2))
     hop.move(*"abcde")
     client = hop.client("refs/**", since=1)
@@ -591,7 +591,7 @@ def test_what_the_window_drops_while_a_client_catches_up_is_fetched_as_well():
     assert numbers(said(client)) == [(at, at) for at in range(2, 9)]
 
 
-def test_a_notice_the_window_drops_while_a_client_catches_up_is_told_all_the_same():
+def test_notices_dropped_in_catch_up_are_sent():
     hop = Hop(bounds=WindowBounds(frames_max=2))
     hop.move(*"abcde")
     client = hop.client("refs/**", since=1)
@@ -628,7 +628,7 @@ def test_a_client_that_goes_away_ends_its_catch_up():
 # Gaps
 
 
-def test_a_restart_of_the_origin_is_told_in_its_place_also_to_who_comes_later():
+def test_origin_restart_reported_in_place():
     hop = Hop()
     client = hop.client("refs/**")
     hop.move("a", "b")
@@ -649,7 +649,7 @@ def test_a_restart_of_the_origin_is_told_in_its_place_also_to_who_comes_later():
 
 
 @pytest.mark.parametrize("later", ["", "efgh"])
-def test_frames_from_before_a_restart_that_were_dropped_are_not_asked_of_the_new_run(later):
+def test_frames_before_restart_are_not_asked_for(later):
     hop = Hop(bounds=WindowBounds(frames_max=3))
     hop.move(*"abcd")
     hop.restart()
@@ -659,7 +659,7 @@ def test_frames_from_before_a_restart_that_were_dropped_are_not_asked_of_the_new
     assert hop.proxy.catch_ups == []
 
 
-def test_an_upstream_that_no_longer_has_what_the_link_missed_is_told_and_recorded():
+def test_upstream_missing_frames_is_recorded():
     hop = Hop(origin_bounds=WindowBounds(frames_max=2))
     client = hop.client("refs/**")
     hop.upstream.leave()
@@ -731,7 +731,7 @@ def test_an_ack_that_no_sound_server_sends_is_refused(ack):
         Proxy("proxy-1").receive(json.dumps(ack), 0)
 
 
-def test_an_upstream_that_grants_itself_much_is_read_no_further_than_ours_would_be():
+def test_greedy_upstream_read_only_to_our_limit():
     proxy = Proxy("proxy-1", limits=SMALL)
     subscribe(proxy.connect(0), "refs/**")
     proxy.receive(json.dumps({"kind": "ack", "stream": "s", "seq": 0, "credit": 10**9}), 0)
@@ -772,7 +772,7 @@ members: Any = st.dictionaries(
     st.lists(st.one_of(members.map(json.dumps), st.text(max_size=30), st.binary(max_size=10)), max_size=12)
 )
 @settings(deadline=None, max_examples=200)
-def test_whatever_an_upstream_says_is_taken_or_refused_and_clients_get_sound_frames(texts):
+def test_any_upstream_input_gives_sound_frames(texts):
     proxy = Proxy("proxy-1", PROXY_BASE)
     proxy.receive(encode_ack("origin-1"), 0)
     client = proxy.connect(0)

@@ -287,7 +287,7 @@ def lived(carried: tuple[str, ...], done: list[tuple[Any, ...]]) -> World:
 
 @given(st.lists(actions, max_size=70))
 @settings(deadline=None, max_examples=200)
-def test_through_a_proxy_every_frame_arrives_once_and_in_order_or_is_said_to_be_lost(done):
+def test_proxy_delivers_once_in_order_or_says_lost(done):
     lived((), done)
 
 

@@ -41,7 +41,7 @@ def messages(*numbers: int) -> list[dict[str, Any]]:
     return [{"id": number} for number in numbers]
 
 
-def test_what_happens_at_the_origin_reaches_two_clients_through_one_link(log):
+def test_two_clients_through_one_link(log):
     async def test() -> None:
         async with RepositoryStream(log) as origin, StreamProxy(origin.url) as proxy:
             async with (
@@ -134,7 +134,7 @@ def test_a_slow_client_beside_a_fast_one_holds_nobody_up(log):
     running(test)
 
 
-def test_a_proxy_whose_only_client_stands_still_stops_reading_and_goes_on_when_it_moves(log):
+def test_proxy_stops_reading_with_stalled_client(log):
     async def test() -> None:
         limits = StreamLimits(outstanding_max=20)
         async with (
@@ -161,7 +161,7 @@ def test_a_proxy_whose_only_client_stands_still_stops_reading_and_goes_on_when_i
     running(test)
 
 
-def test_an_origin_that_closes_a_stalled_link_is_asked_again_and_nothing_is_lost(log):
+def test_closed_stalled_link_is_asked_again(log):
     async def test() -> None:
         quick = StreamLimits(outstanding_max=20, stall_ms=50, idle_ms=200)
         async with (

@@ -73,7 +73,7 @@ def test_a_repository_says_which_refs_it_tells_of(log):
 # Rules nobody can read
 
 
-def test_while_rules_cannot_be_read_a_reader_hears_it_once_and_keeps_what_it_asked_for():
+def test_unreadable_rules_reported_once():
     window = Window("01HF")
     connection = Connection(window, now_ms=0, access=NOBODY)
     connection.receive(encode(Sub(topics=("jobs",))), 0)
@@ -87,7 +87,7 @@ def test_while_rules_cannot_be_read_a_reader_hears_it_once_and_keeps_what_it_ask
     assert [frame["code"] for frame in said(connection)] == ["POLICY_DENIED"]
 
 
-def test_the_private_index_is_refused_for_good_also_while_rules_cannot_be_read():
+def test_private_index_refused_for_good():
     connection = Connection(Window("01HF"), now_ms=0, access=NOBODY)
     connection.receive(encode(Sub(refs=("refs/gatos/private/**",))), 0)
     assert {"refs/gatos/private/**"} == {
@@ -95,7 +95,7 @@ def test_the_private_index_is_refused_for_good_also_while_rules_cannot_be_read()
     }
 
 
-def test_a_broken_policy_is_told_to_who_waits_and_to_who_comes_and_both_go_on(log):
+def test_broken_policy_reported_then_readers_go_on(log):
     async def run() -> None:
         async with (
             RepositoryStream(log, look_s=0.01) as stream,
@@ -128,7 +128,7 @@ def test_a_broken_policy_is_told_to_who_waits_and_to_who_comes_and_both_go_on(lo
 # Names an upstream refuses
 
 
-def test_a_client_of_a_proxy_that_carries_everything_hears_that_a_name_is_refused():
+def test_proxy_client_hears_of_refused_name():
     hop = Hop()
     hop.upstream.set_access(PAYROLL)
     client = hop.proxy.connect(0)
@@ -177,7 +177,7 @@ def test_asking_never_takes_more_patterns_than_the_upstream_allows():
     assert all(client.closing is None for client in clients)
 
 
-def test_a_client_that_goes_through_many_names_does_not_keep_others_from_hearing():
+def test_client_of_many_names_delays_no_other():
     hop = Hop()
     hop.upstream.set_access(PAYROLL)
     restless, other = hop.proxy.connect(0), hop.proxy.connect(0)

@@ -164,7 +164,7 @@ def test_a_look_that_fails_half_way_forgets_no_move(watched, monkeypatch):
     ]
 
 
-def test_a_ref_that_could_not_be_read_for_a_moment_is_read_at_the_next_look(watched, monkeypatch):
+def test_unreadable_ref_is_read_at_next_look(watched, monkeypatch):
     log, watch, ager = watched
     log.store.move_head(f"{PREFIX}a/x", None, oid(1))
     ager.age()

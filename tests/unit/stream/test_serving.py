@@ -116,7 +116,7 @@ async def _first(frames: Following, count: int) -> Any:
         yield item
 
 
-def test_a_client_that_knows_only_the_frames_of_s2_gets_everything_by_answering_pings(log):
+def test_plain_s2_client_gets_everything(log):
     async def run() -> None:
         async with RepositoryStream(log) as stream, client.connect(stream.url) as socket:
             await socket.send('{"op":"sub","topics":["gatos.jobs"]}')
@@ -146,7 +146,7 @@ def test_what_git_pushes_comes_message_by_message(log, tmp_path):
     running(run)
 
 
-def test_what_another_process_appends_is_seen_and_what_was_there_before_is_not(log, tmp_path):
+def test_only_new_appends_of_others_are_seen(log, tmp_path):
     publish(log, "jobs", {"n": "old"})
 
     async def run() -> None:
@@ -164,7 +164,7 @@ def test_what_another_process_appends_is_seen_and_what_was_there_before_is_not(l
     running(run)
 
 
-def test_refs_of_every_kind_below_refs_gatos_are_told_also_packed_and_removed(log):
+def test_refs_of_every_kind_are_reported(log):
     async def run() -> None:
         async with RepositoryStream(log) as stream, Following(stream.url, refs=["refs/gatos/**"]) as frames:
             receipt = log.append("deploy", {"type": "t", "payload": {}})
@@ -314,7 +314,7 @@ def test_a_huge_frame_closes_with_1009_and_harms_nobody(log):
     running(run)
 
 
-def test_a_number_that_is_gone_or_never_was_is_expired_and_live_frames_come(log):
+def test_gone_or_unknown_seq_is_expired_then_live(log):
     async def run() -> None:
         async with RepositoryStream(log, bounds=WindowBounds(frames_max=5)) as stream:
             publish(log, "jobs", *({"n": n} for n in range(20)))
@@ -428,7 +428,7 @@ def test_a_token_is_asked_of_everybody(log):
     running(run)
 
 
-def test_who_names_two_origins_is_held_to_both_and_the_scheme_of_a_token_has_no_case(log):
+def test_all_origins_are_checked(log):
     async def status(stream: RepositoryStream, *headers: tuple[str, str]) -> int:
         try:
             async with client.connect(stream.url, additional_headers=headers):
@@ -495,7 +495,7 @@ def errors(items: list[Any]) -> list[ErrorFrame]:
     return [item for item in items if isinstance(item, ErrorFrame)]
 
 
-def test_what_the_policy_forbids_is_not_sent_and_the_reader_is_told_once(log):
+def test_forbidden_topics_not_sent_reported_once(log):
     policy(
         log,
         {
@@ -580,7 +580,7 @@ def test_rules_nobody_can_read_let_nothing_through(log, text):
     running(run)
 
 
-def test_a_rewritten_topic_is_told_to_its_readers_and_goes_on_once_accepted(log):
+def test_rewritten_topic_reported_until_accepted(log):
     publish(log, "jobs", {"n": 0})
     old = log.store.head("refs/gatos/messages/jobs/head")
     assert old is not None
@@ -630,7 +630,7 @@ def _was_heard_after(connection: Connection, before_ms: int) -> bool:
     return connection._heard_ms != before_ms
 
 
-def test_a_client_of_ours_answers_pings_while_its_owner_does_something_else(log):
+def test_client_answers_pings_while_owner_is_busy(log):
     async def run() -> None:
         limits = StreamLimits(ping_ms=20, pong_ms=20_000)
         async with RepositoryStream(log, limits=limits) as stream, Following(stream.url, topics=["jobs"]):
@@ -644,7 +644,7 @@ def test_a_client_of_ours_answers_pings_while_its_owner_does_something_else(log)
     running(run)
 
 
-def test_a_reader_that_takes_nothing_holds_nobody_up_and_is_told_what_it_missed(log):
+def test_stalled_reader_delays_nobody_hears_gap(log):
     async def run() -> None:
         async with (
             RepositoryStream(
@@ -698,7 +698,7 @@ def test_a_socket_nobody_reads_holds_a_bounded_amount(log):
     running(run)
 
 
-def test_a_reader_that_never_reads_does_not_keep_the_server_from_stopping(log, monkeypatch):
+def test_stalled_reader_does_not_block_stop(log, monkeypatch):
     monkeypatch.setattr(server, "STUCK_S", 3_600.0)
 
     async def run() -> None:
@@ -780,7 +780,7 @@ def test_members_that_become_private_are_shown_to_nobody_who_comes_back(log):
     running(run)
 
 
-def test_what_happens_while_somebody_writes_the_rules_comes_once_they_can_be_read(log):
+def test_events_during_rule_change_come_later(log):
     policy = log.store.place.home / "policy.json"
 
     async def run() -> None:
@@ -830,7 +830,7 @@ def test_a_fault_nobody_thought_of_does_not_end_the_watch(log, monkeypatch):
     running(run)
 
 
-def test_messages_read_before_a_fault_are_told_once_and_the_rest_when_it_is_over(log, monkeypatch):
+def test_messages_before_fault_sent_once(log, monkeypatch):
     faults = [OSError(24, "Too many open files"), OSError(5, "Input/output error")]
     real = StreamSource.frame
 

@@ -51,7 +51,7 @@ def test_a_new_connection_goes_on_where_the_last_one_ended():
     assert said(subscriber)[0]["sinceSeq"] == 105
 
 
-def test_another_run_of_the_server_is_told_and_followed_from_where_it_stands():
+def test_restarted_server_reported_and_followed():
     subscriber = begun()
     subscriber.receive(event(105))
     subscriber.connected()
@@ -70,7 +70,7 @@ def test_what_expired_is_told_with_the_place_from_which_all_comes():
     assert subscriber.seq == 110
 
 
-def test_credit_is_given_as_frames_are_consumed_a_quarter_of_the_window_at_a_time():
+def test_credit_given_by_quarter_windows():
     subscriber = begun(credit=8)
     said(subscriber)
     subscriber.consumed(1)
