@@ -1,1 +1,5 @@
-"""Where two engines meet, and nowhere else: an event of one becomes a new event of another, with a link to the old."""
+"""Where engines meet each other and the outside: mirrors, brokers, webhooks and CloudEvents."""
+
+from ropewalk.bridge.webhooks.forms import check_signature
+
+__all__ = ["check_signature"]

@@ -34,6 +34,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "messages": ("ropewalk.cli.git.messages", "messages", "Messages of a topic in git: publish, read."),
     "mirror": ("ropewalk.cli.git.mirror", "mirror", "Copy what is new in one log into another."),
+    "bridge": (
+        "ropewalk.cli.bridge.bridge",
+        "bridge",
+        "Carry events to message brokers and webhooks, and messages into topics.",
+    ),
     "consumer": ("ropewalk.cli.git.consumer", "consumer", "Where consumer groups stand, and how far behind."),
     "heads": ("ropewalk.cli.git.heads", "heads", "Heads seen, compared, accepted and signed."),
     "pointer": (

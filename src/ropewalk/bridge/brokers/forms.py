@@ -1,0 +1,118 @@
+"""Events as messages of a broker and back. Pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ropewalk.bridge import cloudevents
+from ropewalk.bridge.brokers.port import Incoming, Outgoing
+from ropewalk.errors import Invalid, InvalidEnvelope, RopewalkError, TooLarge
+from ropewalk.gitlog.core.envelope import ENVELOPE_BYTES_MAX, Event
+from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import blake3
+
+ORIGIN: Final = "Ropewalk-Origin"  # which repository published a message: it is not taken in again there
+LOG: Final = "Ropewalk-Log"
+ULID: Final = "Ropewalk-Ulid"
+TYPE: Final = "Ropewalk-Type"
+COMMIT: Final = "Ropewalk-Commit"
+CONTENT_ID: Final = "Ropewalk-Content-Id"
+REF: Final = "broker"  # the member of `refs` that names stream and position of an event that came in
+REFUSED_TYPE: Final = "bridge.refused"
+BODY_BYTES_MAX: Final = ENVELOPE_BYTES_MAX
+
+
+def outgoing(event: Event, log: str, origin: str, form: str = "envelope") -> Outgoing:
+    """Return the message of an event: its canonical bytes, or a CloudEvent, and headers that name it."""
+    headers = {
+        ORIGIN: origin,
+        LOG: log,
+        ULID: event.ulid,
+        TYPE: _header(event.type),
+        COMMIT: event.commit,
+        CONTENT_ID: event.content_id,
+    }
+    body = event.raw
+    if form == "cloudevents":
+        body = cloudevents.to_json(cloudevents.from_event(event, log))
+        headers["Content-Type"] = cloudevents.STRUCTURED
+    return Outgoing(event.content_id, body, headers)
+
+
+def document(message: Incoming, stream: str) -> dict[str, Any]:
+    """Return the event that records a message; `refs` names its place in the stream.
+
+    A CloudEvent keeps its type and data; another JSON object becomes the payload; other bytes are kept as base64.
+    """
+    if len(message.body) > BODY_BYTES_MAX:
+        raise TooLarge(f"message body must be at most {BODY_BYTES_MAX} bytes, got {len(message.body)}")
+    headers = {name.lower(): value for name, value in message.headers.items()}
+    if cloudevents.is_cloudevent(headers):
+        found = cloudevents.to_document(cloudevents.parse(headers, message.body))
+    else:
+        found = {"type": headers.get(TYPE.lower(), "broker.message"), "payload": _payload(message.body)}
+    return {**found, "ns": "", "refs": {REF: place(stream, message.position)}}
+
+
+def refused(message: Incoming, stream: str, error: RopewalkError) -> dict[str, Any]:
+    """Return the event that records that a message could not be taken in, and why."""
+    payload = {
+        "code": type(error).__name__,
+        "detail": error.detail[:1000],
+        "bytes": len(message.body),
+        "blake3": blake3(message.body).hex(),
+    }
+    return {
+        "ns": "",
+        "type": REFUSED_TYPE,
+        "payload": payload,
+        "refs": {REF: place(stream, message.position)},
+    }
+
+
+def place(stream: str, position: str) -> str:
+    """Return how `refs` names a message.
+
+    >>> place("ORDERS", "17")
+    'ORDERS:17'
+    """
+    return f"{stream}:{position}"
+
+
+def position_of(envelope: Mapping[str, Any], stream: str) -> str | None:
+    """Return the position that an event records for a stream; None if it did not come from there.
+
+    >>> position_of({"refs": {"broker": "ORDERS:17"}}, "ORDERS"), position_of({}, "ORDERS")
+    ('17', None)
+    """
+    refs = envelope.get("refs")
+    named = refs.get(REF) if isinstance(refs, Mapping) else None
+    if not isinstance(named, str) or not named.startswith(f"{stream}:"):
+        return None
+    position = named[len(stream) + 1 :]
+    return position if all(part.isdecimal() for part in position.split("-")) else None
+
+
+def _payload(body: bytes) -> dict[str, Any]:
+    try:
+        parsed = jcs.parse(body)
+    except Invalid:
+        return {"data_base64": base64.b64encode(body).decode("ascii")}
+    return parsed if isinstance(parsed, dict) else {"data": parsed}
+
+
+def _header(text: str) -> str:
+    """Return a text as a header value: header lines end at a line break, so anything unusual is written as JSON."""
+    if not text.isascii() or not text.isprintable():
+        return json.dumps(text)
+    return text
+
+
+def check_form(form: str) -> str:
+    """Return the name of a form. Raises `InvalidEnvelope` for any other."""
+    if form not in ("envelope", "cloudevents"):
+        raise InvalidEnvelope(f"format must be envelope or cloudevents, got {form!r}")
+    return form

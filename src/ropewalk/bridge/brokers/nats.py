@@ -1,0 +1,169 @@
+"""NATS JetStream as a broker (extra `[nats]`). Positions are the sequence numbers of the stream."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from ropewalk.bridge.brokers.port import START, Incoming, Moved, Outgoing
+from ropewalk.errors import Conflict, TooLarge, Unavailable, Usage
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.js import JetStreamContext
+
+ACK_WAIT_S: Final = 10.0  # for the acknowledgements of one batch
+CONNECT_S: Final = 5.0
+WRONG_LAST_SEQUENCE: Final = 10071  # JetStream's error code for a position that has moved
+CONSUMER_IDLE_S: Final = 60.0  # after which the server removes the consumer of a bridge that has gone
+SUBJECT: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+
+
+def subject_of(log: str) -> str:
+    """Return the default subject of a log.
+
+    >>> subject_of("messages/jobs/pending")
+    'ropewalk.messages.jobs.pending'
+    """
+    return "ropewalk." + ".".join(re.sub(r"[^A-Za-z0-9_-]", "_", part) for part in re.split(r"[/.]", log))
+
+
+class NatsBroker:
+    """One subject of one JetStream stream."""
+
+    def __init__(self, client: Client, context: JetStreamContext, stream: str, subject: str) -> None:
+        self._client, self._context = client, context
+        self.stream, self.subject = stream, subject
+        self._consumer: Any = None
+        self._next = ""  # the position behind which the consumer goes on
+
+    @classmethod
+    async def connect(cls, url: str, subject: str, stream: str | None = None) -> Self:
+        """Connect, and find the stream of the subject; make one that holds this subject alone if there is none."""
+        if not SUBJECT.fullmatch(subject):
+            raise Usage(
+                f"subject must be words of letters, digits, _ and - joined by dots, got {subject[:80]!r}"
+            )
+        try:
+            import nats
+            import nats.errors
+            from nats.js.errors import NotFoundError
+        except ImportError as error:
+            raise Unavailable("the NATS bridge needs nats-py", advice='Run: pip install ".[nats]"') from error
+        try:
+            client = await nats.connect(
+                url,
+                connect_timeout=CONNECT_S,
+                max_reconnect_attempts=3,
+                error_cb=_quiet,
+                name="ropewalk bridge",
+            )
+        except (TimeoutError, OSError, nats.errors.Error, ValueError) as error:
+            raise Unavailable(f"cannot connect to {_shown(url)}: {error}") from error
+        context = client.jetstream()
+        try:
+            found = await context.find_stream_name_by_subject(subject)
+        except NotFoundError:
+            found = stream or re.sub(r"[^A-Za-z0-9_-]", "_", subject).upper()
+            await context.add_stream(name=found, subjects=[subject])
+        if stream is not None and found != stream:
+            await client.close()
+            raise Conflict(f"subject {subject} belongs to stream {found}, not {stream}")
+        return cls(client, context, found, subject)
+
+    async def last(self) -> str:
+        """Return the sequence number of the stream's newest message."""
+        state = (await self._asked(self._context.stream_info(self.stream))).state
+        return str(state.last_seq)
+
+    async def publish(self, batch: Sequence[Outgoing], expected: str) -> str:
+        """Publish a batch in one go. Every message names its predecessor, so a refused one stops all behind it."""
+        for message in batch:
+            if len(message.body) > self._client.max_payload:
+                limit = self._client.max_payload
+                raise TooLarge(
+                    f"event {message.id} must be at most {limit} bytes for this server, got {len(message.body)}",
+                    advice="Raise max_payload in the server's configuration.",
+                )
+        first = int(expected)
+        sent = [
+            self._context.publish(
+                self.subject,
+                message.body,
+                timeout=ACK_WAIT_S,
+                headers={
+                    **message.headers,
+                    "Nats-Msg-Id": message.id,
+                    "Nats-Expected-Last-Sequence": str(first + number),
+                },
+            )
+            for number, message in enumerate(batch)
+        ]
+        outcomes = await asyncio.gather(*sent, return_exceptions=True)
+        for number, outcome in enumerate(outcomes):
+            if isinstance(outcome, BaseException):
+                if getattr(outcome, "err_code", None) == WRONG_LAST_SEQUENCE:
+                    raise Moved
+                raise Unavailable(f"stream {self.stream} did not take a message: {outcome}") from outcome
+            if outcome.duplicate or outcome.seq != first + number + 1:
+                raise Moved
+        return str(first + len(batch))
+
+    async def fetch(self, after: str, limit: int, wait_s: float) -> Sequence[Incoming]:
+        """Return the next messages of the subject in the order of the stream."""
+        import nats.errors
+
+        if self._consumer is None or self._next != after:
+            await self._subscribe(after)
+        try:
+            found = await self._consumer.fetch(limit, timeout=wait_s)
+        except (TimeoutError, nats.errors.TimeoutError):
+            return ()
+        except (nats.errors.Error, OSError) as error:
+            self._consumer = None
+            raise Unavailable(f"cannot read stream {self.stream}: {error}") from error
+        batch = [
+            Incoming(str(each.metadata.sequence.stream), each.data, dict(each.headers or {}))
+            for each in found
+        ]
+        if batch:
+            self._next = batch[-1].position
+        return batch
+
+    async def _subscribe(self, after: str) -> None:
+        from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+        if self._consumer is not None:
+            await self._consumer.unsubscribe()
+        config = ConsumerConfig(
+            deliver_policy=DeliverPolicy.ALL if after == START else DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=None if after == START else int(after) + 1,
+            ack_policy=AckPolicy.NONE,
+            inactive_threshold=CONSUMER_IDLE_S,
+        )
+        self._consumer = await self._asked(
+            self._context.pull_subscribe(self.subject, stream=self.stream, config=config)
+        )
+        self._next = after
+
+    async def _asked(self, answer: Any) -> Any:
+        import nats.errors
+
+        try:
+            return await answer
+        except (TimeoutError, nats.errors.Error, OSError) as error:
+            raise Unavailable(f"stream {self.stream} does not answer: {error or 'timeout'}") from error
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._client.close()
+
+
+async def _quiet(_error: Exception) -> None:
+    """Keep the client from printing: a failing call raises by itself."""
+
+
+def _shown(url: str) -> str:
+    return re.sub(r"//[^@/]*@", "//", url)  # no credentials in messages

@@ -1,0 +1,62 @@
+"""What a bridge needs of a message broker. An adapter is one class; it keeps no state that the broker does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+START = "0"  # the position before the first message of every stream
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One event on its way to a broker."""
+
+    id: str  # the content id, for the broker's own deduplication
+    body: bytes
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """One message of a stream."""
+
+    position: str
+    body: bytes
+    headers: Mapping[str, str]
+
+
+class Moved(Exception):
+    """Another publisher was faster: nothing of the rest of the batch is in the stream."""
+
+
+class Broker(Protocol):
+    """One stream (or subject of a stream) of a broker. Positions are decimal numbers joined by `-`."""
+
+    stream: str  # its name, recorded with every event that comes from it
+
+    async def last(self) -> str:
+        """Return the position of the newest message, `START` if there is none."""
+
+    async def publish(self, batch: Sequence[Outgoing], expected: str) -> str:
+        """Append a batch in order behind `expected` and return the new last position once all is acknowledged.
+
+        Raise `Moved` if the stream no longer ends at `expected`. A failure may leave a prefix of the batch in the
+        stream, never a part with a gap.
+        """
+
+    async def fetch(self, after: str, limit: int, wait_s: float) -> Sequence[Incoming]:
+        """Return the next messages behind a position in order; none if nothing comes within `wait_s`."""
+
+    async def close(self) -> None:
+        """Close the connection."""
+
+
+def order(position: str) -> tuple[int, ...]:
+    """Return what positions are compared by.
+
+    >>> order("9") < order("10"), order("5-2") < order("5-11")
+    (True, True)
+    """
+    return tuple(int(part) for part in position.split("-"))

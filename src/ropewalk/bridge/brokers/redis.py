@@ -1,0 +1,98 @@
+"""Redis Streams as a broker (extra `[redis]`). Positions are the ids of stream entries."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Final, Self
+
+from ropewalk.bridge.brokers.port import START, Incoming, Moved, Outgoing, order
+from ropewalk.errors import Unavailable
+
+# Appends a batch only if the stream still ends where the caller believes; a script runs alone.
+APPEND: Final = """
+local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
+local at = last[1] and last[1][1] or '0'
+if at ~= ARGV[1] then return false end
+for i = 2, #ARGV, 3 do
+  at = redis.call('XADD', KEYS[1], '*', 'id', ARGV[i], 'headers', ARGV[i + 1], 'body', ARGV[i + 2])
+end
+return at
+"""
+
+
+class RedisBroker:
+    """One stream of a Redis server. Durability is the server's: use `appendonly yes`, `appendfsync always`."""
+
+    def __init__(self, client: Any, stream: str) -> None:
+        self._client, self.stream = client, stream
+
+    @classmethod
+    async def connect(cls, url: str, stream: str) -> Self:
+        """Connect, and ask the server once."""
+        try:
+            from redis import asyncio as redis
+            from redis.exceptions import RedisError
+        except ImportError as error:
+            raise Unavailable(
+                "the Redis bridge needs redis-py", advice='Run: pip install ".[redis]"'
+            ) from error
+        try:
+            client = redis.from_url(url, socket_timeout=10, socket_connect_timeout=5)
+            await client.ping()
+        except (RedisError, OSError, ValueError) as error:
+            raise Unavailable(f"cannot connect to {re.sub('//[^@/]*@', '//', url)}: {error}") from error
+        return cls(client, stream)
+
+    async def last(self) -> str:
+        """Return the id of the newest entry."""
+        found = await self._asked(self._client.xrevrange(self.stream, count=1))
+        return found[0][0].decode() if found else START
+
+    async def publish(self, batch: Sequence[Outgoing], expected: str) -> str:
+        """Append a batch as one script: all of it, or none."""
+        arguments = [part for each in batch for part in (each.id, json.dumps(dict(each.headers)), each.body)]
+        at = await self._asked(self._client.eval(APPEND, 1, self.stream, expected, *arguments))
+        if at is None:
+            raise Moved
+        return str(at.decode())
+
+    async def fetch(self, after: str, limit: int, wait_s: float) -> Sequence[Incoming]:
+        """Return the next entries in the order of the stream."""
+        found = await self._asked(
+            self._client.xread({self.stream: after}, count=limit, block=max(1, int(wait_s * 1000)))
+        )
+        batch = [
+            _incoming(identity.decode(), entry) for _, entries in found or () for identity, entry in entries
+        ]
+        assert all(order(each.position) > order(after) for each in batch)
+        return batch
+
+    async def _asked(self, answer: Any) -> Any:
+        from redis.exceptions import RedisError
+
+        try:
+            return await answer
+        except (RedisError, OSError) as error:
+            raise Unavailable(f"stream {self.stream} does not answer: {error}") from error
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._client.aclose()
+
+
+def _incoming(position: str, entry: dict[bytes, bytes]) -> Incoming:
+    """Read an entry of ours, or of another program: fields other than `body` are headers then."""
+    headers: dict[str, str] = {}
+    try:
+        said = json.loads(entry.get(b"headers", b"{}"))
+        headers = {name: value for name, value in said.items() if isinstance(value, str)}
+    except (ValueError, AttributeError):
+        pass
+    if b"body" in entry:
+        return Incoming(position, entry[b"body"], headers)
+    fields = {
+        name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in entry.items()
+    }
+    return Incoming(position, json.dumps(fields).encode(), headers)

@@ -1,0 +1,171 @@
+"""Webhooks of a repository: one folder each, with its secret, its cursor, what it tries again and its dead letters."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ropewalk.bridge.webhooks.forms import check_secret
+from ropewalk.disk.durable import Disk, read_file
+from ropewalk.errors import Damaged, NotFound, Usage
+
+HOOK_ID = re.compile(r"[0-9a-f]{16}")
+FILE_BYTES_MAX = 1 << 20
+URL_CHARACTERS_MAX = 2000
+LOG_BYTES_MAX = 1 << 20  # of the delivery log; then it starts again, with the old one beside it
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """One endpoint of one log. `previous` is the secret before the last rotation; both sign for a while."""
+
+    id: str
+    url: str
+    log: str
+    secret: str  # hex
+    form: str = "envelope"
+    ordered: bool = False
+    allow_private: bool = False
+    previous: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """An event that failed and is tried again."""
+
+    ulid: str
+    failed: int
+    due_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class HookState:
+    """How far a hook has got: every event up to `ulid` was delivered, is in `retries`, or is a dead letter."""
+
+    ulid: str = ""
+    retries: tuple[Retry, ...] = field(default=())
+
+
+class Webhooks:
+    """All webhooks of a repository."""
+
+    def __init__(self, home: Path, disk: Disk) -> None:
+        self._folder, self._disk = home / "webhooks", disk
+
+    def add(self, hook: Webhook, start: str) -> Webhook:
+        """Keep a new hook; it delivers what comes after the ULID `start`."""
+        check_url(hook.url)
+        check_secret(bytes.fromhex(hook.secret))
+        self._disk.make_directories(self._folder / hook.id / "dead")
+        (self._folder / hook.id).chmod(0o700)
+        self.save_state(hook.id, HookState(start))
+        self._write(self._folder / hook.id / "hook.json", asdict(hook))
+        return hook
+
+    def all(self) -> list[Webhook]:
+        """Return the hooks, ordered by id."""
+        found = sorted(self._folder.glob("*/hook.json")) if self._folder.is_dir() else []
+        return [self.get(path.parent.name) for path in found]
+
+    def get(self, hook: str) -> Webhook:
+        """Return one hook. Raises `NotFound`."""
+        path = self._folder / hook / "hook.json"
+        if not HOOK_ID.fullmatch(hook) or not path.is_file():
+            raise NotFound(
+                f"there is no webhook {hook[:40]!r}", advice="ropewalk bridge webhook ls lists them."
+            )
+        try:
+            return Webhook(**self._read(path))
+        except TypeError as error:
+            raise Damaged(f"{path.name} of webhook {hook} has unknown members") from error
+
+    def remove(self, hook: str) -> None:
+        """Forget a hook with its dead letters."""
+        self.get(hook)
+        shutil.rmtree(self._folder / hook)
+
+    def rotate(self, hook: str, secret: bytes) -> Webhook:
+        """Sign with a new secret; the one before signs as well until the next rotation."""
+        old = self.get(hook)
+        new = replace(old, secret=check_secret(secret).hex(), previous=old.secret)
+        self._write(self._folder / hook / "hook.json", asdict(new))
+        return new
+
+    def folder(self, hook: str) -> Path:
+        """Return the folder of a hook."""
+        return self._folder / hook
+
+    def state(self, hook: str) -> HookState:
+        """Return how far a hook has got."""
+        said = self._read(self._folder / hook / "state.json")
+        return HookState(said["ulid"], tuple(Retry(**each) for each in said["retries"]))
+
+    def save_state(self, hook: str, state: HookState) -> None:
+        """Remember durably how far a hook has got."""
+        self._write(self._folder / hook / "state.json", asdict(state))
+
+    def bury(self, hook: str, ulid: str, facts: Mapping[str, Any]) -> None:
+        """Keep a dead letter."""
+        self._write(self._folder / hook / "dead" / f"{ulid}.json", {"ulid": ulid, **facts})
+
+    def dead(self, hook: str) -> list[dict[str, Any]]:
+        """Return the dead letters of a hook, oldest first."""
+        self.get(hook)
+        return [self._read(path) for path in sorted((self._folder / hook / "dead").glob("*.json"))]
+
+    def raise_dead(self, hook: str, ulids: list[str]) -> list[str]:
+        """Put dead letters back into the retries, all of them if none is named; return their ULIDs."""
+        there = [each["ulid"] for each in self.dead(hook)]
+        missing = [ulid for ulid in ulids if ulid not in there]
+        if missing:
+            raise NotFound(f"webhook {hook} has no dead letter {missing[0][:40]!r}")
+        chosen = ulids or there
+        state = self.state(hook)
+        self.save_state(
+            hook, replace(state, retries=(*state.retries, *(Retry(each, 0, 0) for each in chosen)))
+        )
+        for ulid in chosen:
+            self._disk.unlink(self._folder / hook / "dead" / f"{ulid}.json")
+        return chosen
+
+    def record(self, hook: str, facts: Mapping[str, Any]) -> None:
+        """Add a line to the delivery log of a hook."""
+        path = self._folder / hook / "deliveries.jsonl"
+        if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
+            path.replace(path.with_suffix(".1.jsonl"))
+        with path.open("a", encoding="utf-8") as log:
+            log.write(json.dumps(dict(facts), sort_keys=True) + "\n")
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        try:
+            value = json.loads(read_file(path, FILE_BYTES_MAX))
+        except (OSError, ValueError) as error:
+            raise Damaged(f"{path.name} of webhook {path.parent.name} cannot be read: {error}") from error
+        if not isinstance(value, dict):
+            raise Damaged(f"{path.name} of webhook {path.parent.name} must be a JSON object")
+        return value
+
+    def _write(self, path: Path, value: Mapping[str, Any]) -> None:
+        self._disk.replace(path, json.dumps(dict(value), sort_keys=True).encode() + b"\n", mode=0o600)
+
+
+def check_url(url: str) -> str:
+    """Return the URL of an endpoint. Raises `Usage` unless it is http or https with a host and without credentials."""
+    try:
+        found = urlsplit(url)
+        port = found.port
+    except ValueError as error:
+        raise Usage(f"URL cannot be parsed: {error}") from error
+    good = found.scheme in ("http", "https") and found.hostname and not found.username and port != 0
+    if not good or len(url) > URL_CHARACTERS_MAX or not url.isprintable() or " " in url:
+        raise Usage(
+            f"URL must be http:// or https:// with a host and without credentials, got {url[:120]!r}",
+            advice="Put a secret into the hook's secret file, not into its URL.",
+        )
+    return url

@@ -1,0 +1,96 @@
+"""Send one delivery: the name is resolved once, the address is checked, and no redirect is followed."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+TIMEOUT_S: Final = 10.0
+ANSWER_BYTES_MAX: Final = 4096  # of the answer's body; only its status matters
+
+
+@dataclass(frozen=True, slots=True)
+class PostResult:
+    """How one attempt ended. `status` is None if there was no answer."""
+
+    status: int | None
+    detail: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether the endpoint took it."""
+        return self.status is not None and 200 <= self.status < 300
+
+
+def post(
+    url: str, body: bytes, headers: Mapping[str, str], *, allow_private: bool, timeout_s: float = TIMEOUT_S
+) -> PostResult:
+    """POST a body to a URL and return how it ended; nothing is raised for what the other side does."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        address = _resolve(host, port, allow_private)
+    except OSError as error:
+        return PostResult(None, f"{host}: {error.strerror or error}")
+    if address is None:
+        return PostResult(
+            None, f"{host} has no public address; --allow-private permits loopback and private ones"
+        )
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    connection = _Pinned(host, port, address, parts.scheme == "https", timeout_s)
+    try:
+        connection.request("POST", path, body=body, headers=dict(headers))
+        answer = connection.getresponse()
+        answer.read(ANSWER_BYTES_MAX)
+        detail = "redirects are not followed" if 300 <= answer.status < 400 else answer.reason[:100]
+        return PostResult(answer.status, detail)
+    except (OSError, http.client.HTTPException) as error:
+        return PostResult(None, f"{type(error).__name__}: {error}"[:200])
+    finally:
+        connection.close()
+
+
+def _resolve(host: str, port: int, allow_private: bool) -> str | None:
+    """Return one address of a host that may be called; the connection goes to this address and no other."""
+    for *_, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        text = str(place[0])
+        if allow_private or is_public(text):
+            return text
+    return None
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is on the public internet: not loopback, private, link-local, multicast or reserved.
+
+    >>> [is_public(each) for each in ("93.184.215.14", "127.0.0.1", "10.1.2.3", "169.254.169.254", "::ffff:10.0.0.1")]
+    [True, False, False, False, False]
+    """
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour
+        if inner is not None:
+            return is_public(str(inner))
+    return found.is_global and not found.is_multicast
+
+
+class _Pinned(http.client.HTTPConnection):
+    """A connection to one address, with the name of the host in the request and in the TLS handshake."""
+
+    def __init__(self, host: str, port: int, address: str, tls: bool, timeout_s: float) -> None:
+        super().__init__(host, port, timeout=timeout_s)
+        self._address, self._tls = address, tls
+        self.default_port = 443 if tls else 80
+
+    def connect(self) -> None:
+        raw = socket.create_connection((self._address, self.port), self.timeout)
+        if self._tls:
+            self.sock = ssl.create_default_context().wrap_socket(raw, server_hostname=self.host)
+        else:
+            self.sock = raw

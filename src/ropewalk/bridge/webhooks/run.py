@@ -1,0 +1,128 @@
+"""Deliver what is new to the webhooks of a repository, at least once each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ropewalk.bridge.brokers.loops import find_log
+from ropewalk.bridge.webhooks.forms import body_of, pause_ms, sign
+from ropewalk.bridge.webhooks.hooks import HookState, Retry, Webhook, Webhooks
+from ropewalk.bridge.webhooks.post import PostResult, post
+from ropewalk.disk.folder_lock import hold_folder
+from ropewalk.errors import NotFound
+from ropewalk.gitlog.core.envelope import Event
+from ropewalk.gitlog.repository.repository import GitRepository
+
+RETRIES_MAX = 256  # events that wait for another attempt; then new ones wait in the log
+BATCH = 64
+IDLE_S = 0.5
+
+
+@dataclass(slots=True)
+class Delivered:
+    """What a round brought."""
+
+    delivered: int = 0
+    failed: int = 0
+    dead: int = 0
+
+
+class WebhookRunner:
+    """Delivers to all hooks. `now_ms` is the clock, `chance` a number from 0 to 1 for jitter."""
+
+    def __init__(
+        self, repository: GitRepository, *, now_ms: Callable[[], int], chance: Callable[[], float]
+    ) -> None:
+        self._repository, self._now_ms, self._chance = repository, now_ms, chance
+        store = repository.store
+        self.hooks = Webhooks(store.place.home, store.disk)
+
+    def once(self) -> Delivered:
+        """Deliver what is new and what is due; return without waiting for later attempts."""
+        done = Delivered()
+        for hook in self.hooks.all():
+            with hold_folder(self.hooks.folder(hook.id), 0.0):
+                self._deliver(hook, done)
+        return done
+
+    def run(self, stop: threading.Event, told: Callable[[Delivered], None] = lambda _done: None) -> None:
+        """Deliver until `stop` is set."""
+        while not stop.is_set():
+            done = self.once()
+            if done.delivered or done.failed or done.dead:
+                told(done)
+            stop.wait(IDLE_S)
+
+    def _deliver(self, hook: Webhook, done: Delivered) -> None:
+        state = self._retry(hook, self.hooks.state(hook.id), done)
+        log = find_log(self._repository, hook.log)
+        while len(state.retries) < RETRIES_MAX and not (hook.ordered and state.retries):
+            try:
+                events = log.after(state.ulid or None)[:BATCH]
+            except NotFound:
+                return  # the log is not there yet
+            if not events:
+                return
+            for event in events:
+                state = self._attempt(hook, state, event, 0, done)
+                state = replace(state, ulid=event.ulid)
+                self.hooks.save_state(hook.id, state)
+                if hook.ordered and state.retries:
+                    break
+
+    def _retry(self, hook: Webhook, state: HookState, done: Delivered) -> HookState:
+        for due in [each for each in state.retries if each.due_ms <= self._now_ms()]:
+            state = replace(state, retries=tuple(each for each in state.retries if each != due))
+            event = find_log(self._repository, hook.log).find(due.ulid)
+            if event is not None:
+                state = self._attempt(hook, state, event, due.failed, done)
+            self.hooks.save_state(hook.id, state)
+        return state
+
+    def _attempt(
+        self, hook: Webhook, state: HookState, event: Event, failed: int, done: Delivered
+    ) -> HookState:
+        """Send one event; return the state with its next attempt, if there is to be one."""
+        result = self._send(hook, event, failed + 1)
+        self.hooks.record(
+            hook.id,
+            {
+                "ulid": event.ulid,
+                "attempt": failed + 1,
+                "at_ms": self._now_ms(),
+                "status": result.status,
+                "detail": result.detail,
+            },
+        )
+        if result.ok:
+            done.delivered += 1
+            return state
+        pause = pause_ms(failed + 1, self._chance())
+        if pause is None:
+            done.dead += 1
+            self.hooks.bury(
+                hook.id,
+                event.ulid,
+                {"attempts": failed + 1, "status": result.status, "detail": result.detail},
+            )
+            return state
+        done.failed += 1
+        return replace(state, retries=(*state.retries, Retry(event.ulid, failed + 1, self._now_ms() + pause)))
+
+    def _send(self, hook: Webhook, event: Event, attempt: int) -> PostResult:
+        body, media = body_of(event, hook.log, hook.form)
+        stamp = self._now_ms() // 1000
+        headers = {
+            "Content-Type": media,
+            "User-Agent": "ropewalk-webhook",
+            "X-GATOS-Event": event.type.encode("ascii", "backslashreplace").decode()[:200].replace("\n", " "),
+            "X-GATOS-Delivery": event.ulid,
+            "X-GATOS-Attempt": str(attempt),
+            "X-GATOS-Timestamp": str(stamp),
+            "X-GATOS-Signature": sign(bytes.fromhex(hook.secret), stamp, body),
+        }
+        if hook.previous:
+            headers["X-GATOS-Signature-Previous"] = sign(bytes.fromhex(hook.previous), stamp, body)
+        return post(hook.url, body, headers, allow_private=hook.allow_private)

@@ -1,0 +1,1 @@
+"""`ropewalk bridge`: brokers and webhooks."""

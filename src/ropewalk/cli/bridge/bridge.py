@@ -1,0 +1,134 @@
+"""`ropewalk bridge`: carry events of git logs to message brokers and webhooks, and messages into topics."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.common.command import Command, Group, emit, say
+from ropewalk.cli.git.events import opened
+
+if TYPE_CHECKING:
+    from ropewalk.bridge.brokers.port import Broker
+    from ropewalk.bridge.brokers.run import BridgeReport, Direction
+
+LAZY = {
+    "webhook": (
+        "ropewalk.cli.bridge.webhook",
+        "webhook",
+        "Deliver events of a log to an HTTP endpoint, signed and retried.",
+    ),
+}
+
+bridge = Group(
+    "bridge",
+    epilog="Examples:\n  ropewalk bridge nats --url nats://127.0.0.1:4222 --log messages/jobs\n",
+    lazy=LAZY,
+    help="Carry events to message brokers and webhooks, and messages into topics.",
+)
+
+
+def _shared(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(
+        (
+            click.option("--log", "name", required=True, metavar="LOG", help="messages/TOPIC or shiplog/NS."),
+            click.option(
+                "--direction",
+                type=click.Choice(["out", "in", "both"]),
+                default="out",
+                show_default=True,
+                help="out: publish events; in: record messages in a topic.",
+            ),
+            click.option(
+                "--format",
+                "form",
+                type=click.Choice(["envelope", "cloudevents"]),
+                default="envelope",
+                show_default=True,
+                help="Body of published messages: the canonical envelope, or a CloudEvent 1.0 in JSON.",
+            ),
+            click.option("--once", is_flag=True, help="Move what is there now, then exit."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@bridge.command(
+    "nats",
+    cls=Command,
+    epilog="Examples:\n  ropewalk bridge nats --url nats://127.0.0.1:4222 --log messages/jobs\n"
+    "  ropewalk bridge nats --url nats://127.0.0.1:4222 --log messages/orders --subject shop.orders --direction in\n",
+)
+@click.option("--url", required=True, metavar="URL", help="Address of the NATS server, nats:// or tls://.")
+@click.option("--subject", metavar="SUBJECT", help="Default: ropewalk.<engine>.<topic>, dots for slashes.")
+@click.option(
+    "--stream", metavar="NAME", help="JetStream stream; found by the subject, created if it is missing."
+)
+@_shared
+def nats(
+    url: str, subject: str | None, stream: str | None, name: str, direction: Direction, form: str, once: bool
+) -> None:
+    """Bridge a git log and a NATS JetStream subject, in order and each event once.
+
+    Every message carries the content id as Nats-Msg-Id and headers that name log, ULID, type and commit. An event that
+    comes in records the stream and its sequence number. A killed bridge goes on where the stream and the log end.
+    """
+    from ropewalk.bridge.brokers.nats import NatsBroker, subject_of
+
+    _run(lambda: NatsBroker.connect(url, subject or subject_of(name), stream), name, direction, form, once)
+
+
+@bridge.command(
+    "redis",
+    cls=Command,
+    epilog="Examples:\n  ropewalk bridge redis --url redis://127.0.0.1:6379 --log shiplog/prod --stream deploys\n",
+)
+@click.option(
+    "--url", required=True, metavar="URL", help="Address of the Redis server, redis:// or rediss://."
+)
+@click.option("--stream", metavar="KEY", help="Key of the stream. Default: ropewalk.<engine>.<topic>.")
+@_shared
+def redis(url: str, stream: str | None, name: str, direction: Direction, form: str, once: bool) -> None:
+    """Bridge a git log and a Redis stream, in order and each event once.
+
+    The server decides how durable the stream is: set appendonly yes and appendfsync always.
+    """
+    from ropewalk.bridge.brokers.nats import subject_of
+    from ropewalk.bridge.brokers.redis import RedisBroker
+
+    _run(lambda: RedisBroker.connect(url, stream or subject_of(name)), name, direction, form, once)
+
+
+def _run(
+    connect: Callable[[], Awaitable[Broker]], name: str, direction: Direction, form: str, once: bool
+) -> None:
+    from ropewalk.bridge.brokers.loops import find_log
+    from ropewalk.bridge.brokers.run import Bridge
+
+    with opened() as repository:
+        running = Bridge(
+            find_log(repository, name), connect, direction=direction, form=form, jitter=random.random
+        )
+        if once:
+            report = asyncio.run(running.once())
+        else:
+            say(f"bridging {name}; Ctrl-C ends")
+            report = asyncio.run(_until_signal(running.run))
+    emit(_answer(report), f"ok  {report.published} published, {report.received} received")
+
+
+async def _until_signal(run: Callable[[asyncio.Event], Awaitable[BridgeReport]]) -> BridgeReport:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    return await run(stop)
+
+
+def _answer(report: BridgeReport) -> dict[str, Any]:
+    return {"published": report.published, "received": report.received, "reconnects": report.reconnects}

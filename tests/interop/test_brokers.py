@@ -1,0 +1,284 @@
+"""Bridges to message brokers: real NATS and Redis servers, killed bridges, other publishers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.waiting import LIMIT_S
+
+import ropewalk
+from ropewalk.bridge.brokers.loops import find_log
+from ropewalk.bridge.brokers.nats import NatsBroker
+from ropewalk.bridge.brokers.port import START, Broker, Moved, Outgoing
+from ropewalk.bridge.brokers.redis import RedisBroker
+from ropewalk.bridge.brokers.run import Bridge
+from ropewalk.errors import Unavailable
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.core.layout import MESSAGES
+from ropewalk.gitlog.repository.opening import open_repository
+
+SERVERS = {"nats": "nats-server", "redis": "redis-server"}
+KILLS = 6
+COMMAND = [sys.executable, "-c", "import sys; from ropewalk.cli import main; sys.exit(main())"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture(params=sorted(SERVERS))
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Return the URL of a server that keeps its streams on disk."""
+    program = shutil.which(SERVERS[request.param]) or shutil.which(f"/usr/sbin/{SERVERS[request.param]}")
+    if program is None:
+        if os.environ.get("ROPEWALK_REQUIRE_TOOLS"):
+            pytest.fail(f"{SERVERS[request.param]} is not installed")
+        pytest.skip(f"{SERVERS[request.param]} is not installed (Debian package of that name); CI has it")
+    port, folder = free_port(), tmp_path / "server"
+    folder.mkdir()
+    command = {
+        "nats": [program, "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(folder)],
+        "redis": [
+            program,
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--dir",
+            str(folder),
+            "--appendonly",
+            "yes",
+        ],
+    }[request.param]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + LIMIT_S
+        while not listens(port):
+            assert time.monotonic() < until and process.poll() is None
+            time.sleep(0.02)
+        yield f"{request.param}://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(LIMIT_S)
+
+
+async def connect(url: str) -> Broker:
+    if url.startswith("nats"):
+        return await NatsBroker.connect(url, "jobs.pending")
+    return await RedisBroker.connect(url, "jobs.pending")
+
+
+def make(tmp_path: Path, name: str = "log") -> Path:
+    ropewalk.init(tmp_path / name).close()
+    return tmp_path / name
+
+
+def publish(path: Path, numbers: range) -> None:
+    with open_repository(path) as log:
+        drafts = [Draft({"ns": "", "type": "job.made", "payload": {"n": n}}) for n in numbers]
+        for outcome in log.append_all("jobs", drafts, layout=MESSAGES):
+            assert not isinstance(outcome, Exception), outcome
+
+
+def bridge(path: Path, url: str, *options: str) -> list[str]:
+    kind = url.partition(":")[0]
+    place = ["--subject" if kind == "nats" else "--stream", "jobs.pending"]
+    head = [*COMMAND, "--repo", str(path), "bridge", kind, "--url", url]
+    return [*head, "--log", "messages/jobs", *place, "--json", *options]
+
+
+def once(path: Path, url: str, *options: str) -> dict[str, int]:
+    done = subprocess.run(
+        bridge(path, url, "--once", *options), capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def streamed(url: str) -> list[int]:
+    """Return the numbers of the jobs in the stream, in its order."""
+
+    async def read() -> list[int]:
+        broker = await connect(url)
+        found: list[int] = []
+        at = START
+        while batch := await broker.fetch(at, 256, 0.5):
+            at = batch[-1].position
+            found += [json.loads(each.body)["payload"]["n"] for each in batch]
+        await broker.close()
+        return found
+
+    return asyncio.run(read())
+
+
+def recorded(path: Path) -> list[int]:
+    with open_repository(path) as log:
+        if "jobs" not in log.topics(MESSAGES):
+            return []
+        return [event.payload.get("n", -1) for event in log.events("jobs", layout=MESSAGES)]
+
+
+def test_events_reach_the_stream_once(server, tmp_path):
+    path = make(tmp_path)
+    publish(path, range(600))
+    assert once(path, server)["published"] == 600
+    assert once(path, server)["published"] == 0
+    publish(path, range(600, 605))
+    assert once(path, server)["published"] == 5
+    assert streamed(server) == list(range(605))
+
+
+def test_lost_progress_file_publishes_nothing_twice(server, tmp_path):
+    path = make(tmp_path)
+    publish(path, range(300))
+    once(path, server)
+    for progress in path.rglob("progress.json"):
+        progress.unlink()
+    assert once(path, server)["published"] == 0
+    assert streamed(server) == list(range(300))
+
+
+def test_messages_come_in_once_and_in_order(server, tmp_path):
+    there, here = make(tmp_path, "there"), make(tmp_path, "here")
+    publish(there, range(300))
+    once(there, server)
+    assert once(here, server, "--direction", "in")["received"] == 300
+    assert once(here, server, "--direction", "in")["received"] == 0
+    for progress in here.rglob("progress.json"):
+        progress.unlink()
+    assert once(here, server, "--direction", "in")["received"] == 0
+    with open_repository(here) as log:
+        events = list(log.events("jobs", layout=MESSAGES))
+    assert [each.payload["payload"]["n"] for each in events] == list(range(300))
+    assert all(
+        each.envelope["refs"]["broker"].startswith(("JOBS_PENDING:", "jobs.pending:")) for each in events
+    )
+    report = ropewalk.verify(here)
+    assert report.ok
+
+
+def test_both_directions_make_no_loop(server, tmp_path):
+    one, two = make(tmp_path, "one"), make(tmp_path, "two")
+    publish(one, range(5))
+    publish(two, range(5, 10))
+    for _ in range(3):
+        once(one, server, "--direction", "both")
+        once(two, server, "--direction", "both")
+    assert len(streamed(server)) == 10
+    assert len(recorded(one)) == len(recorded(two)) == 10
+
+
+def test_killed_bridges_lose_and_double_nothing(server, tmp_path):
+    """SIGKILL at random moments of publishing and receiving."""
+    chance = random.Random(22)
+    there, here = make(tmp_path, "there"), make(tmp_path, "here")
+    for kill in range(KILLS):
+        publish(there, range(kill * 200, kill * 200 + 200))
+        path, option = ((there, "out"), (here, "in"))[kill % 2]
+        process = subprocess.Popen(
+            bridge(path, server, "--direction", option), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        time.sleep(chance.uniform(0.3, 1.5))
+        process.send_signal(signal.SIGKILL)
+        process.wait(LIMIT_S)
+    once(there, server)
+    once(here, server, "--direction", "in")
+    assert streamed(server) == list(range(KILLS * 200))
+    with open_repository(here) as log:
+        found = [event.payload["payload"]["n"] for event in log.events("jobs", layout=MESSAGES)]
+    assert found == list(range(KILLS * 200))
+
+
+def test_batch_behind_another_publisher_is_refused_whole(server):
+    async def act() -> None:
+        broker = await connect(server)
+        first = [Outgoing(f"a{n}", b"{}", {}) for n in range(3)]
+        end = await broker.publish(first, START)
+        with pytest.raises(Moved):
+            await broker.publish([Outgoing("b", b"{}", {})], START)
+        assert await broker.last() == end
+        await broker.close()
+
+    asyncio.run(act())
+
+
+def test_unrecordable_messages_leave_a_record(server, tmp_path):
+    here = make(tmp_path, "here")
+    huge = Outgoing("huge", b"[" + b"1," * 300_000 + b"1]", {})
+    odd = [
+        Outgoing("odd", b"\xff\x00", {}),
+        Outgoing("key", b'{"a": "AKIA' + b'QRSTUVWX23456Z7A"}', {}),
+        huge,
+    ]
+
+    async def act() -> None:
+        broker = await connect(server)
+        await broker.publish([*odd, Outgoing("good", b'{"n": 1}', {})], START)
+        await broker.close()
+
+    asyncio.run(act())
+    assert once(here, server, "--direction", "in")["received"] == 4
+    with open_repository(here) as log:
+        events = list(log.events("jobs", layout=MESSAGES))
+    assert events[0].type == "broker.message"
+    assert events[0].payload == {"data_base64": "/wA="}
+    assert events[1].type == "bridge.refused" and "AKIA" not in json.dumps(events[1].payload)
+    assert events[-1].payload == {"n": 1}
+
+
+def test_bridge_outlives_a_server_that_restarts(tmp_path):
+    """Backoff is injected: nothing here waits for seconds."""
+    path = make(tmp_path)
+    publish(path, range(3))
+    calls = []
+
+    async def act() -> None:
+        async def refuse() -> Broker:
+            calls.append(1)
+            if len(calls) == 3:
+                stop.set()
+            raise Unavailable("away")
+
+        stop = asyncio.Event()
+        with open_repository(path) as log:
+            running = Bridge(find_log(log, "messages/jobs"), refuse, jitter=lambda: -0.49)
+            report = await asyncio.wait_for(running.run(stop), LIMIT_S)
+        assert report.reconnects == 3 and report.published == 0
+
+    asyncio.run(act())
+
+
+def test_wrong_log_and_address_get_clear_errors(tmp_path):
+    path = make(tmp_path)
+    for options, words in (
+        (["--log", "ledger/audit"], "messages/TOPIC or shiplog/NS"),
+        (["--log", "messages/jobs"], "cannot connect"),
+    ):
+        command = [*COMMAND, "--repo", str(path), "bridge", "nats", "--once"]
+        done = subprocess.run(
+            [*command, "--url", "nats://u:secret@127.0.0.1:1", *options],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert done.returncode in (2, 7) and words in done.stderr and "secret" not in done.stderr

@@ -1,0 +1,171 @@
+"""Webhooks against a real HTTP server on loopback: signatures, retries, dead letters, order, forbidden addresses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from ropewalk.bridge.webhooks.forms import RETRY_S, check_signature
+from ropewalk.bridge.webhooks.hooks import Webhook
+from ropewalk.bridge.webhooks.post import post
+from ropewalk.bridge.webhooks.run import Delivered, WebhookRunner
+from ropewalk.errors import NotFound, Usage
+
+SECRET = b"0123456789abcdef"
+HOOK = "00112233445566aa"
+
+
+class Endpoint:
+    """A server that keeps what it got and answers as told; `answers` are statuses, the last one goes on."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[dict[str, str], bytes]] = []
+        self.answers = [200]
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                endpoint.got.append(({name.lower(): value for name, value in self.headers.items()}, body))
+                status = endpoint.answers.pop(0) if len(endpoint.answers) > 1 else endpoint.answers[0]
+                self.send_response(status)
+                self.send_header("Location", endpoint.url + "/elsewhere")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_arguments: object) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
+
+    def deliveries(self) -> list[str]:
+        return [headers["x-gatos-delivery"] for headers, _ in self.got]
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    made = Endpoint()
+    thread = threading.Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield made
+    made.server.shutdown()
+    thread.join(10)
+    made.server.server_close()
+
+
+@pytest.fixture
+def runner(log, clock) -> WebhookRunner:
+    return WebhookRunner(log, now_ms=log.now_ms, chance=lambda: 0.5)
+
+
+def add(runner: WebhookRunner, endpoint: Endpoint, **options: object) -> Webhook:
+    hook = Webhook(HOOK, endpoint.url, "shiplog/prod", SECRET.hex(), allow_private=True, **options)  # type: ignore[arg-type]
+    return runner.hooks.add(hook, "")
+
+
+def append(log, *numbers: int) -> list[str]:
+    return [log.append("prod", {"type": "t", "payload": {"n": n}}).ulid for n in numbers]
+
+
+def test_new_events_are_delivered_signed(log, runner, endpoint):
+    add(runner, endpoint)
+    ulids = append(log, 1, 2)
+    assert runner.once() == Delivered(delivered=2)
+    assert runner.once() == Delivered()
+    assert endpoint.deliveries() == ulids
+    headers, body = endpoint.got[0]
+    now = log.now_ms() // 1000
+    assert check_signature(SECRET, headers, body, now)
+    assert not check_signature(SECRET, headers, body + b" ", now)
+    assert not check_signature(b"another secret here", headers, body, now)
+    assert not check_signature(SECRET, headers, body, now + 301)
+
+
+def test_failures_are_retried_then_dead_then_replayed(log, runner, endpoint, clock):
+    add(runner, endpoint)
+    (ulid,) = append(log, 1)
+    endpoint.answers = [500]
+    assert runner.once() == Delivered(failed=1)
+    for pause in RETRY_S:
+        assert runner.once() == Delivered()  # not due yet
+        clock.ms += round(pause * 1000) + 1
+        runner.once()
+    assert [each["attempts"] for each in runner.hooks.dead(HOOK)] == [5]
+    assert len(endpoint.got) == 5 and set(endpoint.deliveries()) == {ulid}
+    endpoint.answers = [204]
+    assert runner.hooks.raise_dead(HOOK, []) == [ulid]
+    assert runner.once() == Delivered(delivered=1)
+    assert runner.hooks.dead(HOOK) == []
+
+
+def test_ordered_hook_holds_later_events_back(log, runner, endpoint, clock):
+    add(runner, endpoint, ordered=True)
+    ulids = append(log, 1, 2, 3)
+    endpoint.answers = [503, 200]
+    runner.once()
+    assert endpoint.deliveries() == ulids[:1]
+    clock.ms += 2000
+    runner.once()
+    assert endpoint.deliveries() == [ulids[0], *ulids]
+
+
+def test_unordered_hook_goes_on(log, runner, endpoint):
+    add(runner, endpoint)
+    ulids = append(log, 1, 2, 3)
+    endpoint.answers = [503, 200]
+    assert runner.once() == Delivered(delivered=2, failed=1)
+    assert endpoint.deliveries() == ulids
+
+
+def test_restart_delivers_from_the_saved_state(log, runner, endpoint):
+    add(runner, endpoint)
+    append(log, 1)
+    runner.once()
+    append(log, 2)
+    again = WebhookRunner(log, now_ms=log.now_ms, chance=lambda: 0.5)
+    assert again.once() == Delivered(delivered=1)
+
+
+def test_rotation_signs_with_both_secrets(log, runner, endpoint):
+    add(runner, endpoint)
+    runner.hooks.rotate(HOOK, b"another secret here")
+    append(log, 1)
+    runner.once()
+    headers, body = endpoint.got[0]
+    now = log.now_ms() // 1000
+    assert check_signature(SECRET, headers, body, now)
+    assert check_signature(b"another secret here", headers, body, now)
+
+
+def test_redirect_is_a_failure(log, runner, endpoint):
+    add(runner, endpoint)
+    append(log, 1)
+    endpoint.answers = [302]
+    assert runner.once() == Delivered(failed=1)
+    assert len(endpoint.got) == 1
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "[::1]", "169.254.169.254", "10.0.0.1", "0.0.0.0"]
+)
+def test_private_addresses_are_not_called(host):
+    result = post(f"http://{host}:9/x", b"", {}, allow_private=False, timeout_s=1)
+    assert result.status is None and "no public address" in result.detail
+
+
+@pytest.mark.parametrize("url", ["ftp://a/b", "http://", "http://u:p@a/", "http://a b/", "x", "http://a:0/"])
+def test_bad_urls_are_refused(runner, url):
+    with pytest.raises(Usage, match="URL must be"):
+        runner.hooks.add(Webhook(HOOK, url, "shiplog/prod", SECRET.hex()), "")
+
+
+def test_secret_must_be_long_and_is_private(runner, endpoint):
+    with pytest.raises(Usage, match="16 to 1024 bytes"):
+        runner.hooks.add(Webhook(HOOK, endpoint.url, "shiplog/prod", b"short".hex()), "")
+    add(runner, endpoint)
+    assert (runner.hooks.folder(HOOK) / "hook.json").stat().st_mode & 0o077 == 0
+    with pytest.raises(NotFound):
+        runner.hooks.get("../../etc")
