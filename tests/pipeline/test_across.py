@@ -147,6 +147,7 @@ def test_a_fault_of_a_block_alone_comes_first_if_it_stands_first(spark: Any, tmp
     assert str(report.logs[0].entry).startswith("block 1")
 
 
+@pytest.mark.slow
 def test_ingest_rejects_faults_between_batches(spark: Any, tmp_path: Path):
     """Batch by batch, each knowing those before it; then the tables are held against one fold of the whole."""
     world = World.make(tmp_path / "log.git")

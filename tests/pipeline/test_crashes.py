@@ -27,11 +27,18 @@ WORKERS_KILLED = 3
 TABLES = 7  # that a batch puts in their places; then come the manifest, the files it replaces, the cursors
 
 
-def test_dying_between_any_two_steps_loses_and_doubles_nothing(spark: Any, world: World, tmp_path: Path):
+@pytest.mark.parametrize(
+    "steps",
+    [(TABLES, None), pytest.param((TABLES - 1, TABLES, TABLES + 1, None), marks=pytest.mark.slow)],
+    ids=["two", "all"],
+)
+def test_dying_between_any_two_steps_loses_and_doubles_nothing(
+    spark: Any, world: World, tmp_path: Path, steps: tuple[int | None, ...]
+):
     """After each death every table can be read, and is what it was; `test_warehouse` dies at the other steps."""
     warehouse = tmp_path / "tables"
     Ingest(spark, world.path, warehouse, now_ms=lambda: world.clock_ms).once()
-    for lives in (TABLES - 1, TABLES, TABLES + 1, None):
+    for lives in steps:
         stood = [each.num_rows for each in _deployments(warehouse)]
         world.git("prod", 1)
         world.gossip("com.example.chat", 1)

@@ -121,6 +121,7 @@ def test_without_the_library_one_line_says_what_to_install(tmp_path: Path, monke
     assert 'pip install ".[delta]"' in caught.value.advice_now
 
 
+@pytest.mark.slow
 def test_merged_files_hold_the_same_rows_and_other_readers_see_the_fold(
     spark: Any, world: World, tmp_path: Path
 ):
