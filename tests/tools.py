@@ -69,4 +69,4 @@ def _npm_ci(folder: Path) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    return None if done.returncode == 0 else done.stderr[-2000:]
+    return None if done.returncode == 0 else done.stderr.strip()[-2000:]
