@@ -19,10 +19,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import websockets.asyncio.server as server
 from websockets.exceptions import ConnectionClosed
 
-import ropewalk
 from bench.harness import Contestant, Result, compare, fixed
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import MESSAGES
+from ropewalk.gitlog.repository.opening import init_repository
 from ropewalk.stream.core.frames import BusEvent
 from ropewalk.stream.core.window import Window, WindowBounds
 from ropewalk.stream.serve.server import Clock, StreamServer
@@ -134,7 +134,7 @@ def sending(subscribers: int, count: int, rounds: int) -> Result:
 
 
 def reading(count: int, rounds: int) -> list[Result]:
-    with tempfile.TemporaryDirectory() as folder, ropewalk.init(folder) as log:
+    with tempfile.TemporaryDirectory() as folder, init_repository(folder) as log:
         drafts = [Draft({"type": "job.made", "payload": frame.payload}) for frame in frames(count)]
         source = StreamSource(log)
         log.append_all("jobs/pending", drafts, layout=MESSAGES)

@@ -8,9 +8,7 @@ may speak for her up to a clock.
 
 from __future__ import annotations
 
-from ropewalk import gossip
-from ropewalk.gossip.core.log import GossipLog
-from ropewalk.kernel.keys import SigningKey
+from ropewalk import SigningKey, gossip
 
 ROOM = "com.example.chat#harbour"
 NAMES = ("ada", "bob", "cleo")
@@ -20,12 +18,12 @@ KEYS = {
 LAPTOP = SigningKey.generate("ed25519", bytes([9] * 32))
 
 
-def join(signer: SigningKey) -> GossipLog:
+def join(signer: SigningKey) -> gossip.Log:
     members = [key.public.did() for key in KEYS.values()]
     return gossip.open(ROOM, signer=signer, access=gossip.sessions(*members))
 
 
-def conversation(log: GossipLog) -> list[str]:
+def conversation(log: gossip.Log) -> list[str]:
     names = {key.public.did(): name for name, key in KEYS.items()} | {LAPTOP.public.did(): "cleo's laptop"}
     return [
         f"{signed.message.clock:>2}  {names[signed.signature.public_key]:<14}{signed.message.payload['text']}"

@@ -11,9 +11,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ropewalk import gossip
-from ropewalk.gossip.core.message import GossipMessage, GossipSignature
-from ropewalk.kernel.keys import SigningKey
+from ropewalk import SigningKey, gossip
 
 SET = {
     "type": "object",
@@ -33,7 +31,7 @@ class Register:
         self.log = gossip.open(topic, path, signer=signer, apply=self._apply, validate=SET)
         self.log.replay()  # what is on disk from before
 
-    def _apply(self, id: str, _signature: GossipSignature, message: GossipMessage) -> None:
+    def _apply(self, id: str, _signature: gossip.Signature, message: gossip.Message) -> None:
         name, write = message.payload["set"], (message.clock, id)
         if write > self._won.get(name, (0, "")):
             self._won[name] = write

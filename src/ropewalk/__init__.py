@@ -1,69 +1,38 @@
 """Append-only event logs you can prove: in git, between peers, or as a sealed ledger.
 
-`init` makes a repository, `open` appends to its git logs and reads them, `verify` checks everything in it. The other
-engines have doors of their own: `from ropewalk import gossip, ledger, pipeline`.
+`init` makes a repository and `open` opens one; a `Repository` gives access to event logs, ledger channels and gossip
+topics. `verify` verifies repositories, proofs, bundles and checkpoints offline. Each engine offers more in its package:
+`from ropewalk import gitlog, gossip, ledger, pipeline, stream`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ropewalk._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from ropewalk.errors import RopewalkError
-    from ropewalk.gitlog.consumers.cursor import Cursor
-    from ropewalk.gitlog.core.envelope import Event
-    from ropewalk.gitlog.core.planning import Receipt
-    from ropewalk.kernel.entry import Entry
-    from ropewalk.kernel.keys import PublicKey, SigningKey
-    from ropewalk.kernel.report import Report
-    from ropewalk.ledger.proof.proof import Proof
-    from ropewalk.repository import init
-    from ropewalk.repository import open_repository as open
-    from ropewalk.verification import verify_repository as verify
+    from ropewalk.errors import RopewalkError as RopewalkError
+    from ropewalk.gitlog.consumers.cursor import Cursor as Cursor
+    from ropewalk.gitlog.core.envelope import Event as Event
+    from ropewalk.gitlog.core.planning import Receipt as Receipt
+    from ropewalk.handles.channel import LedgerChannel as LedgerChannel
+    from ropewalk.handles.events import EventLog as EventLog
+    from ropewalk.handles.gossip import GossipTopic as GossipTopic
+    from ropewalk.kernel.keys import PublicKey as PublicKey
+    from ropewalk.kernel.keys import SealingKey as SealingKey
+    from ropewalk.kernel.keys import SigningKey as SigningKey
+    from ropewalk.kernel.report import Report as Report
+    from ropewalk.kernel.report import Step as Step
+    from ropewalk.ledger.proof.proof import Proof as Proof
+    from ropewalk.ledger.proof.trust import Trust as Trust
+    from ropewalk.repository import Repository as Repository
+    from ropewalk.repository import init as init
+    from ropewalk.repository import open_repository
+    from ropewalk.verification import verify as verify
+
+    open = open_repository
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Cursor",
-    "Entry",
-    "Event",
-    "Proof",
-    "PublicKey",
-    "Receipt",
-    "Report",
-    "RopewalkError",
-    "SigningKey",
-    "__version__",
-    "init",
-    "open",
-    "verify",
-]
-
-# Public name → where it lives; imported on first use, so that `import ropewalk` loads nothing else.
-_LAZY = {
-    "Cursor": ("ropewalk.gitlog.consumers.cursor", "Cursor"),
-    "Entry": ("ropewalk.kernel.entry", "Entry"),
-    "Event": ("ropewalk.gitlog.core.envelope", "Event"),
-    "Proof": ("ropewalk.ledger.proof.proof", "Proof"),
-    "PublicKey": ("ropewalk.kernel.keys", "PublicKey"),
-    "Receipt": ("ropewalk.gitlog.core.planning", "Receipt"),
-    "Report": ("ropewalk.kernel.report", "Report"),
-    "RopewalkError": ("ropewalk.errors", "RopewalkError"),
-    "SigningKey": ("ropewalk.kernel.keys", "SigningKey"),
-    "init": ("ropewalk.repository", "init"),
-    "open": ("ropewalk.repository", "open_repository"),
-    "verify": ("ropewalk.verification", "verify_repository"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'ropewalk' has no attribute {name!r}")
-    from importlib import import_module
-
-    module, attribute = _LAZY[name]
-    return getattr(import_module(module), attribute)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

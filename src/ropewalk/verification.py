@@ -1,209 +1,337 @@
-"""Verify everything a repository holds, whatever engine wrote it, without writing a byte."""
+"""`ropewalk.verify`: verify a repository, a proof, a receipt, a bundle, a checkpoint or archives, offline.
+
+The kind of a target is found by its first bytes. `ropewalk verify` on the command line calls the same function.
+"""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ropewalk.disk.repository_paths import find_repository
-from ropewalk.errors import NotFound, RopewalkError, Unavailable, Unverified
-from ropewalk.gitlog.compat.entries import ROOTS
-from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
-from ropewalk.gitlog.repository.clock import limit_of
-from ropewalk.gitlog.repository.tracked_logs import TrackedLogs
-from ropewalk.gitlog.store.object_store import GitStore
-from ropewalk.gitlog.store.pack_check import damaged_packs
-from ropewalk.gitlog.store.seen_heads import SeenHeads
-from ropewalk.gitlog.verify.log_check import verify_log
-from ropewalk.kernel.keys import PublicKey
-from ropewalk.kernel.report import Report, Status, Step
+from ropewalk.errors import Invalid, InvalidKey, NotFound, TooLarge, Unavailable, Usage
+from ropewalk.kernel.error_location import located
 
 if TYPE_CHECKING:
+    from ropewalk.kernel.keys import PublicKey
+    from ropewalk.kernel.note.key import Verifier
+    from ropewalk.kernel.report import Report
+    from ropewalk.ledger.proof.trust import Trust
+    from ropewalk.ledger.transparency.head_check import HeadTrust, TreeSource
+
+T = TypeVar("T")
+# COSE's tag 18 in CBOR; the first line of a C2SP proof file.
+RECEIPTS = (b"\xd2", b"c2sp.org/tlog-proof@v1\n")
+# A checkpoint has its log in the first line and its size in the second; any note has a dash after its last empty line.
+CHECKPOINT = re.compile(rb"[^\n]+\n[0-9]+\n|.*?\n\n\xe2\x80\x94 ", re.DOTALL)
+ARCHIVE = re.compile(r"[0-9]{20}-[0-9]{20}")  # a range of heights, as its folder is named
+NOTE_KEY_ADVICE = "A verifier key is one word, NAME+ID+KEY, as `ledger tiles` and `witness init` print it."
+START_BYTES = 4_096
+INPUT_BYTES_MAX = 64 << 20
+
+
+class Input(NamedTuple):
+    """The bytes of a file, and its name for error messages."""
+
+    name: str
+    raw: bytes
+
+    def parse(self, parse: Callable[[bytes], T]) -> T:
+        """Parse the bytes; an error names the file."""
+        with located(self.name):
+            return parse(self.raw)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a target is verified against. Each kind uses the options that apply to it and rejects the others."""
+
+    ns: str | None = None
+    deep: bool = False
+    trust: Input | Trust | None = None
+    envelope: Input | None = None
+    vkeys: Sequence[Verifier] = ()
+    origin: str | None = None
+    witnesses: Sequence[Verifier] = ()
+    threshold: int | None = None
+    old: Input | None = None
+    tiles: Path | None = None
+    channel: str | None = None
+    repository: Path = Path()  # holds `channel`
+    more_keys: Sequence[PublicKey] = ()
+    progress: Callable[[int], None] = lambda _count: None
+
+
+HEADS = {"checkpoint", "proof"}
+APPLIES: dict[str, set[str]] = {  # option → kinds it applies to; the others apply to every kind
+    "ns": {"repository"},
+    "envelope": {"receipt"},
+    **dict.fromkeys(("vkeys", "origin", "old", "tiles", "channel"), HEADS | {"receipt"}),
+    **dict.fromkeys(("witnesses", "threshold"), HEADS | {"receipt", "bundle"}),
+}
+
+
+def verify(
+    target: str | os.PathLike[str] = ".",
+    *,
+    ns: str | None = None,
+    deep: bool = False,
+    trust: Trust | str | os.PathLike[str] | None = None,
+    envelope: str | os.PathLike[str] | None = None,
+    vkeys: Sequence[str] = (),
+    origin: str | None = None,
+    witnesses: Sequence[str] = (),
+    threshold: int | None = None,
+    old: str | os.PathLike[str] | None = None,
+    tiles: str | os.PathLike[str] | None = None,
+) -> Report:
+    """Verify a repository, proof, receipt, bundle, checkpoint, published folder or archive folder; open no socket.
+
+    `trust` is a trust file or a `Trust`; without it the report of something another party signed is `untrusted`.
+    `ns` selects logs of a repository. `envelope` is the envelope of a receipt. `vkeys`, `origin`, `old` (an older
+    checkpoint) and `tiles` (the published folder) apply to a checkpoint; `witnesses` and `threshold` also to a bundle.
+
+    >>> import ropewalk, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with ropewalk.init(folder) as repo:
+    ...         _ = repo.events("governance").append({"type": "proposal.created", "payload": {"id": 7}})
+    ...     report = ropewalk.verify(folder)
+    >>> report.ok, report.verdict, report.entries
+    (True, 'passed', 1)
+    """
+    from ropewalk.kernel.note.key import Verifier
+
+    path = Path(target)
+    options = Options(
+        ns=ns,
+        deep=deep,
+        trust=_read(trust) if isinstance(trust, str | os.PathLike) else trust,
+        envelope=None if envelope is None else _read(envelope),
+        vkeys=[Verifier.from_text(each) for each in vkeys],
+        origin=origin,
+        witnesses=[Verifier.from_text(each) for each in witnesses],
+        threshold=threshold,
+        old=None if old is None else _read(old),
+        tiles=None if tiles is None else Path(tiles),
+    )
+    kind = kind_of(path)
+    unused = {f.name: f.default for f in fields(Options) if kind not in APPLIES.get(f.name, {kind})}
+    for name, default in unused.items():
+        if getattr(options, name) not in (default, []):
+            kinds = " or a ".join(sorted(APPLIES[name]))
+            raise Usage(f"{name} applies to a {kinds}, but {path} is a {kind}", advice=f"Leave out {name}.")
+    return verify_target(path, kind, options)
+
+
+def verify_target(path: Path, kind: str, options: Options) -> Report:
+    """Verify a target of a known kind."""
+    return KINDS[kind](path, options)
+
+
+def kind_of(path: Path) -> str:
+    """Return what a path is, by its first bytes: one of `KINDS`."""
+    if path.is_dir():
+        if (path / "checkpoint").is_file() and (path / "tile").is_dir():
+            return "checkpoint"
+        return "archive" if holds_archives(path) else "repository"
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(START_BYTES)
+    except OSError as error:
+        raise NotFound(f"{path}: {error.strerror}", path=str(path)) from error
+    if start.startswith(b"\x28\xb5\x2f\xfd"):
+        return "bundle"
+    if start.lstrip()[:1] == b"{":
+        return "proof"
+    if start.startswith(RECEIPTS):
+        return "receipt"
+    if CHECKPOINT.match(start):
+        return "checkpoint"
+    raise Invalid(
+        f"{path} is no repository, no proof, no receipt, no bundle and no checkpoint", path=str(path)
+    )
+
+
+def holds_archives(folder: Path) -> bool:
+    """Return whether a folder holds archives of channels, or is the archive of one; by names alone."""
+    if (folder / "HEAD").exists() or (folder / ".git").exists():
+        return False  # a repository, whatever else is in it
+    return any(ARCHIVE.fullmatch(each.name) for pattern in ("*", "*/*") for each in folder.glob(pattern))
+
+
+def parse_keys(raw: bytes) -> tuple[list[PublicKey], Trust | None]:
+    """Parse a trust file: our JSON form, or one C2SP note key per line. Return its keys and its trust, if any."""
+    from ropewalk.ledger.proof.trust import parse_trust
+
+    if raw.lstrip()[:1] == b"{":
+        trust = parse_trust(raw)
+        return list(trust.block_signers), trust
+    return [verifier.key for verifier in parse_note_keys(raw)], None
+
+
+def parse_note_keys(raw: bytes) -> tuple[Verifier, ...]:
+    """Parse C2SP verifier keys, one per line; ignore empty lines and lines that start with `#`."""
+    from ropewalk.ledger.proof.trust import parse_witnesses
+
+    try:
+        return parse_witnesses(raw)
+    except InvalidKey as error:
+        raise InvalidKey(error.detail, advice=NOTE_KEY_ADVICE, **error.fields) from error
+
+
+def head_trust(options: Options) -> HeadTrust:
+    """Return whom the options trust for checkpoints; `vkeys` replace the log keys of the trust file."""
+    from ropewalk.ledger.proof.trust import Trust, parse_trust
+    from ropewalk.ledger.transparency.head_check import HeadTrust
+
+    def parse(raw: bytes) -> HeadTrust:
+        if raw.lstrip()[:1] == b"{":
+            return HeadTrust.of(parse_trust(raw))
+        return HeadTrust.of_keys(parse_note_keys(raw))
+
+    if isinstance(options.trust, Trust):
+        trust = HeadTrust.of(options.trust)
+    else:
+        trust = options.trust.parse(parse) if options.trust is not None else HeadTrust()
+    trust = replace(
+        trust,
+        witnesses=(*trust.witnesses, *options.witnesses),
+        threshold=options.threshold,
+        origin=options.origin,
+    )
+    return replace(trust, keys=tuple(options.vkeys), signers=()) if options.vkeys else trust
+
+
+def _repository(path: Path, options: Options) -> Report:
+    from ropewalk.disk.repository_paths import find_repository
+    from ropewalk.repository_check import verify_all
+
+    keys: list[PublicKey] | None = None
+    trust: Trust | None = None
+    if isinstance(options.trust, Input):
+        keys, trust = options.trust.parse(parse_keys)
+    else:
+        trust = options.trust
+    return verify_all(
+        find_repository(path),
+        options.ns,
+        deep=options.deep,
+        keys=keys,
+        trust=trust,
+        more_keys=options.more_keys,
+        progress=options.progress,
+    )
+
+
+def _bundle(path: Path, options: Options) -> Report:
+    from ropewalk.ledger.bundle.files import verify_bundle
     from ropewalk.ledger.proof.trust import Trust
 
-NO_LOGS = (
-    "there is no log under refs/gatos/ in this repository; a plain `git clone` leaves them behind, "
-    "`git clone --mirror` brings them"
-)
+    given = _trust(options)
+    trust = given or Trust((), ())
+    trust = replace(trust, witnesses=(*trust.witnesses, *options.witnesses))
+    found = verify_bundle(
+        path, trust, deep=options.deep, threshold=options.threshold, anybody=given is None
+    ).report
+    return replace(found, counts={**found.counts, "entries": found.counts["envelopes"]})
 
 
-def verify_repository(
-    path: str | os.PathLike[str] = ".",
-    ns: str | None = None,
-    *,
-    deep: bool = False,
-    keys: Sequence[PublicKey] = (),
-    own_keys: Sequence[PublicKey] = (),
-    trust: Trust | None = None,
-    progress: Callable[[int], None] = lambda _count: None,
-) -> Report:
-    """One report over every git log, ledger channel and gossip topic of a repository, or over those called `ns`.
+def _receipt(path: Path, options: Options) -> Report:
+    from ropewalk.ledger.envelope.envelope import parse_wire
+    from ropewalk.ledger.transparency.receipts import check_receipt
+    from ropewalk.ledger.transparency.tlog_check import check_tlog_proof
 
-    `keys` may have signed anchors and heads; without any, `own_keys` may, and a signature of another key is reported as
-    untrusted instead of failed. `trust` says who seals channels; without it a channel's own settings do.
-
-    >>> import tempfile
-    >>> from ropewalk.gitlog.repository.opening import init_repository
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with init_repository(folder) as log:
-    ...         _ = log.append("governance", {"type": "proposal.created", "payload": {"id": 7}})
-    ...     report = verify_repository(folder)
-    >>> report.ok, report.entries
-    (True, 1)
-    """
-    store = GitStore(find_repository(Path(path)))
-    home = store.place.home
-    parts = (
-        verify_gitlogs(store, ns, deep=deep, keys=keys, own_keys=own_keys, progress=progress),
-        _verify_channels(home, ns, deep, trust),
-        _verify_topics(home, ns),
-    )
-    if ns is not None and not any(part.steps for part in parts):
-        raise NotFound(f"there is no log {ns!r} in {store.place.git_dir}", topic=ns)
-    return Report.of(
-        (step for part in parts for step in part.steps), entries=sum(part.entries for part in parts)
-    )
+    given = options.envelope.parse(parse_wire) if options.envelope is not None else None
+    receipt = _read(path)
+    if receipt.raw.startswith(b"c2sp.org/"):
+        heads = head_trust(options)
+        return receipt.parse(lambda raw: check_tlog_proof(raw, given, heads))
+    trust = _trust(options)
+    return receipt.parse(lambda raw: check_receipt(raw, given, trust.block_signers if trust else ()))
 
 
-def _verify_channels(home: Path, only: str | None, deep: bool, trust: Trust | None) -> Report:
-    # Each engine is loaded only where a repository may hold something of it: most have one.
-    from ropewalk.ledger.channel.settings import channels
+def _proof(path: Path, options: Options) -> Report:
+    """Verify a proof of an envelope, of a range of blocks, of one head under another, or of a fork."""
+    from ropewalk.kernel import jcs
+    from ropewalk.ledger.block.fork import parse_fork, verify_fork
+    from ropewalk.ledger.proof import proof as proofs
+    from ropewalk.ledger.transparency.head_fork import parse_head_fork, verify_head_fork
 
-    steps: list[Step] = []
-    entries = 0
-    for channel in channels(home):
-        if only in (None, channel):
-            from ropewalk.ledger.channel.maintenance import verify_stored
-
-            try:
-                report = verify_stored(home, channel, trust=trust, deep=deep)
-            except Unverified as error:
-                report = Report.of([Step("settings", "failed", error.detail)])
-            steps += _of_log(f"ledger/{channel}", report.steps)
-            entries += report.entries
-    return Report.of(steps, entries=entries)
-
-
-def _verify_topics(home: Path, only: str | None) -> Report:
-    from ropewalk.gossip.core.verify import verify_log as verify_topic
-    from ropewalk.gossip.peer.topics import open_topic, topics
-
-    steps: list[Step] = []
-    entries = 0
-    for topic in topics(home):
-        if only in (None, topic):
-            try:
-                with open_topic(home, topic, create=False) as log:
-                    report = verify_topic(log)
-            except RopewalkError as error:
-                status: Status = "not_checked" if isinstance(error, Unavailable) else "failed"
-                report = Report.of([Step("open", status, error.detail)])
-            steps += _of_log(f"gossip/{topic}", report.steps)
-            entries += report.entries
-    return Report.of(steps, entries=entries)
+    raw = _read(path, limit=proofs.PROOF_BYTES_MAX).raw
+    with located(str(path)):
+        value = jcs.parse(raw, bytes_max=proofs.PROOF_BYTES_MAX)
+        kind = value.get("kind") if isinstance(value, dict) else None
+        if kind == "range":
+            return proofs.parse_range(raw).report()
+        if kind == "consistency":
+            return proofs.parse_consistency(raw).report()
+        if kind == "head_fork":
+            return verify_head_fork(parse_head_fork(raw), head_trust(options))
+        found = parse_fork(raw) if kind == "fork" else proofs.parse_proof(raw)
+    trust = _trust(options)
+    return proofs.verify_proof(found, trust) if isinstance(found, proofs.Proof) else verify_fork(found, trust)
 
 
-def _of_log(log: str, steps: Sequence[Step]) -> Iterator[Step]:
-    return (replace(step, name=f"{log}:{step.name}") for step in steps)
+def _checkpoint(path: Path, options: Options) -> Report:
+    """Verify a checkpoint, or the folder in which it is published with its tiles."""
+    from ropewalk.disk.repository_paths import find_repository
+    from ropewalk.kernel.note.note import claimed_head
+    from ropewalk.ledger.channel.channel import open_channel
+    from ropewalk.ledger.transparency.head_check import verify_head
+    from ropewalk.ledger.transparency.heads import channel_source, tile_source
+    from ropewalk.ledger.transparency.publish import CHECKPOINT
+
+    note = _read(path / CHECKPOINT if path.is_dir() else path)
+    head, _ = note.parse(claimed_head)
+    trust = head_trust(options)
+    old = None
+    if options.old is not None:
+        options.old.parse(claimed_head)
+        old = options.old.raw
+    if options.channel is not None:
+        with open_channel(find_repository(options.repository).home, options.channel) as channel:
+            return verify_head(note.raw, trust, source=channel_source(channel), old=old)
+    folder = options.tiles or Path(note.name).parent
+    source: TreeSource | None = None
+    if options.tiles is not None or (folder / "tile").is_dir():
+        source = tile_source(folder, head.size, deep=options.deep)
+    return verify_head(note.raw, trust, source=source, old=old)
 
 
-def verify_gitlogs(
-    store: GitStore,
-    ns: str | None = None,
-    *,
-    deep: bool = False,
-    keys: Sequence[PublicKey] = (),
-    own_keys: Sequence[PublicKey] = (),
-    now_ms: int | None = None,
-    progress: Callable[[int], None] = lambda _count: None,
-) -> Report:
-    """One report over the git logs, or over those called `ns`. Steps are named `<log>:<step>` if there are several."""
-    lines = TrackedLogs(store)
-    logs = []
-    for layout in (SHIPLOG, MESSAGES):
-        # The refs step says why they cannot be listed, if they cannot.
-        names = lines.names(layout, tolerant=True)
-        logs += [(layout, topic) for topic in names if ns in (None, topic)]
-    refs_step = _refs_step(store, ns)
-    steps = [refs_step] if logs or ns is None or refs_step.status == "failed" else []
-    entries = 0
-    limit = limit_of(store, time.time_ns() // 1_000_000 if now_ms is None else now_ms)
-    for layout, topic in logs:
-        before = entries
-        known, damage = _seen_before(lines.seen, layout.head_ref(topic))
-        report = verify_log(
-            store,
-            layout,
-            topic,
-            seen=known,
-            keys=keys,
-            own_keys=own_keys,
-            limit=limit,
-            progress=lambda count, before=before: progress(before + count),  # type: ignore[misc]
-        )
-        prefix = "" if len(logs) == 1 else f"{layout.name}/{topic}:"
-        for step in report.steps:
-            if damage and step.name == "seen_head":
-                step = Step("seen_head", "failed", damage)
-            steps.append(replace(step, name=prefix + step.name, detail=step.detail + _hint(store, step)))
-        entries += report.entries
-    if logs or ns is None:
-        steps.append(_packs_step(store, deep=deep))
-    if ns is None:
-        steps += _unwalked(store, logs=len(logs))
-    return Report.of(steps, entries=entries)
+def _archive(path: Path, options: Options) -> Report:
+    from ropewalk.ledger.archive.check import verify_archives
+
+    return verify_archives(path, trust=_trust(options), deep=options.deep)
 
 
-def _seen_before(seen: SeenHeads, ref: str) -> tuple[str | None, str]:
-    """The head seen last, and why it cannot be read, if it cannot."""
+KINDS: dict[str, Callable[[Path, Options], Report]] = {
+    "repository": _repository,
+    "proof": _proof,
+    "bundle": _bundle,
+    "receipt": _receipt,
+    "checkpoint": _checkpoint,
+    "archive": _archive,
+}
+
+
+def _trust(options: Options) -> Trust | None:
+    from ropewalk.ledger.proof.trust import parse_trust
+
+    return options.trust.parse(parse_trust) if isinstance(options.trust, Input) else options.trust
+
+
+def _read(path: str | os.PathLike[str], *, limit: int = INPUT_BYTES_MAX) -> Input:
+    name = os.fspath(path)
     try:
-        return seen.get(ref), ""
-    except RopewalkError as error:
-        return None, error.detail
-
-
-def _hint(store: GitStore, step: Step) -> str:
-    """What a break may come from."""
-    if step.name == "chain" and step.status == "failed" and (store.place.git_dir / "shallow").exists():
-        return "; this is a shallow clone, `git fetch --unshallow` brings the rest"
-    return ""
-
-
-def _names(store: GitStore, prefix: str) -> list[str]:
-    try:
-        return store.head_names(prefix)
-    except RopewalkError:
-        return []  # the refs step says why
-
-
-def _refs_step(store: GitStore, ns: str | None) -> Step:
-    """Whether every ref can be read (of one log: listed), for damage may hide a log altogether."""
-    try:
-        count = len(store.heads("refs/gatos/") if ns is None else store.head_names("refs/gatos/"))
-    except RopewalkError as error:
-        return Step("refs", "failed", error.detail)
-    return Step("refs", "passed", f"{count} refs can be {'read' if ns is None else 'listed'}")
-
-
-def _unwalked(store: GitStore, *, logs: int) -> Iterator[Step]:
-    """What somebody may have expected to be verified here, and was not."""
-    journals = sum(len(_names(store, f"{root}journal/")) for root in ROOTS)
-    if not logs:
-        # An empty repository of ours is whole. A clone that left the logs behind has verified nothing.
-        ours = store.place.home.is_dir() and not journals
-        yield Step("logs", "not_checked", NO_LOGS, need="optional" if ours else "required")
-    if journals:
-        yield Step.optional("journals", f"{journals} journals of git shiplog; an import judges them")
-
-
-def _packs_step(store: GitStore, *, deep: bool) -> Step:
-    if not deep:
-        return Step.optional("packs", "the checksums of whole packs are checked with --deep")
-    damage = [each for folder in store.pack_folders for each in damaged_packs(folder)]
-    if damage:
-        return Step("packs", "failed", "; ".join(damage[:5]))
-    return Step("packs", "passed", "every byte of every pack has its checksum")
+        with Path(name).open("rb") as stream:
+            raw = stream.read(limit + 1)
+    except FileNotFoundError as error:
+        raise NotFound(f"{name}: {error.strerror}", path=name) from error
+    except OSError as error:
+        raise Unavailable(f"{name}: {error.strerror}", path=name) from error
+    if len(raw) > limit:
+        raise TooLarge(f"{name} is larger than {limit} bytes", limit=limit, name=name)
+    return Input(name, raw)

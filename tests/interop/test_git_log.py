@@ -17,7 +17,7 @@ from ropewalk.gitlog.core.objects import Oid, object_id
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.gitlog.store.object_store import GitStore
-from ropewalk.verification import verify_gitlogs
+from ropewalk.repository_check import verify_gitlogs
 
 pytestmark = needs("git")
 REF = SHIPLOG.head_ref("demo")

@@ -17,9 +17,9 @@ from tests.unit.stream.conftest import publish
 from tests.unit.stream.items import bus_event
 from tests.unit.stream.test_following import served_beside
 
-import ropewalk as product
 from ropewalk.cli.stream import serve as command
 from ropewalk.errors import Unavailable
+from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.stream.core.frames import BusEvent
 from ropewalk.stream.core.subscriber import Lost
@@ -93,7 +93,7 @@ def beside(tmp_path: Path, repository: Path) -> Iterator[Processes]:
 
 @pytest.fixture
 def log(beside: Processes, tmp_path: Path) -> Iterator[GitRepository]:
-    with product.open(tmp_path / "log.git") as opened:
+    with open_repository(tmp_path / "log.git") as opened:
         yield opened
 
 

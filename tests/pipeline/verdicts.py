@@ -38,7 +38,7 @@ from ropewalk.pipeline import to_arrow
 from ropewalk.pipeline.jobs.verify import report_checked, settings_checked
 from ropewalk.pipeline.source.offsets import Offset
 from ropewalk.pipeline.source.query import make_query
-from ropewalk.verification import verify_repository
+from ropewalk.verification import verify as verify_repository
 from tests.pipeline.tampering import TAMPERINGS, rewrite_history, unpack
 from tests.pipeline.world import ADA, BOB, HOUR_MS, NODE, World, usual
 

@@ -23,7 +23,7 @@ from ropewalk.errors import RopewalkError
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.kernel import ulid
-from ropewalk.verification import verify_gitlogs
+from ropewalk.repository_check import verify_gitlogs
 from tests.waiting import Crew, ended
 
 __all__ = ["crowd", "failing_calls", "flips", "kills", "run", "wild_clock"]

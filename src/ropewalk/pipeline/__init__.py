@@ -14,22 +14,13 @@ Only `launch`, `source` and the jobs import pyspark, on first use; everything el
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ropewalk._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from ropewalk.pipeline.source.frames import to_arrow, to_pandas, to_polars
+    from ropewalk.pipeline.source.frames import to_arrow as to_arrow
+    from ropewalk.pipeline.source.frames import to_pandas as to_pandas
+    from ropewalk.pipeline.source.frames import to_polars as to_polars
 
-__all__ = ["to_arrow", "to_pandas", "to_polars"]
-
-
-def __getattr__(name: str) -> Any:
-    # Arrow is heavy: it is loaded by whoever asks for a table (PEP 562).
-    if name in __all__:
-        from ropewalk.pipeline.source import frames
-
-        return getattr(frames, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_exports(__name__, __file__)

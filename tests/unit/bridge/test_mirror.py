@@ -49,7 +49,7 @@ from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.gitlog.store.index import GitIndex, IndexedEntry
 from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.ulid import Ulid, parse
-from ropewalk.verification import verify_repository
+from ropewalk.verification import verify as verify_repository
 
 GIT = needs("git")
 

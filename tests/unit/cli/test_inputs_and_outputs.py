@@ -14,8 +14,9 @@ import pytest
 from tests.unit.cli.conftest import living_in, move_in
 from tests.waiting import LIMIT_S, Crew
 
-from ropewalk.cli.common.command import refusal_of, tell
+from ropewalk.cli.common.command import refusal_of
 from ropewalk.errors import NotFound, Unavailable
+from ropewalk.kernel.error_location import locate
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ def test_lines_that_were_not_announced_are_answered_with_how_to(ropewalk, ledger
 
 def test_lines_that_fail_together_keep_their_own_numbers():
     shared = Unavailable("the disk is full", advice="Make room.", path="/mnt")
-    first, second = tell(shared, "line 1"), tell(shared, "line 2")
+    first, second = locate(shared, "line 1"), locate(shared, "line 2")
     assert (first.detail, second.detail) == ("line 1: the disk is full", "line 2: the disk is full")
     assert second.to_problem()["advice"] == "Make room." and second.fields["path"] == "/mnt"
     assert shared.detail == "the disk is full"

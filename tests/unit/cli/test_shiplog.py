@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from tests.waiting import LIMIT_S, ended
 
-import ropewalk
+from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.kernel.digest import content_id
 
 ULID = r"[0-7][0-9A-HJKMNP-TV-Z]{25}"
@@ -117,7 +117,7 @@ def test_a_reader_that_goes_away_ends_the_answers_and_not_the_recording(log, tmp
         process.stdin.write((EVENT + b"\n") * 3_000)  # more than one batch
         process.stdin.close()
         assert process.wait() == 0
-    with ropewalk.open(tmp_path / "log.git") as opened:
+    with open_repository(tmp_path / "log.git") as opened:
         assert sum(1 for _ in opened.events("governance")) == 3_001
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
-import ropewalk
 from ropewalk.disk.repository_paths import find_repository
+from ropewalk.gitlog.repository.opening import init_repository
 from ropewalk.pipeline.source.git_logs import GitLogs
 
 
@@ -15,7 +15,7 @@ def descriptors() -> int:
 
 
 def test_dropped_readers_keep_no_descriptors(tmp_path: Path):
-    with ropewalk.init(tmp_path) as log:
+    with init_repository(tmp_path) as log:
         log.append("demo", {"type": "demo.made", "payload": {}})
     place = find_repository(tmp_path)
     assert GitLogs(place).extent("demo").end.position == 1

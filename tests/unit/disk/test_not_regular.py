@@ -12,7 +12,7 @@ from ropewalk.disk.durable import read_file
 from ropewalk.errors import Damaged, Denied, RopewalkError, Unverified
 from ropewalk.gitlog.core.layout import SHIPLOG
 from ropewalk.gitlog.repository.opening import init_repository, open_repository
-from ropewalk.verification import verify_gitlogs
+from ropewalk.repository_check import verify_gitlogs
 
 REF = SHIPLOG.head_ref("demo")
 

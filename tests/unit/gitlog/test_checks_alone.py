@@ -46,7 +46,8 @@ from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.note.key import Signer
 from ropewalk.kernel.note.note import sign_note
 from ropewalk.kernel.seal import SealingKey
-from ropewalk.verification import verify_gitlogs, verify_repository
+from ropewalk.repository_check import verify_gitlogs
+from ropewalk.verification import verify as verify_repository
 
 KEY = SigningKey.generate("ed25519", b"k" * 32)
 REF = SHIPLOG.head_ref("demo")
@@ -263,9 +264,9 @@ def test_a_place_in_a_log_is_named_by_its_own_ulids_and_commits_only(log):
 
 def test_a_log_that_is_nowhere_is_not_verified(log, place):
     fill(log, 1)
-    assert verify_repository(place.git_dir, "demo").ok
+    assert verify_repository(place.git_dir, ns="demo").ok
     with pytest.raises(NotFound, match="no log 'demos'"):
-        verify_repository(place.git_dir, "demos")
+        verify_repository(place.git_dir, ns="demos")
 
 
 @pytest.mark.parametrize("layout", [SHIPLOG, MESSAGES])

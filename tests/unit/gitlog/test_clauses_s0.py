@@ -19,7 +19,7 @@ from ropewalk.kernel import jcs, ulid
 from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.schema import shipped as schema
 from ropewalk.kernel.ulid import Ulid
-from ropewalk.verification import verify_gitlogs
+from ropewalk.repository_check import verify_gitlogs
 
 TRAILER = {
     "env": "prod",

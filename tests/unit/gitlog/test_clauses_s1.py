@@ -14,7 +14,7 @@ from ropewalk.gitlog.core.layout import MESSAGES, consumer_ref
 from ropewalk.gitlog.core.objects import object_id
 from ropewalk.gitlog.core.reading import messages_answer
 from ropewalk.kernel import ulid
-from ropewalk.verification import verify_gitlogs
+from ropewalk.repository_check import verify_gitlogs
 
 
 def chain(log, topic):

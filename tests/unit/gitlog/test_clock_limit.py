@@ -17,7 +17,7 @@ from ropewalk.gitlog.repository.clock import heads_ahead
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gitlog.repository.rescue import rescue
 from ropewalk.kernel import ulid
-from ropewalk.verification import verify_gitlogs
+from ropewalk.repository_check import verify_gitlogs
 
 EVENT = {"type": "t", "payload": {}}
 LAYOUTS = pytest.mark.parametrize("layout", [SHIPLOG, MESSAGES], ids=lambda layout: layout.name)

@@ -9,12 +9,13 @@ import sys
 
 import pytest
 
-import ropewalk
+from ropewalk.gitlog.repository.opening import init_repository
 from ropewalk.gitlog.store.git_config import GitSettings
 
 WRITING = """
-import sys, ropewalk
-with ropewalk.open(sys.argv[1]) as log:
+import sys
+from ropewalk.gitlog.repository.opening import open_repository
+with open_repository(sys.argv[1]) as log:
     log.append("prod", {"type": "t", "payload": {}})
 print("pygit2" in sys.modules)
 """
@@ -31,7 +32,7 @@ def place(tmp_path, monkeypatch):
     (home / ".gitconfig").write_text(
         "[user]\n\tname = Ada\n\temail = ada@example.test\n[core]\n\tbare = false\n"
     )
-    ropewalk.init(tmp_path / "log.git").close()
+    init_repository(tmp_path / "log.git").close()
     with (tmp_path / "log.git" / "config").open("a") as config:
         config.write("[user]\n\tname = Grace\n[core]\n\tlogAllRefUpdates\n[include]\n\tpath = more\n")
     (tmp_path / "log.git" / "more").write_text("[demo]\n\tsaid = more\n")

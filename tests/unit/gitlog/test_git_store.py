@@ -15,7 +15,6 @@ import pytest
 from tests.tools import needs
 from tests.waiting import LIMIT_S, together
 
-import ropewalk
 from ropewalk.disk.durable import Disk
 from ropewalk.disk.repository_paths import RepositoryPaths, make_repository
 from ropewalk.errors import (
@@ -28,6 +27,7 @@ from ropewalk.errors import (
     NotFound,
     Unavailable,
 )
+from ropewalk.gitlog.repository.opening import init_repository, open_repository
 from ropewalk.gitlog.store.object_store import GitStore
 from ropewalk.gitlog.store.pack_index import read_index
 from ropewalk.gitlog.store.pack_writer import build_pack, object_id
@@ -427,14 +427,15 @@ def test_git_never_takes_a_pack_being_written_for_a_pack(place):
 
 
 READING = """
-import sys, ropewalk
-with ropewalk.open(sys.argv[1]) as log:
+import sys
+from ropewalk.gitlog.repository.opening import open_repository
+with open_repository(sys.argv[1]) as log:
     print([event.payload["n"] for event in log.events("prod")], "pygit2" in sys.modules)
 """
 
 
 def test_reading_does_not_load_libgit2(tmp_path):
-    with ropewalk.init(tmp_path / "log.git") as log:
+    with init_repository(tmp_path / "log.git") as log:
         log.append("prod", {"type": "t", "payload": {"n": 1}})
     words = [sys.executable, "-c", READING, str(tmp_path / "log.git")]
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "[1] False\n"
@@ -442,19 +443,19 @@ def test_reading_does_not_load_libgit2(tmp_path):
 
 @pytest.mark.parametrize("hidden", ["[include]\n\tpath = more\n", "[Extensions]\n\tobjectFormat = sha256\n"])
 def test_a_foreign_format_is_seen_however_the_configuration_says_it(tmp_path, hidden):
-    ropewalk.init(tmp_path / "log.git").close()
+    init_repository(tmp_path / "log.git").close()
     (tmp_path / "log.git" / "more").write_text("[extensions]\n\tobjectformat = sha256\n")
     with (tmp_path / "log.git" / "config").open("a") as config:
         config.write(hidden)
     with pytest.raises(Invalid, match="SHA256 objects"):
-        ropewalk.open(tmp_path / "log.git")
+        open_repository(tmp_path / "log.git")
 
 
 def test_a_configuration_nobody_can_read_stops_writing_not_reading(tmp_path):
-    with ropewalk.init(tmp_path / "log.git") as log:
+    with init_repository(tmp_path / "log.git") as log:
         log.append("prod", {"type": "t", "payload": {}})
     (tmp_path / "log.git" / "config").write_text("[core\n")
-    with ropewalk.open(tmp_path / "log.git") as log:
+    with open_repository(tmp_path / "log.git") as log:
         assert len(log.read("prod").events) == 1
         with pytest.raises(Unavailable, match="configuration"):
             log.append("prod", {"type": "t", "payload": {}})
@@ -462,7 +463,7 @@ def test_a_configuration_nobody_can_read_stops_writing_not_reading(tmp_path):
 
 @needs("git")
 def test_a_packed_ref_whose_name_holds_a_line_separator_hides_no_other(tmp_path):
-    with ropewalk.init(tmp_path / "log.git") as log:
+    with init_repository(tmp_path / "log.git") as log:
         commit = log.append("prod", {"type": "t", "payload": {}}).commit
         odd = "refs/heads/a\u2028b\x85c"
         log.store.move_head(odd, None, commit)

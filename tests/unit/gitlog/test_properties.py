@@ -32,7 +32,7 @@ from ropewalk.gitlog.store.rollup import roll_up
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.ulid import Ulid
-from ropewalk.verification import verify_gitlogs
+from ropewalk.repository_check import verify_gitlogs
 
 names = st.text(
     st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="<>/"), min_size=1, max_size=20

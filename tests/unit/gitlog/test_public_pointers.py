@@ -12,7 +12,7 @@ from ropewalk.gitlog.core.planning import AppendContext, Plan, Tip, add_event
 from ropewalk.gitlog.privacy.pointer import may_hold_pointers, seal_pointer
 from ropewalk.kernel import ulid
 from ropewalk.kernel.seal import SealingKey
-from ropewalk.verification import verify_gitlogs
+from ropewalk.repository_check import verify_gitlogs
 
 DIGEST = "blake3:" + "ab" * 32
 GOOD = {

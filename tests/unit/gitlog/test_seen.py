@@ -10,7 +10,7 @@ from ropewalk.errors import Damaged
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import SHIPLOG
 from ropewalk.gitlog.repository.opening import open_repository
-from ropewalk.verification import verify_gitlogs
+from ropewalk.repository_check import verify_gitlogs
 
 REF = SHIPLOG.head_ref("demo")
 EVENT = {"type": "t", "payload": {}}

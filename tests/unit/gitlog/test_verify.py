@@ -32,7 +32,7 @@ from ropewalk.kernel.digest import ContentId, content_id
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.kernel.note.key import Signer
 from ropewalk.kernel.ulid import Ulid
-from ropewalk.verification import verify_gitlogs
+from ropewalk.repository_check import verify_gitlogs
 
 KEY = SigningKey.generate("ed25519", b"k" * 32)
 

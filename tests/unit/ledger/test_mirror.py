@@ -17,15 +17,16 @@ from hypothesis import strategies as st
 from tests.tools import needs
 from tests.unit.ledger.making import NODE, NOON_NS, P256, chain_of_blocks, observed, opened
 
-import ropewalk
 from ropewalk.bridge.envelope_event import document_of, ulid_of
 from ropewalk.bridge.event_copy import MirrorResult
 from ropewalk.bridge.mirror import Mirror, keep_mirroring
+from ropewalk.bridge.mirror import mirror as mirror_logs
 from ropewalk.disk.repository_paths import find_repository
 from ropewalk.errors import HistoryRewritten, Invalid, NotFound, OutOfOrder, Unavailable, Unverified
 from ropewalk.gitlog.core.envelope import Event
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
 from ropewalk.gitlog.privacy.apply import policy_file
+from ropewalk.gitlog.repository.opening import init_repository, open_repository
 from ropewalk.kernel import jcs
 from ropewalk.kernel.digest import content_id
 from ropewalk.kernel.ulid import time_ms
@@ -35,14 +36,14 @@ from ropewalk.ledger.envelope.envelope import parse_stored
 from ropewalk.ledger.envelope.model import Envelope, payload_hash
 from ropewalk.ledger.ingest.ports import IngestLimits
 from ropewalk.ledger.rules.policy import parse_policy
-from ropewalk.verification import verify_repository
+from ropewalk.verification import verify as verify_repository
 
 GIT = needs("git")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    ropewalk.init(tmp_path / "one.git").close()
+    init_repository(tmp_path / "one.git").close()
     return tmp_path / "one.git"
 
 
@@ -63,12 +64,12 @@ def store(folder: Path, blocks: list[Block]) -> None:
 
 
 def mirror(folder: Path, to: str = "ns:audit", *sources: str) -> MirrorResult:
-    with ropewalk.open(folder) as log:
-        return log.mirror(sources or ["channel:audit"], to)
+    with open_repository(folder) as log:
+        return mirror_logs(log, sources or ["channel:audit"], to)
 
 
 def events(folder: Path, topic: str = "audit", layout: Any = SHIPLOG) -> list[Event]:
-    with ropewalk.open(folder) as log:
+    with open_repository(folder) as log:
         return list(log.events(topic, layout=layout))
 
 
@@ -126,7 +127,7 @@ def test_a_mirror_that_stopped_inside_a_block_goes_on_inside_it(folder, tmp_path
     add(folder, *[observed(n) for n in range(4)])
     mirror(folder, "topic:whole")
     whole = events(folder, "whole", MESSAGES)
-    with ropewalk.open(folder) as log:
+    with open_repository(folder) as log:
         for event in whole[:3]:
             log.append("part", json.loads(event.raw), layout=MESSAGES)
     assert mirror(folder, "topic:part") == MirrorResult(mirrored=1, skipped=3)
@@ -135,7 +136,7 @@ def test_a_mirror_that_stopped_inside_a_block_goes_on_inside_it(folder, tmp_path
 
 def test_a_mirror_that_is_kept_up_brings_blocks_as_they_come(folder):
     add(folder, observed(0))
-    with ropewalk.open(folder) as log:
+    with open_repository(folder) as log:
         rounds = keep_mirroring(Mirror(log, ["channel:audit"], "ns:audit"))
         assert next(rounds) == MirrorResult(mirrored=1)
         add(folder, *[observed(n) for n in range(1, 6)], at_ns=NOON_NS + 10**9)
@@ -285,7 +286,7 @@ def test_a_channel_that_is_another_than_the_one_mirrored_is_refused(folder):
 def test_a_channel_that_is_not_there_is_named_and_makes_no_log(folder):
     with pytest.raises(NotFound, match="nowhere"):
         mirror(folder, "ns:audit", "channel:nowhere")
-    with ropewalk.open(folder) as log:
+    with open_repository(folder) as log:
         assert log.topics() == []
 
 
@@ -337,7 +338,7 @@ def test_a_payload_too_deep_for_an_event_is_withheld_and_stops_nobody(folder):
 
 def test_a_channel_whose_copies_did_not_arrive_is_read_again(folder, monkeypatch):
     add(folder, observed(1), observed(2), observed(3))
-    with ropewalk.open(folder) as log:
+    with open_repository(folder) as log:
         copying = Mirror(log, "channel:audit", "ns:audit")
         with monkeypatch.context() as broken:
             broken.setattr(type(log.store), "move_head", _disk_full)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.unit.ledger.making import NODE, observed
 
-import ropewalk
 from ropewalk.errors import InvalidDigest, InvalidEnvelope, Unavailable
+from ropewalk.gitlog.repository.opening import init_repository, open_repository
 from ropewalk.ledger import create_channel, open_channel, open_log
 
 WRONG: list[Any] = ["text", None, 7, {"a": 1}, observed(1)]
@@ -53,6 +53,6 @@ def test_an_envelope_is_proved_by_the_bytes_of_its_id(home, wrong):
 
 @pytest.mark.parametrize("wrong", ["text", None, [1], b"{}"])
 def test_an_event_is_a_mapping(tmp_path, wrong):
-    ropewalk.init(tmp_path / "log.git")
-    with ropewalk.open(tmp_path / "log.git") as log, pytest.raises(InvalidEnvelope, match="mapping"):
+    init_repository(tmp_path / "log.git")
+    with open_repository(tmp_path / "log.git") as log, pytest.raises(InvalidEnvelope, match="mapping"):
         log.append("demo", wrong)

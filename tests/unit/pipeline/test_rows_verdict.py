@@ -11,7 +11,7 @@ from tests.pipeline.world import World
 from ropewalk.errors import Damaged, NotFound, Unverified
 from ropewalk.gossip.peer.topics import open_topic, topics
 from ropewalk.pipeline import to_arrow
-from ropewalk.verification import verify_repository
+from ropewalk.verification import verify as verify_repository
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-import ropewalk
 from ropewalk.gitlog.core.layout import MESSAGES
+from ropewalk.gitlog.repository.opening import init_repository
 from ropewalk.gitlog.repository.repository import GitRepository
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[GitRepository]:
-    with ropewalk.init(tmp_path / "log.git") as opened:
+    with init_repository(tmp_path / "log.git") as opened:
         yield opened
 
 

@@ -13,9 +13,9 @@ from tests.unit.stream.items import bus_event
 from tests.unit.stream.test_serving import closed, running, told, told_of
 from tests.waiting import LIMIT_S, soon
 
-import ropewalk
 from ropewalk.errors import Denied, NotFound, Usage
 from ropewalk.gitlog.core.layout import MESSAGES
+from ropewalk.gitlog.repository.opening import init_repository
 from ropewalk.kernel import jcs
 from ropewalk.stream.core.connection import StreamLimits
 from ropewalk.stream.core.frames import BusEvent, RefUpdate
@@ -246,7 +246,7 @@ def test_a_wrong_upstream_is_said_at_once(log):
 
 def test_a_miss_that_cannot_be_recorded_does_not_end_the_proxy(log, tmp_path):
     async def test() -> None:
-        with ropewalk.init(tmp_path / "other.git") as record:
+        with init_repository(tmp_path / "other.git") as record:
             (record.store.place.git_dir / "refs" / "gatos").mkdir(parents=True)
             (record.store.place.git_dir / "refs" / "gatos" / "audit").write_text(
                 "in the way", encoding="ascii"

@@ -18,9 +18,9 @@ from tests.waiting import LIMIT_S, Crew, aside, soon
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Origin
 
-import ropewalk
 from ropewalk.errors import Denied, Invalid, InvalidName, NotFound, Unavailable
 from ropewalk.gitlog.core.layout import MESSAGES
+from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.kernel.schema import shipped as schema
 from ropewalk.stream.core.connection import Connection, StreamLimits
@@ -133,13 +133,13 @@ def test_what_git_pushes_comes_message_by_message(log, tmp_path):
     publish(log, "jobs", {"n": 0})
     clone = tmp_path / "clone.git"
     _git(log, "clone", "--mirror", "--quiet", str(log.store.place.git_dir), str(clone))
-    with ropewalk.open(clone) as elsewhere:
+    with open_repository(clone) as elsewhere:
         publish(elsewhere, "jobs", *({"n": n} for n in range(1, 41)))
 
     async def run() -> None:
         async with RepositoryStream(log) as stream, Following(stream.url, topics=["jobs"]) as frames:
             push = ["push", "--quiet", str(log.store.place.git_dir), "refs/gatos/messages/jobs/head"]
-            with ropewalk.open(clone) as elsewhere:
+            with open_repository(clone) as elsewhere:
                 await asyncio.to_thread(_git, elsewhere, *push)
             assert [frame.payload["n"] async for frame in _first(frames, 40)] == list(range(1, 41))
 
@@ -151,7 +151,7 @@ def test_only_new_appends_of_others_are_seen(log, tmp_path):
 
     async def run() -> None:
         async with RepositoryStream(log) as stream, Following(stream.url, topics=["**"]) as frames:
-            with ropewalk.open(tmp_path / "log.git") as other:
+            with open_repository(tmp_path / "log.git") as other:
                 publish(other, "jobs", {"n": 1}, {"n": 2})
                 publish(other, "fresh/topic", {"n": 3})
             got = [frame async for frame in _first(frames, 3)]
@@ -555,7 +555,7 @@ def test_private_members_recorded_before_the_rule_are_not_shown(log, monkeypatch
     async def run() -> None:
         async with RepositoryStream(log) as stream, Following(stream.url, topics=["orders"]) as frames:
             # Other software writes here too, and knows of no rule.
-            with ropewalk.open(log.store.place.git_dir) as other:
+            with open_repository(log.store.place.git_dir) as other:
                 monkeypatch.setattr(other.privacy, "policy", lambda: None)
                 policy(log, {"privacy": {"rules": [{"select": "**.email", "action": "pointerize"}]}})
                 publish(other, "orders", {"id": 1, "customer": {"email": "ada@example.test", "name": "Ada"}})
@@ -595,7 +595,7 @@ def test_rewritten_topic_reported_until_accepted(log):
                 error = await anext(frames)
             assert isinstance(error, ErrorFrame)
             assert (error.code, error.topic) == ("HISTORY_REWRITTEN", "jobs")
-            with ropewalk.open(log.store.place.git_dir) as other:
+            with open_repository(log.store.place.git_dir) as other:
                 await asyncio.to_thread(other.lines.accept, MESSAGES, "jobs", "test")
                 await asyncio.to_thread(publish, other, "jobs", {"n": 2})
             items: list[Item] = []

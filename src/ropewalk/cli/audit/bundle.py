@@ -16,18 +16,16 @@ from ropewalk.cli.common.command import (
     progress,
     say,
     session,
-    tell,
     write_output,
 )
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, verdict_name
 from ropewalk.cli.ledger.channel import channel_key
+from ropewalk.kernel.error_location import locate
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
-    from ropewalk.cli.audit.verify import Asked
     from ropewalk.kernel.keys import SigningKey
-    from ropewalk.kernel.report import Report
     from ropewalk.ledger.bundle.head_proofs import AnchorCollector
     from ropewalk.ledger.channel.channel import Channel
 
@@ -298,24 +296,6 @@ def compare(file: str, other: str | None, channel: str | None, output: str | Non
     emit(found.to_json(), f"ok  {found.channel}  {found.same} blocks alike, {found.alone} only on one side")
 
 
-def verify_bundle_file(asked: Asked) -> Report:
-    """Return the report on a bundle. Without a trust file any key may have signed, and the verdict says so."""
-    from dataclasses import replace
-
-    from ropewalk.cli.common.note_keys import note_keys
-    from ropewalk.ledger.bundle.files import verify_bundle
-    from ropewalk.ledger.proof.trust import Trust, parse_trust
-
-    assert asked.path is not None
-    believed = parse_input(asked.trust, parse_trust) if asked.trust is not None else Trust((), ())
-    named = tuple(key for name in asked.witnesses for key in note_keys(name))
-    believed = replace(believed, witnesses=(*believed.witnesses, *named))
-    found = verify_bundle(
-        asked.path, believed, deep=asked.deep, threshold=asked.threshold, anybody=asked.trust is None
-    ).report
-    return replace(found, counts={**found.counts, "entries": found.counts["envelopes"]})
-
-
 def _read_anchors(reading: Channel, names: tuple[str, ...]) -> AnchorCollector:
     """The heads in these files, held against the channel; an error names the file."""
     from ropewalk.errors import Unverified
@@ -326,7 +306,7 @@ def _read_anchors(reading: Channel, names: tuple[str, ...]) -> AnchorCollector:
         try:
             parse_input(name, anchoring.add)
         except Unverified as error:
-            raise tell(error, name) from error
+            raise locate(error, name) from error
     return anchoring
 
 

@@ -2,71 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import import_module
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Command, session
+from ropewalk.cli.common.command import Command, counting, read_input, session
+from ropewalk.cli.common.locations import here, key_folder
 from ropewalk.cli.common.verdict import allow_partly_option, end_with_report, format_report, no_trust_option
-from ropewalk.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
-    from ropewalk.kernel.report import Report
-
-RECEIPTS = (
-    b"\xd2",
-    b"c2sp.org/tlog-proof@v1\n",
-)  # COSE's tag 18 in CBOR; the first line of a C2SP proof file
-# A checkpoint has its log in the first line and its size in the second; any note has a dash after its last empty line.
-CHECKPOINT = re.compile(rb"[^\n]+\n[0-9]+\n|.*?\n\n\xe2\x80\x94 ", re.DOTALL)
-ARCHIVE = re.compile(r"[0-9]{20}-[0-9]{20}")  # the heights of a range, as its folder is called
-START_BYTES = 4_096
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be verified, and against what; each kind looks at what concerns it."""
-
-    path: Path | None  # None: the repository we stand in
-    ns: str | None = None
-    deep: bool = False
-    trust: str | None = None
-    envelope: str | None = None
-    vkeys: tuple[str, ...] = ()
-    origin: str | None = None
-    witnesses: tuple[str, ...] = ()
-    threshold: int | None = None
-    old: str | None = None
-    tiles: str | None = None
-    channel: str | None = None
-
-    @property
-    def about_heads(self) -> bool:
-        """Whether something was asked that only a checkpoint answers."""
-        return any(
-            each not in (None, ()) for each in (self.vkeys, self.origin, self.old, self.tiles, self.channel)
-        )
-
-    @property
-    def about_witnesses(self) -> bool:
-        """Whether something was asked that a checkpoint answers, or a bundle with anchors."""
-        return self.threshold is not None or bool(self.witnesses)
-
-
-# kind → (module, function). The function takes what was asked and returns the report.
-KINDS: dict[str, tuple[str, str]] = {
-    "repository": ("ropewalk.cli.audit.verify_repository", "verify_repository"),
-    "proof": ("ropewalk.cli.ledger.proof", "verify_proof_file"),
-    "bundle": ("ropewalk.cli.audit.bundle", "verify_bundle_file"),
-    "receipt": ("ropewalk.cli.ledger.proof", "verify_receipt_file"),
-    "checkpoint": ("ropewalk.cli.audit.verify_head", "verify_head_file"),
-    "archive": ("ropewalk.cli.ledger.storage.archive", "verify_archive_folder"),
-}
+    from ropewalk.verification import Options
 
 
 @click.command(
@@ -129,55 +77,65 @@ def verify(path: str | None, steps: bool, no_trust: bool, allow_partly: bool, **
     not judged because no trusted key was given) or PARTLY CHECKED (something required was not checked). Exit 5 unless
     it is ok, or accepted by --no-trust or --allow-partly. The verdict in JSON is passed, failed, untrusted or partly.
     """
+    from ropewalk.verification import kind_of, verify_target
+
     target = Path(path) if path is not None else session().repo
     kind = "repository" if target is None else kind_of(target)
-    if kind not in KINDS:
-        raise Invalid(f"{target}: a {kind} cannot be verified by this installation", kind=kind)
     if no_trust and options["trust"] is not None:
         raise click.UsageError("--no-trust accepts signatures of unknown keys; drop it, or --trust")
-    asked = Asked(target, **options)
-    if asked.envelope is not None and kind != "receipt":
-        raise click.UsageError(f"--envelope goes with a receipt; {target or 'the repository'} is none")
-    if asked.about_heads and kind not in ("checkpoint", "proof"):
-        raise click.UsageError(
-            f"{target or 'the repository'} is no checkpoint: --vkey, --origin, --old, --tiles and --channel go with one"
-        )
-    if asked.about_witnesses and kind not in ("checkpoint", "proof", "bundle"):
-        raise click.UsageError(
-            f"--witness and --threshold go with a checkpoint or a bundle; {target or 'the repository'} is none"
-        )
-    module, name = KINDS[kind]
-    check: Callable[[Asked], Report] = getattr(import_module(module), name)
-    report = check(asked).accept(untrusted=no_trust, partly=allow_partly)
+    _check_options(kind, target or "the repository", options)
+    with counting("verifying", "entries") if kind == "repository" else nullcontext() as progress:
+        found = verify_target(target or here().git_dir, kind, _options(kind, options, progress))
+    report = found.accept(untrusted=no_trust, partly=allow_partly)
     end_with_report(report, lambda: format_report(report, every_step=steps))
 
 
-def kind_of(path: Path) -> str:
-    """What a path is, by looking at its first bytes."""
-    if path.is_dir():
-        if (path / "checkpoint").is_file() and (path / "tile").is_dir():
-            return "checkpoint"
-        return "archive" if holds_archives(path) else "repository"
-    try:
-        with path.open("rb") as stream:
-            start = stream.read(START_BYTES)
-    except OSError as error:
-        raise NotFound(f"{path}: {error.strerror}", path=str(path)) from error
-    if start.startswith(b"\x28\xb5\x2f\xfd"):
-        return "bundle"
-    if start.lstrip()[:1] == b"{":
-        return "proof"
-    if start.startswith(RECEIPTS):
-        return "receipt"
-    if CHECKPOINT.match(start):
-        return "checkpoint"
-    raise Invalid(
-        f"{path} is no repository, no proof, no receipt, no bundle and no checkpoint", path=str(path)
+def _check_options(kind: str, target: Path | str, given: dict[str, Any]) -> None:
+    """Raise `UsageError` for an option that does not apply to the kind of target."""
+    if given["envelope"] is not None and kind != "receipt":
+        raise click.UsageError(f"--envelope goes with a receipt; {target} is none")
+    about_heads = ("vkeys", "origin", "old", "tiles", "channel")
+    if kind not in ("checkpoint", "proof") and any(given[name] not in (None, ()) for name in about_heads):
+        raise click.UsageError(
+            f"{target} is no checkpoint: --vkey, --origin, --old, --tiles and --channel go with one"
+        )
+    about_witnesses = given["threshold"] is not None or given["witnesses"]
+    if about_witnesses and kind not in ("checkpoint", "proof", "bundle"):
+        raise click.UsageError(
+            f"--witness and --threshold go with a checkpoint or a bundle; {target} is none"
+        )
+    if kind == "checkpoint" and given["channel"] is not None and given["tiles"] is not None:
+        raise click.UsageError("name the --tiles or the --channel to look at, not both")
+
+
+def _options(kind: str, given: dict[str, Any], progress: Callable[[int], None] | None) -> Options:
+    """Return the options with their files read and their keys parsed."""
+    from ropewalk.cli.common.note_keys import note_keys
+    from ropewalk.disk import key_files
+    from ropewalk.errors import RopewalkError
+    from ropewalk.verification import Input, Options
+
+    def read(name: str | None) -> Input | None:
+        return None if name is None else Input("stdin" if name == "-" else name, read_input(name))
+
+    more: dict[str, Any] = {} if progress is None else {"progress": progress}
+    if kind == "repository" and given["trust"] is None:
+        with suppress(RopewalkError):  # `ropewalk doctor` names a key file that cannot be read
+            found = key_files.ls(key_folder())
+            more["more_keys"] = [each.public for each in found if each.public is not None]
+    if given["channel"] is not None:
+        more["repository"] = here().git_dir
+    return Options(
+        ns=given["ns"],
+        deep=given["deep"],
+        trust=read(given["trust"]),
+        envelope=read(given["envelope"]),
+        vkeys=[key for name in given["vkeys"] for key in note_keys(name)],
+        origin=given["origin"],
+        witnesses=[key for name in given["witnesses"] for key in note_keys(name)],
+        threshold=given["threshold"],
+        old=read(given["old"]),
+        tiles=None if given["tiles"] is None else Path(given["tiles"]),
+        channel=given["channel"],
+        **more,
     )
-
-
-def holds_archives(folder: Path) -> bool:
-    """Whether a folder holds archives of channels, or is one such channel's; by names alone."""
-    if (folder / "HEAD").exists() or (folder / ".git").exists():
-        return False  # a repository, whatever else lies in it
-    return any(ARCHIVE.fullmatch(each.name) for pattern in ("*", "*/*") for each in folder.glob(pattern))

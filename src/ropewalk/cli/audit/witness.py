@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import Group, emit, parse_input, say, session, tell, write_output
+from ropewalk.cli.common.command import Group, emit, parse_input, say, session, write_output
 from ropewalk.cli.common.locations import signing_key
+from ropewalk.kernel.error_location import locate
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def cosign(folder: str, file: str, tiles: str | None, output: str) -> None:
     try:
         done = found.cosign(request, signing_key(found.key), lambda: int(time.time()), published)
     except SigInvalid as error:
-        raise tell(error, "stdin" if path == "-" else path) from error
+        raise locate(error, "stdin" if path == "-" else path) from error
     answer: dict[str, Any] = done.to_json()
     said = f"{printable(done.log.origin)} at {done.log.head.size}, before at {done.before}"
     if output == "-" and session().json:

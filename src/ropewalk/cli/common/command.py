@@ -18,7 +18,8 @@ from typing import IO, Any, TypeVar
 
 import click
 
-from ropewalk.errors import Invalid, InvalidJson, NotFound, RopewalkError, Unavailable
+from ropewalk.errors import InvalidJson, NotFound, RopewalkError, Unavailable
+from ropewalk.kernel.error_location import located
 from ropewalk.kernel.terminal_text import printable
 
 # How a step of a report is shown to people.
@@ -243,7 +244,7 @@ def read_input(name: str, *, limit: int = INPUT_BYTES_MAX) -> bytes:
 def parse_input(name: str, parse: Callable[[bytes], T], *, limit: int = INPUT_BYTES_MAX) -> T:
     """What the bytes of a file, or of stdin for `-`, mean. If they mean nothing, the error names the file."""
     raw = read_input(name, limit=limit)
-    with telling("stdin" if name == "-" else name):
+    with located("stdin" if name == "-" else name):
         try:
             return parse(raw)
         except InvalidJson as error:
@@ -257,21 +258,6 @@ def _could_be_lines(name: str) -> bool:
     context = click.get_current_context(silent=True)
     given = context.params if context is not None else {}
     return given.get("jsonl") is False and given.get("file") == name
-
-
-@contextmanager
-def telling(where: str) -> Iterator[None]:
-    """Within, input that is refused as wrong is said to stand there: a command may read several files."""
-    try:
-        yield
-    except Invalid as error:
-        raise tell(error, where) from error
-
-
-def tell(error: E, where: str) -> E:
-    """The error, saying where in the input it stands. A new one: lines that fail together may share theirs."""
-    fields = {"input": where, **error.fields}
-    return type(error)(f"{where}: {error.detail}", advice=error.advice_now, instance=error.instance, **fields)
 
 
 def refusal_of(error: OSError, name: str | None = None) -> RopewalkError:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from ropewalk.cli.common.command import parse_input
 from ropewalk.errors import InvalidKey, NotFound
 from ropewalk.kernel.terminal_text import printable
+from ropewalk.verification import NOTE_KEY_ADVICE, parse_keys, parse_note_keys
 
 if TYPE_CHECKING:
+    from ropewalk.kernel.keys import PublicKey
     from ropewalk.kernel.note.key import Verifier
 
-ADVICE = "A verifier key is one word, NAME+ID+KEY, as `ledger tiles` prints a log's and `witness init` a witness's."
 SHOWN_MAX = 80
 
 
@@ -21,21 +22,11 @@ def note_key(text: str) -> Verifier:
     from ropewalk.kernel.note.key import Verifier
 
     if text.count("+") < 2:
-        raise InvalidKey(f'"{printable(text, SHOWN_MAX)}" is no verifier key', advice=ADVICE)
+        raise InvalidKey(f'"{printable(text, SHOWN_MAX)}" is no verifier key', advice=NOTE_KEY_ADVICE)
     try:
         return Verifier.from_text(text)
     except InvalidKey as error:
-        raise InvalidKey(error.detail, advice=ADVICE, **error.fields) from error
-
-
-def parse_note_keys(raw: bytes) -> tuple[Verifier, ...]:
-    """The keys in a file, one a line; empty lines and those that begin with `#` say nothing."""
-    from ropewalk.ledger.proof.trust import parse_witnesses
-
-    try:
-        return parse_witnesses(raw)
-    except InvalidKey as error:
-        raise InvalidKey(error.detail, advice=ADVICE, **error.fields) from error
+        raise InvalidKey(error.detail, advice=NOTE_KEY_ADVICE, **error.fields) from error
 
 
 def note_keys(name: str) -> tuple[Verifier, ...]:
@@ -45,5 +36,10 @@ def note_keys(name: str) -> tuple[Verifier, ...]:
     try:
         return parse_input(name, parse_note_keys)
     except NotFound as error:
-        advice = f"Name a file with keys, one a line, or write the key itself. {ADVICE}"
+        advice = f"Name a file with keys, one a line, or write the key itself. {NOTE_KEY_ADVICE}"
         raise NotFound(error.detail, advice=advice, **error.fields) from error
+
+
+def trusted_keys(name: str) -> list[PublicKey]:
+    """Return the keys of a trust file: our JSON form, or one C2SP note key per line."""
+    return parse_input(name, parse_keys)[0]

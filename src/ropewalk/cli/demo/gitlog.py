@@ -13,7 +13,7 @@ from ropewalk.gitlog.core.objects import encode_commit, object_id, parse_commit
 from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.gitlog.repository.signing import sign_log
-from ropewalk.verification import verify_gitlogs
+from ropewalk.repository_check import verify_gitlogs
 
 NS = "deploy"
 REF = SHIPLOG.head_ref(NS)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import answer_line, fail, parse_input, refusal_of, say, session, tell
+from ropewalk.cli.common.command import answer_line, fail, parse_input, refusal_of, say, session
 from ropewalk.cli.common.suggest import describe_new
 from ropewalk.cli.git.events import receipt_line
 from ropewalk.errors import RopewalkError
+from ropewalk.kernel.error_location import locate
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def append_lines(
             outcome = next(written) if refused is None else refused
             if isinstance(outcome, RopewalkError):
                 code = code or outcome.exit_code
-                fail(spell(tell(outcome, f"line {number}")), as_json=session().json)
+                fail(spell(locate(outcome, f"line {number}")), as_json=session().json)
                 if stop_on_error:
                     raise click.exceptions.Exit(code)
             else:

@@ -13,7 +13,8 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from ropewalk.cli.common.command import Command, answer_line, emit, parse_input, say, tell
+from ropewalk.cli.common.command import Command, answer_line, emit, parse_input, say
+from ropewalk.kernel.error_location import locate
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def answer_lines(
         if log is not None:
             outcomes += _until_refused(log, rest) if stop_on_error else log.submit_many(rest)
         for (number, _), outcome in zip(numbered, outcomes, strict=False):  # they may end at a refusal
-            _answer(tell(outcome, f"line {number}") if isinstance(outcome, RopewalkError) else outcome)
+            _answer(locate(outcome, f"line {number}") if isinstance(outcome, RopewalkError) else outcome)
             if isinstance(outcome, RopewalkError):
                 code = code or outcome.exit_code
                 if stop_on_error:

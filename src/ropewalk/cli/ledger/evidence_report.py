@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ropewalk.cli.common.command import Command, emit, parse_input, read_input, telling, write_output
+from ropewalk.cli.common.command import Command, emit, parse_input, read_input, write_output
+from ropewalk.kernel.error_location import located
 
 if TYPE_CHECKING:
     from ropewalk.ledger.evidence.allowed import CollateralTexts
@@ -55,7 +56,7 @@ def read_collateral(
     texts = []
     for name, file in (("tcbInfo", tcb_info), ("enclaveIdentity", qe_identity)):
         text = read_input(file).decode("utf-8", "replace")
-        with telling(file):
+        with located(file):
             parse_statement(text, name)
         texts.append(text)
     return CollateralTexts(texts[0], texts[1], chain)

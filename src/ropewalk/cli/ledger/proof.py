@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
-from ropewalk.cli.common.command import Command, emit, parse_input, read_input, telling, write_output
+from ropewalk.cli.common.command import Command, emit, write_output
 from ropewalk.cli.common.locations import here
-
-if TYPE_CHECKING:
-    from ropewalk.cli.audit.verify import Asked
-    from ropewalk.kernel.report import Report
 
 
 @click.command(
@@ -73,51 +67,3 @@ def consistency(channel: str, old: int, new: int, output: str) -> None:
     if output != "-":
         answer = {"channel": channel, "old": old, "new": new, "path": output}
         emit(answer, f"ok  {channel}  {old} blocks are the beginning of {new}  {output}")
-
-
-def verify_receipt_file(asked: Asked) -> Report:
-    """The report on a receipt: of COSE, or a C2SP proof file."""
-    from ropewalk.cli.audit.verify_head import head_trust
-    from ropewalk.ledger.envelope.envelope import parse_wire
-    from ropewalk.ledger.proof.trust import parse_trust
-    from ropewalk.ledger.transparency.receipts import check_receipt
-    from ropewalk.ledger.transparency.tlog_check import check_tlog_proof
-
-    given = parse_input(asked.envelope, parse_wire) if asked.envelope is not None else None
-    if read_input(str(asked.path)).startswith(b"c2sp.org/"):
-        heads = head_trust(asked)
-        return parse_input(str(asked.path), lambda raw: check_tlog_proof(raw, given, heads))
-    believed = parse_input(asked.trust, parse_trust) if asked.trust is not None else None
-    signers = believed.block_signers if believed is not None else ()
-    return parse_input(str(asked.path), lambda raw: check_receipt(raw, given, signers))
-
-
-def verify_proof_file(asked: Asked) -> Report:
-    """The report on a proof: of an envelope, of a range of blocks, of one head under another, of a fork."""
-    from ropewalk.cli.audit.verify_head import head_trust
-    from ropewalk.kernel import jcs
-    from ropewalk.ledger.block.fork import parse_fork, verify_fork
-    from ropewalk.ledger.proof.proof import (
-        PROOF_BYTES_MAX,
-        Proof,
-        parse_consistency,
-        parse_proof,
-        parse_range,
-        verify_proof,
-    )
-    from ropewalk.ledger.proof.trust import parse_trust
-    from ropewalk.ledger.transparency.head_fork import parse_head_fork, verify_head_fork
-
-    raw = read_input(str(asked.path), limit=PROOF_BYTES_MAX)
-    with telling(str(asked.path)):
-        value = jcs.parse(raw, bytes_max=PROOF_BYTES_MAX)
-        kind = value.get("kind") if isinstance(value, dict) else None
-        if kind == "range":
-            return parse_range(raw).report()
-        if kind == "consistency":
-            return parse_consistency(raw).report()
-        if kind == "head_fork":
-            return verify_head_fork(parse_head_fork(raw), head_trust(asked))
-        found = parse_fork(raw) if kind == "fork" else parse_proof(raw)
-    believed = parse_input(asked.trust, parse_trust) if asked.trust is not None else None
-    return verify_proof(found, believed) if isinstance(found, Proof) else verify_fork(found, believed)

@@ -179,7 +179,7 @@ def verify(
     remote: str | None,
 ) -> None:
     """Check whole logs in parallel, or the tables against the logs. Ends with 5 if anything fails."""
-    from ropewalk.cli.audit.verify_repository import trusted_keys
+    from ropewalk.cli.common.note_keys import trusted_keys
     from ropewalk.pipeline.jobs.verify import verify_logs
     from ropewalk.pipeline.source.offsets import Offset
     from ropewalk.pipeline.tables.verify import verify_tables

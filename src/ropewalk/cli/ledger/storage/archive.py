@@ -16,7 +16,6 @@ from ropewalk.cli.ledger.channel import channel_key
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
-    from ropewalk.cli.audit.verify import Asked
     from ropewalk.kernel.report import Report
     from ropewalk.ledger.archive.drill import Drill
     from ropewalk.ledger.archive.write import ArchiveResult
@@ -238,13 +237,3 @@ def _drill_lines(done: Drill) -> list[str]:
 
 def _step_lines(report: Report) -> list[str]:
     return [f"{MARKS[step.status]} {step.name:<28} {printable(step.detail)}" for step in report.steps]
-
-
-def verify_archive_folder(asked: Asked) -> Report:
-    """What `ropewalk verify` says of a folder with archives."""
-    from ropewalk.ledger.archive.check import verify_archives
-    from ropewalk.ledger.proof.trust import parse_trust
-
-    assert asked.path is not None
-    believed = parse_input(asked.trust, parse_trust) if asked.trust is not None else None
-    return verify_archives(asked.path, trust=believed, deep=asked.deep)

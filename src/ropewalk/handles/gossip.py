@@ -1,0 +1,100 @@
+"""A gossip topic for programs: signed messages that any peer may append offline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from ropewalk.gossip.core.events import Stored
+from ropewalk.gossip.core.ids import MessageId
+from ropewalk.gossip.core.log import Cursor, GossipLog
+from ropewalk.gossip.core.message import SignedMessage
+from ropewalk.gossip.core.verify import verify_log
+from ropewalk.gossip.core.writing import Inserted
+from ropewalk.gossip.peer.client import SyncReport, sync_with
+from ropewalk.gossip.peer.server import GossipServer
+from ropewalk.handles.handle import Handle
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.kernel.report import Report
+from ropewalk.net.frame_pipe import IDLE_S
+
+
+class GossipTopic(Handle):
+    """One topic on this peer. `log` is the engine's log, for bounds, ancestors and pending messages.
+
+    >>> import ropewalk, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, ropewalk.init(folder) as repo:
+    ...     chat = repo.gossip("chat.example", signer=repo.key())
+    ...     stored = chat.append({"text": "hello"})
+    ...     [signed.message.payload for signed in chat], chat.verify().verdict
+    ([{'text': 'hello'}], 'passed')
+    """
+
+    kind = "gossip topic"
+
+    def __init__(self, log: GossipLog) -> None:
+        super().__init__(log.topic)
+        self.log = log
+
+    def append(self, payload: Any, *, signer: SigningKey | None = None) -> Stored:
+        """Sign a message on top of all heads and store it."""
+        self.check_open()
+        return self.log.append(payload, signer=signer)
+
+    def append_all(self, payloads: Iterable[Any], *, signer: SigningKey | None = None) -> list[Stored]:
+        """Append several payloads, each on top of the one before, in one transaction: all or none."""
+        self.check_open()
+        return self.log.append_many(payloads, signer=signer)
+
+    def insert(self, raw: bytes) -> Inserted:
+        """Store a message that another peer signed; it stays pending while parents are missing."""
+        self.check_open()
+        return self.log.insert(raw)
+
+    def read(self, after: Cursor | None = None, limit: int = 100) -> list[tuple[Cursor, SignedMessage]]:
+        """Return messages in the order they reached this peer, each with the cursor to continue after it.
+
+        A late message has a low clock but arrives last, so a reader with this cursor never misses one.
+        """
+        self.check_open()
+        return list(islice(self.log.arrivals(after), max(0, limit)))
+
+    def tail(self, limit: int = 10) -> list[SignedMessage]:
+        """Return the messages with the highest clocks, lowest first."""
+        self.check_open()
+        return list(islice(self.log.iterate(reverse=True), max(0, limit)))[::-1]
+
+    def __iter__(self) -> Iterator[SignedMessage]:
+        self.check_open()
+        return self.log.iterate()
+
+    def __len__(self) -> int:
+        self.check_open()
+        return len(self.log)
+
+    def heads(self) -> list[MessageId]:
+        """Return the messages without children, lowest clock first."""
+        self.check_open()
+        return self.log.heads()
+
+    def verify(self) -> Report:
+        """Verify every message, its signature and all tables derived from the messages."""
+        self.check_open()
+        return verify_log(self.log)
+
+    async def sync(self, url: str, *, pull_only: bool = False, idle_s: float = IDLE_S) -> SyncReport:
+        """Exchange messages with the peer at `url` (`ws://` or `tcp://`); with `pull_only`, only fetch."""
+        self.check_open()
+        return await sync_with(self.log, url, pull_only=pull_only, idle_s=idle_s)
+
+    def serve(self, *, host: str = "127.0.0.1", port: int = 0) -> GossipServer:
+        """Return a server for peers; use it in `async with`."""
+        self.check_open()
+        return GossipServer(self.log, host=host, port=port)
+
+    def close(self) -> None:
+        """Close the topic's tables."""
+        if not self.closed:
+            super().close()
+            self.log.close()
