@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 from importlib import import_module
+from pathlib import Path
 from pkgutil import walk_packages
 
 import ropewalk

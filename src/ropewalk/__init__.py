@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ropewalk.kernel.keys import SealingKey as SealingKey
     from ropewalk.kernel.keys import SigningKey as SigningKey
     from ropewalk.kernel.report import Report as Report
-    from ropewalk.kernel.report import Step as Step
     from ropewalk.ledger.proof.proof import Proof as Proof
     from ropewalk.ledger.proof.trust import Trust as Trust
     from ropewalk.repository import Repository as Repository

@@ -25,7 +25,7 @@ from ropewalk.kernel.keys import SigningKey
 if TYPE_CHECKING:
     from ropewalk.bridge.event_copy import MirrorResult
     from ropewalk.disk.durable import Disk
-    from ropewalk.gossip.core.access import History
+    from ropewalk.gossip.core.access import MessageHistory
     from ropewalk.gossip.core.ids import ProfileName
     from ropewalk.gossip.core.message import SignedMessage
     from ropewalk.gossip.core.writing import Apply
@@ -106,7 +106,7 @@ class Repository:
         signer: SigningKey | None = None,
         apply: Apply | None = None,
         validate: Callable[[Any], bool | Awaitable[bool]] | dict[str, Any] | None = None,
-        access: Callable[[History, SignedMessage], Awaitable[None] | None] | None = None,
+        access: Callable[[MessageHistory, SignedMessage], Awaitable[None] | None] | None = None,
         index_ancestors: bool = False,
         replay: bool = False,
     ) -> GossipTopic:

@@ -4,8 +4,8 @@ core   messages, ids, wire profiles, the log, rules, ancestors, verification: pu
 sync   questions and answers of a pull, the live protocol, wire messages: state machines without I/O
 peer   stores, connections, servers: the edges
 
-`ropewalk.open(path).gossip(topic)` opens a topic of a repository. `open(topic, path=None, signer=…, apply=…)` opens one in
-memory or in any folder; `connect(log, url)` keeps it connected to a peer.
+`ropewalk.open(path).gossip(topic)` opens a topic of a repository. `open(topic, path=None, signer=…, apply=…)` opens one
+in memory or in any folder; `connect(log, url)` keeps it connected to a peer.
 """
 
 from __future__ import annotations

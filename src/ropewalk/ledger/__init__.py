@@ -14,16 +14,12 @@ from typing import TYPE_CHECKING
 from ropewalk._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from ropewalk.ledger.archive.check import verify_archives as verify_archives
     from ropewalk.ledger.archive.drill import run_drill as run_drill
     from ropewalk.ledger.archive.pack import pack_channel as pack_channel
     from ropewalk.ledger.archive.restore import restore_channel as restore_channel
     from ropewalk.ledger.archive.write import archive_channel as archive_channel
-    from ropewalk.ledger.block.block import Block as Block
     from ropewalk.ledger.bundle.files import export_bundle as export_bundle
-    from ropewalk.ledger.bundle.files import verify_bundle as verify_bundle
     from ropewalk.ledger.bundle.head_proofs import AnchorCollector as AnchorCollector
-    from ropewalk.ledger.channel.channel import Channel as Channel
     from ropewalk.ledger.channel.channel import open_channel as open_channel
     from ropewalk.ledger.channel.channel import open_log as open_log
     from ropewalk.ledger.channel.maintenance import verify_stored
@@ -33,7 +29,6 @@ if TYPE_CHECKING:
     from ropewalk.ledger.envelope.envelope import build as build
     from ropewalk.ledger.envelope.model import Envelope as Envelope
     from ropewalk.ledger.ingest.async_log import ServedLog as ServedLog
-    from ropewalk.ledger.ingest.ticket import LedgerReceipt as LedgerReceipt
     from ropewalk.ledger.keys.rotate import rotate_key as rotate_key
     from ropewalk.ledger.mailbox.client import MailboxClient as MailboxClient
     from ropewalk.ledger.mailbox.enclave import EnclaveKey as EnclaveKey

@@ -120,9 +120,11 @@ class PeerConnection:
     # A v0.6 peer is a push target too: what arrives is synced at once instead of with the next poll.
 
     def push(self, _messages: Iterable[SignedMessage]) -> None:
+        """Wake the connection: the log has new messages."""
         self._grown.set()
 
     def announce(self) -> None:
+        """Wake the connection: the heads of the log moved."""
         self._grown.set()
 
     def _enter(self, state: State) -> None:
