@@ -35,6 +35,10 @@ LAWS: dict[str, tuple[set[str], str]] = {
         ENGINES | IO_BASE | {"repository_check"},
         "verification composes the engines' verifiers",
     ),
+    "server": (
+        ENGINES | IO_BASE | {"bridge", "stream", "repository_check"},
+        "the server composes engines and streams; it imports no command and no pyspark",
+    ),
     "pipeline": (ENGINES | {"disk", "native"} | BASE, "pipeline never imports net, bridge, stream or cli"),
 }
 FREE = {
@@ -267,6 +271,8 @@ def test_only_cli_reads_the_environment():
         ("pipeline/jobs/x.py", "from ropewalk.bridge import mirror", "pipeline never imports"),
         ("stream/core/x.py", "from ropewalk.gitlog.core import log", "import the kernel only"),
         ("stream/serve/x.py", "from ropewalk.ledger import block", "the git log they serve"),
+        ("server/x.py", "from ropewalk.cli import main", "it imports no command"),
+        ("ledger/remote/x.py", "from ropewalk.server import node", "never import one another"),
     ],
 )
 def test_breach_is_named_by_its_law(where, text, claim):
@@ -299,7 +305,8 @@ def loaded_after(statement: str) -> set[str]:
 
 
 def test_import_ropewalk_loads_nothing_heavy():
-    heavy = {"pyspark", "litestar", "pygit2", "cryptography", "nacl", "rich", "click", "lmdb", "websockets"}
+    heavy = {"pyspark", "litestar", "uvicorn", "prometheus_client", "pygit2", "cryptography"}
+    heavy |= {"nacl", "rich", "click", "lmdb", "websockets"}
     assert not heavy & loaded_after("import ropewalk")
 
 

@@ -52,6 +52,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "Verify a repository, a proof, a receipt, a bundle or a checkpoint, offline.",
     ),
     "stream": ("ropewalk.cli.stream.serve", "stream", "What changes in a repository, told as it happens."),
+    "serve": ("ropewalk.cli.server.serve", "serve", "Serve a repository to a team over HTTP."),
     "gossip": (
         "ropewalk.cli.gossip.gossip",
         "gossip",

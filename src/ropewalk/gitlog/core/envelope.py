@@ -106,9 +106,14 @@ def parse_document(raw: bytes) -> dict[str, Any]:
     parsed = jcs.parse(raw)
     if not isinstance(parsed, dict):
         raise InvalidEnvelope("an event is a JSON object", where="", schema="shiplog/event_envelope")
+    check_numbers(raw)
+    return parsed
+
+
+def check_numbers(raw: bytes) -> None:
+    """Refuse JSON with a decimal whose digits a double does not hold (S0 §1)."""
     if _may_lose_digits(raw):
         json.loads(raw, parse_float=_exact)
-    return parsed
 
 
 # Fifteen digits survive a double, and so does every exponent of at most two: most documents need no second look.

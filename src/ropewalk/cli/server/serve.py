@@ -1,0 +1,184 @@
+"""`ropewalk serve`: one process for a team."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ropewalk.cli.common.command import Command, emit_line, parse_input, say, session
+from ropewalk.cli.common.locations import here, login, named_writer, sealing_key, signing_key
+from ropewalk.errors import Unavailable
+from ropewalk.kernel.terminal_text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ropewalk.kernel.keys import SealingKey, SigningKey
+    from ropewalk.repository import Repository
+    from ropewalk.server.settings import Settings
+
+PORT = 7480  # written out so that --help loads no server; a test compares
+INSTALL = "pip install 'ropewalk[server]'"
+
+
+def need_server() -> None:
+    """Raise with the install line unless the packages of the server are there."""
+    from importlib.util import find_spec
+
+    missing = [name for name in ("litestar", "uvicorn", "prometheus_client") if find_spec(name) is None]
+    if missing:
+        raise Unavailable(
+            f"the server needs {', '.join(missing)}, which is not installed", advice=f"Install it: {INSTALL}"
+        )
+
+
+@click.command(
+    "serve",
+    cls=Command,
+    epilog="Examples:\n  ropewalk serve\n  ropewalk serve --port 0 --json\n"
+    "  ropewalk serve --host 0.0.0.0 --auth auth.json --tls-cert cert.pem --tls-key key.pem\n",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    show_default=True,
+    metavar="P",
+    help="Port; 0 takes a free one.",
+)
+@click.option("--config", metavar="FILE", help="Settings of the server and of its watches, as JSON.")
+@click.option("--auth", metavar="FILE", help="Identities and rights; required unless HOST is loopback.")
+@click.option("--tls-cert", metavar="F", help="Certificate of the server (PEM).")
+@click.option("--tls-key", metavar="F", help="Key of the certificate (PEM).")
+@click.option("--client-ca", metavar="F", help="Authority that signs client certificates (PEM).")
+@click.option("--warehouse", metavar="DIR", help="Warehouse of the pipeline, for its tables and health.")
+@click.option("--no-console", is_flag=True, help="Serve no web page.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Form of the log lines on stderr.",
+)
+def serve(log_format: str, config: str | None, **options: Any) -> None:
+    """Serve the repository over HTTP: API, live stream, metrics and a page.
+
+    Prints the addresses on a terminal, else one JSON line when it is ready. SIGTERM answers what was taken and ends.
+    """
+    need_server()
+    from ropewalk.server.node import Node
+    from ropewalk.server.run import serve as run
+    from ropewalk.server.run import systemd_notifier
+
+    _log_lines(log_format)
+    context = click.get_current_context()
+
+    def named(name: str) -> SigningKey:
+        with context.scope(cleanup=False):  # called in threads, which have no context
+            return signing_key(name)
+
+    def sealing(name: str) -> SealingKey:
+        with context.scope(cleanup=False):
+            return sealing_key(name)
+
+    from ropewalk.cli.ledger.remote.remote import keys_from_here
+
+    def prepare(log: Repository) -> None:
+        log.store.identify(*named_writer(), nobody=login())
+        log.privacy.keys = sealing
+
+    place = here()
+    node = Node(
+        place,
+        settings_from(config, options),
+        channel_keys=keys_from_here(),
+        signing_key=named,
+        prepare=prepare,
+    )
+    asyncio.run(run(node, _say_ready(), systemd_notifier(os.environ.get("NOTIFY_SOCKET"))))
+
+
+def settings_from(config: str | None, options: dict[str, Any]) -> Settings:
+    """Return the settings: options over the configuration file."""
+    from ropewalk.server.settings import Settings, TlsPaths, parse_config, server_options
+
+    found = server_options(parse_input(config, parse_config)) if config is not None else {}
+    if (options["tls_cert"] is None) != (options["tls_key"] is None):
+        raise click.UsageError("--tls-cert and --tls-key go together")
+    if options["client_ca"] is not None and options["tls_cert"] is None:
+        raise click.UsageError("--client-ca needs --tls-cert and --tls-key")
+    tls = None
+    if options["tls_cert"] is not None:
+        client_ca = Path(options["client_ca"]) if options["client_ca"] is not None else None
+        tls = TlsPaths(Path(options["tls_cert"]), Path(options["tls_key"]), client_ca)
+    return Settings(
+        host=options["host"],
+        port=options["port"],
+        auth=Path(options["auth"]) if options["auth"] is not None else None,
+        tls=tls,
+        console=not options["no_console"],
+        warehouse=Path(options["warehouse"]) if options["warehouse"] is not None else None,
+        **found,
+    )
+
+
+def _say_ready() -> Callable[[dict[str, Any]], None]:
+    as_json = session().json or not sys.stdout.isatty()
+
+    def ready(facts: dict[str, Any]) -> None:
+        if as_json:
+            emit_line(facts)
+            return
+        if facts["console"] is not None:
+            click.echo(f"console  {facts['console']}")
+        click.echo(f"api      {facts['api']}\ndocs     {facts['url']}/docs")
+        sys.stdout.flush()
+
+    return ready
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
+        line: dict[str, Any] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        if record.name == "ropewalk.server.access" and text.startswith("{"):
+            line |= json.loads(text)
+        else:
+            line["message"] = text
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+class _TextLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).split("\n")))
+
+
+class _Stderr(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(self.format(record))
+
+
+def _log_lines(form: str) -> None:
+    """Write log lines to stderr; requests are logged in the JSON form only."""
+    handler = _Stderr()
+    handler.setFormatter(_JsonLines() if form == "json" else _TextLines())
+    journal = logging.getLogger("ropewalk")
+    journal.addHandler(handler)
+    journal.setLevel(logging.INFO)
+    if form == "text":
+        logging.getLogger("ropewalk.server.access").setLevel(logging.WARNING)
+        logging.getLogger("ropewalk.stream").setLevel(logging.WARNING)

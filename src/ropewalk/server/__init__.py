@@ -1,0 +1,1 @@
+"""`ropewalk serve`: one process that serves a repository to a team over HTTP, WebSockets and Server-Sent Events."""

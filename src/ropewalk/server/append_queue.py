@@ -1,0 +1,221 @@
+"""Append to the git logs for coroutines: what arrives while a batch is written shares the next one.
+
+A log has one batch under way at a time, written by one thread; several logs share packs and syncs through the group
+commit of the repository. The queue is bounded: what finds no room is refused before anything is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from ropewalk.errors import OutOfOrder, RopewalkError, Unavailable
+from ropewalk.gitlog.core.envelope import Draft
+from ropewalk.gitlog.core.layout import Layout
+from ropewalk.gitlog.core.objects import Oid
+from ropewalk.gitlog.core.planning import Receipt
+from ropewalk.gitlog.repository.repository import GitRepository
+from ropewalk.kernel.ulid import Ulid
+from ropewalk.server.idempotency import IdempotencyKeys, KeyedRequest, is_final
+
+THREADS = 8  # logs that are written at once
+WAITING_MAX = 8_192  # events
+BATCH_MAX = 1_024  # events of one log that share a commit
+TRIES_MAX = 8  # where another process appends between planning and writing
+
+Outcome = Receipt | RopewalkError
+
+
+@dataclass(slots=True)
+class _Request:
+    drafts: list[Draft]
+    key: KeyedRequest | None
+    done: asyncio.Future[list[Outcome]]
+
+
+class AppendQueue:
+    """The appends of one repository. `waiting` is how many events have no answer yet."""
+
+    def __init__(
+        self,
+        log: GitRepository,
+        keys: IdempotencyKeys,
+        *,
+        waiting_max: int = WAITING_MAX,
+        threads: int = THREADS,
+    ) -> None:
+        self._log = log
+        self._keys = keys
+        self._waiting_max = waiting_max
+        self._threads = ThreadPoolExecutor(threads, "ropewalk-append")
+        self._lanes: dict[tuple[str, str], list[_Request]] = {}
+        self.waiting = 0
+        self.closed = False
+
+    async def append(
+        self, layout: Layout, topic: str, drafts: Sequence[Draft], key: KeyedRequest | None = None
+    ) -> list[Outcome]:
+        """Record drafts; one outcome each, in order. A receipt means that the event is on disk."""
+        layout.head_ref(topic)  # refuse the name before anything waits for it
+        if self.closed or self.waiting + len(drafts) > self._waiting_max:
+            raise Unavailable(
+                "the server is stopping" if self.closed else f"{self.waiting} events wait to be written",
+                advice="Nothing was written; send it again after Retry-After.",
+            )
+        loop = asyncio.get_running_loop()
+        request = _Request(list(drafts), key, loop.create_future())
+        self.waiting += len(drafts)
+        name = layout.name, topic
+        lane = self._lanes.get(name)
+        if lane is None:
+            self._lanes[name] = [request]
+            loop.call_soon(self._begin, layout, topic, loop)  # after all who are ready in this turn
+        else:
+            lane.append(request)
+        return await asyncio.shield(request.done)  # a client that leaves does not undo a batch
+
+    async def drain(self) -> None:
+        """Refuse what is new, and wait until all that waits is answered."""
+        self.closed = True
+        while self.waiting:
+            await asyncio.sleep(0.01)
+        self._threads.shutdown()
+
+    def _begin(self, layout: Layout, topic: str, loop: asyncio.AbstractEventLoop) -> None:
+        lane = self._lanes[layout.name, topic]
+        count, stop = 0, 0
+        while stop < len(lane) and (stop == 0 or count + len(lane[stop].drafts) <= BATCH_MAX):
+            count += len(lane[stop].drafts)
+            stop += 1
+        batch = lane[:stop]
+        del lane[:stop]
+        written = loop.run_in_executor(self._threads, self._write, layout, topic, batch)
+        written.add_done_callback(lambda done: self._answer(layout, topic, batch, done))
+
+    def _answer(
+        self,
+        layout: Layout,
+        topic: str,
+        batch: Sequence[_Request],
+        written: asyncio.Future[list[list[Outcome]]],
+    ) -> None:
+        error = written.exception()
+        for at, request in enumerate(batch):
+            self.waiting -= len(request.drafts)
+            if error is not None:
+                request.done.set_exception(error)
+                request.done.exception()  # its client may have gone
+            else:
+                request.done.set_result(written.result()[at])
+        loop = asyncio.get_running_loop()
+        if self._lanes[layout.name, topic]:
+            loop.call_soon(self._begin, layout, topic, loop)
+        else:
+            del self._lanes[layout.name, topic]
+
+    # In the thread
+
+    def _write(self, layout: Layout, topic: str, batch: Sequence[_Request]) -> list[list[Outcome]]:
+        keyed = [each for each in batch if each.key is not None]
+        if not keyed:
+            return self._append(layout, topic, [each.drafts for each in batch])
+        found = dict(zip(map(id, keyed), self._write_keyed(layout, topic, keyed), strict=True))
+        plain = [each for each in batch if each.key is None]
+        if plain:
+            written = self._append(layout, topic, [each.drafts for each in plain])
+            found |= dict(zip(map(id, plain), written, strict=True))
+        return [found[id(each)] for each in batch]
+
+    def _append(self, layout: Layout, topic: str, requests: Sequence[Sequence[Draft]]) -> list[list[Outcome]]:
+        outcomes = self._log.append_all(
+            topic, [draft for drafts in requests for draft in drafts], layout=layout
+        )
+        found, at = [], 0
+        for drafts in requests:
+            found.append(outcomes[at : at + len(drafts)])
+            at += len(drafts)
+        return found
+
+    def _write_keyed(self, layout: Layout, topic: str, requests: Sequence[_Request]) -> list[list[Outcome]]:
+        """Append with ULIDs that are written down first; after a crash the log says which of them stand."""
+        answers: list[list[Outcome | None]] = [self._standing(layout, topic, each) for each in requests]
+        for _ in range(TRIES_MAX):
+            missing = [
+                (row, column)
+                for row, answer in enumerate(answers)
+                for column, outcome in enumerate(answer)
+                if outcome is None
+            ]
+            if not missing:
+                break
+            drafts = self._plan(layout, topic, requests, missing)
+            (outcomes,) = self._append(layout, topic, [drafts])
+            for (row, column), outcome in zip(missing, outcomes, strict=True):
+                again = (
+                    isinstance(outcome, OutOfOrder) and "ulid" not in requests[row].drafts[column].document
+                )
+                answers[row][column] = None if again else outcome
+        full = [
+            [
+                each if each is not None else Unavailable(f"another process keeps appending to {topic}")
+                for each in answer
+            ]
+            for answer in answers
+        ]
+        for request, answer in zip(requests, full, strict=True):
+            rows = [outcome_json(each) for each in answer]
+            if request.key is not None and is_final(rows):
+                request.key.outcomes = rows
+        self._keys.keep([each.key for each in requests if each.key is not None])
+        return full
+
+    def _standing(self, layout: Layout, topic: str, request: _Request) -> list[Outcome | None]:
+        """Return the receipts of what an earlier try of this request has appended."""
+        assert request.key is not None
+        if not request.key.planned:
+            return [None] * len(request.drafts)
+        line = self._log.lines.line(layout, topic, must_exist=False)
+        found: list[Outcome | None] = []
+        for name in request.key.planned:
+            slot = line.find(Ulid(name)) if name else None
+            found.append(
+                None if slot is None else Receipt(topic, slot.ulid, slot.content_id, Oid(slot.commit))
+            )
+        return found
+
+    def _plan(
+        self,
+        layout: Layout,
+        topic: str,
+        requests: Sequence[_Request],
+        missing: Sequence[tuple[int, int]],
+    ) -> list[Draft]:
+        line = self._log.lines.line(layout, topic, must_exist=False)
+        last = line.span(line.count - 1, line.count)[0].ulid if line.count else None
+        drafts = []
+        for row, column in missing:
+            request = requests[row]
+            assert request.key is not None
+            draft = request.drafts[column]
+            request.key.planned = request.key.planned or [""] * len(request.drafts)
+            if "ulid" not in draft.document:
+                last = self._log.new_ulid(last)
+                draft = replace(draft, document={**draft.document, "ulid": last})
+                request.key.planned[column] = last
+            drafts.append(draft)
+        self._keys.keep([each.key for each in requests if each.key is not None])
+        return drafts
+
+
+def outcome_json(outcome: Outcome) -> dict[str, object]:
+    """Return a receipt, without the name of its log, or the problem that refused it."""
+    if isinstance(outcome, RopewalkError):
+        return outcome.to_problem()
+    return {
+        "ulid": outcome.ulid,
+        "content_id": outcome.content_id,
+        "commit": outcome.commit,
+        "replayed": outcome.replayed,
+    }

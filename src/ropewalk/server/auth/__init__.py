@@ -1,0 +1,1 @@
+"""Identities and rights: one decision for every transport."""

@@ -1,0 +1,142 @@
+"""Decide what an identity may do. Pure, and the same for HTTP, streams, gRPC, QUIC and gossip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from ropewalk.errors import Denied, Invalid, Unauthenticated
+from ropewalk.stream.core.access import Access
+from ropewalk.stream.core.patterns import Kind, Pattern, parse_pattern
+
+Action = Literal["read", "append", "checkpoint", "admin"]
+ACTIONS: Final[tuple[str, ...]] = get_args(Action)
+ENGINES: Final = ("shiplog", "messages", "ledger", "gossip")
+_HEADS: Final = {"refs/gatos/shiplog/": "shiplog/", "refs/gatos/messages/": "messages/"}
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """Some actions on the logs that a pattern matches, such as `shiplog/prod` or `messages/jobs.**`."""
+
+    logs: tuple[Pattern, ...]
+    actions: frozenset[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the right as the auth file has it."""
+        return {"logs": [each.text for each in self.logs], "actions": sorted(self.actions)}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A client that the server knows, or `anonymous`."""
+
+    name: str
+    rights: tuple[Right, ...]
+    known: bool = True
+
+    def may(self, action: Action, log: str) -> bool:
+        """Return whether the action on the log is allowed.
+
+        >>> ada = Identity("ada", (parse_right({"logs": ["shiplog/prod"], "actions": ["read"]}),))
+        >>> ada.may("read", "shiplog/prod"), ada.may("append", "shiplog/prod"), ada.may("read", "shiplog/dev")
+        (True, False, False)
+        """
+        return any(
+            action in right.actions and any(each.matches(log) for each in right.logs) for right in self.rights
+        )
+
+    def may_somewhere(self, action: Action) -> bool:
+        """Return whether the action is allowed on any log."""
+        return any(action in right.actions for right in self.rights)
+
+    def require(self, action: Action, log: str) -> None:
+        """Raise `Denied`, or `Unauthenticated` for an anonymous caller, unless the action is allowed."""
+        if self.may(action, log):
+            return
+        if not self.known:
+            raise Unauthenticated(f"anonymous clients may not {action} {log}", log=log, action=action)
+        raise Denied(
+            f"{self.name} may not {action} {log}",
+            log=log,
+            action=action,
+            advice="Ask the operator of this server for the right.",
+        )
+
+
+EVERYTHING: Final = parse_pattern("topic", "**")
+# A server on loopback without an auth file: whoever can connect owns this machine's account, but is no operator.
+LOCAL: Final = Identity(
+    "local", (Right((EVERYTHING,), frozenset(("read", "append", "checkpoint"))),), known=True
+)
+
+
+def parse_right(document: Any, where: str = "rights") -> Right:
+    """Read one entry of `rights`."""
+    if not isinstance(document, dict) or document.keys() != {"logs", "actions"}:
+        raise Invalid(f'{where} must be an object with "logs" and "actions"')
+    logs, actions = document["logs"], document["actions"]
+    if not isinstance(logs, list) or not logs or not all(isinstance(each, str) for each in logs):
+        raise Invalid(f'{where}: "logs" must be a list of patterns, got {logs!r:.80}')
+    if not isinstance(actions, list) or not actions or not set(map(str, actions)) <= set(ACTIONS):
+        raise Invalid(f'{where}: "actions" must be some of {", ".join(ACTIONS)}, got {actions!r:.80}')
+    return Right(tuple(log_pattern(each) for each in logs), frozenset(actions))
+
+
+def log_pattern(text: str) -> Pattern:
+    """Read a log pattern: an engine, a slash and a name; `**` is every log.
+
+    >>> log_pattern("messages/jobs.**").matches("messages/jobs/pending")
+    True
+    """
+    pattern = parse_pattern("topic", text)
+    if text != "**" and pattern.parts[0] not in (*ENGINES, "*", "**"):
+        raise Invalid(
+            f"log pattern {text!r:.80} must start with {', '.join(each + '/' for each in ENGINES)} or be **"
+        )
+    return pattern
+
+
+def log_of(kind: Kind, name: str) -> str | None:
+    """Return the log that a frame of a stream is about; None for refs that belong to no log.
+
+    >>> log_of("ref", "refs/gatos/messages/jobs/head"), log_of("topic", "shiplog/prod"), log_of("topic", "jobs")
+    ('messages/jobs', 'shiplog/prod', 'messages/jobs')
+    """
+    if kind == "topic":
+        return name if name.startswith(("shiplog/", "ledger/")) else f"messages/{name}"
+    for prefix, engine in _HEADS.items():
+        if name.startswith(prefix) and name.endswith("/head"):
+            return engine + name[len(prefix) : -len("/head")]
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientAccess(Access):
+    """What one client sees of a stream: the policy of the repository, narrowed by the client's rights."""
+
+    identity: Identity = LOCAL
+
+    def sees(self, kind: Kind, name: str) -> bool:
+        """Return whether frames about this name may be sent."""
+        log = log_of(kind, name) or f"refs/{name}"
+        return Access.sees(self, kind, name) and self.identity.may("read", log)
+
+
+def client_access(policy: Access, identity: Identity) -> ClientAccess:
+    """Narrow the access that a policy gives by the rights of a client."""
+    return ClientAccess(policy.allow, policy.deny, policy.sealed, identity)
+
+
+def parse_rights(texts: Iterable[str]) -> tuple[Right, ...]:
+    """Read `LOG:ACTION` texts of the command line; actions may be joined by commas.
+
+    >>> [right.to_json() for right in parse_rights(["shiplog/prod:read,append"])]
+    [{'logs': ['shiplog/prod'], 'actions': ['append', 'read']}]
+    """
+    rights = []
+    for text in texts:
+        log, _, actions = text.rpartition(":")
+        rights.append(parse_right({"logs": [log], "actions": actions.split(",")}, f"right {text!r:.80}"))
+    return tuple(rights)

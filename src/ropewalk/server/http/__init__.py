@@ -1,0 +1,1 @@
+"""The HTTP API: routes, problems, the OpenAPI document."""

@@ -1,0 +1,174 @@
+"""Connections of the server: HTTP/1.1 with bounds on number and time, and WebSockets for the stream."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from http import HTTPStatus
+from typing import Any
+
+import h11
+import websockets.asyncio.server as sockets
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from websockets.exceptions import InvalidHandshake
+from websockets.http11 import Request, Response
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from ropewalk.errors import NotFound, RopewalkError, Unavailable
+from ropewalk.net.text_socket import GOODBYE_S, RECEIVED_WAITING_MAX, TextSocket, _as_problem, _problem
+from ropewalk.server.auth.auth_file import Credentials
+from ropewalk.server.auth.rights import Identity
+from ropewalk.server.http.guard import Gate
+from ropewalk.server.http.problems import MEDIA_TYPE, body_of, headers_of, http_problem
+from ropewalk.server.node import Node
+from ropewalk.stream.core.frames import CLIENT_FRAME_BYTES_MAX
+from ropewalk.stream.serve.server import STREAM_PATH
+
+HANDSHAKE_S = 10.0
+_journal = logging.getLogger("ropewalk.server")
+
+
+def certificate_of(transport: asyncio.BaseTransport) -> bytes | None:
+    """Return the client certificate of a connection, if it has shown one."""
+    tls = transport.get_extra_info("ssl_object")
+    found = tls.getpeercert(binary_form=True) if tls is not None else None
+    return found if isinstance(found, bytes) else None
+
+
+def http_protocol(node: Node, connections_max: int) -> type[H11Protocol]:
+    """Return the class of HTTP connections."""
+
+    class Connection(H11Protocol):
+        """One HTTP connection. A client that is slow to send a request, or sends none, is dropped."""
+
+        _late: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            certificate = certificate_of(transport)
+            if certificate is not None:
+                self.app_state = {**self.app_state, "certificate": certificate}
+            if len(self.connections) > connections_max:
+                full = Unavailable(f"{connections_max} connections are open already")
+                return self._refuse(full.to_problem(), headers_of(full))
+            self._late = self.loop.call_later(node.settings.request_seconds, transport.abort)
+            return None
+
+        def data_received(self, data: bytes) -> None:
+            if self.transport.is_closing():
+                return
+            super().data_received(data)
+            busy = self.cycle is not None and not self.cycle.response_complete
+            if busy and self._late is not None:
+                self._late.cancel()
+                self._late = None
+            elif not busy and self._late is None:
+                self._late = self.loop.call_later(node.settings.request_seconds, self.transport.abort)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_timer()
+            super().connection_lost(exc)
+
+        def handle_websocket_upgrade(self, event: h11.Request) -> None:
+            self._stop_timer()
+            super().handle_websocket_upgrade(event)
+
+        def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+            """Answer what is no HTTP request."""
+            self._refuse(http_problem(400, "the request is not valid HTTP/1.1"), {})
+
+        def _refuse(self, problem: dict[str, Any], headers: dict[str, str]) -> None:
+            body = body_of(problem)
+            status = HTTPStatus(problem["status"])
+            lines = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), "Connection": "close"}
+            text = "".join(f"{name}: {value}\r\n" for name, value in {**lines, **headers}.items())
+            self.transport.write(f"HTTP/1.1 {status.value} {status.phrase}\r\n{text}\r\n".encode() + body)
+            self.transport.close()
+
+        def _stop_timer(self) -> None:
+            if self._late is not None:
+                self._late.cancel()
+                self._late = None
+
+    return Connection
+
+
+class StreamSockets:
+    """WebSockets that come in over the port of the HTTP server; makes one connection object for each.
+
+    It stands for the server object of the `websockets` package, so that sockets behave as those of `stream serve` do.
+    """
+
+    def __init__(self, node: Node, gate: Gate) -> None:
+        self._node = node
+        self._gate = gate
+        self.logger = logging.getLogger("ropewalk.net")
+        self.all_connections: set[sockets.ServerConnection] = set()
+        self.handler_tasks: set[asyncio.Task[None]] = set()
+
+    def __call__(self, **_uvicorn: Any) -> sockets.ServerConnection:
+        """Make the connection of a client that asked for an upgrade."""
+        protocol = ServerProtocol(max_size=CLIENT_FRAME_BYTES_MAX, logger=self.logger)
+        return sockets.ServerConnection(
+            protocol,
+            self,  # type: ignore[arg-type]
+            ping_interval=None,
+            close_timeout=GOODBYE_S,
+            max_queue=RECEIVED_WAITING_MAX,
+        )
+
+    def is_serving(self) -> bool:
+        """Return whether new clients are taken."""
+        return not self._node.draining
+
+    async def handler(self, connection: sockets.ServerConnection) -> None:
+        """Serve one client."""
+        admitted: list[tuple[Identity, Credentials]] = []
+
+        def judge(_connection: sockets.ServerConnection, request: Request) -> Response | None:
+            try:
+                admitted.append(self._admit(connection, request))
+            except RopewalkError as error:
+                refusal = _problem(error)
+                for name, value in headers_of(error).items():
+                    refusal.headers[name] = value
+                return refusal
+            return None
+
+        self.all_connections.add(connection)
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                await connection.handshake(judge, _as_problem, None)
+            if connection.protocol.state is State.OPEN and admitted:
+                peer = connection.remote_address
+                name = f"{peer[0]}:{peer[1]}" if peer else "?"
+                await self._node.stream.serve_client(TextSocket(connection, name), *admitted[0])
+                await connection.close()
+        except (TimeoutError, InvalidHandshake, OSError) as error:
+            _journal.info("a WebSocket handshake failed: %s", error)
+        finally:
+            connection.transport.abort()
+            self.all_connections.discard(connection)
+            task = asyncio.current_task()
+            if task is not None:
+                self.handler_tasks.discard(task)
+
+    def _admit(self, connection: sockets.ServerConnection, request: Request) -> tuple[Identity, Credentials]:
+        if request.path.partition("?")[0] != STREAM_PATH:
+            raise NotFound(f"no stream is at {request.path[:80]}", advice=f"The stream is at {STREAM_PATH}.")
+        if len(self.all_connections) > self._node.settings.connections_max:
+            raise Unavailable(f"{self._node.settings.connections_max} streams are open already")
+        transport = connection.transport
+        peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        secure = transport.get_extra_info("ssl_object") is not None
+        headers = [
+            (name.encode("latin-1"), value.encode("latin-1")) for name, value in request.headers.raw_items()
+        ]
+        return self._gate.admit(
+            headers,
+            peer[0] if peer else "?",
+            here[0] if here else None,
+            "https" if secure else "http",
+            certificate_of(transport),
+        )

@@ -1,0 +1,291 @@
+"""Namespaces (S0), messages (S1) and consumer groups over HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from litestar import Response, Router, delete, get, post, put
+from litestar.background_tasks import BackgroundTask
+from litestar.params import QueryParameter
+
+from ropewalk.errors import SPELLINGS, Invalid, InvalidEnvelope, NotFound, RopewalkError
+from ropewalk.gitlog.consumers.consumers import cursors, reset_cursor, set_cursor, standing
+from ropewalk.gitlog.consumers.cursor import find_cursor
+from ropewalk.gitlog.core.envelope import Draft, check_numbers
+from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
+from ropewalk.gitlog.core.reading import LIMIT_DEFAULT, Page, messages_answer
+from ropewalk.gitlog.repository.recent import look_up
+from ropewalk.kernel import jcs
+from ropewalk.kernel.ulid import parse
+from ropewalk.server.append_queue import outcome_json
+from ropewalk.server.group_reading import read_for_group
+from ropewalk.server.http import models
+from ropewalk.server.http.problems import HttpRefusal
+from ropewalk.server.http.replies import (
+    Asked,
+    body_of,
+    count_appends,
+    event_bytes,
+    identity_of,
+    keyed,
+    node_of,
+    not_modified,
+    parse_items,
+    receipts,
+    reply,
+)
+
+NAMESPACES_MAX = 64  # of one tail
+LAYOUTS = {"shiplog": SHIPLOG, "messages": MESSAGES}
+Since = Annotated[str | None, QueryParameter(description="Only what comes after this ULID.")]
+Limit = Annotated[int, QueryParameter(description="How many at most; above 512 counts as 512.")]
+
+
+async def _append(request: Asked, layout: Layout, topic: str, name: dict[str, str]) -> Response[Any]:
+    node = node_of(request)
+    identity_of(request).require("append", f"{layout.name}/{topic}")
+    raw = await body_of(request)
+    key = await keyed(request, raw)
+    items, many = parse_items(raw)
+    check_numbers(raw)
+    if key is None or key.outcomes is None:
+        outcomes: list[Any] = [_draft(each) for each in items]
+        drafts = [each for each in outcomes if isinstance(each, Draft)]
+        written = iter(await node.appends.append(layout, topic, drafts, key) if drafts else ())
+        outcomes = [next(written) if isinstance(each, Draft) else each for each in outcomes]
+        count_appends(node, layout.name, outcomes)
+        node.wake_stream()
+        rows: Sequence[dict[str, Any]] = [outcome_json(_spelled(layout, each)) for each in outcomes]
+        if key is not None and len(drafts) < len(items):
+            key.outcomes = list(rows)
+            await node.read(node.keys.keep, [key])
+    else:
+        rows = key.outcomes
+    return receipts(rows, many, name)
+
+
+def _draft(item: Any) -> Draft | RopewalkError:
+    if not isinstance(item, dict):
+        return InvalidEnvelope("an event must be a JSON object", where="", schema="shiplog/event_envelope")
+    return Draft(item)
+
+
+def _spelled(layout: Layout, outcome: Any) -> Any:
+    """Give errors of the message plane the codes of S1."""
+    if layout is MESSAGES and isinstance(outcome, RopewalkError):
+        spelling = SPELLINGS.get(outcome.code)
+        if spelling is not None and not (isinstance(outcome, NotFound) and "topic" not in outcome.fields):
+            vars(outcome)["code"] = spelling.messages
+    return outcome
+
+
+@post("/shiplog/{ns:str}/events", status_code=201)
+async def append_events(request: Asked, ns: str) -> Response[models.Receipt]:
+    """Append an event, or an array of events, to a namespace. The answer comes when they are on disk."""
+    return await _append(request, SHIPLOG, ns, {"ns": ns})
+
+
+@get("/shiplog/{ns:str}/events")
+async def read_events(
+    request: Asked, ns: str, since: Since = None, limit: Limit = LIMIT_DEFAULT
+) -> Response[models.EventPage]:
+    """Read a page of events in order."""
+    node = node_of(request)
+    identity_of(request).require("read", f"shiplog/{ns}")
+    page = await node.read(node.log.read, ns, since, limit)
+    return _page(request, page, ns)
+
+
+def _page(request: Asked, page: Page, topic: str) -> Response[Any]:
+    ends = (page.events[0].commit, page.events[-1].commit) if page.events else ("", "")
+    etag = hashlib.sha256("\0".join((topic, *ends, page.next_since or "")).encode()).hexdigest()[:32]
+    known = not_modified(request, etag)
+    if known is not None:
+        return known
+    rows = b",".join(map(event_bytes, page.events))
+    since = b'"%s"' % page.next_since.encode() if page.next_since is not None else b"null"
+    return reply(b'{"events":[%s],"next_since":%s}' % (rows, since), etag=etag)
+
+
+@get("/shiplog/{ns:str}/events/{ulid:str}")
+async def show_event(request: Asked, ns: str, ulid: str) -> Response[models.ShownEvent]:
+    """Show one event with its trailer, author and note."""
+    node = node_of(request)
+    identity_of(request).require("read", f"shiplog/{ns}")
+
+    def look() -> dict[str, Any]:
+        if node.log.lines.line(SHIPLOG, ns).find(parse(ulid)) is None:
+            raise NotFound(f"{ulid} is not an event of {ns}", topic=ns, event=ulid)
+        found = look_up(node.log, ulid)
+        event = found.event
+        return {
+            "ns": event.topic,
+            "ulid": event.ulid,
+            "content_id": event.content_id,
+            "commit": event.commit,
+            "envelope": event.envelope,
+            "height": event.height,
+            "trailer": found.trailer,
+            "author": found.author,
+            "time": found.time,
+            "note": found.note,
+        }
+
+    shown = await node.read(look)
+    # A note can be attached later; the event itself never changes.
+    etag = shown["content_id"].removeprefix("blake3:")
+    if shown["note"] is not None:
+        etag += "-" + hashlib.sha256(shown["note"].encode()).hexdigest()[:16]
+    fixed = shown["note"] is not None
+    return not_modified(request, etag, immutable=fixed) or reply(
+        jcs.encode_foreign(shown), etag=etag, immutable=fixed
+    )
+
+
+@get("/shiplog/tail")
+async def tail_events(request: Asked, ns: list[str], limit_per_ns: int = 10) -> Response[models.Tail]:
+    """Read the newest events of several namespaces, one of each in turn."""
+    node = node_of(request)
+    if len(ns) > NAMESPACES_MAX or not 1 <= limit_per_ns <= 512:
+        raise HttpRefusal(400, f"at most {NAMESPACES_MAX} namespaces and 1 to 512 events of each")
+    for each in ns:
+        identity_of(request).require("read", f"shiplog/{each}")
+    found = await node.read(node.log.tail, list(dict.fromkeys(ns)), limit_per_topic=limit_per_ns)
+    marks = {event.topic: str(event.ulid) for event in found}
+    rows = b",".join(event_bytes(event, event.topic) for event in found)
+    since = jcs.encode(found[-1].ulid if found else None)
+    return reply(b'{"events":[%s],"watermarks":%s,"next_since":%s}' % (rows, jcs.encode(marks), since))
+
+
+@post("/messages", status_code=201)
+async def publish_message(request: Asked, topic: str) -> Response[models.MessageReceipt]:
+    """Publish a message, or an array of messages, to a topic."""
+    try:
+        return await _append(request, MESSAGES, topic, {"topic": topic})
+    except RopewalkError as error:
+        raise _spelled(MESSAGES, error) from error
+
+
+@get("/messages")
+async def read_messages(
+    request: Asked,
+    topic: str,
+    since_ulid: Since = None,
+    limit: Limit = LIMIT_DEFAULT,
+    group: Annotated[
+        str | None,
+        QueryParameter(description="Read for this consumer group; its checkpoint moves behind the page."),
+    ] = None,
+) -> Response[models.MessagePage]:
+    """Read messages in order, as `messages.read` of S1 answers."""
+    node = node_of(request)
+    identity_of(request).require("read", f"messages/{topic}")
+    if group is not None:
+        identity_of(request).require("checkpoint", f"messages/{topic}")
+    try:
+        if group is not None:
+            await node.moves.settled(group, topic)
+        page, move = await node.read(read_for_group, node.log, topic, since_ulid, limit, group)
+    except RopewalkError as error:
+        raise _spelled(MESSAGES, error) from error
+    found = reply(messages_answer(page, topic, group if move is not None else None))
+    if move is not None and group is not None:
+        node.moves.begin(group, topic)
+        # After the answer was sent: a checkpoint never runs ahead of what was handed over.
+        found.background = BackgroundTask(node.moves.carry_out, group, topic, move)
+    return found
+
+
+def _log_name(log: str) -> tuple[Layout, str]:
+    engine, _, topic = log.partition("/")
+    if engine not in LAYOUTS or not topic:
+        raise Invalid(f"log must be shiplog/NS or messages/TOPIC, got {log[:80]!r}")
+    return LAYOUTS[engine], topic
+
+
+@get("/consumers")
+async def list_consumers(request: Asked) -> Response[models.Consumers]:
+    """List every consumer group with its position and how far it is behind."""
+    node, identity = node_of(request), identity_of(request)
+
+    def rows() -> list[dict[str, Any]]:
+        found = []
+        for cursor in cursors(node.log):
+            engine = "messages" if cursor.by == "blob" else "shiplog"
+            if identity.may("read", f"{engine}/{cursor.topic}"):
+                found.append(standing(node.log, cursor))
+        return found
+
+    return reply({"consumers": await node.read(rows)})
+
+
+LogName = Annotated[str, QueryParameter(description="The log: shiplog/NS or messages/TOPIC.")]
+
+
+@get("/consumers/{group:str}")
+async def show_consumer(request: Asked, group: str, log: LogName) -> Response[models.Consumer]:
+    """Show where a consumer group is in a log."""
+    node = node_of(request)
+    identity_of(request).require("read", log)
+    _, topic = _log_name(log)
+
+    def look() -> dict[str, Any]:
+        cursor = find_cursor(node.log.store, group, topic)
+        if cursor is None:
+            raise NotFound(f"group {group!r} has no checkpoint in {log}", group=group, log=log)
+        return standing(node.log, cursor)
+
+    return reply(await node.read(look))
+
+
+@put("/consumers/{group:str}")
+async def set_consumer(request: Asked, group: str, log: LogName) -> Response[models.Checkpoint]:
+    """Set a checkpoint to `{"ulid"}` or `{"commit"}`. Going back needs the right admin."""
+    node, identity = node_of(request), identity_of(request)
+    identity.require("checkpoint", log)
+    layout, topic = _log_name(log)
+    document: Any = jcs.parse(await body_of(request))
+    if not isinstance(document, dict) or document.keys() not in ({"ulid"}, {"commit"}):
+        raise Invalid('the body must be {"ulid": …} or {"commit": …}')
+    (to,) = document.values()
+    if not isinstance(to, str):
+        raise Invalid("ulid and commit must be strings")
+    reset = identity.may("admin", log)
+    cursor = await node.read(set_cursor, node.log, group, topic, to, layout=layout, reset=reset)
+    return reply({"ref": cursor.ref, "ulid": cursor.ulid or None, "commit": cursor.commit})
+
+
+@delete("/consumers/{group:str}", status_code=200)
+async def delete_consumer(request: Asked, group: str, log: LogName) -> Response[models.Checkpoint]:
+    """Delete a checkpoint: the group begins anew. Needs the right admin, or a server on loopback."""
+    node, identity = node_of(request), identity_of(request)
+    identity.require("admin" if node.auth.required else "checkpoint", log)
+    _, topic = _log_name(log)
+
+    def drop() -> dict[str, Any]:
+        if find_cursor(node.log.store, group, topic) is None:
+            raise NotFound(f"group {group!r} has no checkpoint in {log}", group=group, log=log)
+        change = reset_cursor(node.log, group, topic, "beginning")
+        return {"ref": change["ref"], "ulid": None, "commit": None}
+
+    return reply(await node.read(drop))
+
+
+ROUTES = Router(
+    "/",
+    route_handlers=[
+        append_events,
+        read_events,
+        show_event,
+        tail_events,
+        publish_message,
+        read_messages,
+        list_consumers,
+        show_consumer,
+        set_consumer,
+        delete_consumer,
+    ],
+    tags=["git logs"],
+)

@@ -1,0 +1,215 @@
+"""What every request passes before a route sees it: host, origin, identity, rate, size, time."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from ipaddress import ip_address
+from typing import Any
+
+from cryptography import x509
+
+from ropewalk.errors import Denied, RateLimited, RopewalkError, TooLarge, Unavailable
+from ropewalk.net.log_rate_limit import Sparing
+from ropewalk.server.auth.auth_file import Credentials
+from ropewalk.server.auth.rights import Identity
+from ropewalk.server.http.problems import MEDIA_TYPE, body_of, headers_of, http_problem
+from ropewalk.server.node import Node
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
+OPEN_PATHS = {
+    "/healthz",
+    "/readyz",
+}  # probes and their like have no identity, and are not counted against one
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+SECURITY_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+]
+_journal = logging.getLogger("ropewalk.server.access")
+_journal.addHandler(logging.NullHandler())
+
+
+class Gate:
+    """Decides whether a request may come in, and who sends it. The same for HTTP and for WebSockets."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._names = {each.lower() for each in node.settings.hosts}
+        self._origins = set(node.settings.origins)
+
+    def admit(
+        self, headers: Headers, client: str, server: str | None, scheme: str, certificate: bytes | None
+    ) -> tuple[Identity, Credentials]:
+        """Return the sender's identity and what proves it; raise what refuses the request."""
+        shown: dict[bytes, list[bytes]] = {}
+        for name, value in headers:
+            shown.setdefault(name.lower(), []).append(value)
+        host = self._check_host(shown.get(b"host", []), server)
+        self._check_origin(shown.get(b"origin", []), f"{scheme}://{host}")
+        credentials = credentials_of(shown.get(b"authorization", []), certificate)
+        identity = self._node.auth.identify(credentials)
+        who = identity.name if identity.known and self._node.auth.required else f"address {client}"
+        wait_s = self._node.limiter.wait_s(who, time.monotonic())
+        if wait_s:
+            raise RateLimited(
+                f"more than {self._node.settings.requests_per_second:g} requests a second",
+                retry_after_s=wait_s,
+            )
+        return identity, credentials
+
+    def _check_host(self, hosts: list[bytes], server: str | None) -> str:
+        if len(hosts) != 1:
+            raise Denied("a request must have exactly one Host header")
+        host = hosts[0].decode("latin-1").lower()
+        name = _name_of(host)
+        here = {*LOOPBACK} if server is None or server in LOOPBACK else {server}
+        if name not in here | self._names and not (server is not None and _same_address(name, server)):
+            raise Denied(
+                f"Host {name[:80]!r} is not a name of this server",
+                advice='Call it by its address, or list the name in "hosts" of --config.',
+            )
+        return host
+
+    def _check_origin(self, origins: list[bytes], own: str) -> None:
+        for origin in origins:
+            text = origin.decode("latin-1")
+            if text != own and text not in self._origins:
+                raise Denied(
+                    f"web pages of {text[:80]!r} may not use this server",
+                    advice='List the page\'s origin in "origins" of --config.',
+                )
+
+
+def _name_of(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if ":" in host else host
+
+
+def _same_address(name: str, server: str) -> bool:
+    try:
+        return ip_address(name) == ip_address(server.partition("%")[0])
+    except ValueError:
+        return False
+
+
+def credentials_of(values: list[bytes], certificate: bytes | None) -> Credentials:
+    """Return what a request shows: a bearer token, a client certificate, or nothing."""
+    token = None
+    if values:
+        scheme, _, rest = values[0].partition(b" ")
+        # Two headers, or another scheme, are a token that nobody has: never a way around one.
+        good = len(values) == 1 and scheme.lower() == b"bearer"
+        token = rest.strip().decode("latin-1") if good else ""
+    if certificate is None:
+        return Credentials(token)
+    subject = x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
+    return Credentials(token, hashlib.sha256(certificate).hexdigest(), subject)
+
+
+class Guard:
+    """The ASGI application around the routes."""
+
+    def __init__(
+        self, app: Callable[[Scope, Receive, Send], Awaitable[None]], node: Node, gate: Gate
+    ) -> None:
+        self._app = app
+        self._node = node
+        self._gate = gate
+        self._refusals = Sparing(_journal.warning)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        start = time.perf_counter()
+        answered = 500
+
+        async def watched(message: MutableMapping[str, Any]) -> None:
+            nonlocal answered
+            if message["type"] == "http.response.start":
+                answered = message["status"]
+                message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS]
+            await send(message)
+
+        try:
+            self._admit(scope)
+            await self._app(scope, self._timed(receive), watched)
+        except RopewalkError as error:
+            self._node.metrics.refused.labels(error.code).inc()
+            self._refusals(f"refused {scope['method']}: {error.code}: {error.detail}")
+            await self._refuse(error.to_problem(), headers_of(error), watched)
+        except TimeoutError:
+            detail = f"the request was not sent within {self._node.settings.request_seconds:g} s"
+            await self._refuse(http_problem(408, detail), {"Connection": "close"}, watched)
+        self._count(scope, answered, time.perf_counter() - start)
+        return None
+
+    def _admit(self, scope: Scope) -> None:
+        if scope["path"] in OPEN_PATHS:
+            return
+        if self._node.draining:
+            raise Unavailable("the server is stopping")
+        client, server = scope.get("client"), scope.get("server")
+        state = scope.setdefault("state", {})
+        state["identity"], state["credentials"] = self._gate.admit(
+            scope["headers"],
+            client[0] if client else "?",
+            server[0] if server else None,
+            scope["scheme"],
+            state.get("certificate"),
+        )
+        limit = self._node.settings.body_bytes_max
+        for name, value in scope["headers"]:
+            if name == b"content-length" and (not value.isdigit() or int(value) > limit):
+                raise TooLarge(
+                    f"the body has {value.decode('latin-1')[:20]} bytes; at most {limit} are taken",
+                    limit=limit,
+                )
+
+    def _timed(self, receive: Receive) -> Receive:
+        """Bound the time that a client takes to send its body."""
+        end = time.monotonic() + self._node.settings.request_seconds
+        whole = False
+
+        async def timed() -> MutableMapping[str, Any]:
+            nonlocal whole
+            if whole:  # now it only waits for the client to leave
+                return await receive()
+            async with asyncio.timeout(max(0.0, end - time.monotonic())):
+                message = await receive()
+            whole = not message.get("more_body", False)
+            return message
+
+        return timed
+
+    async def _refuse(self, problem: dict[str, Any], headers: dict[str, str], send: Send) -> None:
+        body = body_of(problem)
+        found = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), **headers}
+        encoded = [(name.lower().encode(), value.encode()) for name, value in found.items()]
+        await send({"type": "http.response.start", "status": problem["status"], "headers": encoded})
+        await send({"type": "http.response.body", "body": body})
+
+    def _count(self, scope: Scope, status: int, seconds: float) -> None:
+        route = scope.get("path_template") or "unmatched"
+        self._node.metrics.requests.labels(scope["method"][:16], route, str(status)).inc()
+        self._node.metrics.latency.labels(route).observe(seconds)
+        if _journal.isEnabledFor(logging.INFO):
+            identity = scope.get("state", {}).get("identity")
+            facts = {
+                "method": scope["method"],
+                "route": route,
+                "status": status,
+                "ms": round(seconds * 1_000, 1),
+                "client": identity.name if identity is not None else None,
+            }
+            _journal.info(json.dumps(facts))

@@ -1,0 +1,264 @@
+"""Channels of the ledger over HTTP."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from litestar import Response, Router, get, post
+from litestar.params import QueryParameter
+from litestar.response import Stream
+
+from ropewalk.errors import Conflict, InvalidDigest, NotFound, RangeExceeded, RopewalkError
+from ropewalk.kernel import cbor, jcs
+from ropewalk.kernel.digest import hash_from_hex
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.block.block import Block
+from ropewalk.ledger.bundle.files import export_bundle
+from ropewalk.ledger.channel.channel import Channel, open_channel
+from ropewalk.ledger.channel.settings import channels
+from ropewalk.ledger.evidence.settings import channel_trust
+from ropewalk.ledger.proof.proof import signed_head
+from ropewalk.server.http import models
+from ropewalk.server.http.replies import (
+    ITEMS_MAX,
+    JSON,
+    Asked,
+    body_of,
+    count_appends,
+    identity_of,
+    keyed,
+    node_of,
+    not_modified,
+    parse_items,
+    receipts,
+    remember,
+    reply,
+)
+from ropewalk.server.node import NODE_KEY, Node
+
+CBOR = "application/cbor"
+BLOCKS_MAX = 512  # of one page
+BLOCK_BYTES = 4 << 20  # after which a page ends
+CHUNK_BYTES = 1 << 18
+From = Annotated[int, QueryParameter(name="from", description="First height.", ge=0)]
+To = Annotated[int | None, QueryParameter(name="to", description="Last height; default: the head.", ge=0)]
+
+
+@get("/channels")
+async def list_channels(request: Asked) -> Response[models.Channels]:
+    """List the channels."""
+    node, identity = node_of(request), identity_of(request)
+    found = await node.read(channels, node.place.home)
+    return reply({"channels": [each for each in found if identity.may("read", f"ledger/{each}")]})
+
+
+@get("/channels/{channel:str}")
+async def show_channel(request: Asked, channel: str) -> Response[models.ChannelFacts]:
+    """Show a channel: head, key, policy and counts."""
+    node = _reader(request, channel)
+
+    def look() -> dict[str, Any]:
+        with open_channel(node.place.home, channel) as reading:
+            head, settings = reading.head(), reading.settings
+            empty = head.height == 0
+            return {
+                "channel": channel,
+                "height": None if empty else head.height - 1,
+                "block_hash": None if empty else head.block_hash.hex(),
+                "envelopes": head.envelopes,
+                "key": settings.key,
+                "signer": reading.line().current.key.to_json(),
+                "policy_hash": settings.policy.hash.hex() if settings.policy is not None else None,
+            }
+
+    facts = await node.read(look)
+    etag = facts["block_hash"] or "empty"
+    return not_modified(request, etag) or reply(facts, etag=etag)
+
+
+@get("/channels/{channel:str}/blocks")
+async def read_blocks(
+    request: Asked, channel: str, start: From = 0, end: To = None
+) -> Response[models.Blocks]:
+    """Read blocks with their envelopes, oldest first; `next_from` continues behind them."""
+    node = _reader(request, channel)
+
+    def look() -> bytes:
+        with open_channel(node.place.home, channel) as reading:
+            height = reading.head().height
+            last = min(height - 1, start + BLOCKS_MAX - 1, end if end is not None else height)
+            rows: list[bytes] = []
+            size, at = 0, start
+            for found, lines in reading.lines(start, last) if start <= last else ():
+                block = Block.from_lines(lines)
+                rows.append(_block_bytes(found, block))
+                size, at = size + len(rows[-1]), found + 1
+                if size >= BLOCK_BYTES:
+                    break
+        more = at < height and (end is None or at <= end)
+        return b'{"blocks":[%s],"next_from":%s}' % (b",".join(rows), b"%d" % at if more else b"null")
+
+    return reply(await node.read(look))
+
+
+def _block_bytes(height: int, block: Block) -> bytes:
+    return b'{"height":%d,"block_hash":"%s",%s,"envelopes":[%s]}' % (
+        height,
+        block.hash.hex().encode(),
+        block.record.raw[1:-1],  # a JSON object with header, signature and signer
+        b",".join(block.envelopes),
+    )
+
+
+@post("/channels/{channel:str}/envelopes", status_code=201)
+async def append_envelopes(request: Asked, channel: str) -> Response[models.EnvelopeReceipt]:
+    """Append an envelope, or an array of them, as JSON or CBOR. The answer comes when the block is on disk."""
+    node = node_of(request)
+    identity_of(request).require("append", f"ledger/{channel}")
+    raw = await body_of(request, JSON, CBOR)
+    key = await keyed(request, raw)
+    if key is not None and key.outcomes is not None:
+        return receipts(key.outcomes, raw[:1] in (b"[", b"\x80"), {})
+    is_cbor = request.headers.get("content-type", "").startswith(CBOR)
+    raws, many = await node.read(_envelopes, raw, is_cbor)
+    outcomes = await node.submit(channel, raws)
+    count_appends(node, "ledger", outcomes)
+    rows = [each.to_problem() if isinstance(each, RopewalkError) else each.to_json() for each in outcomes]
+    await remember(request, key, rows)
+    return receipts(rows, many, {})
+
+
+def _envelopes(raw: bytes, is_cbor: bool) -> tuple[Sequence[bytes], bool]:
+    """Return the envelopes of a body as the ledger takes them; one that stands alone keeps its bytes."""
+    if is_cbor:
+        if raw[:1] and raw[0] >> 5 != 4:  # no array
+            return [raw], False
+        items: Any = cbor.decode(raw)
+        if not 0 < len(items) <= ITEMS_MAX:
+            raise RangeExceeded(f"an array must have 1 to {ITEMS_MAX} items, got {len(items)}")
+        return [cbor.encode(each) for each in items], True
+    if not raw.lstrip().startswith(b"["):
+        return [raw], False
+    items, _ = parse_items(raw)
+    return [jcs.encode(each) for each in items], True
+
+
+@get("/channels/{channel:str}/envelopes/{envelope_id:str}")
+async def show_envelope(request: Asked, channel: str, envelope_id: str) -> Response[dict[str, Any]]:
+    """Return one envelope, its exact canonical bytes."""
+    node = _reader(request, channel)
+    known = not_modified(request, envelope_id, immutable=True)
+    raw = await node.read(_with_channel, node, channel, lambda it: it.envelope(_id(envelope_id)).raw)
+    return known or reply(raw, etag=envelope_id, immutable=True)
+
+
+@get("/channels/{channel:str}/envelopes/{envelope_id:str}/proof")
+async def prove_envelope(request: Asked, channel: str, envelope_id: str) -> Response[dict[str, Any]]:
+    """Return the proof that an envelope is in its block: the file that `ledger prove` writes."""
+    node = _reader(request, channel)
+    return reply(
+        await node.read(_with_channel, node, channel, lambda it: it.prove(_id(envelope_id)).to_bytes())
+    )
+
+
+@get("/channels/{channel:str}/trust")
+async def show_trust(request: Asked, channel: str) -> Response[dict[str, Any]]:
+    """Return the trust file of a channel: what a verifier must believe."""
+    node = _reader(request, channel)
+    trust = await node.read(channel_trust, node.place.home, channel)
+    return reply(trust.to_bytes())
+
+
+@get("/channels/{channel:str}/checkpoint", media_type="text/plain")
+async def show_checkpoint(request: Asked, channel: str, host: str = "localhost") -> Response[str]:
+    """Return the signed head over the headers, a C2SP note."""
+    node = _reader(request, channel)
+
+    def sign(reading: Channel) -> bytes:
+        size, root = reading.header_head()
+        if size:
+            reading.note_head(size, reading.index.block_hash(size - 1), "a signed head")
+        return signed_head(host, channel, size, root, _signer(node, channel))
+
+    note = await node.read(_with_channel, node, channel, sign)
+    return Response(note, media_type="text/plain; charset=utf-8", headers={"Cache-Control": "no-store"})
+
+
+@get("/channels/{channel:str}/bundle", media_type="application/zstd")
+async def export_range(request: Asked, channel: str, start: From = 0, end: To = None) -> Stream:
+    """Stream a bundle of blocks: the file that `bundle export` writes."""
+    node = _reader(request, channel)
+    folder = node.place.home / "server" / "bundles"
+
+    def export() -> Path:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=folder)) / "bundle.tar.zst"
+        with open_channel(node.place.home, channel) as reading:
+            height = reading.head().height
+            if height == 0:
+                raise NotFound(f"channel {channel} has no blocks yet", channel=channel)
+            export_bundle(
+                reading, _signer(node, channel), start, end if end is not None else height - 1, made
+            )
+        return made
+
+    path = await node.read(export)
+    name = f'attachment; filename="{channel}-{start}.tar.zst"'
+    return Stream(
+        partial(_file, node, path), media_type="application/zstd", headers={"Content-Disposition": name}
+    )
+
+
+async def _file(node: Node, path: Path) -> AsyncIterator[bytes]:
+    try:
+        with path.open("rb") as stream:
+            while chunk := await node.read(stream.read, CHUNK_BYTES):
+                yield chunk
+    finally:
+        path.unlink(missing_ok=True)
+        path.parent.rmdir()
+
+
+def _reader(request: Asked, channel: str) -> Node:
+    identity_of(request).require("read", f"ledger/{channel}")
+    return node_of(request)
+
+
+def _with_channel(node: Node, channel: str, act: Any) -> Any:
+    with open_channel(node.place.home, channel) as reading:
+        return act(reading)
+
+
+def _id(text: str) -> bytes:
+    raw = hash_from_hex(text)
+    if raw is None:
+        raise InvalidDigest(f"an envelope id must be 64 lowercase hex digits, got {text[:80]!r}")
+    return raw
+
+
+def _signer(node: Node, channel: str) -> SigningKey:
+    try:
+        return node.channel_keys(channel)[0]
+    except (Conflict, NotFound):  # a copy: the keys of the channel are in another repository
+        return node.signing_key(NODE_KEY)
+
+
+ROUTES = Router(
+    "/",
+    route_handlers=[
+        list_channels,
+        show_channel,
+        read_blocks,
+        append_envelopes,
+        show_envelope,
+        prove_envelope,
+        show_trust,
+        show_checkpoint,
+        export_range,
+    ],
+    tags=["ledger"],
+)

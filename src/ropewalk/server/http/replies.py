@@ -1,0 +1,137 @@
+"""What the routes share: who asks, what they sent, and how an answer is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from litestar import Request, Response
+
+from ropewalk.errors import Denied, InvalidJson, RopewalkError
+from ropewalk.gitlog.core.envelope import Event
+from ropewalk.kernel import jcs
+from ropewalk.kernel.digest import content_id
+from ropewalk.server.auth.rights import Identity
+from ropewalk.server.http.problems import HttpRefusal
+from ropewalk.server.idempotency import KeyedRequest, is_final
+from ropewalk.server.node import Node
+
+Asked = Request[Any, Any, Any]
+JSON = "application/json"
+FOREVER = "private, max-age=31536000, immutable"
+ITEMS_MAX = 4_096  # events or envelopes in one request
+
+
+def node_of(request: Asked) -> Node:
+    """Return the node that serves the request."""
+    found = request.app.state.node
+    assert isinstance(found, Node)
+    return found
+
+
+def identity_of(request: Asked) -> Identity:
+    """Return who sends the request."""
+    found = request.scope["state"]["identity"]
+    assert isinstance(found, Identity)
+    return found
+
+
+def reply(
+    document: Any, status: int = 200, *, etag: str | None = None, immutable: bool = False
+) -> Response[Any]:
+    """Return a document, or bytes that are JSON already, as a response."""
+    body = document if isinstance(document, bytes) else orjson.dumps(document)
+    headers = {"Cache-Control": FOREVER if immutable else "no-cache" if etag else "no-store"}
+    if etag is not None:
+        headers["ETag"] = f'"{etag}"'
+    return Response(body, status_code=status, media_type=JSON, headers=headers)
+
+
+def not_modified(request: Asked, etag: str, *, immutable: bool = False) -> Response[Any] | None:
+    """Return 304 if the client has this version already, None otherwise."""
+    known = request.headers.get("if-none-match")
+    if known is None or (known != "*" and f'"{etag}"' not in (each.strip() for each in known.split(","))):
+        return None
+    headers = {"ETag": f'"{etag}"', "Cache-Control": FOREVER if immutable else "no-cache"}
+    return Response(b"", status_code=304, headers=headers)
+
+
+async def body_of(request: Asked, *media_types: str) -> bytes:
+    """Return the body if its media type is one of those; without any, JSON."""
+    wanted = media_types or (JSON,)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in wanted:
+        raise HttpRefusal(415, f"Content-Type must be {' or '.join(wanted)}, got {kind[:60] or 'none'}")
+    return await request.body()
+
+
+def parse_items(raw: bytes) -> tuple[list[Any], bool]:
+    """Read a JSON body: one object, or an array of them; also say which it was."""
+    value: Any = jcs.parse(raw, bytes_max=len(raw))
+    if not isinstance(value, list):
+        return [value], False
+    if not 0 < len(value) <= ITEMS_MAX:
+        raise InvalidJson(f"an array must have 1 to {ITEMS_MAX} items, got {len(value)}", reason="items")
+    return value, True
+
+
+async def keyed(request: Asked, raw: bytes) -> KeyedRequest | None:
+    """Return the request as its `Idempotency-Key` knows it; None without the header."""
+    key = request.headers.get("idempotency-key")
+    if key is None:
+        return None
+    target = (
+        f"{request.method} {request.scope['path']}?{request.scope.get('query_string', b'').decode('latin-1')}"
+    )
+    return await node_of(request).read(
+        node_of(request).keys.find, identity_of(request).name, target, key, raw
+    )
+
+
+async def remember(request: Asked, key: KeyedRequest | None, outcomes: Sequence[dict[str, Any]]) -> None:
+    """Keep the outcomes of a request with a key, before they are answered."""
+    if key is not None and is_final(outcomes):
+        key.outcomes = list(outcomes)
+        await node_of(request).read(node_of(request).keys.keep, [key])
+
+
+def receipts(outcomes: Sequence[dict[str, Any]], many: bool, name: dict[str, str]) -> Response[Any]:
+    """Answer an append: the receipt or the problem of one, or all of an array in their places."""
+    rows = [each if "status" in each else {**each, **name} for each in outcomes]
+    if many:
+        refused = any("status" in each for each in rows)
+        return reply({"receipts": rows}, 200 if refused else 201)
+    (row,) = rows
+    if "status" in row:
+        from ropewalk.server.http.problems import answer
+
+        return answer(row, {"Retry-After": "1"} if row["status"] in (429, 503) else None)
+    return reply(row, 201)
+
+
+def event_bytes(event: Event, ns: str | None = None) -> bytes:
+    """Return an event as `shiplog read --json` shows it; its canonical bytes go out as they are stored."""
+    raw = event.raw if content_id(event.raw) == event.content_id else jcs.encode_foreign(event.envelope)
+    front = b'"ns":%s,' % orjson.dumps(ns) if ns is not None else b""
+    return b'{%s"ulid":"%s","content_id":"%s","commit":"%s","envelope":%s}' % (
+        front,
+        event.ulid.encode(),
+        event.content_id.encode(),
+        event.commit.encode(),
+        raw,
+    )
+
+
+def require_admin(request: Asked, what: str) -> None:
+    """Raise `Denied` unless the client is an operator."""
+    if not identity_of(request).may_somewhere("admin"):
+        raise Denied(f"{what} needs the right admin", action="admin")
+
+
+def count_appends(node: Node, engine: str, outcomes: Sequence[Any]) -> None:
+    """Count what was appended and what was refused."""
+    refused = sum(isinstance(each, RopewalkError) for each in outcomes)
+    for outcome, count in (("appended", len(outcomes) - refused), ("refused", refused)):
+        if count:
+            node.metrics.appends.labels(engine, outcome).inc(count)

@@ -1,0 +1,93 @@
+"""Figures for Prometheus. Labels are bounded: route templates and engines, never names that a client chooses."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from ropewalk.disk.durable import Disk
+
+if TYPE_CHECKING:
+    from ropewalk.server.node import Node
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """The figures of one server."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "ropewalk_http_requests_total",
+            "HTTP requests answered.",
+            ("method", "route", "status"),
+            registry=registry,
+        )
+        self.latency = Histogram(
+            "ropewalk_http_request_duration_seconds",
+            "Time from the request's headers to the end of its answer.",
+            ("route",),
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.appends = Counter(
+            "ropewalk_appends_total",
+            "Entries that were appended, by engine and outcome.",
+            ("engine", "outcome"),
+            registry=registry,
+        )
+        self.fsync = Histogram(
+            "ropewalk_fsync_duration_seconds",
+            "Time that one fsync of a git log took.",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.refused = Counter(
+            "ropewalk_http_refused_total",
+            "Requests refused before a route saw them, by problem code.",
+            ("code",),
+            registry=registry,
+        )
+        self.append_queue = self._gauge("append_queue_events", "Events that wait to be written.")
+        self.read_queue = self._gauge("read_queue_requests", "Requests in threads, or waiting for one.")
+        self.stream_clients = self._gauge("stream_clients", "WebSocket and SSE clients.")
+        self.stream_seq = self._gauge("stream_seq", "Number of the newest frame.")
+        self.stream_lag = self._gauge("stream_lag_frames", "Frames that the slowest client has not taken.")
+        self.uptime = self._gauge("uptime_seconds", "Time since the server started.")
+        self.ready = self._gauge("ready", "1 if the server can do its work.")
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"ropewalk_{name}", text, registry=self.registry)
+
+    def look(self, node: Node) -> None:
+        """Take the figures that are not counted where they happen."""
+        window, connections = node.stream.window, node.stream.connections
+        self.append_queue.set(node.appends.waiting)
+        self.read_queue.set(node.reading)
+        self.stream_clients.set(len(connections))
+        self.stream_seq.set(window.seq)
+        self.stream_lag.set(max((window.seq - each.cursor for each in connections), default=0))
+        self.uptime.set(time.monotonic() - node.started_s)
+        self.ready.set(node.fault is None)
+
+    def render(self, node: Node) -> bytes:
+        """Return the text that Prometheus scrapes."""
+        self.look(node)
+        return generate_latest(self.registry)
+
+
+class TimedDisk(Disk):
+    """The durable file layer, which also measures how long a sync takes."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        super().__init__()
+        self._metrics = metrics
+
+    def fsync(self, descriptor: int) -> None:
+        start = time.perf_counter()
+        super().fsync(descriptor)
+        self._metrics.fsync.observe(time.perf_counter() - start)

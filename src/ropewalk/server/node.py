@@ -1,0 +1,167 @@
+"""One repository, open for serving: its logs, channels and topics, the stream, and who may use them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeVar
+
+from ropewalk.disk.repository_paths import Place
+from ropewalk.errors import NotFound, RopewalkError, Unavailable
+from ropewalk.kernel.keys import SigningKey
+from ropewalk.ledger.channel.channel import check_first
+from ropewalk.ledger.channel.settings import create_channel, read_settings
+from ropewalk.ledger.ingest.ticket import Receipt
+from ropewalk.ledger.remote.writer_lease import Door
+from ropewalk.repository import Repository, open_repository
+from ropewalk.server.append_queue import AppendQueue
+from ropewalk.server.auth.auth_file import Authenticator
+from ropewalk.server.auth.rate_limit import RateLimiter
+from ropewalk.server.group_reading import GroupMoves
+from ropewalk.server.idempotency import IdempotencyKeys
+from ropewalk.server.metrics import Metrics, TimedDisk
+from ropewalk.server.settings import Settings
+from ropewalk.server.stream_host import HostedStream, NodeSource
+from ropewalk.stream.serve.repository_stream import RepositoryStream
+
+TICK_S = 1.0
+NODE_KEY = "node"
+T = TypeVar("T")
+_journal = logging.getLogger("ropewalk.server")
+_journal.addHandler(logging.NullHandler())
+
+
+class Node:
+    """What the routes work with. Use it as an asynchronous context.
+
+    `channel_keys` finds the signing keys of a channel, `signing_key` one by its name; both may be called in threads.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        settings: Settings,
+        *,
+        channel_keys: Callable[[str], Sequence[SigningKey]],
+        signing_key: Callable[[str], SigningKey],
+        prepare: Callable[[Repository], None] = lambda _log: None,
+    ) -> None:
+        self.place = place
+        self.settings = settings
+        self.metrics = Metrics()
+        self.auth = Authenticator(settings.auth)
+        self.limiter = RateLimiter(settings.requests_per_second, settings.burst)
+        self.channel_keys = channel_keys
+        self.signing_key = signing_key
+        self._prepare = prepare
+        self._threads = ThreadPoolExecutor(settings.read_threads, "ropewalk-read")
+        self._reading = 0
+        self.moves = GroupMoves()
+        self._doors: dict[str, Door] = {}
+        self._tick: asyncio.Task[None] | None = None
+        self.draining = False
+        self.started_s = time.monotonic()
+
+    async def __aenter__(self) -> Node:
+        disk = TimedDisk(self.metrics)
+        self.log = await asyncio.to_thread(open_repository, self.place.git_dir, disk=disk)
+        self._prepare(self.log)
+        self.keys = await asyncio.to_thread(IdempotencyKeys, self.place.home / "server" / "idempotency")
+        self.appends = AppendQueue(self.log, self.keys, waiting_max=self.settings.append_waiting_max)
+        stream = RepositoryStream(
+            self.log,
+            server=partial(HostedStream, authenticator=self.auth),  # type: ignore[arg-type]
+            source=NodeSource,
+        )
+        self._stream = await stream.__aenter__()
+        self._tick = asyncio.create_task(self._look_after())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._tick is not None
+        self._tick.cancel()
+        await self.drain()
+        await self._stream.__aexit__(None, None, None)
+        await asyncio.gather(*(door.close() for door in self._doors.values()), return_exceptions=True)
+        self._threads.shutdown()
+        await asyncio.to_thread(self.log.close)
+        self.keys.close()
+
+    async def drain(self) -> None:
+        """Take nothing new, and answer what was taken."""
+        self.draining = True
+        await self.stream.close_clients()
+        await self.appends.drain()
+
+    @property
+    def stream(self) -> HostedStream:
+        """The stream that clients subscribe to."""
+        found = self._stream.server
+        assert isinstance(found, HostedStream)
+        return found
+
+    def wake_stream(self) -> None:
+        """Look for news now: something was appended here."""
+        self._stream.look()
+
+    @property
+    def fault(self) -> str | None:
+        """Why the node cannot do its work; None if it can."""
+        if self.draining:
+            return "the server is stopping"
+        return self.auth.fault or self.stream.fault
+
+    async def read(self, act: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Call blocking code in a thread. A full queue is refused at once: waiting would help nobody."""
+        if self._reading >= self.settings.read_waiting_max:
+            raise Unavailable(
+                f"{self._reading} requests wait to be read", advice="Send it again after Retry-After."
+            )
+        self._reading += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, partial(act, *arguments, **options))
+        finally:
+            self._reading -= 1
+
+    @property
+    def reading(self) -> int:
+        """How many requests are in threads, or wait for one."""
+        return self._reading
+
+    async def submit(self, channel: str, raws: Sequence[bytes]) -> list[Receipt | RopewalkError]:
+        """Judge envelopes and seal them into the channel, which is made if its first envelope is good."""
+        if channel not in self._doors:
+            await self.read(self._find_channel, channel, raws)
+            self._doors.setdefault(channel, Door(self.place.home, channel, self.channel_keys))
+        outcomes = await self._doors[channel].submit_many(raws)
+        self.wake_stream()
+        return outcomes
+
+    def _find_channel(self, channel: str, raws: Sequence[bytes]) -> None:
+        try:
+            read_settings(self.place.home, channel)
+        except NotFound:
+            check_first(self.place.home, raws[0])
+            create_channel(self.place.home, channel, NODE_KEY, self.signing_key(NODE_KEY).public)
+            _journal.info("made channel %s, sealed by the key %s", channel, NODE_KEY)
+
+    async def _look_after(self) -> None:
+        """Once a second: clients that were revoked, figures that change by themselves, keys nobody needs."""
+        last_drop_s = 0.0
+        while True:
+            await asyncio.sleep(TICK_S)
+            with contextlib.suppress(RopewalkError, OSError):
+                self.stream.recheck()
+                self.metrics.look(self)
+                if time.monotonic() - last_drop_s > 3_600:
+                    last_drop_s = time.monotonic()
+                    await self.read(self.keys.drop_old, time.time_ns() // 1_000_000)

@@ -1,0 +1,182 @@
+"""Run a node: listen, say when it is ready, drain on SIGTERM, end at once on a second one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import uvicorn
+
+from ropewalk.errors import Invalid, NotFound, Usage
+from ropewalk.net.admission import connection_budget
+from ropewalk.net.refusals import listening
+from ropewalk.server.http.app import API, make_app
+from ropewalk.server.http.connections import StreamSockets, http_protocol
+from ropewalk.server.http.guard import Gate
+from ropewalk.server.node import Node
+from ropewalk.server.settings import Settings, TlsPaths
+from ropewalk.stream.serve.server import STREAM_PATH
+
+KEEP_ALIVE_S = 30
+HEADER_BYTES_MAX = 32 << 10
+ENDED_AT_ONCE = 143  # as a shell reports SIGTERM
+_journal = logging.getLogger("ropewalk.server")
+
+Facts = dict[str, Any]
+
+
+def check_exposure(settings: Settings) -> None:
+    """Refuse to serve other machines without identities, or tokens without encryption being a choice."""
+    if not settings.is_loopback and settings.auth is None:
+        raise Usage(
+            f"--host {settings.host} serves other machines and needs --auth FILE",
+            advice="Make identities with `ropewalk auth add NAME --right LOG:ACTION`, or serve 127.0.0.1.",
+        )
+
+
+async def serve(node: Node, ready: Callable[[Facts], None], notify: Callable[[str], None]) -> None:
+    """Serve until a signal comes. `ready` gets the addresses, `notify` the states of systemd's protocol."""
+    settings = node.settings
+    check_exposure(settings)
+    with contextlib.ExitStack() as stack:
+        with listening(settings.host, settings.port):
+            listener = stack.enter_context(_bind(settings))
+        async with node:
+            server = _Server(_config(node), node)
+            serving = asyncio.create_task(server.serve([listener]))
+            stack.enter_context(_signals(server, notify))
+            while not server.started and not serving.done():
+                await asyncio.sleep(0.01)
+            if not serving.done():
+                ready(addresses(settings, listener.getsockname()[1]))
+                notify("READY=1")
+            await serving
+    notify("STATUS=stopped")
+
+
+def addresses(settings: Settings, port: int) -> Facts:
+    """Return the line that says where everything is."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
+    authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    secure = "s" if settings.tls is not None else ""
+    url = f"http{secure}://{authority}"
+    return {
+        "url": url,
+        "api": url + API,
+        "console": f"{url}/" if settings.console else None,
+        "metrics": f"{url}/metrics",
+        "stream": f"ws{secure}://{authority}{STREAM_PATH}",
+        "grpc": None,
+        "quic": None,
+        "pid": os.getpid(),
+    }
+
+
+class _Server(uvicorn.Server):
+    """The server of uvicorn, whose signals are ours."""
+
+    def __init__(self, config: uvicorn.Config, node: Node) -> None:
+        super().__init__(config)
+        self._node = node
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Streams never end by themselves: close them first, then wait for the answers under way.
+        await self._node.drain()
+        await super().shutdown(sockets)
+
+
+def _config(node: Node) -> uvicorn.Config:
+    gate = Gate(node)
+    settings = node.settings
+    budget = connection_budget(settings.connections_max)
+    config = uvicorn.Config(
+        make_app(node, gate),
+        http=http_protocol(node, budget),
+        ws=StreamSockets(node, gate),  # type: ignore[arg-type]
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=max(1, round(settings.drain_seconds)),
+        h11_max_incomplete_event_size=HEADER_BYTES_MAX,
+        backlog=1_024,
+    )
+    config.load()
+    if settings.tls is not None:
+        config.ssl = _tls(settings.tls)
+    return config
+
+
+def _bind(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _tls(paths: TlsPaths) -> ssl.SSLContext:
+    for path in filter(None, (paths.certificate, paths.key, paths.client_ca)):
+        if not path.is_file():
+            raise NotFound(f"no file {path}", name=str(path))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(paths.certificate, paths.key, password="")
+        if paths.client_ca is not None:
+            context.load_verify_locations(paths.client_ca)
+            context.verify_mode = ssl.CERT_OPTIONAL  # a client may show a token instead
+    except ssl.SSLError as error:
+        raise Invalid(
+            f"{paths.certificate}, {paths.key}: must be a PEM certificate with its unlocked key"
+        ) from error
+    return context
+
+
+@contextlib.contextmanager
+def _signals(server: _Server, notify: Callable[[str], None]) -> Iterator[None]:
+    """Within, the first SIGTERM or SIGINT drains and the second ends the process."""
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        if server.should_exit:
+            os._exit(ENDED_AT_ONCE)
+        server.should_exit = True
+        notify("STOPPING=1")
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def systemd_notifier(address: str | None) -> Callable[[str], None]:
+    """Return what tells systemd the state of the service; nothing happens without `$NOTIFY_SOCKET`."""
+    if not address:
+        return lambda _state: None
+    target = "\0" + address[1:] if address.startswith("@") else address
+
+    def notify(state: str) -> None:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+            channel.sendto(state.encode(), target)
+
+    return notify

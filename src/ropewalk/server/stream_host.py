@@ -1,0 +1,269 @@
+"""The stream of a node: messages, events of namespaces and blocks of channels, over WebSockets and as SSE."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ropewalk.errors import RopewalkError
+from ropewalk.gitlog.core.envelope import Event
+from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
+from ropewalk.gitlog.repository.repository import GitRepository
+from ropewalk.kernel import jcs
+from ropewalk.ledger.block.block import Block
+from ropewalk.ledger.channel.channel import open_channel
+from ropewalk.ledger.channel.settings import FOLDER, channels
+from ropewalk.ledger.envelope.envelope import parse_stored
+from ropewalk.net.admission import Slot
+from ropewalk.server.auth.auth_file import Authenticator, Credentials
+from ropewalk.server.auth.rights import Identity, client_access
+from ropewalk.stream.core.access import Access
+from ropewalk.stream.core.connection import POLICY, Connection
+from ropewalk.stream.core.frames import BusEvent, Credit, Pong, RefUpdate, Sub, encode
+from ropewalk.stream.serve.server import Socket, StreamServer
+from ropewalk.stream.serve.source import CHUNK, StreamSource
+
+NAMESPACES, CHANNELS = "shiplog/", "ledger/"
+SSE_WAITING_MAX = 64  # writes that a client has not taken
+SSE_CREDIT = 500
+
+
+class NodeSource(StreamSource):
+    """All that a node streams. Message topics named `shiplog/…` or `ledger/…` are not: the names are taken."""
+
+    def __init__(self, log: GitRepository) -> None:
+        super().__init__(log)
+        self._home = log.store.place.home
+        self._marks: dict[str, object] = {}
+        self._heights: dict[str, int] = {}
+        self._look_at_channels(first=True)
+
+    def look(self) -> list[RefUpdate]:
+        """Return the refs that moved; channels that grew are `behind` as well."""
+        moved = super().look()
+        self._look_at_channels()
+        return moved
+
+    def topic_of(self, ref: str) -> str | None:
+        """Return the stream topic of a head: messages under their own name, a namespace as `shiplog/NS`."""
+        namespace = SHIPLOG.topic_of(ref)
+        if namespace is not None:
+            return NAMESPACES + namespace
+        topic = MESSAGES.topic_of(ref)
+        return None if topic is None or topic.startswith((NAMESPACES, CHANNELS)) else topic
+
+    def log_of(self, topic: str) -> tuple[Layout, str]:
+        """Return the git log behind a stream topic."""
+        if topic.startswith(NAMESPACES):
+            return SHIPLOG, topic.removeprefix(NAMESPACES)
+        return MESSAGES, topic
+
+    def take(self, topic: str) -> list[BusEvent]:
+        """Return the next frames of a topic; none if all were handed out."""
+        if not topic.startswith(CHANNELS):
+            return super().take(topic)
+        self.look_at_rules()
+        if self.access.sealed:
+            return []
+        channel = topic.removeprefix(CHANNELS)
+        start = self._heights[channel]
+        with open_channel(self._home, channel) as reading:
+            end = min(reading.head().height, start + CHUNK)
+            blocks = list(reading.blocks(start, end - 1)) if end > start else []
+        self._heights[channel] = max(start, end)
+        if not blocks:
+            self.behind.discard(topic)
+        return [_block_frame(topic, block) for block in blocks]
+
+    def pass_over(self, topic: str) -> None:
+        """Go on behind the head of a topic."""
+        if not topic.startswith(CHANNELS):
+            return super().pass_over(topic)
+        self.behind.discard(topic)
+        self._heights[topic.removeprefix(CHANNELS)] = _height(self._home, topic.removeprefix(CHANNELS))
+        return None
+
+    def frame(self, topic: str, event: Event) -> BusEvent:
+        """Return the frame of an event; one of a namespace also names it."""
+        found = super().frame(topic, event)
+        if topic.startswith(NAMESPACES) and found.about is not None:
+            return BusEvent(found.topic, found.payload, about={**found.about, "ns": event.topic})
+        return found
+
+    def _look_at_channels(self, *, first: bool = False) -> None:
+        for channel in channels(self._home):
+            mark = _segments_mark(self._home / FOLDER / channel)
+            if mark == self._marks.get(channel):
+                continue
+            known = channel in self._marks
+            self._marks[channel] = mark
+            if first:
+                self._heights[channel] = _height(self._home, channel)
+            else:
+                if not known:
+                    self._heights[channel] = 0
+                self.behind.add(CHANNELS + channel)
+
+
+def _segments_mark(folder: Path) -> object:
+    """Return what changes whenever a block is written: names and sizes of the segments."""
+    try:
+        with os.scandir(folder / "segments") as found:
+            return sorted((each.name, each.stat().st_size) for each in found)
+    except OSError:
+        return None
+
+
+def _height(home: Path, channel: str) -> int:
+    try:
+        with open_channel(home, channel) as reading:
+            return reading.head().height
+    except RopewalkError:  # a channel that cannot be read is told of when somebody asks for it
+        return 0
+
+
+def _block_frame(topic: str, block: Block) -> BusEvent:
+    ids = [parse_stored(raw).hex_id for raw in block.envelopes]
+    facts: dict[str, Any] = {"height": block.height, "block_hash": block.hash.hex(), "envelope_ids": ids}
+    return BusEvent(topic, facts, about={"type": "ledger.block"})
+
+
+class HostedStream(StreamServer):
+    """A stream server without a port of its own: sockets come from the HTTP server.
+
+    Every connection sees what the policy allows everybody, narrowed by the rights of its client.
+    """
+
+    def __init__(self, *arguments: Any, authenticator: Authenticator, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._authenticator = authenticator
+        self._clients: dict[Connection, tuple[Credentials, Identity]] = {}
+        self._sockets: set[Socket] = set()
+
+    async def __aenter__(self) -> HostedStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close_clients()
+
+    async def close_clients(self) -> None:
+        """Say goodbye to everybody who is connected."""
+        await asyncio.gather(
+            *(socket.close(1001, "the server is stopping") for socket in list(self._sockets)),
+            return_exceptions=True,
+        )
+
+    async def serve_client(self, socket: Socket, identity: Identity, shown: Credentials) -> None:
+        """Carry the stream to one client."""
+        if self._look is not None:
+            await self._look()
+        connection = Connection(
+            self.window,
+            now_ms=self._clock.now_ms(),
+            limits=self._limits,
+            access=client_access(self.access, identity),
+        )
+        self._clients[connection] = shown, identity
+        self._sockets.add(socket)
+        try:
+            await self.carry(socket, connection)
+        finally:
+            self._sockets.discard(socket)
+            del self._clients[connection]
+
+    def set_access(self, access: Access) -> None:
+        """Apply other rules of the repository, for each client within its rights."""
+        super().set_access(access)
+        for connection, (_, identity) in self._clients.items():
+            connection.set_access(client_access(access, identity))
+
+    def recheck(self) -> None:
+        """Ask again who the clients are: rights that changed hold now, a client that was revoked is closed."""
+        for connection, (shown, before) in list(self._clients.items()):
+            try:
+                identity = self._authenticator.identify(shown)
+            except RopewalkError as error:
+                connection.close(POLICY, error.detail)
+                continue
+            if identity != before:
+                self._clients[connection] = shown, identity
+                connection.set_access(client_access(self.access, identity))
+        self.wake()
+
+
+class EventStream:
+    """Server-Sent Events in the place of a socket: subscribes once, answers pings, and gives credit for what was sent.
+
+    `chunks` is what the response sends; it ends when the stream ends.
+    """
+
+    def __init__(self, name: str, subscription: Sub) -> None:
+        self.name = name
+        self.slot: Slot | None = None
+        self.ended = "open"
+        self.chunks: asyncio.Queue[bytes | None] = asyncio.Queue(SSE_WAITING_MAX)
+        self._incoming: deque[str] = deque([encode(subscription)])
+        self._arrived = asyncio.Event()
+        self._arrived.set()
+        self._gone = False
+        self._credit = 0
+
+    async def receive(self) -> str | None:
+        """Return what the client would say next; None once it has gone."""
+        while not self._incoming:
+            if self._gone:
+                return None
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._incoming.popleft()
+
+    async def send(self, texts: Iterable[str]) -> bool:
+        """Queue frames for the response; False once the client has gone."""
+        parts = []
+        for text in texts:
+            found: Any = jcs.parse_foreign(text.encode())
+            kind, seq = found.get("kind"), found.get("seq")
+            if kind == "ping":
+                self._say(encode(Pong()))
+                parts.append(b": ping\n\n")
+                continue
+            if kind in ("ref.update", "bus.event"):
+                self._credit += 1
+                parts.append(b"id: %d\n" % int(seq))
+            parts.append(b"event: %s\ndata: %s\n\n" % (str(kind).encode(), text.encode()))
+        if self._credit >= SSE_CREDIT:
+            self._say(encode(Credit(self._credit)))
+            self._credit = 0
+        if self._gone:
+            return False
+        await self.chunks.put(b"".join(parts))
+        return not self._gone
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """End the response."""
+        self.ended = f"{code} {reason}".strip()
+        self.leave()
+
+    def abort(self) -> None:
+        """Drop the client."""
+        self.leave()
+
+    def leave(self) -> None:
+        """End: the client has gone, or the stream has."""
+        if not self._gone:
+            self._gone = True
+            self._arrived.set()
+            while self.chunks.full():  # the client takes nothing: make room for the end
+                self.chunks.get_nowait()
+            self.chunks.put_nowait(None)
+
+    def _say(self, text: str) -> None:
+        self._incoming.append(text)
+        self._arrived.set()

@@ -1,0 +1,1 @@
+"""Signals, alerts and schedules."""
