@@ -10,7 +10,7 @@ from ropewalk.errors import RopewalkError
 from ropewalk.gitlog.consumers.consumers import open_cursor
 from ropewalk.gitlog.consumers.cursor import height_of, move_cursor
 from ropewalk.gitlog.core.layout import MESSAGES
-from ropewalk.gitlog.core.reading import Page
+from ropewalk.gitlog.core.reading import EventPage
 from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.net.threads import in_thread
 
@@ -19,7 +19,7 @@ SETTLE_S = 2.0
 
 def read_for_group(
     log: GitRepository, topic: str, since: str | None, limit: int, group: str | None
-) -> tuple[Page, Callable[[], None] | None]:
+) -> tuple[EventPage, Callable[[], None] | None]:
     """Return a page, and what moves the group's checkpoint behind it; None where the checkpoint stays.
 
     It stays where messages before the page were not read by the group.

@@ -12,13 +12,13 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ropewalk.disk.repository_paths import Place
+from ropewalk.disk.repository_paths import RepositoryPaths
 from ropewalk.errors import NotFound, RopewalkError, Unavailable
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.channel.channel import check_first
 from ropewalk.ledger.channel.settings import create_channel, read_settings
-from ropewalk.ledger.ingest.ticket import Receipt
-from ropewalk.ledger.remote.writer_lease import Door
+from ropewalk.ledger.ingest.ticket import LedgerReceipt
+from ropewalk.ledger.remote.writer_lease import WriterLease
 from ropewalk.repository import Repository, open_repository
 from ropewalk.server.append_queue import AppendQueue
 from ropewalk.server.auth.auth_file import Authenticator
@@ -45,7 +45,7 @@ class Node:
 
     def __init__(
         self,
-        place: Place,
+        place: RepositoryPaths,
         settings: Settings,
         *,
         channel_keys: Callable[[str], Sequence[SigningKey]],
@@ -63,7 +63,7 @@ class Node:
         self._threads = ThreadPoolExecutor(settings.read_threads, "ropewalk-read")
         self._reading = 0
         self.moves = GroupMoves()
-        self._doors: dict[str, Door] = {}
+        self._doors: dict[str, WriterLease] = {}
         self._tick: asyncio.Task[None] | None = None
         self.draining = False
         self.started_s = time.monotonic()
@@ -137,11 +137,11 @@ class Node:
         """How many requests are in threads, or wait for one."""
         return self._reading
 
-    async def submit(self, channel: str, raws: Sequence[bytes]) -> list[Receipt | RopewalkError]:
+    async def submit(self, channel: str, raws: Sequence[bytes]) -> list[LedgerReceipt | RopewalkError]:
         """Judge envelopes and seal them into the channel, which is made if its first envelope is good."""
         if channel not in self._doors:
             await self.read(self._find_channel, channel, raws)
-            self._doors.setdefault(channel, Door(self.place.home, channel, self.channel_keys))
+            self._doors.setdefault(channel, WriterLease(self.place.home, channel, self.channel_keys))
         outcomes = await self._doors[channel].submit_many(raws)
         self.wake_stream()
         return outcomes

@@ -19,7 +19,7 @@ from ropewalk.ledger.block.block import Block
 from ropewalk.ledger.channel.channel import open_channel
 from ropewalk.ledger.channel.settings import FOLDER, channels
 from ropewalk.ledger.envelope.envelope import parse_stored
-from ropewalk.net.admission import Slot
+from ropewalk.net.admission import ConnectionSlot
 from ropewalk.server.auth.auth_file import Authenticator, Credentials
 from ropewalk.server.auth.rights import Identity, client_access
 from ropewalk.stream.core.access import Access
@@ -206,7 +206,7 @@ class EventStream:
 
     def __init__(self, name: str, subscription: Sub) -> None:
         self.name = name
-        self.slot: Slot | None = None
+        self.slot: ConnectionSlot | None = None
         self.ended = "open"
         self.chunks: asyncio.Queue[bytes | None] = asyncio.Queue(SSE_WAITING_MAX)
         self._incoming: deque[str] = deque([encode(subscription)])

@@ -11,12 +11,12 @@ from litestar.background_tasks import BackgroundTask
 from litestar.params import QueryParameter
 
 from ropewalk.errors import SPELLINGS, Invalid, InvalidEnvelope, NotFound, RopewalkError
-from ropewalk.gitlog.consumers.consumers import cursors, reset_cursor, set_cursor, standing
+from ropewalk.gitlog.consumers.consumers import cursor_status, cursors, reset_cursor, set_cursor
 from ropewalk.gitlog.consumers.cursor import find_cursor
 from ropewalk.gitlog.core.envelope import Draft, check_numbers
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
-from ropewalk.gitlog.core.reading import LIMIT_DEFAULT, Page, messages_answer
-from ropewalk.gitlog.repository.recent import look_up
+from ropewalk.gitlog.core.reading import LIMIT_DEFAULT, EventPage, messages_answer
+from ropewalk.gitlog.repository.recent import find_event
 from ropewalk.kernel import jcs
 from ropewalk.kernel.ulid import parse
 from ropewalk.server.append_queue import outcome_json
@@ -98,7 +98,7 @@ async def read_events(
     return _page(request, page, ns)
 
 
-def _page(request: Asked, page: Page, topic: str) -> Response[Any]:
+def _page(request: Asked, page: EventPage, topic: str) -> Response[Any]:
     ends = (page.events[0].commit, page.events[-1].commit) if page.events else ("", "")
     etag = hashlib.sha256("\0".join((topic, *ends, page.next_since or "")).encode()).hexdigest()[:32]
     known = not_modified(request, etag)
@@ -118,7 +118,7 @@ async def show_event(request: Asked, ns: str, ulid: str) -> Response[models.Show
     def look() -> dict[str, Any]:
         if node.log.lines.line(SHIPLOG, ns).find(parse(ulid)) is None:
             raise NotFound(f"{ulid} is not an event of {ns}", topic=ns, event=ulid)
-        found = look_up(node.log, ulid)
+        found = find_event(node.log, ulid)
         event = found.event
         return {
             "ns": event.topic,
@@ -215,7 +215,7 @@ async def list_consumers(request: Asked) -> Response[models.Consumers]:
         for cursor in cursors(node.log):
             engine = "messages" if cursor.by == "blob" else "shiplog"
             if identity.may("read", f"{engine}/{cursor.topic}"):
-                found.append(standing(node.log, cursor))
+                found.append(cursor_status(node.log, cursor))
         return found
 
     return reply({"consumers": await node.read(rows)})
@@ -235,7 +235,7 @@ async def show_consumer(request: Asked, group: str, log: LogName) -> Response[mo
         cursor = find_cursor(node.log.store, group, topic)
         if cursor is None:
             raise NotFound(f"group {group!r} has no checkpoint in {log}", group=group, log=log)
-        return standing(node.log, cursor)
+        return cursor_status(node.log, cursor)
 
     return reply(await node.read(look))
 

@@ -11,7 +11,7 @@ from litestar.params import QueryParameter
 
 from ropewalk.errors import Invalid, InvalidName, NotFound
 from ropewalk.gossip.core.dag_json import from_json, to_json
-from ropewalk.gossip.core.log import Cursor, Log
+from ropewalk.gossip.core.log import Cursor, GossipLog
 from ropewalk.gossip.core.message import SignedMessage
 from ropewalk.gossip.core.verify import verify_log as verify_topic
 from ropewalk.gossip.peer.topics import open_topic, topics
@@ -57,7 +57,7 @@ async def read_gossip(
     identity_of(request).require("read", f"gossip/{topic}")
     count = max(1, min(limit, LIMIT_MAX))
 
-    def look(log: Log) -> dict[str, Any]:
+    def look(log: GossipLog) -> dict[str, Any]:
         found = list(islice(log.arrivals(Cursor(after) if after is not None else None), count))
         rows = [_row(signed) for _, signed in found]
         return {"messages": rows, "next_after": found[-1][0] if found else after}
@@ -100,7 +100,7 @@ async def show_heads(request: Asked, topic: str) -> Response[models.GossipHeads]
     """Show the messages without children, and the clock that the next one gets."""
     identity_of(request).require("read", f"gossip/{topic}")
 
-    def look(log: Log) -> dict[str, Any]:
+    def look(log: GossipLog) -> dict[str, Any]:
         clock, ids = log.get_clock()
         return {"heads": ids, "clock": clock, "pending": len(log.pending())}
 
@@ -135,7 +135,7 @@ def _verify(node: Node, engine: str, name: str) -> Report:
     return report
 
 
-async def _with_topic(request: Asked, topic: str, act: Callable[[Log], T]) -> T:
+async def _with_topic(request: Asked, topic: str, act: Callable[[GossipLog], T]) -> T:
     node = node_of(request)
 
     def look() -> T:

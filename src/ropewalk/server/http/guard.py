@@ -14,7 +14,7 @@ from typing import Any
 from cryptography import x509
 
 from ropewalk.errors import Denied, RateLimited, RopewalkError, TooLarge, Unavailable
-from ropewalk.net.log_rate_limit import Sparing
+from ropewalk.net.log_rate_limit import LogRateLimit
 from ropewalk.server.auth.auth_file import Credentials
 from ropewalk.server.auth.rights import Identity
 from ropewalk.server.http.problems import MEDIA_TYPE, body_of, headers_of, http_problem
@@ -125,7 +125,7 @@ class Guard:
         self._app = app
         self._node = node
         self._gate = gate
-        self._refusals = Sparing(_journal.warning)
+        self._refusals = LogRateLimit(_journal.warning)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

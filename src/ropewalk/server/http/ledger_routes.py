@@ -71,7 +71,7 @@ async def show_channel(request: Asked, channel: str) -> Response[models.ChannelF
                 "block_hash": None if empty else head.block_hash.hex(),
                 "envelopes": head.envelopes,
                 "key": settings.key,
-                "signer": reading.line().current.key.to_json(),
+                "signer": reading.key_history().current.key.to_json(),
                 "policy_hash": settings.policy.hash.hex() if settings.policy is not None else None,
             }
 
