@@ -16,7 +16,7 @@ import pytest
 from tests.serving import Served, call, serving
 from tests.waiting import LIMIT_S, Crew, until
 
-import ropewalk
+from ropewalk.gitlog.repository.opening import open_repository
 from ropewalk.kernel.digest import content_id
 
 EVENT = {"type": "proposal.created", "payload": {"id": 7}}
@@ -53,7 +53,7 @@ def test_append_answers_a_durable_receipt(server: Served):
     receipt = answer.json
     assert answer.status == 201
     assert set(receipt) == {"ulid", "content_id", "commit", "ns", "replayed"} and receipt["ns"] == "receipts"
-    with ropewalk.open(server.folder / "log.git") as log:
+    with open_repository(server.folder / "log.git") as log:
         (event,) = log.read("receipts").events
     assert (event.ulid, event.commit, event.payload) == (receipt["ulid"], receipt["commit"], {"id": 7})
 
@@ -396,7 +396,7 @@ def test_sigterm_answers_what_was_taken(tmp_path):
         assert server.stop() == 0
         for thread in crew:
             thread.join(LIMIT_S)
-    with ropewalk.open(tmp_path / "log.git") as log:
+    with open_repository(tmp_path / "log.git") as log:
         kept = {event.ulid for event in log.events("drain")}
     assert set(receipts) <= kept
 

@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 
 from ropewalk.disk.repository_paths import RepositoryPaths
 from ropewalk.errors import NotFound, RopewalkError, Unavailable
+from ropewalk.gitlog.repository.opening import open_repository
+from ropewalk.gitlog.repository.repository import GitRepository
 from ropewalk.kernel.keys import SigningKey
 from ropewalk.ledger.channel.channel import check_first
 from ropewalk.ledger.channel.settings import create_channel, read_settings
 from ropewalk.ledger.ingest.ticket import LedgerReceipt
 from ropewalk.ledger.remote.writer_lease import WriterLease
-from ropewalk.repository import Repository, open_repository
 from ropewalk.server.append_queue import AppendQueue
 from ropewalk.server.auth.auth_file import Authenticator
 from ropewalk.server.auth.rate_limit import RateLimiter
@@ -50,7 +51,7 @@ class Node:
         *,
         channel_keys: Callable[[str], Sequence[SigningKey]],
         signing_key: Callable[[str], SigningKey],
-        prepare: Callable[[Repository], None] = lambda _log: None,
+        prepare: Callable[[GitRepository], None] = lambda _log: None,
     ) -> None:
         self.place = place
         self.settings = settings

@@ -20,8 +20,8 @@ from ropewalk.kernel.terminal_text import printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ropewalk.gitlog.repository.repository import GitRepository
     from ropewalk.kernel.keys import SealingKey, SigningKey
-    from ropewalk.repository import Repository
     from ropewalk.server.settings import Settings
 
 PORT = 7480  # written out so that --help loads no server; a test compares
@@ -91,7 +91,7 @@ def serve(log_format: str, config: str | None, **options: Any) -> None:
 
     from ropewalk.cli.ledger.remote.remote import keys_from_here
 
-    def prepare(log: Repository) -> None:
+    def prepare(log: GitRepository) -> None:
         log.store.identify(*named_writer(), nobody=login())
         log.privacy.keys = sealing
 

@@ -18,6 +18,7 @@ from ropewalk.gossip.peer.topics import open_topic, topics
 from ropewalk.kernel import jcs
 from ropewalk.kernel.report import Report
 from ropewalk.ledger.channel.maintenance import verify_stored
+from ropewalk.repository_check import verify_gitlogs
 from ropewalk.server.auth.rights import ENGINES
 from ropewalk.server.http import models
 from ropewalk.server.http.replies import (
@@ -32,7 +33,6 @@ from ropewalk.server.http.replies import (
     reply,
 )
 from ropewalk.server.node import NODE_KEY, Node
-from ropewalk.verification import verify_gitlogs
 
 LIMIT_DEFAULT, LIMIT_MAX = 128, 512
 T = TypeVar("T")
