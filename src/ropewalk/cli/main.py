@@ -53,6 +53,13 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "stream": ("ropewalk.cli.stream.serve", "stream", "What changes in a repository, told as it happens."),
     "serve": ("ropewalk.cli.server.serve", "serve", "Serve a repository to a team over HTTP."),
+    "auth": ("ropewalk.cli.server.auth", "auth", "Identities and rights of the server's clients."),
+    "rpc": ("ropewalk.cli.server.rpc", "rpc", "Answer JSON requests on stdin, one a line."),
+    "messages-read": (
+        "ropewalk.cli.server.rpc",
+        "messages_read",
+        "Print the answer of `messages.read` (S1).",
+    ),
     "gossip": (
         "ropewalk.cli.gossip.gossip",
         "gossip",

@@ -1,0 +1,50 @@
+"""`gatosd rpc` and `gatosd messages-read`: the git logs for programs that talk through a pipe."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from ropewalk.cli.common.command import Command, emit_line
+from ropewalk.cli.git.events import opened
+from ropewalk.errors import SPELLINGS, NotFound, RopewalkError
+
+
+@click.command(
+    "rpc",
+    cls=Command,
+    epilog='Examples:\n  echo \'{"id":1,"method":"shiplog.read","params":{"ns":"demo"}}\' | gatosd rpc\n',
+)
+def rpc() -> None:
+    """Answer JSON requests on stdin, one a line, until it ends.
+
+    A request is {"id","method","params"}; the answer is {"ok":true,"id","result"} or {"ok":false,"id","code","reason"}.
+    Methods: shiplog.append, shiplog.read, shiplog.tail, shiplog.checkpoint.set, shiplog.checkpoint.get,
+    messages.read, messages.publish.
+    """
+    from ropewalk.server.rpc import LINE_BYTES_MAX, Rpc
+
+    with opened() as log:
+        lines = iter(lambda: sys.stdin.buffer.readline(LINE_BYTES_MAX + 1), b"")
+        for answer in Rpc(log).answer_all(lines):
+            emit_line(answer)
+
+
+@click.command(
+    "messages-read", cls=Command, epilog="Examples:\n  gatosd messages-read --topic jobs --limit 100\n"
+)
+@click.option("--topic", required=True, help="The topic.")
+@click.option("--since-ulid", metavar="ULID", help="Only messages after this one.")
+@click.option("--limit", type=int, default=128, show_default=True, help="How many at most (512 is the most).")
+def messages_read(topic: str, since_ulid: str | None, limit: int) -> None:
+    """Print the answer of `messages.read` (S1) as one JSON object."""
+    from ropewalk.server.rpc import read_messages
+
+    try:
+        with opened() as log:
+            emit_line(read_messages(log, topic, since_ulid, limit))
+    except RopewalkError as error:
+        if not isinstance(error, NotFound) or "topic" in error.fields:
+            vars(error)["code"] = SPELLINGS[error.code].messages
+        raise
