@@ -19,7 +19,7 @@ from ropewalk.pipeline.jobs.verify import verify_logs
 from ropewalk.pipeline.tables.verify import verify_tables
 from ropewalk.pipeline.tables.warehouse import Warehouse
 from tests.pipeline.tampering import TAMPERINGS, change_payload
-from tests.pipeline.world import BOB, World
+from tests.pipeline.world import BOB, World, mostly_slow
 from tests.waiting import LIMIT_S, Crew
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.filterwarnings("ignore")]
@@ -94,7 +94,9 @@ def test_a_strict_ingest_writes_nothing_of_a_log_that_does_not_verify(
     assert Warehouse(tmp_path / "tables").manifests() == []
 
 
-@pytest.mark.parametrize("name", ["changed payload", "corrupted segment", "changed blob", "changed message"])
+@pytest.mark.parametrize(
+    "name", mostly_slow("changed payload", "changed blob", "corrupted segment", "changed message", fast=2)
+)
 def test_quarantine_puts_bad_entries_aside_with_their_reason(
     spark: Any, world: World, tmp_path: Path, name: str
 ):

@@ -11,9 +11,8 @@ from ropewalk.errors import RopewalkError
 from ropewalk.ledger.evidence.settings import channel_trust
 from ropewalk.ledger.proof.trust import Trust
 from ropewalk.pipeline.source.refusals import find_refusal
-from tests.pipeline.test_source import mostly_slow
 from tests.pipeline.verdicts import CASES, LOGS, RULED, make_base, reopened, verdicts_of
-from tests.pipeline.world import World
+from tests.pipeline.world import World, mostly_slow
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 

@@ -14,14 +14,9 @@ from ropewalk.pipeline.source.query import make_query
 from ropewalk.pipeline.source.refusals import find_refusal
 from ropewalk.pipeline.source.source import LogStreamReader
 from tests.pipeline.tampering import TAMPERINGS, lose_commit, rewrite_history
-from tests.pipeline.world import World
+from tests.pipeline.world import World, mostly_slow
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
-
-
-def mostly_slow(*names: str, fast: int) -> list[Any]:
-    """Return the names as parameters: a few in the fast lane, the others in the slow one."""
-    return [*names[:fast], *(pytest.param(name, marks=pytest.mark.slow) for name in names[fast:])]
 
 
 def read(spark: Any, world: World, **options: str) -> Any:

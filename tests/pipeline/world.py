@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ropewalk.disk.repository_paths import RepositoryPaths, make_repository
 from ropewalk.gitlog.core.envelope import Draft
 from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG, Layout
@@ -139,4 +141,9 @@ def usual(path: Path) -> World:
     return world
 
 
-__all__ = ["ADA", "BOB", "NODE", "NOON_MS", "World", "usual"]
+def mostly_slow(*names: str, fast: int) -> list[Any]:
+    """Return the names as parameters: a few in the fast lane, the others in the slow one."""
+    return [*names[:fast], *(pytest.param(name, marks=pytest.mark.slow) for name in names[fast:])]
+
+
+__all__ = ["ADA", "BOB", "NODE", "NOON_MS", "World", "mostly_slow", "usual"]
