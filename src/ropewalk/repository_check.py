@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -47,17 +48,17 @@ def verify_all(
     keys and `more_keys` count, and the signature of another key is reported as untrusted instead of failed. `trust`
     also names who seals channels; without it a channel's own settings do.
     """
-    store, home = GitStore(place), place.home
     given = keys is not None or trust is not None
     believed = [*(keys or ()), *(trust.block_signers if trust is not None else ())]
     own = () if given else (*own_keys(place), *more_keys)
-    parts = (
-        verify_gitlogs(store, ns, deep=deep, keys=believed, own_keys=own, progress=progress),
-        _verify_channels(home, ns, deep, trust),
-        _verify_topics(home, ns),
-    )
+    with contextlib.closing(GitStore(place)) as store:
+        parts = (
+            verify_gitlogs(store, ns, deep=deep, keys=believed, own_keys=own, progress=progress),
+            _verify_channels(place.home, ns, deep, trust),
+            _verify_topics(place.home, ns),
+        )
     if ns is not None and not any(part.steps for part in parts):
-        raise NotFound(f"there is no log {ns!r} in {store.place.git_dir}", topic=ns)
+        raise NotFound(f"there is no log {ns!r} in {place.git_dir}", topic=ns)
     return Report.of(
         (step for part in parts for step in part.steps), entries=sum(part.entries for part in parts)
     )

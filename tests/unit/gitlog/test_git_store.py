@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import subprocess
 import sys
@@ -470,3 +472,26 @@ def test_a_packed_ref_whose_name_holds_a_line_separator_hides_no_other(tmp_path)
         subprocess.run(["git", "pack-refs", "--all"], cwd=tmp_path / "log.git", check=True)
         assert not (tmp_path / "log.git" / odd).exists()
         assert log.store.head(odd) == log.store.head("refs/gatos/shiplog/prod/head") == commit
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors have no names here")
+def test_closed_repository_holds_no_files(place):
+    """Files of packs stayed open until the garbage collector ran."""
+
+    def held() -> list[str]:
+        names = []
+        for path in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                names.append(str(path.readlink()))
+        return [name for name in names if name.startswith(str(place.git_dir))]
+
+    gc.disable()
+    try:
+        with open_repository(place.git_dir) as log:
+            receipt = log.append("demo", {"type": "t", "payload": {}})
+            assert log.store.get(receipt.commit)[0] == "commit"
+            assert held()
+        assert held() == []
+        assert log.store.get(receipt.commit)[0] == "commit"  # opened again
+    finally:
+        gc.enable()

@@ -67,6 +67,7 @@ class GitRepository:
         if self._packs and self._roller is None:
             self._roll_up()
         self.lines.close()
+        self.store.close()
 
     def append(
         self,

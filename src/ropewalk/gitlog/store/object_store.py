@@ -127,6 +127,11 @@ class GitStore:
             return found.pop()
         raise NotFound(f"{'no' if not found else 'more than one'} object begins with {prefix}", oid=prefix)
 
+    def close(self) -> None:
+        """Release the files of packs; the next read opens them again."""
+        for packs in self._packs:
+            packs.close()
+
     def get(self, oid: str) -> tuple[Kind, bytes]:
         """An object by id, hashed again. `NotFound` if it is missing, `DigestMismatch` if its bytes are wrong."""
         kind, raw = self._read(oid)

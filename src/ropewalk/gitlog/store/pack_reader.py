@@ -46,6 +46,12 @@ class PackFolder:
         self._bases = _Bases()
         self._recent: _Pack | None = None
 
+    def close(self) -> None:
+        """Release the open files; the next read opens them again."""
+        with self._guard:
+            self._packs.clear()
+            self._signature, self._recent = (), None
+
     def refresh(self) -> bool:
         """Look at the folder again; whether anything changed."""
         with self._guard:
