@@ -1,6 +1,7 @@
 """Programs that some tests need: a missing one skips its tests on a laptop and fails them in CI.
 
 `.ci/run` installs all of them and sets ROPEWALK_REQUIRE_TOOLS=1, so that no test is skipped there unseen.
+`python -m tests.tools` installs the npm peers ahead of the tests, which give a slow machine less time to compile them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -17,7 +19,9 @@ import pytest
 __all__ = ["REQUIRED", "install_npm_packages", "needs", "skip_or_fail"]
 
 REQUIRED = bool(os.environ.get("ROPEWALK_REQUIRE_TOOLS"))
-INSTALL_S = 420.0  # npm downloads packages and compiles SQLite
+INSTALL_S = 420.0  # npm downloads packages and compiles SQLite; below the limit of the tests that wait for it
+ROOT = Path(__file__).resolve().parents[1]
+PEERS = {ROOT / "tests/interop/node": "@canvas-js/gossiplog", ROOT / "bench/node": "@ipld/dag-cbor"}
 
 
 def needs(*programs: str) -> pytest.MarkDecorator:
@@ -51,7 +55,7 @@ def install_npm_packages(folder: Path, package: str) -> Path:
     return folder
 
 
-def _npm_ci(folder: Path) -> str | None:
+def _npm_ci(folder: Path, limit_s: float = INSTALL_S) -> str | None:
     """Return why the packages could not be installed."""
     environment = dict(os.environ)
     # Compiled packages need Node's headers: take those installed with Node, if any, instead of a download.
@@ -65,8 +69,22 @@ def _npm_ci(folder: Path) -> str | None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=INSTALL_S,
+            timeout=limit_s,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     return None if done.returncode == 0 else done.stderr.strip()[-2000:]
+
+
+def main() -> int:
+    """Install the npm packages that are missing; return 1 and print the reason where that fails."""
+    missing = [
+        folder for folder, package in PEERS.items() if not (folder / "node_modules" / package).is_dir()
+    ]
+    reasons = [reason for folder in missing if (reason := _npm_ci(folder, limit_s=1800.0)) is not None]
+    print("\n".join(reasons))
+    return 1 if reasons else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
