@@ -48,7 +48,6 @@ def install_npm_packages(folder: Path, package: str) -> Path:
     with (shared / f"ropewalk-npm-{os.getuid()}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not installed.is_dir() and not failed.exists() and (reason := _npm_ci(folder)) is not None:
-            shutil.rmtree(folder / "node_modules", ignore_errors=True)
             failed.write_text(reason)
     if not installed.is_dir():
         skip_or_fail(f"npm ci failed in {folder}: {failed.read_text()}")
@@ -71,9 +70,12 @@ def _npm_ci(folder: Path, limit_s: float = INSTALL_S) -> str | None:
             text=True,
             timeout=limit_s,
         )
+        reason = None if done.returncode == 0 else done.stderr.strip()[-2000:]
     except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return None if done.returncode == 0 else done.stderr.strip()[-2000:]
+        reason = str(error)
+    if reason is not None:  # what is half installed must not look installed
+        shutil.rmtree(folder / "node_modules", ignore_errors=True)
+    return reason
 
 
 def main() -> int:
