@@ -234,7 +234,9 @@ def _environment(folder: Path) -> dict[str, str]:
     first = own if own.is_dir() else Path(sys.executable).parent
     nowhere = "http://127.0.0.1:9"  # the discard port: whoever goes through a proxy is refused at once
     kept = {
-        name: os.environ[name] for name in ("JAVA_HOME", "TMPDIR", "ROPEWALK_CACHE") if name in os.environ
+        name: os.environ[name]
+        for name in ("JAVA_HOME", "PYTHONPATH", "TMPDIR", "ROPEWALK_CACHE")
+        if name in os.environ
     }
     return {
         **kept,
