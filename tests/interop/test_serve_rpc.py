@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from tests.serving import call, command, environment
@@ -23,7 +24,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def ask(folder, *requests) -> list:
+def ask(folder, *requests) -> list[dict[str, Any]]:
     raw = b"".join(
         (each if isinstance(each, bytes) else json.dumps(each).encode()) + b"\n" for each in requests
     )

@@ -10,7 +10,7 @@ from litestar import Response, Router, get, post
 from litestar.params import QueryParameter
 
 from ropewalk.errors import Invalid, InvalidName, NotFound
-from ropewalk.gitlog.core.layout import LAYOUTS
+from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
 from ropewalk.gossip.core.dag_json import from_json, to_json
 from ropewalk.gossip.core.log import Cursor, GossipLog
 from ropewalk.gossip.core.message import SignedMessage
@@ -130,7 +130,7 @@ def _verify(node: Node, engine: str, name: str) -> Report:
     if engine == "gossip":
         with open_topic(node.place.home, name, create=False) as topic:
             return verify_topic(topic)
-    report = verify_gitlogs(node.log.store, name, layouts=(LAYOUTS[engine],))
+    report = verify_gitlogs(node.log.store, name, layouts=(SHIPLOG if engine == "shiplog" else MESSAGES,))
     if not report.steps:
         raise NotFound(f"there is no log {engine}/{name}", topic=name)
     return report
