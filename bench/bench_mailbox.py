@@ -53,7 +53,7 @@ def ring():
     reader = RingReader(map_ring(folder / "ring").ring)
     while count := peer.recv(1):
         assert all(isinstance(each, tuple) for each in reader.take(count[0]))
-        reader.let_go(count[0])
+        reader.acknowledge(count[0])
         peer.sendall(count)
 
 def stream():

@@ -41,7 +41,7 @@ def test_rotation_survives_kill_before_next_block(tmp_path):
         assert process.stdout.readline() == "1\n"
         process.kill()
         process.wait()
-    with pytest.raises(Conflict, match="sealed by another key"):
+    with pytest.raises(Conflict, match="no available key"):
         opened_with(tmp_path, NODE)
     with opened_with(tmp_path, NEXT) as opened:
         assert opened.log.submit(observed(2).raw).height == 2

@@ -224,7 +224,7 @@ def test_replica_serves_blocks_but_signs_no_head(house):
     here = house("append", "--channel", "audit", "--file", "-", repo="copy.git", stdin=observed(2).raw)
     assert here.code == 4 and "A copy grows by `ropewalk ledger pull`" in here.err
     note = house("head", "--channel", "audit", "--note", "--host", "a.example", "--json", repo="copy.git")
-    assert note.code == 4 and "sealed by another key" in note.json["detail"]
+    assert note.code == 4 and "no available key" in note.json["detail"]
 
 
 def test_commands_that_append_here_go_on_beside_a_server(house):

@@ -130,7 +130,7 @@ def test_pipeline_replay_guards_reducers(
     (tmp_path / "dialling.py").write_text(
         "import socket\ndef fold(state, event, moment):\n    socket.socket()\n    return state\n"
     )
-    with pytest.raises(RopewalkError, match="asks the network"):
+    with pytest.raises(RopewalkError, match="must not use the network"):
         replay_channels(spark, world.path, "dialling:fold", SIGNING, channels="ea.core")
 
 

@@ -335,7 +335,7 @@ def test_another_channel_s_archive_is_noticed(cold, tmp_path):
     archive_channel(home, "other", NODE, tmp_path / "theirs", before=4)
     shutil.rmtree(folders(cold)[1])
     shutil.copytree(folders(tmp_path / "theirs", "other")[1], cold / CHANNEL / f"{3:020d}-{3:020d}")
-    assert 'it is of channel "other"' in failures(cold)["manifests"]["detail"]
+    assert 'it belongs to channel "other"' in failures(cold)["manifests"]["detail"]
 
 
 def test_an_archive_under_another_name_is_noticed(cold):

@@ -213,7 +213,7 @@ def test_what_does_not_hold_leaves_nothing_behind(rich, tmp_path, harm):
         place = f"archive {second.name}: {BLOCKS} is not the file the manifest lists"
     elif harm == "foreign":
         forged(first, channel="other")
-        place = f'archive {first.name}: it is of channel "other"'
+        place = f'archive {first.name}: it belongs to channel "other"'
     elif harm == "settings":
         value = json.loads((second / "channel.json").read_bytes())
         value["signer"] = ADA.public.to_json()

@@ -273,6 +273,6 @@ def test_a_line_that_is_no_object_is_a_finding_and_no_envelope(tmp_path, line):
     pack(path, tar_of(signed({**members, name: b"".join([line + b"\n", *rest])})))
     report = verdict(path)
     assert "envelope_hashes" in failed(report)
-    assert "an envelope is an object" in next(
+    assert "an envelope must be a JSON object" in next(
         step.detail for step in report.steps if step.name == "envelope_hashes"
     )

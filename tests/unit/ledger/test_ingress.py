@@ -103,8 +103,8 @@ def test_audited_envelopes_are_counted_by_verify(tmp_path):
     [
         ({"policy_hash": "00" * 32}, "names policy 0000000000000000"),
         ({"policy_hash": "00" * 32, "decision": "allow"}, "names policy 0000000000000000"),
-        ({"policy_hash": "own", "decision": "deny"}, "says deny"),
-        ({"policy_hash": "00" * 32, "decision": "deny"}, "says deny"),
+        ({"policy_hash": "own", "decision": "deny"}, "tag denies"),
+        ({"policy_hash": "00" * 32, "decision": "deny"}, "tag denies"),
     ],
 )
 def test_policy_tag_is_enforced_on_entry(tmp_path, rules: Policy, tag, words):
@@ -121,12 +121,12 @@ def test_policy_tag_of_the_channel_passes(tmp_path):
         assert ledger.log.submit(observed(policy_tag=own).raw).audit == ()
         assert ledger.log.submit(observed(1, policy_tag={**own, "decision": "allow"}).raw).audit == ()
         seen = ledger.log.submit(observed(2, policy_tag={**own, "decision": "audit"}).raw)
-    assert seen.audit == ("(policy_tag): its policy tag says audit",)
+    assert seen.audit == ("(policy_tag): its policy tag asks for audit",)
 
 
 def test_deny_tag_is_refused_without_a_policy(tmp_path):
     with opened(tmp_path) as ledger:
-        with pytest.raises(Denied, match="says deny"):
+        with pytest.raises(Denied, match="tag denies"):
             ledger.log.submit(observed(policy_tag={"policy_hash": "00" * 32, "decision": "deny"}).raw)
         ledger.log.submit(observed(policy_tag={"policy_hash": "00" * 32}).raw)  # there is none to compare
 
@@ -139,7 +139,7 @@ def repeated(log: ChannelWriter, tag: dict[str, str]) -> LedgerReceipt:
 @pytest.mark.parametrize("rules", [STRICT, None], ids=["policy", "no_policy"])
 def test_foreign_tag_does_not_repeat_an_alert(tmp_path, rules: Policy | None):
     with opened(tmp_path, policy=rules) as ledger:
-        with pytest.raises(Replayed, match=r"Alert .a-1. stands at height 0"):
+        with pytest.raises(Replayed, match=r"Alert .a-1. is already at height 0"):
             repeated(ledger.log, SECOND_FOREIGN)
         assert ledger.log.head.height == 1
 

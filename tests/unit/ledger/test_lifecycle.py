@@ -45,7 +45,7 @@ def test_sunset_version_refused_but_verifiable(tmp_path):
     move_version(tmp_path, "1.0.x", "deprecated", sunset="2024-10-01T00:00:00Z")
     with (
         opened(tmp_path) as ledger,
-        pytest.raises(Unverified, match=r"rule 4.*1\.0\.0 is not supported; 1\.1\.x"),
+        pytest.raises(Unverified, match=r"rule 4.*1\.0\.0 is not supported; supported: 1\.1\.x"),
     ):
         ledger.log.submit(observed(2).raw)
     with opened(tmp_path) as ledger:

@@ -154,7 +154,7 @@ def test_one_statement_signed_twice_is_refused(tmp_path):
     other = {**value, "signature": {**value["signature"], "sig": sig}}
     with opened(tmp_path) as ledger:
         ledger.log.submit(jcs.encode(value))
-        with pytest.raises(Replayed, match="otherwise signed"):
+        with pytest.raises(Replayed, match="with another signature"):
             ledger.log.submit(jcs.encode(other))
 
 

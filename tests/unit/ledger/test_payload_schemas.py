@@ -98,7 +98,7 @@ def test_detached_payload_judged_by_schema_rule():
     ):
         decision = policy(rule(**members)).decide(away)
         assert decision.outcome == outcome
-        assert "the payload is detached and was not held against the schema" in decision.explain()
+        assert "the payload is detached and was not checked against the schema" in decision.explain()
 
 
 def test_types_nobody_declared_can_be_refused():
@@ -125,15 +125,15 @@ def test_a_policy_in_use_can_be_sent_to_another_process():
 @pytest.mark.parametrize(
     ("members", "words"),
     [
-        ({"schema": True}, 'rule "count": "schema" is missing or of another type'),
+        ({"schema": True}, 'rule "count": "schema" is missing or has the wrong type'),
         ({"schema": {"typo": 1}}, 'rule "count": schema: keyword "typo" is not known'),
         (
             {"schema": {"items": {"$ref": "other.json"}}},
             'rule "count": schema /items: reference "other.json" leaves',
         ),
         ({"schema": {"$schema": "urn:x"}}, 'rule "count": schema: dialect "urn:x" is not known'),
-        ({"detached": "refuse"}, 'rule "count": detached is allow, audit or deny'),
-        ({"detached": ["deny"]}, 'rule "count": detached is allow, audit or deny'),
+        ({"detached": "refuse"}, 'rule "count": detached must be allow, audit or deny'),
+        ({"detached": ["deny"]}, 'rule "count": detached must be allow, audit or deny'),
         ({"schemas": []}, 'rule "count": unknown member "schemas"'),
     ],
 )

@@ -469,7 +469,7 @@ def test_a_copy_grows_by_what_is_new_and_verifies_like_the_original(tmp_path):
         assert list(ours.lines()) == list(theirs.lines()) and ours.head() == theirs.head()
         assert theirs.settings.policy == STRICT
     assert verify_blocks(copy, "audit", trust=TRUST, deep=True).ok
-    with pytest.raises(Conflict, match="sealed by another key"):
+    with pytest.raises(Conflict, match="no available key"):
         open_log(copy, "audit", ADA)
 
 

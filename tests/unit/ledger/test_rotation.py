@@ -148,16 +148,16 @@ def refusals() -> dict[str, tuple[Chain, int, str]]:
     crowd.add(NODE, rotation(), observed(7))
     crowd.add(NEXT)
     return {
-        "signed by a stranger": (after(rotation(signer=STRANGER)), 1, "sealed by"),
+        "signed by a stranger": (after(rotation(signer=STRANGER)), 1, "the block is signed by"),
         "sealed by a stranger": (after(rotation(), sealer=STRANGER), 1, "not trusted"),
-        "of a stranger's key": (after(rotation(STRANGER, signer=NODE)), 1, "not the key that seals it"),
+        "of a stranger's key": (after(rotation(STRANGER, signer=NODE)), 1, "not the key that signed it"),
         "not accepted": (after(rotation(accepted_by=STRANGER)), 1, "has not accepted"),
         "to the same key": (after(rotation(new=NODE)), 1, "to itself"),
-        "with a gap": (after(rotation(since=5, until=4)), 1, "a gap"),
-        "dated back": (after(rotation(said=2, since=1, until=3)), 1, "before this was said"),
-        "of another channel": (after(rotation(channel="ea.other")), 1, "of channel"),
-        "back to a key that gave way": (back, 5, "given way before"),
-        "a second time": (twice, 1, "given way to"),
+        "with a gap": (after(rotation(since=5, until=4)), 1, "before the new one is valid"),
+        "dated back": (after(rotation(said=2, since=1, until=3)), 1, "before this statement"),
+        "of another channel": (after(rotation(channel="ea.other")), 1, "belongs to channel"),
+        "back to a key that gave way": (back, 5, "was replaced before"),
+        "a second time": (twice, 1, "already replaced by"),
         "the old key after its end": (late, 1, "until 2024-11-01T15:00:00Z"),
         "the new key before its beginning": (early, 1, "since 2024-11-01T13:00:00Z"),
         "not alone in its block": (crowd, 1, "not trusted"),
@@ -211,7 +211,7 @@ def test_from_the_rotation_on_blocks_are_sealed_by_the_new_key(tmp_path):
     assert signers == [NODE.public] * 3 + [NEXT.public] * 2
     report = verify_stored(tmp_path, CHANNEL, deep=True)
     assert report.ok, report
-    runs = f"blocks 0–2 by {NODE.public.did()}, blocks 3–4 by {NEXT.public.did()}, each while it counted"
+    runs = f"blocks 0–2 by {NODE.public.did()}, blocks 3–4 by {NEXT.public.did()}, each while it was valid"
     named = f"5 blocks, sealed by the key this repository names ({runs}); a trust file says whose"
     assert step_of(report, "block_signatures").detail == named
     trusted = step_of(verify_stored(tmp_path, CHANNEL, trust=FIRST), "block_signatures")
@@ -231,12 +231,12 @@ def test_submits_around_rotation_keep_their_order(tmp_path):
 @pytest.mark.parametrize(
     ("envelope", "why"),
     [
-        (rotation(signer=STRANGER), "sealed by"),
+        (rotation(signer=STRANGER), "the block is signed by"),
         (rotation(new=NODE), "to itself"),
-        (rotation(since=5, until=4), "a gap"),
+        (rotation(since=5, until=4), "before the new one is valid"),
         (rotation(accepted_by=STRANGER), "has not accepted"),
-        (observed(1, event_type="ledger.key_rotation"), "sealed by|is an Alert"),
-        (observed(1, key=NODE, event_type="ledger.key_something"), "none of"),
+        (observed(1, event_type="ledger.key_rotation"), "signed by|must be an Alert"),
+        (observed(1, key=NODE, event_type="ledger.key_something"), "not one of"),
     ],
 )
 def test_a_rotation_that_does_not_hold_is_refused_at_the_door(tmp_path, envelope, why):
@@ -259,10 +259,10 @@ def test_a_writer_that_holds_only_the_old_key_stops_where_it_ends(tmp_path):
     make_channel(tmp_path)
     with opened_with(tmp_path, NODE) as opened:
         opened.log.submit(rotation().raw)
-        with pytest.raises(Conflict, match="sealed by another key"):
+        with pytest.raises(Conflict, match="no available key is valid"):
             opened.log.submit(observed(1).raw)
         assert opened.log.head.height == 1
-    with pytest.raises(Conflict, match="sealed by another key"):
+    with pytest.raises(Conflict, match="no available key is valid"):
         opened_with(tmp_path, NODE)
     with opened_with(tmp_path, NEXT) as opened:
         assert opened.log.submit(observed(1).raw).height == 1
@@ -277,7 +277,7 @@ def test_an_old_process_may_go_on_until_its_key_ends_and_not_longer(tmp_path):
         clock[0] += 2 * HOUR_NS
         assert opened.log.submit(observed(1).raw).height == 1
         clock[0] += 2 * HOUR_NS
-        with pytest.raises(Conflict, match="sealed by another key"):
+        with pytest.raises(Conflict, match="no available key is valid"):
             opened.log.submit(observed(2).raw)
     with opened_with(tmp_path, NEXT, hours=4) as opened:
         assert opened.log.submit(observed(2).raw).height == 2
@@ -389,12 +389,12 @@ def test_proofs_lead_from_the_first_key_to_the_one_that_sealed(tmp_path):
     assert parse_proof(new.to_bytes()) == new
     step = step_of(verify_proof(new, FIRST), "block_signer")
     assert step.status == "passed"
-    assert "followed a key that is trusted" in step.detail
+    assert "replaced a key that is trusted" in step.detail
     assert step_of(verify_proof(new, NEWEST), "block_signer").status == "passed"
     assert step_of(verify_proof(old, FIRST), "block_signer").status == "passed"
     unsure = step_of(verify_proof(old, NEWEST), "block_signer")
     assert unsure.status == "not_checked"
-    assert "cannot be judged" in unsure.detail
+    assert "cannot be checked" in unsure.detail
     bare = step_of(verify_proof(replace(new, keys=()), FIRST), "block_signer")
     assert bare.status == "failed"
     stranger = Trust((STRANGER.public,), ())
@@ -432,8 +432,8 @@ def test_an_altered_rotation_in_a_bundle_is_refused(tmp_path):
     forged = replace(honest, keys=(KeyProof(proof.record, rotation(until=100)),))
     left_out = replace(honest, keys=())
     for manifest, status, why in (
-        (honest, "passed", "each while it counted"),
-        (forged, "failed", "not the one that its block holds"),
+        (honest, "passed", "each while it was valid"),
+        (forged, "failed", "must be the only one of its block"),
         (left_out, "failed", "not trusted"),
     ):
         verifier = BundleVerifier(FIRST)

@@ -110,7 +110,7 @@ def test_the_end_waits_for_all_who_came_and_refuses_who_comes_later(tmp_path):
             await asyncio.sleep(0)
         assert early.done()
         for late in (2, 3):  # whoever comes after the first who was refused is not left waiting either
-            with pytest.raises(Unavailable, match="not served any more"):
+            with pytest.raises(Unavailable, match="no longer served"):
                 await served.submit(observed(late).raw)
         return await early, served
 

@@ -123,7 +123,7 @@ def test_foreign_keys_are_refused_not_retried(home):
         asked.append(1)
         return [NODE]
 
-    with pytest.raises(Conflict, match="sealed by another key"):
+    with pytest.raises(Conflict, match="no available key"):
         open_sealing(home, CHANNEL, keys)
     assert len(asked) == 2
     with hold_lock(Channel(home, CHANNEL).folder), pytest.raises(Unavailable):

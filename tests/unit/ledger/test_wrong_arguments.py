@@ -23,9 +23,9 @@ def home(tmp_path):
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda each: type(each).__name__)
 def test_only_bytes_are_submitted(home, wrong):
     with open_log(home, "audit", NODE) as opened:
-        with pytest.raises(InvalidEnvelope, match="as its bytes"):
+        with pytest.raises(InvalidEnvelope, match="submitted as bytes"):
             opened.log.submit(wrong)
-        with pytest.raises(InvalidEnvelope, match="as its bytes"):
+        with pytest.raises(InvalidEnvelope, match="submitted as bytes"):
             opened.log.submit_many([observed(1).raw, wrong])
         assert opened.log.submit(bytearray(observed(2).raw)).height == 0  # type: ignore[arg-type]
 

@@ -1,6 +1,6 @@
-"""Blocks (S4 §2): a batch of envelopes under one root, sealed by the channel's key, linked to the block before.
+"""Blocks (S4 §2): a batch of envelopes under one root, signed with the channel's key, linked to the previous block.
 
-A *block record* is what travels and is stored for the header: `{"header":{…},"signature":{…},"signer":{…}}`.
+A *block record* is the stored form of the header: `{"header":{…},"signature":{…},"signer":{…}}`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _KEYS: Final = frozenset(
 
 @dataclass(frozen=True)
 class Header:
-    """What a block's signature covers. Times are nanoseconds since the epoch, hashes 32 bytes.
+    """The signed header of a block. Times are nanoseconds since the epoch, hashes 32 bytes.
 
     >>> Header("ea.core", 0, GENESIS, bytes(32), 0, bytes(32), 1).encode()[:30]
     b'{"channel":"ea.core","envelope'
@@ -71,7 +71,7 @@ class Header:
     protocol_version: int = FORMAT
 
     def to_json(self) -> dict[str, Any]:
-        """The ten members, nulls kept."""
+        """Return the ten members, nulls kept."""
         return {
             "protocol_version": self.protocol_version,
             "channel": self.channel,
@@ -86,7 +86,7 @@ class Header:
         }
 
     def encode(self) -> bytes:
-        """The canonical bytes; also the leaf data of the public log."""
+        """Return the canonical bytes; also the leaf data of the public log."""
         return self._raw
 
     @cached_property
@@ -101,7 +101,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class BlockRecord:
-    """A header with its seal, and the exact bytes both are stored in."""
+    """A header with its signature, and the exact bytes both are stored in."""
 
     header: Header
     signature: Signature
@@ -142,31 +142,31 @@ class Block:
         return self.record.header.height
 
     def lines(self) -> list[bytes]:
-        """As it is stored: the block record, then one envelope a line."""
+        """Return the stored lines: the block record, then one envelope per line."""
         return [self.record.raw, *self.envelopes]
 
     @classmethod
     def from_lines(cls, lines: Sequence[bytes]) -> Block:
-        """The block whose lines these are; form only, nothing is verified."""
+        """Return the block made of these lines. Only the form is checked."""
         if len(lines) < 2:
-            raise Invalid("a block has a record and at least one envelope")
+            raise Invalid("a block must have a record and at least one envelope")
         return cls(parse_record(lines[0]), tuple(lines[1:]))
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Two sealed blocks that claim one height: evidence against whoever signed both."""
+    """Two signed blocks of one height: evidence against the key that signed both."""
 
     ours: BlockRecord
     theirs: BlockRecord
 
     def to_bytes(self) -> bytes:
-        """Both sides in one canonical document, to keep and to show."""
+        """Return both sides as one canonical document."""
         sides = {"ours": jcs.parse(self.ours.raw), "theirs": jcs.parse(self.theirs.raw)}
         return jcs.encode({"version": 1, "kind": "fork", "height": self.ours.height, **sides})
 
     def error(self) -> Forked:
-        """The refusal that carries both hashes."""
+        """Return the error that carries both hashes."""
         return Forked(
             f"channel {self.ours.header.channel}: blocks {self.ours.hash.hex()[:16]}… and "
             f"{self.theirs.hash.hex()[:16]}… both claim height {self.ours.height}",
@@ -187,7 +187,7 @@ def seal(
     policy_hash: bytes | None = None,
     leaves: Sequence[bytes] | None = None,
 ) -> Block:
-    """Make and sign a block over canonical envelopes. `leaves` are their ids, where the caller has them already.
+    """Make and sign a block over canonical envelopes. `leaves` are their ids, if the caller has computed them.
 
     >>> key = SigningKey.generate("ed25519", bytes(32))
     >>> block = seal(key, channel="ea.core", height=0, prev_block_hash=GENESIS, envelopes=[b"{}"], timestamp_ns=1)
@@ -213,7 +213,8 @@ def seal(
 
 
 def parse_record(raw: bytes) -> BlockRecord:
-    """A block record from its canonical bytes. Its form is checked and that signer and header agree; not the seal.
+    """Parse a block record from its canonical bytes. Checks its form and that signer and header agree, not the
+    signature.
 
     >>> parse_record(b"{}")
     Traceback (most recent call last):
@@ -224,14 +225,14 @@ def parse_record(raw: bytes) -> BlockRecord:
         raise _wrong("expected exactly header, signature and signer")
     header = _parse_header(value["header"])
     if len(header.encode()) > HEADER_BYTES_MAX:
-        raise _wrong(f"header of {len(header.encode())} bytes; at most {HEADER_BYTES_MAX}")
+        raise _wrong(f"header must have at most {HEADER_BYTES_MAX} bytes, got {len(header.encode())}")
     return BlockRecord(
         header, Signature.from_json(value["signature"]), PublicKey.from_json(value["signer"]), raw
     )
 
 
 def check_signature(record: BlockRecord, signers: Iterable[PublicKey] | None = None) -> None:
-    """The seal holds, the header names its signer, and the signer is among `signers` where they are given."""
+    """Raise unless the signature is valid, the header names its signer, and `signers`, if given, has it."""
     if record.header.origin_identity != record.signer.identity():
         raise SigInvalid(f"block {record.height}: the header names another signer", height=record.height)
     if record.signature.alg != record.signer.alg:
@@ -251,41 +252,45 @@ def check_signature(record: BlockRecord, signers: Iterable[PublicKey] | None = N
 
 
 def check_link(below: Header | None, header: Header) -> None:
-    """The block stands on the one below: same channel, next height, its hash, no earlier time."""
+    """Raise unless the block follows the one below: same channel, next height, its hash, no earlier time."""
     height = 0 if below is None else below.height + 1
     prev = GENESIS if below is None else below.hash
     if header.height != height:
-        raise BrokenLink(f"block {header.height} stands where block {height} belongs", height=height)
+        raise BrokenLink(f"expected block {height}, got block {header.height}", height=height)
     if header.prev_block_hash != prev:
         raise BrokenLink(
-            f"block {height}: names {header.prev_block_hash.hex()[:16]}… below it, not {prev.hex()[:16]}…",
+            f"block {height}: prev_block_hash must be {prev.hex()[:16]}…, got {header.prev_block_hash.hex()[:16]}…",
             height=height,
             expected=prev.hex(),
             got=header.prev_block_hash.hex(),
         )
     if below is not None and header.channel != below.channel:
-        raise BrokenLink(f'block {height}: channel "{header.channel}" on "{below.channel}"', height=height)
+        raise BrokenLink(
+            f'block {height}: channel must be "{below.channel}", got "{header.channel}"', height=height
+        )
     if below is not None and header.timestamp_ns < below.timestamp_ns:
         raise BrokenLink(f"block {height}: earlier than the block below it", height=height)
 
 
 def check_size(envelopes: Sequence[bytes]) -> None:
-    """A block holds at least one envelope, at most 8,192, and at most 4 MiB of them."""
+    """Raise unless the block has 1 to 8,192 envelopes with at most 4 MiB in total."""
     if not envelopes:
-        raise Invalid("a block without envelopes")
+        raise Invalid("a block must have at least one envelope")
     size = sum(map(len, envelopes))
     if len(envelopes) > BLOCK_ENVELOPES_MAX:
         raise TooLarge(
-            f"block of {len(envelopes)} envelopes; at most {BLOCK_ENVELOPES_MAX}",
+            f"a block must have at most {BLOCK_ENVELOPES_MAX} envelopes, got {len(envelopes)}",
             size=len(envelopes),
             limit=BLOCK_ENVELOPES_MAX,
         )
     if size > BLOCK_BYTES_MAX:
-        raise TooLarge(f"block of {size} bytes; at most {BLOCK_BYTES_MAX}", size=size, limit=BLOCK_BYTES_MAX)
+        raise TooLarge(
+            f"a block must have at most {BLOCK_BYTES_MAX} bytes, got {size}", size=size, limit=BLOCK_BYTES_MAX
+        )
 
 
 def check_contents(block: Block, leaves: Sequence[bytes] | None = None) -> None:
-    """The envelopes are those the header counts and roots, in their order."""
+    """Raise unless the envelopes match the header's count and Merkle root."""
     check_size(block.envelopes)
     header = block.header
     if header.envelope_count != len(block.envelopes):
@@ -297,7 +302,7 @@ def check_contents(block: Block, leaves: Sequence[bytes] | None = None) -> None:
     got = merkle.root(leaves if leaves is not None else [envelope_id(raw) for raw in block.envelopes])
     if got != header.merkle_root:
         raise DigestMismatch(
-            f"block {header.height}: envelopes have the root {got.hex()}, the header says {header.merkle_root.hex()}",
+            f"block {header.height}: envelopes have the root {got.hex()}, the header has {header.merkle_root.hex()}",
             height=header.height,
             expected=header.merkle_root.hex(),
             got=got.hex(),
@@ -306,27 +311,27 @@ def check_contents(block: Block, leaves: Sequence[bytes] | None = None) -> None:
 
 
 def find_fork(ours: BlockRecord, theirs: BlockRecord) -> Fork | None:
-    """The fork that two records of one height and channel are, if they differ. Seals must be checked before."""
+    """Return the fork if two records of one height and channel differ. Check their signatures first."""
     same_place = ours.height == theirs.height and ours.header.channel == theirs.header.channel
     return Fork(ours, theirs) if same_place and ours.hash != theirs.hash else None
 
 
 def check_channel_name(name: str) -> str:
-    """A name that is safe as a folder, a URL part and a topic.
+    """Return the name if it is safe as a folder name, a URL part and a topic.
 
     >>> check_channel_name("ea.core")
     'ea.core'
     """
     if _CHANNEL.fullmatch(name) is None or ".." in name or name.endswith("."):
-        raise InvalidName(f"channel {name[:80]!r} is no usable name", name=name[:80])
+        raise InvalidName(f"channel {name[:80]!r} is not a valid name", name=name[:80])
     return name
 
 
 def _parse_header(value: Any) -> Header:
     if not isinstance(value, dict) or value.keys() != _KEYS:
-        raise _wrong("a header has exactly the ten members of S4 §2")
+        raise _wrong("a header must have exactly the ten members of S4 §2")
     if type(value["protocol_version"]) is not int or value["protocol_version"] != FORMAT:  # true equals 1
-        raise _wrong(f"block format {value['protocol_version']!r:.20} is not known; {FORMAT} is")
+        raise _wrong(f"block format {value['protocol_version']!r:.20} is unknown; expected {FORMAT}")
     policy = value["policy_hash"]
     return Header(
         channel=_expect(str, value, "channel"),
@@ -343,20 +348,20 @@ def _parse_header(value: Any) -> Header:
 
 def _expect(kind: type[Any], value: dict[str, Any], name: str) -> Any:
     if type(value[name]) is not kind or (kind is int and value[name] < 0):
-        raise _wrong(f"{name} is a {'natural number' if kind is int else 'text'}")
+        raise _wrong(f"{name} must be a {'natural number' if kind is int else 'string'}")
     return value[name]
 
 
 def _hash(value: dict[str, Any], name: str) -> bytes:
     found = hash_from_hex(value[name])
     if found is None:
-        raise _wrong(f"{name} is 64 lower-case hex digits")
+        raise _wrong(f"{name} must be 64 lowercase hex digits")
     return found
 
 
 def _time(text: Any) -> int:
     if not isinstance(text, str) or _DECIMAL.fullmatch(text) is None or int(text) >= 2**64:
-        raise _wrong("timestamp is nanoseconds as a decimal text")
+        raise _wrong("timestamp must be nanoseconds as a decimal string")
     return int(text)
 
 

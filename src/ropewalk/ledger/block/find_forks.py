@@ -1,4 +1,4 @@
-"""Looking for forks: a bundle beside another one, or beside the channel it came from, block by block."""
+"""Find forks: compare a bundle with another one, or with its channel, block by block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ropewalk.ledger.channel.channel import Channel
 
 @dataclass(frozen=True, slots=True)
 class ForkComparison:
-    """How far two histories agree: blocks both have alike, blocks only one has, and the first that differs."""
+    """How far two histories agree: equal blocks, blocks only one has, and the first that differs."""
 
     channel: str
     same: int
@@ -27,7 +27,7 @@ class ForkComparison:
     fork: Fork | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As `bundle compare` prints it."""
+        """Return the JSON form that `bundle compare` prints."""
         return {
             "channel": self.channel,
             "same": self.same,
@@ -37,11 +37,11 @@ class ForkComparison:
 
 
 def compare_bundles(first: Path, second: Path, limits: UnpackLimits | None = None) -> ForkComparison:
-    """Two bundles of one channel, whoever made them. Seals are checked; everything else is `verify_bundle`'s."""
+    """Compare two bundles of one channel. Signatures are checked; `verify_bundle` checks everything else."""
     left, right = bundle_records(first, limits), bundle_records(second, limits)
     one, other = next(left, None), next(right, None)
     if one is None or other is None:
-        raise no_bundle("it holds no headers")
+        raise no_bundle("the bundle has no headers")
     channel = one.header.channel
     if other.header.channel != channel:
         raise Invalid(f"bundles of two channels, {channel} and {other.header.channel}, cannot be compared")
@@ -61,7 +61,7 @@ def compare_bundles(first: Path, second: Path, limits: UnpackLimits | None = Non
 
 
 def compare_with_channel(path: Path, channel: Channel, limits: UnpackLimits | None = None) -> ForkComparison:
-    """A bundle beside the channel it says it is of. A fork is kept in the channel's folder, as evidence."""
+    """Compare a bundle with its channel. A fork is stored in the channel's folder as evidence."""
     name, size = channel.settings.channel, channel.head().height
     same = alone = 0
     for record in bundle_records(path, limits):
@@ -87,7 +87,7 @@ def compare_with_channel(path: Path, channel: Channel, limits: UnpackLimits | No
 
 
 def bundle_records(path: Path, limits: UnpackLimits | None = None) -> Iterator[BlockRecord]:
-    """The block records of a bundle, ascending, each with a seal that holds under its own key."""
+    """Yield the block records of a bundle, ascending, each with a valid signature of its own key."""
     tar, name, rest = TarReader(), "", bytearray()
     for piece in read_packed(path, limits):
         for event in tar.feed(piece):

@@ -1,4 +1,4 @@
-"""Forks: two sealed blocks of one channel and height. Kept as evidence, and checked by whoever is shown it."""
+"""Forks: two signed blocks of one channel and height, stored and verified as evidence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORK_BYTES_MAX = 1 << 20  # two block records; a header has at most 60,000 bytes
 
 
 def parse_fork(raw: bytes) -> Fork:
-    """Both sides of a fork from the document that keeps them; form only.
+    """Parse both sides of a fork from its document; only the form is checked.
 
     >>> parse_fork(b"{}")
     Traceback (most recent call last):
@@ -25,15 +25,15 @@ def parse_fork(raw: bytes) -> Fork:
     if not isinstance(value, dict) or value.keys() != {"version", "kind", "height", "ours", "theirs"}:
         raise Invalid("fork: expected version, kind, height, ours and theirs")
     if type(value["version"]) is not int or value["version"] != 1 or value["kind"] != "fork":
-        raise Invalid("fork: of a version or kind that is not known")
+        raise Invalid("fork: unknown version or kind")
     fork = Fork(parse_record(jcs.encode(value["ours"])), parse_record(jcs.encode(value["theirs"])))
     if type(value["height"]) is not int or value["height"] != fork.ours.height:
-        raise Invalid("fork: height is not that of its blocks")
+        raise Invalid("fork: height must equal the height of both blocks")
     return fork
 
 
 def verify_fork(fork: Fork, trust: Trust | None = None) -> Report:
-    """Whether this proves that somebody sealed two histories. It holds if every step does."""
+    """Verify that a key signed two histories. The proof is valid if every step passes."""
     ours, theirs = fork.ours, fork.theirs
     steps = [
         _alike("same_place", _place(ours), _place(theirs)),
@@ -48,7 +48,9 @@ def verify_fork(fork: Fork, trust: Trust | None = None) -> Report:
     ]
     if trust is None:
         steps.append(
-            Step.untrusted("signer", f"no trust file: sealed by {ours.signer.did()}, whoever that is")
+            Step.untrusted(
+                "signer", f"no trust file: sealed by {ours.signer.did()}, which is not known to be trusted"
+            )
         )
     else:
         steps.append(signer_step("signer", ours, trust))

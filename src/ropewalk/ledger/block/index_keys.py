@@ -1,4 +1,4 @@
-"""What an index must know about a block: ids, claims and intents of its envelopes, and its place in the trees."""
+"""Index entries of a block: ids, claims and intents of its envelopes, and its leaves in the trees."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ropewalk.ledger.block.block import Block, Header
 from ropewalk.ledger.envelope.model import Envelope, envelope_id, signature_preimage
 
 CLAIMING = frozenset(("Command", "Result", "Alert"))
-"""The classes whose correlation ids rule 8 watches."""
+"""The classes whose correlation ids rule 8 checks."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockIndexKeys:
-    """One block as an index keeps it. `claims` and `intents` stand in the order of `ids`; no claim is None."""
+    """The index keys of one block. `claims` and `intents` have the order of `ids`; None means no claim."""
 
     prev_block_hash: bytes
     block_hash: bytes
@@ -30,7 +30,7 @@ class BlockIndexKeys:
 
 
 def claim_key(event_class: str, correlation_id: str) -> bytes:
-    """The key under which an index finds a class with a correlation id."""
+    """Return the index key for a class with a correlation id."""
     return blake3(f"{event_class}\0{correlation_id}".encode())
 
 

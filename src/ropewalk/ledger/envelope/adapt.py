@@ -1,12 +1,13 @@
-"""Adapters (S4 §8): reading envelopes that are older or newer than ours, without losing what was really said.
+"""Adapters (S4 §8): read envelopes of older or newer versions without losing what their author signed.
 
-Two different acts, kept apart:
+Two different functions:
 
-    view     how an accepted envelope reads to newer code: missing fields filled in, nothing hashed or signed anew
-    resign   a new envelope of ours for one we cannot accept as it is; it carries the original, byte for byte
+`view`: how an accepted envelope reads to newer code. Missing fields are filled in; nothing is hashed or signed again.
+
+`resign`: a new envelope signed by our key for one that cannot be accepted as it is. It carries the original bytes.
 
 An adapted envelope names the id of the original (`legacy_envelope_id`) and holds its bytes and signature in
-`attestation_evidence.report`, so anybody can check what its author signed.
+`attestation_evidence.report`, so any verifier can check what the author signed.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from ropewalk.ledger.envelope.model import Envelope, envelope_id, payload_hash, 
 from ropewalk.ledger.evidence.binding import report_data
 from ropewalk.ledger.versions.versions import LIFECYCLE, Lifecycle, version_of
 
-ORIGINAL_BYTES_MAX: Final = 512 << 10  # it travels inside another envelope, in base64
+ORIGINAL_BYTES_MAX: Final = 512 << 10  # it is carried inside another envelope, in base64
 CLASSES: Final = frozenset(get_args(EventClass))
-# What an adapter must not change: a policy tag, for one, decides whether an Alert may be said again.
+# An adapter must not change these: a policy tag, for example, decides whether an Alert may be repeated.
 _KEPT: Final = (
     "domain",
     "event_type",
@@ -42,7 +43,7 @@ _KEPT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AdaptedEnvelope:
-    """What became of an envelope: the new one, the id of the old one, and what was changed, in words."""
+    """Result of adapting: the new envelope, the id of the original, and a list of changes."""
 
     envelope: Envelope
     legacy_envelope_id: str
@@ -50,10 +51,10 @@ class AdaptedEnvelope:
 
 
 def view(envelope: Envelope, position: tuple[int, int] | None = None) -> dict[str, Any]:
-    """The envelope as newer code reads it: no class of it is missing. It is for reading; its id is the original's.
+    """Return the envelope as newer code reads it, with no field missing. For reading only; its id is the original's.
 
-    A chain is made from the correlation id, or from the place in the log where there is none. A level that was not
-    given is public; policy may still deny, but never treat it as more than it is.
+    The chain is made from the correlation id, or from the position in the log if there is none. A missing level is
+    public; a policy may still deny it.
 
     >>> from ropewalk.kernel.keys import SigningKey
     >>> old = build(SigningKey.generate("ed25519", bytes(32)), domain="d", event_class="Alert", event_type="t",
@@ -74,22 +75,22 @@ def view(envelope: Envelope, position: tuple[int, int] | None = None) -> dict[st
 def adapt(
     raw: bytes, key: SigningKey, timestamp: str, table: Sequence[Lifecycle] = LIFECYCLE
 ) -> AdaptedEnvelope:
-    """An envelope of a newer minor of a major we know, as one we can accept. Its author's signature must hold.
+    """Return an envelope of a newer minor version, adapted to one we can accept. The author's signature must be valid.
 
-    Fields we do not know are left out, a class we do not know becomes Observation; the original keeps both.
+    Unknown fields are dropped and an unknown class becomes Observation; the original keeps both.
     """
     value, changes = _read(raw), []
     major, minor, _ = version_of(str(value.get("protocol_version")))
     known = sorted(tuple(map(int, each.minor.split("."))) for each in table)
     same = [each for each in known if each[0] == major]
     if not same:
-        raise Unverified(f"version {value['protocol_version']} has a major that no adapter knows")
+        raise Unverified(f"version {value['protocol_version']} has an unsupported major version")
     if (major, minor) in same and value.get("event_class") not in CLASSES:
         raise InvalidEnvelope(
             f"class {str(value.get('event_class'))[:40]!r} does not exist in {major}.{minor}"
         )
     if (major, minor) < same[0]:
-        raise Unverified(f"version {value['protocol_version']} is older than any adapter knows")
+        raise Unverified(f"version {value['protocol_version']} is older than the oldest supported version")
     target = max(each for each in same if each <= (major, minor))
     if target != (major, minor):
         changes.append(f"version {value['protocol_version']} read as {target[0]}.{target[1]}.0")
@@ -112,10 +113,10 @@ def resign(
     protocol_version: str | None = None,
     changes: tuple[str, ...] = (),
 ) -> AdaptedEnvelope:
-    """A new envelope by our key that says what the original says and carries it. The original is verified first."""
+    """Verify the original, then return a new envelope, signed by `key`, that carries it."""
     if len(raw) > ORIGINAL_BYTES_MAX:
         raise TooLarge(
-            f"an envelope of {len(raw)} bytes cannot travel inside another",
+            f"an envelope of {len(raw)} bytes is too large to be carried inside another",
             size=len(raw),
             limit=ORIGINAL_BYTES_MAX,
         )
@@ -160,39 +161,39 @@ def resign(
 
 
 def _ancestors(original: dict[str, Any]) -> list[str]:
-    """Return the ids that the original's causality chain names; a Result may come from a version that asks for none."""
+    """Return the ids in the original's causality chain; a Result may come from a version that requires none."""
     chain = original.get("causality_chain")
     return [each for each in chain[:-1] if isinstance(each, str)] if isinstance(chain, list) else []
 
 
 def original_of(envelope: Envelope) -> bytes | None:
-    """The bytes an adapted envelope carries, if it is one; they are those of the id it names."""
+    """Return the original bytes an adapted envelope carries, or None. Their hash must match the id it names."""
     report = (envelope.value.get("attestation_evidence") or {}).get("report") or {}
     name, text = report.get("legacy_envelope_id"), report.get("legacy_envelope")
     if not isinstance(name, str) or not isinstance(text, str):
         return None
     raw = decode_base64(text, "/attestation_evidence/report/legacy_envelope")
     if envelope_id(raw).hex() != name:
-        raise Unverified(f"the original carried is not {name[:64]}")
+        raise Unverified(f"the carried original does not have id {name[:64]}")
     return raw
 
 
 def check_adapted(envelope: Envelope) -> dict[str, Any]:
-    """The original's value, if the adapted envelope says what it says and its author's signature holds."""
+    """Return the original's value if the adapted envelope matches it and the author's signature is valid."""
     raw = original_of(envelope)
     if raw is None:
         raise Invalid("this envelope carries no original")
     try:
         value = _formed(jcs.parse_canonical(raw))
     except (InvalidEnvelope, InvalidJson) as error:
-        raise Unverified(f"the original carried is no envelope: {error.detail}") from error
+        raise Unverified(f"the carried original is not a valid envelope: {error.detail}") from error
     _check_author(value)
     for name in _KEPT if value["payload"] is not None else (*_KEPT, "payload_ref"):
         if value.get(name) != envelope.value.get(name):
-            raise Unverified(f"{name} is not what the original says")
+            raise Unverified(f"{name} must equal the original's value")
     kind = value["event_class"] if value["event_class"] in CLASSES else "Observation"
     if envelope.event_class != kind:
-        raise Unverified("event_class is not what the original says")
+        raise Unverified("event_class must equal the original's value")
     return value
 
 
@@ -201,9 +202,9 @@ def _read(raw: bytes) -> dict[str, Any]:
 
 
 def _formed(value: jcs.Json) -> dict[str, Any]:
-    """The value, if what is read of it has its type; the rest is for whoever knows its version."""
+    """Return the value if the members read here have the right types; other members depend on its version."""
     if not isinstance(value, dict):
-        raise InvalidEnvelope("an envelope is an object")
+        raise InvalidEnvelope("an envelope must be a JSON object")
     needed = {
         "protocol_version": str,
         "domain": str,
@@ -216,24 +217,24 @@ def _formed(value: jcs.Json) -> dict[str, Any]:
     }
     for name, kind in needed.items():
         if not isinstance(value.get(name), kind):
-            raise InvalidEnvelope(f"{name} is missing or of another type", where=f"/{name}")
+            raise InvalidEnvelope(f"{name} is missing or has the wrong type", where=f"/{name}")
     if "payload" not in value:
         raise InvalidEnvelope("payload is missing", where="/payload")
     if not isinstance(value.get("correlation_id"), str | None):
-        raise InvalidEnvelope("correlation_id is of another type", where="/correlation_id")
+        raise InvalidEnvelope("correlation_id must be a string", where="/correlation_id")
     if hash_from_hex(value["payload_hash"]) is None:
-        raise InvalidEnvelope("payload_hash is 64 lower-case hex digits", where="/payload_hash")
+        raise InvalidEnvelope("payload_hash must be 64 lowercase hex digits", where="/payload_hash")
     return cast("dict[str, Any]", value)
 
 
 def _check_author(value: dict[str, Any]) -> None:
-    """The original's own signature and payload hash."""
+    """Verify the original's own signature and payload hash."""
     signature, identity = value["signature"], value["origin_identity"]
     names = signature.get("signed_fields")
     if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
-        raise Unverified("the original does not list what it signs")
+        raise Unverified("the original must list its signed fields")
     if not set(MINIMUM_SIGNED) <= set(names):
-        raise Unverified("the original does not sign what must be signed")
+        raise Unverified("the original does not sign all required fields")
     kind = identity.get("identity_type")
     alg = signature.get("alg") if kind == "attested-domain" else kind
     try:
@@ -243,4 +244,4 @@ def _check_author(value: dict[str, Any]) -> None:
         raise Unverified(f"the original's signature: {error.detail}") from error
     detached = value.get("payload") is None and value.get("payload_ref") is not None
     if not detached and payload_hash(value.get("payload")) != value["payload_hash"]:
-        raise Unverified("the original's payload_hash is not that of its payload")
+        raise Unverified("the original's payload_hash does not match its payload")

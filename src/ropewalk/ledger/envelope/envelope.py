@@ -1,12 +1,12 @@
 """Envelopes (S4 §3, §4): sixteen fields, one canonical form, one id.
 
-    parse         at the edge: any layout of strict JSON, null optionals dropped
-    parse_stored  inside segments and bundles: the canonical bytes or nothing
-    parse_cbor    the wire form; the same model, hence the same id
-    parse_wire    what arrives from outside, JSON or CBOR
+    parse         from a caller: strict JSON in any layout, null optionals dropped
+    parse_stored  from segments and bundles: canonical bytes only
+    parse_cbor    from CBOR on the wire; same model, same id
+    parse_wire    from a peer, JSON or CBOR
     build         make and sign one in a single call
 
-The id covers the signature, so a signature that could be written in two ways would give one statement two names.
+The id covers the signature, so a signature with two encodings would give one statement two ids.
 That is why base64 must be canonical and why keys and signatures have fixed lengths.
 """
 
@@ -39,8 +39,8 @@ from ropewalk.ledger.envelope.model import (
 )
 from ropewalk.ledger.envelope.template_cache import learn, recast
 
-ENVELOPE_BYTES_MAX: Final = 4 << 20  # what a peer may send at all
-INLINE_BYTES_MAX: Final = 1 << 20  # beyond this the payload must be detached
+ENVELOPE_BYTES_MAX: Final = 4 << 20  # what a peer may send
+INLINE_BYTES_MAX: Final = 1 << 20  # a larger payload must be detached
 BUILD_ADVICE: Final = (
     "`ropewalk ledger envelope --channel C --domain D --class Observation --type T --payload F --key NAME` builds and "
     "signs one around a payload; append what it prints."
@@ -49,7 +49,7 @@ _OPTIONAL: Final = frozenset(OPTIONAL)
 
 
 def parse(raw: bytes) -> Envelope:
-    """An envelope from strict JSON in any layout; null optionals are dropped, then the bytes are canonical.
+    """Parse an envelope from strict JSON in any layout; null optionals are dropped, then the bytes are canonical.
 
     >>> parse(b"{}")
     Traceback (most recent call last):
@@ -57,7 +57,7 @@ def parse(raw: bytes) -> Envelope:
     """
     if len(raw) > ENVELOPE_BYTES_MAX:
         raise TooLarge(
-            f"envelope of {len(raw)} bytes; at most {ENVELOPE_BYTES_MAX}",
+            f"an envelope must have at most {ENVELOPE_BYTES_MAX} bytes, got {len(raw)}",
             size=len(raw),
             limit=ENVELOPE_BYTES_MAX,
         )
@@ -66,7 +66,7 @@ def parse(raw: bytes) -> Envelope:
         return known
     try:
         value = jcs.parse_canonical(raw)
-    except InvalidJson:  # another layout, or wrong; only parsing again can tell
+    except InvalidJson:  # another layout, or invalid; only parsing again can tell
         return _from_value(jcs.parse(raw))
     checked, key = _checked(value)
     if checked is not value:
@@ -75,9 +75,9 @@ def parse(raw: bytes) -> Envelope:
 
 
 def parse_stored(raw: bytes, known_id: bytes | None = None) -> Envelope:
-    """An envelope from its canonical bytes; anything else is refused, for its id would not be the one stored.
+    """Parse an envelope from its canonical bytes; reject any other bytes, because their id would differ.
 
-    `known_id` is the id where the caller has computed it from these bytes already.
+    `known_id` is the id if the caller has computed it from these bytes.
     """
     known = _recast(raw, known_id)
     if known is not None:
@@ -85,12 +85,14 @@ def parse_stored(raw: bytes, known_id: bytes | None = None) -> Envelope:
     value = jcs.parse_canonical(raw)
     checked, key = _checked(value)
     if checked is not value:
-        raise InvalidEnvelope("null optionals are not canonical", where="", schema=SCHEMA)
+        raise InvalidEnvelope(
+            "null optional members are not canonical; leave them out", where="", schema=SCHEMA
+        )
     return _learnt(_envelope(raw, checked, key, known_id))
 
 
 def parse_cbor(raw: bytes) -> Envelope:
-    """An envelope from deterministic CBOR. Byte strings become the text that JSON peers hash (S4 §4.2).
+    """Parse an envelope from deterministic CBOR. Byte strings become the text that JSON peers hash (S4 §4.2).
 
     >>> key = SigningKey.generate("ed25519", bytes(range(32)))
     >>> one = build(key, domain="ea.core", event_class="Alert", event_type="x", payload=None,
@@ -100,18 +102,19 @@ def parse_cbor(raw: bytes) -> Envelope:
     """
     if len(raw) > ENVELOPE_BYTES_MAX:
         raise TooLarge(
-            f"envelope of {len(raw)} bytes; at most {ENVELOPE_BYTES_MAX}",
+            f"an envelope must have at most {ENVELOPE_BYTES_MAX} bytes, got {len(raw)}",
             size=len(raw),
             limit=ENVELOPE_BYTES_MAX,
         )
     value = cbor.decode(raw)
     if not isinstance(value, dict):
-        raise InvalidEnvelope("an envelope is a map", where="", schema=SCHEMA)
+        raise InvalidEnvelope("a CBOR envelope must be a map", where="", schema=SCHEMA)
     return _from_value(_bytes_to_text(value))
 
 
 def parse_wire(raw: bytes) -> Envelope:
-    """An envelope as JSON or as CBOR. A CBOR map begins with a byte that begins no text, so there is no doubt.
+    """Parse an envelope from JSON or CBOR. The first byte of a CBOR map cannot start JSON text, so the form is
+    unambiguous.
 
     >>> parse_wire(b"\\xa0")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -121,12 +124,12 @@ def parse_wire(raw: bytes) -> Envelope:
 
 
 def to_cbor(envelope: Envelope) -> bytes:
-    """The envelope as deterministic CBOR. Text stays text: a byte string would come back in another spelling."""
+    """Return the envelope as deterministic CBOR. Text stays text: a byte string would come back in another encoding."""
     return cbor.encode(envelope.value)
 
 
 def chain_after(parent: Envelope, correlation_id: str) -> list[str]:
-    """The causality chain of a child: its parent's ancestors, its parent, the correlation id."""
+    """Return the causality chain of a child: its parent's ancestors, its parent, the correlation id."""
     return [*parent.causality_chain[:-1], parent.hex_id, correlation_id]
 
 
@@ -153,9 +156,9 @@ def build(
 ) -> Envelope:
     """Make and sign an envelope.
 
-    A child of `parent` takes over its correlation id unless one is given. `ancestors` are the ids its causality chain
-    names where there is no parent at hand. A payload is detached by naming where it
-    lies (`detached`, a `payload_ref`): then only its hash is kept.
+    A child of `parent` inherits its correlation id unless one is given. `ancestors` are the ids for the causality
+    chain if no parent is given. To detach a payload, name its location (`detached`, a `payload_ref`): then only its
+    hash is kept.
 
     >>> key = SigningKey.generate("ed25519", bytes(range(32)))
     >>> ask = build(key, domain="ea.core", event_class="Command", event_type="deploy", payload={"v": 7},
@@ -203,7 +206,7 @@ def _from_value(value: Any) -> Envelope:
 def _envelope(raw: bytes, checked: dict[str, Any], key: PublicKey, known_id: bytes | None = None) -> Envelope:
     if len(raw) > INLINE_BYTES_MAX and checked["payload"] is not None:
         raise TooLarge(
-            f"envelope of {len(raw)} canonical bytes; beyond {INLINE_BYTES_MAX} the payload must be detached",
+            f"envelope of {len(raw)} canonical bytes; a payload must be detached above {INLINE_BYTES_MAX} bytes",
             size=len(raw),
             limit=INLINE_BYTES_MAX,
         )
@@ -219,13 +222,13 @@ def _envelope(raw: bytes, checked: dict[str, Any], key: PublicKey, known_id: byt
 
 
 def _recast(raw: bytes, known_id: bytes | None = None) -> Envelope | None:
-    """The envelope if its mould is known, without reading it in full."""
+    """Return the envelope if its template is cached, without a full parse; otherwise None."""
     facts = recast(raw) if len(raw) <= INLINE_BYTES_MAX else None
     if facts is None:
         return None
     facts["id"] = known_id or LEDGER.leaf(raw)
     made = object.__new__(Envelope)
-    # What a frozen class does instead would cost as much as the rest of this function.
+    # The generated `__init__` of a frozen class would cost as much as the rest of this function.
     made.__dict__.update(facts)
     return made
 
@@ -236,9 +239,11 @@ def _learnt(envelope: Envelope) -> Envelope:
 
 
 def _checked(document: Any) -> tuple[dict[str, Any], PublicKey]:
-    """The value without null optionals, if it keeps the schema and the forms the schema cannot say; and its key."""
+    """Return the value without null optionals, and its key, if it passes the schema and the checks a schema cannot
+    state.
+    """
     if not isinstance(document, dict):
-        raise InvalidEnvelope("an envelope is an object", where="", schema=SCHEMA)
+        raise InvalidEnvelope("an envelope must be a JSON object", where="", schema=SCHEMA)
     value: dict[str, Any] = document
     if _SIGNS_OF_ONE.isdisjoint(value):
         found = ", ".join(sorted(value)[:5])[:120] or "no members"
@@ -253,12 +258,12 @@ def _checked(document: Any) -> tuple[dict[str, Any], PublicKey]:
         value = {k: v for k, v in value.items() if v is not None or k not in _OPTIONAL}
     stamp = value.get("timestamp")
     if not isinstance(stamp, str):
-        # Integers are allowed by S4 §3.1, but nothing signed can be normalised without breaking the signature.
+        # S4 §3.1 allows integers, but nothing signed can be normalised without breaking the signature.
         raise InvalidEnvelope("timestamp must be RFC 3339 text", where="/timestamp", schema=SCHEMA)
     schema.validate(SCHEMA, value)
     parse_timestamp(stamp)
     if hash_from_hex(value["payload_hash"]) is None:
-        # Base64 and capitals are valid by S4 §3.1; an envelope has one canonical form, and a signed member no other.
+        # S4 §3.1 allows base64 and capitals; an envelope has one canonical form, and a signed member no other.
         raise InvalidEnvelope(
             "payload_hash must be 64 lowercase hex digits, the canonical form",
             where="/payload_hash",
@@ -289,7 +294,7 @@ _AS_BASE64: Final = {"public_key", "sig", "proof", "cert_chain"}
 
 
 def _bytes_to_text(value: dict[str, Any]) -> dict[str, Any]:
-    """Byte strings in the places where the CDDL allows them, as text; elsewhere they are refused."""
+    """Convert byte strings to text where the CDDL allows them; reject them in any other place."""
 
     def member(name: str, item: Any, where: str) -> Any:
         if isinstance(item, bytes):
@@ -297,7 +302,7 @@ def _bytes_to_text(value: dict[str, Any]) -> dict[str, Any]:
                 return item.hex()
             if name in _AS_BASE64:
                 return b64encode(item).decode()
-            raise InvalidEnvelope(f"{where}: a byte string has no place here", where=where, schema=SCHEMA)
+            raise InvalidEnvelope(f"{where}: must not be a byte string", where=where, schema=SCHEMA)
         return item
 
     out: dict[str, Any] = {}

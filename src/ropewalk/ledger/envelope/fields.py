@@ -1,4 +1,4 @@
-"""The words of an envelope (S4 §3, §4): its fields, which of them are signed, and the forms a schema cannot say."""
+"""Field names of an envelope (S4 §3, §4), which of them are signed, and the formats a schema cannot state."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ DEFAULT_SIGNED: Final = (
     "confidentiality_tag",
     "policy_tag",
 )
-# Evidence and the place of a detached payload can be stripped unless they are signed too.
+# Evidence and the location of a detached payload could be stripped unless they are signed too.
 STRICT_SIGNED: Final = (*DEFAULT_SIGNED, "payload_ref", "attestation_evidence")
-# Without these a signature does not say who said what, when and where.
+# Without these a signature does not bind author, content, time and domain.
 MINIMUM_SIGNED: Final = (
     "protocol_version",
     "domain",
@@ -77,7 +77,7 @@ _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", re
 
 @lru_cache(maxsize=4096)
 def parse_timestamp(text: str) -> int:
-    """Nanoseconds since the epoch of an RFC 3339 time in UTC with `Z` and up to nine digits of fraction.
+    """Return the nanoseconds since the epoch of an RFC 3339 time in UTC with `Z` and up to nine digits of fraction.
 
     >>> parse_timestamp("1970-01-01T00:00:01.5Z")
     1500000000
@@ -97,7 +97,7 @@ def parse_timestamp(text: str) -> int:
 
 
 def format_timestamp(ns: int) -> str:
-    """A time as envelopes write it; without a fraction where it is a whole second.
+    """Format a time as in envelopes; without a fraction if it is a whole second.
 
     >>> format_timestamp(1_730_462_400 * NANOS), format_timestamp(1_730_462_400_500_000_000)
     ('2024-11-01T12:00:00Z', '2024-11-01T12:00:00.500000000Z')
@@ -107,7 +107,7 @@ def format_timestamp(ns: int) -> str:
 
 
 def decode_base64(text: str, where: str) -> bytes:
-    """The bytes of canonical base64: padded, without stray bits.
+    """Decode canonical base64: padded, trailing bits zero.
 
     >>> decode_base64("AQ==", "/x")
     b'\\x01'
@@ -117,7 +117,9 @@ def decode_base64(text: str, where: str) -> bytes:
     """
     try:
         raw = a2b_base64(text)
-        if b2a_base64(raw, newline=False) == text.encode():  # which no lax reading survives
+        if (
+            b2a_base64(raw, newline=False) == text.encode()
+        ):  # a lenient decoding would not encode to the same text
             return raw
     except (Base64Error, ValueError):
         pass

@@ -1,6 +1,6 @@
-"""An envelope as a value: its bytes, its id, what it says, and the names it has by its hashes.
+"""An envelope as a value: its bytes, its id, its fields, and its digests.
 
-`envelope` makes one from bytes or from its parts; nothing else should.
+Only `envelope` makes one, from bytes or from its parts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIGNATURE_TAG: Final = bytes(Tag.SIGNATURE)
 
 @dataclass(frozen=True)
 class Envelope:
-    """A checked envelope: its canonical bytes, its id, and the value those bytes mean. Never change the value.
+    """A checked envelope: its canonical bytes, its id, and the value of those bytes. Never change the value.
 
     >>> from ropewalk.kernel.keys import SigningKey
     >>> from ropewalk.ledger.envelope.envelope import build, parse
@@ -38,22 +38,22 @@ class Envelope:
 
     raw: bytes
     id: EnvelopeId
-    # All members; where they came out of a mould, all but payload, payload_hash, timestamp and the sig.
+    # All members; from a cached template all but payload, payload_hash, timestamp and the sig.
     fields: dict[str, Any] = field(repr=False, compare=False)
     # The key that must have signed; an attested domain uses the algorithm its signature names.
     public_key: PublicKey = field(repr=False, compare=False)
     signature_bytes: bytes = field(repr=False, compare=False)
-    # Whether the payload was seen to have its hash.
+    # Whether the payload was checked against its hash.
     hash_holds: bool = field(default=False, repr=False, compare=False)
 
     @cached_property
     def value(self) -> dict[str, Any]:
-        """What the canonical bytes mean."""
+        """The value of the canonical bytes."""
         return cast(dict[str, Any], orjson.loads(self.raw))
 
     @property
     def hex_id(self) -> str:
-        """The id as people and files write it."""
+        """The id as hex text."""
         return self.id.hex()
 
     @property
@@ -73,12 +73,12 @@ class Envelope:
 
     @property
     def event_type(self) -> str:
-        """What kind of event, in the words of its domain."""
+        """The event type, defined by its domain."""
         return cast(str, self.fields["event_type"])
 
     @property
     def correlation_id(self) -> str | None:
-        """What ties a Result to its Command."""
+        """The id that ties a Result to its Command."""
         return self.fields.get("correlation_id")
 
     @property
@@ -88,7 +88,7 @@ class Envelope:
 
     @cached_property
     def timestamp(self) -> str:
-        """When its author says it was made."""
+        """The author's time stamp."""
         return cast(str, self.value["timestamp"])
 
     @property
@@ -108,12 +108,12 @@ class Envelope:
 
     @property
     def is_detached(self) -> bool:
-        """Whether the payload lies elsewhere; only its hash is here, so it can be erased there."""
+        """Whether the payload is stored outside the envelope; only its hash is here, so the payload can be erased."""
         return self.value["payload"] is None and "payload_ref" in self.value
 
     @property
     def level(self) -> Level:
-        """How confidential it is; nothing said means public (S4 §8)."""
+        """The confidentiality level; public if absent (S4 §8)."""
         tag = self.fields.get("confidentiality_tag")
         return cast(Level, tag["level"]) if tag else "public"
 
@@ -124,7 +124,7 @@ class Envelope:
 
     @property
     def unsigned_fields(self) -> tuple[str, ...]:
-        """Fields that are present but that the signature does not reach; the payload is reached through its hash."""
+        """Fields that are present but not covered by the signature; the payload is covered through its hash."""
         signed = set(self.value["signature"]["signed_fields"])
         if "payload_hash" in signed and not self.is_detached:
             signed.add("payload")
@@ -141,8 +141,8 @@ class Envelope:
     def payload_raw(self) -> bytes:
         """The canonical bytes of the payload.
 
-        Members stand sorted, so the payload ends where payload_hash begins; no member behind that has such a key.
-        In front of it only evidence may hold keys of its own choosing.
+        Members are sorted, so the payload ends where payload_hash begins; no later member has such a key. Before it,
+        only evidence may hold free keys.
         """
         if "attestation_evidence" in self.value:
             return jcs.encode(self.value["payload"])
@@ -155,8 +155,8 @@ class Envelope:
 
     @property
     def intent(self) -> bytes:
-        """Digest of what was signed: the same for every signature over one statement."""
-        # A cached_property takes a lock, which costs as much again.
+        """Digest of the signed bytes: the same for every signature over one statement."""
+        # A cached_property takes a lock, which doubles the cost.
         made: bytes | None = self.__dict__.get("_intent")
         if made is None:
             made = self.__dict__["_intent"] = blake3(self.preimage)
@@ -164,7 +164,7 @@ class Envelope:
 
 
 def envelope_id(raw: bytes) -> EnvelopeId:
-    """The id of canonical envelope bytes, which is also its leaf in the block's tree.
+    """Return the id of canonical envelope bytes, which is also its leaf in the block's tree.
 
     >>> envelope_id(b"\\0").hex()[:8]
     '746a0f0f'
@@ -173,7 +173,7 @@ def envelope_id(raw: bytes) -> EnvelopeId:
 
 
 def payload_hash(payload: object) -> str:
-    """Hex BLAKE3 of the canonical payload.
+    """Return the hex BLAKE3 of the canonical payload.
 
     >>> payload_hash({"b": [1, 2, {"z": None}], "a": "é"})[:16]
     '56b512d0d4cac4ee'
@@ -182,7 +182,7 @@ def payload_hash(payload: object) -> str:
 
 
 def signature_preimage(value: dict[str, Any]) -> bytes:
-    """What the author signs: names and values in pairs, so that the list itself is authenticated.
+    """Return the bytes the author signs: pairs of names and values, so that the list itself is authenticated.
 
     >>> signature_preimage({"a": 1, "signature": {"signed_fields": ["a", "b"]}})
     b'ea:signature:v1[["a",1],["b",null]]'
@@ -193,11 +193,11 @@ def signature_preimage(value: dict[str, Any]) -> bytes:
 
 
 def _fast_preimage(value: dict[str, Any]) -> bytes:
-    """The same for a checked value, without a walk over it where nothing in it can be written in two ways."""
+    """Return the same for a checked value, without a walk over it if it has a single encoding."""
     names = value["signature"]["signed_fields"]
     if "payload" in names or "attestation_evidence" in value:
         return signature_preimage(value)
-    # All other members are texts, lists of texts and objects with ASCII keys.
+    # All other members are strings, lists of strings and objects with ASCII keys.
     return _SIGNATURE_TAG + orjson.dumps(
         list(zip(names, map(value.get, names), strict=True)), option=orjson.OPT_SORT_KEYS
     )

@@ -1,13 +1,13 @@
-"""Moulds: the bytes around a payload, checked once.
+"""Cache of envelope templates: the bytes around a payload, checked once.
 
-An author says many things in the same words: between two plain envelopes only payload, payload_hash, sig and timestamp
-differ. All other bytes were checked with the first one (strict JSON, schema, key) and need no second look; what was put
-in their place is checked here. Whatever does not fit a known mould exactly, or does not hold, is read in full by who
-asked, and refused there in the right words: a mould can spare work, it never decides against an envelope.
+Plain envelopes of one author and type differ only in payload, payload_hash, sig and timestamp. All other bytes were
+checked with the first envelope (strict JSON, schema, key); this module checks only the four parts that differ. An
+envelope that matches no template exactly, or fails a check here, is parsed in full by the caller, which reports the
+error. So the cache saves work and never rejects an envelope.
 
-Why the parts may be judged apart: canonical members stand sorted, so the bytes are
-`head payload ,"payload_hash":"hash" middle sig tail timestamp "}`. With head, middle and tail known byte for byte, a
-canonical value between them makes canonical bytes, and the schema asks nothing that spans two members.
+Why the parts can be checked separately: canonical members are sorted, so the bytes are `head payload
+,"payload_hash":"hash" middle sig tail timestamp "}`. With head, middle and tail known byte for byte, a canonical value
+between them makes canonical bytes, and the schema has no rule that spans two members.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ropewalk.kernel import jcs
 from ropewalk.kernel.keys import SIGNATURE_BYTES, PublicKey
 from ropewalk.ledger.envelope.fields import parse_timestamp
 
-_FIRST: Final = b'{"domain":"'  # evidence, chains, tags and correlation ids would stand in front of it
+_FIRST: Final = b'{"domain":"'  # evidence, chains, tags and correlation ids would come before it
 _PAYLOAD: Final = b',"payload":'
 _HASH: Final = b',"payload_hash":"'
 _SIG: Final = b'"sig":"'
@@ -32,7 +32,7 @@ _STAMP: Final = b'"timestamp":"'
 _HASH_TEXT: Final = 64
 _SIG_TEXT: Final = 88
 
-# Members with a value of their own in every envelope would make a mould that is never used again.
+# Members with a different value in every envelope would make a template that is never used again.
 _MEMBERS: Final = frozenset(
     (
         "domain",
@@ -47,13 +47,13 @@ _MEMBERS: Final = frozenset(
         "timestamp",
     )
 )
-_MOULDS_MAX: Final = 1024  # authors times kinds of events; a flood of new ones only costs time
+_MOULDS_MAX: Final = 1024  # authors times event types; more only cost time
 _MOULD_BYTES_MAX: Final = 4096
-_BRACKETS_MAX: Final = jcs.DEPTH_MAX - 1  # the envelope is the outermost
+_BRACKETS_MAX: Final = jcs.DEPTH_MAX - 1  # the envelope is the outermost object
 
 
 class _Cut(NamedTuple):
-    """Where the four parts that differ begin and end."""
+    """Where the four variable parts begin and end."""
 
     mould: tuple[bytes, bytes, bytes]
     payload: bytes
@@ -64,7 +64,7 @@ class _Cut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Mould:
-    """What is known of every envelope with these bytes around its payload; its preimage is cut at hash and time."""
+    """Facts shared by all envelopes with these bytes around their payload; the preimage is split at hash and time."""
 
     fields: dict[str, Any]
     public_key: PublicKey
@@ -76,7 +76,7 @@ _moulds: dict[tuple[bytes, bytes, bytes], _Mould] = {}
 
 
 def recast(raw: bytes) -> dict[str, Any] | None:
-    """The facts of an envelope from a known mould; None says nothing about it."""
+    """Return the facts of an envelope that matches a cached template; None if there is none."""
     cut = _cut(raw)
     mould = _moulds.get(cut.mould) if cut is not None else None
     if cut is None or mould is None:
@@ -109,7 +109,7 @@ def recast(raw: bytes) -> dict[str, Any] | None:
 
 
 def learn(raw: bytes, value: dict[str, Any], public_key: PublicKey, preimage: bytes) -> None:
-    """Keep the mould of an envelope that was read in full, if it may have more of its kind."""
+    """Cache the template of a fully parsed envelope, if it can be reused."""
     cut = _cut(raw)
     if cut is None or not value.keys() <= _MEMBERS or sum(map(len, cut.mould)) > _MOULD_BYTES_MAX:
         return
@@ -141,7 +141,7 @@ def learn(raw: bytes, value: dict[str, Any], public_key: PublicKey, preimage: by
 
 
 def _cut(raw: bytes) -> _Cut | None:
-    """The bytes taken apart where a plain envelope would have its four parts; None if they are not there."""
+    """Split the bytes at the four variable parts of a plain envelope; None if they are not found."""
     if not raw.startswith(_FIRST) or not raw.endswith(b'"}'):
         return None
     payload, end = raw.find(_PAYLOAD), raw.rfind(_HASH)

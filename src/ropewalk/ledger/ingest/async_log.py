@@ -1,7 +1,7 @@
-"""A ledger channel served to coroutines: a server with a thousand callers needs one thread, not a thousand.
+"""Serve one channel to many coroutines through a single writer thread.
 
-The thread judges and writes what has arrived, in order. Whoever submits while a batch is under way comes along with
-the next one: batches grow with the load, and large ones cost less than hands that are never idle.
+The thread checks and writes submissions in order. Submissions that arrive while a batch is written join the next
+batch, so batches grow with the load. Large batches cost less than more threads.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class ServedLog:
         self._log = log
         self._thread = ThreadPoolExecutor(1)
         self._arrivals: list[Arrival] = []
-        self._idle = asyncio.Event()  # nobody waits for an answer
+        self._idle = asyncio.Event()  # no submission is waiting
         self._idle.set()
-        self._loop: asyncio.AbstractEventLoop | None = None  # that of the first who submits
+        self._loop: asyncio.AbstractEventLoop | None = None  # the loop of the first submission
 
     async def submit(self, raw: bytes) -> LedgerReceipt:
-        """Judge one envelope, place it in a block, and return its receipt once the block is durable.
+        """Check one envelope, place it in a block, and return its receipt once the block is durable.
 
-        Whoever stops waiting learns nothing; the envelope may stand all the same.
+        If the caller cancels, the envelope may still be written.
         """
         (outcome,) = await self.submit_many((raw,))
         if isinstance(outcome, RopewalkError):
@@ -42,47 +42,47 @@ class ServedLog:
         return outcome
 
     async def submit_many(self, raws: Sequence[bytes]) -> Outcomes:
-        """Submit in order, sharing blocks and syncs with all who come; refusals stand in their places."""
+        """Submit in order, sharing blocks and syncs with other callers; errors are returned in place of receipts."""
         loop = asyncio.get_running_loop()
         self._loop = self._loop or loop
-        if loop is not self._loop:  # its answers would come from another thread, or never
+        if loop is not self._loop:  # its results would be set from another thread, or never
             raise Usage(
-                "this channel is served to another event loop", advice="Make a ServedLog for each loop."
+                "this channel is served in another event loop", advice="Make a ServedLog for each loop."
             )
         outcomes: asyncio.Future[Outcomes] = loop.create_future()
         self._arrivals.append(([check_wire(raw) for raw in raws], outcomes))
         if self._idle.is_set():
             self._idle.clear()
-            loop.call_soon(self._start_batch, loop)  # after all who are ready to submit in this turn
+            loop.call_soon(self._start_batch, loop)  # after every submission of this loop iteration
         return await outcomes
 
     def _start_batch(self, loop: asyncio.AbstractEventLoop) -> None:
         batch, self._arrivals = self._arrivals, []
         try:
             self._thread.submit(self._serve, batch, loop)
-        except RuntimeError:  # they came after the end
-            refusal = Unavailable("this channel is not served any more", advice="Open the channel again.")
+        except RuntimeError:  # submitted after the end
+            refusal = Unavailable("this channel is no longer served", advice="Open the channel again.")
             self._answer(batch, refusal, loop)
 
     def _serve(self, batch: Sequence[Arrival], loop: asyncio.AbstractEventLoop) -> None:
-        """In the thread: what was taken in is written, whoever still waits."""
+        """Write a batch in the writer thread, even if its callers have left."""
         outcomes: Outcomes | BaseException
         try:
             outcomes = self._log.submit_many([raw for raws, _ in batch for raw in raws])
-        except StopIteration as error:  # no future takes it
+        except StopIteration as error:  # a future cannot hold StopIteration
             outcomes = RuntimeError(f"submitting raised {error!r}")
         except BaseException as error:
             outcomes = error
-        with contextlib.suppress(RuntimeError):  # the loop was torn down: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
             loop.call_soon_threadsafe(self._answer, batch, outcomes, loop)
 
     def _answer(
         self, batch: Sequence[Arrival], outcomes: Outcomes | BaseException, loop: asyncio.AbstractEventLoop
     ) -> None:
-        """Give everybody in the batch an answer, and let the next one go after all who submit again at once."""
+        """Deliver the outcomes of a batch, then start the next batch once these callers could submit again."""
         at = 0
         for raws, waiting in batch:
-            if waiting.done():  # the caller has gone
+            if waiting.done():  # the caller was cancelled
                 pass
             elif isinstance(outcomes, BaseException):
                 waiting.set_exception(outcomes)
@@ -105,7 +105,7 @@ class ServedLog:
     ) -> None:
         try:
             if self._loop is asyncio.get_running_loop():
-                while not self._idle.is_set():  # somebody may come again before this one is woken
+                while not self._idle.is_set():  # another submission may arrive before this task wakes
                     await self._idle.wait()
         finally:
             self._thread.shutdown()

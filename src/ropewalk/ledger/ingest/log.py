@@ -1,14 +1,14 @@
 """Ingest: envelopes in, sealed blocks out, a receipt when the block is on disk.
 
-Group commit without a thread of its own: one of those who wait leads. It judges what has arrived, many envelopes at a
-time, writes it with one sync for all, and hands out the receipts; the others sleep until they have theirs or are called
-to lead. What arrives meanwhile goes into the next round: under load the blocks grow by themselves, and nobody waits for
-company unless `linger_s` asks for it.
+Group commit without a writer thread: one of the waiting submitters leads. It checks the submitted envelopes in
+batches, writes them with one sync, and delivers the receipts. The others wait until they have their receipt or are
+woken to lead. Envelopes that arrive meanwhile go into the next round, so blocks grow under load. A submitter waits for
+others only if `linger_s` is set.
 
-No round is left undone: whoever has led looks again before it sleeps, and calls a sleeper before it goes.
+No round is lost: a leader checks for work again before it waits, and wakes another submitter before it returns.
 
-Who has a receipt often has more to say. So the sleepers with receipts are let go first, a few at a time, each waking
-the next, and only then is the next round led: rounds are larger, and threads do not queue for the interpreter.
+A caller with a receipt often submits again at once. So waiters with receipts are woken first, a few at a time, each
+waking the next; only then the next round starts. Rounds are larger, and threads do not contend for the interpreter.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from ropewalk.ledger.rules.policy import Policy
 from ropewalk.ledger.rules.rules import ParallelMap, check_signatures, map_serially
 from ropewalk.ledger.rules.verdict import SUPPORTED_MINORS, Context
 
-BATCH_MAX: Final = 256  # envelopes of a long list that are held in parsed form before the first is placed
-WAKEUPS_PER_ROUND: Final = 2  # how many are let go at a time; more would only wait for one another
+BATCH_MAX: Final = 256  # envelopes of a long list that are parsed before the first is placed
+WAKEUPS_PER_ROUND: Final = 2  # waiters woken at a time; more would only contend for the interpreter
 
 
 class ChannelWriter:
@@ -64,17 +64,19 @@ class ChannelWriter:
         key_history: KeyHistory | None = None,
         note: Callable[[int], None] = lambda _height: None,
     ) -> None:
-        """`also` are further keys of the channel, `line` is what it has said about them so far, and `note` is told of
-        every height at which more will be said.
+        """Open the writer.
+
+        `also` are further keys of the channel, `key_history` its keys so far, and `note` is called with the height of
+        every key statement before it is written.
         """
         self.channel, self.policy = channel, policy
         self.limits = limits or IngestLimits()
         self._now_ns, self._parallel_map = now_ns, parallel_map
         self._arrivals: deque[tuple[bytes, Ticket]] = deque()
-        self._arrived = threading.Condition()  # told of arrivals, where somebody may linger for them
-        self._leader_lock = threading.Lock()  # over all that follows; nobody waits for it, but to end
-        self._leader: int | None = None  # whose thread that is
-        self._settled_queue: deque[Ticket] = deque()  # settled; their threads still sleep
+        self._arrived = threading.Condition()  # notified of arrivals if `linger_s` is set
+        self._leader_lock = threading.Lock()  # guards everything below; only `end` blocks on it
+        self._leader: int | None = None  # thread id of the leader
+        self._settled_queue: deque[Ticket] = deque()  # settled tickets whose threads still wait
         self._sealer = BlockSealer(
             channel,
             (key, *also),
@@ -94,30 +96,30 @@ class ChannelWriter:
 
     @property
     def head(self) -> Head:
-        """Where the channel ends: all that has a receipt stands before."""
+        """The head: everything with a receipt is below it."""
         return self._sealer.head
 
     @property
     def key_history(self) -> KeyHistory:
-        """The keys of the channel, and what was said about them."""
+        """The keys of the channel and their validity."""
         return self._sealer.key_history
 
     @property
     def history(self) -> PendingHistory:
-        """What stands in the channel, and what is on its way into it."""
+        """What the channel holds, including blocks not yet written."""
         return self._sealer.history
 
-    # --- the way in -------------------------------------------------------------------------------------------------
+    # --- submit -----------------------------------------------------------------------------------------------------
 
     def submit(self, raw: bytes) -> LedgerReceipt:
-        """Judge one envelope, place it in a block, and return its receipt once the block is durable."""
+        """Check one envelope, place it in a block, and return its receipt once the block is durable."""
         ticket = Ticket()
         self._take(((check_wire(raw), ticket),))
         self._wait_until_settled((ticket,))
         return ticket.result()
 
     def submit_many(self, raws: Iterable[bytes]) -> list[LedgerReceipt | RopewalkError]:
-        """Submit in order from one thread, sharing blocks and syncs; refusals stand in their places."""
+        """Submit in order from one thread, sharing blocks and syncs; errors are returned in place of receipts."""
         arrivals = [(check_wire(raw), Ticket()) for raw in raws]
         self._take(arrivals)
         tickets = [ticket for _, ticket in arrivals]
@@ -125,7 +127,7 @@ class ChannelWriter:
         return [ticket.outcome for ticket in tickets]
 
     def _wait_until_settled(self, tickets: Sequence[Ticket]) -> None:
-        """Lead or sleep until all are settled. Whoever is interrupted leaves nothing to be judged later."""
+        """Lead or wait until all are settled. An interrupted caller abandons its tickets."""
         waiter = Waiter()
         try:
             for ticket in tickets:
@@ -144,7 +146,9 @@ class ChannelWriter:
                 self._arrived.notify()
 
     def insert(self, block: Block) -> None:
-        """Take a block sealed elsewhere by this channel's key, verified and linked. A fork is kept and refused."""
+        """Insert a block sealed by another process with this channel's key, verified and linked. A fork is stored and
+        rejected.
+        """
         self._sealer.key_history.check(block.record)
         check_contents(block)
         if not self._leader_lock.acquire(blocking=False):
@@ -163,23 +167,25 @@ class ChannelWriter:
             self._wake_leader()
 
     def end(self) -> None:
-        """Take nothing more: what it writes to is about to be closed. A round under way is finished before."""
+        """Stop taking envelopes because the store is about to be closed. Finish a running round first."""
         self._sealer.ended = "was closed"
-        if self._leader != threading.get_ident():  # else closed from within a round, as a signal handler may
+        if (
+            self._leader != threading.get_ident()
+        ):  # else closed from within a round, as a signal handler may do
             with self._leader_lock:
                 pass
             self._wake_settled()
             self._wake_leader()
 
     def abandon_after_fork(self) -> None:
-        """End it in a forked child: whoever led or slept here is a thread of the parent's, and never comes."""
+        """Close it in a forked child: leader and waiters are threads of the parent and never return here."""
         self._sealer.ended = "was closed"
         self._leader_lock, self._leader = threading.Lock(), None
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _judge(self, arrivals: Sequence[tuple[bytes, Ticket]]) -> None:
-        """Judge envelopes that came together; each is placed, or its ticket is settled at once."""
+        """Check envelopes of one batch; place each one or settle its ticket with the error."""
         read: list[tuple[Envelope, Ticket]] = []
         try:
             self._sealer.check_open()
@@ -213,7 +219,7 @@ class ChannelWriter:
                 ticket.settle(refusal)
 
     def _lifetime_error(self, now_ns: int) -> RopewalkError | None:
-        """What refuses everything but statements about keys, if the life of the key or of the policy has ended."""
+        """Return the error that rejects all but key statements, if the key's or the policy's lifetime has ended."""
         try:
             self._sealer.check_key_lifetimes(now_ns)
         except RopewalkError as error:
@@ -221,14 +227,14 @@ class ChannelWriter:
         return None
 
     def _current_context(self) -> Context:
-        """What to judge against now: versions come and go while a channel stays open."""
+        """Return the current context; supported versions may change while a channel is open."""
         minors = self._minors()
         if minors != self._context.supported_minors:
             self._context = replace(self._context, supported_minors=minors)
         return self._context
 
     def _serve(self, ticket: Ticket, waiter: Waiter) -> None:
-        """Lead or sleep until the ticket is settled."""
+        """Lead or wait until the ticket is settled."""
         ticket.waiter = waiter
         try:
             while not ticket.settled:
@@ -239,19 +245,19 @@ class ChannelWriter:
                         self._leader_lock.release()
                 elif self._leader == threading.get_ident():
                     raise Usage(
-                        f"channel {self.channel}: submitted from within its own round, which would wait for itself",
+                        f"channel {self.channel}: submit must not be called from within a commit round",
                         advice="Submit from another thread, or when the round is over.",
                     )
                 else:
                     waiter.wait()
         finally:
-            # Also if this thread was interrupted: nobody is to be called here any more.
+            # Also if this thread was interrupted: it must not be woken any more.
             ticket.waiter = None
             self._wake_settled()
             self._wake_leader()
 
     def _wake_settled(self) -> None:
-        """Wake the next of those who have their outcome; it will wake the one after it."""
+        """Wake the next waiter that has its outcome; it will wake the one after it."""
         while self._settled_queue:
             try:
                 ticket = self._settled_queue.popleft()
@@ -261,19 +267,19 @@ class ChannelWriter:
                 return
 
     def _wake_leader(self) -> None:
-        """Wake a sleeper if there is something to do, nobody is at it, and all who may go have gone."""
+        """Wake a waiter to lead if there is work, no leader, and no settled waiter left to wake."""
         if not self._settled_queue and not self._leader_lock.locked():
             any(ticket.wake() for ticket in self._waiting())
 
     def _waiting(self) -> Iterator[Ticket]:
-        """All who are on their way, the first first. Others may come and go meanwhile."""
+        """Yield the tickets of all pending envelopes in order. Others may be added or removed meanwhile."""
         yield from self._sealer.waiting()
         with contextlib.suppress(IndexError):
             for number in itertools.count():
                 yield self._arrivals[number][1]
 
     def _lead(self) -> None:
-        """One round: judge what has arrived, as much as fills a block, and write it."""
+        """Run one round: check what has arrived, up to one full block, and write it."""
         more = False
         try:
             self._leader = threading.get_ident()
@@ -282,7 +288,7 @@ class ChannelWriter:
                 with self._arrived:
                     self._arrived.wait_for(self._fill, self.limits.linger_s)
             more = self._fill() and bool(self._arrivals)
-        finally:  # where judging broke off, what was placed before is written all the same
+        finally:  # after an error, what was placed before is still written
             try:
                 self._sealer.write(more=more)
             finally:
@@ -291,12 +297,13 @@ class ChannelWriter:
                 self._leader = None
 
     def _fill(self) -> bool:
-        """Judge what has arrived, a part at a time; whether it filled a block and began another."""
+        """Check what has arrived, in batches; return whether it filled a block and began another."""
         while self._arrivals and self._sealer.open_block < 2:
             batch: list[tuple[bytes, Ticket]] = []
             try:
                 for _ in range(min(BATCH_MAX, len(self._arrivals))):
-                    batch.append(self._arrivals[0])  # here or there at any moment, never nowhere
+                    # an entry is always in the queue or in the batch, even if interrupted here
+                    batch.append(self._arrivals[0])
                     self._arrivals.popleft()
                 self._judge(batch)
             except BaseException as error:
@@ -306,7 +313,7 @@ class ChannelWriter:
 
 
 def check_time(envelope: Envelope, now_ns: int, limits: IngestLimits) -> None:
-    """Refuse an envelope whose author's clock is too far ahead of ours."""
+    """Reject an envelope whose timestamp is too far in the future."""
     ahead = envelope.timestamp_ns - now_ns
     if ahead > limits.future_ns:
         raise InvalidEnvelope(
@@ -318,11 +325,11 @@ def check_time(envelope: Envelope, now_ns: int, limits: IngestLimits) -> None:
 
 
 def check_wire(raw: object) -> bytes:
-    """What one caller submits is judged together with what others do, so only bytes may come that far."""
+    """Return the bytes. Submissions of several callers are checked together, so reject anything else here."""
     if isinstance(raw, bytes):
         return raw
     if isinstance(raw, bytearray | memoryview):
         return bytes(raw)
     raise InvalidEnvelope(
-        f"an envelope is submitted as its bytes, not as {type(raw).__name__}", advice="Submit `envelope.raw`."
+        f"an envelope must be submitted as bytes, got {type(raw).__name__}", advice="Submit `envelope.raw`."
     )

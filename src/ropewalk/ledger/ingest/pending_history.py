@@ -1,4 +1,4 @@
-"""What the rules may ask of a channel that is being written: what stands in it, and what is on its way into it."""
+"""History of a channel that is being written: stored envelopes and pending ones."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ropewalk.ledger.rules.verdict import Position
 
 
 class PendingHistory:
-    """The index and, before it, what the forming blocks claim: of two who arrive together only one can be first.
+    """The index and, on top of it, the pending blocks: of two concurrent claims only one can be first.
 
-    Whoever asks or changes it holds the log's mutex.
+    Callers must hold the leader lock.
     """
 
     def __init__(self, index: Index) -> None:
@@ -26,13 +26,13 @@ class PendingHistory:
         self.clear()
 
     def pending(self, envelope_id: bytes) -> Ticket | None:
-        """The ticket of an envelope that was placed in a block not yet durable."""
+        """Return the ticket of an envelope placed in a block that is not yet durable."""
         pending = self._ids.get(envelope_id)
         return pending[1] if pending is not None else None
 
     def stored_at(self, envelope: Envelope) -> tuple[int, int] | None:
-        """Where an envelope stands in a durable block, compared byte by byte with what is stored there."""
-        # The id covers what was signed: where the statement is new, so is the envelope.
+        """Return where an envelope is stored in a durable block, compared byte by byte with the stored one."""
+        # The id covers what was signed: if the statement is new, so is the envelope.
         place = self._index.position(envelope.id) if self.intent(envelope.intent) is not None else None
         if place is not None and self._index.lines_of(*place)[1] != envelope.raw:
             raise Damaged(
@@ -43,7 +43,7 @@ class PendingHistory:
         return place
 
     def add(self, envelope: Envelope, place: Position, ticket: Ticket) -> None:
-        """Take in a placed envelope."""
+        """Add a placed envelope."""
         self._ids[envelope.id] = place, ticket, envelope
         self._intents[envelope.intent] = place
         if (key := _claim(envelope)) is not None:
@@ -51,7 +51,7 @@ class PendingHistory:
         self._asked = b"", None
 
     def drop(self, envelopes: Iterable[Envelope]) -> None:
-        """Forget envelopes that the index knows now."""
+        """Remove envelopes that the index now has."""
         for envelope in envelopes:
             del self._ids[envelope.id]
             del self._intents[envelope.intent]
@@ -60,7 +60,7 @@ class PendingHistory:
         self._asked = b"", None
 
     def clear(self) -> None:
-        """Forget all that was on its way."""
+        """Remove all pending envelopes."""
         self._ids: dict[bytes, tuple[Position, Ticket, Envelope]] = {}
         self._claims: dict[bytes, Position] = {}
         self._intents: dict[bytes, Position] = {}
@@ -69,12 +69,12 @@ class PendingHistory:
     # --- History ----------------------------------------------------------------------------------------------------
 
     def position(self, envelope_id: bytes) -> Position | None:
-        """Where an envelope stands, also in a block not yet sealed."""
+        """Return the position of an envelope, also in a block not yet sealed."""
         pending = self._ids.get(envelope_id)
         return pending[0] if pending is not None else _position(self._index.position(envelope_id))
 
     def chain(self, envelope_id: bytes) -> tuple[str, ...] | None:
-        """The causality chain of an envelope in the channel."""
+        """Return the causality chain of an envelope in the channel."""
         pending = self._ids.get(envelope_id)
         if pending is not None:
             return pending[2].causality_chain
@@ -86,19 +86,19 @@ class PendingHistory:
         return tuple(str(each) for each in chain) if isinstance(chain, list) else ()
 
     def claim(self, event_class: str, correlation_id: str) -> Position | None:
-        """Where the first envelope of a class with a correlation id stands."""
+        """Return the position of the first envelope of a class with a correlation id."""
         key = claim_key(event_class, correlation_id)
         return self._claims.get(key) or _position(self._index.claim(key))
 
     def intent(self, intent: bytes) -> Position | None:
-        """Where the same statement stands."""
-        if self._asked[0] != intent:  # asked twice for every envelope, by `stands` and by rule 8
+        """Return the position of the same statement."""
+        if self._asked[0] != intent:  # asked twice for every envelope, by `stored_at` and by rule 8
             found = self._intents.get(intent) or _position(self._index.intent(intent))
             self._asked = intent, found
         return self._asked[1]
 
     def leaves(self, root: bytes) -> int | None:
-        """How many envelopes the block with that root has."""
+        """Return the number of envelopes of the block with that root."""
         return self._index.leaves(root)
 
 

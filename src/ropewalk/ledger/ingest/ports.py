@@ -1,4 +1,4 @@
-"""What the ledger asks of the outside: where blocks live, what is known about them, where they end, and its limits."""
+"""Interfaces of the ingest: block storage, index, head and limits."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ FUTURE_NS_MAX: Final = 5 * 60 * 10**9
 
 
 class Blocks(Protocol):
-    """Where blocks live. `append` writes, `sync` makes durable; both raise `Unavailable` and change nothing else."""
+    """Block storage. `append` writes, `sync` makes durable; both raise `Unavailable` and change nothing else."""
 
     def append(self, height: int, lines: Sequence[bytes], block_hash: bytes, *, statement: bool) -> Any:
-        """Write a block's lines as the record of a height; returns its place. `statement`: it is about keys."""
+        """Write a block's lines as the record of a height; return its place. `statement`: it holds a key statement."""
 
     def sync(self) -> None:
         """Make everything appended durable."""
 
 
 class Index(Protocol):
-    """What is known about the blocks so far; found as soon as it was added."""
+    """Index of the stored blocks; entries are visible as soon as they are added."""
 
     def position(self, envelope_id: bytes) -> tuple[int, int] | None:
-        """Where an envelope stands."""
+        """Return the position of an envelope."""
 
     def claim(self, key: bytes) -> tuple[int, int] | None:
-        """Where a class with a correlation id was first seen."""
+        """Return the first position of a class with a correlation id."""
 
     def intent(self, key: bytes) -> tuple[int, int] | None:
-        """Where a statement was first seen."""
+        """Return the first position of a statement."""
 
     def leaves(self, root: bytes) -> int | None:
-        """How many envelopes the block with that root has."""
+        """Return the number of envelopes of the block with that root."""
 
     def lines_of(self, height: int, index: int | None) -> list[bytes]:
-        """The record line of a block, and the line of one of its envelopes."""
+        """Return the record line of a block, and the line of one of its envelopes."""
 
     def block_hash(self, height: int) -> bytes:
-        """The hash of a block."""
+        """Return the hash of a block."""
 
     def add(self, place: Any, lengths: Sequence[int], marks: BlockIndexKeys) -> None:
-        """Take in the next block."""
+        """Add the next block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Where a channel ends: next height, last block hash and time, how many envelopes."""
+    """The end of a channel: next height, last block hash and time, number of envelopes."""
 
     height: int = 0
     block_hash: bytes = bytes(32)
@@ -59,9 +59,9 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class IngestLimits:
-    """When a block is closed, and how far ahead of us an author's clock may be.
+    """When a block is closed, and how far in the future an envelope's timestamp may be.
 
-    `linger_s` holds a block open for company; 0 closes it as soon as the one before it is durable.
+    `linger_s` keeps a block open for more envelopes; 0 closes it as soon as the previous one is durable.
     """
 
     linger_s: float = 0.0

@@ -1,8 +1,7 @@
-"""On the way into blocks: judged envelopes are placed in a forming block, sealed, written, and made known.
+"""Seal blocks: checked envelopes are placed in an open block, then sealed, written and indexed.
 
-One thread at a time does any of this: whoever leads a round (`ledger.log`). It may be interrupted between any two
-steps, so the next who leads can tell what was done: nothing is built on a block that is not known, and nobody waits for
-an envelope that is nowhere.
+Only the leader of a round (`ingest.log`) runs this. It may be interrupted between any two steps, so the next leader
+can tell what was done: it never builds on a block of unknown state, and no ticket is left unsettled.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from ropewalk.ledger.rules.policy import Policy
 from ropewalk.ledger.rules.rules import judge
 from ropewalk.ledger.rules.verdict import Context, Position, RuleFinding
 
-STOPPED: Final = "stopped before a block that it wrote was known here"
+STOPPED: Final = "was interrupted while a block was written"
 Written = tuple[OpenBlock, Block, Any]
 
 
 class BlockSealer:
-    """The blocks of one channel that are not known yet, and its head. Tickets settled here go in line to `leaving`."""
+    """The blocks of one channel that are not yet durable, and its head. Settled tickets go to `settled_queue`."""
 
     def __init__(
         self,
@@ -55,11 +54,11 @@ class BlockSealer:
     ) -> None:
         self.head = head
         self.history = PendingHistory(index)
-        self.ended: str | None = None  # why nothing more is taken
+        self.ended: str | None = None  # the reason why no more envelopes are taken
         self.key_history = key_history
         self._keys = {key.public: key for key in keys}
         self._validities: tuple[KeyValidity, tuple[Lifetime, ...]] | None = None
-        self._note = note  # told of every height at which something about keys will stand, before it does
+        self._note = note  # called with the height of every key statement before it is written
         self._channel, self._blocks, self._index = channel, blocks, index
         self._now_ns, self._policy, self._limits = now_ns, policy, limits
         self._settled_queue, self._keep_evidence = settled_queue, keep_evidence
@@ -69,21 +68,21 @@ class BlockSealer:
 
     @property
     def open_block(self) -> int:
-        """How many blocks take envelopes or wait to be sealed."""
+        """The number of blocks that take envelopes or wait to be sealed."""
         return len(self._open_blocks)
 
     def waiting(self) -> Iterator[Ticket]:
-        """Those whose envelopes are placed, the first first."""
+        """Yield the tickets of placed envelopes in order."""
         for open_block in self._open_blocks:
             yield from open_block.waiting()
 
     def check_open(self) -> None:
-        """Refuse everything once it has ended."""
+        """Raise if the channel was closed."""
         if self.ended is not None:
             raise Unavailable(f"channel {self._channel} {self.ended}", advice="Open the channel again.")
 
     def refusal(self, error: BaseException) -> RopewalkError:
-        """What those hear who wait, whatever went wrong."""
+        """Return the error to deliver to all waiting submitters."""
         return (
             error if isinstance(error, RopewalkError) else Unavailable(f"channel {self._channel}: {error!r}")
         )
@@ -91,7 +90,7 @@ class BlockSealer:
     # --- placing ----------------------------------------------------------------------------------------------------
 
     def place(self, envelope: Envelope, signature: RuleFinding, context: Context, ticket: Ticket) -> None:
-        """Put an envelope into the forming block, if it is new and keeps the rules."""
+        """Put an envelope into the open block if it is new and passes the rules."""
         duplicate = self.history.pending(envelope.id)
         if duplicate is not None and not duplicate.settled:
             duplicate.duplicates.append(ticket)
@@ -107,7 +106,8 @@ class BlockSealer:
         alone = is_key_statement(envelope)
         if alone:
             self._check_statement(envelope)
-            context = replace(context, policy=None)  # which binds authors; the line of keys has judged this
+            # the policy binds authors; the key history has checked this statement
+            context = replace(context, policy=None)
         elif self.key_history.revoked:
             self.key_history.check_author(envelope, self.head.height, self._now_ns())
         try:
@@ -116,7 +116,7 @@ class BlockSealer:
         except RopewalkError:
             raise
         except Exception as error:
-            # A mistake of ours, or of who judges evidence, costs this envelope alone.
+            # A defect of ours, or of an evidence verifier, fails this envelope only.
             raise self.refusal(error) from error
         if verdict.decision is not None:
             ticket.audit = verdict.decision.audits
@@ -124,7 +124,7 @@ class BlockSealer:
         if open_block is None or not begun:
             height = open_block.height + 1 if open_block is not None else self.head.height
             open_block = OpenBlock(height, alone=alone)
-        # In this order a thread that is interrupted leaves no empty block, and no ticket that nobody settles.
+        # In this order an interrupted thread leaves no empty block and no unsettled ticket.
         self.history.add(envelope, Position(open_block.height, len(open_block.envelopes)), ticket)
         open_block.add(envelope, ticket)
         if not begun:
@@ -141,7 +141,7 @@ class BlockSealer:
     # --- keys -------------------------------------------------------------------------------------------------------
 
     def check_key_lifetimes(self, now_ns: int) -> None:
-        """Refuse what is no statement about keys once the policy, or the time it gives to the key, has ended."""
+        """Raise if the policy has ended, or the lifetime it gives to the key."""
         if self._policy is None:
             return
         current = self.key_history.current
@@ -151,7 +151,7 @@ class BlockSealer:
             check_lifetimes(self._validities[1], now_ns)
 
     def _lifetimes(self, since_ns: int) -> tuple[Lifetime, ...]:
-        """The lifetimes by the policy; the first key is as old as the channel."""
+        """Return the lifetimes by the policy; the first key is as old as the channel."""
         assert self._policy is not None
         first_ns = self._now_ns()
         if self.head.height:
@@ -159,18 +159,18 @@ class BlockSealer:
         return self._policy.lifetimes(since_ns or first_ns)
 
     def _check_statement(self, envelope: Envelope) -> None:
-        """Raise unless an envelope may say this about keys now, with nothing on its way that says something else."""
+        """Raise unless a key statement is valid now and no other one is pending."""
         if any(each.alone for each in self._open_blocks):
             raise Conflict(
-                f"channel {self._channel}: something about its keys is being sealed",
-                advice="Look at it with `ropewalk ledger key ls`, then say this again.",
+                f"channel {self._channel}: another key statement is being written",
+                advice="Check `ropewalk ledger key ls`, then try again.",
             )
-        # Whoever is not among our keys cannot seal it: the line says why.
+        # If none of our keys signed it, the key history raises with the reason.
         sealer = envelope.public_key if envelope.public_key in self._keys else self.key_history.current.key
         self.key_history.look(envelope, sealer, self._channel, self._policy)
 
     def _signing_key(self, open_block: OpenBlock, timestamp_ns: int) -> SigningKey:
-        """The newest of our keys that counts now; a statement about keys is sealed by who signed it."""
+        """Return our newest key that is valid now; a key statement is sealed by its own signer."""
         newest = self.key_history.current
         if (
             not open_block.alone
@@ -195,25 +195,25 @@ class BlockSealer:
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """If whoever wrote before was interrupted, end: nothing may be built on what is not known."""
+        """Close the channel if the previous leader was interrupted while writing: the stored state is unknown."""
         if self._unknown:
             self.ended = STOPPED
             self._discard_pending(Unavailable(f"channel {self._channel} {STOPPED}"))
             self._unknown = False
 
     def write(self, *, more: bool) -> None:
-        """Seal and write what was placed and give out the receipts, or tell everybody why there is none.
+        """Seal and write the placed envelopes and deliver receipts, or the error.
 
-        With `more` to come, the last block is not full yet and can wait for it.
+        With `more` to come, the last block is not full and stays open.
         """
         written: list[Written] = []
         error: RopewalkError | None = None
         full = len(self._open_blocks) - more
-        if full > 1:  # what follows a statement about keys may need another key
+        if full > 1:  # what follows a key statement may need another key
             full = next(
                 (number for number, each in enumerate(self._open_blocks[:full], 1) if each.alone), full
             )
-        self._unknown = True  # from here on an interruption leaves what the next who leads must clear away
+        self._unknown = True  # from here on, an interruption leaves work for the next leader's `recover`
         self._writing, self._open_blocks = self._open_blocks[:full], self._open_blocks[full:]
         try:
             error = self._write(written)
@@ -227,7 +227,7 @@ class BlockSealer:
             self._publish(written, error)
 
     def _write(self, written: list[Written]) -> RopewalkError | None:
-        """Seal, append and sync; what could be appended before an error is still made durable."""
+        """Seal, append and sync; blocks appended before an error are still made durable."""
         if self._writing:
             self.check_open()
         below, earliest = self.head.block_hash, self.head.timestamp_ns
@@ -260,7 +260,7 @@ class BlockSealer:
         return error
 
     def _synced(self, written: list[Written]) -> list[Written]:
-        """What was appended before an interruption, made durable: the next block must stand on it. Else nothing."""
+        """Sync blocks appended before an interruption, for the next block follows them; return none if it fails."""
         try:
             self._blocks.sync()
         except BaseException:
@@ -268,13 +268,13 @@ class BlockSealer:
         return written
 
     def _publish(self, written: list[Written], error: RopewalkError | None) -> None:
-        """Index, move the head, settle tickets; nobody is left waiting."""
+        """Index the blocks, move the head and settle the tickets; leave no ticket unsettled."""
         try:
             try:
                 for open_block, block, place in written:
                     self._index_block(open_block.envelopes, block, place)
                 self._unknown = False
-            except BaseException:  # it stands on disk, and whoever opens the channel again finds it
+            except BaseException:  # the block is on disk; opening the channel again finds it
                 self.ended = STOPPED
                 raise
             for open_block, block, _ in written:
@@ -290,9 +290,9 @@ class BlockSealer:
             self._discard_pending(error)
 
     def _discard_pending(self, error: RopewalkError | None) -> None:
-        """Forget what was on its way; if there was an error, all that has no receipt by now falls."""
+        """Drop pending state; after an error, fail every envelope without a receipt."""
         if error is not None:
-            # What was placed meanwhile was judged as if the blocks below it stood: it falls with them.
+            # Envelopes placed meanwhile were checked against the failed blocks: fail them too.
             fallen = [
                 ticket for open_block in self._writing + self._open_blocks for ticket in open_block.waiting()
             ]
@@ -319,10 +319,10 @@ class BlockSealer:
             self.head.envelopes + len(block.envelopes),
         )
 
-    # --- blocks sealed elsewhere ------------------------------------------------------------------------------------
+    # --- blocks sealed by other processes --------------------------------------------------------------------------
 
     def insert(self, block: Block, context: Context) -> None:
-        """Take a block sealed elsewhere by this channel's key, if it is the next one. A fork is kept and refused."""
+        """Insert a block sealed by another process, if it is the next one. A fork is stored and rejected."""
         record = block.record
         if record.header.channel != self._channel:
             raise Conflict(f"block of channel {record.header.channel}, not {self._channel}")
@@ -340,7 +340,8 @@ class BlockSealer:
         check_link(below.header if below else None, record.header)
         if record.header.policy_hash != self._policy_hash:
             raise Unverified(
-                f"block {block.height}: made under another policy than this channel's", height=block.height
+                f"block {block.height}: policy_hash must be that of this channel's policy",
+                height=block.height,
             )
         statement = KeyProof.of(block)
         if statement is not None:
@@ -361,7 +362,7 @@ class BlockSealer:
         self._unknown = False
 
     def _judged(self, block: Block, context: Context) -> list[Envelope]:
-        """The envelopes of a block sealed elsewhere, each judged as if it came to the door."""
+        """Return the envelopes of a block from another process, each checked by the rules of ingest."""
         envelopes = []
         try:
             for index, raw in enumerate(block.envelopes):
@@ -379,22 +380,22 @@ class BlockSealer:
 
 
 def foreign_channel(channel: str, sealer: PublicKey) -> Conflict:
-    """What refuses to seal where no key at hand was ever one of the channel's, as in a copy of it."""
+    """Return the error for a channel none of whose keys is available here, as in a replica."""
     return Conflict(
-        f"channel {channel} is sealed by another key than those that are here: {sealer.did()}",
+        f"no available key may sign channel {channel}; it is signed by {sealer.did()}",
         channel=channel,
-        advice="Work where its key is. A copy grows by `ropewalk ledger pull`; "
-        "`ropewalk ledger send` appends where it was pulled from.",
+        advice="Work in the repository that has its key. Update a replica with `ropewalk ledger pull`; "
+        "`ropewalk ledger send` appends to its origin.",
     )
 
 
 def no_key(channel: str, key_history: KeyHistory, at_ns: int) -> Conflict:
-    """What refuses to seal where none of the keys at hand counts."""
+    """Return the error for a channel none of whose available keys is valid now."""
     current = key_history.current
     since = f" since {format_timestamp(current.since_ns)}" if current.since_ns else ""
     return Conflict(
-        f"channel {channel} is sealed by another key: {current.key.did()}{since}; none that is here counts on "
+        f"channel {channel} is signed by {current.key.did()}{since}; no available key is valid on "
         f"{format_timestamp(at_ns)}",
         channel=channel,
-        advice="Open it with the key that counts now: `ropewalk ledger key ls --channel C` names it.",
+        advice="Open it with the valid key: `ropewalk ledger key ls --channel C` names it.",
     )

@@ -1,4 +1,4 @@
-"""Several hands for work that leaves the interpreter's lock, such as checking signatures."""
+"""A thread pool for work that releases the interpreter lock, such as checking signatures."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 COUNT = min(4, os.cpu_count() or 1)
-PIECE = 4  # what a hand takes at a time: a hand that is held up holds up no more than this
+PIECE = 4  # items a thread takes at a time: bounds how long a stalled thread delays the result
 
 
 class ThreadPool:
-    """Shares a list of work among a few threads, the caller's own among them. Use it in a `with`, or close it.
+    """Run a function over a list in a few threads, including the caller's. Use it in a `with`, or close it.
 
-    >>> with ThreadPool(2) as hands:
-    ...     hands(lambda items: [item * 2 for item in items], range(10))
+    >>> with ThreadPool(2) as pool:
+    ...     pool(lambda items: [item * 2 for item in items], range(10))
     [0, 2, 4, 6, 8, 10, 12, 14, 16, 18]
     """
 
@@ -29,7 +29,7 @@ class ThreadPool:
         self._others = ThreadPoolExecutor(count - 1) if count > 1 else None
 
     def __call__(self, act: Callable[[Sequence[T]], list[U]], items: Sequence[T]) -> list[U]:
-        """What `act` makes of all items, in their order."""
+        """Return the results of `act` over all items, in order."""
         alone = os.getpid() != self._process  # a forked child does not inherit threads
         if self._others is None or len(items) < 2 * PIECE or alone:
             return act(items)
@@ -41,17 +41,18 @@ class ThreadPool:
                 made[first] = act(items[first : first + PIECE])
 
         others: list[Future[None]] = []
-        with contextlib.suppress(RuntimeError):  # let go, or the interpreter is ending: this hand does it all
+        # the pool is closed or the interpreter ends: this thread does all the work
+        with contextlib.suppress(RuntimeError):
             while len(others) < self._count - 1:
                 others.append(self._others.submit(work))
         work()
         for other in others:
-            if not other.cancel():  # one that has not begun is not waited for
+            if not other.cancel():  # do not wait for a task that has not begun
                 other.result()
         return [each for first in sorted(made) for each in made[first]]
 
     def close(self) -> None:
-        """Let the other hands go."""
+        """Stop the other threads."""
         if self._others is not None:
             self._others.shutdown()
 

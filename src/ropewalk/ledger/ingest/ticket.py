@@ -1,4 +1,4 @@
-"""On the way to a receipt: envelopes that were placed in a block which is not yet durable."""
+"""Tickets: envelopes placed in a block that is not yet durable."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Final, Protocol
 from ropewalk.errors import RopewalkError
 from ropewalk.ledger.envelope.model import Envelope
 
-POLL_S: Final = 1.0  # a call may be lost with a thread that is interrupted while it calls
+POLL_S: Final = 1.0  # a wake-up may be lost if a thread is interrupted while waking another
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerReceipt:
-    """Where an accepted envelope stands. `replayed` means it stood there before.
+    """Where an accepted envelope is stored. `replayed` means it was stored before.
 
-    `audit` are the reasons why the policy let it pass only under audit.
+    `audit` lists the reasons if the policy accepted it under audit.
     """
 
     envelope_id: bytes
@@ -29,7 +29,7 @@ class LedgerReceipt:
     audit: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As `ledger append` prints it; `audit` is there only where there are reasons."""
+        """Return the JSON form that `ledger append` prints; `audit` is present only with reasons."""
         out: dict[str, Any] = {
             "envelope_id": self.envelope_id.hex(),
             "height": self.height,
@@ -41,45 +41,45 @@ class LedgerReceipt:
 
 
 class EnvelopeSink(Protocol):
-    """What takes envelopes: a channel that is open here, one that is elsewhere, or one in an enclave."""
+    """Accepts envelopes: a local channel, a remote one, or one in an enclave."""
 
     def submit(self, raw: bytes) -> LedgerReceipt:
-        """Take one, or raise what refuses it."""
+        """Submit one; raise if it is rejected."""
 
     def submit_many(self, raws: Sequence[bytes]) -> list[LedgerReceipt | RopewalkError]:
-        """Take these, one outcome each, in order."""
+        """Submit several; return one outcome each, in order."""
 
 
 class Waiter:
-    """Where one thread sleeps until it is woken."""
+    """Lets one thread wait until it is woken."""
 
     __slots__ = ("_call", "_latch")
 
     def __init__(self) -> None:
-        # Who takes it out may release the latch; of two threads only one can.
+        # The thread that pops it may release the latch; of two threads only one can.
         self._call = [True]
-        self._latch = threading.Lock()  # a bare lock: an Event would cost ten times as much per envelope
+        self._latch = threading.Lock()  # a plain lock: an Event would cost ten times as much per envelope
         self._latch.acquire()
 
     def wake(self) -> None:
-        """Let the thread look again, now or as soon as it would sleep."""
+        """Wake the thread, now or as soon as it waits."""
         try:
             self._call.pop()
-        except IndexError:  # called already
+        except IndexError:  # woken already
             return
         self._latch.release()
 
     def wait(self) -> None:
-        """Sleep until woken; there may be nothing new."""
+        """Wait until woken; there may be nothing new."""
         if self._latch.acquire(timeout=POLL_S):
-            # Before it looks at anything, so that whatever changes after that wakes again.
+            # Before it checks anything, so that any later change wakes it again.
             self._call.append(True)
 
 
 class Ticket:
-    """An envelope on its way. `sleeper`: whose thread waits for it; `placed`: it stands in a forming block.
+    """A submitted envelope. `waiter`: the thread that waits for it; `placed`: it is in an open block.
 
-    `gone`: its caller was interrupted, and it is not to be placed any more.
+    `abandoned`: its caller was interrupted, so it must not be placed.
     """
 
     __slots__ = ("_outcome", "abandoned", "audit", "duplicates", "placed", "waiter")
@@ -94,9 +94,9 @@ class Ticket:
     def settle(
         self, outcome: LedgerReceipt | RopewalkError, settled_queue: deque[Ticket] | None = None
     ) -> None:
-        """Give the outcome to whoever waits, also to those who sent the same bytes meanwhile.
+        """Deliver the outcome to the waiter and to those that submitted the same bytes meanwhile.
 
-        Sleepers are woken, or put in line with those who are `leaving`.
+        Waiters are woken, or queued in `settled_queue`.
         """
         self._outcome = outcome
         if settled_queue is None:
@@ -108,7 +108,7 @@ class Ticket:
             duplicate.settle(again, settled_queue)
 
     def wake(self) -> bool:
-        """Wake who waits for it; whether there was somebody."""
+        """Wake the waiter; return whether there was one."""
         waiter = self.waiter
         if waiter is None:
             return False
@@ -122,19 +122,19 @@ class Ticket:
 
     @property
     def outcome(self) -> LedgerReceipt | RopewalkError:
-        """The receipt or the refusal; only once settled."""
+        """The receipt or the error; only once settled."""
         assert self._outcome is not None, "not settled yet"
         return self._outcome
 
     def result(self) -> LedgerReceipt:
-        """The receipt, or the refusal raised."""
+        """Return the receipt or raise the error."""
         if isinstance(self.outcome, RopewalkError):
             raise self.outcome
         return self.outcome
 
 
 class OpenBlock:
-    """A block that still takes envelopes; with a statement about keys in it, `alone`, it takes no other."""
+    """A block that still takes envelopes; with a key statement (`alone`) it takes no other."""
 
     __slots__ = ("alone", "envelopes", "height", "size", "tickets")
 
@@ -145,13 +145,13 @@ class OpenBlock:
         self.size = 0
 
     def add(self, envelope: Envelope, ticket: Ticket) -> None:
-        """Place an envelope at the end."""
+        """Append an envelope."""
         self.size += len(envelope.raw)
         self.envelopes.append(envelope)
         self.tickets.append(ticket)
 
     def waiting(self) -> Iterator[Ticket]:
-        """Tickets of the placed envelopes, each with those that wait for the same outcome."""
+        """Yield the tickets of the placed envelopes, each with those that wait for the same outcome."""
         for ticket in self.tickets:
             yield ticket
             yield from ticket.duplicates

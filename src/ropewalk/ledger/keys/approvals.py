@@ -1,16 +1,16 @@
-"""Approvals (S4 §13, §16): acts that take two people, and the signatures that show there were two.
+"""Approvals (S4 §13, §16): acts that need several approvers, and their signatures.
 
-An act is a small object that says all there is to say about it: `{"version":1,"act":"rotate","channel":…}`. Whoever
-approves signs its canonical bytes, so that all approve of the same. An approval is a file:
+An act is a small object that describes it completely: `{"version":1,"act":"rotate","channel":…}`. An approver
+signs its canonical bytes, so that all approve the same act. An approval is a file:
 
     {"version":1, "kind":"approval", "act":{…}, "approver":{identity}, "signature":{"alg","sig"}}
 
-Who may approve, and how many must, a rule of the channel's policy says:
+A rule of the channel's policy names the approvers and how many are needed:
 
     {"id","name","version","kind":"control","decision":"deny", "acts":["rotate",…], "approvals":2,
      "approvers":[{"name","identity_type","public_key"}…]}
 
-People are told apart by the names in that rule: two keys of one person are one approval.
+People are identified by the names in that rule: two keys of one person count as one approval.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ _MEMBERS: Final = frozenset(("version", "kind", "act", "approver", "signature"))
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """Somebody's signature under an act."""
+    """An approver's signature under an act."""
 
     approver: PublicKey
     signature: Signature
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands beside the act it approves of."""
+        """Return the JSON form stored with the act."""
         return {"approver": self.approver.to_json(), "signature": self.signature.to_json()}
 
     @classmethod
     def from_json(cls, value: Any) -> Approval:
-        """From where it stands beside its act; form only."""
+        """Parse the JSON form; only the form is checked."""
         if not isinstance(value, dict) or value.keys() != {"approver", "signature"}:
-            raise Invalid("an approval has approver and signature")
+            raise Invalid("an approval must have approver and signature")
         return cls(PublicKey.from_json(value["approver"]), Signature.from_json(value["signature"]))
 
     def to_bytes(self, act: dict[str, Any]) -> bytes:
-        """The approval as a file, with the act it is about, so that a person can read what was approved."""
+        """Return the approval file, which includes the act so that people can read it."""
         return jcs.encode({"version": 1, "kind": "approval", "act": act, **self.to_json()})
 
     def check(self, act: dict[str, Any]) -> None:
-        """Raise unless the signature holds for that act."""
+        """Raise unless the signature is valid for that act."""
         try:
             if self.signature.alg != self.approver.alg:
                 raise Invalid(f"{self.signature.alg} signature of a {self.approver.alg} key")
@@ -75,7 +75,7 @@ def approve(act: dict[str, Any], key: SigningKey) -> Approval:
 
 
 def parse_approval(raw: bytes) -> tuple[dict[str, Any], Approval]:
-    """The act and the approval in a file; the signature is checked.
+    """Parse an approval file; return the act and the approval. The signature is checked.
 
     >>> parse_approval(b"{}")
     Traceback (most recent call last):
@@ -85,10 +85,10 @@ def parse_approval(raw: bytes) -> tuple[dict[str, Any], Approval]:
     if not isinstance(value, dict) or value.keys() != _MEMBERS or value["kind"] != "approval":
         raise _wrong("expected version, kind, act, approver and signature")
     if value["version"] != 1 or value["version"] is True:
-        raise _wrong(f"version {value['version']!r:.20} is not known; 1 is")
+        raise _wrong(f"version {value['version']!r:.20} is unknown; expected 1")
     act: Any = value["act"]
     if not isinstance(act, dict):
-        raise _wrong("the act is an object")
+        raise _wrong("the act must be an object")
     found = Approval.from_json({"approver": value["approver"], "signature": value["signature"]})
     found.check(act)
     return act, found
@@ -96,7 +96,7 @@ def parse_approval(raw: bytes) -> tuple[dict[str, Any], Approval]:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Which acts take how many people, and who they are."""
+    """Which acts need how many approvals, and the approvers."""
 
     acts: frozenset[str]
     approvals: int
@@ -104,20 +104,20 @@ class Control:
 
 
 def parse_control(rule: dict[str, Any]) -> Control:
-    """What a rule of the kind control says; raises `Invalid` where it makes no sense.
+    """Parse a rule of kind control; raise `Invalid` if it is inconsistent.
 
     >>> parse_control({"acts": ["rotate"], "approvals": 2, "approvers": []})
     Traceback (most recent call last):
-    ropewalk.errors.Invalid: 2 approvals are demanded of 0 people
+    ropewalk.errors.Invalid: approvals must be at most the number of approvers (0), got 2
     """
     acts, count = rule["acts"], rule["approvals"]
     if not acts or not all(each in ACTS for each in acts):
-        raise Invalid(f"acts are some of {', '.join(ACTS)}")
+        raise Invalid(f"acts must be a list of {', '.join(ACTS)}")
     people: list[tuple[str, PublicKey]] = []
     for each in rule["approvers"]:
         name = each.get("name") if isinstance(each, dict) else None
         if not isinstance(name, str) or not name:
-            raise Invalid("approvers have name, identity_type and public_key")
+            raise Invalid("approvers must have name, identity_type and public_key")
         try:
             people.append((name, PublicKey.from_json({k: v for k, v in each.items() if k != "name"})))
         except InvalidKey as error:
@@ -125,20 +125,20 @@ def parse_control(rule: dict[str, Any]) -> Control:
     if len({key for _, key in people}) != len(people):
         raise Invalid("a key of the approvers is listed twice")
     if type(count) is not int or not 1 <= count <= APPROVALS_MAX:
-        raise Invalid(f"approvals is a number from 1 to {APPROVALS_MAX}")
+        raise Invalid(f"approvals must be a number from 1 to {APPROVALS_MAX}")
     names = {name for name, _ in people}
     if count > len(names):
-        raise Invalid(f"{count} approvals are demanded of {len(names)} people")
+        raise Invalid(f"approvals must be at most the number of approvers ({len(names)}), got {count}")
     return Control(frozenset(acts), count, tuple(people))
 
 
 def require_approvals(
     act: dict[str, Any], approvals: Iterable[Approval], controls: Iterable[Control]
 ) -> tuple[str, ...]:
-    """Who has approved, by name; raises `Denied` where the policy demands more people. Every signature must hold."""
+    """Return the names of the approvers; raise `Denied` if the policy requires more. Every signature must be valid."""
     given = tuple(approvals)
     if len(given) > APPROVALS_MAX:
-        raise Invalid(f"{len(given)} approvals; at most {APPROVALS_MAX}")
+        raise Invalid(f"at most {APPROVALS_MAX} approvals are allowed, got {len(given)}")
     for each in given:
         each.check(act)
     names: set[str] = set()
@@ -147,10 +147,10 @@ def require_approvals(
             continue
         people = {name for name, key in control.approvers if any(each.approver == key for each in given)}
         if len(people) < control.approvals:
-            who = f"{', '.join(sorted(people))} alone" if people else "nobody who may"
+            who = f"only from {', '.join(sorted(people))}" if people else "none from an approver"
             raise Denied(
-                f"to {_WORDS.get(act['act'], act['act'])} takes {control.approvals} people, and {who} has approved",
-                advice="Collect approvals with `ropewalk ledger key approve`: the policy names who may give them.",
+                f"to {_WORDS.get(act['act'], act['act'])} needs {control.approvals} approvals, got {who}",
+                advice="Collect approvals with `ropewalk ledger key approve`: the policy names the approvers.",
             )
         names |= people
     return tuple(sorted(names))

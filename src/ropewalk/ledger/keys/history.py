@@ -1,16 +1,18 @@
-"""The keys of a channel, one after another: whose seal counts at which height and time (S4 §13).
+"""The keys of a channel over time: whose signature is valid at which height and time (S4 §13).
 
-A verifier names keys in its trust file. What the channel itself says about keys (`keyacts`) changes whose seal counts
-*above* the block that says it, never below, so that nothing that was sealed is undone:
+A verifier names keys in its trust file. Key statements in the channel (`statements`) change which signatures are valid
+*above* their block, never below, so nothing that was sealed becomes invalid:
 
-- a rotation lets the new key count since its date, and the old one until its own; each key gives way once
-- a retirement, a destruction or a revocation ends a key that has given way
-- what a revoked key signs since the date of the revocation is refused in blocks above it; what stood there stands
+- a rotation makes the new key valid since its date, and the old one until its end; each key is replaced once
 
-A trust file may limit and revoke keys too; then the dates hold at every height, for the verifier says so.
+- a retirement, destruction or revocation ends a key that was replaced
 
-If the trust file names only a later key, blocks below cannot be judged by it: they are *not checked*, and only if a
-rotation leads from the key that sealed them to one that is named. All others are refused, as a stranger's are.
+- signatures of a revoked key since the revocation's date are rejected in later blocks; earlier blocks stay valid
+
+A trust file may limit and revoke keys too; then the dates apply at every height.
+
+If the trust file names only a later key, earlier blocks cannot be checked with it: they are *not checked* if a
+rotation leads from their key to a named one, and rejected otherwise.
 """
 
 from __future__ import annotations
@@ -42,47 +44,47 @@ _FOREVER: Final = -1  # the height above which a trust file's dates hold
 
 @dataclass(frozen=True, slots=True)
 class KeyProof:
-    """A statement about keys with the sealed block that holds it and nothing else: its root is the envelope's id."""
+    """A key statement with the sealed block that holds only it: the block's root is the envelope's id."""
 
     record: BlockRecord
     envelope: Envelope
 
     @classmethod
     def of(cls, block: Block) -> KeyProof | None:
-        """The proof that a block is, if it holds a statement about keys alone."""
+        """Return the proof made of a block, if it holds a key statement only."""
         if len(block.envelopes) != 1 or not maybe_key_statement(block.envelopes[0]):
             return None
         return cls(block.record, parse_stored(block.envelopes[0]))
 
     def to_json(self) -> dict[str, Any]:
-        """As bundles, proofs and archives carry it."""
+        """Return the JSON form in bundles, proofs and archives."""
         return {"block": jcs.parse(self.record.raw), "envelope": self.envelope.value}
 
 
 def parse_key_proofs(value: Any) -> tuple[KeyProof, ...]:
-    """Proofs from a JSON list, the lowest first; form only.
+    """Parse proofs from a JSON list, lowest height first; only the form is checked.
 
     >>> parse_key_proofs([{}])
     Traceback (most recent call last):
-    ropewalk.errors.Invalid: keys: each has block and envelope
+    ropewalk.errors.Invalid: keys: each item must have block and envelope
     """
     if not isinstance(value, list) or not 1 <= len(value) <= PROOFS_MAX:
-        raise Invalid(f"keys: a list of 1 to {PROOFS_MAX} statements, or left out")
+        raise Invalid(f"keys must be a list of 1 to {PROOFS_MAX} statements, or absent")
     found: list[KeyProof] = []
     for each in value:
         if not isinstance(each, dict) or each.keys() != {"block", "envelope"}:
-            raise Invalid("keys: each has block and envelope")
+            raise Invalid("keys: each item must have block and envelope")
         record = parse_record(jcs.encode(each["block"]))
         if found and record.height <= found[-1].record.height:
-            raise Invalid("keys: the lowest comes first, and each height once")
+            raise Invalid("keys must be sorted by height without duplicates")
         found.append(KeyProof(record, parse_stored(jcs.encode(each["envelope"]))))
     return tuple(found)
 
 
 class KeyHistory:
-    """Whose seals count, as far as blocks were looked at; give it every block in order, or proofs first.
+    """Which signing keys are valid, for the blocks read so far; pass every block in order, or proofs first.
 
-    `lenient`: the first block may be sealed by a key that is not named, if a rotation leads from it to one that is.
+    `lenient`: the first block may be signed by an unnamed key, if a rotation leads from it to a named one.
 
     >>> from ropewalk.kernel.keys import SigningKey
     >>> from ropewalk.ledger.proof.trust import Trust
@@ -96,16 +98,14 @@ class KeyHistory:
         self._validities: dict[PublicKey, KeyValidity] = {}
         self._statements: dict[int, bytes] = {}
         self._begun = self._leads = self._vouched = False
-        self._unnamed: list[int] = []  # first and last height that an unnamed key sealed
+        self._unnamed: list[int] = []  # first and last height signed by an unnamed key
         self._unnamed_key: PublicKey | None = None
         self.revoked: dict[bytes, list[KeyRevocation]] = {}
         self.runs: list[SigningRun] = []
         self._free: PublicKey | None = None
         self._current: KeyValidity | None = None
-        self.complete = (
-            False  # every statement of the channel was followed: a block with another one is refused
-        )
-        self.stand = 0  # envelopes of revoked keys, from before
+        self.complete = False  # every key statement of the channel is known: reject a block with another one
+        self.stand = 0  # envelopes of revoked keys, signed before the revocation
         if trust is None:
             return
         for key in trust.block_signers:
@@ -115,17 +115,17 @@ class KeyHistory:
         for each in trust.revocations:
             self._revoke(each.key, KeyRevocation(_FOREVER, each.since_ns, each.reason))
 
-    # --- who there is -----------------------------------------------------------------------------------------------
+    # --- keys -------------------------------------------------------------------------------------------------------
 
     @property
     def validities(self) -> tuple[KeyValidity, ...]:
-        """Every key that was named or became known, in that order."""
+        """Every named or discovered key, in that order."""
         return tuple(self._validities.values())
 
     @property
     def current(self) -> KeyValidity:
-        """The newest key: the last that has not given way."""
-        if self._current is None:  # asked for every block
+        """The newest key: the last that was not replaced."""
+        if self._current is None:  # read for every block
             self._current = next(
                 validity for validity in reversed(self._validities.values()) if validity.successor is None
             )
@@ -133,21 +133,21 @@ class KeyHistory:
 
     @property
     def heights(self) -> tuple[int, ...]:
-        """Where statements about keys stand, as far as they were looked at."""
+        """Heights of the key statements read so far."""
         return tuple(self._statements)
 
     def validity(self, key: PublicKey) -> KeyValidity | None:
-        """The life of a key, if it is known."""
+        """Return the validity of a key, if it is known."""
         return self._validities.get(key)
 
     def find(self, fingerprint: bytes) -> KeyValidity | None:
-        """The life of a key by its fingerprint."""
+        """Return the validity of a key by its fingerprint."""
         return next(
             (validity for key, validity in self._validities.items() if key.identity() == fingerprint), None
         )
 
     def descends(self, key: PublicKey, named: Iterable[PublicKey]) -> bool:
-        """Whether a key is one of those, or proven to have followed one of them."""
+        """Return whether a key is one of `named`, or proven to be a successor of one."""
         known = set(named)
         for each in tuple(known):
             validity = self._validities.get(each)
@@ -159,12 +159,12 @@ class KeyHistory:
     # --- blocks -----------------------------------------------------------------------------------------------------
 
     def check(self, record: BlockRecord) -> None:
-        """Raise unless the seal holds and is of a key that counts there."""
+        """Raise unless the signature is valid and its key is valid at that height and time."""
         self.admit(record)
         check_signature(record)
 
     def admit(self, record: BlockRecord) -> None:
-        """Raise unless the key that a block names counts there; the seal itself is not checked."""
+        """Raise unless the signer's key is valid at that height and time; the signature itself is not checked."""
         signer, height = record.signer, record.header.height
         if signer != self._free:
             self._judge(signer, height, record.header.timestamp_ns)
@@ -186,12 +186,12 @@ class KeyHistory:
             elif not validity.is_valid(height, at_ns):
                 sealed, why = format_timestamp(at_ns), self._why(signer)
                 raise SigInvalid(
-                    f"block {height}: sealed on {sealed} with {signer.did()}, which {validity.explain()}{why}",
+                    f"block {height}: signed on {sealed} by {signer.did()}, which {validity.explain()}{why}",
                     height=height,
                 )
             if validity.named:
                 self._vouched = self._vouched or self._leads
-                # Nothing limits it: most channels have one key, and thousands of blocks.
+                # No limits apply: most channels have one key and thousands of blocks.
                 self._free = signer if validity == KeyValidity(signer) else None
             else:
                 self._unnamed = [*self._unnamed[:1], height]
@@ -199,35 +199,35 @@ class KeyHistory:
         self._begun = True
 
     def take(self, block: Block) -> bool:
-        """Learn from a block that was checked what it says about keys; whether it says anything."""
+        """Apply the key statement of a checked block; return whether it has one."""
         if len(block.envelopes) != 1 or (proof := KeyProof.of(block)) is None:
             return False
         self.learn(proof)
         return True
 
     def learn(self, proof: KeyProof) -> None:
-        """Take a statement whose block was checked into account; raises where it does not hold."""
+        """Apply a key statement whose block was checked; raise if it is invalid."""
         record, known = proof.record, self._statements.get(proof.record.height)
         if known == record.hash:
             return
         try:
             if known is not None:
-                raise Unverified("two blocks of that height speak about keys")
+                raise Unverified("two blocks of that height have key statements")
             if proof.envelope.id != record.header.merkle_root or record.header.envelope_count != 1:
-                raise Unverified("its envelope is not the one that its block holds alone")
+                raise Unverified("its envelope must be the only one of its block")
             same = self._policy is not None and self._policy.hash == record.header.policy_hash
             policy = self._policy if same else None
             said = self.look(proof.envelope, record.signer, record.header.channel, policy)
         except RopewalkError as error:
             raise Unverified(
-                f"block {record.height}: its statement about keys does not hold: {error.detail}",
+                f"block {record.height}: invalid key statement: {error.detail}",
                 height=record.height,
             ) from error
         self._apply(said.act, record.height)
         self._statements[record.height] = record.hash
 
     def follow(self, proofs: Iterable[KeyProof]) -> None:
-        """Take proofs that lie outside of what is judged: they say who counts, and are no part of it."""
+        """Apply key proofs from outside the range that is checked."""
         for each in proofs:
             before, self.runs = self.runs, []
             unnamed, first = self._unnamed, self._unnamed_key
@@ -245,44 +245,44 @@ class KeyHistory:
                 )
             self.stand += 1
 
-    # --- what came of it --------------------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------------------------
 
     @property
     def stranger(self) -> tuple[int, PublicKey] | None:
-        """The first block that a key sealed which nobody named, and that key, unless it leads to one that is named."""
+        """The first block signed by an unnamed key, and that key, unless it leads to a named one."""
         if not self._unnamed or self._vouched or self._unnamed_key is None:
             return None
         return self._unnamed[0], self._unnamed_key
 
     @property
     def leads(self) -> bool:
-        """Whether a rotation leads from the key that is not named to one that is."""
+        """Whether a rotation leads from the unnamed key to a named one."""
         return self._leads
 
     @property
     def unjudged(self) -> str:
-        """What cannot be judged because only a later key is named; empty if all can."""
+        """Which blocks cannot be checked because only a later key is named; empty if all can."""
         if not self._unnamed or self._unnamed_key is None:
             return ""
         first, last = self._unnamed[0], self._unnamed[-1]
         return (
-            f"blocks {first}–{last} are sealed by {self._unnamed_key.did()} or a key that followed it, and the trust "
-            "file names only a later one: whether that key counted then cannot be judged"
+            f"blocks {first}–{last} are signed by {self._unnamed_key.did()} or its successor, and the trust "
+            "file names only a later one: whether that key was valid then cannot be checked"
         )
 
     def summary(self) -> str:
-        """Who sealed what, where it was more than one key or one that was revoked; else empty."""
+        """Return who signed what, if there were several keys or a revoked one; else empty."""
         words = []
         if len(self.runs) > 1:
             shown = [f"{_span(run)} by {run.key.did()}" for run in self.runs[:4]]
-            rest = f", and so on {len(self.runs) - 4} times" if len(self.runs) > 4 else ""
-            words.append(f"{', '.join(shown)}{rest}, each while it counted")
+            rest = f", and {len(self.runs) - 4} more" if len(self.runs) > 4 else ""
+            words.append(f"{', '.join(shown)}{rest}, each while it was valid")
         revoked = {run.key for run in self.runs if run.key.identity() in self.revoked}
         words += [
-            f"{key.did()} was revoked later: what it sealed before stands" for key in sorted_keys(revoked)
+            f"{key.did()} was revoked later: its earlier blocks stay valid" for key in sorted_keys(revoked)
         ]
         if self.stand:
-            words.append(f"{self.stand} envelopes of keys that were revoked later stand")
+            words.append(f"{self.stand} envelopes of keys that were revoked later stay valid")
         return "; ".join(words)
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -290,9 +290,9 @@ class KeyHistory:
     def look(
         self, envelope: Envelope, sealer: PublicKey, channel: str, policy: Policy | None
     ) -> KeyStatement:
-        """What an envelope says about keys, if it may say it in a block that `sealer` seals; nothing is changed.
+        """Return the key statement of an envelope if it is valid in a block signed by `sealer`; change nothing.
 
-        `policy` is the one the block is made under, where its text is here: it may demand that people approve.
+        `policy` is the block's policy, if its text is available: it may require approvals.
         """
         for finding in (rule_1_canonical_hash(envelope, Context()), rule_2_signature_scope(envelope)):
             if finding.status != "passed":
@@ -301,18 +301,18 @@ class KeyHistory:
         act = said.act
         if envelope.public_key != sealer:
             raise SigInvalid(
-                f"signed with {envelope.public_key.did()}, and the block is sealed by {sealer.did()}"
+                f"signed by {envelope.public_key.did()}, but the block is signed by {sealer.did()}"
             )
         if act.channel != channel:
-            raise Unverified(f'it is of channel "{act.channel[:80]}"')
+            raise Unverified(f'it belongs to channel "{act.channel[:80]}"')
         if act.act == "rotate":
             self._look_at_rotation(said, envelope, sealer)
         else:
             validity = self.find(act.key)
             if validity is None and act.act != "revoke":
-                raise Unverified(f"{act.key.hex()[:16]}… is no key of this channel")
+                raise Unverified(f"{act.key.hex()[:16]}… is not a key of this channel")
             if validity is not None and validity.successor is None and not self._anybody:
-                raise Unverified(f"{validity.key.did()} has not given way: rotate first, then {act.act}")
+                raise Unverified(f"{validity.key.did()} was not replaced yet: rotate first, then {act.act}")
         if policy is not None:
             require_approvals(act.to_json(), said.approvals, policy.controls)
         return said
@@ -322,22 +322,22 @@ class KeyHistory:
         assert new_key is not None
         validity, known = self._validities.get(sealer), self._validities.get(new_key)
         if act.key != sealer.identity():
-            raise Unverified(f"it rotates {act.key.hex()[:16]}…, which is not the key that seals it")
+            raise Unverified(f"it rotates {act.key.hex()[:16]}…, which is not the key that signed it")
         if validity is not None and validity.successor is not None:
-            raise Unverified(f"{sealer.did()} has given way to {validity.successor.did()} already")
+            raise Unverified(f"{sealer.did()} was already replaced by {validity.successor.did()}")
         if new_key == sealer:
             raise Unverified("it rotates a key to itself")
         if new_key.identity() in self.revoked:
             raise Unverified(f"the new key {new_key.did()} was revoked")
         if known is not None and known.successor is not None:
-            raise Unverified(f"the new key {new_key.did()} has given way before")
+            raise Unverified(f"the new key {new_key.did()} was replaced before")
         if act.until_ns < act.since_ns:
             raise Unverified(
-                f"the old key ends on {act.until}, before the new one counts on {act.since}: a gap"
+                f"the old key must not end on {act.until}, before the new one is valid on {act.since}"
             )
         if act.since_ns < envelope.timestamp_ns:
             raise Unverified(
-                f"the new key would count since {act.since}, before this was said on {envelope.timestamp}"
+                f"the new key must not be valid since {act.since}, before this statement of {envelope.timestamp}"
             )
         said.check_acceptance()
 
@@ -349,11 +349,11 @@ class KeyHistory:
             self._end(old, height, act.since_ns)
         elif old is not None:
             self._end(replace(old, successor=act.new_key), height, act.until_ns)
-            known = self._validities.pop(act.new_key, None)  # the newest stands last
+            known = self._validities.pop(act.new_key, None)  # the newest comes last
             if known is None:
                 known = KeyValidity(act.new_key, height, act.since_ns, named=old.named)
             elif not old.named:
-                self._leads = True  # the word of a key that nobody named narrows nothing
+                self._leads = True  # a statement of an unnamed key must not limit a named one
             else:
                 known = replace(
                     known, above=max(known.above, height), since_ns=max(known.since_ns, act.since_ns)
@@ -379,7 +379,7 @@ class KeyHistory:
 
 
 def sorted_keys(keys: Iterable[PublicKey]) -> list[PublicKey]:
-    """Keys in an order that is always the same."""
+    """Return keys in a fixed order."""
     return sorted(keys, key=lambda key: (key.alg, key.raw))
 
 

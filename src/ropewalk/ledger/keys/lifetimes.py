@@ -1,11 +1,11 @@
-"""Lifetimes (S4 §13): how long the key of a channel seals, and how long its policy holds, with time to replace them.
+"""Lifetimes (S4 §13): how long the key of a channel and its policy are valid, with time to replace them.
 
     {"kind":"key_lifetime", "days":90, "overlap_days":30}
     {"kind":"policy_lifetime", "since":"<time>", "until":"<time>", "overlap_days":30}
 
-Both are rules of the policy, so their hash stands in every header. What has ended lets nothing new in, but for
-statements about keys, with which a channel gets its next one. What stands in the channel stays as good as it was.
-During the overlap, the last days of a life, a successor is due and warnings say so.
+Both are rules of the policy, so every header has their hash. After the end only key
+statements are accepted, with which a channel gets its next key. Existing blocks stay valid.
+During the overlap, the last days of a lifetime, a successor is due and warnings are shown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DAYS_MAX: Final = 36_525  # a hundred years
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """When something begins and ends, and from when on its successor is due; `rule` of the policy says so."""
+    """Start, end and renewal date of a key or policy, by `rule` of the policy."""
 
     what: str
     rule: str
@@ -33,7 +33,7 @@ class Lifetime:
     advice: str
 
     def to_json(self) -> dict[str, Any]:
-        """As `ledger status` prints it."""
+        """Return the JSON form that `ledger status` prints."""
         return {
             "what": self.what,
             "rule": self.rule,
@@ -43,7 +43,7 @@ class Lifetime:
 
 
 def lifetimes_of(rules: Iterable[dict[str, Any]], key_since_ns: int) -> tuple[Lifetime, ...]:
-    """The lifetimes that rules give the policy, and a key that has sealed since a time.
+    """Return the lifetimes that rules give the policy, and a key in use since a time.
 
     >>> rule = {"id": "k", "kind": "key_lifetime", "days": 90, "overlap_days": 30}
     >>> lifetimes_of([rule], 0)[0].to_json()["until"]
@@ -57,7 +57,7 @@ def lifetimes_of(rules: Iterable[dict[str, Any]], key_since_ns: int) -> tuple[Li
             found.append(_lifetime("the key", rule, key_since_ns, until_ns, advice))
         elif rule["kind"] == "policy_lifetime":
             since_ns = parse_timestamp(rule["since"]) if "since" in rule else 0
-            advice = "Go on in a new channel with the next policy: a channel keeps its own."
+            advice = "Create a new channel with the next policy; the policy of a channel cannot change."
             found.append(_lifetime("the policy", rule, since_ns, parse_timestamp(rule["until"]), advice))
     return tuple(found)
 
@@ -68,7 +68,7 @@ def check_lifetimes(lifetimes: Iterable[Lifetime], now_ns: int) -> None:
         if now_ns >= each.until_ns:
             raise Denied(
                 f"{each.what} of this channel ended on {format_timestamp(each.until_ns)} (rule {each.rule}): nothing "
-                "new is let in; what stands stays valid",
+                "new is accepted; existing blocks stay valid",
                 advice=each.advice,
             )
         if now_ns < each.since_ns:
@@ -79,12 +79,12 @@ def check_lifetimes(lifetimes: Iterable[Lifetime], now_ns: int) -> None:
 
 
 def lifetime_notices(lifetimes: Iterable[Lifetime], now_ns: int) -> list[str]:
-    """What wants attention, one line each: ends that have come, and ends that come."""
+    """Return warnings, one per lifetime that has ended or ends soon."""
     lines = []
     for each in lifetimes:
         until = format_timestamp(each.until_ns)
         if now_ns >= each.until_ns:
-            lines.append(f"{each.what} ended on {until}: nothing new is let in. {each.advice}")
+            lines.append(f"{each.what} ended on {until}: nothing new is accepted. {each.advice}")
         elif now_ns >= each.due_ns:
             days = (each.until_ns - now_ns) // DAY_NS
             lines.append(f"{each.what} ends on {until}, in {days} days. {each.advice}")
@@ -92,15 +92,15 @@ def lifetime_notices(lifetimes: Iterable[Lifetime], now_ns: int) -> list[str]:
 
 
 def lifetime_rule_fault(rule: dict[str, Any]) -> str | None:
-    """What is wrong with a rule of these kinds, beyond its form."""
+    """Return what is wrong with a lifetime rule, beyond its form."""
     days, overlap = rule.get("days", DAYS_MAX), rule["overlap_days"]
     if type(days) is not int or type(overlap) is not int or not 0 <= overlap <= days <= DAYS_MAX or not days:
-        return f"days is a number from 1 to {DAYS_MAX}, overlap_days one from 0 to days"
+        return f"days must be a number from 1 to {DAYS_MAX}, overlap_days from 0 to days"
     try:
         times = [parse_timestamp(rule[name]) for name in ("since", "until") if name in rule]
     except (InvalidEnvelope, TypeError) as error:
-        return error.detail if isinstance(error, Invalid) else "since and until are RFC 3339 times in UTC"
-    return "it ends before it begins" if times != sorted(times) else None
+        return error.detail if isinstance(error, Invalid) else "since and until must be RFC 3339 times in UTC"
+    return "until must not be before since" if times != sorted(times) else None
 
 
 def _lifetime(what: str, rule: dict[str, Any], since_ns: int, until_ns: int, advice: str) -> Lifetime:

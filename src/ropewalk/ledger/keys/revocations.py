@@ -1,6 +1,6 @@
-"""Keys with dates, as trust files hold them: since when and until when one counts, and since when one is not believed.
+"""Keys with dates in trust files: validity times and revocations.
 
-{"identity_type", "public_key", "since":"<time>", "until":"<time>"}     either may be left out
+{"identity_type", "public_key", "since":"<time>", "until":"<time>"}     both optional
 {"key":{identity}|"<did:key>"|"<fingerprint>", "since":"<time>", "reason":"<text>"}
 """
 
@@ -19,12 +19,12 @@ from ropewalk.ledger.evidence.allowed import parse_identities
 
 REVOCATIONS_BYTES_MAX = 4 << 20  # ten thousand keys
 Limits = dict[PublicKey, tuple[int, int | None]]
-"""Since when and until when keys count, in nanoseconds; a key without limits is not in it."""
+"""Validity times of keys in nanoseconds; a key without limits is absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """A key, by its fingerprint, that is not believed since a date."""
+    """A key, by its fingerprint, that is not trusted since a date."""
 
     key: bytes
     since: str
@@ -32,39 +32,39 @@ class Revocation:
 
     @property
     def since_ns(self) -> int:
-        """That date."""
+        """The date in nanoseconds."""
         return parse_timestamp(self.since)
 
     def to_json(self) -> dict[str, Any]:
-        """As files hold it."""
+        """Return the JSON form in files."""
         return {"key": self.key.hex(), "since": self.since, "reason": self.reason}
 
 
 def parse_revocations(value: Any, wrong: Callable[[str], Invalid] = Invalid) -> tuple[Revocation, ...]:
-    """Revoked keys from a JSON list; `wrong` makes the error of the file they stand in.
+    """Parse revoked keys from a JSON list; `wrong` makes the error of the containing file.
 
     >>> parse_revocations([{"key": "ab" * 32, "since": "2024-11-01T12:00:00Z"}])[0].since
     '2024-11-01T12:00:00Z'
     """
     if not isinstance(value, list):
-        raise wrong("revocations is a list")
+        raise wrong("revocations must be a list")
     found = []
     for each in value:
         if not isinstance(each, dict) or not {"key", "since"} <= each.keys() <= {"key", "since", "reason"}:
-            raise wrong("revocations have key, since and, if you like, reason")
+            raise wrong("revocations must have key, since and optionally reason")
         key, since, reason = each["key"], each["since"], each.get("reason", "")
         fingerprint = hash_from_hex(key) if isinstance(key, str) else None
         if fingerprint is None:
             fingerprint = parse_identities([key], "revocations", wrong)[0].identity()
         if not isinstance(since, str) or not isinstance(reason, str):
-            raise wrong("since and reason of a revocation are texts")
+            raise wrong("since and reason of a revocation must be strings")
         _time(since, "revocations", wrong)
         found.append(Revocation(fingerprint, since, reason))
     return tuple(found)
 
 
 def parse_revocation_list(raw: bytes) -> tuple[Revocation, ...]:
-    """The revoked keys of a file that holds such a list.
+    """Parse a file with a list of revoked keys.
 
     >>> parse_revocation_list(b"[]")
     ()
@@ -75,9 +75,9 @@ def parse_revocation_list(raw: bytes) -> tuple[Revocation, ...]:
 def parse_dated_identities(
     value: Any, name: str, wrong: Callable[[str], Invalid]
 ) -> tuple[tuple[PublicKey, ...], Limits]:
-    """Identities that may say since when and until when they count."""
+    """Parse identities with optional validity times."""
     if not isinstance(value, list):
-        raise wrong(f"{name} is a list of identities")
+        raise wrong(f"{name} must be a list of identities")
     bare = [
         {k: v for k, v in each.items() if k not in ("since", "until")} if isinstance(each, dict) else each
         for each in value

@@ -1,8 +1,7 @@
-"""The keys of a channel at work: found in folders, changed with everybody's approval, looked after.
+"""Manage the keys of a channel: find, rotate, retire, revoke and destroy them, with approvals.
 
-Whatever is done to a key is an envelope in the channel (`ledger.keyacts`), sealed by the key that counts now. `propose`
-says what is to be done, people approve of exactly that, `execute_act` seals it. Nothing else is kept: whoever reads the
-channel knows what there is to know.
+Every change of a key is an envelope in the channel (`keys.statements`), signed by the valid key. `propose` makes the
+act, approvers sign exactly that act, `execute_act` seals it. No other state is kept: the channel holds everything.
 """
 
 from __future__ import annotations
@@ -33,19 +32,17 @@ from ropewalk.ledger.replay.replay import companion
 from ropewalk.ledger.versions.lifecycle import version_to_write
 
 DAY_NS: Final = 86_400 * 10**9
-GRACE_NS: Final = 60 * 10**9  # "now", as whoever asks read it from a clock a moment ago
+GRACE_NS: Final = 60 * 10**9  # "now" as the caller read it from a clock
 ROOT_NOTICE_DAYS: Final = 30  # S4 §13: an overlap of thirty days
 Clock = Callable[[], int]
 
 
 def find_keys(key_history: KeyHistory, *folders: Path) -> tuple[SigningKey, ...]:
-    """Those keys of a channel whose secrets lie in some folders of keys, the newest first."""
+    """Return the keys of a channel whose secrets are in the given key folders, newest first."""
     found: dict[PublicKey, SigningKey] = {}
     for folder in folders:
         for path in sorted(folder.glob("*.json")):
-            with contextlib.suppress(
-                InvalidKey, InvalidName
-            ):  # a broken file that nobody asked for hinders nobody
+            with contextlib.suppress(InvalidKey, InvalidName):  # ignore a broken key file that is not needed
                 each = key_files.read(folder, path.stem)
                 if each.public is not None and key_history.validity(each.public) is not None:
                     found.setdefault(each.public, key_files.load_signing(folder, each.name))
@@ -57,7 +54,7 @@ def find_keys(key_history: KeyHistory, *folders: Path) -> tuple[SigningKey, ...]
 def open_sealing(
     home: Path, channel: str, keys: Callable[[], Sequence[SigningKey]], *, wait_s: float = 0.0
 ) -> OpenLog:
-    """A channel open for writing with its keys, which are asked for again if one gave way while we stood in line."""
+    """Open a channel for writing with its keys; look them up again if one was replaced while waiting for the lock."""
     found = keys()
     while True:
         try:
@@ -77,15 +74,15 @@ def propose_rotation(
     overlap_days: float = 0.0,
     now_ns: Clock = time.time_ns,
 ) -> KeyAct:
-    """The key that seals a channel is to give way to another, since a time, and to end so many days after that."""
+    """Propose to replace the channel's signing key since a time; the old key ends some days later."""
     with Channel(home, channel) as reading:
         old = reading.key_history().current.key
     now = _second(now_ns())
     if since_ns is not None and since_ns < now - GRACE_NS:
         raise Invalid(
-            f"the new key would count since {format_timestamp(since_ns)}, which has passed",
+            f"the new key must not be valid since {format_timestamp(since_ns)}, which has passed",
             channel=channel,
-            advice="A new key counts from now on, or from a later date: leave the date out, or give a later one.",
+            advice="A new key is valid from now on or from a later date: omit the date or give a later one.",
         )
     begin = max(now, since_ns if since_ns is not None else 0)
     end = begin + int(overlap_days * DAY_NS)
@@ -101,7 +98,7 @@ def propose(
     reason: str = "",
     now_ns: Clock = time.time_ns,
 ) -> KeyAct:
-    """A key is to be retired, revoked or destroyed, since a time."""
+    """Propose to retire, revoke or destroy a key since a time."""
     begin = since_ns if since_ns is not None else _second(now_ns())
     return KeyAct(act, channel, fingerprint, format_timestamp(begin), reason=reason)
 
@@ -115,12 +112,12 @@ def execute_act(
     now_ns: Clock = time.time_ns,
     wait_s: float = 0.0,
 ) -> LedgerReceipt:
-    """Seal an act into its channel. `keys` are those of the channel that are at hand, and the new one of a rotation."""
+    """Seal an act into its channel. `keys` are the available keys of the channel, and the new one of a rotation."""
     new_key = next((key for key in keys if key.public == act.new_key), None)
     if act.new_key is not None and new_key is None:
         raise NotFound(
-            f"the new key {act.new_key.did()} is not at hand",
-            advice="It must accept the rotation: name it with --to, where its secret is.",
+            f"the new key {act.new_key.did()} is not available",
+            advice="It must accept the rotation: name it with --to in the repository that has its secret.",
         )
     with Channel(home, act.channel) as reading:
         key_history, policy, height = reading.key_history(), reading.settings.policy, reading.head().height
@@ -154,7 +151,7 @@ def rotate_key(
     now_ns: Clock = time.time_ns,
     wait_s: float = 0.0,
 ) -> LedgerReceipt:
-    """Let the key of a channel give way to another, in one step; the channel of its snapshots follows.
+    """Replace the key of a channel in one step; the companion channel of its snapshots follows.
 
     >>> import tempfile
     >>> from ropewalk import ledger
@@ -164,7 +161,7 @@ def rotate_key(
     ...     _ = ledger.create_channel(home, "ea.core", "node", old.public)
     ...     receipt = rotate_key(home, "ea.core", old, new)
     ...     with ledger.open_channel(home, "ea.core") as reading:
-    ...         now = reading.line().current.key
+    ...         now = reading.key_history().current.key
     >>> receipt.height, now == new.public
     (0, True)
     """
@@ -184,7 +181,7 @@ def follow_with_snapshots(
     now_ns: Clock = time.time_ns,
     wait_s: float = 0.0,
 ) -> LedgerReceipt | None:
-    """Rotate the channel of a channel's snapshots too, which the same key seals; None if there is nothing to do."""
+    """Rotate the key of the companion channel of snapshots too; return None if there is nothing to do."""
     beside = companion(channel)
     if beside not in channels(home):
         return None
@@ -193,40 +190,40 @@ def follow_with_snapshots(
         acts = [parse_key_statement(each.envelope).act for each in main.key_proofs()]
     act = next((each for each in acts if each.act == "rotate" and each.key == old.identity()), None)
     if act is None or old == key_history.current.key:
-        return None  # done before, or somebody else's
+        return None  # done before, or signed by another key
     twin = KeyAct("rotate", beside, act.key, act.since, act.until, act.new_key)
     return execute_act(home, twin, keys, now_ns=now_ns, wait_s=wait_s)
 
 
 def _check_makes_sense(act: KeyAct, key_history: KeyHistory, height: int, now_ns: int) -> None:
-    """Raise, before anything is opened, for what could not be sealed or would leave the channel without a key."""
+    """Raise, before anything is opened, if the act is invalid or would leave the channel without a key."""
     validity, current = key_history.find(act.key), key_history.current
-    ls = f"`ropewalk ledger key ls --channel {act.channel}` says which keys it has."
+    ls = f"`ropewalk ledger key ls --channel {act.channel}` lists its keys."
     if act.act == "rotate":
         if validity is not None and validity.successor is not None:
             raise Conflict(
-                f"{validity.key.did()} has given way to {validity.successor.did()} already",
+                f"{validity.key.did()} was already replaced by {validity.successor.did()}",
                 channel=act.channel,
-                advice="`ropewalk ledger key ls` says which key counts now.",
+                advice="`ropewalk ledger key ls` shows the valid key.",
             )
         if now_ns < current.since_ns:
             raise Conflict(
-                f"a rotation is under way: {current.key.did()} counts since {format_timestamp(current.since_ns)}",
+                f"a rotation is pending: {current.key.did()} is valid since {format_timestamp(current.since_ns)}",
                 channel=act.channel,
-                advice="Rotate again once that key counts.",
+                advice="Rotate again once that key is valid.",
             )
         return
     if act.act == "revoke":
         _check_revokes_more(act, key_history, ls)
     if validity is None:
-        if act.act != "revoke":  # anybody's key may be revoked
+        if act.act != "revoke":  # any key may be revoked, also an author's
             raise NotFound(
-                f"{act.key.hex()[:16]}… is no key of channel {act.channel}", channel=act.channel, advice=ls
+                f"{act.key.hex()[:16]}… is not a key of channel {act.channel}", channel=act.channel, advice=ls
             )
         return
     if validity.successor is None:
         raise Conflict(
-            f"{validity.key.did()} has not given way: rotate first, then {act.act}",
+            f"{validity.key.did()} was not replaced yet: rotate first, then {act.act}",
             channel=act.channel,
             advice=ls,
         )
@@ -240,38 +237,39 @@ def _check_makes_sense(act: KeyAct, key_history: KeyHistory, height: int, now_ns
             channel=act.channel,
             advice=ls,
         )
-    if act.act != "revoke":  # a stolen key ends at once, whatever comes of it
+    if act.act != "revoke":  # a stolen key ends at once, even if no other is valid
         _check_another_counts(key_history, validity, act.channel, height, max(now_ns, act.since_ns))
 
 
 def _check_revokes_more(act: KeyAct, key_history: KeyHistory, advice: str) -> None:
-    """Raise if a key is not believed since that date already: only an earlier one says more."""
+    """Raise if the key is already revoked since that date; only an earlier date adds anything."""
     since_ns = min((each.since_ns for each in key_history.revoked.get(act.key, ())), default=None)
     if since_ns is not None and since_ns <= act.since_ns:
         raise Conflict(
             f"{act.key.hex()[:16]}… is revoked since {format_timestamp(since_ns)} already",
             channel=act.channel,
-            advice=f"Only an earlier date would say more: give it with --since. {advice}",
+            advice=f"Only an earlier date changes anything: give it with --since. {advice}",
         )
 
 
 def _check_another_counts(
     key_history: KeyHistory, validity: KeyValidity, channel: str, height: int, at_ns: int
 ) -> None:
-    """Raise if nobody could seal a channel from a time on, for the key that is to end is the only one that counts."""
+    """Raise if the channel would be left without a valid key from a time on."""
     if validity.is_valid(height, at_ns) and not any(
         other.is_valid(height, at_ns) for other in key_history.validities if other.key != validity.key
     ):
         since = format_timestamp(key_history.current.since_ns)
         raise Conflict(
-            f"{validity.key.did()} seals channel {channel} until {key_history.current.key.did()} counts, on {since}",
+            f"{validity.key.did()} must sign channel {channel} until "
+            f"{key_history.current.key.did()} is valid, on {since}",
             channel=channel,
-            advice="Nobody could seal it until then: end the key after that.",
+            advice="No key could sign until then: end the key after that.",
         )
 
 
 def _signer(key_history: KeyHistory, known: Sequence[SigningKey], height: int, now_ns: int) -> SigningKey:
-    """Who says it: the newest key at hand that counts now. A key that waits for its date cannot."""
+    """Return the newest available key that is valid now; a key that waits for its date is not."""
     for validity in reversed(key_history.validities):
         for key in known:
             if key.public == validity.key and validity.is_valid(height, now_ns):
@@ -290,21 +288,21 @@ def destroy_key(
     now_ns: Clock = time.time_ns,
     wait_s: float = 0.0,
 ) -> LedgerReceipt:
-    """Record that a key of a channel is gone for good, then take its secret away. No other channel here may need it."""
+    """Record that a key of a channel was destroyed, then delete its secret. No other local channel may need it."""
     found = key_files.read(folder, name)
     if found.public is None or found.public.identity() != act.key:
-        raise Conflict(f'key "{name}" is not the one that is to be destroyed', name=name)
+        raise Conflict(f'key "{name}" is not the key to be destroyed', name=name)
     for each in channels(home):
         with Channel(home, each) as reading:
             key_history, height = reading.key_history(), reading.head().height
         if key_history.current.key == found.public:
             raise Conflict(
-                f'key "{name}" seals channel {each}',
+                f'key "{name}" still signs channel {each}',
                 name=name,
                 advice="Rotate it there first: `ropewalk ledger key rotate`.",
             )
         validity = key_history.validity(found.public)
-        if validity is not None:  # the one that follows may still wait for its date
+        if validity is not None:  # its successor may still wait for its date
             _check_another_counts(key_history, validity, each, height, now_ns())
     receipt = execute_act(home, act, keys, approvals=approvals, now_ns=now_ns, wait_s=wait_s)
     key_files.destroy(folder, name)
@@ -312,7 +310,7 @@ def destroy_key(
 
 
 def key_lifetimes(reading: Channel, now_ns: int) -> tuple[Lifetime, ...]:
-    """When the key and the policy of a channel end, by its policy."""
+    """Return when the key and the policy of a channel end, by its policy."""
     policy = reading.settings.policy
     if policy is None:
         return ()
@@ -323,7 +321,7 @@ def key_lifetimes(reading: Channel, now_ns: int) -> tuple[Lifetime, ...]:
 
 
 def key_notices(reading: Channel, now_ns: int) -> list[str]:
-    """What wants attention about the keys and the policy of a channel."""
+    """Return warnings about the keys and the policy of a channel."""
     lines = lifetime_notices(key_lifetimes(reading, now_ns), now_ns)
     key_history = reading.key_history()
     for validity in key_history.validities:
@@ -337,11 +335,11 @@ def key_notices(reading: Channel, now_ns: int) -> list[str]:
 
 
 def _root_warnings(reading: Channel, now_ns: int) -> list[str]:
-    """Roots under which the channel judges evidence, and which end within the month or have ended."""
+    """Return warnings about evidence roots that have ended or end within a month."""
     evidence = read_evidence(reading.folder.parent.parent, reading.settings.channel)
     if evidence is None or not evidence.roots:
         return []
-    # Certificates are read with a large library, which only channels that judge evidence should load.
+    # Reading certificates loads a large library; only channels that check evidence need it.
     from ropewalk.ledger.evidence.certificates import parse_pem
 
     lines = []
@@ -352,14 +350,14 @@ def _root_warnings(reading: Channel, now_ns: int) -> list[str]:
             name = printable(root.subject.rfc4514_string(), 80)
             ended = "ended" if now_ns >= until_ns else "ends"
             lines.append(
-                f"the root {name} {ended} on {format_timestamp(until_ns)}. Name its successor beside it: "
+                f"the root {name} {ended} on {format_timestamp(until_ns)}. Add its successor: "
                 "`ropewalk ledger evidence set`."
             )
     return lines
 
 
 def key_rows(reading: Channel, now_ns: int) -> list[dict[str, Any]]:
-    """The keys of a channel, the first first, and whether each counts for the next block."""
+    """Return the keys of a channel, oldest first, and whether each is valid for the next block."""
     key_history, height = reading.key_history(), reading.head().height
     rows = []
     for validity in key_history.validities:
@@ -376,7 +374,7 @@ def key_rows(reading: Channel, now_ns: int) -> list[dict[str, Any]]:
 
 
 def revoked_rows(reading: Channel) -> list[dict[str, Any]]:
-    """The keys that the channel revokes and that never sealed it, authors' for one: since when, and why."""
+    """Return keys that the channel revoked and that never signed it, such as authors' keys: date and reason."""
     key_history = reading.key_history()
     own = {validity.key.identity() for validity in key_history.validities}
     rows = []
@@ -389,5 +387,5 @@ def revoked_rows(reading: Channel) -> list[dict[str, Any]]:
 
 
 def _second(ns: int) -> int:
-    """The second that has begun: people read these times."""
+    """Return the time rounded down to a second, for display."""
     return ns - ns % 10**9

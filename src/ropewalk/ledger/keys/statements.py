@@ -1,11 +1,11 @@
-"""What is said in a channel about keys (S4 §13): one gives way to the next, ends early, is revoked, is destroyed.
+"""Key statements in a channel (S4 §13): rotation, retirement, revocation, destruction.
 
 An `Alert` of one of these types, alone in its block, signed by the key that seals it:
 
-    ledger.key_rotation      "rotate"   `key` counts until `until` and gives way to `new_key`, which does since `since`
-    ledger.key_retirement    "retire"   `key` was rotated away, and ends at `since` already
-    ledger.key_revocation    "revoke"   what `key` signs since `since` is not believed, whoever's key it is
-    ledger.key_destruction   "destroy"  the secret of `key` is gone; it ends at `since`
+    ledger.key_rotation      "rotate"   `key` is valid until `until`; `new_key` is valid since `since`
+    ledger.key_retirement    "retire"   `key` was replaced, and already ends at `since`
+    ledger.key_revocation    "revoke"   signatures of `key`, an author's or the channel's, are rejected since `since`
+    ledger.key_destruction   "destroy"  the secret of `key` was destroyed; it ends at `since`
 
     {"version":1, "act", "channel", "key":"<fingerprint>", "since":"<time>",
      "until":"<time>", "new_key":{identity}, "new_fingerprint":"<hex>",      with rotate
@@ -14,7 +14,7 @@ An `Alert` of one of these types, alone in its block, signed by the key that sea
      "approvals":[{"approver":{identity},"signature":{"alg","sig"}}…]}
 
 A fingerprint is the identity digest that headers carry. The act is everything up to the acceptance; the new key and
-the approvers sign its canonical bytes. `keyline` says what follows from an act.
+the approvers sign its canonical bytes. `history` applies an act.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TYPES: Final[dict[str, Act]] = {
     "ledger.key_destruction": "destroy",
 }
 _TYPE_OF: Final = {act: name for name, act in TYPES.items()}
-_HINT: Final = b'"event_type":"ledger.key_'  # canonical JSON has no other spelling of the member
+_HINT: Final = b'"event_type":"ledger.key_'  # canonical JSON has no other encoding of the member
 _COMMON: Final = frozenset(("version", "act", "channel", "key", "since"))
 _ROTATE: Final = _COMMON | {"until", "new_key", "new_fingerprint"}
 _OTHER: Final = _COMMON | {"reason"}
@@ -50,7 +50,7 @@ REASON_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class KeyAct:
-    """What is done to a key of a channel, and from when on. Times are kept as they are written."""
+    """An act on a key of a channel, and its date. Times are kept as written."""
 
     act: Act
     channel: str
@@ -62,16 +62,16 @@ class KeyAct:
 
     @property
     def since_ns(self) -> int:
-        """When it begins to count."""
+        """When it takes effect."""
         return parse_timestamp(self.since)
 
     @property
     def until_ns(self) -> int:
-        """When a rotated key ends; for the other acts that is when they begin to count."""
+        """When a rotated key ends; for other acts the time they take effect."""
         return parse_timestamp(self.until) if self.until is not None else self.since_ns
 
     def to_json(self) -> dict[str, Any]:
-        """What the new key and approvers sign."""
+        """Return the object that the new key and approvers sign."""
         value: dict[str, Any] = {
             "version": 1,
             "act": self.act,
@@ -90,7 +90,7 @@ class KeyAct:
 
 
 def parse_act(value: Any) -> KeyAct:
-    """The act in a JSON value; anything unknown in it is refused.
+    """Parse an act from a JSON value; reject unknown members.
 
     >>> key = SigningKey.generate("ed25519", bytes(32)).public
     >>> act = KeyAct("retire", "ea.core", key.identity(), "2024-11-01T12:00:00Z", reason="lost")
@@ -103,12 +103,12 @@ def parse_act(value: Any) -> KeyAct:
         or act not in _TYPE_OF
         or value.keys() != (_ROTATE if act == "rotate" else _OTHER)
     ):
-        raise _wrong("expected version, act, channel, key, since and what belongs to the act")
+        raise _wrong("expected version, act, channel, key, since and the members of the act")
     if value["version"] != 1 or value["version"] is True:
-        raise _wrong(f"version {value['version']!r:.20} is not known; 1 is")
+        raise _wrong(f"version {value['version']!r:.20} is unknown; expected 1")
     key = hash_from_hex(value["key"])
     if key is None or not isinstance(value["channel"], str):
-        raise _wrong("channel is a text, key 64 lower-case hex digits")
+        raise _wrong("channel must be a string, key 64 lowercase hex digits")
     for name in ("since", "until") if act == "rotate" else ("since",):
         try:
             parse_timestamp(value[name] if isinstance(value[name], str) else "")
@@ -116,44 +116,44 @@ def parse_act(value: Any) -> KeyAct:
             raise _wrong(f"{name}: {error.detail}") from error
     if act != "rotate":
         if not isinstance(value["reason"], str) or len(value["reason"]) > REASON_MAX:
-            raise _wrong(f"reason is a text of at most {REASON_MAX} characters")
+            raise _wrong(f"reason must be a string of at most {REASON_MAX} characters")
         return KeyAct(cast(Act, act), value["channel"], key, value["since"], reason=value["reason"])
     new_key = PublicKey.from_json(value["new_key"])
     if value["new_fingerprint"] != new_key.identity().hex():
-        raise _wrong("new_fingerprint is not that of new_key")
+        raise _wrong("new_fingerprint must be that of new_key")
     return KeyAct("rotate", value["channel"], key, value["since"], value["until"], new_key)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyStatement:
-    """An act with the signatures under it."""
+    """An act with its signatures."""
 
     act: KeyAct
     acceptance: Signature | None
     approvals: tuple[Approval, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The payload."""
+        """Return the payload."""
         value = self.act.to_json()
         if self.acceptance is not None:
             value["acceptance"] = self.acceptance.to_json()
         return {**value, "approvals": [each.to_json() for each in self.approvals]}
 
     def check_acceptance(self) -> None:
-        """Raise unless the new key has taken over, where there is one."""
+        """Raise unless the new key, if any, accepted the act."""
         new_key, found = self.act.new_key, self.acceptance
         if new_key is None:
             return
         try:
             if found is None or found.alg != new_key.alg:
-                raise Invalid("it is not of that key's kind")
+                raise Invalid("its algorithm is not that of the key")
             new_key.verify(Tag.KEY_ACCEPTANCE + jcs.encode(self.act.to_json()), found.raw)
         except RopewalkError as error:
             raise SigInvalid(f"the new key has not accepted: {error.detail}") from error
 
 
 def maybe_key_statement(raw: bytes) -> bool:
-    """Whether canonical bytes could be a statement about keys: cheap, and never wrong the other way.
+    """Return whether canonical bytes could be a key statement: cheap, with no false negatives.
 
     >>> maybe_key_statement(b'{"event_type":"disk.full"}')
     False
@@ -162,25 +162,25 @@ def maybe_key_statement(raw: bytes) -> bool:
 
 
 def is_key_statement(envelope: Envelope) -> bool:
-    """Whether an envelope speaks about the keys of its channel."""
+    """Return whether an envelope is a key statement."""
     return str(envelope.fields["event_type"]).startswith("ledger.key_")
 
 
 def parse_key_statement(envelope: Envelope) -> KeyStatement:
-    """What an envelope says about keys; form only."""
+    """Parse the key statement of an envelope; only the form is checked."""
     act = TYPES.get(envelope.event_type)
     payload = envelope.payload
     if act is None:
-        raise _wrong(f"type {envelope.event_type[:80]!r} is none of {', '.join(TYPES)}")
+        raise _wrong(f"type {envelope.event_type[:80]!r} is not one of {', '.join(TYPES)}")
     if envelope.event_class != "Alert" or not isinstance(payload, dict):
-        raise _wrong("it is an Alert whose payload is inside")
+        raise _wrong("it must be an Alert with an inline payload")
     value = cast("dict[str, Any]", payload)
     approvals, acceptance = value.get("approvals"), value.get("acceptance")
     if not isinstance(approvals, list) or ("acceptance" in value) != (act == "rotate"):
-        raise _wrong("approvals is a list, and a rotation has an acceptance")
+        raise _wrong("approvals must be a list, and a rotation must have an acceptance")
     found = parse_act({k: v for k, v in value.items() if k not in ("approvals", "acceptance")})
     if found.act != act:
-        raise _wrong(f"an envelope of type {envelope.event_type} that would {found.act}")
+        raise _wrong(f"type {envelope.event_type} does not match the act {found.act}")
     return KeyStatement(
         found,
         Signature.from_json(acceptance) if acceptance is not None else None,
@@ -197,7 +197,7 @@ def key_envelope(
     approvals: Iterable[Approval] = (),
     protocol_version: str = "1.0.0",
 ) -> Envelope:
-    """The act as an envelope, signed by the key that seals the channel and accepted by the new one, if there is one.
+    """Return the act as an envelope, signed by the channel's key and accepted by the new one, if any.
 
     >>> old, new = (SigningKey.generate("ed25519", bytes([n]) * 32) for n in (1, 2))
     >>> noon = "2024-11-01T12:00:00Z"
@@ -223,5 +223,5 @@ def key_envelope(
 
 def _wrong(what: str) -> Invalid:
     return Invalid(
-        f"statement about keys: {what}", advice="`ropewalk ledger key` makes them; see docs/guide/keys.md."
+        f"key statement: {what}", advice="`ropewalk ledger key` makes them; see docs/guide/keys.md."
     )

@@ -1,4 +1,4 @@
-"""The life of one key of a channel: for which blocks its seal counts, which it sealed, since when it is revoked."""
+"""Validity of one key of a channel, the blocks it signed, and its revocation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ropewalk.ledger.envelope.fields import format_timestamp
 
 @dataclass(frozen=True, slots=True)
 class KeyValidity:
-    """For which blocks a key's seal counts. `named`: the trust file says so, or a rotation of a key it names.
+    """For which blocks a key's signature is valid. `named`: by the trust file, or by a rotation of a key it names.
 
-    `ends` are times from which it no longer does, each with the height above which that holds.
+    `ends` are times from which it is not, each with the height above which that applies.
     """
 
     key: PublicKey
@@ -24,7 +24,7 @@ class KeyValidity:
     successor: PublicKey | None = None
 
     def is_valid(self, height: int, at_ns: int) -> bool:
-        """Whether a block of that height and time may be sealed with it.
+        """Return whether the key may sign a block of that height and time.
 
         >>> from ropewalk.kernel.keys import SigningKey
         >>> validity = KeyValidity(SigningKey.generate("ed25519", bytes(32)).public, ends=((5, 100),))
@@ -37,18 +37,18 @@ class KeyValidity:
 
     @property
     def until_ns(self) -> int | None:
-        """When it ends for blocks to come; None if nothing says so."""
+        """When it ends for future blocks; None if it does not end."""
         return min((until for _, until in self.ends), default=None)
 
     def explain(self) -> str:
-        """Since when and until when it counts, for people."""
+        """Return a readable description of the validity."""
         words = [f"above block {self.above}"] if self.above >= 0 else []
         words += [f"since {format_timestamp(self.since_ns)}"] if self.since_ns else []
         words += [f"until {format_timestamp(self.until_ns)}"] if self.until_ns is not None else []
-        return f"counts {' '.join(words)}" if words else "counts"
+        return f"is valid {' '.join(words)}" if words else "is valid"
 
     def to_json(self) -> dict[str, Any]:
-        """As `ledger key ls` prints it."""
+        """Return the JSON form that `ledger key ls` prints."""
         until = self.until_ns
         return {
             "key": self.key.to_json(),
@@ -63,7 +63,7 @@ class KeyValidity:
 
 @dataclass(slots=True)
 class SigningRun:
-    """Blocks one after another that one key sealed."""
+    """Consecutive blocks signed by one key."""
 
     key: PublicKey
     first: int
@@ -72,7 +72,7 @@ class SigningRun:
 
 @dataclass(frozen=True, slots=True)
 class KeyRevocation:
-    """Since when a key is not believed, and above which height that holds."""
+    """Since when a key is not trusted, and above which height that applies."""
 
     above: int
     since_ns: int

@@ -145,7 +145,7 @@ class RingWriter:
     >>> ring = Ring.format(bytearray(1024), 4, 100, b"i" * 16)
     >>> writer, reader = RingWriter(ring), RingReader(ring)
     >>> digest = writer.put(b"one")
-    >>> reader.take(1) == [(digest, b"one")], writer.room, reader.let_go(1), writer.room
+    >>> reader.take(1) == [(digest, b"one")], writer.room, reader.acknowledge(1), writer.room
     (True, 3, 1, 4)
     """
 

@@ -1,4 +1,4 @@
-"""Proofs a stranger can check: an envelope in a block, blocks under a head, one head under a later one.
+"""Offline proofs: an envelope in a block, blocks under a head, an older head under a newer one.
 
 Proof             an envelope, its path, its sealed block: one file, checked offline
 RangeStatement    consecutive blocks under the root of the channel's outer tree (S4 §12)
@@ -30,12 +30,12 @@ from ropewalk.ledger.rules.rules import rule_1_canonical_hash, rule_2_signature_
 from ropewalk.ledger.rules.verdict import Context
 
 PATH_MAX = 64  # a tree beyond 2^63 leaves does not exist
-PROOF_BYTES_MAX = 16 << 20  # the largest envelope, and what a channel says about four thousand keys
+PROOF_BYTES_MAX = 16 << 20  # the largest envelope, and four thousand key statements of the channel
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """An envelope, where it stands, the path to its block's root, and the sealed block record."""
+    """An envelope, its position, the path to its block's root, and the sealed block record."""
 
     envelope: Envelope
     index: int
@@ -43,10 +43,10 @@ class Proof:
     block: BlockRecord
     height: int
     claimed_id: str
-    keys: tuple[KeyProof, ...] = ()  # what the channel said about its keys
+    keys: tuple[KeyProof, ...] = ()  # key statements of the channel
 
     def to_bytes(self) -> bytes:
-        """The proof as a file."""
+        """Return the bytes of the proof file."""
         value: dict[str, Any] = {
             "version": 1,
             "envelope": self.envelope.value,
@@ -62,7 +62,7 @@ class Proof:
 
 
 def parse_proof(raw: bytes) -> Proof:
-    """A proof from its file; form only.
+    """Parse a proof from its file; only the form is checked.
 
     >>> parse_proof(b"{}")
     Traceback (most recent call last):
@@ -87,7 +87,7 @@ def parse_proof(raw: bytes) -> Proof:
 
 
 def verify_proof(proof: Proof, trust: Trust | None = None) -> Report:
-    """Every step of a proof, offline. Without a trust file, who sealed the block stays unchecked."""
+    """Verify every step of a proof, offline. Without a trust file, the block's signer stays unchecked."""
     block, envelope = proof.block, proof.envelope
     header, signer = block.header, block.signer.did()
     steps = [
@@ -105,7 +105,7 @@ def verify_proof(proof: Proof, trust: Trust | None = None) -> Report:
         ),
     ):
         finding = rule(envelope, Context())
-        # A detached payload is proven by its hash alone; its bytes are no part of a proof.
+        # A detached payload is proven by its hash alone; its bytes are not part of a proof.
         steps.append(Step(name, finding.status, finding.detail or said, need="optional"))
     if trust is not None and (refused := _revoked(proof, trust)) is not None:
         steps[-1] = Step("envelope_signature", "failed", refused)
@@ -121,7 +121,7 @@ def verify_proof(proof: Proof, trust: Trust | None = None) -> Report:
     sealed = f"block {block.height} {short(block.hash)} of {header.channel}, sealed by {signer}"
     steps.append(compared("block_signature", sealed, lambda: check_signature(block)))
     if trust is None:
-        why = f"no trust file: sealed by {signer}, whoever that is"
+        why = f"no trust file: sealed by {signer}, which is not known to be trusted"
         steps.append(Step.untrusted("block_signer", why))
         steps.append(Step.optional("policy_hash", "no trust file"))
     else:
@@ -136,7 +136,7 @@ def verify_proof(proof: Proof, trust: Trust | None = None) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class RangeStatement:
-    """Blocks from `start` on, one after another, in the outer tree of `size` blocks."""
+    """Consecutive blocks from `start` on, in the outer tree of `size` blocks."""
 
     channel: str
     start: int
@@ -146,11 +146,11 @@ class RangeStatement:
     root: bytes
 
     def verify(self) -> None:
-        """Raise unless the blocks stand there under the root."""
+        """Raise unless the blocks are under the root."""
         merkle.verify_range(self.block_hashes, self.start, self.size, self.proof, self.root, merkle.RANGE)
 
     def report(self) -> Report:
-        """The same in steps. Nobody has signed the root: that is left to whoever asks."""
+        """Return the same as steps. The root is not signed; the caller must check it."""
         last = self.start + len(self.block_hashes) - 1
         said = (
             f"blocks {self.start}–{last} among {self.size} of {self.channel}, under root {short(self.root)}"
@@ -158,7 +158,7 @@ class RangeStatement:
         return Report.of([compared("range", said, self.verify), _unsigned(self.root, self.size)], entries=1)
 
     def to_bytes(self) -> bytes:
-        """The statement as a file."""
+        """Return the bytes of the statement file."""
         value: dict[str, Any] = {
             "version": 1,
             "kind": "range",
@@ -174,13 +174,15 @@ class RangeStatement:
 
 
 def parse_range(raw: bytes) -> RangeStatement:
-    """A range statement from its file; form only, and numbers that no tree could have are no form."""
+    """Parse a range statement; only the form is checked, including numbers that no tree can have."""
     names = {"version", "kind", "channel", "start", "size", "block_hashes", "left", "right", "root"}
     value = _members(raw, names, "a range statement")
     start, size = _natural(value, "start"), _natural(value, "size")
     block_hashes = _hashes(value["block_hashes"], limit=None)
     if not block_hashes or start + len(block_hashes) > size:
-        raise InvalidProof(f"proof: {len(block_hashes)} blocks from {start} on are no range of {size}")
+        raise InvalidProof(
+            f"proof: {len(block_hashes)} blocks from {start} on are not a range of {size} blocks"
+        )
     return RangeStatement(
         _channel(value),
         start,
@@ -193,7 +195,7 @@ def parse_range(raw: bytes) -> RangeStatement:
 
 @dataclass(frozen=True, slots=True)
 class Consistency:
-    """The outer tree of `new` blocks extends the one of `old`: nothing below was changed or dropped."""
+    """Shows that the outer tree of `new` blocks extends the one of `old`: nothing was changed or dropped."""
 
     channel: str
     old: int
@@ -203,11 +205,11 @@ class Consistency:
     path: tuple[bytes, ...]
 
     def verify(self) -> None:
-        """Raise unless it does."""
+        """Raise unless the new tree extends the old one."""
         merkle.verify_consistency(self.old, self.new, self.path, self.old_root, self.new_root, merkle.RANGE)
 
     def report(self) -> Report:
-        """The same in steps. Nobody has signed the roots: that is left to whoever asks."""
+        """Return the same as steps. The roots are not signed; the caller must check them."""
         said = (
             f"{self.old} blocks of {self.channel} under root {short(self.old_root)}, "
             f"{self.new} under root {short(self.new_root)}"
@@ -217,7 +219,7 @@ class Consistency:
         )
 
     def to_bytes(self) -> bytes:
-        """The proof as a file."""
+        """Return the bytes of the proof file."""
         value: dict[str, Any] = {
             "version": 1,
             "kind": "consistency",
@@ -232,7 +234,7 @@ class Consistency:
 
 
 def parse_consistency(raw: bytes) -> Consistency:
-    """A consistency proof from its file; form only, as with ranges."""
+    """Parse a consistency proof; only the form is checked, as with ranges."""
     names = {"version", "kind", "channel", "old", "new", "old_root", "new_root", "path"}
     value = _members(raw, names, "a consistency proof")
     old, new = _natural(value, "old"), _natural(value, "new")
@@ -249,7 +251,7 @@ def parse_consistency(raw: bytes) -> Consistency:
 
 
 def range_root(block_hashes: Sequence[bytes]) -> bytes:
-    """The outer range root of S4 §12: the tree head over these blocks.
+    """Return the outer range root of S4 §12: the tree head over these blocks.
 
     >>> range_root([bytes(32)]) == bytes(32)
     True
@@ -258,19 +260,19 @@ def range_root(block_hashes: Sequence[bytes]) -> bytes:
 
 
 def head_signer(host: str, channel: str, key: SigningKey) -> note.Signer:
-    """Who signs the heads of a channel; the public witness network wants Ed25519."""
+    """Return the signer of a channel's heads; the public witness network requires Ed25519."""
     return note.Signer(f"{host}/{channel}", key)
 
 
 def signed_head(host: str, channel: str, size: int, root: bytes, key: SigningKey) -> bytes:
-    """Size and root of the SHA-256 tree over the channel's headers, as a C2SP checkpoint."""
+    """Return size and root of the SHA-256 tree over the channel's headers, as a signed C2SP checkpoint."""
     return note.sign_head(note.SignedHead(f"{host}/{channel}", size, root), head_signer(host, channel, key))
 
 
 def _revoked(proof: Proof, trust: Trust) -> str | None:
-    """What refuses the author's signature, if the key was revoked by the time of the block."""
+    """Return the error if the author's key was revoked by the time of the block."""
     key_history = KeyHistory(trust, lenient=True)
-    with contextlib.suppress(RopewalkError):  # said by the step about the block's signer
+    with contextlib.suppress(RopewalkError):  # reported by the step about the block's signer
         key_history.follow(proof.keys)
     try:
         key_history.check_author(proof.envelope, proof.block.height, proof.block.header.timestamp_ns)
@@ -282,10 +284,10 @@ def _revoked(proof: Proof, trust: Trust) -> str | None:
 def _check_id(proof: Proof) -> None:
     if proof.claimed_id != proof.envelope.hex_id:
         raise InvalidProof(
-            f"the envelope has the id {proof.envelope.hex_id}, the proof says {proof.claimed_id[:64]}"
+            f"the envelope has the id {proof.envelope.hex_id}, the proof claims {proof.claimed_id[:64]}"
         )
     if proof.height != proof.block.height:
-        raise InvalidProof(f"the block has height {proof.block.height}, the proof says {proof.height}")
+        raise InvalidProof(f"the block has height {proof.block.height}, the proof claims {proof.height}")
 
 
 def _policy_step(have: bytes | None, pinned: bytes | None) -> Step:
@@ -295,14 +297,14 @@ def _policy_step(have: bytes | None, pinned: bytes | None) -> Step:
         return Step("policy_hash", "passed", f"policy {short(pinned)}, as pinned")
     got = "none" if have is None else short(have)
     return Step(
-        "policy_hash", "failed", f"another policy: the trust file pins {short(pinned)}, the block has {got}"
+        "policy_hash", "failed", f"policy mismatch: the trust file pins {short(pinned)}, the block has {got}"
     )
 
 
 def _unsigned(root: bytes, size: int) -> Step:
-    """The outer tree is not the one heads are signed over; where its root is found elsewhere, is said."""
+    """Return a step for an unsigned root. Heads are signed over another tree; name where to compare this root."""
     where = f"another proof about {size} blocks" + (f", or a bundle of blocks 0–{size - 1}" if size else "")
-    return Step.untrusted("signed_head", f"nobody signed root {short(root)}: compare it with {where}")
+    return Step.untrusted("signed_head", f"root {short(root)} is not signed: compare it with {where}")
 
 
 def _members(raw: bytes, names: set[str], what: str, optional: Iterable[str] = ()) -> dict[str, Any]:
@@ -315,7 +317,7 @@ def _members(raw: bytes, names: set[str], what: str, optional: Iterable[str] = (
     if not isinstance(value, dict) or value.keys() - set(optional) != names:
         raise InvalidProof(f"proof: expected {what}")
     if value["version"] != 1 or value["version"] is True:
-        raise InvalidProof(f"proof: version {value['version']!r:.20} is not known; 1 is")
+        raise InvalidProof(f"proof: version {value['version']!r:.20} is unknown; expected 1")
     return cast(dict[str, Any], value)
 
 
@@ -329,14 +331,14 @@ def _channel(value: dict[str, Any]) -> str:
 def _natural(value: dict[str, Any], name: str) -> int:
     found = value[name]
     if type(found) is not int or found < 0:
-        raise InvalidProof(f"proof: {name} is a natural number")
+        raise InvalidProof(f"proof: {name} must be a natural number")
     return found
 
 
 def _hashes(value: Any, limit: int | None = PATH_MAX) -> tuple[bytes, ...]:
     if not isinstance(value, list) or (limit is not None and len(value) > limit):
-        raise InvalidProof("proof: a path is a list of hashes, and not a long one")
+        raise InvalidProof("proof: a path must be a list of at most 63 hashes")
     hashes = tuple(raw for text in value if (raw := hash_from_hex(text)) is not None)
     if len(hashes) != len(value):
-        raise InvalidProof("proof: hashes are 64 lower-case hex digits")
+        raise InvalidProof("proof: hashes must be 64 lowercase hex digits")
     return hashes

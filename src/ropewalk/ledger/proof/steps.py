@@ -1,4 +1,4 @@
-"""Steps of reports that say what was compared, whether it held or not."""
+"""Steps of reports that name what was compared, whether they passed or failed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ropewalk.ledger.proof.trust import Trust
 
 
 def short(digest: bytes) -> str:
-    """As much of a digest as a person compares.
+    """Return a digest shortened for display.
 
     >>> short(bytes(32))
     '0000000000000000…'
@@ -22,7 +22,7 @@ def short(digest: bytes) -> str:
 
 
 def describe_moment(text: str) -> str | None:
-    """A time as a person reads it, where the text is nanoseconds as in a block header; else None.
+    """Return a readable time if the text is nanoseconds as in a block header; else None.
 
     >>> describe_moment("1794839847447472664"), describe_moment("yesterday")
     ('2026-11-16 14:37:27 UTC', None)
@@ -33,7 +33,7 @@ def describe_moment(text: str) -> str | None:
 
 
 def compared(name: str, what: str, act: Callable[[], None]) -> Step:
-    """A step that holds unless `act` raises; `what` it looked at is said either way.
+    """Return a step that passes unless `act` raises; `what` describes the comparison in both cases.
 
     >>> compared("two", "1 and 2", lambda: None)
     Step(name='two', status='passed', detail='1 and 2', fields={}, need='required')
@@ -46,7 +46,7 @@ def compared(name: str, what: str, act: Callable[[], None]) -> Step:
 
 
 def signer_step(name: str, block: BlockRecord, trust: Trust, keys: Iterable[KeyProof] = ()) -> Step:
-    """Whether a block is sealed by somebody the trust file names, or by a key that `keys` prove to have followed."""
+    """Check that a block is signed by a key of the trust file, or by a successor that `keys` prove."""
     signer, signers = block.signer, trust.block_signers
     key_history = KeyHistory(trust, lenient=True)
     try:
@@ -60,13 +60,13 @@ def signer_step(name: str, block: BlockRecord, trust: Trust, keys: Iterable[KeyP
         return Step(
             name,
             "not_checked",
-            f"{signer.did()} gave way to a key that the trust file names, and is not named itself: whether it counted "
-            f"at block {block.height} cannot be judged",
+            f"{signer.did()} was replaced by a key that the trust file names, and is not named itself: whether "
+            f"it was valid at block {block.height} cannot be checked",
         )
     if not validity.named:
         return Step(name, "failed", f"block {block.height}: signer {signer.did()} is not trusted")
     if signer in signers:
         what = f"{signer.did()}, one of {len(signers)} trusted to seal blocks"
     else:
-        what = f"{signer.did()}, which {validity.explain()}: it followed a key that is trusted to seal blocks"
+        what = f"{signer.did()}, which {validity.explain()}: it replaced a key that is trusted to seal blocks"
     return compared(name, what, lambda: key_history.check(block))

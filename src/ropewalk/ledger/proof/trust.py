@@ -1,15 +1,15 @@
-"""Trust files: which keys may seal blocks and bundles, which policy is expected, whose evidence is believed.
+"""Trust files: which keys may seal blocks and bundles, which policy is expected, whose evidence is trusted.
 
     {"version":1, "block_signers":[{identity}…], "bundle_signers":[{identity}…], "policy_hash":"<hex>"|null,
      "roots":["<PEM>"…], "evidence":{pins}, "witnesses":["<vkey>"…], "revocations":[{"key","since","reason"}…]}
 
 An identity is `{"identity_type","public_key"}`, as we write it, or the text of a did:key, as reports name it. One that
-seals blocks may have `since` and `until`: blocks of other times are not believed to be its own.
+seals blocks may have `since` and `until`: its signatures outside that time are not trusted.
 
-`evidence` may be left out. Roots alone say under whom evidence must be signed; `evidence` also says by which builder
-and of which measurement, so that it can be believed; `pins` has its form. `witnesses` may be left out too: keys that
-sign the heads of channels, in C2SP's text form, beside the keys that seal blocks; and so may `revocations`: keys whose
-signatures are not believed since a date, whatever they signed.
+`evidence` is optional. Roots alone name who must have signed evidence; `evidence` also names the builder
+and the measurement (`allowed` has its form). `witnesses` is optional: keys that
+sign the heads of channels, in C2SP's text form, in addition to the block signers. `revocations` is optional: keys whose
+signatures are not trusted since a date.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _OPTIONAL = {"evidence", "witnesses", "revocations"}
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What a verifier believes before it looks. An empty list of signers trusts nobody.
+    """What a verifier trusts. An empty list of signers trusts no key.
 
-    `limits` are the times between which blocks are believed to be a signer's own, where that was said. `line` is what
-    the channel says about its keys, where somebody has looked already; it is no part of the file.
+    `limits` are the validity times of signers, if given. `key_history` holds the channel's keys if they were read
+    before; it is not part of the file.
 
     >>> parse_trust(Trust((), ()).to_bytes()) == Trust((), ())
     True
@@ -62,11 +62,11 @@ class Trust:
 
     @property
     def judges_evidence(self) -> bool:
-        """Whether it says anything about evidence."""
+        """Whether the file has settings about evidence."""
         return bool(self.roots) or self.evidence is not None
 
     def to_bytes(self) -> bytes:
-        """The file."""
+        """Return the bytes of the trust file."""
         value: dict[str, Any] = {
             "version": 1,
             "block_signers": [{**key.to_json(), **self._dates(key)} for key in self.block_signers],
@@ -88,7 +88,7 @@ class Trust:
         return since if until_ns is None else {**since, "until": format_timestamp(until_ns)}
 
     def explain(self) -> list[str]:
-        """What is trusted and why it matters, one line each."""
+        """Return what is trusted, one line each."""
         lines = [
             " ".join(
                 [
@@ -109,18 +109,18 @@ class Trust:
         if self.evidence is not None:
             lines += self.evidence.explain()
         elif self.roots:
-            lines.append("no builder and no measurement: whose evidence it is stays unchecked")
+            lines.append("no builder and no measurement: the origin of evidence stays unchecked")
         if not self.judges_evidence:
-            lines.append("no evidence: whether it holds stays unchecked")
+            lines.append("no evidence: evidence stays unchecked")
         lines += [f"heads signed by witness {each.to_text()}" for each in self.witnesses]
         return [
             *lines,
-            *(f"nothing that key {each.key.hex()} signed since {each.since}" for each in self.revocations),
+            *(f"no signature of key {each.key.hex()} since {each.since}" for each in self.revocations),
         ]
 
 
 def parse_trust(raw: bytes) -> Trust:
-    """The trust of a file; anything unknown in it is refused, for it might have been meant to narrow it.
+    """Parse a trust file; reject unknown members, because they might be meant to narrow the trust.
 
     >>> parse_trust(b"{}")
     Traceback (most recent call last):
@@ -130,12 +130,12 @@ def parse_trust(raw: bytes) -> Trust:
     if not isinstance(value, dict) or value.keys() - _OPTIONAL != _MEMBERS:
         raise _wrong("expected version, block_signers, bundle_signers, policy_hash and roots")
     if value["version"] != 1 or value["version"] is True:
-        raise _wrong(f"version {value['version']!r:.20} is not known; 1 is")
+        raise _wrong(f"version {value['version']!r:.20} is unknown; expected 1")
     policy, roots = hash_from_hex(value["policy_hash"]), value["roots"]
     if policy is None and value["policy_hash"] is not None:
-        raise _wrong("policy_hash is 64 lower-case hex digits or null")
+        raise _wrong("policy_hash must be 64 lowercase hex digits or null")
     if not isinstance(roots, list) or not all(isinstance(root, str) and "BEGIN" in root for root in roots):
-        raise _wrong("roots are certificates as PEM texts")
+        raise _wrong("roots must be certificates in PEM")
     signers, limits = parse_dated_identities(value["block_signers"], "block_signers", _wrong)
     return Trust(
         signers,
@@ -150,7 +150,7 @@ def parse_trust(raw: bytes) -> Trust:
 
 
 def parse_witnesses(raw: bytes) -> tuple[Verifier, ...]:
-    """The keys in a file, one a line as C2SP writes them; empty lines and those that begin with `#` say nothing.
+    """Parse a file of witness keys, one per line in C2SP form; empty lines and lines with `#` are ignored.
 
     >>> key = b"PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"
     >>> [witness.name for witness in parse_witnesses(b"# a comment\\n" + key)]
@@ -159,16 +159,16 @@ def parse_witnesses(raw: bytes) -> tuple[Verifier, ...]:
     try:
         lines = [line.strip() for line in raw.decode().splitlines()]
     except UnicodeDecodeError as error:
-        raise InvalidKey("witness keys are lines of text; this is no UTF-8") from error
+        raise InvalidKey("witness keys must be lines of UTF-8 text") from error
     found = tuple(Verifier.from_text(line) for line in lines if line and not line.startswith("#"))
     if not found:
-        raise InvalidKey("no witness key: one a line, NAME+ID+KEY")
+        raise InvalidKey("no witness key found; expected one NAME+ID+KEY per line")
     return found
 
 
 def _witnesses(value: Any) -> tuple[Verifier, ...]:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise _wrong("witnesses are keys as texts, NAME+ID+KEY")
+        raise _wrong("witnesses must be strings of the form NAME+ID+KEY")
     try:
         return tuple(Verifier.from_text(each) for each in value)
     except InvalidKey as error:

@@ -1,8 +1,8 @@
-"""Checking a channel again, block by block, in any number of pieces.
+"""Verify a channel block by block, in any number of parts.
 
-`check_block` looks at one block alone and returns a `BlockSpan`; `join` puts neighbouring spans together and finds what
-only shows between blocks. Joining is associative, so a channel may be cut anywhere and its pieces checked anywhere.
-The first fault, by height, survives every join: it names the block, the envelope and the step.
+`check_block` checks one block and returns a `BlockSpan`; `join` joins adjacent spans and checks the links between
+them. Joining is associative, so a channel may be split anywhere and its parts checked anywhere. The first fault, by
+height, survives every join: it names the block, the envelope and the step.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STEPS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The first thing that is wrong: in which block, in which envelope of it, found by which step."""
+    """The first fault: its block, its envelope, and the step that found it."""
 
     height: int
     step: str
@@ -49,7 +49,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class BlockSpan:
-    """A run of blocks that was looked at: what it stands on, what it offers, and its first fault."""
+    """A checked run of blocks: the hash below, the hash at its top, and its first fault."""
 
     channel: str
     first: int
@@ -60,9 +60,9 @@ class BlockSpan:
     last_ns: int
     blocks: int
     envelopes: int
-    unchecked: int  # findings of rules that could not be judged
+    unchecked: int  # findings of rules that could not be checked
     fault: Fault | None = None
-    audited: int = 0  # envelopes that a policy let pass under audit
+    audited: int = 0  # envelopes that a policy accepted under audit
 
 
 EMPTY: Final = BlockSpan("", 0, -1, b"", b"", 0, 0, 0, 0, 0)
@@ -75,21 +75,21 @@ Found = tuple[int, Sequence[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class BlockPart:
-    """A part of one block on its way through the checks, so that few envelopes are held at once.
+    """A part of one block during the checks, so that few envelopes are held at once.
 
-    The last one closes the block.
+    The last part closes the block.
     """
 
     span: BlockSpan
     header: Header | None = None
     first: int = 0
     envelopes: Sequence[Envelope] = ()
-    fault: Fault | None = None  # of what follows these envelopes and is none
+    fault: Fault | None = None  # fault in what follows these envelopes
     closes: bool = True
 
 
 EnvelopeCallback = Callable[[Header, int, Sequence[Envelope]], None]
-"""Some envelopes of a block: its header, the index of the first, and they themselves."""
+"""Receives envelopes of a block: its header, the index of the first, and the envelopes."""
 
 
 def check_block(
@@ -101,12 +101,14 @@ def check_block(
     deep: bool = True,
     on_envelopes: EnvelopeCallback | None = None,
 ) -> BlockSpan:
-    """One block alone: form, contents, seal, policy, and with `deep` what can be said of each envelope alone.
+    """Check one block: form, contents, signature, policy, and with `deep` each envelope by the rules that need no
+    channel.
 
-    `height` is where it was found; it names the fault if the block cannot even say who it is. `noted` hears of every
-    envelope before it is judged, for whoever looks across blocks later.
+    `height` is the expected height; it names the fault if the block cannot be parsed. `on_envelopes` receives every
+    envelope before it is checked, for later checks across blocks.
 
-    A block alone does not say which keys came before: the trust brings that along (`Trust.line`), or names them all.
+    One block does not show which keys came before: the trust has the key history (`Trust.key_history`), or names all
+    keys.
     """
     span = EMPTY
     key_history = _key_history(trust, policy)
@@ -128,7 +130,7 @@ def _key_history(trust: Trust | None, policy: Policy | None) -> KeyHistory:
 def _look(
     lines: Sequence[bytes], height: int, trust: Trust | None, key_history: KeyHistory
 ) -> tuple[BlockSpan, Block | None, list[bytes]]:
-    """What can be seen of a block without opening its envelopes."""
+    """Check a block without its envelopes."""
     span = replace(EMPTY, first=height, last=height, blocks=1, envelopes=max(0, len(lines) - 1))
     step = "block_form"
     try:
@@ -153,17 +155,17 @@ def _look(
         key_history.check(block.record)
         listed = not key_history.complete or header.height in key_history.heights
         if key_history.take(block) and not listed:
-            raise Unverified("it changes keys, and the list of such blocks does not name it")
+            raise Unverified("it changes keys but is not in the list of key blocks")
     except RopewalkError as error:
         return replace(span, fault=Fault(height, step, error.detail)), None, []
     if trust is not None and trust.policy_hash is not None and header.policy_hash != trust.policy_hash:
-        fault = Fault(height, "policy_hash", f"block {height}: another policy")
+        fault = Fault(height, "policy_hash", f"block {height}: policy_hash must be the pinned one")
         return replace(span, fault=fault), None, []
     return span, block, ids
 
 
 def _pieces(found: Found, trust: Trust | None, deep: bool, key_history: KeyHistory) -> Iterator[BlockPart]:
-    """The block in pieces; one piece without envelopes where they are not to be opened."""
+    """Yield the block in parts; one part without envelopes if they are not to be checked."""
     height, lines = found
     span, block, ids = _look(lines, height, trust, key_history)
     if block is None or not deep:
@@ -193,10 +195,10 @@ def _close(
     *,
     key_history: KeyHistory,
 ) -> BlockSpan:
-    """Judge the envelopes of a piece, each alone and by what the channel says about it."""
+    """Check the envelopes of a part, each alone and against the channel."""
     span, header, unchecked, audited = piece.span, piece.header, 0, 0
     if before.blocks and before.last == span.last:
-        span = before  # further pieces of the same block
+        span = before  # further parts of the same block
     if piece.span.fault is not None or header is None:
         return piece.span
     context = sealed_context(header, policy, piece.envelopes, seen)
@@ -232,16 +234,16 @@ def sealed_context(
     envelopes: Sequence[Envelope],
     history: EnvelopeHistory | None = None,
 ) -> Context:
-    """The context in which envelopes of a sealed block are judged."""
+    """Return the context for checking envelopes of a sealed block."""
     known = policy if policy is not None and policy.hash == header.policy_hash else None
     if header.envelope_count == 1 and envelopes and is_key_statement(envelopes[0]):
-        # The line of keys has judged it; what authors may say does not bind the channel's own key.
+        # The key history has checked it; rules for authors do not bind the channel's own key.
         known = None
     return Context(history, known, policy_hash=header.policy_hash, sealed=True)
 
 
 def judge_each(block: Block, trust: Trust | None, policy: Policy | None) -> dict[int, str]:
-    """Judge every envelope of a block alone; what is wrong with each that fails, by index."""
+    """Check every envelope of a block alone; return the faults by index."""
     found: dict[int, str] = {}
     key_history = _key_history(trust, policy)
     for index, raw in enumerate(block.envelopes):
@@ -262,7 +264,7 @@ def _fault_in(height: int, index: int, error: RopewalkError) -> Fault:
 
 
 def join(lower: BlockSpan, upper: BlockSpan) -> BlockSpan:
-    """Two spans as one; a gap, a broken link or a step back in time becomes a fault of the upper one's first block.
+    """Join two spans; a gap, a broken link or a decreasing time becomes a fault of the upper span's first block.
 
     >>> join(EMPTY, EMPTY) == EMPTY
     True
@@ -298,10 +300,10 @@ def check_channel(
     seen: SeenEnvelopes | None = None,
     key_history: KeyHistory | None = None,
 ) -> BlockSpan:
-    """A channel from its first block, streamed: every block alone, the links, and with `deep` all eight rules.
+    """Check a channel from its first block, streamed: every block, the links, and with `deep` all eight rules.
 
-    `seen` is where what was read is remembered; in memory unless the caller gives one that keeps it elsewhere. `line`
-    is a fresh one by which seals are judged; whoever gives it can ask afterwards who sealed what.
+    `seen` stores what was read; in memory unless the caller passes another store. `key_history` is a fresh one for
+    checking signatures; the caller can read from it afterwards who signed what.
     """
     seen = (seen or SeenEnvelopes()) if deep else None
     key_history = key_history or KeyHistory(trust, policy=policy, lenient=True)

@@ -1,8 +1,8 @@
-"""Replaying a stored channel: blocks from disk, snapshots to a companion channel, divergence to an alert.
+"""Replay a stored channel: blocks from disk, snapshots to a companion channel, divergence to an alert.
 
 <home>/ledger/<channel>.snapshots/              the companion channel: signed `ledger.checkpoint` envelopes and alerts
 <home>/ledger/<channel>.snapshots/states/…      the states they name, by root; disposable, checked when used
-<home>/ledger/<channel>.snapshots/diverged/…    what is needed to see a divergence again
+<home>/ledger/<channel>.snapshots/diverged/…    files that reproduce a divergence
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Lines = Iterable[tuple[int, list[bytes]]]
 
 @dataclass(slots=True)
 class ReplayResult:
-    """What a replay came to."""
+    """The result of a replay."""
 
     channel: str
     reducer: str
@@ -63,7 +63,7 @@ class ReplayResult:
     block_hash: bytes = GENESIS
 
     def to_json(self) -> dict[str, Any]:
-        """As `ledger replay` prints it."""
+        """Return the JSON form that `ledger replay` prints."""
         return {
             "channel": self.channel,
             "reducer": self.reducer,
@@ -95,14 +95,14 @@ def replay_channel(
     verified: range = range(0),
     trust: Trust | None = None,
 ) -> ReplayResult:
-    """Fold a channel up to a height. With a `key`, snapshots are signed and kept; recorded ones are always compared.
+    """Fold a channel up to a height. With a `key`, snapshots are signed and stored; recorded ones are always compared.
 
-    A `trust` file says whose blocks, which policy and whose evidence count, in place of the channel's own settings.
+    A `trust` file replaces the channel's own settings: signers, policy and evidence.
 
-    A reducer that does not ship runs under the guard, with a fixed hash seed (`folding`). `unsafe_no_guard` runs it
-    here as it is, where it may ask the clock, chance or the network, and end in another state each time.
+    A reducer that is not built in runs under the guard, with a fixed hash seed (`runner`). `unsafe_no_guard` runs it
+    in this process, where it may read the clock, randomness or the network and give another state each time.
 
-    `verified` are heights whose seals and envelopes somebody has verified just now; all others are verified here.
+    `verified` are heights whose signatures and envelopes the caller has just verified; all others are verified here.
     """
     with Channel(home, channel) as reading:
         settings, last = reading.settings, _last_height(reading, until)
@@ -137,7 +137,7 @@ def replay_channel(
 
 
 def _key_history(reading: Channel, trust: Trust | None) -> KeyHistory:
-    """Whose seals count: the keys of the channel, as far as a trust file leads to them."""
+    """Return the key history: the keys of the channel, as far as a trust file leads to them."""
     key_history = KeyHistory(trust or reading.settings.trust(), policy=reading.settings.policy)
     key_history.follow(reading.key_proofs())
     return key_history
@@ -152,7 +152,7 @@ def _last_height(reading: Channel, until: int | None) -> int:
 
 
 class _ReplayRun:
-    """A replay under way: each block is judged and folded, then held against the snapshot recorded at its height."""
+    """A running replay: each block is checked and folded, then compared with the snapshot recorded at its height."""
 
     def __init__(
         self,
@@ -166,12 +166,12 @@ class _ReplayRun:
         self._reading, self._replay, self._keep, self._out = reading, replay, keep, out
         self._recorded = {each.height: each for each in snapshots if each.evaluator == replay.evaluator}
         self._evidence = EvidenceTally(trust) if trust is not None and trust.judges_evidence else None
-        # The last height at which the state was known to be right, and that state: where a divergence begins.
+        # The last height at which the state was known to be right, and that state: the start of a divergence.
         self._agreed = out.started_from
         self._kept = keep.read(replay.root()) if out.started_from is not None else None
 
     def take(self, height: int, lines: list[bytes], *, verified: bool) -> None:
-        """The next block; raises where it does not hold, or where the state is not the recorded one."""
+        """Fold the next block; raise if it is invalid or the state differs from the recorded one."""
         if self._evidence is not None:
             self._evidence.look_into(height, lines)
             self._evidence.require()
@@ -188,7 +188,7 @@ class _ReplayRun:
             self._agree(height)
 
     def snapshot(self) -> None:
-        """Sign and keep the state as it is now."""
+        """Sign and store the current state."""
         self._out.snapshots.append(self._keep.snapshot(self._replay))
         self._agree(self._replay.height)
 
@@ -197,7 +197,7 @@ class _ReplayRun:
 
 
 def _check_policy(trust: Trust | None, policy: Policy | None, channel: str) -> None:
-    """Whether the policy kept here is the one a trust file pins."""
+    """Raise unless the stored policy is the one a trust file pins."""
     have = policy.hash if policy is not None else None
     if trust is not None and trust.policy_hash is not None and trust.policy_hash != have:
         raise Unverified(
@@ -211,7 +211,7 @@ def _check_policy(trust: Trust | None, policy: Policy | None, channel: str) -> N
 def replay_signing(
     home: Path, channel: str, reducer: Reducer, *, node_keys: Path, user_keys: Path, **options: Any
 ) -> ReplayResult:
-    """`replay_channel` with the channel's own key, found by its name; without it nothing is signed, only checked."""
+    """Run `replay_channel` with the channel's own key, found by name; without it snapshots are checked, not signed."""
     with Channel(home, channel) as reading:
         key_history = reading.key_history()
     found = [
@@ -219,15 +219,15 @@ def replay_signing(
     ]
     if not found and options.get("snapshot_every") is not None:
         raise NotFound(
-            f"the key that seals channel {channel} is not here: {key_history.current.key.did()}",
-            advice="Snapshots are signed with it; without them a replay needs no key.",
+            f"the signing key of channel {channel} is not available: {key_history.current.key.did()}",
+            advice="Snapshots need it; a replay without snapshots needs no key.",
         )
-    # An auditor's copy has none: replay needs no key, only snapshots do.
+    # A replica has none: replay needs no key, only snapshots do.
     return replay_channel(home, channel, reducer, key=found[0] if found else None, **options)
 
 
 def recorded_snapshots(home: Path, channel: str) -> list[Snapshot]:
-    """The snapshots on the companion channel that are sealed and signed by its key."""
+    """Return the snapshots on the companion channel that are signed by its key."""
     return _snapshots(home, channel)[0]
 
 
@@ -237,14 +237,14 @@ def _snapshots(home: Path, channel: str) -> tuple[list[Snapshot], list[RefusedSn
     except NotFound:
         return [], []
     with reading, Channel(home, channel) as main:
-        # Whose key counts is said by the channel, not by a companion that anybody could have put there.
+        # The channel defines which keys are valid, not a companion that anyone could have written.
         return read_snapshots(
             channel, [validity.key for validity in main.key_history().validities], reading.lines()
         )
 
 
 class _SnapshotStore:
-    """Where snapshots, states and divergences go."""
+    """Stores snapshots, states and divergences."""
 
     def __init__(self, home: Path, channel: str, key_name: str, key: SigningKey | None) -> None:
         self._home, self._channel, self._key_name, self._key = home, channel, key_name, key
@@ -258,7 +258,7 @@ class _SnapshotStore:
             return None
 
     def snapshot(self, replay: Replay) -> str:
-        """Keep the state, then sign for it: an envelope never names a state that is not there."""
+        """Store the state, then sign for it: an envelope never names a state that is not stored."""
         made = snapshot_envelope(replay.snapshot(), self._signing(), replay.now_ns, self._version())
         path = self._folder / "states" / f"{replay.root().hex()}.json"
         log = self._open()
@@ -270,7 +270,7 @@ class _SnapshotStore:
     def diverged(
         self, reading: Channel, wrong: ReplayDivergence, replay: Replay, kept: bytes | None
     ) -> Unverified:
-        """Keep what reproduces it, raise the alarm, and say so."""
+        """Store the reproduction of a divergence, append an alert, and raise."""
         error = Unverified(
             f"replay of {wrong.channel} by {wrong.evaluator} diverges at height {wrong.height}: "
             f"recorded {wrong.expected.hex()[:16]}…, computed {wrong.got.hex()[:16]}…",

@@ -1,7 +1,7 @@
-"""The child process in which a reducer runs under the guard; `folding` starts it and says what is exchanged.
+"""The child process in which a reducer runs under the guard; `runner` starts it and defines the messages.
 
-The guard watches the calls of the reducer. An audit hook of the interpreter also refuses sockets, processes and files,
-whichever thread or library asks for them.
+The guard watches the calls of the reducer. An audit hook of the interpreter also blocks sockets, processes and files
+from any thread or library.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _REFUSED = (
 
 
 class _Watch:
-    """An audit hook that refuses while a reducer is at work; hooks cannot be taken away again."""
+    """An audit hook that blocks events while a reducer runs; hooks cannot be removed."""
 
     active = False
 
     def __call__(self, event: str, _arguments: tuple[Any, ...]) -> None:
         if self.active and event.startswith(_REFUSED):
-            raise PermissionError(f"a reducer asked for {event}")
+            raise PermissionError(f"a reducer must not use {event}")
 
 
 def _main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a module prints is no answer
+    os.dup2(2, 1)  # what a module prints must not mix with the messages
     questions, watch = sys.stdin.buffer, _Watch()
     sys.addaudithook(watch)
     folding: FoldRunner | None = None

@@ -1,9 +1,9 @@
-"""The guard: run a reducer and notice when it asks somebody other than its arguments.
+"""The guard: run a reducer and detect when it depends on anything but its arguments.
 
 Names can be bound in many ways (`from time import time`), so the calls themselves are watched: while the reducer runs,
-every call of built-in code is looked at, whoever holds it. What is looked for: the clock, chance, sockets, files,
-processes and the environment. The order of sets cannot be watched; `folding` fixes the hash seed instead. The price is
-speed, which only reducers pay that do not ship.
+every call of built-in code is checked. The guard looks for the clock, randomness, sockets, files, processes and the
+environment. The order of sets cannot be watched; `runner` fixes the hash seed instead. The cost is speed, and only for
+reducers that are not built in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from ropewalk.errors import Unverified
 from ropewalk.ledger.replay.reducers import FoldContext, Reducer, State
 
-# Where built-in functions come from, and what asking them means.
+# Modules of built-in functions, and what a call means.
 _MODULES: Final = {
     "time": "the clock",
     "_socket": "the network",
@@ -31,7 +31,7 @@ _MODULES: Final = {
     "_posixsubprocess": "processes",
     "_thread": "threads",
 }
-# Python code whose only use here would be to ask outside.
+# Python code whose only use here would be I/O.
 _FRAMES: Final = {
     "random": "chance",
     "secrets": "chance",
@@ -57,18 +57,18 @@ _BUILTINS: Final = {
 
 
 class _Impure(BaseException):
-    """Not an `Exception`: a reducer that swallows all of those must not swallow this."""
+    """Not an `Exception`: a reducer that catches all exceptions must not catch this."""
 
 
 def guarded(reducer: Reducer) -> Reducer:
-    """The reducer, watched: `Unverified` as soon as it asks for anything but its arguments.
+    """Return the reducer, watched: it raises `Unverified` if it depends on anything but its arguments.
 
     >>> import time
     >>> from ropewalk.ledger.replay.reducers import FoldContext
     >>> late = guarded(Reducer("late", lambda state, event, moment: {"at": time.time()}))
     >>> late.fold({}, {}, FoldContext("c", 0, 0))
     Traceback (most recent call last):
-    ropewalk.errors.Unverified: reducer late asks the clock: time.time
+    ropewalk.errors.Unverified: reducer late must not use the clock: time.time
     """
 
     def fold(state: State, event: dict[str, Any], moment: FoldContext) -> State:
@@ -77,7 +77,7 @@ def guarded(reducer: Reducer) -> Reducer:
 
         def watch(frame: FrameType, kind: str, called: Any) -> None:
             what = None
-            if over:  # it is we who take the watch away
+            if over:  # the guard itself removes the watch
                 return
             if kind == "c_call":
                 what = _asks(called)
@@ -101,7 +101,7 @@ def guarded(reducer: Reducer) -> Reducer:
         if found:
             whom, name = found[0]
             raise Unverified(
-                f"reducer {reducer.name} asks {whom}: {name}",
+                f"reducer {reducer.name} must not use {whom}: {name}",
                 reducer=reducer.name,
                 call=name,
                 height=moment.height,

@@ -1,10 +1,10 @@
-"""Reducers: plain functions that fold events into a state. Three ship; any function of this form will do.
+"""Reducers: plain functions that fold events into a state. Three are built in; any function of this form works.
 
     def reduce(state, event, moment) -> state
 
 `event` is the envelope's value and must not be changed. `state` is JSON data that belongs to the fold: change it and
-return it, or return another. `moment` is the only clock: the time and height of the block. A reducer that asks
-anybody else (the clock, chance, the network, the environment) cannot be replayed; the guard catches it.
+return it, or return another. `moment` is the only clock: the time and height of the block. A reducer that uses
+anything else (the clock, randomness, the network, the environment) cannot be replayed; the guard detects it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ State = Any
 
 @dataclass(frozen=True, slots=True)
 class FoldContext:
-    """Where and when an event stands: the same for every event of a block."""
+    """Position and time of an event: the same for every event of a block."""
 
     channel: str
     height: int
@@ -36,7 +36,7 @@ Fold = Callable[[State, dict[str, Any], FoldContext], State]
 
 @dataclass(frozen=True, slots=True)
 class Reducer:
-    """A fold with the name that snapshots carry, and the state it starts from."""
+    """A fold function with the name that snapshots have, and its initial state."""
 
     name: str
     fold: Fold
@@ -44,7 +44,7 @@ class Reducer:
 
 
 def counts(state: State, event: dict[str, Any], _moment: FoldContext) -> State:
-    """How many events there were, by class and by type.
+    """Count events by class and by type.
 
     >>> counts(REDUCERS["counts"].initial(), {"event_class": "Alert", "event_type": "x"}, FoldContext("c", 0, 0))
     {'total': 1, 'by_class': {'Alert': 1}, 'by_type': {'x': 1}}
@@ -58,10 +58,10 @@ def counts(state: State, event: dict[str, Any], _moment: FoldContext) -> State:
 
 
 def registers(state: State, event: dict[str, Any], moment: FoldContext) -> State:
-    """Registers in which the last write wins, by its author's time; of equal times the later in the log.
+    """Fold registers in which the last write wins, by its author's time; of equal times the later in the log.
 
     `register.set` with payload `{"key","value"}` writes, `register.cleared` with `{"key"}` removes. A removed register
-    keeps its time, so that an older write that arrives late does not bring it back.
+    keeps its time, so that an older write that arrives late does not restore it.
 
     >>> said = {"event_type": "register.set", "payload": {"key": "a", "value": 1}, "timestamp": "2024-11-01T12:00:00Z"}
     >>> registers({}, said, FoldContext("c", 3, 0))["a"]["value"]
@@ -82,7 +82,7 @@ def registers(state: State, event: dict[str, Any], moment: FoldContext) -> State
     return state
 
 
-# What a status does to what runs: True puts it in force, False ends it; all others change nothing.
+# Effect of a status on what runs: True starts it, False ends it; others change nothing.
 _EFFECTS: Final = {
     **{
         f"deployment.{each}": True
@@ -93,10 +93,10 @@ _EFFECTS: Final = {
 
 
 def deployments(state: State, event: dict[str, Any], moment: FoldContext) -> State:
-    """What runs where now: by environment and service, the last deployment that took effect.
+    """Fold deployments: by environment and service, the last deployment that took effect.
 
     Events are `deployment.<status>` with a payload of `environment`, `service`, and `version`, `artifact` or `commit`.
-    One that failed changes nothing; `deployment.removed` ends it.
+    A failed one changes nothing; `deployment.removed` ends it.
 
     >>> done = {"event_type": "deployment.success", "timestamp": "2024-11-01T12:00:00Z",
     ...         "payload": {"environment": "prod", "service": "web", "version": "7"}}
@@ -139,11 +139,11 @@ REDUCERS: Final[dict[str, Reducer]] = {
     "registers": Reducer("registers", registers),
     "deployments": Reducer("deployments", deployments),
 }
-"""The reducers that ship, by name."""
+"""The built-in reducers by name."""
 
 
 def find_reducer(name: str) -> Reducer:
-    """A reducer that ships, or `module:function`; a function's attribute `initial` is the state it starts from.
+    """Return a built-in reducer, or `module:function`; a function's attribute `initial` is its initial state.
 
     >>> find_reducer("counts").name
     'counts'

@@ -1,10 +1,10 @@
-"""Replay (S4 §11): fold a channel's events into a state, and name that state by its root.
+"""Replay (S4 §11): fold a channel's events into a state, identified by its root.
 
-A block is verified whole before any of its events reaches the reducer: its seal, its place on the block below, its
-root, and every envelope by the rules that need no channel. The clock is the block's. The policy is frozen: a block made
-under another one is refused. The same blocks and the same reducer therefore give the same root, anywhere, at any time.
+A block is verified before any of its events reaches the reducer: its signature, its link to the block below, its
+root, and every envelope by the rules that need no channel. The block gives the time. The policy is fixed: a block made
+under another one is rejected. So the same blocks and the same reducer always give the same root.
 
-A *snapshot* is the state at a height, vouched for by a signed envelope `ledger.checkpoint`; replay can go on from it.
+A *snapshot* is the state at a height, signed in an envelope `ledger.checkpoint`; a replay can resume from it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MEMBERS: Final = frozenset(
 
 
 def state_root(state: State) -> bytes:
-    """The name of a state: BLAKE3 of its tag and its canonical JSON.
+    """Return the id of a state: BLAKE3 of its tag and its canonical JSON.
 
     >>> state_root({"b": 1, "a": 2}) == state_root({"a": 2, "b": 1})
     True
@@ -47,7 +47,7 @@ def state_root(state: State) -> bytes:
 
 
 def companion(channel: str) -> str:
-    """The channel that holds the snapshots of another.
+    """Return the name of the channel that holds the snapshots of another.
 
     >>> companion("ea.core")
     'ea.core.snapshots'
@@ -57,7 +57,7 @@ def companion(channel: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a `ledger.checkpoint` says: the state at a height, by its root."""
+    """The content of a `ledger.checkpoint`: the state at a height, by its root."""
 
     channel: str
     height: int
@@ -68,7 +68,7 @@ class Snapshot:
     evaluator: str
 
     def to_json(self) -> dict[str, Any]:
-        """The payload of its envelope."""
+        """Return the payload of its envelope."""
         return {
             "channel": self.channel,
             "height": self.height,
@@ -82,7 +82,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class ReplayDivergence:
-    """Two replays of one range came to different states. `agreed` is the last height at which they did not."""
+    """Two replays of one range gave different states. `agreed` is the last height with equal states."""
 
     channel: str
     height: int
@@ -93,7 +93,7 @@ class ReplayDivergence:
     evaluator: str
 
     def to_json(self) -> dict[str, Any]:
-        """The payload of the alert."""
+        """Return the payload of the alert."""
         return {
             "channel": self.channel,
             "height": self.height,
@@ -107,15 +107,15 @@ class ReplayDivergence:
 
     @property
     def start(self) -> int:
-        """The first block that is needed to see it again."""
+        """The first block needed to reproduce it."""
         return 0 if self.agreed is None else self.agreed + 1
 
 
 class FoldRunner(Protocol):
-    """Where a reducer runs and its state lies."""
+    """Runs a reducer and holds its state."""
 
     def begin(self, state: State) -> None:
-        """Go on from a state."""
+        """Resume from a state."""
 
     def fold(self, events: Sequence[dict[str, Any]], moment: FoldContext) -> None:
         """Fold the events of one block."""
@@ -124,7 +124,7 @@ class FoldRunner(Protocol):
         """Return the state now."""
 
     def close(self) -> None:
-        """Let go of what it needs to run."""
+        """Release its resources."""
 
 
 class LocalFoldRunner:
@@ -140,23 +140,23 @@ class LocalFoldRunner:
         self._reducer, self._state = reducer, reducer.initial()
 
     def begin(self, state: State) -> None:
-        """Go on from a state."""
+        """Resume from a state."""
         self._state = state
 
     def fold(self, events: Sequence[dict[str, Any]], moment: FoldContext) -> None:
-        """Hand verified events to the reducer, in order."""
+        """Pass verified events to the reducer, in order."""
         fold, state = self._reducer.fold, self._state
         try:
             for event in events:
                 state = fold(state, event, moment)
         except RopewalkError:
             raise
-        except Exception as error:  # somebody else's code: what it trips over is not our defect
+        except Exception as error:  # user code: its errors are not our defects
             raise Invalid(
                 f"reducer {self._reducer.name} failed in block {moment.height}: {error!r}",
                 height=moment.height,
                 reducer=self._reducer.name,
-                advice="Mend the reducer; it must take every event of the channel.",
+                advice="Fix the reducer; it must accept every event of the channel.",
             ) from error
         self._state = state
 
@@ -169,7 +169,7 @@ class LocalFoldRunner:
 
 
 class Replay:
-    """One fold over a channel. Feed it blocks in order; ask for its state, its root, or a snapshot.
+    """A fold over a channel. Feed it blocks in order; read its state, its root, or a snapshot.
 
     >>> from ropewalk.ledger.replay.reducers import REDUCERS
     >>> Replay(REDUCERS["counts"], "ea.core").root().hex()[:8]
@@ -185,7 +185,11 @@ class Replay:
         policy: Policy | None = None,
         folding: FoldRunner | None = None,
     ) -> None:
-        """`line` says whose seals count; without it, any that holds. `folding` is where the reducer runs."""
+        """Start a replay.
+
+        `key_history` defines the valid signing keys; without it any valid signature is accepted. `folding` runs the
+        reducer.
+        """
         self.reducer, self.channel = reducer, channel
         self._folding = folding or LocalFoldRunner(reducer)
         self.height = -1
@@ -199,7 +203,7 @@ class Replay:
 
     @property
     def state(self) -> State:
-        """The state now."""
+        """The current state."""
         return self._folding.state()
 
     @property
@@ -209,11 +213,11 @@ class Replay:
 
     @property
     def evaluator(self) -> str:
-        """Who computed the state: our rules, then the reducer."""
+        """The name of what computed the state: our rules, then the reducer."""
         return f"{EVALUATOR} {self.reducer.name}"
 
     def resume(self, snapshot: Snapshot, state: State) -> None:
-        """Go on from a snapshot whose envelope was verified. The state must be the one it names."""
+        """Resume from a snapshot whose envelope was verified. The state must have its root."""
         if snapshot.channel != self.channel or snapshot.evaluator != self.evaluator:
             raise Invalid(
                 f"a snapshot of {snapshot.channel} by {snapshot.evaluator}, not by {self.evaluator}"
@@ -222,7 +226,7 @@ class Replay:
         got = state_root(state)
         if got != snapshot.state_root:
             raise DigestMismatch(
-                f"the state kept for height {snapshot.height} has root {got.hex()}, the snapshot says "
+                f"the state kept for height {snapshot.height} has root {got.hex()}, the snapshot names "
                 f"{snapshot.state_root.hex()}",
                 expected=snapshot.state_root.hex(),
                 got=got.hex(),
@@ -233,7 +237,7 @@ class Replay:
         self._below, self._evidence = None, snapshot.attestation_digest
 
     def feed(self, lines: Sequence[bytes]) -> None:
-        """Verify the next block, then fold its events. If anything is wrong, the state is as it was."""
+        """Verify the next block, then fold its events. On an error the state is unchanged."""
         block = Block.from_lines(lines)
         self._check_place(block)
         self._key_history.check(block.record)
@@ -241,25 +245,25 @@ class Replay:
         self._take(block, self._judged(block))
 
     def follow(self, lines: Sequence[bytes]) -> None:
-        """Fold the next block of a range whose seals and envelopes somebody else has just verified.
+        """Fold the next block of a range whose signatures and envelopes the caller has just verified.
 
-        Its place, its contents and its policy are looked at again: that is cheap, and it makes the range one chain.
+        Its link, contents and policy are checked again: that is cheap, and it makes the range one chain.
         """
         block = Block.from_lines(lines)
         self._check_place(block)
         self._take(block, [cast("dict[str, Any]", jcs.parse(raw)) for raw in block.envelopes])
 
     def fold(self, events: Sequence[dict[str, Any]], moment: FoldContext) -> None:
-        """Hand verified events to the reducer, in order."""
+        """Pass verified events to the reducer, in order."""
         self._folding.fold(events, moment)
         self.envelopes += len(events)
 
     def root(self) -> bytes:
-        """The root of the state now."""
+        """Return the root of the current state."""
         return state_root(self.state)
 
     def snapshot(self) -> Snapshot:
-        """The state now, by its root."""
+        """Return a snapshot of the current state."""
         return Snapshot(
             self.channel,
             self.height,
@@ -276,7 +280,7 @@ class Replay:
         return 0 if self._below is None else self._below.timestamp_ns
 
     def compare(self, recorded: Snapshot, agreed: int | None) -> ReplayDivergence | None:
-        """What differs between the state now and one recorded at this height, if anything does."""
+        """Return the difference between the current state and one recorded at this height, if any."""
         got = self.root()
         if recorded.state_root == got and recorded.block_hash == self._block_hash:
             return None
@@ -297,7 +301,7 @@ class Replay:
                 envelope = parse_stored(raw)
                 context = self._context
                 if len(block.envelopes) == 1 and is_key_statement(envelope):
-                    context = replace(context, policy=None)  # the line of keys has judged it
+                    context = replace(context, policy=None)  # the key history has checked it
                 if self._key_history.revoked:
                     self._key_history.check_author(envelope, header.height, header.timestamp_ns)
                 verdict = judge(envelope, context)
@@ -324,11 +328,13 @@ class Replay:
 
     def _check_link(self, header: Header) -> None:
         if header.channel != self.channel:
-            raise BrokenLink(f'block {header.height}: of channel "{header.channel}", not "{self.channel}"')
+            raise BrokenLink(
+                f'block {header.height}: channel must be "{self.channel}", got "{header.channel}"'
+            )
         if self._below is not None or self.height < 0:
             check_link(self._below, header)
         elif (header.height, header.prev_block_hash) != (self.height + 1, self._block_hash):
-            raise BrokenLink(f"block {header.height} does not stand on the snapshot at {self.height}")
+            raise BrokenLink(f"block {header.height} does not follow the snapshot at {self.height}")
 
     def _check_policy(self, found: bytes | None, what: str) -> None:
         if found != self._policy_hash:
@@ -336,7 +342,7 @@ class Replay:
                 each.hex()[:16] + "…" if each is not None else "none" for each in (found, self._policy_hash)
             ]
             raise Unverified(
-                f"{what} was made under policy {names[0]}, the replay runs under {names[1]}",
+                f"{what} has policy {names[0]}, but the replay has policy {names[1]}",
                 advice="Replay with the policy bundle the blocks were made under.",
             )
 
@@ -344,7 +350,7 @@ class Replay:
 def snapshot_envelope(
     snapshot: Snapshot, key: SigningKey, timestamp_ns: int, protocol_version: str = "1.0.0"
 ) -> Envelope:
-    """The snapshot as a signed envelope: an Attestation whose evidence is the provenance of the state.
+    """Return the snapshot as a signed envelope: an Attestation whose evidence is the provenance of the state.
 
     The time is the block's, so the same replay gives the same envelope, and appending it again changes nothing.
 
@@ -367,10 +373,10 @@ def snapshot_envelope(
 
 
 def parse_snapshot(envelope: Envelope) -> Snapshot:
-    """What a `ledger.checkpoint` envelope says; form only."""
+    """Parse a `ledger.checkpoint` envelope; only the form is checked."""
     payload = envelope.payload
     if envelope.event_type != SNAPSHOT_TYPE or not isinstance(payload, dict) or payload.keys() != _MEMBERS:
-        raise Invalid(f"envelope {envelope.hex_id} is no snapshot")
+        raise Invalid(f"envelope {envelope.hex_id} is not a snapshot")
     value = cast("dict[str, Any]", payload)
     try:
         return Snapshot(
@@ -383,7 +389,7 @@ def parse_snapshot(envelope: Envelope) -> Snapshot:
             str(value["evaluator"]),
         )
     except (TypeError, ValueError) as error:
-        raise Invalid(f"envelope {envelope.hex_id} is no snapshot") from error
+        raise Invalid(f"envelope {envelope.hex_id} is not a snapshot") from error
 
 
 def alert_of(
@@ -393,7 +399,7 @@ def alert_of(
     bundle: dict[str, Any] | None = None,
     protocol_version: str = "1.0.0",
 ) -> Envelope:
-    """The divergence as an `Alert`. `bundle` says where its reproduction is and what its bytes are.
+    """Return the divergence as an `Alert`. `bundle` names the location and digest of its reproduction.
 
     >>> wrong = ReplayDivergence("ea.core", 9, bytes(32), bytes(32), 4, None, "ropewalk/1 counts")
     >>> alert = alert_of(wrong, SigningKey.generate("ed25519", bytes(32)), 0)
@@ -415,7 +421,7 @@ def alert_of(
 
 
 def _provenance(snapshot: Snapshot, payload_hash: str, key: SigningKey) -> dict[str, jcs.Json]:
-    """Evidence whose subject is the snapshot (S4 §6, `slsa.v1`)."""
+    """Return evidence whose subject is the snapshot (S4 §6, `slsa.v1`)."""
     return make_provenance(
         key,
         payload_hash,

@@ -1,7 +1,7 @@
-"""Where the code of a reducer runs: in this process, or in a child whose hash seed is fixed.
+"""Run a reducer in this process, or in a child process with a fixed hash seed.
 
 The order of a set follows the hash seed of its process, which differs from run to run; a state made from that order has
-another root each time. The seed is fixed when an interpreter starts, so a reducer that does not ship is run in a child
+another root each time. The seed is set when an interpreter starts, so a reducer that is not built in runs in a child
 with `PYTHONHASHSEED=0`, under the guard. Blocks are verified, and snapshots signed, on this side: the child sees
 verified events and no key.
 
@@ -9,7 +9,7 @@ verified events and no key.
     {"path","module","name","fold","state"} → {}     begin with a state
     {"events","moment"} → {}                         fold the events of a block
     {} → {"state"}                                   the state now
-    any → {"problem"}                                what went wrong
+    any → {"problem"}                                the error
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ SEED = "0"
 
 
 def open_fold_runner(reducer: Reducer, *, unsafe_no_guard: bool = False) -> FoldRunner:
-    """Return where a reducer runs: guarded, and with a fixed hash seed, unless the caller gives that up.
+    """Return the runner of a reducer: guarded, with a fixed hash seed, unless the caller disables that.
 
-    The reducers that ship are pure, as tests show, and run here.
+    The built-in reducers are pure, as tests show, and run in this process.
     """
     if unsafe_no_guard or REDUCERS.get(reducer.name) is reducer:
         return LocalFoldRunner(reducer)
@@ -77,7 +77,7 @@ class ChildFoldRunner:
         self._known = True  # whether `_state` is the child's
 
     def begin(self, state: State) -> None:
-        """Go on from a state."""
+        """Resume from a state."""
         self.close()
         self._state, self._known = state, True
 
@@ -106,12 +106,12 @@ class ChildFoldRunner:
             child.wait()
 
     def _start(self) -> None:
-        # -P: the current directory is on the path only where it is on ours.
+        # -P: the current directory is on the path only if it is on ours.
         self._child = subprocess.Popen(
             [sys.executable, "-P", "-m", "ropewalk.ledger.replay.child_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # Nothing else of our environment: a reducer has no business with it.
+            # No other part of our environment: a reducer must not read it.
             env={"PYTHONHASHSEED": SEED, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         self._ask(
@@ -159,5 +159,5 @@ def receive(stream: IO[bytes]) -> dict[str, Any] | None:
 
 
 def problem_of(error: RopewalkError) -> dict[str, Any]:
-    """Return what the other side raises."""
+    """Return the error that the other side raises."""
     return {"problem": error.to_problem()}

@@ -1,7 +1,7 @@
-"""Which recorded snapshots are believed, and from which of them a replay goes on.
+"""Decide which recorded snapshots are valid, and from which one a replay resumes.
 
-A snapshot that is broken, or is not this channel's, is refused by name and the one before it is looked at. So the
-worst that damage can do is to make a replay start at the first block.
+A snapshot that is broken, or of another channel, is reported and the previous one is tried. So the
+worst effect of damage is a replay from the first block.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ Found = tuple[int, Sequence[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class RefusedSnapshot:
-    """A snapshot that is not believed: which, and why."""
+    """A rejected snapshot and the reason."""
 
     name: str
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        """As `replay` prints it."""
+        """Return the JSON form that `replay` prints."""
         return {"snapshot": self.name, "reason": self.reason}
 
 
 def read_snapshots(
     channel: str, signers: Iterable[PublicKey], blocks: Iterable[Found]
 ) -> tuple[list[Snapshot], list[RefusedSnapshot]]:
-    """The snapshots of a channel from the blocks of its companion: those sealed and signed by its keys, and the rest.
+    """Return the valid snapshots of a channel from its companion's blocks, and the rejected ones.
 
     >>> from ropewalk.kernel.keys import SigningKey
     >>> read_snapshots("ea.core", [SigningKey.generate("ed25519", bytes(32)).public], [])
@@ -80,19 +80,19 @@ def resume_newest(
     state_of: Callable[[bytes], bytes | None],
     block_at: Callable[[int], bytes],
 ) -> tuple[int | None, list[RefusedSnapshot]]:
-    """Go on from the newest snapshot, not above `last`, that holds; the height, and those refused on the way to it.
+    """Resume from the newest valid snapshot not above `last`; return its height and the rejected ones.
 
-    `state_of` finds the bytes kept for a state root, None where they are gone; `block_at` the hash at a height.
+    `state_of` returns the stored bytes of a state root or None; `block_at` returns the hash at a height.
     """
     refused: list[RefusedSnapshot] = []
     mine = [each for each in snapshots if each.evaluator == replay.evaluator and each.height <= last]
     for snapshot in sorted(mine, key=lambda each: each.height, reverse=True):
         raw = state_of(snapshot.state_root)
         if raw is None:
-            continue  # states are disposable; that one is missing is no fault
+            continue  # states are disposable; a missing one is not an error
         try:
             if block_at(snapshot.height) != snapshot.block_hash:
-                raise Unverified("it stands on another block than the channel's")
+                raise Unverified("its block hash is not the channel's")
             replay.resume(snapshot, jcs.parse_canonical(raw))
         except RopewalkError as error:
             refused.append(RefusedSnapshot(f"snapshot at {snapshot.height}", error.detail))
@@ -106,15 +106,15 @@ def _believed(channel: str, signers: Sequence[PublicKey], envelope: Envelope) ->
     if envelope.public_key not in signers or any(
         rule(envelope, Context()).status != "passed" for rule in rules
     ):
-        raise Unverified("it is not signed by the channel's key")
+        raise Unverified("it must be signed by the channel's key")
     snapshot = parse_snapshot(envelope)
     if snapshot.channel != channel:
-        raise Unverified(f'it is of channel "{snapshot.channel}"')
+        raise Unverified(f'it belongs to channel "{snapshot.channel}"')
     return snapshot
 
 
 def _until_damage(name: str, blocks: Iterable[Found], refused: list[RefusedSnapshot]) -> Iterator[Found]:
-    """Blocks as far as they can be read; where that ends too early, it is told."""
+    """Yield blocks as far as they can be read; report where that ends too early."""
     try:
         yield from blocks
     except RopewalkError as error:

@@ -1,12 +1,12 @@
-"""Policies (S4 §3, §7.6, §10): a file of rules that decides allow, audit or deny, and can say why.
+"""Policies (S4 §3, §7.6, §10): a file of rules that decides allow, audit or deny, with reasons.
 
     {"version":1, "name", "evaluator_version", "capability_matrix":{…}, "rules":[{rule}…]}
 
-A rule has `id`, `name`, `version`, `kind`, `decision` (what breaking or meeting it leads to), and may be narrowed by
+A rule has `id`, `name`, `version`, `kind`, `decision` (the outcome if the rule applies), and may be narrowed by
 `when` (`domains`, `classes`, `types`; patterns may hold `*`). The severest decision wins: deny, audit, allow.
 The hash covers the rules in a fixed order, the evaluator and its capabilities, not the name people give the file.
-`capability_matrix.versions`, where it is given, narrows what the version gate lets in, and opts into previews.
-What the rules are, `policyrules` says.
+`capability_matrix.versions`, where it is given, narrows the accepted versions and opts into previews.
+`policy_rules` defines the kinds of rules.
 """
 
 from __future__ import annotations
@@ -43,41 +43,41 @@ from ropewalk.ledger.versions.versions import parse_range
 
 EVALUATOR: Final = "ropewalk/1"
 POLICY_BYTES_MAX: Final = 4 << 20  # thousands of rules
-_KINDS_MAX: Final = 1024  # domains times classes times types; a flood of new ones only costs time
-_KIND_CHARS_MAX: Final = 512  # nor may long ones fill the memory
+_KINDS_MAX: Final = 1024  # domains times classes times types; more only cost time
+_KIND_CHARS_MAX: Final = 512  # long names must not fill the memory
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the policy decided, with every rule that spoke."""
+    """The outcome of a policy, with every rule that applied."""
 
     outcome: Outcome
     reasons: tuple[Reason, ...]
 
     @property
     def audits(self) -> tuple[str, ...]:
-        """Why it passes only under audit, one text for each rule; empty where it is allowed or denied."""
+        """Reasons for an audit, one per rule; empty if the outcome is allow or deny."""
         if self.outcome != "audit":
             return ()
         return tuple(f"{each.rule}: {each.detail}" for each in self.reasons if each.decision == "audit")
 
     def to_json(self) -> dict[str, Any]:
-        """As `policy check` prints it."""
+        """Return the JSON form that `policy check` prints."""
         return {
             "decision": self.outcome,
             "reasons": [{"rule": r.rule, "decision": r.decision, "detail": r.detail} for r in self.reasons],
         }
 
     def explain(self) -> str:
-        """One line a person can read."""
+        """Return a one-line explanation."""
         if not self.reasons:
-            return f"{self.outcome}: no rule speaks against it"
+            return f"{self.outcome}: no rule applies"
         return f"{self.outcome}: " + "; ".join(f"{r.rule} → {r.decision} ({r.detail})" for r in self.reasons)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy bundle: rules as data, frozen by their hash.
+    """A policy bundle: rules as data, identified by their hash.
 
     >>> STRICT.hash.hex()[:8] == parse_policy(STRICT.to_bytes()).hash.hex()[:8]
     True
@@ -90,7 +90,7 @@ class Policy:
 
     @property
     def versions(self) -> tuple[str, ...] | None:
-        """The versions it lets in, as ranges; None if it says nothing about them."""
+        """The accepted versions as ranges; None if the policy does not restrict them."""
         found = self.capability_matrix.get("versions")
         return None if found is None else tuple(found)
 
@@ -106,7 +106,7 @@ class Policy:
         return tagged(Tag.POLICY, jcs.encode(frozen))
 
     def to_bytes(self) -> bytes:
-        """The bundle as its file holds it."""
+        """Return the bytes of the policy file."""
         value: dict[str, Any] = {
             "version": 1,
             "name": self.name,
@@ -119,10 +119,10 @@ class Policy:
     def decide(
         self, envelope: Envelope, evidence: Status = "not_checked", *, sealed: bool = False
     ) -> Decision:
-        """Return what this policy says about an envelope whose signature holds.
+        """Return the decision about an envelope whose signature is valid.
 
-        `evidence` is what the verification of its evidence, if it has any, came to. An envelope in a `sealed` block
-        passed the door: its evidence and its policy tag were judged there, with what was configured at that time.
+        `evidence` is the result of verifying its evidence, if any. An envelope in a `sealed` block was accepted
+        before: its evidence and its policy tag were checked at ingest, with the configuration of that time.
         """
         rules = self._rules_for(envelope)
         status: Status = "passed" if sealed else evidence
@@ -142,15 +142,15 @@ class Policy:
         return Decision(cast(Outcome, outcome), tuple(reasons))
 
     def decide_level(self, envelope: Envelope) -> Decision:
-        """Only what the rules about confidentiality say; rule 6 of S4 §7 asks this."""
+        """Return the decision of the confidentiality rules only, for rule 6 of S4 §7."""
         rules = tuple(rule for rule in self._rules_for(envelope) if rule["kind"] == "confidentiality")
         reasons = [reason for rule in rules if (reason := ask_level(rule, envelope)) is not None]
         return self._severest(envelope, rules, reasons)
 
     def may_repeat(self, alert: Envelope) -> bool:
-        """Return whether an Alert with a used correlation id may be appended again; rule 8 of S4 §7 asks this.
+        """Return whether an Alert with a used correlation id may be appended again, for rule 8 of S4 §7.
 
-        Its tag must name this policy and say allow, and no rule `alert_repeat` may decide otherwise.
+        Its tag must name this policy and allow it, and no rule `alert_repeat` may decide otherwise.
         """
         return (
             tag_allows(alert)
@@ -164,16 +164,16 @@ class Policy:
 
     @cached_property
     def _schemas(self) -> dict[str, DeclaredSchema]:
-        """What payloads are held against, compiled, by the ids of the rules."""
+        """Compiled payload schemas by rule id."""
         return {rule["id"]: schema_of(rule) for rule in self.rules if rule["kind"] == "schema"}
 
     @cached_property
     def controls(self) -> tuple[Control, ...]:
-        """Which acts take more than one person."""
+        """The acts that need more than one approval."""
         return tuple(parse_control(rule) for rule in self.rules if rule["kind"] == "control")
 
     def lifetimes(self, key_since_ns: int) -> tuple[Lifetime, ...]:
-        """When it ends itself, and a key that has sealed since a time."""
+        """Return the lifetimes of this policy and of a key in use since a time."""
         return lifetimes_of(self.rules, key_since_ns)
 
     @cached_property
@@ -181,7 +181,7 @@ class Policy:
         return {}
 
     def _rules_for(self, envelope: Envelope) -> tuple[Rule, ...]:
-        """The rules meant for such an envelope: patterns are matched once for each kind of event, not for each."""
+        """Return the rules that apply to such an envelope; patterns are matched once per kind of event."""
         kind = envelope.domain, envelope.event_class, envelope.event_type
         found = self._applying.get(kind)
         if found is None:
@@ -217,7 +217,7 @@ class Policy:
 
 
 def parse_policy(raw: bytes) -> Policy:
-    """A policy bundle from its file.
+    """Parse a policy bundle from its file.
 
     >>> parse_policy(b'{"version":1}')
     Traceback (most recent call last):
@@ -225,7 +225,7 @@ def parse_policy(raw: bytes) -> Policy:
     """
     value = jcs.parse(raw, bytes_max=POLICY_BYTES_MAX)
     if not isinstance(value, dict) or value.get("version") != 1 or value["version"] is True:
-        raise no_policy("an object with version 1 is expected")
+        raise no_policy("a policy must be an object with version 1")
     rules = value.get("rules")
     if not isinstance(rules, list):
         raise no_policy('"rules" is missing')
@@ -235,10 +235,10 @@ def parse_policy(raw: bytes) -> Policy:
     name, evaluator = value.get("name", "policy"), value.get("evaluator_version", EVALUATOR)
     matrix = value.get("capability_matrix", {})
     if not isinstance(name, str) or not isinstance(evaluator, str) or not isinstance(matrix, dict):
-        raise no_policy("name and evaluator_version are texts, capability_matrix is an object")
+        raise no_policy("name and evaluator_version must be strings, capability_matrix an object")
     ranges = matrix.get("versions", [])
     if not isinstance(ranges, list) or not all(isinstance(text, str) for text in ranges):
-        raise no_policy("versions in capability_matrix are ranges like 1.0.x")
+        raise no_policy("versions in capability_matrix must be ranges like 1.0.x")
     for text in ranges:
         parse_range(str(text))
     for rule in rules:
@@ -275,5 +275,6 @@ STRICT: Final = Policy(
     EVALUATOR,
     {"versions": ["1.0.x", "1.1.x"], "evidence": ["slsa.v1", "tee.report"]},
 )
-"""The policy that ships: what is present is signed, what may have to be erased is detached, what was not verified is
-denied. Only restricted envelopes are audited: they are sealed, and their receipts say so."""
+"""The default policy: every present field must be signed, erasable payloads must be detached, unverified evidence is
+denied. Restricted envelopes are accepted under audit, and their receipts say so.
+"""

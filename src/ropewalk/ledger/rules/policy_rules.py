@@ -1,6 +1,6 @@
-"""The rules of a policy: what each kind holds, and what it asks of an envelope.
+"""The rules of a policy: the members of each kind, and what it checks in an envelope.
 
-    kind             more members        speaks when
+    kind             more members        applies when
     signers          allowed             the author is not among them
     domains          allowed             the domain is not among them
     signed_fields    fields | "present"  one of them (or any field) is present but not signed
@@ -15,15 +15,15 @@
                                          where it is given
     schema_declared                      no rule of the kind schema applies to it
 
-Three kinds speak about the channel, not about envelopes; `lifetimes` and `approvals` say what they mean:
+Three kinds apply to the channel, not to envelopes; see `lifetimes` and `approvals`:
 
-    key_lifetime     days, overlap_days  the key that seals is older; its successor is due `overlap_days` before
-    policy_lifetime  until, overlap_days the policy itself has ended; `since` may say when it began
+    key_lifetime     days, overlap_days  the signing key is older; its successor is due `overlap_days` before
+    policy_lifetime  until, overlap_days the policy itself has ended; `since` may name its start
     control          acts, approvals, approvers    too few people approved of an act
 
-A policy tag is enforced without a rule (`ask_tag`): one that names another policy, or says deny, is denied.
+A policy tag is enforced without a rule (`ask_tag`): one that names another policy, or denies, is denied.
 
-Rules are data, as the policy's file has them: their hash is what headers carry.
+Rules are data, as the policy's file has them: block headers carry their hash.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ _KINDS: Final[dict[str, dict[str, type]]] = {
 _OPTIONAL: Final = {"signed_fields": {"fields"}, "schema": {"detached"}, "policy_lifetime": {"since"}}
 CHANNEL_KINDS: Final = frozenset(("key_lifetime", "policy_lifetime", "control"))
 _TAG: Final = "(policy_tag)"
-_IDENTITIES: Final = frozenset(("signers", "control"))  # their lists are no patterns
+_IDENTITIES: Final = frozenset(("signers", "control"))  # their lists are not patterns
 _LEVELS: Final = ("public", "internal", "confidential", "restricted")
 _NEEDS: Final = ("detached", "key_ref", "enclave_ref")
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """What one rule said about one envelope."""
+    """What one rule decided about one envelope."""
 
     rule: str
     decision: Outcome
@@ -82,7 +82,7 @@ class Reason:
 
 
 def no_policy(what: str) -> Invalid:
-    """What refuses a policy."""
+    """Return the error for an invalid policy."""
     return Invalid(f"policy: {what}", advice="`ropewalk ledger policy show` prints one that works.")
 
 
@@ -90,21 +90,21 @@ def no_policy(what: str) -> Invalid:
 
 
 def check_rule(rule: Any) -> None:
-    """Raise unless everything in the rule is understood: what is not might have been meant to forbid something."""
+    """Raise unless every member of the rule is known: an unknown one might be meant to forbid something."""
     if not isinstance(rule, dict):
-        raise no_policy("a rule is an object")
+        raise no_policy("a rule must be an object")
     for member, kind in _COMMON.items():
         if not isinstance(rule.get(member), kind):
-            raise no_policy(f'rule {rule.get("id", "?")!r}: "{member}" is missing or of another type')
+            raise no_policy(f'rule {rule.get("id", "?")!r}: "{member}" is missing or has the wrong type')
     here = f'rule "{rule["id"]}"'
     if rule["kind"] not in _KINDS:
-        raise no_policy(f'{here}: kind "{rule["kind"]}" is not known; one of {", ".join(_KINDS)}')
+        raise no_policy(f'{here}: kind "{rule["kind"]}" is unknown; must be one of {", ".join(_KINDS)}')
     if rule["decision"] not in OUTCOMES:
-        raise no_policy(f"{here}: decision is allow, audit or deny")
+        raise no_policy(f"{here}: decision must be allow, audit or deny")
     extra = _KINDS[rule["kind"]]
     for member, kind in extra.items():
         if not isinstance(rule.get(member), kind):
-            raise no_policy(f'{here}: "{member}" is missing or of another type')
+            raise no_policy(f'{here}: "{member}" is missing or has the wrong type')
     unknown = rule.keys() - {*_COMMON, *extra, *_OPTIONAL.get(rule["kind"], ()), "when", "description"}
     if unknown:
         raise no_policy(f'{here}: unknown member "{min(unknown)}"')
@@ -112,13 +112,13 @@ def check_rule(rule: Any) -> None:
         _CHECKS[rule["kind"]](rule, here)
     when = rule.get("when", {})
     if not isinstance(when, dict) or when.keys() - {"domains", "classes", "types"}:
-        raise no_policy(f'{here}: "when" has domains, classes, types')
+        raise no_policy(f'{here}: "when" may only have domains, classes and types')
     for texts in (
         *when.values(),
         *(rule[m] for m in extra if extra[m] is list and rule["kind"] not in _IDENTITIES),
     ):
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise no_policy(f"{here}: patterns are lists of texts")
+            raise no_policy(f"{here}: patterns must be lists of strings")
 
 
 def _check_signers(rule: Rule, _here: str) -> None:
@@ -129,17 +129,17 @@ def _check_signers(rule: Rule, _here: str) -> None:
 def _check_signed(rule: Rule, here: str) -> None:
     fields = rule.get("fields")
     if fields != "present" and not (isinstance(fields, list) and all(name in FIELDS for name in fields)):
-        raise no_policy(f'{here}: fields is a list of envelope fields, or "present"')
+        raise no_policy(f'{here}: fields must be a list of envelope fields, or "present"')
 
 
 def _check_level(rule: Rule, here: str) -> None:
     if rule["level"] not in _LEVELS or any(need not in _NEEDS for need in rule["requires"]):
-        raise no_policy(f"{here}: level or requires is not known")
+        raise no_policy(f"{here}: level or requires is unknown")
 
 
 def _check_schema(rule: Rule, here: str) -> None:
     if rule.get("detached", "allow") not in tuple(OUTCOMES):
-        raise no_policy(f"{here}: detached is allow, audit or deny")
+        raise no_policy(f"{here}: detached must be allow, audit or deny")
     try:
         schema_of(rule)
     except Invalid as error:
@@ -149,7 +149,7 @@ def _check_schema(rule: Rule, here: str) -> None:
 def _check_lifetime(rule: Rule, here: str) -> None:
     fault = lifetime_rule_fault(rule)
     if fault is not None or rule["decision"] != "deny" or "when" in rule:
-        raise no_policy(f"{here}: {fault or 'what speaks about the channel denies, at any time'}")
+        raise no_policy(f"{here}: {fault or 'a channel rule must deny, and must not have when'}")
 
 
 def _check_control(rule: Rule, here: str) -> None:
@@ -158,7 +158,7 @@ def _check_control(rule: Rule, here: str) -> None:
     except Invalid as error:
         raise no_policy(f"{here}: {error.detail}") from error
     if rule["decision"] != "deny" or "when" in rule:
-        raise no_policy(f"{here}: what speaks about the channel denies, at any time")
+        raise no_policy(f"{here}: a channel rule must deny, and must not have when")
 
 
 _CHECKS: Final[dict[str, Callable[[Rule, str], None]]] = {
@@ -176,7 +176,7 @@ _CHECKS: Final[dict[str, Callable[[Rule, str], None]]] = {
 
 
 def applies(rule: Rule, domain: str, event_class: str, event_type: str) -> bool:
-    """Whether the rule is meant for such envelopes."""
+    """Return whether the rule applies to such envelopes."""
     when = rule.get("when")
     if not when:
         return True
@@ -216,7 +216,7 @@ def _ask_correlation(_rule: Rule, envelope: Envelope) -> str | None:
 
 
 def ask_evidence(rule: Rule, envelope: Envelope, status: Status) -> str | None:
-    """Return why demanded evidence is missing; evidence that was not verified counts as missing."""
+    """Return why required evidence is missing; unverified evidence counts as missing."""
     found = (envelope.value.get("attestation_evidence") or {}).get("format")
     if rule["kind"] == "evidence_checked":
         return None if found is None or status == "passed" else f"its {found} evidence was not verified"
@@ -226,24 +226,24 @@ def ask_evidence(rule: Rule, envelope: Envelope, status: Status) -> str | None:
 
 
 def ask_tag(envelope: Envelope, policy_hash: bytes | None) -> Reason | None:
-    """Return what the envelope's own policy tag leads to in a channel with this policy, or with none (S4 §10)."""
+    """Return the outcome of the envelope's own policy tag in a channel with this policy, or with none (S4 §10)."""
     tag = envelope.fields.get("policy_tag")
     if tag is None:
         return None
     if tag.get("decision") == "deny":
-        return Reason(_TAG, "deny", "its policy tag says deny")
+        return Reason(_TAG, "deny", "its policy tag denies it")
     if policy_hash is not None and tag["policy_hash"] != policy_hash.hex():
         named = tag["policy_hash"][:16]
         return Reason(
             _TAG, "deny", f"its policy tag names policy {named}…, the channel has {policy_hash.hex()[:16]}…"
         )
     if tag.get("decision") == "audit":
-        return Reason(_TAG, "audit", "its policy tag says audit")
+        return Reason(_TAG, "audit", "its policy tag asks for audit")
     return None
 
 
 def tag_allows(envelope: Envelope) -> bool:
-    """Return whether the policy tag of an Alert allows its repetition (S4 §7.8), whichever policy it names."""
+    """Return whether the policy tag of an Alert allows its repetition (S4 §7.8), regardless of the policy it names."""
     fields = envelope.fields
     return fields["event_class"] == "Alert" and (fields.get("policy_tag") or {}).get("decision") == "allow"
 
@@ -254,7 +254,7 @@ def _ask_proofs(rule: Rule, envelope: Envelope) -> str | None:
 
 
 def ask_level(rule: Rule, envelope: Envelope) -> Reason | None:
-    """What a rule of the kind confidentiality says: it decides about its level, and denies what that level lacks."""
+    """Return the decision of a confidentiality rule: it decides about its level, and denies what that level lacks."""
     if envelope.level != rule["level"]:
         return None
     tag = envelope.value.get("confidentiality_tag") or {}
@@ -265,15 +265,15 @@ def ask_level(rule: Rule, envelope: Envelope) -> Reason | None:
 
 
 def schema_of(rule: Rule) -> DeclaredSchema:
-    """The schema of a rule, compiled."""
+    """Return the compiled schema of a rule."""
     return declare(jcs.encode(rule["schema"]))
 
 
 def ask_schema(rule: Rule, schema: DeclaredSchema, envelope: Envelope) -> Reason | None:
-    """What a rule of the kind schema says: a payload that is not here cannot fit, but `detached` may forgive that."""
+    """Return the decision of a schema rule: a detached payload cannot be checked, but `detached` may allow that."""
     if envelope.is_detached:
         decision: Outcome = rule.get("detached") or rule["decision"]
-        return Reason(rule["id"], decision, "the payload is detached and was not held against the schema")
+        return Reason(rule["id"], decision, "the payload is detached and was not checked against the schema")
     fault = schema.fault(envelope.payload, len(envelope.raw) // 2)  # no item takes less than two bytes
     if fault is None:
         return None

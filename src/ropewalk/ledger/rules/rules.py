@@ -28,14 +28,14 @@ from ropewalk.ledger.rules.verdict import (
     Verdict,
 )
 
-CHAIN_MAX: Final = 4096  # ancestors one envelope may name; each is looked up
+CHAIN_MAX: Final = 4096  # maximum ancestors of one envelope; each is looked up
 _UNCHAINED: Final = RuleFinding(
     3, "failed", "a Result must append to the causality chain of its Command; it names no ancestor"
 )
 
 
 def judge(envelope: Envelope, context: Context, signature: RuleFinding | None = None) -> Verdict:
-    """All eight rules and the policy over one envelope. `signature` is what rule 2 found, where it was asked before."""
+    """Apply all eight rules and the policy to one envelope. `signature` is the finding of rule 2 if it is known."""
     findings = (
         rule_1_canonical_hash(envelope, context),
         signature or rule_2_signature_scope(envelope, context),
@@ -49,7 +49,7 @@ def judge(envelope: Envelope, context: Context, signature: RuleFinding | None = 
     if context.policy is None:
         reason = None if context.sealed else ask_tag(envelope, None)
         return Verdict(envelope, findings, Decision(reason.decision, (reason,)) if reason else None)
-    # Bound is not verified: without roots or keys to verify it, evidence is only a claim of its author.
+    # Bound is not verified: without roots or keys to verify it, evidence is only the author's claim.
     status = findings[4].status if context.evidence is not None else "not_checked"
     return Verdict(envelope, findings, context.policy.decide(envelope, status, sealed=context.sealed))
 
@@ -57,27 +57,27 @@ def judge(envelope: Envelope, context: Context, signature: RuleFinding | None = 
 ParallelMap = Callable[
     [Callable[[Sequence[Envelope]], list[RuleFinding]], Sequence[Envelope]], list[RuleFinding]
 ]
-"""Who checks many signatures: gives the envelopes to the function, in as many shares as it has hands."""
+"""Maps a function over many envelopes, possibly in several threads; used to check signatures."""
 
 
 def map_serially(
     act: Callable[[Sequence[Envelope]], list[RuleFinding]], envelopes: Sequence[Envelope]
 ) -> list[RuleFinding]:
-    """All in one share."""
+    """Apply the function to all envelopes in this thread."""
     return act(envelopes)
 
 
 def check_signatures(envelopes: Sequence[Envelope]) -> list[RuleFinding]:
-    """What rule 2 finds in each envelope.
+    """Return the finding of rule 2 for each envelope.
 
-    Asked for many at once, and before the other rules: signatures are checked outside the interpreter's lock, so this
-    alone is worth sharing out. Threads that took turns with all the rest would only pull it from core to core.
+    Run for many at once, before the other rules: signatures are checked without the interpreter lock, so only this
+    part gains from threads.
     """
     return [rule_2_signature_scope(envelope) for envelope in envelopes]
 
 
 def rule_1_canonical_hash(envelope: Envelope, _context: Context) -> RuleFinding:
-    """S4 §7.1: payload_hash is the hash of the canonical payload."""
+    """S4 §7.1: payload_hash must be the hash of the canonical payload."""
     if envelope.hash_holds:
         return PASSED[0]
     got = blake3(envelope.payload_raw).hex()
@@ -86,12 +86,12 @@ def rule_1_canonical_hash(envelope: Envelope, _context: Context) -> RuleFinding:
     if envelope.is_detached:
         return RuleFinding(1, "not_checked", "the payload is detached")
     return RuleFinding(
-        1, "failed", f"payload has hash {got}, the envelope says {envelope.fields['payload_hash']}"
+        1, "failed", f"payload has hash {got}, the envelope claims {envelope.fields['payload_hash']}"
     )
 
 
 def rule_2_signature_scope(envelope: Envelope, _context: Context | None = None) -> RuleFinding:
-    """S4 §7.2: the signature holds over the listed fields, and the list names what must be signed."""
+    """S4 §7.2: the signature must be valid over the listed fields, and the list must name the required ones."""
     signature = envelope.fields["signature"]
     fault = _scope_fault(tuple(signature["signed_fields"]))
     if fault is not None:
@@ -119,17 +119,19 @@ def _scope_fault(names: tuple[str, ...]) -> str | None:
 
 
 def rule_3_causality(envelope: Envelope, context: Context) -> RuleFinding:
-    """S4 §7.3, §3.2: the chain ends in the correlation id, ancestors come first, a Result answers a Command."""
+    """S4 §7.3, §3.2: the chain must end in the correlation id, ancestors come first, a Result answers a Command."""
     fields = envelope.fields
     correlation_id, chain = fields.get("correlation_id"), fields.get("causality_chain")
     kind = fields["event_class"]
     if correlation_id is None and kind in ("Command", "Result"):
-        return RuleFinding(3, "failed", f"a {kind} carries a correlation id")
+        return RuleFinding(3, "failed", f"a {kind} must have a correlation id")
     if chain is not None:
         if not chain or chain[-1] != correlation_id:
-            return RuleFinding(3, "failed", "the tail of the causality chain is not the correlation id")
+            return RuleFinding(3, "failed", "the causality chain must end with the correlation id")
         if len(chain) > CHAIN_MAX:
-            return RuleFinding(3, "failed", f"a chain of {len(chain)}; at most {CHAIN_MAX}")
+            return RuleFinding(
+                3, "failed", f"the causality chain must have at most {CHAIN_MAX} items, got {len(chain)}"
+            )
         if len(set(chain)) != len(chain):
             return RuleFinding(3, "failed", "the causality chain names an envelope twice")
     history = context.history
@@ -160,7 +162,7 @@ def _check_ancestors(ancestors: list[str], history: EnvelopeHistory) -> RuleFind
             unknown += 1
             continue
         if before is not None and place <= before:
-            return RuleFinding(3, "failed", f"ancestor {text} stands before its own ancestor")
+            return RuleFinding(3, "failed", f"ancestor {text} comes before its own ancestor")
         before = place
         chain = history.chain(name)
         if chain is not None and list(chain[:-1]) != ancestors[:number]:
@@ -173,16 +175,16 @@ def _check_ancestors(ancestors: list[str], history: EnvelopeHistory) -> RuleFind
 
 
 def rule_4_version_gate(envelope: Envelope, context: Context) -> RuleFinding:
-    """S4 §7.4: the version is one we support."""
+    """S4 §7.4: the version must be a supported one."""
     version = envelope.fields["protocol_version"]
     if version[: version.rindex(".")] in context.supported_minors:
         return PASSED[3]
     supported = ", ".join(f"{minor}.x" for minor in sorted(context.supported_minors))
-    return RuleFinding(4, "failed", f"version {version[:40]} is not supported; {supported} are")
+    return RuleFinding(4, "failed", f"version {version[:40]} is not supported; supported: {supported}")
 
 
 def rule_5_attestation_binding(envelope: Envelope, context: Context) -> RuleFinding:
-    """S4 §7.5: evidence, where there is any, speaks of this payload; and holds, where the context can tell."""
+    """S4 §7.5: evidence, if present, must be bound to this payload, and valid if the context can verify it."""
     if "attestation_evidence" not in envelope.fields and envelope.fields["event_class"] != "Attestation":
         return PASSED[4]
     status, detail = check_binding(envelope) if context.evidence is None else context.evidence(envelope)
@@ -190,12 +192,12 @@ def rule_5_attestation_binding(envelope: Envelope, context: Context) -> RuleFind
 
 
 def rule_6_confidentiality(envelope: Envelope, context: Context) -> RuleFinding:
-    """S4 §7.6: restricted envelopes need a policy that lets them pass."""
+    """S4 §7.6: restricted envelopes need a policy that allows them."""
     if "confidentiality_tag" not in envelope.fields:
         return PASSED[5]
     if context.policy is None:
         if envelope.level == "restricted" and context.policy_hash is not None:
-            return RuleFinding(6, "not_checked", "restricted; the policy that let it pass is not here")
+            return RuleFinding(6, "not_checked", "restricted; the policy that accepted it is not available")
         if envelope.level == "restricted":
             return RuleFinding(6, "failed", "restricted, and the channel has no policy that allows it")
         return PASSED[5]
@@ -206,7 +208,7 @@ def rule_6_confidentiality(envelope: Envelope, context: Context) -> RuleFinding:
 
 
 def rule_7_integrity_proof(envelope: Envelope, context: Context) -> RuleFinding:
-    """S4 §7.7: a Merkle proof leads from a leaf to something this channel holds."""
+    """S4 §7.7: a Merkle proof must lead from a leaf to a root in this channel."""
     proof = envelope.fields.get("integrity_proof")
     if proof is None:
         return PASSED[6]
@@ -225,13 +227,13 @@ def rule_7_integrity_proof(envelope: Envelope, context: Context) -> RuleFinding:
         return RuleFinding(7, "failed", f"no earlier block of this channel has the root {root.hex()}")
     if leaves != size:
         return RuleFinding(
-            7, "failed", f"the block with that root has {leaves} envelopes, the proof says {size}"
+            7, "failed", f"the block with that root has {leaves} envelopes, the proof claims {size}"
         )
     return PASSED[6]
 
 
 def rule_8_replay_protection(envelope: Envelope, context: Context) -> RuleFinding:
-    """S4 §7.8: a Command or Result is said once; an Alert again only where the channel's policy allows it."""
+    """S4 §7.8: a Command or Result is accepted once; an Alert again only if the channel's policy allows it."""
     history = context.history
     if history is None:
         return RuleFinding(8, "not_checked", "no channel to look in")
@@ -240,20 +242,22 @@ def rule_8_replay_protection(envelope: Envelope, context: Context) -> RuleFindin
         place = history.claim(kind, correlation_id)
         if place is not None and not _may_repeat(envelope, context):
             return RuleFinding(
-                8, "failed", f'{kind} "{correlation_id}" stands at height {place[0]}, index {place[1]}'
+                8, "failed", f'{kind} "{correlation_id}" is already at height {place[0]}, index {place[1]}'
             )
     place = history.intent(envelope.intent)
     if place is not None:
         return RuleFinding(
-            8, "failed", f"the same statement stands at height {place[0]}, index {place[1]}, otherwise signed"
+            8,
+            "failed",
+            f"the same statement with another signature is already at height {place[0]}, index {place[1]}",
         )
     return PASSED[7]
 
 
 def _may_repeat(envelope: Envelope, context: Context) -> bool:
-    """Whether an envelope with a used correlation id is an Alert that may be said again.
+    """Return whether an envelope with a used correlation id is an Alert that may be repeated.
 
-    Who signs a tag writes what he likes into it, so at the door the channel's own policy must agree.
+    The author controls the tag, so at ingest the channel's own policy must agree.
     """
     if context.sealed:
         return tag_allows(envelope)
@@ -275,16 +279,16 @@ _SIGNABLE: Final = frozenset(FIELDS) - {"signature"}
 
 
 def _check_merkle(text: str) -> tuple[bytes, int]:
-    """The root a Merkle proof leads to, and the size it claims.
+    """Return the root a Merkle proof leads to, and the size it claims.
 
     It is the base64 of canonical `{"leaf","index","size","path","root"}`.
     """
     value = jcs.parse_canonical(decode_base64(text, "/integrity_proof/proof"))
     if not isinstance(value, dict) or value.keys() != {"leaf", "index", "size", "path", "root"}:
-        raise InvalidProof("an integrity proof has leaf, index, size, path and root")
+        raise InvalidProof("an integrity proof must have leaf, index, size, path and root")
     index, size, path = value["index"], value["size"], value["path"]
     if not isinstance(path, list) or type(index) is not int or type(size) is not int:
-        raise InvalidProof("index and size are integers, path is a list")
+        raise InvalidProof("index and size must be integers, path a list")
     leaf, root, *siblings = (_hash(text) for text in (value["leaf"], value["root"], *path))
     merkle.verify_inclusion(leaf, index, size, siblings, root)
     return root, size
@@ -293,5 +297,5 @@ def _check_merkle(text: str) -> tuple[bytes, int]:
 def _hash(text: Any) -> bytes:
     raw = hash_from_hex(text)
     if raw is None:
-        raise InvalidProof("hashes are 64 lower-case hex digits")
+        raise InvalidProof("hashes must be 64 lowercase hex digits")
     return raw

@@ -1,4 +1,4 @@
-"""What the rules are asked and what they answer: the channel so far, the context, findings, and the verdict of all."""
+"""Input and output of the rules: the channel's history, the context, findings, and the verdict."""
 
 from __future__ import annotations
 
@@ -41,43 +41,43 @@ class Position(NamedTuple):
 
 
 class EnvelopeHistory(Protocol):
-    """What rules 3, 7 and 8 need to know about the channel so far."""
+    """What rules 3, 7 and 8 look up in the channel."""
 
     def position(self, envelope_id: bytes) -> Position | None:
-        """Where an envelope stands."""
+        """Return the position of an envelope."""
 
     def chain(self, envelope_id: bytes) -> tuple[str, ...] | None:
-        """The causality chain of an envelope that stands in the channel."""
+        """Return the causality chain of an envelope in the channel."""
 
     def claim(self, event_class: str, correlation_id: str) -> Position | None:
-        """Where the first envelope of that class with that correlation id stands."""
+        """Return the position of the first envelope of that class with that correlation id."""
 
     def intent(self, intent: bytes) -> Position | None:
-        """Where the same signed statement stands."""
+        """Return the position of the same signed statement."""
 
     def leaves(self, root: bytes) -> int | None:
-        """How many envelopes the block with that root has."""
+        """Return the number of envelopes of the block with that root."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an envelope is judged against. Without a history, rules about the channel are not checked.
+    """The input of the rules. Without a history, rules about the channel are not checked.
 
-    `policy_hash` names the policy a sealed block was made under, for a verifier that does not have its text.
+    `policy_hash` names the policy of a sealed block, for a verifier that does not have its text.
     """
 
     history: EnvelopeHistory | None = None
     policy: Policy | None = None
     supported_minors: frozenset[str] = SUPPORTED_MINORS
     policy_hash: bytes | None = None
-    sealed: bool = False  # judged again, in a block that stands; not at the door
-    # Whether evidence holds, where somebody can say.
+    sealed: bool = False  # the envelope is in a sealed block; this is not ingest
+    # Verifies evidence, if the caller can.
     evidence: Callable[[Envelope], tuple[Status, str]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RuleFinding:
-    """What one rule found."""
+    """The finding of one rule."""
 
     rule: int
     status: Status
@@ -89,7 +89,7 @@ class RuleFinding:
         return NAMES[self.rule - 1]
 
     def to_json(self) -> dict[str, Any]:
-        """As refusals print it."""
+        """Return the JSON form that error reports print."""
         return {"rule": self.rule, "name": self.name, "status": self.status, "detail": self.detail}
 
 
@@ -99,7 +99,7 @@ PASSED: Final = tuple(RuleFinding(number, "passed") for number in range(1, 9))
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All eight findings, the fields nobody signed, and what the policy decided."""
+    """All eight findings, the unsigned fields, and the policy's decision."""
 
     envelope: Envelope
     findings: tuple[RuleFinding, ...]
@@ -120,11 +120,11 @@ class Verdict:
 
     @property
     def all_passed(self) -> bool:
-        """Whether every rule was judged and passed, and no policy had a say."""
+        """Whether every rule passed and no policy had to decide."""
         return self.findings == PASSED and self.decision is None
 
     def to_json(self) -> dict[str, Any]:
-        """As refusals and `policy check` print it."""
+        """Return the JSON form that error reports and `policy check` print."""
         out: dict[str, Any] = {
             "envelope_id": self.envelope.hex_id,
             "rules": [finding.to_json() for finding in self.findings],
@@ -133,7 +133,7 @@ class Verdict:
         return out if self.decision is None else {**out, **self.decision.to_json()}
 
     def require(self) -> None:
-        """Raise what the first failed rule, or else the policy, calls for."""
+        """Raise the error for the first failed rule, or else for the policy's denial."""
         if not self.ok:
             _refuse(self)
 
@@ -150,12 +150,12 @@ _REFUSALS: Final[dict[int, type[RopewalkError]]] = {
 }
 
 
-# What its author can do about an envelope, where the error alone would speak of damaged data.
+# Advice for the author, because the error's own advice is about damaged data.
 _ADVICE = {
-    1: "Hash the payload as it is sent, and sign again.",
-    3: "Name what it follows from: the Command it answers, its correlation id, its parents in this channel.",
-    4: "Write it in a version that is let in (`ledger lifecycle show`), or adapt it (`ledger adapt`).",
-    5: "Attach evidence about this very payload.",
+    1: "Hash the payload that is sent, and sign again.",
+    3: "Name its causes: the Command it answers, its correlation id, its parents in this channel.",
+    4: "Use an accepted version (`ledger lifecycle show`), or adapt it (`ledger adapt`).",
+    5: "Attach evidence for this payload.",
     7: "Prove against a root of this channel, or leave the proof out.",
 }
 

@@ -1,4 +1,4 @@
-"""Changing the life of a version with everybody's approval: demanded where a policy does, recorded in a channel."""
+"""Change the lifecycle of a version with approvals, if a policy requires them, and record it in a channel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ropewalk.ledger.versions.versions import Lifecycle
 
 
 def _asking(home: Path) -> list[str]:
-    """The channels whose policy demands approvals for a change of a version."""
+    """Return the channels whose policy requires approvals for a version change."""
     found = []
     for each in channels(home):
         policy = read_settings(home, each).policy
@@ -37,10 +37,10 @@ def change_version(
     now_ns: Callable[[], int] = time.time_ns,
     wait_s: float = 0.0,
 ) -> tuple[Lifecycle, int]:
-    """Move a version as was approved; returns where it stands, and the height at which the channel records it.
+    """Move a version as approved; return its new state, and the height at which the channel records it.
 
-    It is recorded first: if a crash comes between, the same change can be made again, and is not recorded twice. Every
-    channel here that demands approvals must be content.
+    It is recorded first: after a crash the same change can be made again, and is not recorded twice. Every local
+    channel that requires approvals must accept it.
     """
     asking = [each for each in _asking(home) if each != act.channel]
     policies = [read_settings(home, each).policy for each in (act.channel, *asking)]
@@ -74,6 +74,6 @@ def require_no_approvals(home: Path) -> None:
     asking = _asking(home)
     if asking:
         raise Denied(
-            f"channel {asking[0]} demands that people approve of a change of a version",
-            advice="Propose it with --propose, let them approve, and name the channel with --channel.",
+            f"channel {asking[0]} requires approvals for a version change",
+            advice="Propose it with --propose, collect approvals, and name the channel with --channel.",
         )

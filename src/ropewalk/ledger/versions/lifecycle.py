@@ -1,4 +1,4 @@
-"""The life of envelope versions in one repository: a table on disk, the gate it makes, and notice before a sunset.
+"""Lifecycle of envelope versions in one repository: a table on disk, the version gate, and notices before a sunset.
 
 <home>/ledger/lifecycle.json   stages and sunsets; without it the versions this code knows are all active
 """
@@ -39,14 +39,14 @@ from ropewalk.ledger.versions.versions import (
 
 ALERT_TYPE = "ledger.version.sunset"
 RECORDED_ADVICE = (
-    "The table was changed by hand, or a change was interrupted. Put back what the channel recorded, or record the "
+    "The table was edited by hand, or a change was interrupted. Restore what the channel recorded, or record the "
     "change: `ropewalk ledger lifecycle set VERSION STAGE --channel C`."
 )
 DOMAIN = "ropewalk.lifecycle"
 
 
 def read_lifecycle(home: Path) -> tuple[Lifecycle, ...]:
-    """Where every version stands; what the table does not name is as this code has it."""
+    """Return the lifecycle of every version; versions missing in the table have the built-in default."""
     try:
         raw = _path(home).read_bytes()
     except FileNotFoundError:
@@ -68,10 +68,10 @@ def move_version(
     grace_days: int | None = None,
     recorded: tuple[str, int] | None = None,
 ) -> Lifecycle:
-    """Move a version to its next stage, or change the dates of the one it is in. A life goes only forward.
+    """Move a version to its next stage, or change the dates of its stage. Stages only move forward.
 
-    `recorded` is the channel and the height at which the change is sealed. A version whose changes are recorded is
-    not changed otherwise: the table would no longer say what the channel says.
+    `recorded` is the channel and height at which the change is sealed. A recorded version must not be changed
+    otherwise, or the table would differ from the channel.
     """
     moved, raw = _moved(home, version, stage, sunset=sunset, grace_days=grace_days, recorded=recorded)
     path = _path(home)
@@ -86,7 +86,7 @@ def move_version(
 def check_move(
     home: Path, version: str, stage: Stage, *, sunset: str | None = None, grace_days: int | None = None
 ) -> None:
-    """Raise what would refuse such a move; nothing is written."""
+    """Raise the error such a move would raise; write nothing."""
     _moved(home, version, stage, sunset=sunset, grace_days=grace_days, recorded=("", 0))
 
 
@@ -99,16 +99,16 @@ def _moved(
     grace_days: int | None,
     recorded: tuple[str, int] | None,
 ) -> tuple[Lifecycle, bytes]:
-    """A version as it would be, and the table then."""
+    """Return the version after the move, and the table."""
     table = read_lifecycle(home)
     minor = ".".join(map(str, parse_range(version)))
     life = next((each for each in table if each.minor == minor), None)
     if life is None:
-        raise NotFound(f"version {version} is none that this installation knows", version=version)
+        raise NotFound(f"version {version} is unknown to this installation", version=version)
     if life.recorded is not None and recorded is None:
         raise Denied(
             f"the changes of version {version} are recorded in channel {life.recorded[0]}",
-            advice=f"Record this one, too: --channel {life.recorded[0]}.",
+            advice=f"Record this one too: --channel {life.recorded[0]}.",
         )
     moved = life if stage == life.stage else life.moved_to(stage)
     moved = replace(
@@ -118,17 +118,17 @@ def _moved(
         grace_days=grace_days if grace_days is not None else moved.grace_days,
     )
     raw = encode_lifecycle([moved if each.minor == minor else each for each in table])
-    parse_lifecycle(raw)  # what cannot be read back is never written
+    parse_lifecycle(raw)  # never write what cannot be read back
     return moved, raw
 
 
 def open_minors(home: Path, policy: Policy | None, now_ns: int) -> frozenset[str]:
-    """What the version gate of a channel lets in now."""
+    """Return the versions that the version gate of a channel accepts now."""
     return gate(now_ns, read_lifecycle(home), policy.versions if policy is not None else None)
 
 
 def check_recorded(home: Path, table: Sequence[Lifecycle]) -> None:
-    """Raise Damaged where a row differs from the change that it says a channel recorded."""
+    """Raise Damaged if a row differs from the change recorded in its channel."""
     for life in table:
         if life.recorded is None:
             continue
@@ -145,9 +145,9 @@ def check_recorded(home: Path, table: Sequence[Lifecycle]) -> None:
 
 
 def lifecycle_step(home: Path, channel: str, acts: Mapping[str, tuple[int, VersionAct]]) -> Step | None:
-    """Return the table held against all changes that a channel records, by version with the height of the last.
+    """Check the table against all changes that a channel records, by version with the height of the last.
 
-    None where neither speaks of the other. A channel that another repository seals records that one's table.
+    Return None if neither refers to the other. A channel of another repository records that repository's table.
     """
     try:
         table = {f"{life.minor}.x": life for life in read_lifecycle(home)}
@@ -159,21 +159,21 @@ def lifecycle_step(home: Path, channel: str, acts: Mapping[str, tuple[int, Versi
     for version in sorted({*rows, *acts}):
         life, last = table.get(version), acts.get(version)
         if last is None:
-            text = f"{version}: the table names channel {channel}, which records no change of it"
+            text = f"{version}: the table names channel {channel}, which has no record of a change"
             return Step("lifecycle", "failed", text)
         if life is None:
             continue
         if life.recorded is not None and life.recorded[0] != channel:
-            continue  # another channel has recorded a later change; it is held against that one
+            continue  # another channel has recorded a later change, which is checked instead
         fault = lifecycle_fault(life, last[1])
         if fault is not None:
             ours = life.recorded is not None or _seals(home, channel)
             return Step("lifecycle", "failed", fault) if ours else Step.optional("lifecycle", fault)
-    return Step("lifecycle", "passed", f"{len(acts)} versions as the channel recorded them")
+    return Step("lifecycle", "passed", f"{len(acts)} versions match the channel's records")
 
 
 def _seals(home: Path, channel: str) -> bool:
-    """Whether a key of this repository has sealed the last block of a channel."""
+    """Return whether a key of this repository signed the last block of a channel."""
     last = None
     for record in Segments(home / "ledger" / channel).scan():
         last = record
@@ -184,7 +184,7 @@ def _seals(home: Path, channel: str) -> bool:
 
 
 class VersionGate:
-    """The version gate of a channel that stays open: it follows the clock, and the table when somebody changes it.
+    """The version gate of an open channel: it follows the clock and changes of the table.
 
     >>> sorted(VersionGate(Path("/nonexistent"), None, lambda: 0)())
     ['1.0', '1.1']
@@ -197,20 +197,20 @@ class VersionGate:
         self._read()
 
     def __call__(self) -> frozenset[str]:
-        """What is let in now."""
+        """Return the versions accepted now."""
         if _mark(self._path) != self._mark:
             self._read()
         return gate(self._now_ns(), self._table, self._versions)
 
     def _read(self) -> None:
-        mark = _mark(self._path)  # before the table: one that changes meanwhile is read again
+        mark = _mark(self._path)  # before the table: if it changes meanwhile, it is read again
         self._table = read_lifecycle(self._home)
         check_recorded(self._home, self._table)
         self._mark = mark
 
 
 def _mark(path: str) -> tuple[int, int] | None:
-    """What differs when the table was replaced. Asked for every batch; a `Path` costs ten times as much."""
+    """Return a stamp that changes with the table. Read for every batch; a `Path` costs ten times as much."""
     try:
         found = os.stat(path)  # noqa: PTH116
     except FileNotFoundError:
@@ -219,7 +219,7 @@ def _mark(path: str) -> tuple[int, int] | None:
 
 
 def version_to_write(home: Path, policy: Policy | None, now_ns: int) -> str:
-    """The version for envelopes we make ourselves: the oldest that is let in now, for most can read it.
+    """Return the version for our own envelopes: the oldest accepted one, which most readers support.
 
     >>> version_to_write(Path("/nonexistent"), None, 0)
     '1.0.0'
@@ -227,13 +227,13 @@ def version_to_write(home: Path, policy: Policy | None, now_ns: int) -> str:
     minors = open_minors(home, policy, now_ns)
     if not minors:
         raise Unverified(
-            "no version of envelopes is let in any more", advice="See `ropewalk ledger lifecycle show`."
+            "no envelope version is accepted any more", advice="See `ropewalk ledger lifecycle show`."
         )
     return min((tuple(map(int, minor.split("."))), f"{minor}.0") for minor in minors)[1]
 
 
 def notices(home: Path, now_ns: int) -> list[dict[str, Any]]:
-    """Versions that are near their sunset: the nearest of 30, 14 and 7 days."""
+    """Return versions near their sunset: the nearest of 30, 14 and 7 days."""
     return due_notices(now_ns, read_lifecycle(home))
 
 
@@ -245,7 +245,7 @@ def send_notices(
     *,
     protocol_version: str = "1.0.0",
 ) -> list[tuple[dict[str, Any], LedgerReceipt | None]]:
-    """Append an `Alert` for every notice that is due; one that stands in the channel already is not said again."""
+    """Append an `Alert` for every notice that is due; skip one that the channel already has."""
     sent: list[tuple[dict[str, Any], LedgerReceipt | None]] = []
     for notice in due:
         try:
@@ -258,7 +258,7 @@ def send_notices(
 def notice_envelope(
     notice: dict[str, Any], key: SigningKey, now_ns: int, protocol_version: str = "1.0.0"
 ) -> Envelope:
-    """The notice as an `Alert`; its correlation id is the same for the same notice, so it is said once."""
+    """Return the notice as an `Alert`; the same notice has the same correlation id, so it is accepted once."""
     moment = datetime.fromtimestamp(now_ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return build(
         key,

@@ -1,10 +1,10 @@
-"""A change in the life of a version, as people sign it off (S4 §16): proposed, approved, recorded in a channel.
+"""Version changes (S4 §16): proposed, approved, recorded in a channel.
 
     {"version":1, "act":"version", "channel", "protocol_version":"1.0.x", "stage", "sunset":"<time>"|null,
      "grace_days":n|null}
 
 A channel records it as a `Command` of type `ledger.version.change` with the act, and a `Result` of type
-`ledger.version.changed` with the act and the approvals. The channel's policy says whether it takes any, as with keys.
+`ledger.version.changed` with the act and the approvals. The channel's policy decides how many are needed, as with keys.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MEMBERS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class VersionAct:
-    """A version is to move to a stage, with its dates; the channel is where that is recorded."""
+    """Moves a version to a stage, with its dates; the channel records it."""
 
     channel: str
     protocol_version: str
@@ -44,7 +44,7 @@ class VersionAct:
     grace_days: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """What people approve of."""
+        """Return the object that approvers sign."""
         return {
             "version": 1,
             "act": "version",
@@ -57,7 +57,7 @@ class VersionAct:
 
 
 def parse_version_act(value: Any) -> VersionAct:
-    """The act in a JSON value; anything unknown in it is refused.
+    """Parse an act from a JSON value; reject unknown members.
 
     >>> act = VersionAct("ops", "1.0.x", "deprecated", "2027-01-01T00:00:00Z", 90)
     >>> parse_version_act(act.to_json()) == act
@@ -66,15 +66,15 @@ def parse_version_act(value: Any) -> VersionAct:
     if not isinstance(value, dict) or value.keys() != _MEMBERS or value["act"] != "version":
         raise _wrong("expected version, act, channel, protocol_version, stage, sunset and grace_days")
     if value["version"] != 1 or value["version"] is True:
-        raise _wrong(f"version {value['version']!r:.20} is not known; 1 is")
+        raise _wrong(f"version {value['version']!r:.20} is unknown; expected 1")
     if not isinstance(value["channel"], str) or not isinstance(value["protocol_version"], str):
-        raise _wrong("channel and protocol_version are texts")
+        raise _wrong("channel and protocol_version must be strings")
     parse_range(value["protocol_version"])
     if value["stage"] not in get_args(Stage):
-        raise _wrong(f"stage is one of {', '.join(get_args(Stage))}")
+        raise _wrong(f"stage must be one of {', '.join(get_args(Stage))}")
     sunset, grace = value["sunset"], value["grace_days"]
     if grace is not None and (type(grace) is not int or grace < 0):
-        raise _wrong("grace_days is a number of days or null")
+        raise _wrong("grace_days must be a number of days or null")
     if sunset is not None:
         try:
             parse_timestamp(sunset if isinstance(sunset, str) else "")
@@ -90,7 +90,7 @@ def version_envelopes(
     timestamp: str,
     protocol_version: str = "1.0.0",
 ) -> tuple[Envelope, Envelope]:
-    """The change as it is recorded: what was decided, and who signed it off. The same change is said once.
+    """Return the recorded form of a change: the decision, and its approvals. The same change is recorded once.
 
     >>> key = SigningKey.generate("ed25519", bytes(32))
     >>> ask, done = version_envelopes(VersionAct("ops", "1.0.x", "maintenance"), (), key, "2024-11-01T12:00:00Z")
@@ -122,7 +122,7 @@ def version_envelopes(
 
 
 def act_name(act: VersionAct) -> str:
-    """Return the correlation id under which a channel records a change: the same change has the same.
+    """Return the correlation id under which a channel records a change: equal changes have equal ids.
 
     >>> act_name(VersionAct("ops", "1.0.x", "active")) == act_name(VersionAct("ops", "1.0.x", "disabled"))
     False
@@ -131,7 +131,7 @@ def act_name(act: VersionAct) -> str:
 
 
 def read_acts(block: Block) -> list[VersionAct]:
-    """Return the changes of versions that a block records: those that the key which sealed it has signed.
+    """Return the version changes that a block records: those signed by the key that signed the block.
 
     Any author may write an envelope of that type; only the channel's own key records a change.
     """
@@ -173,5 +173,5 @@ def lifecycle_fault(life: Lifecycle, act: VersionAct) -> str | None:
 
 def _wrong(what: str) -> Invalid:
     return Invalid(
-        f"change of a version: {what}", advice="Make one with `ropewalk ledger lifecycle set --propose F`."
+        f"version change: {what}", advice="Make one with `ropewalk ledger lifecycle set --propose F`."
     )

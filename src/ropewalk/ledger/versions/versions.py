@@ -1,11 +1,11 @@
-"""Versions of the envelope format (S4 §8, §16): ranges, the highest common one, and a life as data.
+"""Versions of the envelope format (S4 §8, §16): ranges, the highest common one, and lifecycles.
 
-A minor version moves preview → active → maintenance → deprecated → disabled. The state says what is let in:
+A minor version moves preview → active → maintenance → deprecated → disabled. The stage decides what is accepted:
 
-    preview      only where its flag is set
+    preview      only if its flag is set
     active       always
     maintenance  always
-    deprecated   until its sunset; after that nothing new, reading for a grace time
+    deprecated   until its sunset; after that read-only for a grace time
     disabled     nothing
 """
 
@@ -32,18 +32,16 @@ _VERSION = re.compile(r"(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{
 
 @dataclass(frozen=True, slots=True)
 class Lifecycle:
-    """Where one minor version stands in its life."""
+    """Lifecycle stage of one minor version."""
 
     minor: str
     stage: Stage
     sunset: str | None = None
     grace_days: int = 90
-    recorded: tuple[str, int] | None = (
-        None  # the channel and the height at which the change to this was sealed
-    )
+    recorded: tuple[str, int] | None = None  # channel and height at which the change was sealed
 
     def to_json(self) -> dict[str, Any]:
-        """As the table holds it."""
+        """Return the JSON form in the table."""
         row: dict[str, Any] = {
             "version": f"{self.minor}.x",
             "stage": self.stage,
@@ -55,18 +53,18 @@ class Lifecycle:
         return row
 
     def moved_to(self, stage: Stage, sunset: str | None = None) -> Lifecycle:
-        """The next stage; a life goes only forward."""
+        """Return the version at a later stage; stages only move forward."""
         if _ORDER.index(stage) <= _ORDER.index(self.stage):
             raise Invalid(f"version {self.minor}.x is {self.stage}; it cannot become {stage}")
         return Lifecycle(self.minor, stage, sunset or self.sunset, self.grace_days)
 
 
 LIFECYCLE: Final = (Lifecycle("1.0", "active"), Lifecycle("1.1", "active"))
-"""The versions this code knows."""
+"""The versions this code supports."""
 
 
 def parse_range(text: str) -> tuple[int, int]:
-    """Major and minor of a range.
+    """Return major and minor of a range.
 
     >>> parse_range("1.1.x")
     (1, 1)
@@ -78,7 +76,7 @@ def parse_range(text: str) -> tuple[int, int]:
 
 
 def version_of(text: str) -> tuple[int, int, int]:
-    """Major, minor and patch of a version.
+    """Return major, minor and patch of a version.
 
     >>> version_of("1.0.3")
     (1, 0, 3)
@@ -90,7 +88,7 @@ def version_of(text: str) -> tuple[int, int, int]:
 
 
 def highest_common(ours: Iterable[str], theirs: Iterable[str]) -> str | None:
-    """The highest range both sides support (S4 §8).
+    """Return the highest range both sides support (S4 §8).
 
     >>> highest_common(["1.0.x", "1.1.x"], ["1.0.x", "1.1.x", "1.10.x"])
     '1.1.x'
@@ -102,7 +100,7 @@ def highest_common(ours: Iterable[str], theirs: Iterable[str]) -> str | None:
 
 
 def newest_version(ranges: Iterable[str]) -> str:
-    """Return the first version of the highest of these ranges; the first that there was, if there is none.
+    """Return the first version of the highest range; the first version ever if there is none.
 
     >>> newest_version(["1.0.x", "1.10.x", "1.9.x"])
     '1.10.0'
@@ -114,7 +112,7 @@ def newest_version(ranges: Iterable[str]) -> str:
 def access(
     minor: str, at_ns: int, table: Sequence[Lifecycle] = LIFECYCLE, previews: Iterable[str] = ()
 ) -> tuple[Access, str]:
-    """What a version may do at a time, and why.
+    """Return the access a version has at a time, and the reason.
 
     >>> access("1.0", 0)
     ('write', '1.0.x is active')
@@ -139,7 +137,7 @@ def access(
 def writable_minors(
     at_ns: int, table: Sequence[Lifecycle] = LIFECYCLE, previews: Iterable[str] = ()
 ) -> frozenset[str]:
-    """The minors that rule 4 accepts at ingress.
+    """Return the minor versions that rule 4 accepts at ingest.
 
     >>> sorted(writable_minors(0))
     ['1.0', '1.1']
@@ -151,9 +149,9 @@ def writable_minors(
 def gate(
     at_ns: int, table: Sequence[Lifecycle] = LIFECYCLE, allowed: Iterable[str] | None = None
 ) -> frozenset[str]:
-    """What rule 4 lets in at a time: versions whose life allows it, and of these only what a policy names, if it does.
+    """Return what rule 4 accepts at a time: versions whose lifecycle allows it, narrowed by a policy if it names any.
 
-    A policy that names a version opts into its preview. What this code cannot read is never let in.
+    A policy that names a version opts into its preview. Versions this code cannot read are never accepted.
 
     >>> table = (Lifecycle("1.0", "active"), Lifecycle("1.1", "preview"))
     >>> sorted(gate(0, table)), sorted(gate(0, table, ["1.1.x"]))
@@ -165,7 +163,7 @@ def gate(
 
 
 def due_notices(at_ns: int, table: Sequence[Lifecycle] = LIFECYCLE) -> list[dict[str, Any]]:
-    """Payloads of the alerts that are due before a sunset: the nearest of 30, 14 and 7 days.
+    """Return payloads of the alerts that are due before a sunset: the nearest of 30, 14 and 7 days.
 
     >>> soon = [Lifecycle("1.0", "deprecated", "1970-01-11T00:00:00Z")]
     >>> due_notices(0, soon)
@@ -186,15 +184,15 @@ def _recorded(value: Any) -> tuple[str, int] | None:
     if value is None:
         return None
     if not isinstance(value, dict) or value.keys() != {"channel", "height"}:
-        raise Invalid("recorded has channel and height")
+        raise Invalid("recorded must have channel and height")
     channel, height = value["channel"], value["height"]
     if not isinstance(channel, str) or type(height) is not int or height < 0:
-        raise Invalid("recorded has a channel's name and a height")
+        raise Invalid("recorded must have a channel name and a height")
     return channel, height
 
 
 def encode_lifecycle(table: Sequence[Lifecycle]) -> bytes:
-    """The table as its file holds it.
+    """Return the bytes of the table's file.
 
     >>> parse_lifecycle(encode_lifecycle(LIFECYCLE)) == LIFECYCLE
     True
@@ -204,25 +202,25 @@ def encode_lifecycle(table: Sequence[Lifecycle]) -> bytes:
 
 
 def parse_lifecycle(raw: bytes) -> tuple[Lifecycle, ...]:
-    """A table of lives from JSON: `[{"version":"1.0.x","stage":…,"sunset":…,"grace_days":…}]`.
+    """Parse a table from JSON: `[{"version":"1.0.x","stage":…,"sunset":…,"grace_days":…}]`.
 
     >>> parse_lifecycle(b'[{"version":"1.0.x","stage":"active"}]')[0].stage
     'active'
     """
     value = jcs.parse(raw, bytes_max=LIFECYCLE_BYTES_MAX)
     if not isinstance(value, list):
-        raise Invalid("a table of versions is a list")
+        raise Invalid("a version table must be a list")
     out: list[Lifecycle] = []
     for each in value:
         known = {"version", "stage", "sunset", "grace_days", "recorded"}
         if not isinstance(each, dict) or each.keys() - known:
-            raise Invalid("a version has version, stage, sunset, grace_days and perhaps recorded")
+            raise Invalid("a version must have version, stage, sunset, grace_days and optionally recorded")
         major, minor = parse_range(str(each.get("version")))
         stage, sunset, grace = each.get("stage"), each.get("sunset"), each.get("grace_days", 90)
         if stage not in _ORDER:
-            raise Invalid(f"stage {str(stage)[:40]!r} is none of {', '.join(_ORDER)}")
+            raise Invalid(f"stage {str(stage)[:40]!r} is not one of {', '.join(_ORDER)}")
         if type(grace) is not int or grace < 0:
-            raise Invalid("grace_days is a number of days")
+            raise Invalid("grace_days must be a number of days")
         if sunset is not None:
             parse_timestamp(str(sunset))
         if stage == "deprecated" and sunset is None:
@@ -235,6 +233,6 @@ def parse_lifecycle(raw: bytes) -> tuple[Lifecycle, ...]:
             _recorded(each.get("recorded")),
         )
         if any(other.minor == life.minor for other in out):
-            raise Invalid(f"{life.minor}.x stands twice")
+            raise Invalid(f"{life.minor}.x is listed twice")
         out.append(life)
     return tuple(out)
