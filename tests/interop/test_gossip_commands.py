@@ -44,6 +44,8 @@ class Processes:
 
     def start(self, repo: str, *arguments: str) -> subprocess.Popen[str]:
         environment = {"PATH": os.environ["PATH"], "HOME": str(self._folder), "LANG": "C.UTF-8"}
+        if "PYTHONPATH" in os.environ:
+            environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
         process = subprocess.Popen(
             [COMMAND, "--repo", repo, "gossip", *arguments],
             cwd=self._folder,
@@ -56,7 +58,8 @@ class Processes:
         return process
 
     def serve(self, repo: str, *more: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
-        process = self.start(repo, "serve", "--topic", TOPIC, "--port", "0", *more)
+        port = () if "--port" in more else ("--port", "0")
+        process = self.start(repo, "serve", "--topic", TOPIC, *port, *more)
         assert process.stdout is not None
         said: dict[str, Any] = json.loads(process.stdout.readline())
         return process, said
@@ -105,6 +108,67 @@ def count(tmp_path: Path, repo: str) -> int:
 
 def has_grown(log: GossipLog, start: int) -> bool:
     return len(log) > start
+
+
+@pytest.mark.parametrize("profile", ["v0.13", "v0.6"])
+def test_three_served_peers_exchange_every_append(beside, ropewalk, tmp_path, profile):  # noqa: F811
+    """S3-overview.6 with commands alone: each of three connected peers appends, and all of them print all of it."""
+    assert ropewalk("init", "three.git").code == 0
+    repos = ("one.git", "two.git", "three.git")
+    _, first = beside.serve(repos[0], "--profile", profile)
+    second, middle = beside.serve(repos[1], "--peer", first["url"])
+    beside.serve(repos[2], "--peer", middle["url"])
+    following = beside.start(repos[2], "log", "--topic", TOPIC, "--follow", "--limit", "4", "--json")
+
+    def texts(repo: str) -> list[str]:
+        rows = ropewalk("--repo", repo, "gossip", "log", "--topic", TOPIC, "--json").json["messages"]
+        return sorted(row["payload"]["text"] for row in rows)
+
+    def append(repo: str, payload: str) -> None:
+        done = ropewalk(
+            "--repo", repo, "gossip", "append", "--topic", TOPIC, "--payload", "-", stdin=payload.encode()
+        )
+        assert done.code == 0, done.err
+
+    for n, repo in enumerate(repos):
+        payload = json.dumps({"text": f"{n} from {repo}"})
+        append(repo, payload)
+    wanted = [f"{n} from {repo}" for n, repo in enumerate(repos)]
+    for repo in repos:
+        until(lambda repo=repo: texts(repo) == wanted)  # type: ignore[misc]
+    second.kill()  # the middle goes; it returns on the same port, and both ends find it again
+    second.wait()
+    payload = json.dumps({"text": "9 while the middle was away"})
+    append(repos[0], payload)
+    beside.serve(repos[1], "--peer", first["url"], "--port", str(middle["port"]))
+    until(lambda: len(texts(repos[2])) == 4)
+    assert following.stdout is not None
+    rows = [json.loads(following.stdout.readline()) for _ in range(4)]
+    assert sorted(row["payload"]["text"] for row in rows) == [*wanted, "9 while the middle was away"]
+    assert following.wait() == 0
+    roots = {ropewalk("--repo", repo, "gossip", "root", "--topic", TOPIC).text for repo in repos}
+    assert len(roots) == 1
+
+
+def test_peers_lists_what_serve_is_connected_to(beside, ropewalk, tmp_path):  # noqa: F811
+    _, first = beside.serve("one.git")
+    second, _ = beside.serve("two.git", "--peer", first["url"], "--peer", "ws://127.0.0.1:9")
+
+    def peers(repo: str) -> list[dict[str, Any]]:
+        found = ropewalk("--repo", repo, "gossip", "peers", "--topic", TOPIC, "--json").json["peers"]
+        assert isinstance(found, list)
+        return found
+
+    until(lambda: any(row["state"] == "connected" for row in peers("two.git")))
+    rows = {row["url"]: row for row in peers("two.git")}
+    assert set(rows) == {first["url"], "ws://127.0.0.1:9"}
+    assert rows["ws://127.0.0.1:9"]["state"] in ("connecting", "waiting")
+    assert all({"url", "state", "since", "received", "sent"} <= row.keys() for row in rows.values())
+    until(lambda: len(peers("one.git")) == 1)
+    assert "connected" in ropewalk("--repo", "one.git", "gossip", "peers", "--topic", TOPIC).text
+    second.send_signal(signal.SIGTERM)
+    assert second.wait() == 0
+    until(lambda: peers("two.git") == peers("one.git") == [])
 
 
 @pytest.mark.parametrize(("profile", "scheme"), [("v0.13", "ws"), ("v0.6", "tcp")])

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 from tests.tools import install_npm_packages, needs
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, soon
 
+from ropewalk import gossip
 from ropewalk.errors import SigInvalid
 from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.verify import verify_log
@@ -304,3 +305,44 @@ def test_two_ropewalk_peers_meet_over_a_node_server(node, tmp_path):
         assert (report.received, report.sent) == (40, 30)
         assert asyncio.run(sync_with(one, url, pull_only=True)).received == 30
         assert root(one) == root(two) == node.status()["root"]
+
+
+def test_live_peers_with_node_in_the_middle(node, tmp_path):
+    """Two ropewalk peers stay connected to a Node server; each sees what the others append, without a sync."""
+    url = node.listen()
+    with (
+        open_log(TOPIC, tmp_path / "one", signer=key(3)) as one,
+        open_log(TOPIC, tmp_path / "two", signer=key(4)) as two,
+    ):
+
+        async def meet() -> None:
+            near, far = gossip.connect(one, url, interval_s=2.0), gossip.connect(two, url, interval_s=2.0)
+            async with near, far:
+                await asyncio.gather(near.synced(LIMIT_S), far.synced(LIMIT_S))
+                await asyncio.to_thread(one.append, {"from": "one"})
+                await until(lambda: same(two, node))
+                await asyncio.to_thread(node.do, "append", payloads=[{"from": "node"}])
+                await soon(lambda: len(one) == len(two) == 2)
+                await asyncio.to_thread(two.append, {"from": "two"})
+                await soon(lambda: len(one) == 3)
+                await until(lambda: same(one, node))
+
+        asyncio.run(meet())
+        assert root(one) == root(two) == node.status()["root"]
+        assert node.status()["count"] == 3
+
+
+def test_live_peers_with_node_at_one_end(node, log):
+    """Node connects to a ropewalk server that stays connected to another: appends travel over both links."""
+    with open_log(TOPIC, signer=key(4)) as far:
+
+        async def meet() -> None:
+            async with gossip.serve(far) as upstream, gossip.serve(log, upstreams=[upstream.url]) as server:
+                await asyncio.to_thread(node.do, "connect", url=server.url)
+                await asyncio.to_thread(node.do, "append", payloads=[{"from": "node"}])
+                await soon(lambda: len(far) == 1)
+                await asyncio.to_thread(far.append, {"from": "far"})
+                await until(lambda: same(far, node))
+                assert root(log) == root(far)
+
+        asyncio.run(meet())

@@ -96,6 +96,9 @@ class _View:
                     return
                 yield key, value
 
+    def version(self) -> int:
+        return int(self._txn.id())
+
     def count(self, table: str) -> int:
         try:
             return int(self._txn.stat(self._db(table))["entries"])
@@ -345,8 +348,12 @@ class LmdbTables:
                 shared.writing = False
 
     def version(self) -> int:
-        """Return the number of the last commit, of any process: LMDB keeps it in a page that is always mapped."""
-        return int(self._env().env.info()["last_txnid"])
+        """Return the number of the last commit of any process that a reader sees now.
+
+        `env.info()` would name a commit before its fsync ends and readers see it: a follower would take it as read.
+        """
+        with self.read() as view:
+            return view.version()
 
     @staticmethod
     def _grow(shared: _Shared) -> None:

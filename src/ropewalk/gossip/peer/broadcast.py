@@ -17,7 +17,7 @@ from ropewalk.gossip.peer.frames import reason
 from ropewalk.gossip.peer.peer_list import PeerList
 from ropewalk.net.threads import in_thread
 
-WATCH_S = 0.02  # how often the store is polled for commits of other processes; one poll takes microseconds
+WATCH_S = 0.01  # how often the store is polled for commits of other processes; one poll takes microseconds
 PUBLISH_S = 0.5  # how often the list of peers is written, if it changed
 PUSHED_MAX = 64  # messages pushed one by one; a larger batch is announced, and pulled
 PUSHED_BYTES_MAX = 8 << 20
@@ -92,27 +92,26 @@ class Broadcaster:
                 await asyncio.sleep(PUBLISH_S)
 
     async def _pass_on(self, cursor: Cursor | None) -> Cursor | None:
-        last = await in_thread(self.log.last_arrival)
-        if last == cursor or not self.targets:
-            return last
-        fresh = await in_thread(self._fresh, cursor)
+        cursor, fresh = await in_thread(self._fresh, cursor)
         for target in list(self.targets):
-            if fresh is not None:
-                target.push(fresh)
-            else:
+            if fresh is None:
                 target.announce()
-        return last
+            elif fresh:
+                target.push(fresh)
+        return cursor
 
-    def _fresh(self, cursor: Cursor | None) -> list[SignedMessage] | None:
-        """Return what arrived after a cursor, or None if it is too much to push."""
-        fresh: list[SignedMessage] = []
+    def _fresh(self, cursor: Cursor | None) -> tuple[Cursor | None, list[SignedMessage] | None]:
+        """Return the newest cursor and what arrived after the given one, or None if it is too much to push."""
+        if not self.targets:
+            return self.log.last_arrival(), []
+        rows: list[tuple[Cursor, SignedMessage]] = []
         size = 0
-        for _, signed in self.log.arrivals(cursor):
-            fresh.append(signed)
-            size += len(signed.raw)
-            if len(fresh) > PUSHED_MAX or size > PUSHED_BYTES_MAX:
-                return None
-        return fresh
+        for row in self.log.arrivals(cursor):
+            rows.append(row)
+            size += len(row[1].raw)
+            if len(rows) > PUSHED_MAX or size > PUSHED_BYTES_MAX:
+                return self.log.last_arrival(), None
+        return rows[-1][0] if rows else cursor, [signed for _, signed in rows]
 
     async def _publish(self, published: PeerList) -> None:
         while True:

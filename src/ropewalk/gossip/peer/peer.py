@@ -249,10 +249,14 @@ class Peer:
     async def _speak(self, frames: GossipFrames) -> None:
         while True:
             self._speaking.clear()
-            while (event := await in_thread(self.live.next_event)) is not None:
+            while (event := await self._next_event()) is not None:
                 # A peer that reads nothing for the idle limit raises here, which ends the connection.
                 await frames.send(wire.encode_event(event))
             await self._speaking.wait()
+
+    async def _next_event(self) -> wire.PushEvent | None:
+        # Announcing reads the log; a queued message does not.
+        return self.live.next_event() if self.live.queued_bytes else await in_thread(self.live.next_event)
 
     # What the peer wants of us
 
