@@ -18,12 +18,12 @@ KEYS = {
 LAPTOP = SigningKey.generate("ed25519", bytes([9] * 32))
 
 
-def join(signer: SigningKey) -> gossip.Log:
+def join(signer: SigningKey) -> gossip.GossipLog:
     members = [key.public.did() for key in KEYS.values()]
     return gossip.open(ROOM, signer=signer, access=gossip.sessions(*members))
 
 
-def conversation(log: gossip.Log) -> list[str]:
+def conversation(log: gossip.GossipLog) -> list[str]:
     names = {key.public.did(): name for name, key in KEYS.items()} | {LAPTOP.public.did(): "cleo's laptop"}
     return [
         f"{signed.message.clock:>2}  {names[signed.signature.public_key]:<14}{signed.message.payload['text']}"

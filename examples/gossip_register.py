@@ -31,7 +31,7 @@ class Register:
         self.log = gossip.open(topic, path, signer=signer, apply=self._apply, validate=SET)
         self.log.replay()  # what is on disk from before
 
-    def _apply(self, id: str, _signature: gossip.Signature, message: gossip.Message) -> None:
+    def _apply(self, id: str, _signature: gossip.GossipSignature, message: gossip.GossipMessage) -> None:
         name, write = message.payload["set"], (message.clock, id)
         if write > self._won.get(name, (0, "")):
             self._won[name] = write

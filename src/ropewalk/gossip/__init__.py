@@ -22,30 +22,27 @@ if TYPE_CHECKING:
     from ropewalk.gossip.core.events import MessageRefused as MessageRefused
     from ropewalk.gossip.core.events import Stored as Stored
     from ropewalk.gossip.core.events import Synced as Synced
-    from ropewalk.gossip.core.ids import MessageId as MessageId
     from ropewalk.gossip.core.log import Bound as Bound
     from ropewalk.gossip.core.log import Cursor as Cursor
-    from ropewalk.gossip.core.log import GossipLog
-    from ropewalk.gossip.core.message import GossipMessage, GossipSignature
+    from ropewalk.gossip.core.log import GossipLog as GossipLog
+    from ropewalk.gossip.core.message import GossipMessage as GossipMessage
+    from ropewalk.gossip.core.message import GossipSignature as GossipSignature
     from ropewalk.gossip.core.message import SignedMessage as SignedMessage
     from ropewalk.gossip.core.pending import PendingLimits as PendingLimits
     from ropewalk.gossip.core.writing import Inserted as Inserted
+    from ropewalk.gossip.peer.async_log import AsyncLog as AsyncLog
     from ropewalk.gossip.peer.client import sync_with as sync_with
     from ropewalk.gossip.peer.connection import PeerConnection
     from ropewalk.gossip.peer.follow import follow as follow
     from ropewalk.gossip.peer.server import GossipServer
-    from ropewalk.gossip.peer.tls import client_context, server_context
+    from ropewalk.gossip.peer.signers import Ed25519Signer as Ed25519Signer
+    from ropewalk.gossip.peer.signers import Secp256k1Signer as Secp256k1Signer
     from ropewalk.gossip.peer.topics import open_log
     from ropewalk.gossip.sync.session import pull_from as pull_from
     from ropewalk.gossip.sync.session import sync_both as sync_both
 
-    Log = GossipLog
-    Message = GossipMessage
-    Signature = GossipSignature
-    client_tls = client_context
     connect = PeerConnection
     open = open_log
     serve = GossipServer
-    server_tls = server_context
 
 __getattr__, __dir__ = lazy_exports(__name__, __file__)

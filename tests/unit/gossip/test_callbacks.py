@@ -17,7 +17,7 @@ from ropewalk.kernel.keys import SigningKey
 TOPIC = "com.example"
 
 
-def opened(**options: Any) -> gossip.Log:
+def opened(**options: Any) -> gossip.GossipLog:
     return gossip.open(TOPIC, signer=key(1), **options)
 
 
@@ -113,7 +113,7 @@ def test_async_listener_is_refused():
 
 def test_open_names_a_misspelt_option():
     with pytest.raises(Usage, match="no option 'acess'") as refused:
-        gossip.open(TOPIC, acess=deny)  # type: ignore[call-arg]
+        gossip.open(TOPIC, acess=deny)  # type: ignore[call-overload]
     assert "'access'" in refused.value.advice_now
 
 
@@ -135,9 +135,9 @@ def test_signature_names_the_message_cid():
     assert stored is not None
     assert stored.signature.cid == cid_of(stored) == made.signature.cid
     assert (
-        gossip.Signature(*made.signature) == made.signature
+        gossip.GossipSignature(*made.signature) == made.signature
     )  # one made by hand is equal, and knows no message
-    assert gossip.Signature(*made.signature).cid is None
+    assert gossip.GossipSignature(*made.signature).cid is None
 
 
 def test_secp256k1_in_default_profile_has_advice():

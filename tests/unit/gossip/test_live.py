@@ -23,6 +23,7 @@ from ropewalk.gossip.core.log import GossipLog
 from ropewalk.gossip.core.message import SignedMessage
 from ropewalk.gossip.peer import frames
 from ropewalk.gossip.peer.peer_list import FOLDER, PeerList, read_peers
+from ropewalk.gossip.peer.tls import client_context, server_context
 from ropewalk.gossip.peer.topics import open_log
 from ropewalk.gossip.sync import live, wire
 from ropewalk.gossip.sync.live import Backoff, LiveSession
@@ -401,15 +402,15 @@ def make_certificate() -> bytes:
 def test_wss_connects_with_a_trusted_certificate(certificate):
     one, two = memory_log(), memory_log(signer=key(2))
     one.append(1)
-    server_tls = gossip.server_tls(certificate, certificate, client_ca=certificate)
-    mutual = gossip.client_tls(certificate, certificate, certificate)
+    server_tls = server_context(certificate, certificate, client_ca=certificate)
+    mutual = client_context(certificate, certificate, certificate)
 
     async def run() -> None:
         async with gossip.serve(one, tls=server_tls) as server:
             assert server.url.startswith("wss://")
             async with gossip.connect(two, server.url, tls=mutual, idle_s=IDLE_S) as peer:
                 await peer.synced(IDLE_S)
-            for refused in (gossip.client_tls(), gossip.client_tls(certificate)):
+            for refused in (client_context(), client_context(certificate)):
                 async with gossip.connect(two, server.url, tls=refused, idle_s=5.0) as peer:
                     await soon(lambda peer=peer: peer.error is not None)  # type: ignore[misc]
                     assert isinstance(peer.error, Unavailable), peer.error

@@ -6,24 +6,24 @@ import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic
 
 from ropewalk.errors import Usage
 from ropewalk.gossip.core.ids import MessageId
-from ropewalk.gossip.core.message import GossipMessage, GossipSignature
+from ropewalk.gossip.core.message import GossipMessage, GossipSignature, Payload, Result
 from ropewalk.kernel.prolly import Node
 
 _journal = logging.getLogger("ropewalk.gossip")
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Generic[Payload, Result]):
     """A message is in the log, with what `apply` returned for it."""
 
     id: MessageId
     signature: GossipSignature
-    message: GossipMessage
-    result: Any
+    message: GossipMessage[Payload]
+    result: Result
 
 
 @dataclass(frozen=True, slots=True)

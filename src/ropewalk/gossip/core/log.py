@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NewType, TypeVar
+from typing import Generic, NewType, Self, TypeVar
 
 from ropewalk.errors import Conflict, Invalid, InvalidKey, NotFound, Usage
 from ropewalk.gossip.core import ancestors, pending
@@ -21,6 +21,8 @@ from ropewalk.gossip.core.ids import Key, MessageId, ProfileName, id_of, key_of
 from ropewalk.gossip.core.message import (
     GossipMessage,
     GossipSignature,
+    Payload,
+    Result,
     SignedMessage,
     assemble,
     check_topic,
@@ -52,8 +54,8 @@ class Bound:
     inclusive: bool = True
 
 
-class GossipLog:
-    """One topic's messages on one peer.
+class GossipLog(Generic[Payload, Result]):
+    """One topic's messages on one peer. `Payload` is what messages carry, `Result` what `apply` returns.
 
     `apply` sees every message once before it is stored; what it raises keeps the message out. `validate` and
     `access` are asked before it; a coroutine is an error here (`ropewalk.gossip.open` runs them). `now_s` is the
@@ -186,14 +188,18 @@ class GossipLog:
     # Writing
 
     def append(
-        self, payload: Any, *, signer: SigningKey | None = None, codec: SignatureCodec = "dag-cbor"
-    ) -> Stored:
+        self, payload: Payload, *, signer: SigningKey | None = None, codec: SignatureCodec = "dag-cbor"
+    ) -> Stored[Payload, Result]:
         """Make, sign, apply and store a message on top of all heads."""
         return self.append_many([payload], signer=signer, codec=codec)[0]
 
     def append_many(
-        self, payloads: Iterable[Any], *, signer: SigningKey | None = None, codec: SignatureCodec = "dag-cbor"
-    ) -> list[Stored]:
+        self,
+        payloads: Iterable[Payload],
+        *,
+        signer: SigningKey | None = None,
+        codec: SignatureCodec = "dag-cbor",
+    ) -> list[Stored[Payload, Result]]:
         """Append several payloads, each on top of the one before, durable together or not at all."""
         key = signer or self.signer
         if key is None:
@@ -203,7 +209,7 @@ class GossipLog:
             )
         wanted = list(payloads)
 
-        def body(batch: Batch) -> list[Stored]:
+        def body(batch: Batch) -> list[Stored[Payload, Result]]:
             stored = []
             for payload in wanted:
                 signed = sign(self.profile, key, self.topic, batch.parents(PARENTS_MAX), payload, codec)
@@ -312,7 +318,7 @@ class GossipLog:
         """Close the tables."""
         self.table.close()
 
-    def __enter__(self) -> GossipLog:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -5,9 +5,10 @@ The bytes that travel are the bytes that are hashed and stored. Everything else 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
-from ropewalk.errors import BrokenLink, Invalid, InvalidName, TooLarge
+from ropewalk.errors import BrokenLink, Invalid, InvalidCbor, InvalidName, TooLarge
 from ropewalk.gossip.core import dag_json
 from ropewalk.gossip.core.ids import Key, MessageId, ProfileName, id_of, key_of, make_key
 from ropewalk.gossip.core.profiles import PROFILES, Parts, Profile, SignatureCodec, check_parents
@@ -15,6 +16,16 @@ from ropewalk.kernel import cbor
 from ropewalk.kernel.cbor import Link
 from ropewalk.kernel.digest import sha256
 from ropewalk.kernel.keys import SigningKey
+
+if TYPE_CHECKING:  # bare `GossipLog` then means one of any payload and result (PEP 696)
+    from typing_extensions import TypeVar
+
+    Payload = TypeVar("Payload", default=Any)
+    Result = TypeVar("Result", default=Any)
+else:
+    from typing import TypeVar
+
+    Payload, Result = TypeVar("Payload"), TypeVar("Result")
 
 MESSAGE_BYTES_MAX = 4 << 20  # one message with its signature; larger things are linked, not carried
 TOPIC_CHARS_MAX = 200  # a topic is also the name of a folder
@@ -24,13 +35,13 @@ _SLASH = b"\x61/"  # the text "/" in CBOR: no map has that key without it
 # Named tuples, because a log is read in long runs and a tuple is made at a fraction of a frozen dataclass's price.
 
 
-class GossipMessage(NamedTuple):
+class GossipMessage(NamedTuple, Generic[Payload]):
     """What is signed (S3 § Messages). `clock` is the length of the longest path down to a message without parents."""
 
     topic: str
     clock: int
     parents: tuple[MessageId, ...]
-    payload: Any
+    payload: Payload
 
 
 class GossipSignature(NamedTuple):
@@ -101,6 +112,33 @@ def next_clock(profile: Profile, parent_keys: tuple[Key, ...]) -> int:
     return 1 + max(map(profile.code.clock, parent_keys), default=0)
 
 
+def encode_payload(payload: Any) -> bytes:
+    """Return the DAG-CBOR of a payload; tuples are written as lists, dataclasses as maps of their fields.
+
+    >>> encode_payload((1, {"a": (2,)})) == encode_payload([1, {"a": [2]}])
+    True
+    """
+    try:
+        return cbor.dag_encode(payload)
+    except InvalidCbor:
+        plain = _plain(payload)
+        if plain is payload:
+            raise
+        return cbor.dag_encode(plain)
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    if depth > cbor.DEPTH_MAX:
+        return value  # too deep to encode, with the error that belongs to it
+    if is_dataclass(value) and not isinstance(value, type | Link):
+        return {field.name: _plain(getattr(value, field.name), depth + 1) for field in fields(value)}
+    if isinstance(value, list | tuple):
+        return [_plain(item, depth + 1) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item, depth + 1) for name, item in value.items()}
+    return value
+
+
 def sign(
     profile: Profile,
     signer: SigningKey,
@@ -120,7 +158,7 @@ def sign(
     ids = tuple([id_of(parent) for parent in parents])
     clock = next_clock(profile, parents)
     profile.code.encode(clock)  # refuses a clock this profile cannot write
-    payload_raw = cbor.dag_encode(payload)
+    payload_raw = encode_payload(payload)
     settled = cbor.dag_decode(payload_raw)  # what every reader will see: 1.0 is 1
     if _SLASH in payload_raw and profile.name == "v0.13":
         # The JavaScript side keeps payloads as dag-json: a map with that key comes back as something else, or not.
@@ -142,7 +180,7 @@ def assemble(profile: Profile, signature: GossipSignature, message: GossipMessag
     True
     """
     parents = tuple(key_of(parent) for parent in message.parents)
-    payload_raw = cbor.dag_encode(message.payload)
+    payload_raw = encode_payload(message.payload)
     who = signature.public_key
     parts = Parts(
         signature.codec, who, signature.signature, message.topic, message.clock, parents, message.payload

@@ -7,16 +7,24 @@ import time
 from collections.abc import Awaitable, Callable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, overload
 from urllib.parse import quote, unquote
 
 from ropewalk.disk.lmdb_tables import LmdbTables
 from ropewalk.disk.memory_tables import MemoryTables
 from ropewalk.errors import Damaged, NotFound, Usage
 from ropewalk.gossip.core.access import MessageHistory
-from ropewalk.gossip.core.ids import ProfileName
+from ropewalk.gossip.core.ids import MessageId, ProfileName
 from ropewalk.gossip.core.log import GossipLog
-from ropewalk.gossip.core.message import SignedMessage, check_topic, profile_named
+from ropewalk.gossip.core.message import (
+    GossipMessage,
+    GossipSignature,
+    Payload,
+    Result,
+    SignedMessage,
+    check_topic,
+    profile_named,
+)
 from ropewalk.gossip.core.pending import PendingLimits
 from ropewalk.gossip.core.table import TABLES
 from ropewalk.gossip.core.writing import Apply
@@ -24,12 +32,9 @@ from ropewalk.gossip.peer.coroutines import settled
 from ropewalk.kernel.keys import SigningKey
 
 
-class LogOptions(TypedDict, total=False):
-    """The options of `GossipLog`. The callbacks may be coroutine functions, which are run to their end at each call."""
-
+class _SharedOptions(TypedDict, total=False):
     profile: ProfileName | None
     signer: SigningKey | None
-    apply: Apply | None
     validate: Callable[[Any], bool | Awaitable[bool]] | dict[str, Any] | None
     access: Callable[[MessageHistory, SignedMessage], Awaitable[None] | None]
     index_ancestors: bool
@@ -38,16 +43,67 @@ class LogOptions(TypedDict, total=False):
     now_s: Callable[[], int] | None
 
 
-def open_log(
-    topic: str, path: str | os.PathLike[str] | None = None, **options: Unpack[LogOptions]
-) -> GossipLog:
-    """Open a gossip log: in memory without a path, in the folder `path` with one. Options are those of `GossipLog`.
+class LogOptions(_SharedOptions, total=False):
+    """The options of `GossipLog`. The callbacks may be coroutine functions, which are run to their end at each call."""
 
-    >>> from ropewalk.kernel.keys import SigningKey
-    >>> with open_log("com.example.demo", signer=SigningKey.generate("ed25519", bytes(32))) as log:
-    ...     log.append({"text": "hello"}).message.clock
-    1
+    apply: Apply | None
+
+
+@overload
+def open_log(
+    topic: str,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    apply: Callable[[MessageId, GossipSignature, GossipMessage[Payload]], Awaitable[Result]],
+    **options: Unpack[_SharedOptions],
+) -> GossipLog[Payload, Result]: ...
+
+
+@overload
+def open_log(
+    topic: str,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    apply: Callable[[MessageId, GossipSignature, GossipMessage[Payload]], Result],
+    **options: Unpack[_SharedOptions],
+) -> GossipLog[Payload, Result]: ...
+
+
+@overload
+def open_log(
+    topic: str,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    apply: None = None,
+    **options: Unpack[_SharedOptions],
+) -> GossipLog[Any, None]: ...
+
+
+def open_log(
+    topic: str,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    apply: Callable[..., Any] | None = None,
+    **options: Unpack[_SharedOptions],
+) -> GossipLog[Any, Any]:
+    """Open a gossip log: in memory without a path, in the folder `path` with one. It is made if it is new.
+
+    `signer` signs what is appended here. `validate` (a function that returns a bool, or a JSON Schema), `access`
+    (returns None or raises Denied) and `apply` (returns a result; raising refuses the message) run in this order for
+    every message before it is stored; all three may be coroutine functions. `replay` applies all stored messages at
+    opening, `index_ancestors` keeps the ancestor index up to date, `profile` is the wire profile of a new topic
+    (default v0.13).
+
+    >>> from ropewalk.gossip.peer.signers import Ed25519Signer
+    >>> with open_log("com.example.demo", signer=Ed25519Signer(), apply=lambda id, signature, message: 7) as log:
+    ...     stored = log.append({"text": "hello"})
+    >>> stored.message.clock, stored.result
+    (1, 7)
     """
+    return _open(topic, path, {**options, "apply": apply})
+
+
+def _open(topic: str, path: str | os.PathLike[str] | None, options: LogOptions) -> GossipLog:
     given = _prepared(options)
     if path is None:
         return GossipLog(MemoryTables(TABLES), topic, **given)
@@ -60,16 +116,17 @@ def open_log(
         raise
 
 
+_OPTIONS = tuple({**_SharedOptions.__annotations__, **LogOptions.__annotations__})
+
+
 def _prepared(options: LogOptions) -> dict[str, Any]:
     """Return the options as the engine takes them: with a clock, and with coroutine functions that are run."""
     given: dict[str, Any] = {"now_s": _now_s, **options}
-    if unknown := sorted(given.keys() - LogOptions.__annotations__.keys()):
-        near = get_close_matches(unknown[0], LogOptions.__annotations__, 1)
+    if unknown := sorted(given.keys() - set(_OPTIONS)):
+        near = get_close_matches(unknown[0], _OPTIONS, 1)
         raise Usage(
             f"a gossip log has no option {unknown[0]!r}",
-            advice=f"Did you mean {near[0]!r}?"
-            if near
-            else f"Options: {', '.join(LogOptions.__annotations__)}.",
+            advice=f"Did you mean {near[0]!r}?" if near else f"Options: {', '.join(_OPTIONS)}.",
         )
     for name in ("apply", "access", "validate"):
         if callable(given.get(name)):
@@ -85,7 +142,7 @@ def open_topic(home: Path, topic: str, *, create: bool, **options: Unpack[LogOpt
     """Open a topic kept under a repository's `ropewalk` folder; NotFound unless it is there or may be made."""
     folder = topic_folder(home, topic)
     if create:
-        return open_log(topic, folder, **options)
+        return _open(topic, folder, options)
     if not (folder / "data.mdb").is_file():
         raise NotFound(
             f"no gossip topic {topic!r} here",
