@@ -151,7 +151,7 @@ def test_whoever_asks_for_it_waits_for_a_server_that_is_about_to_start(house):
     to = (said["url"], "--channel", "audit")
     assert house("send", *to, "--file", "-", stdin=observed(1).raw).code == 7  # nobody asked for patience
     late = house("send", *to, "--retry", "0.1", "--file", "-", stdin=observed(1).raw)
-    assert late.code == 7 and "Connection refused; trying again for 0.1 s" in late.err
+    assert late.code == 7 and "Connection refused; retrying for 0.1 s" in late.err
     (house.folder / "one.json").write_bytes(observed(1).raw)
     assert house.command("init", "copy.git").code == 0
     sending = ("send", *to, "--retry", str(LIMIT_S), "--file", "one.json")

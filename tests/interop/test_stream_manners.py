@@ -80,7 +80,7 @@ def test_a_number_no_frame_can_have_is_refused_as_it_was_typed(ropewalk):  # noq
 def test_what_is_no_origin_is_refused(ropewalk, origin):  # noqa: F811
     for command in (("serve",), ("proxy", "ws://127.0.0.1:9")):
         answer = ropewalk("stream", *command, "--port", "0", "--origin", origin)
-        assert answer.code == 2 and "is no origin" in answer.err
+        assert answer.code == 2 and "must be an origin" in answer.err
 
 
 def test_origins_as_browsers_write_them_are_taken(beside):  # noqa: F811

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ropewalk.cli.common.suggest import meant
+from ropewalk.cli.common.suggest import did_you_mean
 from ropewalk.errors import Invalid, InvalidName
 from ropewalk.pipeline.source.refusals import refusals_raised
 from ropewalk.pipeline.tables.sql import ask
@@ -24,11 +24,11 @@ def test_sql_names_the_misspelt_table(spark: Any, tmp_path: Path, capfd: pytest.
         write(store, 2, "events", "deployments")
     assert ask(spark, store, "SELECT count(*) AS n FROM events", 1).rows == ((2,),)
     with pytest.raises(Invalid) as caught:
-        ask(spark, store, "SELECT * FROM evnts", 1, meant)
+        ask(spark, store, "SELECT * FROM evnts", 1, did_you_mean)
     assert caught.value.detail == "there is no table 'evnts'"
     assert caught.value.advice_now == "Did you mean events? The tables are deployments, events."
     with pytest.raises(Invalid) as caught:
-        ask(spark, store, "SELECT m FROM events", 1, meant)
+        ask(spark, store, "SELECT m FROM events", 1, did_you_mean)
     assert len(caught.value.detail) <= 300 and "UNRESOLVED_COLUMN" in caught.value.detail
     out, err = capfd.readouterr()
     assert (out, err) == ("", "")  # no stack of the JVM

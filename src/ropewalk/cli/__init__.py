@@ -1,4 +1,4 @@
-"""The command line: one file per noun. Only here may the environment be read."""
+"""The command line: one module per noun. Only this package reads environment variables."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def main() -> None:
 
 
 def _settle_streams() -> None:
-    """Three streams that are there, and two that take any text.
+    """Open closed standard streams on the null device, and set UTF-8 with escapes on the output streams.
 
-    A stream that was closed reads as empty and swallows what is written; left closed, the next file to be opened would
-    take its number. Names of files need not be UTF-8: the stray bytes are written as escapes, which JSON has too.
+    If a standard stream stayed closed, the next file to be opened would take its number. File names need not be UTF-8:
+    undecodable bytes are written as escapes.
     """
     import os
     import sys

@@ -1,4 +1,4 @@
-"""`ropewalk canon` and `ropewalk hash`: exact bytes, and their name."""
+"""`ropewalk canon` and `ropewalk hash`: canonical bytes and their content id."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ropewalk.cli.common.command import Command, emit, emit_line, parse_input, s
 )
 @click.argument("file", metavar="F")
 def canon(file: str) -> None:
-    """Print the canonical bytes (RFC 8785) of the JSON file F, `-` for stdin.
+    """Print the canonical bytes (RFC 8785) of the JSON file F; `-` reads stdin.
 
-    The bytes are exact: no newline is added, except on a terminal.
+    The output has no trailing newline, except on a terminal.
     """
     from ropewalk.kernel import jcs
 
@@ -37,7 +37,7 @@ def canon(file: str) -> None:
 )
 @click.argument("file", metavar="F")
 def hash_(file: str) -> None:
-    """Print the content id of the JSON file F, `-` for stdin: blake3 over its canonical bytes."""
+    """Print the content id of the JSON file F: blake3 over its canonical bytes; `-` reads stdin."""
     from ropewalk.kernel import jcs
     from ropewalk.kernel.digest import content_id
 

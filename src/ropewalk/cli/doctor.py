@@ -1,4 +1,4 @@
-"""`ropewalk doctor`: is everything here that ropewalk needs, and is the repository in order?"""
+"""`ropewalk doctor`: check the installation and the repository."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ropewalk.kernel.report import Step
 if TYPE_CHECKING:
     from ropewalk.disk.repository_paths import RepositoryPaths
 
-# distribution → what it is for; each is imported, because an installed wheel can still be the wrong one.
+# distribution → what it is for; each is imported, because an installed wheel may be for another platform.
 LIBRARIES = {
     "blake3": ("blake3", "content ids"),
     "cbor2": ("cbor2", "the ledger's wire form"),
@@ -38,7 +38,7 @@ LIBRARIES = {
     "websockets": ("websockets", "talking to gossip peers"),
     "zstandard": ("zstandard", "bundles"),
 }
-FREE_BYTES_MIN = 256 << 20  # below this, say so before a write does
+FREE_BYTES_MIN = 256 << 20  # report less before a write fails
 
 
 @click.command(
@@ -47,7 +47,7 @@ FREE_BYTES_MIN = 256 << 20  # below this, say so before a write does
 def doctor() -> None:
     """Check the installation and, if there is one, the repository.
 
-    Ends with 7 if something that is needed is missing or broken.
+    Exit 7 if something required is missing or broken.
     """
     checks = [*_installation(), *_spark(), *_keys(), *_repository()]
     ok = all(check.status != "failed" for check in checks)
@@ -150,7 +150,7 @@ def _repository() -> Iterator[Step]:
 
 
 def _look_at_policy(path: Path) -> str:
-    """What the policy says; while it cannot be read, nothing is recorded and no stream shows anything."""
+    """Summarise the policy. While it cannot be read, appends are refused and streams show nothing."""
     from ropewalk.gitlog.privacy.rules import parse_policy
     from ropewalk.kernel import jcs
     from ropewalk.stream.core.access import parse_access
@@ -164,12 +164,12 @@ def _look_at_policy(path: Path) -> str:
         raise RopewalkError(
             f"{path}: {error.detail}; correct or remove it: until then nothing is recorded, and streams show nothing"
         ) from error
-    streams = "; says what streams show" if "stream" in document else ""
+    streams = "; has rules for streams" if "stream" in document else ""
     return f"{len(rules)} privacy rules{streams}"
 
 
 def _channels(home: Path) -> Iterator[Step]:
-    """Channels that cannot be read, to which nothing is appended; and keys, policies and roots that end."""
+    """Report channels that cannot be read, and keys, policies and roots that expire."""
     from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.channel.settings import channels
     from ropewalk.ledger.keys.rotate import key_notices
@@ -184,7 +184,7 @@ def _channels(home: Path) -> Iterator[Step]:
 
 
 def _versions(home: Path) -> Iterator[Step]:
-    """Versions of envelopes that are near their sunset; nothing is wrong yet, and somebody should know."""
+    """Report versions of envelopes that are near their sunset."""
     from ropewalk.ledger.channel.settings import channels
     from ropewalk.ledger.versions.lifecycle import notices
 
@@ -197,7 +197,9 @@ def _versions(home: Path) -> Iterator[Step]:
         return
     for notice in due:
         text = f"{notice['version']} has its sunset at {notice['sunset']}, within {notice['days']} days"
-        yield Step("versions", "not_checked", f"{text}; `ropewalk ledger lifecycle notify` tells a channel")
+        yield Step(
+            "versions", "not_checked", f"{text}; `ropewalk ledger lifecycle notify` records that in a channel"
+        )
 
 
 def _look_at_repository(place: RepositoryPaths) -> str:
@@ -221,5 +223,5 @@ def _look_at_clock(place: RepositoryPaths) -> str:
 def _attempt(name: str, look: Callable[[], str]) -> Step:
     try:
         return Step(name, "passed", look())
-    except Exception as error:  # whatever is wrong is what a doctor is asked to say
+    except Exception as error:  # any failure is a finding
         return Step(name, "failed", str(error))

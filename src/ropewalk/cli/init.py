@@ -1,4 +1,4 @@
-"""`ropewalk init`: a repository with what ropewalk needs in it."""
+"""`ropewalk init`: prepare a git repository for ropewalk."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ropewalk.cli.common.locations import NODE_KEY
 @click.command("init", cls=Command, epilog="Examples:\n  ropewalk init my.git\n  ropewalk init .\n")
 @click.argument("path")
 def init(path: str) -> None:
-    """Make a new bare repository at PATH, or add to an existing one only what is missing.
+    """Create a bare repository at PATH, or add what is missing to an existing one.
 
-    The repository gets a key of its own, `node`, which signs ledger blocks and bundles unless told otherwise.
+    Also create the repository's signing key, `node`, the default for ledger blocks and bundles.
     """
     from ropewalk.disk import key_files
     from ropewalk.disk.repository_paths import make_repository

@@ -1,4 +1,4 @@
-"""`ropewalk key`: make, list and show keys. A private key is never printed."""
+"""`ropewalk key`: create, list and show keys. A private key is never printed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ ALGORITHMS = ("ed25519", "p256", "secp256k1", "xchacha20poly1305")
 
 @click.group("key", cls=Group, epilog="Examples:\n  ropewalk key new ada\n  ropewalk key show ada --did\n")
 def key() -> None:
-    """Make, list and show keys.
+    """Create, list and show keys.
 
-    Private keys are files of mode 0600 in the user's configuration directory ($ROPEWALK_CONFIG moves it).
+    Private keys are files of mode 0600 in the user's configuration directory ($ROPEWALK_CONFIG overrides it).
     """
 
 
@@ -32,15 +32,17 @@ def key() -> None:
 )
 @click.argument("name")
 @click.option(
-    "--alg", type=click.Choice(ALGORITHMS), default="ed25519", show_default=True, help="Which kind of key."
+    "--alg", type=click.Choice(ALGORITHMS), default="ed25519", show_default=True, help="Key algorithm."
 )
 @click.option(
-    "--if-missing", is_flag=True, help="Keep a key of that name and kind, if there is one: for scripts."
+    "--if-missing",
+    is_flag=True,
+    help="Keep an existing key of the same name and algorithm instead of failing.",
 )
 def new(name: str, alg: str, if_missing: bool) -> None:
-    """Make the key NAME. The first three algorithms sign; xchacha20poly1305 seals pointers.
+    """Create the key NAME. The first three algorithms sign; xchacha20poly1305 seals pointers.
 
-    A key is never overwritten: if there is one of that name, exit 4.
+    An existing key is never overwritten: the command ends with exit code 4.
     """
     from ropewalk.disk import key_files
     from ropewalk.errors import Conflict
@@ -56,9 +58,9 @@ def new(name: str, alg: str, if_missing: bool) -> None:
         key, kept = key_files.read(folder, name), True
         if key.alg != alg:
             raise Conflict(
-                f'the key "{name}" is of another kind: {key.alg}, not {alg}',
+                f'key "{name}" must have the algorithm {alg}, got {key.alg}',
                 name=name,
-                advice="Keys are never overwritten: choose another name, or take that one with --alg.",
+                advice="Keys are never overwritten: choose another name, or use the existing key with --alg.",
             ) from None
     known = "  (it was there already)" if kept else ""
     emit({**_shown(key), "kept": kept}, f"ok  {key.name}  {key.alg}  {_public_text(key)}{known}")
@@ -81,19 +83,19 @@ def ls() -> None:
 
 @key.command("show", epilog="Examples:\n  ropewalk key show ada\n  ropewalk key show ada --public\n")
 @click.argument("name")
-@click.option("--did", "form", flag_value="did", help="Only the did:key.")
-@click.option("--public", "form", flag_value="public", help="Only the public key, as JSON.")
+@click.option("--did", "form", flag_value="did", help="Print only the did:key.")
+@click.option("--public", "form", flag_value="public", help="Print only the public key, as JSON.")
 def show(name: str, form: str | None) -> None:
-    """Show the public side of the key NAME."""
+    """Show the public part of the key NAME."""
     from ropewalk.disk import key_files
     from ropewalk.errors import NotFound
 
     found = key_files.read(key_folders(name), name)
     if form and found.public is None:
         raise NotFound(
-            f'key "{name}" is symmetric and has no public side',
+            f'key "{name}" is symmetric and has no public key',
             name=name,
-            advice="It seals and opens; a key that signs has one.",
+            advice="Only signing keys have a public key.",
         )
     if form == "did":
         emit(_shown(found), lambda: cast(str, _shown(found)["did"]))

@@ -1,4 +1,4 @@
-"""The root command: the list of nouns, and the one place where errors become exit codes."""
+"""The root command: the list of commands, and the one place where errors become exit codes."""
 
 from __future__ import annotations
 
@@ -9,38 +9,42 @@ from collections.abc import Sequence
 import click
 
 from ropewalk import __version__
-from ropewalk.cli.common.command import Group, Session, drop_output, fail, refusal_of, say
+from ropewalk.cli.common.command import Group, Session, drop_output, fail, from_os_error, say
 from ropewalk.errors import RopewalkError, Usage
 
 INTERRUPTED = 130
 
-# name → (module, attribute, one line of help); imported on first use so that starting costs little.
+# name → (module, attribute, one line of help); imported on first use, to start fast.
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "init": ("ropewalk.cli.init", "init", "Make a repository, or add to one what ropewalk needs."),
-    "key": ("ropewalk.cli.key", "key", "Make, list and show keys."),
+    "init": ("ropewalk.cli.init", "init", "Create a repository, or add what is missing to one."),
+    "key": ("ropewalk.cli.key", "key", "Create, list and show keys."),
     "canon": ("ropewalk.cli.canon", "canon", "Print the canonical bytes of a JSON file."),
     "hash": ("ropewalk.cli.canon", "hash_", "Print the content id of a JSON file."),
-    "ledger": ("ropewalk.cli.ledger.ledger", "ledger", "Channels of signed envelopes in sealed blocks."),
-    "bundle": ("ropewalk.cli.audit.bundle", "bundle", "Ranges of a ledger that verify anywhere, offline."),
+    "ledger": (
+        "ropewalk.cli.ledger.ledger",
+        "ledger",
+        "Append, read and prove signed envelopes in sealed blocks.",
+    ),
+    "bundle": ("ropewalk.cli.audit.bundle", "bundle", "Export and verify ranges of a ledger, offline."),
     "witness": (
         "ropewalk.cli.audit.witness",
         "witness",
-        "Watch other people's logs, and cosign heads that extend those seen before.",
+        "Cosign heads of other logs that extend the heads seen before.",
     ),
     "shiplog": (
         "ropewalk.cli.git.shiplog",
         "shiplog",
-        "Events of a namespace in git: append, read, follow, run.",
+        "Append, read and follow events in git; record deployments.",
     ),
-    "messages": ("ropewalk.cli.git.messages", "messages", "Messages of a topic in git: publish, read."),
-    "mirror": ("ropewalk.cli.git.mirror", "mirror", "Copy what is new in one log into another."),
+    "messages": ("ropewalk.cli.git.messages", "messages", "Publish and read messages in git."),
+    "mirror": ("ropewalk.cli.git.mirror", "mirror", "Copy new events of one log into another."),
     "bridge": (
         "ropewalk.cli.bridge.bridge",
         "bridge",
         "Carry events to message brokers and webhooks, and messages into topics.",
     ),
-    "consumer": ("ropewalk.cli.git.consumer", "consumer", "Where consumer groups stand, and how far behind."),
-    "heads": ("ropewalk.cli.git.heads", "heads", "Heads seen, compared, accepted and signed."),
+    "consumer": ("ropewalk.cli.git.consumer", "consumer", "Show and move the positions of consumer groups."),
+    "heads": ("ropewalk.cli.git.heads", "heads", "List, compare, accept and sign heads of logs."),
     "pointer": (
         "ropewalk.cli.git.pointer",
         "pointer",
@@ -51,10 +55,10 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "verify",
         "Verify a repository, a proof, a receipt, a bundle or a checkpoint, offline.",
     ),
-    "stream": ("ropewalk.cli.stream.serve", "stream", "What changes in a repository, told as it happens."),
+    "stream": ("ropewalk.cli.stream.serve", "stream", "Serve and follow repository changes live."),
     "serve": ("ropewalk.cli.server.serve", "serve", "Serve a repository to a team over HTTP."),
-    "auth": ("ropewalk.cli.server.auth", "auth", "Identities and rights of the server's clients."),
-    "rpc": ("ropewalk.cli.server.rpc", "rpc", "Answer JSON requests on stdin, one a line."),
+    "auth": ("ropewalk.cli.server.auth", "auth", "Add, list and revoke clients of the server."),
+    "rpc": ("ropewalk.cli.server.rpc", "rpc", "Answer JSON requests on stdin, one per line."),
     "messages-read": (
         "ropewalk.cli.server.rpc",
         "messages_read",
@@ -63,20 +67,32 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "gossip": (
         "ropewalk.cli.gossip.gossip",
         "gossip",
-        "A signed log between peers, synced by comparing trees.",
+        "Append to and sync signed logs between peers.",
     ),
     "pipeline": (
         "ropewalk.cli.pipeline.pipeline",
         "pipeline",
-        "Tables from logs, on Spark, every row proven.",
+        "Load logs into tables on Spark, and verify them.",
     ),
     "doctor": ("ropewalk.cli.doctor", "doctor", "Check the installation and the repository."),
     "demo": ("ropewalk.cli.demo", "demo", "Run the main job on sample data, end to end."),
 }
 
+SECTIONS = {
+    "Start": ("init", "demo", "doctor"),
+    "Logs in git": ("shiplog", "messages", "consumer", "mirror", "bridge", "heads", "pointer"),
+    "Ledger": ("ledger", "bundle", "witness"),
+    "Peers and live streams": ("gossip", "stream"),
+    "Server": ("serve", "auth", "rpc", "messages-read"),
+    "Verification": ("verify", "canon", "hash"),
+    "Keys": ("key",),
+    "Tables": ("pipeline",),
+}
+
 root = Group(
     "ropewalk",
     lazy=COMMANDS,
+    sections=SECTIONS,
     help="Append-only event logs you can prove: in git, between peers, or as a sealed ledger.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="Examples:\n  ropewalk demo\n  ropewalk init my.git\n"
@@ -115,13 +131,13 @@ def run(arguments: Sequence[str]) -> int:
         say("interrupted")
         return INTERRUPTED
     except (BrokenPipeError, SystemExit):
-        drop_output(sys.stdout)  # the reader has gone (`| head`), which click turns into SystemExit
+        drop_output(sys.stdout)  # the reader has closed the pipe (`| head`); click turns that into SystemExit
         return 0
     except OSError as error:
-        code = fail(refusal_of(error), as_json=session.json)
+        code = fail(from_os_error(error), as_json=session.json)
         try:
             sys.stdout.flush()
-        except OSError:  # it was stdout that had no room, and what waits for it still has none
+        except OSError:  # stdout itself failed, and its buffer cannot be written either
             drop_output(sys.stdout)
         return code
     except Exception as error:

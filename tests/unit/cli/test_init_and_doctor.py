@@ -164,7 +164,7 @@ def test_the_doctor_says_what_is_wrong_with_a_policy(log, tmp_path):
     assert (code, check["status"], check["detail"]) == (
         0,
         "passed",
-        "1 privacy rules; says what streams show",
+        "1 privacy rules; has rules for streams",
     )
     for broken in ("{", '{"privacy":{"rules":7}}', '{"stream":{"refs":{"deny":["heads/x"]}}}'):
         policy.write_text(broken)

@@ -14,7 +14,7 @@ import pytest
 from tests.unit.cli.conftest import living_in, move_in
 from tests.waiting import LIMIT_S, Crew
 
-from ropewalk.cli.common.command import refusal_of
+from ropewalk.cli.common.command import from_os_error
 from ropewalk.errors import NotFound, Unavailable
 from ropewalk.kernel.error_location import locate
 
@@ -131,11 +131,11 @@ def test_messages_in_lines_are_refused_by_the_names_of_s1_too(ropewalk):
 
 
 def test_a_file_system_that_says_no_is_told_with_what_to_do():
-    said = refusal_of(OSError(errno.EROFS, "Read-only file system", "/mnt/x"))
+    said = from_os_error(OSError(errno.EROFS, "Read-only file system", "/mnt/x"))
     assert isinstance(said, Unavailable) and said.detail == "/mnt/x: Read-only file system"
     assert "writable" in said.advice_now
-    assert "room" in refusal_of(OSError(errno.ENOSPC, "No space left on device")).advice_now
-    assert isinstance(refusal_of(FileNotFoundError(errno.ENOENT, "No such file", "x")), NotFound)
+    assert "disk space" in from_os_error(OSError(errno.ENOSPC, "No space left on device")).advice_now
+    assert isinstance(from_os_error(FileNotFoundError(errno.ENOENT, "No such file", "x")), NotFound)
 
 
 def test_output_goes_into_a_pipe_and_does_not_take_its_place(ropewalk, ledger, tmp_path):

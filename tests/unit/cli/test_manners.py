@@ -16,6 +16,7 @@ from tests.unit.cli.conftest import living_in
 from tests.waiting import ended
 
 from ropewalk import __version__
+from ropewalk.cli.ledger.ledger import ledger
 from ropewalk.cli.main import COMMANDS, root
 
 GATOSD = Path(sys.executable).with_name("gatosd")
@@ -34,23 +35,48 @@ def test_every_command_has_help_with_an_example(ropewalk, name):
     assert "--json" in answer.text and "--repo" in answer.text
 
 
-def test_every_command_at_any_depth_takes_json_and_repo():
-    def leaves(group: click.Group, words: str) -> Iterator[tuple[str, click.Command]]:
-        context = click.Context(group)
-        for name in group.list_commands(context):
-            found = group.get_command(context, name)
-            assert found is not None
-            if isinstance(found, click.Group):
-                yield from leaves(found, f"{words} {name}")
-            else:
-                yield f"{words} {name}", found
+def walk(group: click.Group, words: str = "ropewalk") -> Iterator[tuple[str, click.Command]]:
+    """Every command and group with its words, parents first."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        assert found is not None
+        yield f"{words} {name}", found
+        if isinstance(found, click.Group):
+            yield from walk(found, f"{words} {name}")
 
+
+def test_commands_at_any_depth_take_json_and_repo():
     lacking = [
         words
-        for words, found in leaves(root, "ropewalk")
+        for words, found in walk(root)
         if not {"--json", "--repo"} <= {text for each in found.params for text in each.opts}
     ]
     assert not lacking
+
+
+def test_commands_at_any_depth_have_an_example_of_themselves():
+    assert not [words for words, found in walk(root) if words not in (found.epilog or "")]
+
+
+def test_help_starts_with_a_verb():
+    """A help text names what the command does: no article, no question word, no noun with a colon."""
+    nouns = {"a", "an", "the", "what", "how", "where", "which", "who", "whose", "why"}
+    wrong = [
+        words
+        for words, found in walk(root)
+        if words.split()[1] not in ("gossip", "pipeline")
+        if (start := (found.help or "").split(" ")[0]).lower().rstrip(":,.") in nouns or start.endswith(":")
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("group", [root, ledger], ids=["ropewalk", "ledger"])
+def test_help_lists_every_command_in_one_section(group):
+    listed = [name for names in group.sections.values() for name in names]
+    assert sorted(listed) == sorted(group.list_commands(click.Context(group)))
+    text = group.get_help(click.Context(group))
+    assert all(f"\n{heading}:\n" in text for heading in group.sections) and "Other commands" not in text
 
 
 def test_an_unknown_command_is_a_usage_error(ropewalk):

@@ -49,7 +49,7 @@ def test_an_environment_no_event_names_is_not_found(log):
         assert (answer.code, answer.json["code"]) == (3, "NotFound")
         assert answer.json["advice"] == "Did you mean prod?"
     far = log("shiplog", "current", "--env", "elsewhere")
-    assert (far.code, far.out) == (3, b"") and "There are: prod" in far.err
+    assert (far.code, far.out) == (3, b"") and "The environments are: prod" in far.err
     assert log("shiplog", "current", "--env", "prod", "--json").json == {"current": []}
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from ropewalk.cli.common.serving import say_journal
+from ropewalk.cli.common.serving import log_to_stderr
 
 
 def test_what_a_stranger_has_a_part_in_steers_no_terminal(capsys):
     name = "ropewalk.test.journal"
     journal = logging.getLogger(name)
     try:
-        say_journal(name)
+        log_to_stderr(name)
         journal.info("%s: left", "\x1b[2Jsomebody\n\x07else")
     finally:
         for handler in journal.handlers[:]:

@@ -535,7 +535,7 @@ def test_the_commands_rotate_with_two_approvals_and_refuse_one(ropewalk):
         act = json.loads(written)
         lines = [" ".join(line.split()) for line in told.err.splitlines()]
         assert lines == [
-            "you approve to let the key that seals channel c give way to another",
+            "approving: replace the signing key of channel c",
             f"key node, {done(ropewalk, 'key', 'show', 'node')['did']}",
             f"new key next, {done(ropewalk, 'key', 'show', 'next')['did']}",
             f"since {act['since']}",

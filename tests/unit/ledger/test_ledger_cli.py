@@ -23,7 +23,7 @@ from ropewalk.ledger.rules.policy import STRICT
 def test_an_envelope_is_built_appended_read_proved_and_verified(ropewalk):
     one = make(ropewalk, "one.json", "--correlation-id", "c-1", kind="Command")
     answer = ropewalk("ledger", "append", "--channel", "audit", "--file", str(one), "--json")
-    assert answer.code == 0 and 'made channel "audit"' in answer.err
+    assert answer.code == 0 and 'created channel "audit"' in answer.err
     receipt = answer.json
     assert set(receipt) == {"envelope_id", "height", "index", "block_hash", "replayed"}
     assert (receipt["height"], receipt["index"], receipt["replayed"]) == (0, 0, False)
@@ -348,7 +348,7 @@ def test_what_is_refused_makes_no_channel(ropewalk):
     for number, raw in enumerate((lone.raw, jcs.encode(forged), late.raw)):
         Path("bad.json").write_bytes(raw)
         answer = ropewalk("ledger", "append", "--channel", "new", "--file", "bad.json")
-        assert answer.code in (5, 8) and "made channel" not in answer.err, number
+        assert answer.code in (5, 8) and "created channel" not in answer.err, number
     assert ropewalk("ledger", "ls", "--json").json["channels"] == []
     Path("bad.jsonl").write_bytes(lone.raw + b"\n{\n")
     for more in ((), ("--stop-on-error",)):

@@ -247,7 +247,8 @@ def test_who_names_no_host_is_told_for_whom_was_signed(ropewalk):
         done = ropewalk(*asked)
         assert done.code == 0
         assert done.err == (
-            "no --host: signed for ropewalk.invalid/audit, which is nobody's log; name yours with --host\n"
+            "no --host given: signed for the placeholder origin ropewalk.invalid/audit; "
+            "set your host name with --host\n"
         )
     assert "no --host" not in ropewalk("ledger", "head", "--channel", "audit").err
     named = ropewalk("ledger", "head", "--note", "--host", HOST, "--channel", "audit")

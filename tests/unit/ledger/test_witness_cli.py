@@ -91,7 +91,7 @@ def test_a_key_is_given_itself_or_in_a_file(ropewalk, watch, channel):
 
 @pytest.mark.parametrize(
     ("given", "code", "reason"),
-    [("wibble", 3, "no file wibble"), ("w+abc", 8, "is no verifier key"), (STRANGER[:-3], 8, "note key")],
+    [("wibble", 3, "no file wibble"), ("w+abc", 8, "is not a verifier key"), (STRANGER[:-3], 8, "note key")],
 )
 def test_advice_for_a_bad_key_says_what_a_verifier_key_is(ropewalk, channel, given, code, reason):
     for option in ("--witness", "--vkey"):

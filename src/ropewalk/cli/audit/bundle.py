@@ -1,4 +1,4 @@
-"""`ropewalk bundle`: a range of blocks with its proofs in one file, for somebody who does not trust us."""
+"""`ropewalk bundle`: export and verify a range of blocks with its proofs in one file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     "  ropewalk bundle verify audit.tar.zst --trust trust.json --report audit.html\n",
 )
 def bundle() -> None:
-    """Ranges of a ledger that verify anywhere, offline."""
+    """Export and verify ranges of a ledger as files that anyone can check offline."""
 
 
 @bundle.command(
@@ -48,17 +48,21 @@ def bundle() -> None:
     "  ropewalk bundle export --channel audit --anchor public/checkpoint -o audit.tar.zst\n",
 )
 @click.option("--channel", required=True, metavar="C", help="The channel.")
-@click.option("--from", "start", type=click.IntRange(0), default=0, show_default=True, help="First height.")
-@click.option("--to", "end", type=click.IntRange(0), help="Last height; default: the head.")
-@click.option("-o", "--output", required=True, metavar="X.tar.zst", help="Where to write it.")
-@click.option("--chunk", type=click.IntRange(1), metavar="N", help="Cut the range into files of N blocks.")
-@click.option("--created-at", metavar="TEXT", help="The manifest's time; default: the last block's.")
+@click.option(
+    "--from", "start", type=click.IntRange(0), default=0, show_default=True, help="First height to export."
+)
+@click.option("--to", "end", type=click.IntRange(0), help="Last height to export (default: the head).")
+@click.option("-o", "--output", required=True, metavar="X.tar.zst", help="Output file.")
+@click.option(
+    "--chunk", type=click.IntRange(1), metavar="N", help="Write one file per N blocks (default: one file)."
+)
+@click.option("--created-at", metavar="TEXT", help="Time in the manifest (default: that of the last block).")
 @click.option(
     "--anchor",
     "anchors",
     multiple=True,
     metavar="NOTE",
-    help="A signed head of the channel, of more blocks than the last height, to carry along; may be given again.",
+    help="Signed head of the channel that covers the last height, to include; repeatable.",
 )
 def export(
     channel: str,
@@ -69,21 +73,21 @@ def export(
     created_at: str | None,
     anchors: tuple[str, ...],
 ) -> None:
-    """Write blocks with headers, proofs and a signed manifest. The same range gives the same bytes.
+    """Export blocks with headers, proofs and a signed manifest. The same range gives the same bytes.
 
-    The channel's key signs it; in a copy (`ledger pull`) the key of the repository does.
+    The channel's key signs the bundle; for a replica (`ledger pull`) the key of the repository does.
 
-    What is there already, complete and right, is kept; so an interrupted export goes on where it stopped.
+    Existing complete files are kept, so an interrupted export continues where it stopped.
 
-    An anchor (`ledger head --note`, or the checkpoint of `ledger tiles`, with whatever witnesses added to it) lets an
-    auditor check that the blocks lie under a head that somebody else had seen.
+    An anchor (`ledger head --note`, or the checkpoint of `ledger tiles` with its cosignatures) lets an auditor check
+    that the blocks are under a head that witnesses have seen.
     """
     from ropewalk.errors import NotFound, RangeExceeded
     from ropewalk.ledger.bundle.files import chunk_ranges, export_bundle
     from ropewalk.ledger.channel.channel import open_channel
 
     if output == "-":
-        raise click.UsageError("a bundle is written to a file: name one with -o")
+        raise click.UsageError("-o must name a file: a bundle cannot be written to stdout")
     target = Path(output)
     made = []
     with open_channel(here().home, channel) as reading:
@@ -92,7 +96,10 @@ def export(
             raise NotFound(f"channel {channel} has no blocks yet", channel=channel)
         last = end if end is not None else height - 1
         if not start <= last < height:  # before the first file is written
-            raise RangeExceeded(f"blocks {start} to {last} of a channel of {height} blocks", channel=channel)
+            raise RangeExceeded(
+                f"--from and --to must be heights below {height} in order, got {start} and {last}",
+                channel=channel,
+            )
         carried = _read_anchors(reading, anchors) if anchors else None
         if carried is not None:
             carried.over(start, last)
@@ -118,7 +125,7 @@ def export(
 
 
 def _exporter(reading: Channel) -> SigningKey:
-    """Who signs a bundle: the channel's key, or in a copy, whose keys are elsewhere, the key of this repository."""
+    """Return the key that signs a bundle: the channel's key, or for a replica the key of this repository."""
     from ropewalk.errors import Conflict, NotFound
 
     try:
@@ -127,8 +134,8 @@ def _exporter(reading: Channel) -> SigningKey:
         key = signing_key(NODE_KEY)
     if reading.key_history().validity(key.public) is None:
         say(
-            f"signed by {key.public.did()}, the key of this repository: those of the channel are elsewhere. Who "
-            "verifies it names that key among the `bundle_signers` of a trust file."
+            f"signed by {key.public.did()}, the key of this repository: the channel's key is not on this machine. "
+            "Verifiers must list it in `bundle_signers` of their trust file."
         )
     return key
 
@@ -136,7 +143,7 @@ def _exporter(reading: Channel) -> SigningKey:
 @bundle.command("inspect", epilog="Examples:\n  ropewalk bundle inspect audit.tar.zst --json\n")
 @click.argument("file")
 def inspect(file: str) -> None:
-    """Print what a bundle says about itself. Nothing is verified."""
+    """Print the manifest of a bundle, without verifying anything."""
     from ropewalk.kernel import jcs
     from ropewalk.ledger.bundle.files import inspect_bundle
     from ropewalk.ledger.proof.steps import describe_moment
@@ -173,34 +180,32 @@ def inspect(file: str) -> None:
     "  ropewalk bundle verify audit.tar.zst --trust trust.json --witness witness.vkey --threshold 1\n",
 )
 @click.argument("file")
-@click.option("--trust", required=True, metavar="TRUST.json", help="Whom and what to believe.")
+@click.option("--trust", required=True, metavar="TRUST.json", help="Trust file.")
 @click.option(
     "--witness",
     "witnesses",
     multiple=True,
     metavar="VKEY|F",
-    help="A key whose signature on an anchor counts, or a file with such keys, one a line; may be given again.",
+    help="Trusted witness key, or a file with one key per line; repeatable.",
 )
 @click.option(
     "--threshold",
     type=click.IntRange(0),
     metavar="N",
-    help="Fail unless so many of the witnesses named have signed an anchor.",
+    help="Minimum number of named witnesses that must have signed an anchor.",
 )
-@click.option("--report", metavar="R.html", help="Also write a page that a person can read.")
-@click.option(
-    "--deep", is_flag=True, help="Also judge every envelope by itself: signature, version, evidence."
-)
+@click.option("--report", metavar="R.html", help="Also write an HTML report.")
+@click.option("--deep", is_flag=True, help="Also check every envelope: signature, version, evidence.")
 @click.option(
     "--policy",
     metavar="F",
-    help="The policy the blocks were made under: judge every envelope by it too (deep).",
+    help="Policy of the blocks: with --deep, also check every envelope against it.",
 )
 @click.option(
     "--max-bytes",
     type=click.IntRange(1),
     metavar="N",
-    help="Refuse what unpacks to more, and nothing for packing well; default: 64 GiB, a thousand times its size.",
+    help="Maximum unpacked size (default: 64 GiB or 1,000 times the compressed size).",
 )
 @allow_partly_option
 def verify(
@@ -214,9 +219,9 @@ def verify(
     max_bytes: int | None,
     allow_partly: bool,
 ) -> None:
-    """Check a bundle offline: signature, envelope hashes, Merkle paths, block signatures, policy, anchors.
+    """Verify a bundle offline: signature, envelope hashes, Merkle paths, block signatures, policy, anchors.
 
-    Opens no socket and extracts nothing. Exit 5 unless the verdict is `passed`, 8 if the file is no bundle.
+    Opens no socket and extracts nothing. Exit 5 unless the verdict is `passed`, 8 if the file is not a bundle.
     """
     from dataclasses import replace
 
@@ -265,19 +270,18 @@ def verify(
 @click.argument("file")
 @click.argument("other", required=False)
 @click.option("--channel", metavar="C", help="Compare with this channel instead of another bundle.")
-@click.option("-o", "--output", metavar="F", help="Where to write both sides of a fork.")
+@click.option("-o", "--output", metavar="F", help="Output file for both sides of a fork.")
 def compare(file: str, other: str | None, channel: str | None, output: str | None) -> None:
-    """Look whether two bundles, or a bundle and a channel, tell one history. Exit 5 if a block differs.
+    """Compare two bundles, or a bundle and a channel. Exit 5 if a block differs.
 
-    Two sealed blocks of one height prove that their signer told two histories; `-o` keeps them, `ropewalk verify`
-    checks them.
+    Two signed blocks of the same height prove a fork. `-o` writes both, and `ropewalk verify` checks them.
     """
     from ropewalk.errors import Forked
     from ropewalk.ledger.block.find_forks import compare_bundles, compare_with_channel
     from ropewalk.ledger.channel.channel import open_channel
 
     if (other is None) == (channel is None):
-        raise click.UsageError("name another bundle, or a --channel")
+        raise click.UsageError("exactly one of OTHER and --channel must be given")
     if other is not None:
         found = compare_bundles(Path(file), Path(other))
     else:
@@ -289,15 +293,15 @@ def compare(file: str, other: str | None, channel: str | None, output: str | Non
             write_output(output, found.fork.to_bytes())
             say(f"both sides: {output}")
         refusal = found.fork.error()
-        if output is None and channel is None:  # beside a channel they are kept in its folder
-            advice = "Run it again with -o FORK.json to keep both sides; whoever runs the channel must explain them."
+        if output is None and channel is None:  # with --channel they are kept in its folder
+            advice = "Run it again with -o FORK.json to keep both sides, then ask the channel's operator about them."
             refusal = Forked(refusal.detail, advice=advice, **refusal.fields)
         raise refusal
     emit(found.to_json(), f"ok  {found.channel}  {found.same} blocks alike, {found.alone} only on one side")
 
 
 def _read_anchors(reading: Channel, names: tuple[str, ...]) -> AnchorCollector:
-    """The heads in these files, held against the channel; an error names the file."""
+    """Read signed heads and compare them with the channel; errors name the file."""
     from ropewalk.errors import Unverified
     from ropewalk.ledger.bundle.head_proofs import AnchorCollector
 
@@ -311,6 +315,6 @@ def _read_anchors(reading: Channel, names: tuple[str, ...]) -> AnchorCollector:
 
 
 def _chunk_path(target: Path, first: int, final: int) -> Path:
-    """`audit.tar.zst` becomes `audit.0000000000-0000000999.tar.zst`."""
+    """Return the file name of a chunk, such as `audit.0000000000-0000000999.tar.zst`."""
     stem = target.name.removesuffix(".tar.zst")
     return target.with_name(f"{stem}.{first:010d}-{final:010d}.tar.zst")

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     "witnesses",
     multiple=True,
     metavar="VKEY|F",
-    help="With a checkpoint or a bundle: a witness's key, or a file with keys, one a line; may be given again.",
+    help="With a checkpoint or a bundle: a witness's key, or a file with keys, one a line; repeatable.",
 )
 @click.option(
     "--threshold",
@@ -67,14 +67,14 @@ if TYPE_CHECKING:
 @no_trust_option
 @allow_partly_option
 def verify(path: str | None, steps: bool, no_trust: bool, allow_partly: bool, **options: Any) -> None:
-    """Verify PATH (a repository, a proof, a receipt, a bundle, a checkpoint, archives; else the repository) offline.
+    """Verify PATH offline: a repository (default), proof, receipt, bundle, checkpoint or folder of archives.
 
-    A checkpoint is a signed head as C2SP writes it, or the folder it is published in, with its tiles. Archives are what
-    `ledger archive` wrote, in the folder it was told.
+    A checkpoint is a signed head in the C2SP format, or the folder it is published in, with its tiles. Archives are the
+    folder given to `ledger archive --to`.
 
-    Nothing is fetched and nothing is written. Every step is named as passed, failed or not checked; of several logs,
-    those in which all is well have one line each. The last line is the verdict: ok, FAILED, UNTRUSTED (a signature was
-    not judged because no trusted key was given) or PARTLY CHECKED (something required was not checked). Exit 5 unless
+    Nothing is fetched and nothing is written. Every step is passed, failed or not checked; logs without a failed step
+    have one line each. The last line is the verdict: ok, FAILED, UNTRUSTED (a signature was not checked because no
+    trusted key was given) or PARTLY CHECKED (something required was not checked). Exit 5 unless
     it is ok, or accepted by --no-trust or --allow-partly. The verdict in JSON is passed, failed, untrusted or partly.
     """
     from ropewalk.verification import kind_of, verify_target

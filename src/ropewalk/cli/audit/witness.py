@@ -1,4 +1,4 @@
-"""`ropewalk witness`: see the heads of other people's logs, and sign that they only ever grew."""
+"""`ropewalk witness`: cosign heads of other logs that extend the heads seen before."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     "  ropewalk witness cosign watch public/ -o seen.note\n",
 )
 def witness() -> None:
-    """Watch logs, and cosign heads that extend the ones seen before (C2SP tlog-witness, offline).
+    """Cosign heads of logs that extend the heads seen before (C2SP tlog-witness, offline).
 
-    A witness keeps the largest head of each log in a folder of its own. That folder is its memory: never put an older
-    copy of it back, and never let two folders sign with one key.
+    A witness stores the largest head of each log in its folder. Never restore an older copy of that folder, and never
+    use one key in two folders.
     """
 
 
@@ -47,9 +47,9 @@ def witness() -> None:
     "--key", required=True, metavar="KEY", help="Your key that signs (ed25519), used for nothing else."
 )
 def init(folder: str, name: str, key: str) -> None:
-    """Make the witness NAME in the new folder DIR, and print its verifier key.
+    """Create the witness NAME in the new folder DIR, and print its verifier key.
 
-    Give that key to whoever should believe this witness (`ledger trust --witness`, `bundle verify --witness`).
+    Give that key to verifiers that should trust this witness (`ledger trust --witness`, `bundle verify --witness`).
     """
     from ropewalk.ledger.transparency.witness_folder import make_witness
 
@@ -69,7 +69,7 @@ def init(folder: str, name: str, key: str) -> None:
 @click.argument("vkey")
 @click.option("--origin", metavar="TEXT", help="The log's origin, where that is not the name of its key.")
 def add(folder: str, vkey: str, origin: str | None) -> None:
-    """Watch a log, by its verifier key as `ledger tiles` prints it. A second key of one log counts beside the first."""
+    """Add a log by its verifier key, as `ledger tiles` prints it. A log may have several keys."""
     from ropewalk.cli.common.note_keys import note_key
     from ropewalk.ledger.transparency.witness_folder import open_witness
 
@@ -89,9 +89,9 @@ def add(folder: str, vkey: str, origin: str | None) -> None:
 @click.option(
     "--tiles", metavar="FOLDER", help="The published folder; default: the one around the checkpoint."
 )
-@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
 def cosign(folder: str, file: str, tiles: str | None, output: str) -> None:
-    """Add this witness's line to CHECKPOINT, if it extends the largest head of that log seen so far.
+    """Cosign CHECKPOINT if it extends the largest head of that log seen so far.
 
     CHECKPOINT is a signed head, a published folder, or the body of an `add-checkpoint` request, which brings its own
     proof. What was seen is on disk before anything is signed. The same checkpoint again gets a new time.
@@ -128,7 +128,7 @@ def cosign(folder: str, file: str, tiles: str | None, output: str) -> None:
 )
 @click.argument("folder", metavar="DIR")
 def show(folder: str) -> None:
-    """Show the witness's own key, the largest head of each log, and the forks it has met."""
+    """Show the key of the witness, the largest head of each log, and detected forks."""
     from ropewalk.ledger.transparency.witness_folder import open_witness
 
     found = open_witness(Path(folder))
@@ -152,7 +152,7 @@ def show(folder: str) -> None:
 
 
 def _checkpoint(name: str) -> tuple[str, Path | None]:
-    """The checkpoint that was named, itself or by its folder, and the folder if there are tiles in it."""
+    """Return the checkpoint file that was named, directly or by its folder, and the folder if it has tiles."""
     from ropewalk.ledger.transparency.publish import CHECKPOINT
 
     path = Path(name) / CHECKPOINT if name != "-" and Path(name).is_dir() else Path(name)

@@ -1,7 +1,6 @@
-"""How every command behaves: data on stdout, talk on stderr, `--json` and `--repo` everywhere, one way to fail.
+"""Behaviour shared by all commands: data on stdout, messages on stderr, one way to print errors.
 
-A command module makes its commands with `group()` and `command()` of this file and gets, without a word more:
-`--json` and `--repo PATH` before or after the subcommand, and errors printed with code, reason and advice.
+`Command` and `Group` accept `--json` and `--repo PATH` before or after the subcommand.
 """
 
 from __future__ import annotations
@@ -25,30 +24,30 @@ from ropewalk.kernel.terminal_text import printable
 # How a step of a report is shown to people.
 MARKS = {"passed": "✓", "failed": "✗", "not_checked": "–"}
 INPUT_BYTES_MAX = 64 << 20  # one document on stdin or in a file; streams of documents use --jsonl
-# What to do about a file system that says no; whatever is not here may pass by itself.
+# Advice per file system error; errors not listed here may be temporary.
 FILE_ADVICE = {
-    errno.EACCES: "Check who may read and write it.",
-    errno.EPERM: "Check who may read and write it.",
-    errno.EROFS: "It can only be read; choose another place, or make it writable.",
-    errno.ENOSPC: "Make room there, and run it again.",
-    errno.EDQUOT: "Make room there, and run it again.",
+    errno.EACCES: "Check its owner and mode.",
+    errno.EPERM: "Check its owner and mode.",
+    errno.EROFS: "The file system is read-only; choose another place, or make it writable.",
+    errno.ENOSPC: "Free some disk space, then run the command again.",
+    errno.EDQUOT: "Free some disk space, then run the command again.",
     errno.EMFILE: "Too many files are open; raise the limit with `ulimit -n`.",
 }
-NAME_SHOWN_MAX = 200  # characters; whoever gave more will know them again
+NAME_SHOWN_MAX = 200  # characters of a file name in an error
 T = TypeVar("T")
 E = TypeVar("E", bound=RopewalkError)
 
 
 @dataclass(slots=True)
 class Session:
-    """What the user asked of every command: where, and in which form the answer goes."""
+    """Options that every command takes: the repository and the output format."""
 
     repo: Path | None = None
     json: bool = False
 
 
 def session() -> Session:
-    """The session of the running command."""
+    """Return the options of the running command."""
     found = click.get_current_context().find_root().obj
     assert isinstance(found, Session)
     return found
@@ -71,20 +70,20 @@ def _shared_options() -> list[click.Parameter]:
             metavar="PATH",
             expose_value=False,
             callback=_set_repo,
-            help="The repository; default: $ROPEWALK_REPO, else the one around the current directory.",
+            help="Repository to use (default: $ROPEWALK_REPO, else the one around the current directory).",
         ),
         click.Option(
             ["--json", "_json"],
             is_flag=True,
             expose_value=False,
             callback=_set_json,
-            help="Answer as one JSON object.",
+            help="Print the result as one JSON object.",
         ),
     ]
 
 
 def _name_value(param: click.Parameter) -> None:
-    """Show what an option takes by a word of ours, where it has none: NS or N say more than TEXT or INTEGER RANGE."""
+    """Set the placeholder of an option that has none: NS or N instead of TEXT or INTEGER RANGE."""
     if not isinstance(param, click.Option) or param.metavar is not None or param.is_flag:
         return
     if isinstance(
@@ -105,7 +104,7 @@ class Command(click.Command):
         self.params.extend(_shared_options())
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # Examples keep their lines: they are meant to be copied.
+        # Keep the line breaks of examples.
         if self.epilog:
             formatter.write_paragraph()
             for line in self.epilog.strip("\n").splitlines():
@@ -116,30 +115,38 @@ class Group(click.Group):
     """A click group whose commands are `Command`s and whose members may be imported on first use.
 
     `lazy` maps a name to (module, attribute, one line of help), so that `--help` and `--version` import nothing else.
+    `sections` maps a heading of `--help` to the names listed below it; names in no section come last.
     """
 
     command_class = Command
     group_class = type
 
     def __init__(
-        self, *args: Any, lazy: dict[str, tuple[str, str, str]] | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        lazy: dict[str, tuple[str, str, str]] | None = None,
+        sections: dict[str, tuple[str, ...]] | None = None,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.lazy = lazy or {}
+        self.sections = sections or {}
         self.params.extend(_shared_options())
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), *self.lazy]
+        names = [*super().list_commands(ctx), *self.lazy]
+        known = [name for section in self.sections.values() for name in section if name in names]
+        return [*known, *(name for name in names if name not in known)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        # click would suggest none of the names that are imported on first use.
+        # click does not suggest names that are imported on first use.
         if args[0].startswith("-") or self.get_command(ctx, args[0]) is not None or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        from ropewalk.cli.common.suggest import meant
+        from ropewalk.cli.common.suggest import did_you_mean
 
-        like = meant(args[0], self.list_commands(ctx))
+        like = did_you_mean(args[0], self.list_commands(ctx))
         raise click.UsageError(f"No such command {args[0]!r}.{f' {like}' if like else ''}", ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -152,21 +159,23 @@ class Group(click.Group):
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, help_line) for name, (_, _, help_line) in self.lazy.items()]
+        rows = {name: help_line for name, (_, _, help_line) in self.lazy.items()}
         for name in super().list_commands(ctx):
             known = super().get_command(ctx, name)
             if known is not None and not known.hidden:
-                rows.append((name, known.get_short_help_str(160)))
-        if len(rows) > len(self.lazy):  # which of them are imported late is nothing to people
-            rows.sort()
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+                rows[name] = known.get_short_help_str(160)
+        for heading, names in self.sections.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, rows.pop(name)) for name in names if name in rows])
+        if rows:
+            with formatter.section("Other commands" if self.sections else "Commands"):
+                formatter.write_dl(sorted(rows.items()))
 
     format_epilog = Command.format_epilog
 
 
 def emit(value: dict[str, Any], plain: str | Callable[[], str]) -> None:
-    """Print the answer: the object with `--json`, else the text (made only when it is wanted)."""
+    """Print the result: the object with `--json`, else the text (a callable is called only then)."""
     if session().json:
         emit_line(value)
     else:
@@ -174,15 +183,15 @@ def emit(value: dict[str, Any], plain: str | Callable[[], str]) -> None:
 
 
 def emit_line(value: dict[str, Any]) -> None:
-    """Print one JSON object on a line of its own, now: a reader at the other end of a pipe waits for it."""
+    """Print one JSON object as a line and flush it, so that a reader of the pipe gets it at once."""
     click.echo(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
     sys.stdout.flush()
 
 
 def answer_line(value: dict[str, Any], plain: str) -> None:
-    """Print one answer of many, now, as JSON or plainly.
+    """Print one result of many and flush it.
 
-    A reader that has gone (`| head`) ends the answers, not the work: what is still to come must be recorded.
+    If the reader has closed the pipe (`| head`), drop the output and continue: later items must still be recorded.
     """
     try:
         if session().json:
@@ -195,16 +204,15 @@ def answer_line(value: dict[str, Any], plain: str) -> None:
 
 
 def say(text: str) -> None:
-    """Talk to the person: stderr, never mixed with data."""
-    # Errors are said after click's context, which knows of NO_COLOR, has gone.
+    """Print a message for people on stderr."""
+    # Errors are printed outside click's context, which would handle NO_COLOR.
     click.echo(text, err=True, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def fail(error: RopewalkError, *, as_json: bool) -> int:
-    """Print an error the one way errors are printed and return its exit code.
+    """Print an error with its code and advice, and return its exit code.
 
-    Where stdout takes nothing (its disk is full, its reader has gone), the error is told on stderr; where that takes
-    nothing either, the exit code has to do.
+    If stdout cannot be written (full disk, closed pipe), print to stderr; if that fails too, only return the code.
     """
     if as_json:
         try:
@@ -222,46 +230,46 @@ def fail(error: RopewalkError, *, as_json: bool) -> int:
 
 
 def drop_output(stream: IO[str]) -> None:
-    """Nobody takes what this stream says: nothing is left to say, and Python must not say it at exit."""
+    """Redirect a stream to the null device, so that Python does not fail to flush it at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def read_input(name: str, *, limit: int = INPUT_BYTES_MAX) -> bytes:
-    """The bytes of a file, or of stdin for `-`, refused beyond `limit`."""
+    """Return the bytes of a file, or of stdin for `-`; raise TooLarge above `limit` bytes."""
     from ropewalk.errors import TooLarge
 
     try:
         with _open_input(name) as stream:
             raw = stream.read(limit + 1)
     except OSError as error:
-        raise refusal_of(error, name) from error
+        raise from_os_error(error, name) from error
     if len(raw) > limit:
-        raise TooLarge(f"{name} is larger than {limit} bytes", limit=limit, name=name)
+        raise TooLarge(f"{name} must have at most {limit} bytes, and is larger", limit=limit, name=name)
     return raw
 
 
 def parse_input(name: str, parse: Callable[[bytes], T], *, limit: int = INPUT_BYTES_MAX) -> T:
-    """What the bytes of a file, or of stdin for `-`, mean. If they mean nothing, the error names the file."""
+    """Return the parsed content of a file, or of stdin for `-`. Parse errors name the file."""
     raw = read_input(name, limit=limit)
     with located("stdin" if name == "-" else name):
         try:
             return parse(raw)
         except InvalidJson as error:
             if error.fields.get("reason") == "trailing bytes" and _could_be_lines(name):
-                error.advice_now = "If it holds one a line, add --jsonl."
+                error.advice_now = "If the file holds one document per line, add --jsonl."
             raise
 
 
 def _could_be_lines(name: str) -> bool:
-    """Whether the command would have taken that file line by line, and was not told to."""
+    """Return whether the command takes this file line by line with --jsonl, which was not given."""
     context = click.get_current_context(silent=True)
     given = context.params if context is not None else {}
     return given.get("jsonl") is False and given.get("file") == name
 
 
-def refusal_of(error: OSError, name: str | None = None) -> RopewalkError:
-    """What the file system said, as an error of ours: a wrong name is one thing, a disk that fails another."""
+def from_os_error(error: OSError, name: str | None = None) -> RopewalkError:
+    """Return an OSError as one of our errors: NotFound for a wrong name, Unavailable for other failures."""
     name = name or (os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else None)
     if name is None and isinstance(error, FileNotFoundError):
         from ropewalk.disk.repository_paths import absolute
@@ -278,7 +286,7 @@ def refusal_of(error: OSError, name: str | None = None) -> RopewalkError:
         return NotFound(f"{name} is a directory, not a file", name=name)
     detail = error.strerror or str(error)
     impossible = (errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR)
-    if name is not None and error.errno in impossible:  # nothing can be there, now or later
+    if name is not None and error.errno in impossible:  # a file cannot exist under such a name
         return NotFound(f"{name}: {detail}", name=name)
     known = {"name": name} if name is not None else {}
     advice = FILE_ADVICE.get(error.errno or 0)
@@ -292,9 +300,9 @@ def _open_input(name: str) -> IO[bytes]:
 
 
 def write_output(name: str, raw: bytes) -> None:
-    """Write a whole file or nothing: the bytes go beside it first and are moved into place.
+    """Write a file atomically: write a temporary file in the same folder, then rename it.
 
-    What is no file (a pipe, `/dev/null`) cannot be replaced and is written to; a link stays a link.
+    Pipes and devices (`/dev/null`) are written directly; a symbolic link stays a link.
     """
     if name == "-":
         sys.stdout.buffer.write(raw)
@@ -309,30 +317,32 @@ def write_output(name: str, raw: bytes) -> None:
         _replace(target, raw)
     except FileNotFoundError as error:
         raise NotFound(
-            f"no folder for {name}", name=name, advice="Make the folder first, or name another."
+            f"the folder of {name} does not exist",
+            name=name,
+            advice="Create the folder first, or name another file.",
         ) from error
     except OSError as error:
-        raise refusal_of(error, name) from error
+        raise from_os_error(error, name) from error
 
 
 def _replace(target: Path, raw: bytes) -> None:
     from ropewalk.disk.durable import sync
 
-    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with beside.open("wb") as stream:
+        with temporary.open("wb") as stream:
             stream.write(raw)
             stream.flush()
             sync(stream.fileno())
-        beside.replace(target)
+        temporary.replace(target)
     except OSError:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         raise
 
 
 def progress(items: Iterable[T], label: str, total: int | None = None) -> Iterator[T]:
-    """Hand on the items; on a terminal, with a bar on stderr."""
+    """Yield the items; on a terminal, show a progress bar on stderr."""
     if not sys.stderr.isatty() or session().json:
         yield from items
         return
@@ -344,7 +354,7 @@ def progress(items: Iterable[T], label: str, total: int | None = None) -> Iterat
 
 @contextmanager
 def counting(label: str, what: str) -> Iterator[Callable[[int], None]]:
-    """For work whose end nobody knows: a function to tell how far it has got; on a terminal, shown on stderr."""
+    """Yield a function that takes a count; on a terminal, show the count on stderr."""
     if not sys.stderr.isatty() or session().json:
         yield lambda _count: None
         return

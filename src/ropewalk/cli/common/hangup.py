@@ -1,4 +1,4 @@
-"""Noticing that whoever reads what we print has gone: a command that waits would learn it from its next line only."""
+"""Detect that the reader of stdout has closed its pipe, also while nothing is printed."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ import threading
 
 
 def output_pipe() -> int | None:
-    """The descriptor we print into, if that is a pipe or a socket; nothing else has a reader who could go."""
+    """Return the descriptor of stdout if it is a pipe or a socket, else None."""
     try:
         descriptor = sys.stdout.fileno()
         mode = os.fstat(descriptor).st_mode
         return descriptor if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) else None
-    except (OSError, ValueError):  # no file at all, as in a program that calls us
+    except (OSError, ValueError):  # stdout is not a file, as in a program that calls us
         return None
 
 
 def has_ended(descriptor: int) -> bool:
-    """Whether nobody can read it any more; a socket whose other end only writes no more still has a reader."""
+    """Return whether the reader has closed it. A socket half-closed by its peer still has a reader."""
     found = select.poll()
     found.register(descriptor, 0)
     return bool(found.poll(0))
 
 
 class Hangup(threading.Event):
-    """Set once nobody reads what we print; waiting for it is waiting on the pipe."""
+    """An event that is set when the reader of stdout has closed its pipe."""
 
     def __init__(self) -> None:
         super().__init__()
         self._pipe = select.poll()
         self._reader = output_pipe()
         if self._reader is not None:
-            self._pipe.register(self._reader, 0)  # so that nothing is told but its hang-up
+            self._pipe.register(self._reader, 0)  # no event mask: poll reports hang-ups only
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the hang-up, at most so many seconds; whether it has come."""
+        """Wait for the hang-up, at most `timeout` seconds; return whether it has happened."""
         if self._reader is None:
             return super().wait(timeout)
         if self._pipe.poll(None if timeout is None else timeout * 1_000):

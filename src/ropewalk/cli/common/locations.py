@@ -1,4 +1,4 @@
-"""Which repository and which keys a command means: options first, then the environment, then the surroundings."""
+"""Find the repository and the keys of a command: options first, then the environment, then the current directory."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ NODE_KEY = "node"  # the repository's own key, made by `ropewalk init`
 
 
 def here() -> RepositoryPaths:
-    """The repository of this command: `--repo`, `$ROPEWALK_REPO`, else the one around the current directory."""
+    """Return the repository: `--repo`, `$ROPEWALK_REPO`, else the one around the current directory."""
     from ropewalk.disk.repository_paths import find_repository
 
     return find_repository(named_repository() or Path())
 
 
 def named_writer() -> tuple[str, str]:
-    """Name and mail of whoever writes, where the environment says so, as git has it; else empty."""
+    """Return name and mail of the author from git's environment variables, or empty strings."""
     return os.environ.get("GIT_AUTHOR_NAME", ""), os.environ.get("GIT_AUTHOR_EMAIL", "")
 
 
 def login() -> tuple[str, str]:
-    """Name and mail of the account this runs under: somebody can be asked, even if git was told nothing."""
+    """Return name and mail of the account, the fallback where git has no identity configured."""
     import getpass
     import socket
 
@@ -40,13 +40,13 @@ def login() -> tuple[str, str]:
 
 
 def named_repository() -> Path | None:
-    """The repository that was asked for by name, with `--repo` or `$ROPEWALK_REPO`."""
+    """Return the repository named with `--repo` or `$ROPEWALK_REPO`, or None."""
     named = os.environ.get("ROPEWALK_REPO")
     return session().repo or (Path(named) if named else None)
 
 
 def key_folder() -> Path:
-    """The user's keys: `$ROPEWALK_CONFIG/keys`, else in the user's configuration directory."""
+    """Return the folder of the user's keys: `$ROPEWALK_CONFIG/keys`, else in the configuration directory."""
     named = os.environ.get("ROPEWALK_CONFIG")
     if named:
         return Path(named) / "keys"
@@ -55,19 +55,19 @@ def key_folder() -> Path:
 
 
 def key_folders(name: str) -> Path:
-    """Where the key of that name is looked up: `node` belongs to the repository, every other to the user."""
+    """Return the folder of a key: `node` belongs to the repository, all others to the user."""
     return here().keys if name == NODE_KEY else key_folder()
 
 
 def signing_key(name: str) -> SigningKey:
-    """The signing key of that name."""
+    """Return the signing key of that name."""
     from ropewalk.disk.key_files import load_signing
 
     return load_signing(key_folders(name), name)
 
 
 def sealing_key(name: str) -> SealingKey:
-    """The symmetric key of that name."""
+    """Return the symmetric key of that name."""
     from ropewalk.disk.key_files import load_sealing
 
     return load_sealing(key_folders(name), name)

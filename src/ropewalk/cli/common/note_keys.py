@@ -1,4 +1,4 @@
-"""Verifier keys of logs and witnesses (C2SP, NAME+ID+KEY) as options take them: the key itself, or a file with some."""
+"""Parse verifier keys of logs and witnesses (C2SP, NAME+ID+KEY): written out, or one per line in a file."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SHOWN_MAX = 80
 
 
 def note_key(text: str) -> Verifier:
-    """The key that was written out on the command line."""
+    """Parse a key written out on the command line."""
     from ropewalk.kernel.note.key import Verifier
 
     if text.count("+") < 2:
-        raise InvalidKey(f'"{printable(text, SHOWN_MAX)}" is no verifier key', advice=NOTE_KEY_ADVICE)
+        raise InvalidKey(f'"{printable(text, SHOWN_MAX)}" is not a verifier key', advice=NOTE_KEY_ADVICE)
     try:
         return Verifier.from_text(text)
     except InvalidKey as error:
@@ -30,13 +30,13 @@ def note_key(text: str) -> Verifier:
 
 
 def note_keys(name: str) -> tuple[Verifier, ...]:
-    """The keys in a file, or the one key that was written out in place of a file's name."""
+    """Return the keys in a file, or the one key written out in place of a file name."""
     if name != "-" and "+" in name and not Path(name).exists():
         return (note_key(name),)
     try:
         return parse_input(name, parse_note_keys)
     except NotFound as error:
-        advice = f"Name a file with keys, one a line, or write the key itself. {NOTE_KEY_ADVICE}"
+        advice = f"Name a file with keys, one per line, or write the key itself. {NOTE_KEY_ADVICE}"
         raise NotFound(error.detail, advice=advice, **error.fields) from error
 
 

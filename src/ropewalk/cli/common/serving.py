@@ -1,4 +1,4 @@
-"""What commands that serve have in common: they say who comes and goes, and end in order when somebody wants it."""
+"""Run a server from the command line: log connections on stderr, stop cleanly on a signal."""
 
 from __future__ import annotations
 
@@ -45,30 +45,30 @@ def connection_options(connections: int) -> Callable[[F], F]:
     return decorate
 
 
-class _Saying(logging.Handler):
+class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        say(printable(record.getMessage()))  # strangers have a part in what is said
+        say(printable(record.getMessage()))  # remote peers control parts of the text
 
 
-def say_journal(name: str) -> None:
-    """Say on stderr who comes, who goes and why."""
+def log_to_stderr(name: str) -> None:
+    """Print the log of connections on stderr."""
     journal = logging.getLogger(name)
-    journal.addHandler(_Saying())
+    journal.addHandler(_StderrHandler())
     journal.setLevel(logging.INFO)
 
 
 async def run_server(server: AbstractAsyncContextManager[T], facts: Callable[[T], dict[str, Any]]) -> None:
-    """Serve until a signal comes, and answer what has come until then. The facts are printed once it listens."""
+    """Serve until SIGINT or SIGTERM, then drain. Print the facts once the server listens."""
     stop = asyncio.Event()
     signals: list[signal.Signals] = []
 
-    def heard(number: signal.Signals) -> None:
+    def on_signal(number: signal.Signals) -> None:
         signals.append(number)
         stop.set()
 
-    # Also where a shell starts us in the background, with SIGINT ignored.
+    # Also if a shell started us in the background with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, heard, number)
+        asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
     async with server as served:
         emit_line(facts(served))
         await stop.wait()

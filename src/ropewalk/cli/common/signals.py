@@ -1,4 +1,4 @@
-"""Signals sent to a wrapper while a command runs inside it: they are meant for the command, and are passed on."""
+"""Forward the signals sent to a wrapper to the command that it runs."""
 
 from __future__ import annotations
 
@@ -9,65 +9,65 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-PASSED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-TYPED = (signal.SIGINT, signal.SIGQUIT)  # a terminal sends these to the command as well
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)  # a terminal sends these to the command as well
 
 
-class Passing:
-    """Passes signals on to one command; the second one is a kill, for the first may be ignored.
+class SignalForwarder:
+    """Forwards signals to one command. The second signal is a kill, because the command may ignore the first.
 
-    Where there is no terminal, the command gets a process group of its own: then a signal reaches all it started, and
-    reaches it once, whether it was sent to us or to our whole group. With a terminal it stays in ours, to be typed to.
+    Without a terminal, the command runs in a new process group: a signal then reaches all its processes exactly once.
+    With a terminal it stays in our group, so that it can read from the terminal.
     """
 
     def __init__(self) -> None:
-        self.heard: list[signal.Signals] = []
+        self.received: list[signal.Signals] = []
         self._grouped = not _has_terminal()
         self._early: list[signal.Signals] = []
         self._child: subprocess.Popen[bytes] | None = None
         self._sent: signal.Signals | None = None
 
     def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start the command, its output in a pipe; what was heard meanwhile is passed on at once."""
+        """Start the command with its output in a pipe; forward signals received meanwhile."""
         group = 0 if self._grouped else None
         child = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=group
         )
         self._child = child
         while self._early:
-            self._pass_on(child, self._early.pop(0))
+            self._forward(child, self._early.pop(0))
         return child
 
     def ended(self) -> None:
-        """The command has ended: from now on signals are heard, and wait until it is recorded."""
+        """Stop forwarding: the command has ended, and its record must be written before we end."""
         self._child = None
 
     @property
     def is_ending(self) -> bool:
-        """Whether what the command started was told to end, and may still be tidying up."""
+        """Return whether the process group got a signal other than SIGKILL and may still be cleaning up."""
         return self._grouped and self._sent not in (None, signal.SIGKILL)
 
-    def hear(self, number: int, _frame: FrameType | None) -> None:
-        """Take a signal; a handler, so nothing is printed here."""
-        heard = signal.Signals(number)
+    def on_signal(self, number: int, _frame: FrameType | None) -> None:
+        """Handle a signal. Nothing is printed here: this is a signal handler."""
+        received = signal.Signals(number)
         if self._child is None:
-            self._early.append(heard)
+            self._early.append(received)
             return
-        self._pass_on(self._child, heard)
+        self._forward(self._child, received)
 
-    def _pass_on(self, child: subprocess.Popen[bytes], heard: signal.Signals) -> None:
-        if heard not in self.heard:
-            self.heard.append(heard)
-        if heard in TYPED and _is_in_front():
-            return  # Ctrl-C: the command got it too, and decides
+    def _forward(self, child: subprocess.Popen[bytes], received: signal.Signals) -> None:
+        if received not in self.received:
+            self.received.append(received)
+        if received in FROM_TERMINAL and _is_foreground():
+            return  # Ctrl-C: the terminal has sent it to the command, too
         if self._sent is None:
-            self._send(child, heard)
-        elif heard != signal.SIGHUP:  # shell and kernel may both tell of one terminal that has gone
+            self._send(child, received)
+        elif received != signal.SIGHUP:  # shell and kernel may both report the same closed terminal
             self._send(child, signal.SIGKILL)
 
     def _send(self, child: subprocess.Popen[bytes], number: signal.Signals) -> None:
         self._sent = number
-        with suppress(ProcessLookupError, PermissionError):  # it has ended; it belongs to somebody else
+        with suppress(ProcessLookupError, PermissionError):  # it has ended, or runs as another user
             if self._grouped:
                 os.killpg(child.pid, number)
             else:
@@ -75,15 +75,15 @@ class Passing:
 
 
 @contextmanager
-def passing_signals() -> Iterator[Passing]:
-    """Within, signals go to the command; one that is ignored (`nohup`) stays so, here and in the command."""
-    passing = Passing()
-    before = {number: signal.getsignal(number) for number in PASSED}
-    taken = [number for number in PASSED if before[number] is not signal.SIG_IGN]
+def forwarded_signals() -> Iterator[SignalForwarder]:
+    """Forward signals to the command within. Signals that are ignored (`nohup`) stay ignored."""
+    forwarder = SignalForwarder()
+    before = {number: signal.getsignal(number) for number in FORWARDED}
+    taken = [number for number in FORWARDED if before[number] is not signal.SIG_IGN]
     try:
         for number in taken:
-            signal.signal(number, passing.hear)
-        yield passing
+            signal.signal(number, forwarder.on_signal)
+        yield forwarder
     finally:
         for number in taken:
             signal.signal(number, before[number])
@@ -107,8 +107,8 @@ def _has_terminal() -> bool:
         return terminal is not None
 
 
-def _is_in_front() -> bool:
-    """Whether keys typed at the terminal reach us, and so the command in our group."""
+def _is_foreground() -> bool:
+    """Return whether our process group, and so the command, is in the foreground of the terminal."""
     with _terminal() as terminal, suppress(OSError):
         return terminal is not None and os.tcgetpgrp(terminal) == os.getpgrp()
     return False

@@ -1,4 +1,4 @@
-"""Names that look like the one that was typed: what a slip of the pen probably meant."""
+"""Suggest known names that are similar to a mistyped one."""
 
 from __future__ import annotations
 
@@ -8,45 +8,47 @@ from ropewalk.kernel.terminal_text import printable
 
 SHOWN_MAX = 3
 COMPARED_MAX = 2_000
-LIKENESS = 0.65  # `run` for `rnu`, and not `workers` for `others`
+SIMILARITY_MIN = 0.65  # `run` for `rnu`, and not `workers` for `others`
 
 
-def near(name: str, names: Iterable[str]) -> list[str]:
-    """Those of the names that the typed one may stand for, the likeliest first.
+def similar_names(name: str, names: Iterable[str]) -> list[str]:
+    """Return the names similar to a typed one, the most similar first.
 
-    Case, and which mark joins the parts of a name, are the commonest slips: one that differs in nothing else is meant.
+    Names that differ only in case or in the separator of their parts come alone.
 
-    >>> near("jobs.pending", ["jobs", "jobs/pending", "payroll"]), near("prdo", ["prod", "staging"])
-    (['jobs/pending'], ['prod'])
+    >>> similar_names("jobs.pending", ["jobs", "jobs/pending", "payroll"])
+    ['jobs/pending']
+    >>> similar_names("prdo", ["prod", "staging"])
+    ['prod']
     """
     from difflib import get_close_matches
 
     known = list(names)
     typed = _plain(name)
     same = [each for each in known if _plain(each) == typed]
-    # Comparing takes its time: of very many names only those as long as the typed one are looked at, and not all.
+    # Comparing is slow: of very many names, compare only a bounded number of the same length.
     if len(known) > COMPARED_MAX:
         known = [each for each in known if len(each) == len(name)][:COMPARED_MAX]
-    return same or get_close_matches(name, known, SHOWN_MAX, LIKENESS)
+    return same or get_close_matches(name, known, SHOWN_MAX, SIMILARITY_MIN)
 
 
-def meant(name: str, names: Iterable[str]) -> str | None:
-    """A question to whoever typed the name; None if nothing is like it.
+def did_you_mean(name: str, names: Iterable[str]) -> str | None:
+    """Return a question that names similar names; None if there are none.
 
-    >>> meant("apend", ["append", "read"])
+    >>> did_you_mean("apend", ["append", "read"])
     'Did you mean append?'
-    >>> meant("wibble", ["append", "read"]) is None
+    >>> did_you_mean("wibble", ["append", "read"]) is None
     True
     """
-    found = near(name, names)
+    found = similar_names(name, names)
     return f"Did you mean {' or '.join(found)}?" if found else None
 
 
 def describe_new(word: str, name: str, others: Iterable[str]) -> str:
-    """That something of a new name is there now, and which like it were before: it may be a slip of the pen."""
-    like = near(name, sorted(others))
-    besides = f"; {' and '.join(like)} {'was' if len(like) == 1 else 'were'} there before" if like else ""
-    return printable(f"made the {word} {name}{besides}")
+    """Return a message that something was created, naming similar existing names: the new one may be a typo."""
+    like = similar_names(name, sorted(others))
+    existing = f"; {' and '.join(like)} {'was' if len(like) == 1 else 'were'} there before" if like else ""
+    return printable(f"made the {word} {name}{existing}")
 
 
 def _plain(name: str) -> str:

@@ -1,4 +1,4 @@
-"""`ropewalk demo`: the main job on sample data, stage by stage, each stage in a file of its own."""
+"""`ropewalk demo`: run the main job on sample data, one module per stage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STAGES: tuple[tuple[str, str], ...] = (
 @click.command("demo", cls=Command, epilog="Examples:\n  ropewalk demo\n  ropewalk demo ./tour --json\n")
 @click.argument("directory", required=False, metavar="[DIR]")
 def demo(directory: str | None) -> None:
-    """Run the main job on sample data, end to end, and say what it made.
+    """Run the main job on sample data, end to end, and list the results.
 
     Everything is made inside DIR, which must be new or empty; default: a new temporary folder that is kept.
     """

@@ -21,7 +21,7 @@ SERVICES = ("web", "api", "search")
 
 
 def run(stage: Stage) -> None:
-    """Show a log whose order nobody can quietly change."""
+    """Show a log whose history cannot be changed unnoticed."""
     place, _ = make_repository(stage.directory / "demo.git")
     stage.made["repository"] = str(place.git_dir)
     with open_repository(place.git_dir) as log:
@@ -74,7 +74,7 @@ def _verify(stage: Stage, log: GitRepository) -> None:
 
 def _tamper(stage: Stage, log: GitRepository) -> None:
     stage.say("")
-    stage.say("  Somebody rewrites the last entry and forces the ref:")
+    stage.say("  An attacker rewrites the last entry and forces the ref:")
     head = log.store.head(REF)
     assert head is not None
     old = parse_commit(log.store.get(head)[1])

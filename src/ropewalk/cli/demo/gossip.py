@@ -39,7 +39,7 @@ def _play(stage: Stage, peers: Sequence[GossipLog]) -> None:
     ada.append({"from": "ada", "text": "the tide is at six"})
     sync_both(ada, bob)
     sync_both(bob, cleo)
-    stage.say("  All three have the first message. Now nobody can reach anybody, and everybody writes:")
+    stage.say("  All three have the first message. Now the network is down, and all three write:")
     ada.append({"from": "ada", "text": "I bring the lamp"})
     bob.append_many({"from": "bob", "text": text} for text in ("I bring the rope", "and a spare one"))
     cleo.append({"from": "cleo", "text": "I bring tea"})
@@ -83,7 +83,7 @@ def _lie(stage: Stage, target: GossipLog, source: GossipLog) -> None:
         drive(pull(target), ask)
     except Unverified as refusal:
         stage.say("")
-        stage.say("  Somebody between bob and ada turns rope into wine:")
+        stage.say("  A proxy between bob and ada changes the message:")
         stage.refused(f"{refusal.code}, {refusal.detail}")
     else:
         raise RopewalkError("a changed message was accepted")

@@ -50,7 +50,7 @@ def run(stage: Stage) -> None:
 
 
 def _six_weeks(stage: Stage, place: RepositoryPaths) -> None:
-    chance = random.Random(42)  # noqa: S311 - sample data, the same for everybody
+    chance = random.Random(42)  # noqa: S311 - reproducible sample data
     now_ms = time.time_ns() // 1_000_000 - DAYS * DAY_MS
     clock = [now_ms]
     count = 0
@@ -192,7 +192,7 @@ def _verify(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehou
 
 
 def _bundles(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehouse) -> None:
-    """Proofs for whoever has neither Spark nor the log."""
+    """Export bundles that verify without Spark and without the log."""
     from ropewalk.ledger.bundle.files import export_blocks, verify_bundle
     from ropewalk.ledger.channel.settings import read_settings
     from ropewalk.pipeline.jobs.export import export_channels
@@ -253,12 +253,12 @@ def _upkeep(stage: Stage, place: RepositoryPaths, spark: Any, warehouse: Warehou
     words = {True: "hold", False: "DO NOT HOLD", None: "cannot be judged without roots"}
     for each in found:
         if each.attested:
-            told = words[each.attestation_chain_valid]
-            stage.good(f"health: {each.channel}: {each.attested} attestations {told}")
+            state = words[each.attestation_chain_valid]
+            stage.good(f"health: {each.channel}: {each.attested} attestations {state}")
 
 
 def _lie(stage: Stage, spark: Any, warehouse: Warehouse) -> None:
-    """Somebody edits one row of a table, with tools everybody has."""
+    """Edit one row of a table, and show that verification fails."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -274,7 +274,7 @@ def _lie(stage: Stage, spark: Any, warehouse: Warehouse) -> None:
     names = table["status"].to_pylist()
     names[0] = "skipped"
     pq.write_table(table.set_column(table.column_names.index("status"), "status", pa.array(names)), path)
-    stage.say("  Somebody edits one row of the table commits:")
+    stage.say("  An attacker edits one row of the table commits:")
     report = verify_tables(spark, warehouse)
     failed = [step for step in report.steps if step.status == "failed"]
     path.write_bytes(kept)

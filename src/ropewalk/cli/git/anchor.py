@@ -6,23 +6,23 @@ import click
 
 from ropewalk.cli.common.command import Group, emit
 from ropewalk.cli.common.locations import signing_key
-from ropewalk.cli.git.events import meaning, opened, short
+from ropewalk.cli.git.events import opened, short, suggesting_names
 
 
 @click.group("anchor", cls=Group, epilog="Examples:\n  ropewalk shiplog anchor ls --ns prod\n")
 def anchor() -> None:
-    """Anchors name a head at a moment: at a rollout, at the end of a batch, before a compaction."""
+    """Create and list anchors: statements about the head of a log at one moment."""
 
 
 @anchor.command(
     "create", epilog="Examples:\n  ropewalk shiplog anchor create --ns prod --label v1.2 --sign ada\n"
 )
 @click.option("--ns", required=True, help="The namespace.")
-@click.option("--label", help="A name for people.")
-@click.option("--notes", help="More words for people.")
-@click.option("--sign", "key", metavar="KEY", help="Sign with this key (ed25519).")
+@click.option("--label", help="Label to show in lists.")
+@click.option("--notes", help="Free text to store with the anchor.")
+@click.option("--sign", "key", metavar="KEY", help="Sign the anchor with this key (ed25519).")
 def create(ns: str, label: str | None, notes: str | None, key: str | None) -> None:
-    """Set an anchor on the head of a namespace."""
+    """Create an anchor on the head of a namespace."""
     from ropewalk.gitlog.repository.signing import set_anchor
     from ropewalk.kernel.note.key import Signer
 
@@ -41,7 +41,7 @@ def ls(ns: str | None) -> None:
     from ropewalk.gitlog.core.layout import SHIPLOG
     from ropewalk.gitlog.core.reading import missing_topic
 
-    with opened() as log, meaning(log, SHIPLOG):
+    with opened() as log, suggesting_names(log, SHIPLOG):
         names = [ns] if ns is not None else log.topics()
         found = [each for name in names for each in anchors(log.store, SHIPLOG, name)]
         if ns is not None and not found and log.store.head(SHIPLOG.head_ref(ns)) is None:

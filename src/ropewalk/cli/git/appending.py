@@ -1,4 +1,4 @@
-"""How `shiplog append` and `messages publish` record events: one, or a line each; what became of each is said."""
+"""Record events for `shiplog append` and `messages publish`: one, or one per line, and print each result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ropewalk.cli.common.command import answer_line, fail, parse_input, refusal_of, say, session
+from ropewalk.cli.common.command import answer_line, fail, from_os_error, parse_input, say, session
 from ropewalk.cli.common.suggest import describe_new
 from ropewalk.cli.git.events import receipt_line
 from ropewalk.errors import RopewalkError
@@ -31,14 +31,14 @@ JSONL_BATCH = 1_000  # lines that may share one pack; fewer if the input is slow
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An event that is on disk, what the privacy rules left of it, and the log if it is the first of it."""
+    """A recorded event: receipt, what the privacy rules changed, and a message if it created its log."""
 
     receipt: Receipt
     changed: PrivacyOutcome | None
     made: str | None
 
     def to_json(self, member: str) -> dict[str, Any]:
-        """As `--json` shows it; `member` is what this surface calls the log."""
+        """Return the `--json` form; `member` is the JSON key for the name of the log."""
         receipt = self.receipt
         answer: dict[str, Any] = {
             "ulid": receipt.ulid,
@@ -47,17 +47,17 @@ class Recorded:
             member: receipt.topic,
             "replayed": receipt.replayed,
         }
-        if self.changed is not None:  # where nothing was, the answer is as the specification has it
+        if self.changed is not None:  # otherwise the answer has exactly the keys of the specification
             answer |= {"redacted": list(self.changed.redacted), "pointerized": list(self.changed.pointerized)}
         return answer
 
     def answer(self, member: str) -> None:
-        """Print it."""
+        """Print the receipt and the remarks."""
         answer_line(self.to_json(member), receipt_line(self.receipt))
         self.remark()
 
     def remark(self) -> None:
-        """Tell a person what they may not have meant: a payload that is not as they gave it, a log nobody had."""
+        """Print what the user may not expect: a payload changed by the policy, a log that was created."""
         if self.changed is not None and self.changed.redacted:
             say(printable(f"the policy removed {', '.join(self.changed.redacted)} before it was recorded"))
         if self.changed is not None and self.changed.pointerized:
@@ -66,8 +66,8 @@ class Recorded:
             say(self.made)
 
 
-class Writer:
-    """Appends to one log. What makes that log says so: a slip in its name would make one, too."""
+class EventWriter:
+    """Appends to one log, and reports when that creates the log: a typo in the name would create one, too."""
 
     def __init__(self, log: GitRepository, layout: Layout, topic: str, word: str) -> None:
         self._log = log
@@ -79,7 +79,7 @@ class Writer:
         log.privacy.told = lambda draft, changed: self._changed.update({id(draft): changed})
 
     def write(self, drafts: Sequence[Draft]) -> list[Recorded | RopewalkError]:
-        """Record these, one outcome each, in order."""
+        """Record drafts in order; return one outcome per draft."""
         self._changed.clear()
         written = self._log.append_all(self._topic, drafts, layout=self._layout)
         return [
@@ -90,14 +90,14 @@ class Writer:
         ]
 
     def write_one(self, draft: Draft) -> Recorded:
-        """Record one, or raise what refuses it."""
+        """Record one draft, or raise the error that rejects it."""
         (outcome,) = self.write([draft])
         if isinstance(outcome, RopewalkError):
             raise outcome
         return outcome
 
     def _made(self) -> str | None:
-        """What to say of the first event of a log."""
+        """Return the message for the first event of a log, else None."""
         if not self._is_new:
             return None
         self._is_new = False
@@ -105,8 +105,8 @@ class Writer:
         return describe_new(self._word, self._topic, others)
 
 
-def drafting(trailer: str | None = None, *, replay: bool = False) -> Callable[[bytes], Draft]:
-    """What makes a document to append out of its bytes, with the deployment fields of a file beside it."""
+def draft_parser(trailer: str | None = None, *, replay: bool = False) -> Callable[[bytes], Draft]:
+    """Return a function that parses bytes into a draft, with the deployment fields of a trailer file."""
     from ropewalk.gitlog.core.envelope import Draft, parse_document
 
     fields = parse_input(trailer, parse_document) if trailer is not None else None
@@ -116,15 +116,15 @@ def drafting(trailer: str | None = None, *, replay: bool = False) -> Callable[[b
 def append_lines(
     name: str,
     make: Callable[[bytes], Draft],
-    writer: Writer,
+    writer: EventWriter,
     member: str,
     *,
     stop_on_error: bool,
     spell: Callable[[RopewalkError], RopewalkError] = lambda error: error,
 ) -> None:
-    """One event a line, one answer a line, in order, each once it is durable. Ends with the first refusal's code."""
+    """Record one event per line; print one result per line once it is durable. Exit with the first error's code."""
     code = 0
-    # Whoever wants to end at the first refusal wants nothing recorded behind it: then one line is one batch.
+    # With stop_on_error nothing may be recorded after the first rejected line: one line is one batch.
     for batch in _batches(name, 1 if stop_on_error else JSONL_BATCH):
         outcomes: list[tuple[int, RopewalkError | None]] = []
         drafts: list[Draft] = []
@@ -151,7 +151,7 @@ def append_lines(
 
 
 def _batches(name: str, at_most: int) -> Iterator[list[tuple[int, bytes]]]:
-    """The lines of an input as they come, numbered: all that are there, up to a bound, without waiting for more."""
+    """Yield numbered lines as they arrive, in batches of at most `at_most`, without waiting for more."""
     lines: queue.Queue[tuple[int, bytes] | OSError | None] = queue.Queue(maxsize=4 * JSONL_BATCH)
 
     def feed() -> None:
@@ -172,7 +172,7 @@ def _batches(name: str, at_most: int) -> Iterator[list[tuple[int, bytes]]]:
                 batch.append(lines.get_nowait())
             except queue.Empty:
                 if len(batch) == 1:
-                    time.sleep(0.001)  # a pipe that is being filled: a breath makes batches of its lines
+                    time.sleep(0.001)  # let a pipe that is being filled deliver more lines
                     if not lines.empty():
                         continue
                 break
@@ -181,6 +181,6 @@ def _batches(name: str, at_most: int) -> Iterator[list[tuple[int, bytes]]]:
             yield ready
         end = batch[-1]
         if isinstance(end, OSError):
-            raise refusal_of(end, name) from end
+            raise from_os_error(end, name) from end
         if end is None:
             return

@@ -1,4 +1,4 @@
-"""A command that is run for somebody else: its output passed on as it comes, and the ends of it kept."""
+"""Run a command, forward its output as it comes, and keep the beginning and the end of it."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from collections.abc import Iterator, Sequence
 from typing import IO
 
 from ropewalk.cli.common.command import say
-from ropewalk.cli.common.signals import Passing
+from ropewalk.cli.common.signals import SignalForwarder
 
-CAPTURE_BYTES_MAX = 1 << 20  # kept of the output; the middle of more is left out, the ends tell most
+CAPTURE_BYTES_MAX = 1 << 20  # of output to keep; the middle of a longer output is left out
 READ_BYTES = 65_536
-LOOK_S = 0.1  # how often to see whether what was told to end has been killed instead
-NOT_FOUND, NOT_STARTED = 127, 126  # what a shell answers for a command it cannot find, or may not run
+LOOK_S = 0.1  # how often to check whether a process that got a signal was killed instead
+NOT_FOUND, NOT_STARTED = 127, 126  # exit codes of a shell for a missing or not executable command
 
 
-def run_command(command: Sequence[str], sink: IO[bytes], passing: Passing) -> tuple[int, bytes]:
-    """Run a command with its output passed on as it comes; returns its exit code and what was captured.
+def run_command(command: Sequence[str], sink: IO[bytes], forwarder: SignalForwarder) -> tuple[int, bytes]:
+    """Run a command, forward its output, and return its exit code and the captured output.
 
-    It is over when the command itself ends: what it left running in the background may hold the output open for ever.
+    Return when the command itself ends: background processes may keep its output open for ever.
     """
     try:
-        child = passing.start(command)
+        child = forwarder.start(command)
     except OSError as error:
         say(f"{command[0]}: {error.strerror}")
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
         return code, os.fsencode(command[0]) + f": {error.strerror}\n".encode()
     assert child.stdout is not None
-    kept = _Kept()
+    kept = _HeadAndTail()
     try:
-        for chunk in _output(child, child.stdout.fileno(), passing):
+        for chunk in _output(child, child.stdout.fileno(), forwarder):
             with contextlib.suppress(OSError):
                 sink.write(chunk)
                 sink.flush()
             kept.add(chunk)
         code = child.wait()
     finally:
-        passing.ended()
+        forwarder.ended()
         child.stdout.close()
     return (128 - code if code < 0 else code), kept.bytes()
 
 
-def _output(child: subprocess.Popen[bytes], pipe: int, passing: Passing) -> Iterator[bytes]:
-    """What comes through a pipe until its end, or until the child's end: then all the child has written."""
-    ended, tell = os.pipe()
+def _output(child: subprocess.Popen[bytes], pipe: int, forwarder: SignalForwarder) -> Iterator[bytes]:
+    """Yield chunks of a pipe until its end, or until the child has ended and all its output was read."""
+    ended, notify = os.pipe()
 
     def wait() -> None:
         child.wait()
-        os.close(tell)
+        os.close(notify)
 
     threading.Thread(target=wait, daemon=True).start()
     try:
@@ -63,28 +63,28 @@ def _output(child: subprocess.Popen[bytes], pipe: int, passing: Passing) -> Iter
             if not chunk:
                 return
             yield chunk
-        # A shell that is told to end leaves what it was running: that was told too, and is waited for.
-        while passing.is_ending:
+        # A shell may end before its own children, which got the same signal: wait for them.
+        while forwarder.is_ending:
             if select.select([pipe], [], [], LOOK_S)[0]:
                 chunk = os.read(pipe, READ_BYTES)
                 if not chunk:
                     return
                 yield chunk
-        # The child wrote nothing after its end: what is its own is in the pipe now, and others may write on for ever.
+        # All output of the child is in the pipe now; background processes may continue to write.
         (left,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
         while left > 0 and (chunk := os.read(pipe, min(left, READ_BYTES))):
             left -= len(chunk)
             yield chunk
         if not select.select([pipe], [], [], 0)[0] or os.read(pipe, 1):
             say(
-                "the command ended, but something it started goes on; what that writes from now on is not kept"
+                "the command ended, but a process it started is still running; its further output is not kept"
             )
     finally:
         os.close(ended)
 
 
-class _Kept:
-    """The beginning and the end of an output that may be endless."""
+class _HeadAndTail:
+    """The beginning and the end of an output of any length."""
 
     def __init__(self) -> None:
         self._head = bytearray()

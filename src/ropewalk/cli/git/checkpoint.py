@@ -1,4 +1,4 @@
-"""`ropewalk shiplog checkpoint`: where consumers stand, kept as refs (S0 §7)."""
+"""`ropewalk shiplog checkpoint`: positions of consumer groups, stored as refs (S0 §7)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.common.command import Group, emit
-from ropewalk.cli.git.events import meaning, opened, short, telling_group
+from ropewalk.cli.git.events import announcing_group, opened, short, suggesting_names
 from ropewalk.errors import NotFound
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group("checkpoint", cls=Group, epilog="Examples:\n  ropewalk shiplog checkpoint ls\n")
 def checkpoint() -> None:
-    """Where consumers stand. A checkpoint is advice to its consumer, not a proof of anything."""
+    """Set and show checkpoints: the last event each consumer group has handled. They are advisory."""
 
 
 @checkpoint.command(
@@ -26,15 +26,15 @@ def checkpoint() -> None:
 @click.option("--group", required=True, help="The consumer group.")
 @click.option("--ns", required=True, help="The namespace.")
 @click.option(
-    "--commit", required=True, metavar="OID", help="The last commit that was handled, or its beginning."
+    "--commit", required=True, metavar="OID", help="Last handled commit; an unambiguous prefix is enough."
 )
-@click.option("--reset", is_flag=True, help="Allow going back.")
+@click.option("--reset", is_flag=True, help="Allow moving backwards.")
 def set_(group: str, ns: str, commit: str, reset: bool) -> None:
     """Move a consumer group to a commit."""
     from ropewalk.gitlog.consumers.consumers import set_cursor
     from ropewalk.gitlog.core.layout import SHIPLOG
 
-    with opened() as log, meaning(log, SHIPLOG), telling_group(log, group):
+    with opened() as log, suggesting_names(log, SHIPLOG), announcing_group(log, group):
         cursor = set_cursor(log, group, ns, log.store.resolve(commit.lower()), reset=reset)
         assert cursor.commit is not None
         emit(_json(cursor), f"ok  {cursor.ref} -> {short(cursor.commit)}")
@@ -49,7 +49,7 @@ def set_(group: str, ns: str, commit: str, reset: bool) -> None:
 @click.option("--ns", required=True, help="The namespace.")
 @click.option("--portable", is_flag=True, help="Print the portable form of S0: ulid and commit_oid.")
 def get(group: str, ns: str, portable: bool) -> None:
-    """Print where a consumer group stands."""
+    """Print the checkpoint of a consumer group."""
     from ropewalk.gitlog.consumers.cursor import portable_form, read_cursor
 
     with opened() as log:

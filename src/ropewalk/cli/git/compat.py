@@ -1,4 +1,4 @@
-"""`ropewalk shiplog import` and `export`: journals of `git shiplog`, in and out."""
+"""`ropewalk shiplog import` and `export`: convert journals of `git shiplog`."""
 
 from __future__ import annotations
 
@@ -25,29 +25,28 @@ if TYPE_CHECKING:
     is_flag=True,
     required=True,
     expose_value=False,
-    help="From the journals under refs/_shiplog/.",
+    help="Read the journals under refs/_shiplog/.",
 )
 @click.option(
     "--map",
     "pairs",
     multiple=True,
     metavar="ENV=NS",
-    help="The namespace for an environment; may be given again.",
+    help="Namespace for an environment (default: its name in lower case); repeatable.",
 )
 @click.option(
     "--notes",
     type=click.Choice(["copy", "seal", "leave"]),
     default="copy",
     show_default=True,
-    help="Captured output: copied, sealed behind pointers, or left where it is.",
+    help="Captured output: copy it, seal it behind pointers, or leave it in the journal.",
 )
 @click.option("--key", metavar="NAME", help="The sealing key for --notes seal.")
 def import_(pairs: tuple[str, ...], notes: str, key: str | None) -> None:
-    """Bring journals of git shiplog into logs of their own.
+    """Import journals of git shiplog as namespaces.
 
-    Doing it again adds only what is new; one that fails on the way leaves the logs as they were. Two machines get the
-    same commits. Everything odd is listed, and nothing odd stops the rest; a journal that was rewritten since the last
-    import is refused, and the command ends with 4.
+    A second import adds only new entries, a failed one changes nothing, and two machines get the same commits. Entries
+    that cannot be imported are listed and skipped. A journal rewritten since the last import is refused: exit 4.
     """
     from ropewalk.cli.common.locations import sealing_key
     from ropewalk.gitlog.compat.transfer import import_from_compat, sealed_note

@@ -1,4 +1,4 @@
-"""`ropewalk consumer`: where groups stand, how far behind they are, and how to move them."""
+"""`ropewalk consumer`: show the positions of consumer groups, their lag, and move them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.common.command import Group, emit
-from ropewalk.cli.common.suggest import meant
-from ropewalk.cli.git.events import opened, telling_group
+from ropewalk.cli.common.suggest import did_you_mean
+from ropewalk.cli.git.events import announcing_group, opened
 from ropewalk.errors import NotFound
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group("consumer", cls=Group, epilog="Examples:\n  ropewalk consumer lag\n")
 def consumer() -> None:
-    """Consumer groups and how far they have read."""
+    """Show and move the positions of consumer groups."""
 
 
 @consumer.command("ls", epilog="Examples:\n  ropewalk consumer ls --json\n")
@@ -38,14 +38,14 @@ def ls() -> None:
 @click.option("--group", help="Only this group.")
 @click.option("--ns", help="Only this namespace or topic.")
 def lag(group: str | None, ns: str | None) -> None:
-    """How many events each group is behind."""
+    """Show how many events each group is behind."""
     with opened() as log:
         every = _rows(log)
         rows = [row for row in every if group in (None, row["group"]) and ns in (None, row["ns"])]
         if group is not None and not rows:
             raise NotFound(
                 f"there is no group {group!r}" + (f" in {ns!r}" if ns is not None else ""),
-                advice=meant(group, sorted({row["group"] for row in every} - {group})),
+                advice=did_you_mean(group, sorted({row["group"] for row in every} - {group})),
                 group=group,
             )
         emit(
@@ -64,14 +64,14 @@ def lag(group: str | None, ns: str | None) -> None:
 @click.option("--group", required=True, help="The consumer group.")
 @click.option("--ns", required=True, help="The namespace or topic.")
 @click.option(
-    "--to", "to", required=True, metavar="ULID|beginning|now", help="The last event that counts as handled."
+    "--to", "to", required=True, metavar="ULID|beginning|now", help="Last event that counts as handled."
 )
-@click.option("--dry-run", is_flag=True, help="Say what would change, change nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
 def reset(group: str, ns: str, to: str, dry_run: bool) -> None:
-    """Move a group anywhere, also back."""
+    """Move a group to another position, forwards or backwards."""
     from ropewalk.gitlog.consumers.consumers import reset_cursor
 
-    with opened() as log, telling_group(log, group):
+    with opened() as log, announcing_group(log, group):
         change = reset_cursor(log, group, ns, to, dry_run=dry_run)
         said = "would move" if dry_run else "ok "
         emit(

@@ -1,4 +1,4 @@
-"""`ropewalk heads diff` and `heads rescue`: what a rewritten history displaced, and how it is recorded again."""
+"""`ropewalk heads diff` and `heads rescue`: show events displaced by a rewritten history, and record them again."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ TYPE_CHARACTERS_MAX = 40  # in a table for people
 
 
 def log_options(command: Callable[..., None]) -> Callable[..., None]:
-    """`--ns NS` or `--topic T`: one log."""
+    """Add the options `--ns NS` and `--topic T`, which name one log."""
     command = click.option("--topic", help="The topic, for messages.")(command)
     return click.option("--ns", help="The namespace.")(command)
 
 
 def named_log(ns: str | None, topic: str | None) -> tuple[Layout, str]:
-    """The log these options name."""
+    """Return the log named by these options."""
     from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
 
     if ns is not None and topic is None:
         return SHIPLOG, ns
     if topic is not None and ns is None:
         return MESSAGES, topic
-    raise Usage("name one log: --ns NS or --topic T")
+    raise Usage("exactly one of --ns NS and --topic T must be given")
 
 
 @click.command(
@@ -47,20 +47,18 @@ def named_log(ns: str | None, topic: str | None) -> tuple[Layout, str]:
 )
 @log_options
 @click.option(
-    "--old", metavar="COMMIT", help="Compare with the line below this commit, not the one seen last."
+    "--old", metavar="COMMIT", help="Compare with the history of this commit (default: the head seen last)."
 )
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
     default=ROWS_DEFAULT,
     show_default=True,
-    help="How many of each line are shown; all are counted.",
+    help="Maximum number of events to show per side; all are counted.",
 )
-@click.option(
-    "--jsonl", is_flag=True, help="Print the displaced events that are lost, one a line, to append."
-)
+@click.option("--jsonl", is_flag=True, help="Print the lost events, one per line, ready to append.")
 def diff(ns: str | None, topic: str | None, old: str | None, limit: int, jsonl: bool) -> None:
-    """Show where the line seen before and the line now there part, and what stands on one of them only."""
+    """Show where the history seen before and the current one diverge, and the events only one of them has."""
     layout, name = named_log(ns, topic)
     with opened() as log:
         found = log.lines.compare(layout, name, log.store.resolve(old.lower()) if old is not None else None)
@@ -71,7 +69,7 @@ def diff(ns: str | None, topic: str | None, old: str | None, limit: int, jsonl: 
         emit(shown, lambda: _divergence_text(shown))
         kept = [] if found.displaced else log.lines.kept(layout, name)
         if kept:
-            say(f"displaced lines are kept here; --old shows one: {' '.join(map(short, kept))}")
+            say(f"displaced histories are kept; show one with --old: {' '.join(map(short, kept))}")
 
 
 @click.command(
@@ -81,12 +79,16 @@ def diff(ns: str | None, topic: str | None, old: str | None, limit: int, jsonl: 
     "  ropewalk heads rescue --topic jobs/pending --old 8b1c1e4\n",
 )
 @log_options
-@click.option("--old", metavar="COMMIT", help="Only the line below this commit, not every one that is kept.")
-@click.option("--allow-secret", is_flag=True, help="Record even what looks like a secret.")
+@click.option(
+    "--old",
+    metavar="COMMIT",
+    help="Rescue only the history of this commit (default: all displaced histories).",
+)
+@click.option("--allow-secret", is_flag=True, help="Record the event even if it seems to contain a secret.")
 def rescue(ns: str | None, topic: str | None, old: str | None, allow_secret: bool) -> None:
-    """Record displaced events again, on top of the line that was accepted. Doing it twice does it once.
+    """Record displaced events again on top of the accepted history. Running it twice records nothing twice.
 
-    Each gets a new ULID and a new place, keeps all the rest, and names under `refs.displaced` the content id it had.
+    Each event gets a new ULID and position, and keeps its old content id under `refs.displaced`.
     """
     from ropewalk.gitlog.repository.rescue import rescue as record_again
 
@@ -113,13 +115,13 @@ def rescue(ns: str | None, topic: str | None, old: str | None, allow_secret: boo
     if session().json:
         emit_line(answer)
     elif not code and not answer["rescued"]:
-        say("nothing to rescue: the log carries every displaced event that is kept here")
+        say("nothing to rescue: the log has every displaced event that is kept here")
     if code:
         raise click.exceptions.Exit(code)
 
 
 def _print_lost(log: GitRepository, layout: Layout, topic: str, found: LogDivergence) -> None:
-    """The documents that append again what is lost. One that is gone is named beside them, and the code says so."""
+    """Print lost events as documents to append; name unreadable ones on stderr and exit with 5."""
     from ropewalk.gitlog.core.divergence import draft_of, event_at
 
     code = 0
@@ -185,9 +187,7 @@ def _divergence_text(shown: dict[str, Any]) -> str:
     now = short(shown["head"]) if shown["head"] else "gone"
     lines = [f"{shown['ref']}: before {short(shown['old'] or '-')}, now {now}"]
     if shown["cut"]:
-        lines.append(
-            f"where they part cannot be told: {short(shown['cut'])} is gone, and with it what is below"
-        )
+        lines.append(f"the common ancestor is unknown: commit {short(shown['cut'])} is missing")
     elif shown["parted"]:
         lines.append(f"both have everything up to {short(shown['parted'])}")
     elif shown["old"] and shown["head"]:
@@ -216,5 +216,5 @@ def _row_lines(mark: str, rows: list[dict[str, Any]], count: int) -> list[str]:
 
 
 def _printed_type(row: dict[str, Any]) -> str:
-    """A type as a terminal may see it: it is a stranger's text."""
+    """Return an event type made safe for a terminal: other authors choose it."""
     return printable(row["type"] or "-", TYPE_CHARACTERS_MAX)

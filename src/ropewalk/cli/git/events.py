@@ -1,4 +1,4 @@
-"""What the commands over a git log share: how an event is shown, how times are read, and what a wrong name meant."""
+"""Shared by the commands over git logs: print events, parse times, suggest names."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ ENVELOPE_ORDER = ("ulid", "ns", "type", "payload", "refs")  # as S0 §11 prints 
 
 
 def opened() -> GitRepository:
-    """The repository of this command."""
+    """Open the repository of this command."""
     from ropewalk.gitlog.repository.opening import open_place
 
     log = open_place(here())
     log.store.identify(*named_writer(), nobody=login())
-    log.privacy.keys = sealing_key  # a privacy rule may want a value behind a pointer
+    log.privacy.keys = sealing_key  # privacy rules may seal values
     return log
 
 
 @contextmanager
-def meaning(log: GitRepository, layout: Layout) -> Iterator[None]:
-    """Within, a log that is not there is answered with what was probably meant."""
+def suggesting_names(log: GitRepository, layout: Layout) -> Iterator[None]:
+    """Add a suggestion to NotFound errors about a log raised within."""
     try:
         yield
     except NotFound as error:
@@ -48,23 +48,23 @@ def meaning(log: GitRepository, layout: Layout) -> Iterator[None]:
 
 
 def _meant(log: GitRepository, layout: Layout, name: str, known: list[str]) -> str | None:
-    from ropewalk.cli.common.suggest import meant
+    from ropewalk.cli.common.suggest import did_you_mean
     from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
 
-    if like := meant(name, known):
+    if like := did_you_mean(name, known):
         return like
     if layout is MESSAGES and name in log.topics(SHIPLOG):
         return f"It is a namespace: ropewalk shiplog read --ns {name}"
     if layout is SHIPLOG and name in log.topics(MESSAGES):
         return f"It is a topic of messages: ropewalk messages read --topic {name}"
     if layout is MESSAGES and "." in name:
-        return f"Parts of a topic are joined by /, as in {name.replace('.', '/')}; only patterns of a stream have dots."
+        return f"Parts of a topic are separated by /, as in {name.replace('.', '/')}; only stream patterns use dots."
     return None
 
 
 @contextmanager
-def telling_group(log: GitRepository, group: str) -> Iterator[None]:
-    """Within, a consumer group that comes into being is told of."""
+def announcing_group(log: GitRepository, group: str) -> Iterator[None]:
+    """Print a message if a consumer group is created within."""
     from ropewalk.cli.common.suggest import describe_new
 
     known = _groups(log)
@@ -81,7 +81,7 @@ def _groups(log: GitRepository) -> set[str]:
 
 
 def short(name: str) -> str:
-    """A content id or commit, shortened for people.
+    """Return a content id or commit, shortened for people.
 
     >>> short("blake3:2a6c" + "0" * 60), short("8b1c1e4" + "0" * 33)
     ('blake3:2a6c…', '8b1c1e4')
@@ -92,7 +92,7 @@ def short(name: str) -> str:
 
 
 def event_json(event: Event) -> dict[str, Any]:
-    """An event as `--json` shows it."""
+    """Return the `--json` form of an event."""
     return {
         "ulid": event.ulid,
         "content_id": event.content_id,
@@ -102,20 +102,20 @@ def event_json(event: Event) -> dict[str, Any]:
 
 
 def event_line(event: Event) -> str:
-    """An event as S0 §11 prints it."""
+    """Return an event as a line, as S0 §11 prints it."""
     envelope = {name: event.envelope[name] for name in ENVELOPE_ORDER if name in event.envelope}
     text = json.dumps(envelope, ensure_ascii=False, separators=(",", ":"))
     return f"{event.ulid}  {short(event.content_id)}  {short(event.commit)}  {printable_json(text)}"
 
 
 def receipt_line(receipt: Receipt) -> str:
-    """A receipt as S0 §11 prints it."""
+    """Return a receipt as a line, as S0 §11 prints it."""
     again = "  (recorded before)" if receipt.replayed else ""
     return f"ok  commit={short(receipt.commit)} content_id={short(receipt.content_id)} ulid={receipt.ulid}{again}"
 
 
 def say_more(page: EventPage, count: int, how: str | None = None) -> None:
-    """Tell a person that a page is not all of `count` entries, and how to go on; programs see `next_since`."""
+    """Print how to read on if a page does not reach entry `count`; programs use `next_since`."""
     left = count - page.events[-1].height - 1 if page.events else 0
     if left > 0 and not session().json:
         say(f"{left} more; to go on: {how or f'--since {page.next_since}'}")

@@ -1,4 +1,4 @@
-"""`ropewalk heads`: heads that were seen, heads that are signed, and what becomes of a rewritten history."""
+"""`ropewalk heads`: list, compare, accept and sign heads of logs."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from ropewalk.errors import RopewalkError
     epilog="Examples:\n  ropewalk heads ls\n  ropewalk heads diff --ns prod\n  ropewalk heads sign --ns prod\n",
 )
 def heads() -> None:
-    """Heads: what this repository has seen, what somebody vouches for."""
+    """List, compare, accept and sign heads of logs."""
 
 
 @heads.command("ls", epilog="Examples:\n  ropewalk heads ls --json\n")
 def ls() -> None:
-    """List every log with its head and the head seen last. Ends with the code of the first that cannot be read."""
+    """List every log with its head and the head seen last. If one cannot be read, exit with that error's code."""
     from ropewalk.gitlog.core.layout import MESSAGES, SHIPLOG
 
     with opened() as log:
         rows: list[dict[str, Any]] = []
         code = 0
         for layout in (SHIPLOG, MESSAGES):
-            # Also those that were seen and are gone.
+            # Also logs seen before whose ref is missing.
             gone = (ref for ref in log.lines.seen.refs(layout.prefix) if layout.topic_of(ref) is not None)
             for ref in sorted({*map(layout.head_ref, log.topics(layout)), *gone}):
                 row = {"ref": ref, "head": None, "seen": None, "problem": None}
@@ -66,11 +66,11 @@ def ls() -> None:
     "  ropewalk heads accept --ns governance --forget\n",
 )
 @log_options
-@click.option("--forget", is_flag=True, help="Do not keep what is displaced: git will clear it away.")
+@click.option("--forget", is_flag=True, help="Do not keep displaced events; git will prune them.")
 def accept(ns: str | None, topic: str | None, forget: bool) -> None:
-    """Take a rewritten history as the truth. Who did so, when, and from what to what is written down.
+    """Accept a rewritten history, and record who accepted it, when, and both heads.
 
-    What it displaces is kept under refs/ropewalk/displaced/, for `heads diff --old` and `heads rescue`.
+    Displaced events stay under refs/ropewalk/displaced/, for `heads diff --old` and `heads rescue`.
     """
     layout, name = named_log(ns, topic)
     with opened() as log:
@@ -108,9 +108,9 @@ def accept(ns: str | None, topic: str | None, forget: bool) -> None:
 
 @heads.command("sign", epilog="Examples:\n  ropewalk heads sign --ns prod --key ada\n")
 @log_options
-@click.option("--key", default=NODE_KEY, show_default=True, help="The key that signs (ed25519).")
+@click.option("--key", default=NODE_KEY, show_default=True, help="Signing key (ed25519).")
 def sign(ns: str | None, topic: str | None, key: str) -> None:
-    """Sign a log as it stands: a C2SP note over a Merkle tree of its content ids."""
+    """Sign the current head of a log: a C2SP note over a Merkle tree of its content ids."""
     from ropewalk.gitlog.repository.signing import sign_log
 
     layout, name = named_log(ns, topic)

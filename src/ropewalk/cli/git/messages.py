@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import click
 
 from ropewalk.cli.common.command import Group, emit, parse_input, read_input, say, session
-from ropewalk.cli.git.events import event_line, meaning, opened, say_more, telling_group
+from ropewalk.cli.git.events import announcing_group, event_line, opened, say_more, suggesting_names
 from ropewalk.errors import SPELLINGS, NotFound, RopewalkError
 
 
@@ -19,47 +19,53 @@ from ropewalk.errors import SPELLINGS, NotFound, RopewalkError
     "  ropewalk messages read --topic jobs/pending --group workers --json\n",
 )
 def messages() -> None:
-    """Messages of a topic: a bus whose every message is a commit."""
+    """Publish and read messages. Every message is a commit in the log of its topic."""
 
 
 @messages.command("publish", epilog="Examples:\n  ropewalk messages publish --topic jobs --file job.json\n")
-@click.option("--topic", required=True, help="The topic; parts are joined by /.")
-@click.option("--file", "file", required=True, metavar="F", help="The message as JSON; - reads stdin.")
+@click.option("--topic", required=True, help="Topic; parts are separated by /.")
+@click.option("--file", "file", required=True, metavar="F", help="Message as JSON; - reads stdin.")
 @click.option(
-    "--attach", multiple=True, metavar="PATH", help="A file that refs names by digest; may be given again."
+    "--attach", multiple=True, metavar="PATH", help="File to attach; refs must name it by digest; repeatable."
 )
-@click.option("--jsonl", is_flag=True, help="F holds one message a line; one answer a line.")
-@click.option("--stop-on-error", is_flag=True, help="With --jsonl: end at the first refusal.")
-@click.option("--allow-secret", is_flag=True, help="Record even what looks like a secret.")
+@click.option("--jsonl", is_flag=True, help="Read one message per line; print one result per line.")
+@click.option("--stop-on-error", is_flag=True, help="With --jsonl: stop at the first rejected line.")
+@click.option("--allow-secret", is_flag=True, help="Record the event even if it seems to contain a secret.")
 def publish(
     topic: str, file: str, attach: tuple[str, ...], jsonl: bool, stop_on_error: bool, allow_secret: bool
 ) -> None:
-    """Publish a message. `ulid` and `ns` may be left out; it is on disk when this answers."""
+    """Publish a message. `ulid` and `ns` are optional. The message is durable when the command returns."""
     from dataclasses import replace
     from pathlib import Path
 
-    from ropewalk.cli.git.appending import Writer, append_lines, drafting
+    from ropewalk.cli.git.appending import EventWriter, append_lines, draft_parser
     from ropewalk.gitlog.core.layout import MESSAGES, check_topic
 
     with _spelled(), opened() as log:
         check_topic(topic)
         log.allow_secrets = allow_secret
         if jsonl:
-            writer = Writer(log, MESSAGES, topic, "topic")
-            append_lines(file, drafting(), writer, "topic", stop_on_error=stop_on_error, spell=_spell)
+            writer = EventWriter(log, MESSAGES, topic, "topic")
+            append_lines(file, draft_parser(), writer, "topic", stop_on_error=stop_on_error, spell=_spell)
             return
         files = {Path(path).name: read_input(path) for path in attach}
-        draft = replace(parse_input(file, drafting()), attachments=files)
-        Writer(log, MESSAGES, topic, "topic").write_one(draft).answer("topic")
+        draft = replace(parse_input(file, draft_parser()), attachments=files)
+        EventWriter(log, MESSAGES, topic, "topic").write_one(draft).answer("topic")
 
 
 @messages.command("read", epilog="Examples:\n  ropewalk messages read --topic jobs --limit 100\n")
 @click.option("--topic", required=True, help="The topic.")
 @click.option(
-    "--since", metavar="ULID", help="Only messages after this one; default with --group: its checkpoint."
+    "--since",
+    metavar="ULID",
+    help="Print only messages after this one (default with --group: its checkpoint).",
 )
-@click.option("--limit", type=int, default=128, show_default=True, help="How many at most (512 is the most).")
-@click.option("--group", help="Read for this consumer group; its checkpoint moves behind what was printed.")
+@click.option(
+    "--limit", type=int, default=128, show_default=True, help="Maximum number of messages (at most 512)."
+)
+@click.option(
+    "--group", help="Read for this consumer group, and move its checkpoint to the last printed message."
+)
 @click.option(
     "--on-missing",
     type=click.Choice(["restart", "error"]),
@@ -68,34 +74,34 @@ def publish(
     help="What to do when --since is not in the topic.",
 )
 def read(topic: str, since: str | None, limit: int, group: str | None, on_missing: str) -> None:
-    """Print messages in order, as `messages.read` of S1 answers. If there are more, stderr says how to go on.
+    """Print messages in order, as `messages.read` of S1. If there are more, stderr names the command to continue.
 
-    A group's checkpoint moves behind what was printed, and only if nothing it has not read lies before that.
+    A group's checkpoint moves only if the group has read all messages before the printed ones.
     """
     from ropewalk.gitlog.consumers.consumers import open_cursor
     from ropewalk.gitlog.consumers.cursor import height_of, move_cursor
     from ropewalk.gitlog.core.layout import MESSAGES
     from ropewalk.gitlog.core.reading import messages_answer
 
-    with _spelled(), opened() as log, meaning(log, MESSAGES):
+    with _spelled(), opened() as log, suggesting_names(log, MESSAGES):
         cursor = open_cursor(log, group, topic, MESSAGES) if group is not None else None
         start = cursor.ulid if cursor is not None and since is None else since
         page = log.read(topic, start, limit, layout=MESSAGES)
         if page.restarted and on_missing == "error":
             raise NotFound(f"{start} is not in {topic}", topic=topic, since_ulid=start)
         line = log.lines.line(MESSAGES, topic)
-        # A group whose own checkpoint is not in the topic begins anew; reading old messages again moves nothing.
+        # A group whose checkpoint is not in the topic starts again; reading old messages moves nothing.
         lost = page.restarted and since is None
-        stands = -1 if lost else height_of(line, cursor)
-        unread = page.events[0].height - stands - 1 if page.events else 0
-        moves = bool(page.events) and unread <= 0 and page.events[-1].height > stands
+        position = -1 if lost else height_of(line, cursor)
+        unread = page.events[0].height - position - 1 if page.events else 0
+        moves = bool(page.events) and unread <= 0 and page.events[-1].height > position
         answer = messages_answer(page, topic, group if moves else None)
         if session().json or page.events:
             emit(answer, lambda: "\n".join(event_line(event) for event in page.events))
         if group is not None and moves:
-            # Only now, and from where it stood: a checkpoint never runs ahead of what was handed over.
+            # Only after printing: a checkpoint must not pass messages that were not delivered.
             (place,) = line.span(page.events[-1].height, page.events[-1].height + 1)
-            with telling_group(log, group):
+            with announcing_group(log, group):
                 move_cursor(log.store, MESSAGES, group, topic, place, cursor, backwards=lost)
         elif group is not None and unread > 0:
             say(
@@ -107,7 +113,7 @@ def read(topic: str, since: str | None, limit: int, group: str | None, on_missin
 
 @contextmanager
 def _spelled() -> Iterator[None]:
-    """Errors of this surface carry the names S1 gives them."""
+    """Rename error codes raised within to those of S1."""
     try:
         yield
     except RopewalkError as error:
@@ -116,7 +122,7 @@ def _spelled() -> Iterator[None]:
 
 def _spell(error: RopewalkError) -> RopewalkError:
     spelling = SPELLINGS.get(error.code)
-    # S1 knows of topics that are missing, not of files that are.
+    # S1 has a code for missing topics, not for missing files.
     if spelling is not None and not (isinstance(error, NotFound) and "topic" not in error.fields):
         vars(error)["code"] = spelling.messages
     return error

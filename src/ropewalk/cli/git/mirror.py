@@ -1,4 +1,4 @@
-"""`ropewalk mirror`: what one log holds, also in another."""
+"""`ropewalk mirror`: copy events of one log into another."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ if TYPE_CHECKING:
     required=True,
     multiple=True,
     metavar="LOG",
-    help="ns:NAME, topic:NAME or channel:NAME; may be given again.",
+    help="Source: ns:NAME, topic:NAME or channel:NAME; repeatable.",
 )
-@click.option("--to", required=True, metavar="LOG", help="ns:NAME or topic:NAME; made if it is not there.")
-@click.option("--follow", is_flag=True, help="Go on with new events as they come.")
+@click.option(
+    "--to", required=True, metavar="LOG", help="Target: ns:NAME or topic:NAME; created if it does not exist."
+)
+@click.option("--follow", is_flag=True, help="Keep running, and copy new events as they arrive.")
 def mirror(sources: tuple[str, ...], to: str, follow: bool) -> None:
-    """Copy the events of one log into another of this repository, in order; only what is new.
+    """Copy new events of one log into another log of this repository, in order.
 
-    Between namespaces and topics an event keeps its bytes, its ULID and its content id; only its commit is another. An
-    envelope of a ledger channel becomes a new event that names it, the same on every machine; its block is verified
-    first, and what is confidential stays behind.
+    Between namespaces and topics an event keeps its bytes, ULID and content id; only the commit differs. An envelope of
+    a ledger channel becomes a new event that names it, the same on every machine; its block is verified first, and
+    confidential payloads are not copied.
 
-    Run it again, or after a kill, and it goes on where it stopped. Several sources are merged by ULID, some seconds
-    late, for something older may still be on its way from another. An event that would have to stand below the head, or
-    does not fit the other log, is refused by name; what comes before it stays.
+    A second run continues where the first stopped, also after a kill. Several sources are merged by ULID with a delay
+    of some seconds, because a slower source may still deliver older events. An event that is older than the target's
+    head, or not valid there, is refused; the events before it stay copied.
     """
     from ropewalk.bridge.mirror import Mirror, keep_mirroring
 
@@ -55,7 +57,7 @@ def mirror(sources: tuple[str, ...], to: str, follow: bool) -> None:
             return
         for done in keep_mirroring(copying):
             emit(_answer(copying, done), _text(copying, done))
-            sys.stdout.flush()  # a reader at the other end of a pipe waits for it
+            sys.stdout.flush()  # deliver it to the reader of a pipe at once
 
 
 def _answer(copying: Mirror, done: MirrorResult) -> dict[str, Any]:
@@ -76,11 +78,9 @@ def _text(copying: Mirror, done: MirrorResult) -> str:
     if head is not None:
         lines.append(f"    {ref} -> {short(head)}")
     if done.waiting:
-        lines.append(
-            f"    {done.waiting} of the last seconds wait: another source may still bring something older"
-        )
+        lines.append(f"    {done.waiting} recent events wait: another source may still deliver older ones")
     if done.withheld:
-        lines.append(f"    {done.withheld} without their payload; each says why in `withheld`")
+        lines.append(f"    {done.withheld} without their payload; `withheld` in each event names the reason")
     if done.attachments_left:
         lines.append(f"    {done.attachments_left} attachments left behind: a namespace holds envelopes only")
     return "\n".join(lines)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     "  ropewalk pointer open pointer.json\n",
 )
 def pointer() -> None:
-    """Opaque pointers (S0 §8): what stands in a payload for private bytes.
+    """Seal private bytes and replace them by opaque pointers (S0 §8); open and erase them.
 
     Sealed bytes stay in <gitdir>/ropewalk/private/ and are never pushed.
     """
@@ -140,10 +140,10 @@ def open_(
 @click.option("--reason", default="", help="Why; kept with the tombstone. Say nothing private here.")
 @click.option("--ns", default="privacy", show_default=True, help="The namespace the erasure is recorded in.")
 def erase(pointer_file: str, reason: str, ns: str) -> None:
-    """Take the private bytes behind POINTER away, for good.
+    """Erase the private bytes behind POINTER permanently.
 
-    The pointer stays where it is. A tombstone says when and why, and the erasure is recorded as an event. Copies you
-    made yourself, and backups, are yours to find.
+    The pointer stays where it is. A tombstone records when and why, and the erasure is recorded as an event. Copies and
+    backups made by other tools are not found.
     """
     from ropewalk.cli.git.events import opened, short
     from ropewalk.gitlog.core.commit import rfc3339

@@ -1,4 +1,4 @@
-"""What stands in the log: one event in full, what happened lately, what is deployed now."""
+"""`ropewalk shiplog show`, `ls` and `current`: one event, recent events, current deployments."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ropewalk.cli.common.command import Command, emit
-from ropewalk.cli.common.suggest import meant
-from ropewalk.cli.git.events import event_json, event_line, meaning, opened, short, since_ms
+from ropewalk.cli.common.suggest import did_you_mean
+from ropewalk.cli.git.events import event_json, event_line, opened, short, since_ms, suggesting_names
 from ropewalk.errors import NotFound
 from ropewalk.kernel.terminal_text import printable
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ropewalk.gitlog.repository.repository import GitRepository
 
 SHOWN_MAX = 10
-STANDING = ("success", "override", "revert", "finalize")  # a deployment with one of these is in force
+STANDING = ("success", "override", "revert", "finalize")  # status of a deployment that took effect
 
 
 @click.command("show", cls=Command, epilog="Examples:\n  ropewalk shiplog show governance\n")
@@ -48,18 +48,18 @@ def show(name: str) -> None:
 
 
 @click.command("ls", cls=Command, epilog="Examples:\n  ropewalk shiplog ls --since 2d\n")
-@click.option("--ns", "namespaces", multiple=True, help="Only this namespace; may be given again.")
-@click.option("--env", help="Only events whose trailer names this environment.")
+@click.option("--ns", "namespaces", multiple=True, help="Show only this namespace; repeatable.")
+@click.option("--env", help="Show only events of this environment.")
 @click.option("--since", metavar="SPAN", help="Only newer ones: 2d, 3h, 30m, or a date.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many at most.")
 def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: int) -> None:
-    """List what was recorded, newest first."""
+    """List recorded events, newest first."""
     from heapq import merge
     from itertools import islice
 
     from ropewalk.gitlog.core.layout import SHIPLOG
 
-    with opened() as log, meaning(log, SHIPLOG):
+    with opened() as log, suggesting_names(log, SHIPLOG):
         floor = since_ms(since, log.now_ms()) if since else 0
         lines = [_newest_first(log, ns, floor) for ns in namespaces or log.topics()]
         both = merge(*lines, key=lambda row: row["ulid"], reverse=True)
@@ -81,13 +81,13 @@ def ls(namespaces: tuple[str, ...], env: str | None, since: str | None, limit: i
 
 
 @click.command("current", cls=Command, epilog="Examples:\n  ropewalk shiplog current --env prod\n")
-@click.option("--ns", "namespaces", multiple=True, help="Only this namespace; may be given again.")
-@click.option("--env", help="Only this environment.")
+@click.option("--ns", "namespaces", multiple=True, help="Show only this namespace; repeatable.")
+@click.option("--env", help="Show only this environment.")
 def current(namespaces: tuple[str, ...], env: str | None) -> None:
-    """What is deployed now: for every environment and service, the last entry that took effect."""
+    """Show what is deployed now: the last effective deployment per environment and service."""
     from ropewalk.gitlog.core.layout import SHIPLOG
 
-    with opened() as log, meaning(log, SHIPLOG):
+    with opened() as log, suggesting_names(log, SHIPLOG):
         standing: dict[tuple[str, str, str], dict[str, Any]] = {}
         known: set[str] = set()
         for ns in namespaces or log.topics():
@@ -112,7 +112,7 @@ def current(namespaces: tuple[str, ...], env: str | None) -> None:
 
 
 def _of_env(rows: Iterable[dict[str, Any]], env: str | None, known: set[str]) -> Iterator[dict[str, Any]]:
-    """The rows of one environment, or all; which environments there are is kept in `known`."""
+    """Yield the rows of one environment, or all; collect the names of environments in `known`."""
     for row in rows:
         known.add(row["env"])
         if env in (None, row["env"]):
@@ -120,27 +120,28 @@ def _of_env(rows: Iterable[dict[str, Any]], env: str | None, known: set[str]) ->
 
 
 def _check_env(env: str | None, known: set[str]) -> None:
-    """Raise if events name environments, and none of them this one: an empty answer would pass for a true one."""
+    """Raise if no event names this environment but others are named: it is probably a typo."""
     if env is not None and known and env not in known:
         raise NotFound(
             f"no event names the environment {env!r}",
-            advice=meant(env, sorted(known)) or f"There are: {', '.join(sorted(known)[:SHOWN_MAX])}",
+            advice=did_you_mean(env, sorted(known))
+            or f"The environments are: {', '.join(sorted(known)[:SHOWN_MAX])}",
             env=env,
         )
 
 
 def _overtaken(row: dict[str, Any], older: dict[str, Any]) -> bool:
-    """Whether a row stands above one that happened later: a displaced event recorded again is new in its place only."""
+    """Return whether a row is newer in the log but ended earlier: a displaced event that was recorded again."""
     if row["displaced"] is None:
         return False
     try:
         return datetime.fromisoformat(row["end"]) < datetime.fromisoformat(older["end"])
-    except (TypeError, ValueError):  # other software may write what is no time
+    except (TypeError, ValueError):  # other software may have written something else
         return False
 
 
 def _words(value: Any) -> str:
-    """A value of a trailer for people: what it says, without the marks of JSON where they say nothing."""
+    """Return a trailer value for people, without JSON punctuation."""
     if isinstance(value, dict):
         return ", ".join(f"{key} {_words(each)}" for key, each in value.items())
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""`ropewalk shiplog run`: run a command, stream its output through, and record what happened."""
+"""`ropewalk shiplog run`: run a command and record it with its output."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import click
 
 from ropewalk.cli.common.command import Command, drop_output, emit_line, fail, say, session
 from ropewalk.cli.common.locations import sealing_key
-from ropewalk.cli.common.signals import passing_signals
-from ropewalk.cli.git.appending import Recorded, Writer
+from ropewalk.cli.common.signals import forwarded_signals
+from ropewalk.cli.git.appending import EventWriter, Recorded
 from ropewalk.cli.git.capture import run_command
 from ropewalk.cli.git.events import opened, receipt_line
 from ropewalk.errors import Denied, RopewalkError, Usage
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from ropewalk.gitlog.core.planning import Receipt
     from ropewalk.gitlog.repository.repository import GitRepository
 
-Withheld: TypeAlias = tuple[str, str | None]  # why output was not kept, and what to do about it
+Withheld: TypeAlias = tuple[str, str | None]  # why output was not kept, and advice
 RUN_POLICY = "shiplog-run"  # bound into sealed output as the policy version
-SHOWN_MAX = 3  # places that look like secrets; the others are found when these are gone
+SHOWN_MAX = 3  # locations of possible secrets to print
 WITHHELD_ADVICE = (
-    "Change the secret if it was shown to anybody. To keep such output, seal it: --output seal --key NAME. "
-    "If it holds none: --allow-secret."
+    "Rotate the secret if anyone may have seen it. To keep such output, seal it: --output seal --key NAME. "
+    "If it is not a secret: --allow-secret."
 )
 
 
@@ -44,26 +44,26 @@ WITHHELD_ADVICE = (
     "  ropewalk shiplog run --ns deploy --output seal --key vault -- ./deploy.sh\n",
 )
 @click.option("--ns", required=True, help="The namespace.")
-@click.option("--env", help="The environment; default: the namespace.")
-@click.option("--service", help="What is deployed.")
-@click.option("--artifact", help="Which build of it.")
-@click.option("--reason", help="Why.")
-@click.option("--ticket", help="The ticket that asked for it.")
-@click.option("--region", help="Where: region.")
-@click.option("--cluster", help="Where: cluster.")
-@click.option("--namespace", help="Where: namespace of the cluster.")
-@click.option("--pipeline", help="How: the pipeline.")
-@click.option("--run-url", help="How: the page of this run. It is recorded, never fetched.")
-@click.option("--allow-secret", is_flag=True, help="Keep output even if it looks like it holds a secret.")
+@click.option("--env", help="Environment (default: the namespace).")
+@click.option("--service", help="Service that is deployed.")
+@click.option("--artifact", help="Build or image that is deployed.")
+@click.option("--reason", help="Reason for the deployment.")
+@click.option("--ticket", help="Ticket that requested it.")
+@click.option("--region", help="Region it is deployed to.")
+@click.option("--cluster", help="Cluster it is deployed to.")
+@click.option("--namespace", help="Namespace of the cluster.")
+@click.option("--pipeline", help="CI pipeline that runs it.")
+@click.option("--run-url", help="Web page of the CI run. Recorded, never fetched.")
+@click.option("--allow-secret", is_flag=True, help="Keep the output even if it seems to contain a secret.")
 @click.option(
     "--output",
     "keeping",
     type=click.Choice(["keep", "seal", "drop"]),
     default="keep",
     show_default=True,
-    help="What becomes of the output: kept as a note, sealed behind a pointer, or only passed on.",
+    help="Keep the output as a git note, seal it behind a pointer, or only print it.",
 )
-@click.option("--key", metavar="NAME", help="The sealing key for --output seal.")
+@click.option("--key", metavar="NAME", help="Sealing key for --output seal.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD…")
 def run(
     ns: str,
@@ -73,14 +73,14 @@ def run(
     key: str | None,
     **fields: str | None,
 ) -> None:
-    """Run CMD, pass its output on, and record who ran what, when, where, and how it ended.
+    """Run CMD, print its output, and record who ran what, when, where, and the result.
 
-    Ends with CMD's own exit code, like `time`. SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed on to CMD, and how it
-    ended then is recorded; a second one kills it.
+    Exit with the exit code of CMD, like `time`. SIGTERM, SIGINT, SIGHUP and SIGQUIT are forwarded to CMD, and the
+    result is recorded; a second signal kills CMD.
 
-    The output is attached to the event as a git note, unless it holds what looks like a secret. The event names the
-    digest of its note in `refs.log`: `verify` and `shiplog show` refuse a note that was replaced. Sealed output stays
-    in this repository's private store; its note is a pointer that `ropewalk pointer open` takes.
+    The output is attached to the event as a git note, unless it seems to contain a secret. The event holds the digest
+    of the note in `refs.log`: `verify` and `shiplog show` refuse a note that was replaced. Sealed output stays in the
+    private store of this repository; its note is a pointer for `ropewalk pointer open`.
     """
     from ropewalk.gitlog.core.layout import SHIPLOG, check_namespace
 
@@ -89,28 +89,32 @@ def run(
         raise Usage("--output seal and --key NAME go together")
     argv = [_text(each) for each in command]
     given = {name: _text(value) for name, value in fields.items() if value}
-    with opened() as log:  # before the command runs: what cannot be recorded is said at once
+    with opened() as log:  # before the command runs, to fail early if it cannot be recorded
         log.allow_secrets = allow_secret
         note = _note(log, key)
         started_ms = log.now_ms()
-        _refuse_early(log, ns, _draft(log, argv, given, 0, started_ms, started_ms, hung=b""))
-        writer = Writer(log, SHIPLOG, ns, "namespace")
-        with passing_signals() as passing:  # to the end of the record: no run goes without one
+        _refuse_early(log, ns, _draft(log, argv, given, 0, started_ms, started_ms, attached=b""))
+        writer = EventWriter(log, SHIPLOG, ns, "namespace")
+        with forwarded_signals() as forwarder:  # until the record is written: every run is recorded
             sink = sys.stderr.buffer if session().json else sys.stdout.buffer
-            code, output = run_command(command, sink, passing)
+            code, output = run_command(command, sink, forwarder)
             ended_ms = log.now_ms()
-            hung, withheld = _hung(output, keeping, note, allow_secret=allow_secret)
-            draft = _draft(log, argv, given, code, started_ms, ended_ms, hung=hung, signals=passing.heard)
+            attached, withheld = _make_note(output, keeping, note, allow_secret=allow_secret)
+            draft = _draft(
+                log, argv, given, code, started_ms, ended_ms, attached=attached, signals=forwarder.received
+            )
             try:
                 recorded = writer.write_one(draft)
             except RopewalkError as error:
                 say("the command ran, but it was NOT recorded:")
                 raise click.exceptions.Exit(fail(error, as_json=session().json)) from error
-            if hung is not None:
-                withheld = _attach(log, recorded.receipt, hung, ended_ms)
+            if attached is not None:
+                withheld = _attach(log, recorded.receipt, attached, ended_ms)
         try:
-            _answer(recorded, code, passing.heard, withheld, kept=hung is not None and withheld is None)
-        except OSError:  # a terminal or a reader that has gone changes nothing about the command
+            _answer(
+                recorded, code, forwarder.received, withheld, kept=attached is not None and withheld is None
+            )
+        except OSError:  # a closed terminal or pipe does not change the result of the command
             drop_output(sys.stdout)
             drop_output(sys.stderr)
     raise click.exceptions.Exit(code)
@@ -139,18 +143,18 @@ def _answer(
 
 
 def _text(argument: str) -> str:
-    """An argument as text; bytes that are none are shown as such, for a log holds nothing but text."""
+    """Return an argument as text; bytes that are not UTF-8 become replacement characters."""
     return os.fsencode(argument).decode("utf-8", "replace")
 
 
 def _refuse_early(log: GitRepository, ns: str, draft: Draft) -> None:
-    """Refuse what the log would refuse once the command has run: a typing error must not cost a record."""
+    """Raise before the command runs what the log would raise when the result is recorded."""
     from ropewalk.gitlog.core.commit import check_trailer, make_trailer
     from ropewalk.gitlog.core.envelope import seal
     from ropewalk.gitlog.core.layout import SHIPLOG
     from ropewalk.gitlog.privacy.screening import screen_draft
 
-    log.privacy.policy()  # rules nobody can read let nothing in
+    log.privacy.policy()  # raises if the policy cannot be read
     seal(SHIPLOG, ns, draft.document, log.new_ulid())
     check_trailer(
         make_trailer(draft.trailer, topic=ns, now_ms=log.now_ms(), seq=0, parent=None, previous_anchor=None)
@@ -158,19 +162,19 @@ def _refuse_early(log: GitRepository, ns: str, draft: Draft) -> None:
     if not log.allow_secrets:
         screen_draft(draft)
     head = SHIPLOG.head_ref(ns)
-    with log.store.turn(head):  # a repository nobody may write to, a history that was rewritten
+    with log.store.turn(head):  # raises if the repository is read-only or its history was rewritten
         tip = log.lines.tip(SHIPLOG, ns, log.store.head(head))
         if tip.ulid is not None:
             log.clock_limit().check(SHIPLOG.option(ns), tip.ulid, tip.ulid)
 
 
-def _hung(
+def _make_note(
     output: bytes, keeping: str, note: Note, *, allow_secret: bool
 ) -> tuple[bytes | None, Withheld | None]:
-    """What is hung on the event for its output, if anything; and why nothing is, where something should be."""
+    """Return the note to attach for the output, or None; and the reason if it was withheld."""
     if not output or keeping == "drop":
         return None, None
-    # What is sealed may hold a secret: that is what sealing is for.
+    # Sealed output may contain secrets.
     withheld = _withheld(output) if keeping == "keep" and not allow_secret else None
     if withheld is not None:
         return None, withheld
@@ -181,7 +185,7 @@ def _hung(
 
 
 def _withheld(output: bytes) -> Withheld | None:
-    """Why the output may not be kept, and what to do about it; None if it may be kept."""
+    """Return why the output may not be kept, and advice; None if it may be kept."""
     from ropewalk.gitlog.privacy.screening import screen_output
 
     try:
@@ -202,7 +206,7 @@ def _draft(
     started_ms: int,
     ended_ms: int,
     *,
-    hung: bytes | None,
+    attached: bytes | None,
     signals: Sequence[signal.Signals] = (),
 ) -> Draft:
     from ropewalk.gitlog.core.envelope import Draft
@@ -216,30 +220,30 @@ def _draft(
         "exit_code": code,
         "duration_ms": ended_ms - started_ms,
         "host": socket.gethostname(),
-        "log_attached": hung is not None,
+        "log_attached": attached is not None,
     }
     if signals:
         ran["signals"] = [each.name for each in signals]
     document: dict[str, Any] = {"type": f"deployment.{status}", "payload": {"run": ran, **given}}
-    if hung is not None:
-        document["refs"] = {LOG_REF: content_id(hung)}  # a note can be replaced; an event cannot
+    if attached is not None:
+        document["refs"] = {LOG_REF: content_id(attached)}  # a note can be replaced, an event cannot
     return Draft(document, _trailer(log, given, status, started_ms, ended_ms))
 
 
 def _note(log: GitRepository, key: str | None) -> Note:
-    """What is hung on the event in place of the output: the output itself, or a pointer to it."""
+    """Return the function that makes the note: the output itself, or a pointer to sealed output."""
     from ropewalk.gitlog.compat.transfer import sealed_note
 
     return sealed_note(log, sealing_key(key), key, RUN_POLICY) if key is not None else lambda output: output
 
 
-def _attach(log: GitRepository, receipt: Receipt, hung: bytes, now_ms: int) -> Withheld | None:
-    """Hang a note on its event; return why that failed and advice, if it did: the event stands either way."""
+def _attach(log: GitRepository, receipt: Receipt, attached: bytes, now_ms: int) -> Withheld | None:
+    """Attach a note to its event; if that fails, return the reason and advice: the event is recorded anyway."""
     from ropewalk.gitlog.core.layout import LOG_NOTES
     from ropewalk.gitlog.core.notes import add_note
 
     try:
-        add_note(log.store, LOG_NOTES, receipt.commit, hung, log.author(now_ms))
+        add_note(log.store, LOG_NOTES, receipt.commit, attached, log.author(now_ms))
     except RopewalkError as error:
         return f"{error.code}: {printable(error.detail)}", error.advice_now
     return None

@@ -1,4 +1,4 @@
-"""`ropewalk shiplog` (S0): append to a namespace, read it, follow it, and see what stands in it."""
+"""`ropewalk shiplog` (S0): append, read and follow the events of a namespace."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ import click
 
 from ropewalk.cli.common.command import Group, drop_output, emit, emit_line, parse_input, session
 from ropewalk.cli.common.hangup import Hangup
-from ropewalk.cli.git.events import event_json, event_line, meaning, opened, say_more
+from ropewalk.cli.git.events import event_json, event_line, opened, say_more, suggesting_names
 
 # name → (module, attribute, one line of help); imported on first use.
 MORE: dict[str, tuple[str, str, str]] = {
     "run": ("ropewalk.cli.git.run", "run", "Run a command and record it."),
-    "checkpoint": ("ropewalk.cli.git.checkpoint", "checkpoint", "Where consumers stand, by commit."),
-    "anchor": ("ropewalk.cli.git.anchor", "anchor", "Statements about a head, kept outside the log."),
-    "show": ("ropewalk.cli.git.recent", "show", "Show one event with everything known about it."),
-    "ls": ("ropewalk.cli.git.recent", "ls", "List what was recorded lately."),
-    "import": ("ropewalk.cli.git.compat", "import_", "Bring in journals of git shiplog."),
-    "export": ("ropewalk.cli.git.compat", "export", "Write a namespace as a journal of git shiplog."),
-    "current": ("ropewalk.cli.git.recent", "current", "What is deployed now."),
+    "checkpoint": (
+        "ropewalk.cli.git.checkpoint",
+        "checkpoint",
+        "Set and show checkpoints of consumer groups.",
+    ),
+    "anchor": ("ropewalk.cli.git.anchor", "anchor", "Create and list anchors of heads."),
+    "show": ("ropewalk.cli.git.recent", "show", "Show one event with trailer, author and output."),
+    "ls": ("ropewalk.cli.git.recent", "ls", "List recent events."),
+    "import": ("ropewalk.cli.git.compat", "import_", "Import journals of git shiplog."),
+    "export": ("ropewalk.cli.git.compat", "export", "Export a namespace as a journal of git shiplog."),
+    "current": ("ropewalk.cli.git.recent", "current", "Show what is deployed now."),
 }
 
 
@@ -33,7 +37,7 @@ MORE: dict[str, tuple[str, str, str]] = {
     "  ropewalk shiplog run --ns deploy --service web -- ./deploy.sh\n",
 )
 def shiplog() -> None:
-    """Events of a namespace in a git repository, in an order nobody can quietly change."""
+    """Append, read and follow events of a namespace; record deployments."""
 
 
 @shiplog.command(
@@ -42,12 +46,14 @@ def shiplog() -> None:
     '  echo \'{"type":"note","payload":{}}\' | ropewalk shiplog append --ns demo --file -\n',
 )
 @click.option("--ns", required=True, help="The namespace.")
-@click.option("--file", "file", required=True, metavar="F", help="The event as JSON; - reads stdin.")
-@click.option("--trailer", metavar="F", help="Deployment fields (JSON) for the commit's trailer.")
-@click.option("--jsonl", is_flag=True, help="F holds one event a line; one answer a line.")
-@click.option("--stop-on-error", is_flag=True, help="With --jsonl: end at the first refusal.")
-@click.option("--replay", is_flag=True, help="The event was recorded before and must keep its ULID.")
-@click.option("--allow-secret", is_flag=True, help="Record even what looks like a secret.")
+@click.option("--file", "file", required=True, metavar="F", help="Event as JSON; - reads stdin.")
+@click.option(
+    "--trailer", metavar="F", help="JSON file with deployment fields for the trailer of the commit."
+)
+@click.option("--jsonl", is_flag=True, help="Read one event per line; print one result per line.")
+@click.option("--stop-on-error", is_flag=True, help="With --jsonl: stop at the first rejected line.")
+@click.option("--replay", is_flag=True, help="Accept an event recorded before; it must have its ULID.")
+@click.option("--allow-secret", is_flag=True, help="Record the event even if it seems to contain a secret.")
 def append(
     ns: str,
     file: str,
@@ -57,34 +63,36 @@ def append(
     replay: bool,
     allow_secret: bool,
 ) -> None:
-    """Record an event. `ulid` and `ns` may be left out of the document; it is on disk when this answers."""
-    from ropewalk.cli.git.appending import Writer, append_lines, drafting
+    """Append an event. `ulid` and `ns` are optional. The event is durable when the command returns."""
+    from ropewalk.cli.git.appending import EventWriter, append_lines, draft_parser
     from ropewalk.gitlog.core.layout import SHIPLOG, check_namespace
 
     check_namespace(ns)
     with opened() as log:
         log.allow_secrets = allow_secret
-        make = drafting(trailer, replay=replay)
+        make = draft_parser(trailer, replay=replay)
         if jsonl:
-            writer = Writer(log, SHIPLOG, ns, "namespace")
+            writer = EventWriter(log, SHIPLOG, ns, "namespace")
             append_lines(file, make, writer, "ns", stop_on_error=stop_on_error)
             return
         draft = parse_input(file, make)
-        Writer(log, SHIPLOG, ns, "namespace").write_one(draft).answer("ns")
+        EventWriter(log, SHIPLOG, ns, "namespace").write_one(draft).answer("ns")
 
 
 @shiplog.command("read", epilog="Examples:\n  ropewalk shiplog read --ns governance --limit 2\n")
 @click.option("--ns", required=True, help="The namespace.")
-@click.option("--since", metavar="ULID", help="Only events after this one.")
-@click.option("--limit", type=int, default=128, show_default=True, help="How many at most (512 is the most).")
+@click.option("--since", metavar="ULID", help="Print only events after this one.")
+@click.option(
+    "--limit", type=int, default=128, show_default=True, help="Maximum number of events (at most 512)."
+)
 def read(ns: str, since: str | None, limit: int) -> None:
-    """Print events in order, one a line. If there are more, stderr says how to go on.
+    """Print events in order, one per line. If there are more, stderr names the option to continue.
 
-    With --json, `next_since` is the ULID to go on from.
+    With --json, `next_since` is the ULID to continue from.
     """
     from ropewalk.gitlog.core.layout import SHIPLOG
 
-    with opened() as log, meaning(log, SHIPLOG):
+    with opened() as log, suggesting_names(log, SHIPLOG):
         page = log.read(ns, since, limit)
         answer = {"events": [event_json(event) for event in page.events], "next_since": page.next_since}
         if session().json or page.events:
@@ -93,16 +101,20 @@ def read(ns: str, since: str | None, limit: int) -> None:
 
 
 @shiplog.command("tail", epilog="Examples:\n  ropewalk shiplog tail --ns deploy --ns governance --follow\n")
-@click.option("--ns", "namespaces", required=True, multiple=True, help="A namespace; may be given again.")
+@click.option("--ns", "namespaces", required=True, multiple=True, help="Namespace; repeatable.")
 @click.option(
-    "--limit-per-ns", type=click.IntRange(min=1), default=10, show_default=True, help="How many of each."
+    "--limit-per-ns",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Number of events per namespace.",
 )
-@click.option("--follow", is_flag=True, help="Go on with new events as they come.")
+@click.option("--follow", is_flag=True, help="Keep running, and print new events as they arrive.")
 def tail(namespaces: tuple[str, ...], limit_per_ns: int, follow: bool) -> None:
-    """Print the newest events of several namespaces, one of each in turn."""
+    """Print the newest events of several namespaces, interleaved."""
     from ropewalk.gitlog.core.layout import SHIPLOG
 
-    with opened() as log, meaning(log, SHIPLOG):
+    with opened() as log, suggesting_names(log, SHIPLOG):
         found = log.tail(namespaces, limit_per_topic=limit_per_ns)
         marks = {event.topic: str(event.ulid) for event in found}
         if not follow:

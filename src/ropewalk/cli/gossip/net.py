@@ -11,7 +11,7 @@ import click
 
 from ropewalk.cli.common.command import Command, emit, say, session
 from ropewalk.cli.common.locations import here
-from ropewalk.cli.common.serving import connection_options, run_server, say_journal
+from ropewalk.cli.common.serving import connection_options, log_to_stderr, run_server
 from ropewalk.cli.gossip.gossip import PROFILES, open_here, say_new_topic, topic_option
 from ropewalk.kernel.terminal_text import printable
 
@@ -176,7 +176,7 @@ def serve(
     known = topics(here().home)
     if topic not in known and profile is None and upstreams:
         profile = profile_of(upstreams[0])
-    say_journal("ropewalk.gossip.peers")
+    log_to_stderr("ropewalk.gossip.peers")
     with open_topic(here().home, topic, create=True, profile=profile) as log:
         say_new_topic(topic, known)
         limits = ConnectionLimits(max_connections, address_max=max_per_address)

@@ -1,4 +1,4 @@
-"""`ropewalk ledger adapt`: an envelope of another version as one we accept, carrying the original."""
+"""`ropewalk ledger adapt`: sign an envelope of a newer version again, with the original inside."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ropewalk.cli.common.locations import signing_key
     epilog="Examples:\n  ropewalk ledger adapt --file newer.json --key ada -o adapted.json\n"
     "  ropewalk ledger append --channel audit --file adapted.json\n",
 )
-@click.option("--file", "file", required=True, metavar="F", help="The envelope, `-` for stdin.")
-@click.option("--key", required=True, metavar="NAME", help="The key that signs it again.")
-@click.option("--timestamp", metavar="TIME", help="RFC 3339 in UTC; default: now.")
-@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+@click.option("--file", "file", required=True, metavar="F", help="Envelope; `-` reads stdin.")
+@click.option("--key", required=True, metavar="NAME", help="Key that signs the converted envelope.")
+@click.option("--timestamp", metavar="TIME", help="Time in RFC 3339, UTC (default: now).")
+@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
 def adapt(file: str, key: str, timestamp: str | None, output: str) -> None:
-    """Sign an envelope of a newer minor version again, as one this ledger accepts. The original travels inside."""
+    """Convert an envelope of a newer minor version to one this ledger accepts; the original is embedded."""
     from ropewalk.cli.ledger.channel import now_text
     from ropewalk.ledger.envelope.adapt import adapt as adapt_envelope
 

@@ -1,4 +1,4 @@
-"""`ropewalk ledger append`: one envelope, or a stream of them with one answer a line."""
+"""`ropewalk ledger append`: one envelope, or one per line with one result per line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ropewalk.ledger.ingest.ticket import EnvelopeSink, LedgerReceipt
 
 LINE_BYTES_MAX = 4 << 20  # the largest envelope, before it is canonical
-LINES_AHEAD_MAX = 4096  # read but not yet answered; beyond this the reader waits
+LINES_AHEAD_MAX = 4096  # read but not yet answered; the reader waits above this
 
 
 @click.command(
@@ -32,16 +32,18 @@ LINES_AHEAD_MAX = 4096  # read but not yet answered; beyond this the reader wait
     epilog="Examples:\n  ropewalk ledger append --channel audit --file envelope.json\n"
     "  producer | ropewalk ledger append --channel audit --file - --jsonl --json\n",
 )
-@click.option("--channel", required=True, metavar="C", help="The channel; a missing one is made.")
-@click.option("--file", "file", required=True, metavar="F", help="The envelope, JSON or CBOR; `-` for stdin.")
+@click.option("--channel", required=True, metavar="C", help="Channel; created if it does not exist.")
+@click.option("--file", "file", required=True, metavar="F", help="Envelope as JSON or CBOR; `-` reads stdin.")
 @click.option(
-    "--jsonl", is_flag=True, help="One envelope a line; one answer a line, in order, when it is durable."
+    "--jsonl", is_flag=True, help="Read one envelope per line; print one result per line, once it is durable."
 )
 @click.option(
-    "--stop-on-error", is_flag=True, help="With --jsonl: end at the first refusal; slower, line by line."
+    "--stop-on-error",
+    is_flag=True,
+    help="With --jsonl: stop at the first rejected line (slower: one block per line).",
 )
 def append(channel: str, file: str, jsonl: bool, stop_on_error: bool) -> None:
-    """Judge envelopes by the eight rules and the channel's policy, and seal them into blocks."""
+    """Check envelopes against the eight rules and the channel's policy, and seal them into blocks."""
     from ropewalk.cli.ledger.channel import check_first_line, open_for_append
 
     if jsonl:
@@ -58,22 +60,24 @@ def append(channel: str, file: str, jsonl: bool, stop_on_error: bool) -> None:
         if code:
             raise click.exceptions.Exit(code)
         return
-    # Before the channel: what is refused makes none.
+    # Before opening the channel: a rejected envelope must not create one.
     raw = parse_input(file, check_envelope, limit=LINE_BYTES_MAX)
     check_first_line(channel, raw)
     with open_for_append(channel) as sealing:
         receipt = sealing.log.submit(raw)
-        emit(receipt.to_json(), receipt_line(receipt))  # now: it stands, whatever closing says
+        emit(
+            receipt.to_json(), receipt_line(receipt)
+        )  # before closing, which may fail: the envelope is durable
     _say_unindexed(sealing)
 
 
 def _say_unindexed(opened: OpenLog) -> None:
     if opened.unindexed:
-        say(f"{opened.unindexed}; what was sealed is in the log, and the index is built again from it")
+        say(f"{opened.unindexed}; the envelopes are sealed, and the index will be rebuilt from the log")
 
 
 def check_envelope(raw: bytes) -> bytes:
-    """The bytes again, if they are an envelope."""
+    """Return the bytes if they are an envelope, else raise."""
     from ropewalk.errors import InvalidEnvelope
     from ropewalk.ledger.envelope.envelope import BUILD_ADVICE, parse_wire
 
@@ -91,9 +95,9 @@ def answer_lines(
     stop_on_error: bool,
     look: Callable[[list[bytes]], list[RopewalkError]] = lambda _lines: [],
 ) -> int:
-    """Answer every line but blank ones; what has arrived together is sealed together. The code is the first refusal's.
+    """Append one envelope per line, print one result per line, and return the exit code of the first error.
 
-    It begins with the first line that `look` does not refuse.
+    Lines that arrive together are sealed together. The log is opened at the first line that `look` does not reject.
     """
     from ropewalk.errors import RopewalkError
 
@@ -111,7 +115,7 @@ def answer_lines(
             rest = lines
         if log is not None:
             outcomes += _until_refused(log, rest) if stop_on_error else log.submit_many(rest)
-        for (number, _), outcome in zip(numbered, outcomes, strict=False):  # they may end at a refusal
+        for (number, _), outcome in zip(numbered, outcomes, strict=False):  # outcomes may end at an error
             _answer(locate(outcome, f"line {number}") if isinstance(outcome, RopewalkError) else outcome)
             if isinstance(outcome, RopewalkError):
                 code = code or outcome.exit_code
@@ -121,7 +125,7 @@ def answer_lines(
 
 
 def _numbered(batches: Iterator[list[bytes]]) -> Iterator[list[tuple[int, bytes]]]:
-    """The lines with their numbers, without the blank ones."""
+    """Number the lines, and drop blank ones."""
     count = 0
     for lines in batches:
         found = [(number, line) for number, line in enumerate(lines, count + 1) if line.strip()]
@@ -131,7 +135,7 @@ def _numbered(batches: Iterator[list[bytes]]) -> Iterator[list[tuple[int, bytes]
 
 
 def _refused_at_first(channel: str, lines: list[bytes]) -> list[RopewalkError]:
-    """What refuses the lines before the first that could begin the channel; nothing where it is there already."""
+    """Return the errors of the lines before the first that could create the channel; [] if it exists."""
     from ropewalk.cli.ledger.channel import check_first_line
     from ropewalk.errors import RopewalkError
 
@@ -146,7 +150,7 @@ def _refused_at_first(channel: str, lines: list[bytes]) -> list[RopewalkError]:
 
 
 def _until_refused(log: EnvelopeSink, lines: list[bytes]) -> list[LedgerReceipt | RopewalkError]:
-    """One after another, each durable before the next is looked at: nothing behind a refusal may be in the log."""
+    """Append one by one up to the first error: nothing after it may be in the log."""
     from ropewalk.errors import RopewalkError
 
     outcomes: list[LedgerReceipt | RopewalkError] = []
@@ -159,7 +163,7 @@ def _until_refused(log: EnvelopeSink, lines: list[bytes]) -> list[LedgerReceipt 
 
 
 def _arrivals(file: str) -> Iterator[list[bytes]]:
-    """Lines in batches of whatever has arrived: a full pipe gives large ones, a person typing gets each answered."""
+    """Yield lines in batches as they arrive: a full pipe gives large batches, a terminal single lines."""
     arrived: queue.Queue[list[bytes] | BaseException | None] = queue.Queue(maxsize=LINES_AHEAD_MAX // 64)
 
     def pump() -> None:
@@ -170,7 +174,7 @@ def _arrivals(file: str) -> Iterator[list[bytes]]:
                     *whole, rest = (rest + chunk).split(b"\n")
                     for start in range(0, len(whole), LINES_AHEAD_MAX):
                         arrived.put(whole[start : start + LINES_AHEAD_MAX])
-                    rest = rest[: LINE_BYTES_MAX + 1]  # enough to be refused as too large when its end comes
+                    rest = rest[: LINE_BYTES_MAX + 1]  # enough to be rejected as too large at its end
                 if rest:
                     arrived.put([rest])
         except BaseException as error:
@@ -208,8 +212,8 @@ def _answer(outcome: LedgerReceipt | RopewalkError) -> None:
 
 
 def receipt_line(receipt: LedgerReceipt) -> str:
-    """A receipt for people."""
-    again = "  (stood there already)" if receipt.replayed else ""
+    """Return a receipt as a line for people."""
+    again = "  (recorded before)" if receipt.replayed else ""
     place = f"height={receipt.height} index={receipt.index}"
     audit = f"  audit ({'; '.join(map(printable, receipt.audit))})" if receipt.audit else ""
     block = f"{receipt.block_hash.hex()[:16]}…"

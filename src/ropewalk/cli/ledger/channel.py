@@ -1,4 +1,4 @@
-"""What the ledger commands share: ids from the command line, the time, and channels: found, or made on first use."""
+"""Shared by the ledger commands: parse ids, find channels and their keys, open channels."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from ropewalk.ledger.envelope.model import Envelope
     from ropewalk.ledger.keys.approvals import Approval
 
-WRITER_WAIT_S = 30.0  # two commands that append at once stand in line this long
+WRITER_WAIT_S = 30.0  # how long a command waits for another writer
 
 
 def envelope_id(text: str) -> bytes:
-    """The 32 bytes of an envelope id."""
+    """Parse an envelope id into its 32 bytes."""
     from ropewalk.errors import InvalidDigest
     from ropewalk.kernel.digest import hash_from_hex
 
     raw = hash_from_hex(text)
     if raw is None:
         raise InvalidDigest(
-            f"envelope id {text[:80]!r}: expected 64 lower-case hex digits",
-            advice="`ledger read` prints them.",
+            f"envelope id must be 64 lowercase hex digits, got {text[:80]!r}",
+            advice="Print envelope ids with `ropewalk ledger read`.",
         )
     return raw
 
@@ -36,7 +36,7 @@ def envelope_id(text: str) -> bytes:
 def find_parent(
     channel: str, parent: str | None, event_class: str, correlation_id: str | None
 ) -> Envelope | None:
-    """Return the envelope that a new one follows from: the one that is named, or the Command that a Result answers."""
+    """Return the parent of a new envelope: the one named, or the Command of a Result."""
     from ropewalk.errors import NotFound
     from ropewalk.ledger.block.index_keys import claim_key
     from ropewalk.ledger.channel.channel import open_channel
@@ -54,15 +54,15 @@ def find_parent(
                 return None
             height, leaf = place
             (block,) = reading.blocks(height, height)
-    except NotFound:  # no channel yet: the envelope may be meant for another repository
+    except NotFound:  # no such channel here: the envelope may be for another repository
         return None
     return parse_stored(block.envelopes[leaf])
 
 
 def version_for(channel: str) -> str:
-    """Return the version to write envelopes in: the oldest that the channel takes in now.
+    """Return the version for new envelopes: the oldest that the channel accepts now.
 
-    Without a repository, as where an envelope is built to be sent elsewhere, it is the oldest that this code knows.
+    Without a repository (the envelope will be sent to a server), return the oldest supported version.
     """
     import time
 
@@ -84,7 +84,7 @@ def version_for(channel: str) -> str:
 
 @contextmanager
 def channel_of(envelope: bytes, channel: str | None) -> Iterator[Channel]:
-    """The channel that holds an envelope: the one that is named, or else the first that does."""
+    """Open the channel that holds an envelope: the one named, or the first that has it."""
     from ropewalk.errors import NotFound
     from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.channel.settings import channels
@@ -98,7 +98,7 @@ def channel_of(envelope: bytes, channel: str | None) -> Iterator[Channel]:
 
 
 def channel_keys(channel: str) -> tuple[SigningKey, ...]:
-    """The keys of a channel that are here, the newest first: by what they are, whatever they are called."""
+    """Return the channel's keys found on this machine, newest first, matched by public key and not by name."""
     from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.ingest.sealer import foreign_channel
     from ropewalk.ledger.keys.rotate import find_keys
@@ -106,29 +106,29 @@ def channel_keys(channel: str) -> tuple[SigningKey, ...]:
     with open_channel(here().home, channel) as reading:
         key_history, name = reading.key_history(), reading.settings.key
     if len(key_history.validities) == 1:
-        named = signing_key(name)  # as it was when the channel was made
+        named = signing_key(name)  # the name recorded when the channel was created
         if named.public == key_history.current.key:
             return (named,)
     found = find_keys(key_history, here().keys, key_folder())
-    if not found:  # a copy: the `node` of this repository is another than that of the one it is from
+    if not found:  # a replica: its key is on another machine
         raise foreign_channel(channel, key_history.current.key)
     return found
 
 
 def channel_key(channel: str) -> SigningKey:
-    """The newest key of a channel that is here."""
+    """Return the newest key of a channel found on this machine."""
     return channel_keys(channel)[0]
 
 
 def open_sealing(channel: str) -> OpenLog:
-    """The channel open for writing, with all of its keys that are here."""
+    """Open the channel for writing with its keys found on this machine."""
     from ropewalk.ledger.keys import rotate
 
     return rotate.open_sealing(here().home, channel, lambda: channel_keys(channel), wait_s=WRITER_WAIT_S)
 
 
 def read_approvals(paths: Iterable[str], act: dict[str, Any]) -> tuple[Approval, ...]:
-    """The approvals in files; all must be of that act."""
+    """Read approvals from files; all must approve that act."""
     from ropewalk.errors import Invalid
     from ropewalk.ledger.keys.approvals import parse_approval
 
@@ -137,19 +137,19 @@ def read_approvals(paths: Iterable[str], act: dict[str, Any]) -> tuple[Approval,
         said, approval = parse_input(path, parse_approval)
         if said != act:
             raise Invalid(
-                f"{path} approves of something else", advice="All must approve of the same proposal."
+                f"{path} approves another proposal", advice="All approvals must be of the same proposal."
             )
         found.append(approval)
     return tuple(found)
 
 
 def now_text() -> str:
-    """The time as envelopes write it."""
+    """Return the current time as envelopes write it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def check_first_line(channel: str, raw: bytes) -> None:
-    """Raise what refuses an envelope, if it would be the first of a channel that is not there yet."""
+    """Raise if an envelope would be rejected as the first one of a missing channel."""
     from ropewalk.errors import NotFound
     from ropewalk.ledger.channel.channel import check_first
     from ropewalk.ledger.channel.settings import read_settings
@@ -161,7 +161,7 @@ def check_first_line(channel: str, raw: bytes) -> None:
 
 
 def open_for_append(channel: str) -> OpenLog:
-    """The channel open for writing; a missing one is made with the defaults, and that is said."""
+    """Open the channel for writing; create a missing one with the defaults and print that."""
     from ropewalk.errors import NotFound
     from ropewalk.ledger.channel.settings import create_channel, read_settings
 
@@ -170,8 +170,10 @@ def open_for_append(channel: str) -> OpenLog:
         read_settings(home, channel)
     except NotFound:
         create_channel(home, channel, NODE_KEY, signing_key(NODE_KEY).public)
-        say(f'made channel "{channel}", sealed by the key {NODE_KEY}')
+        say(f'created channel "{channel}", sealed by the key {NODE_KEY}')
     opened = open_sealing(channel)
     if opened.torn is not None:
-        say(f"channel {channel}: cut {opened.torn.size} bytes a crash had left; kept in {opened.torn.kept}")
+        say(
+            f"channel {channel}: removed {opened.torn.size} incomplete bytes after a crash; kept in {opened.torn.kept}"
+        )
     return opened

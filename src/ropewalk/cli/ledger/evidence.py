@@ -1,4 +1,4 @@
-"""`ropewalk ledger evidence`: whose evidence a channel believes, and whether a piece of it holds."""
+"""`ropewalk ledger evidence`: set the trusted evidence of a channel, and check evidence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     "  ropewalk ledger evidence check --channel audit --file envelope.json\n",
 )
 def evidence() -> None:
-    """Say whose evidence a channel believes; wrap and check evidence."""
+    """Set the evidence that a channel trusts; wrap and check evidence."""
 
 
 for _command in (report_data, wrap, provenance):
@@ -48,55 +48,53 @@ for _command in (report_data, wrap, provenance):
     "      --tcb-status UpToDate --tcb-status SWHardeningNeeded --crl pck.crl\n",
 )
 @click.option("--channel", required=True, metavar="C", help="The channel.")
-@click.option("--root", "roots", multiple=True, metavar="PEM", help="A root certificate; may be given again.")
+@click.option("--root", "roots", multiple=True, metavar="PEM", help="Trusted root certificate; repeatable.")
 @click.option(
     "--key",
     "names",
     multiple=True,
     metavar="KEY",
-    help="Who may sign provenance: a key's name here, or a did:key; may be given again.",
+    help="Trusted signer of provenance: a key name or a did:key; repeatable.",
 )
-@click.option("--builder", "builders", multiple=True, metavar="ID", help="A builder that is believed.")
+@click.option("--builder", "builders", multiple=True, metavar="ID", help="Trusted builder; repeatable.")
 @click.option(
-    "--pcr", "pcrs", multiple=True, metavar="N=HEX", help="A measurement that is believed, as 0=8a1f…."
+    "--pcr", "pcrs", multiple=True, metavar="N=HEX", help="Trusted PCR value, such as 0=8a1f…; repeatable."
 )
 @click.option(
     "--measurement",
     "measurements",
     multiple=True,
     metavar="NAME=HEX",
-    help="What a register of hardware must hold, as sev.measurement=5a1f….",
+    help="Required value of a hardware register, such as sev.measurement=5a1f…; repeatable.",
 )
 @click.option(
     "--sev-tcb",
     "levels",
     multiple=True,
     metavar="NAME=N",
-    help="The least level of a part of AMD's platform: fmc, bootloader, tee, snp or microcode.",
+    help="Minimum level of a part of the AMD platform: fmc, bootloader, tee, snp or microcode.",
 )
 @click.option(
     "--sgx-isv",
     "products",
     multiple=True,
     metavar="NAME=N",
-    help="Which product of its signer an enclave must be (prodid), and its least level (svn).",
+    help="Required product of an SGX enclave (prodid), or its minimum version (svn).",
 )
 @click.option(
     "--tcb-status",
     "statuses",
     multiple=True,
     metavar="STATUS",
-    help="What Intel may say of a platform, as SWHardeningNeeded; default: UpToDate only.",
+    help="Accepted Intel TCB status, such as SWHardeningNeeded (default: only UpToDate); repeatable.",
 )
 @collateral_options
-@click.option(
-    "--crl", "crls", multiple=True, metavar="F", help="A revocation list in PEM or DER; may be given again."
-)
+@click.option("--crl", "crls", multiple=True, metavar="F", help="Revocation list in PEM or DER; repeatable.")
 @click.option(
     "--max-age",
     type=click.IntRange(1),
     metavar="SECONDS",
-    help="How old a document, a report or provenance may be.",
+    help="Maximum age of a document, report or provenance (default: unlimited).",
 )
 def set_(
     channel: str,
@@ -114,9 +112,9 @@ def set_(
     crls: tuple[str, ...],
     max_age: int | None,
 ) -> None:
-    """Write the channel's evidence.json, in place of an earlier one. From then on rule 5 also judges evidence.
+    """Set the evidence that a channel trusts, replacing earlier settings. Rule 5 then also checks evidence.
 
-    Nothing is believed unless it is named here: without options no evidence holds.
+    Only what is named here is trusted: without options, all evidence fails.
     """
     from ropewalk.ledger.evidence.allowed import EvidenceAllowList
     from ropewalk.ledger.evidence.crls import CRL_BYTES_MAX, crl_text
@@ -147,7 +145,7 @@ def set_(
 @evidence.command("show", epilog="Examples:\n  ropewalk ledger evidence show --channel audit --json\n")
 @click.option("--channel", required=True, metavar="C", help="The channel.")
 def show(channel: str) -> None:
-    """Print whose evidence the channel believes."""
+    """Print the evidence that the channel trusts."""
     from ropewalk.errors import NotFound
     from ropewalk.ledger.evidence.settings import read_evidence
 
@@ -167,17 +165,15 @@ def show(channel: str) -> None:
     epilog="Examples:\n  ropewalk ledger evidence check --file envelope.json --channel audit\n"
     "  ropewalk ledger evidence check --file envelope.json --trust trust.json --at 2026-11-01T12:00:00Z\n",
 )
-@click.option("--file", "file", required=True, metavar="F", help="An envelope, `-` for stdin.")
-@click.option("--channel", metavar="C", help="Judge as this channel would.")
-@click.option("--trust", metavar="F", help="Judge by a trust file.")
-@click.option("--at", metavar="TIME", help="RFC 3339 in UTC; default: now.")
-@click.option(
-    "--nonce", metavar="HEX", help="The nonce you had asked for; only evidence that holds and has it will do."
-)
+@click.option("--file", "file", required=True, metavar="F", help="Envelope; `-` reads stdin.")
+@click.option("--channel", metavar="C", help="Check with the settings of this channel.")
+@click.option("--trust", metavar="F", help="Check with a trust file.")
+@click.option("--at", metavar="TIME", help="Time of the check in RFC 3339, UTC (default: now).")
+@click.option("--nonce", metavar="HEX", help="Required nonce: exit 0 only if the evidence passed and has it.")
 def check(file: str, channel: str | None, trust: str | None, at: str | None, nonce: str | None) -> None:
-    """Say whether an envelope's evidence holds: passed, failed or not checked, and why. Exit 5 if it failed.
+    """Check the evidence of an envelope: passed, failed or not checked, and why. Exit 5 if it failed.
 
-    With --nonce the exit code is 0 only if it passed: an answer that nobody could check is no answer.
+    With --nonce the exit code is 0 only if it passed; not checked counts as failed.
     """
     from ropewalk.cli.ledger.channel import now_text
     from ropewalk.ledger.envelope.envelope import parse_wire
@@ -186,7 +182,7 @@ def check(file: str, channel: str | None, trust: str | None, at: str | None, non
     from ropewalk.ledger.proof.trust import Trust, parse_trust
 
     if (channel is None) == (trust is None):
-        raise click.UsageError("one of --channel and --trust says whom to believe")
+        raise click.UsageError("exactly one of --channel and --trust must be given")
     from ropewalk.ledger.envelope.fields import parse_timestamp
 
     believed: Trust = (

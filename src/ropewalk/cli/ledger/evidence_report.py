@@ -1,4 +1,4 @@
-"""The makers of `ropewalk ledger evidence`: what hardware shall sign, and evidence from what somebody has signed."""
+"""`ropewalk ledger evidence report-data`, `wrap` and `provenance`: make evidence for envelopes."""
 
 from __future__ import annotations
 
@@ -22,19 +22,17 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def collateral_options(command: Decorated) -> Decorated:
-    """The files in which Intel says how its platforms stand."""
+    """Add the options for Intel's collateral files."""
     for option in (
         click.option(
             "--collateral-cert",
             "signers",
             multiple=True,
             metavar="F",
-            help="Who signed them, in PEM or DER.",
+            help="Certificates of the signer of the collateral, PEM or DER; repeatable.",
         ),
-        click.option("--qe-identity", metavar="F", help="Intel's QE identity, as it was answered."),
-        click.option(
-            "--tcb-info", metavar="F", help="Intel's TCB info for the platform, as it was answered."
-        ),
+        click.option("--qe-identity", metavar="F", help="Intel's QE identity, as downloaded."),
+        click.option("--tcb-info", metavar="F", help="Intel's TCB info for the platform, as downloaded."),
     ):
         command = option(command)
     return command
@@ -43,7 +41,7 @@ def collateral_options(command: Decorated) -> Decorated:
 def read_collateral(
     tcb_info: str | None, qe_identity: str | None, signers: tuple[str, ...]
 ) -> CollateralTexts | None:
-    """What Intel says of platforms, from the files it came in."""
+    """Read Intel's collateral files."""
     if tcb_info is None and qe_identity is None and not signers:
         return None
     if tcb_info is None or qe_identity is None or not signers:
@@ -68,15 +66,15 @@ def read_collateral(
     epilog="Examples:\n  ropewalk ledger evidence report-data --payload body.json --correlation-id c-1\n"
     "  ropewalk ledger evidence report-data --payload body.json -o request.bin\n",
 )
-@click.option("--payload", required=True, metavar="F", help="The payload the envelope will have.")
-@click.option("--correlation-id", metavar="TEXT", help="The correlation id it will have.")
+@click.option("--payload", required=True, metavar="F", help="Payload of the envelope.")
+@click.option("--correlation-id", metavar="TEXT", help="Correlation id of the envelope.")
 @click.option(
-    "-o", "--output", metavar="F", help="Write the 64 bytes into a file; default: print them as hex."
+    "-o", "--output", metavar="F", help="Write the 64 bytes to a file (default: print them as hex)."
 )
 def report_data(payload: str, correlation_id: str | None, output: str | None) -> None:
-    """Print the 64 bytes that hardware must sign for its report to speak of an envelope.
+    """Print the 64 bytes that hardware must sign so that its report covers an envelope.
 
-    They bind payload and correlation id. Who answers a challenge takes its nonce, in hex, as the correlation id.
+    They bind payload and correlation id. To answer a challenge, use its nonce in hex as the correlation id.
     """
     from ropewalk.kernel import jcs
     from ropewalk.ledger.envelope.model import payload_hash
@@ -99,19 +97,21 @@ def report_data(payload: str, correlation_id: str | None, output: str | None) ->
     "  ropewalk ledger envelope --channel audit --domain ops --class Attestation --type build.attested \\\n"
     "      --payload body.json --key ada --evidence evidence.json\n",
 )
+@click.option("--format", "kind", required=True, type=click.Choice(FORMATS), help="Kind of evidence.")
+@click.option("--report", metavar="F", help="Report as JSON: a DSSE envelope, or a TEE report.")
+@click.option("--tee", type=click.Choice(HARDWARE), help="Hardware that made the document.")
+@click.option("--document", metavar="F", help="Document signed by the hardware, unchanged.")
+@click.option("--timestamp", metavar="TIME", help="Time of the document in RFC 3339, UTC.")
 @click.option(
-    "--format", "kind", required=True, type=click.Choice(FORMATS), help="What kind of evidence it is."
-)
-@click.option("--report", metavar="F", help="The report as JSON: a DSSE envelope, a TEE's report.")
-@click.option("--tee", type=click.Choice(HARDWARE), help="Which hardware made the document.")
-@click.option("--document", metavar="F", help="What the hardware signed, as it gave it.")
-@click.option("--timestamp", metavar="TIME", help="When the document was made; RFC 3339 in UTC.")
-@click.option(
-    "--cert", "certs", multiple=True, metavar="F", help="Its certificates in PEM or DER, the leaf first."
+    "--cert",
+    "certs",
+    multiple=True,
+    metavar="F",
+    help="Certificates in PEM or DER, the leaf first; repeatable.",
 )
 @collateral_options
-@click.option("--nonce", metavar="TEXT", help="The nonce that was asked for.")
-@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+@click.option("--nonce", metavar="TEXT", help="Nonce of the challenge.")
+@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
 def wrap(
     kind: str,
     report: str | None,
@@ -125,7 +125,7 @@ def wrap(
     nonce: str | None,
     output: str,
 ) -> None:
-    """Make the evidence of an envelope from a report, or from the document of hardware, and its certificates."""
+    """Make evidence for an envelope from a report, or from a hardware document and its certificates."""
     from ropewalk.ledger.evidence.binding import wrap_report
     from ropewalk.ledger.evidence.certificates import parse_certificates
 
@@ -170,13 +170,13 @@ def _document(tee: str, name: str) -> dict[str, Any]:
     epilog="Examples:\n  ropewalk ledger evidence provenance --payload image.json --key ci \\\n"
     "      --builder https://builder.example/v1 --build-type https://builder.example/image -o evidence.json\n",
 )
-@click.option("--payload", required=True, metavar="F", help="What was built, as the envelope's payload.")
-@click.option("--key", required=True, metavar="NAME", help="The key of the builder.")
-@click.option("--builder", required=True, metavar="ID", help="Who built it, a URI.")
-@click.option("--build-type", required=True, metavar="ID", help="How it was built, a URI.")
-@click.option("--parameters", metavar="F", help="What the build was asked for, a JSON object.")
-@click.option("--finished-on", metavar="TIME", help="When the build ended, RFC 3339 in UTC; default: now.")
-@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+@click.option("--payload", required=True, metavar="F", help="Payload of the envelope: what was built.")
+@click.option("--key", required=True, metavar="NAME", help="Key of the builder.")
+@click.option("--builder", required=True, metavar="ID", help="URI of the builder.")
+@click.option("--build-type", required=True, metavar="ID", help="URI of the build type.")
+@click.option("--parameters", metavar="F", help="Build parameters, a JSON object.")
+@click.option("--finished-on", metavar="TIME", help="End of the build in RFC 3339, UTC (default: now).")
+@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
 def provenance(
     payload: str,
     key: str,

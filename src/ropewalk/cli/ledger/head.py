@@ -1,4 +1,4 @@
-"""`ropewalk ledger head`: where a channel ends, plainly, as a signed head, or as a request for a witness."""
+"""`ropewalk ledger head`: print the head of a channel, plain, signed, or as a request to a witness."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 from ropewalk.cli.common.command import Command, emit
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.ledger.channel import channel_key
-from ropewalk.cli.ledger.publish import host_option, tell_host
+from ropewalk.cli.ledger.publish import host_option, warn_default_host
 
 
 @click.command(
@@ -18,18 +18,18 @@ from ropewalk.cli.ledger.publish import host_option, tell_host
     "  ropewalk ledger head --channel audit --note --host log.example.org --old 4 > request\n",
 )
 @click.option("--channel", required=True, metavar="C", help="The channel.")
-@click.option("--note", is_flag=True, help="Print the signed head over the headers as a C2SP note instead.")
+@click.option("--note", is_flag=True, help="Print the head signed, as a C2SP note over the block headers.")
 @host_option
 @click.option(
     "--old",
     type=click.IntRange(0),
     metavar="N",
-    help="With --note: a request for a witness that has cosigned N blocks, proof and all.",
+    help="With --note: print a request to a witness that has cosigned N blocks, with the consistency proof.",
 )
 def head(channel: str, note: bool, host: str, old: int | None) -> None:
-    """Print where the channel ends.
+    """Print the head of a channel: height, block hash, number of envelopes.
 
-    With --old it is the body of C2SP's `add-checkpoint`: `witness cosign` takes it, and so do public witnesses.
+    With --old, print the body of a C2SP `add-checkpoint` request, for `witness cosign` and public witnesses.
     """
     from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.proof.proof import head_signer, signed_head
@@ -51,7 +51,7 @@ def head(channel: str, note: bool, host: str, old: int | None) -> None:
                 path = header_tree(reading).consistency(old, size)
                 text = WitnessRequest(text.encode(), old, path).to_bytes().decode()
                 answer["request"] = text
-            tell_host(host, channel)
+            warn_default_host(host, channel)
             emit(answer, text.rstrip("\n"))
             return
     empty = found.height == 0

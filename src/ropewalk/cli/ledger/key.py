@@ -1,4 +1,4 @@
-"""`ropewalk ledger key`: the keys that seal a channel, one after another; acts that may take two people."""
+"""`ropewalk ledger key`: rotate, retire, revoke and destroy the signing keys of a channel."""
 
 from __future__ import annotations
 
@@ -24,16 +24,14 @@ channel_option = click.option("--channel", required=True, metavar="C", help="The
 propose_option = click.option(
     "--propose",
     metavar="F",
-    help="Write what is to be done to a file, for others to approve; nothing is done.",
+    help="Write a proposal to this file for approval, and change nothing.",
 )
-proposal_option = click.option(
-    "--proposal", metavar="F", help="Do what this file proposes, as it was approved."
-)
+proposal_option = click.option("--proposal", metavar="F", help="Carry out this approved proposal.")
 approval_option = click.option(
-    "--approval", "approvals", multiple=True, metavar="F", help="An approval of it; may be given again."
+    "--approval", "approvals", multiple=True, metavar="F", help="Approval of the proposal; repeatable."
 )
-since_option = click.option("--since", metavar="TIME", help="RFC 3339 in UTC; default: now.")
-reason_option = click.option("--reason", default="", metavar="TEXT", help="Why; it is sealed with it.")
+since_option = click.option("--since", metavar="TIME", help="Effective time in RFC 3339, UTC (default: now).")
+reason_option = click.option("--reason", default="", metavar="TEXT", help="Reason to record.")
 
 
 @click.group(
@@ -44,17 +42,17 @@ reason_option = click.option("--reason", default="", metavar="TEXT", help="Why; 
     "  ropewalk ledger key approve rotation.json --key ada -o ada.json\n",
 )
 def key() -> None:
-    """The keys that seal a channel: rotate, retire, revoke and destroy them.
+    """List, rotate, retire, revoke and destroy the signing keys of a channel.
 
-    Each act is an envelope in the channel, signed by the key that seals it. Where the policy demands that several
-    people approve, --propose writes what is to be done, `key approve` signs it, and the act takes the approvals along.
+    Each change is an envelope in the channel, signed by its current key. If the policy requires approvals, write a
+    proposal with --propose, sign it with `key approve`, and carry it out with --proposal and --approval.
     """
 
 
 @key.command("ls", epilog="Examples:\n  ropewalk ledger key ls --channel audit --json\n")
 @channel_option
 def ls(channel: str) -> None:
-    """List the keys of a channel: since when and until when each counts; then other keys that it revokes."""
+    """List the keys of a channel with their validity, and other keys that the channel revokes."""
     from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.keys.rotate import key_lifetimes, key_notices, key_rows, revoked_rows
 
@@ -74,13 +72,13 @@ def ls(channel: str) -> None:
 @key.command("show", epilog="Examples:\n  ropewalk ledger key show --channel audit\n")
 @channel_option
 def show(channel: str) -> None:
-    """Show what was said about the keys of a channel, act by act, and who approved."""
+    """Show the key changes of a channel in order, and who approved them."""
     from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.keys.statements import parse_key_statement
 
     acts = []
     with open_channel(here().home, channel) as reading:
-        reading.key_history()  # raises where something said about keys does not hold
+        reading.key_history()  # raises if a key change is not valid
         for each in reading.key_proofs():
             said = parse_key_statement(each.envelope)
             acts.append(
@@ -93,7 +91,7 @@ def show(channel: str) -> None:
             )
     emit(
         {"channel": channel, "acts": acts},
-        lambda: "\n".join(_act_line(each) for each in acts) or "nothing was said about its keys",
+        lambda: "\n".join(_act_line(each) for each in acts) or "no key changes",
     )
 
 
@@ -105,7 +103,7 @@ def show(channel: str) -> None:
     "      --approval ada.json --approval bob.json\n",
 )
 @channel_option
-@click.option("--to", required=True, metavar="NAME", help="The new key; make it with `ropewalk key new`.")
+@click.option("--to", required=True, metavar="NAME", help="New key; create it with `ropewalk key new`.")
 @since_option
 @click.option(
     "--overlap-days",
@@ -113,7 +111,7 @@ def show(channel: str) -> None:
     default=0.0,
     show_default=True,
     metavar="N",
-    help="How long the old key counts beside the new one.",
+    help="Days in which the old key stays valid next to the new one.",
 )
 @propose_option
 @proposal_option
@@ -127,10 +125,10 @@ def rotate(
     proposal: str | None,
     approvals: tuple[str, ...],
 ) -> None:
-    """Let the key that seals a channel give way to the key NAME.
+    """Replace the channel's signing key with NAME.
 
-    The old key signs it and the new one accepts. Blocks above it are sealed by the new key, those below stay as good as
-    they were, and whoever trusts the first key can verify all of them.
+    Both keys sign the change. Later blocks are signed by the new key; earlier blocks stay valid. A verifier that trusts
+    the first key can verify all blocks.
     """
     from ropewalk.errors import Conflict
     from ropewalk.ledger.channel.channel import open_channel
@@ -139,11 +137,11 @@ def rotate(
     home, new = here().home, signing_key(to)
     with open_channel(home, channel) as reading:
         if reading.key_history().current.key == new.public:
-            _follow(channel, (*channel_keys(channel), new))  # where that was interrupted
+            _follow(channel, (*channel_keys(channel), new))  # finish a rotation that was interrupted
             raise Conflict(
-                f'key "{to}" seals channel {channel} already',
+                f'key "{to}" is already the signing key of channel {channel}',
                 channel=channel,
-                advice="A channel gives way to another key: make one with `ropewalk key new`.",
+                advice="Create another key with `ropewalk key new`, and name it with --to.",
             )
     act, signed = _given(proposal, approvals)
     if act is None:
@@ -163,7 +161,7 @@ def rotate(
 
 
 def _other(act: Act, name: str, doc: str, example: str) -> None:
-    """A command for an act that ends a key."""
+    """Add a command for an act that ends a key."""
 
     @key.command(name, epilog=f"Examples:\n  {example}\n", help=doc)
     @channel_option
@@ -208,20 +206,20 @@ def _other(act: Act, name: str, doc: str, example: str) -> None:
 _other(
     "retire",
     "retire",
-    "End a key that has given way before its overlap is over. KEY is a name, a did:key or a fingerprint.",
+    "Retire a replaced key before its overlap is over. KEY is a name, a did:key or a fingerprint.",
     "ropewalk ledger key retire --channel audit node",
 )
 _other(
     "revoke",
     "revoke",
-    "Say that what KEY signs since a date is not believed: a name, a did:key or a fingerprint, of whoever it is.\n\n"
-    "Blocks above this one refuse it; what stands below stands. A key that seals gives way first.",
+    "Revoke KEY from a date on: a name, a did:key or a fingerprint of any key.\n\n"
+    "Later blocks signed by KEY are rejected; earlier blocks stay valid. Rotate an active channel key first.",
     "ropewalk ledger key revoke --channel audit did:key:z6Mk... --reason stolen",
 )
 _other(
     "destroy",
     "destroy",
-    "Destroy the key of this NAME for good, once it has given way, and record that it is gone.",
+    "Destroy the replaced key NAME permanently, and record that.",
     "ropewalk ledger key destroy --channel audit node-2026",
 )
 
@@ -231,14 +229,14 @@ _other(
     epilog="Examples:\n  ropewalk ledger key approve rotation.json --key ada -o ada.json\n",
 )
 @click.argument("proposal")
-@click.option("--key", "name", required=True, metavar="NAME", help="Your key; the policy must name it.")
-@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+@click.option("--key", "name", required=True, metavar="NAME", help="Approver's key; the policy must name it.")
+@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
 def approve_(proposal: str, name: str, output: str) -> None:
-    """Approve of what the file PROPOSAL says is to be done: sign exactly that."""
+    """Approve the change in the file PROPOSAL by signing it."""
     from ropewalk.ledger.keys.approvals import approve
 
     value = parse_input(proposal, _parse_proposal)
-    say(f"you approve to {describe_proposal(value)}")
+    say(f"approving: {describe_proposal(value)}")
     made = approve(value, signing_key(name))
     write_output(output, made.to_bytes(value) + (b"\n" if output == "-" else b""))
     if output != "-":
@@ -249,15 +247,15 @@ def approve_(proposal: str, name: str, output: str) -> None:
 
 
 def _follow(channel: str, keys: tuple[SigningKey, ...]) -> None:
-    """The channel of its snapshots is sealed by the same key."""
+    """Rotate the key of the snapshot channel, too."""
     from ropewalk.ledger.keys.rotate import follow_with_snapshots
 
     if follow_with_snapshots(here().home, channel, keys, wait_s=WRITER_WAIT_S) is not None:
-        say("the channel of its snapshots was rotated too")
+        say("the snapshot channel was rotated, too")
 
 
 def _parse_proposal(raw: bytes) -> dict[str, Any]:
-    """What is proposed, if it is something that can be done: to a key, or to a version."""
+    """Parse a proposal about a key or a version."""
     from ropewalk.kernel import jcs
     from ropewalk.ledger.keys.statements import parse_act
     from ropewalk.ledger.versions.statements import parse_version_act
@@ -269,13 +267,13 @@ def _parse_proposal(raw: bytes) -> dict[str, Any]:
 
 
 def _given(proposal: str | None, approvals: tuple[str, ...]) -> tuple[KeyAct | None, tuple[Approval, ...]]:
-    """What was proposed and the approvals of it."""
+    """Read a proposal and its approvals."""
     from ropewalk.kernel import jcs
     from ropewalk.ledger.keys.statements import parse_act
 
     if proposal is None:
         if approvals:
-            raise click.UsageError("approvals are of a proposal: name it with --proposal")
+            raise click.UsageError("--approval needs the proposal that was approved: add --proposal")
         return None, ()
     act = parse_input(proposal, lambda raw: parse_act(jcs.parse(raw)))
     return act, read_approvals(approvals, act.to_json())
@@ -286,11 +284,11 @@ def _check_fits(act: KeyAct, kind: Act, channel: str, fingerprint: bytes | None 
 
     if act.act != kind or act.channel != channel:
         raise Invalid(
-            f"the proposal is to {act.act} a key of {act.channel}, not to {kind} one of {channel}",
-            advice="Propose it again, or run the command that was proposed.",
+            f"the proposal must be to {kind} a key of {channel}, got {act.act} of a key of {act.channel}",
+            advice="Write a new proposal, or run the proposed command.",
         )
     if fingerprint is not None and act.key != fingerprint:
-        raise Invalid("the proposal is about another key", advice="Name the key that was proposed.")
+        raise Invalid("the proposal is about another key", advice="Name the key of the proposal.")
 
 
 def _time(text: str | None) -> int | None:
@@ -301,12 +299,12 @@ def _time(text: str | None) -> int | None:
         return parse_timestamp(text) if text is not None else None
     except Invalid as error:
         raise Invalid(
-            f"--since: {error.detail}", advice="Write the date, the time and Z: 2027-01-31T12:00:00Z."
+            f"--since: {error.detail}", advice="Write date, time and Z, as in 2027-01-31T12:00:00Z."
         ) from error
 
 
 def _fingerprint(which: str) -> bytes:
-    """A key by its fingerprint, its did:key or its name here."""
+    """Return the fingerprint of a key given by fingerprint, did:key or name."""
     from ropewalk.disk import key_files
     from ropewalk.errors import NotFound
     from ropewalk.kernel.digest import hash_from_hex
@@ -334,7 +332,7 @@ def _table(rows: list[dict[str, Any]], revoked: list[dict[str, Any]], channel: s
         )
     known = named_keys(channel) if revoked else {}
     for row in revoked:
-        who = known.get(row["fingerprint"], "a key that is not known here")
+        who = known.get(row["fingerprint"], "unknown key")
         why = f" ({row['reason']})" if row["reason"] else ""
         lines.append(printable(f"  {row['fingerprint'][:16]}…  {who}  revoked since {row['since']}{why}"))
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`ropewalk ledger`: channels of sealed blocks. The commands; what they share is in `ledger_channel`."""
+"""`ropewalk ledger`: append, read and prove signed envelopes in sealed blocks."""
 
 from __future__ import annotations
 
@@ -35,97 +35,118 @@ DENIED = 6
 channel_option = click.option("--channel", required=True, metavar="C", help="The channel.")
 
 
+SECTIONS = {
+    "Channels": ("create", "ls", "head", "status", "read", "verify", "policy"),
+    "Envelopes": ("envelope", "append", "adapt", "payload"),
+    "Proofs": ("prove", "consistency", "receipt", "tiles", "trust", "replay"),
+    "Keys": ("key",),
+    "Evidence": ("evidence",),
+    "Storage": ("archive", "restore", "pack", "reindex", "repair"),
+    "Remote": ("serve", "send", "pull", "mailbox", "enclave"),
+    "Lifecycle": ("lifecycle",),
+}
+
+
 @click.group(
     "ledger",
     cls=Group,
+    sections=SECTIONS,
     lazy={
-        "append": ("ropewalk.cli.ledger.append", "append", "Judge envelopes and seal them into blocks."),
+        "append": (
+            "ropewalk.cli.ledger.append",
+            "append",
+            "Append envelopes: check them and seal them into blocks.",
+        ),
         "send": (
             "ropewalk.cli.ledger.remote.remote",
             "send",
-            "Append envelopes to a channel that is elsewhere.",
+            "Append envelopes to a channel on a server.",
         ),
         "pull": (
             "ropewalk.cli.ledger.remote.remote",
             "pull",
-            "Keep a verified copy of a channel that is elsewhere.",
+            "Copy a channel from a server, and verify it.",
         ),
         "serve": (
             "ropewalk.cli.ledger.remote.remote",
             "serve",
-            "Let others append to channels here, and read them.",
+            "Serve channels to remote clients.",
         ),
         "mailbox": (
             "ropewalk.cli.ledger.remote.mailbox",
             "mailbox",
-            "Let processes of this machine append through shared memory.",
+            "Serve a channel to local processes through shared memory.",
         ),
         "enclave": (
             "ropewalk.cli.ledger.remote.enclave",
             "enclave",
-            "Seal envelopes for a measured environment, and open them there.",
+            "Seal envelopes for an attested enclave, and open them there.",
         ),
         "payload": (
             "ropewalk.cli.ledger.storage.payload",
             "payload",
-            "Read and erase detached payloads kept here.",
+            "Show and erase detached payloads.",
         ),
         "policy": ("ropewalk.cli.ledger.policy", "policy", "Show, check and hash policies."),
         "evidence": (
             "ropewalk.cli.ledger.evidence",
             "evidence",
-            "Say whose evidence a channel believes; wrap and check evidence.",
+            "Set the trusted evidence of a channel; wrap and check evidence.",
         ),
-        "key": ("ropewalk.cli.ledger.key", "key", "Rotate, retire, revoke and destroy the keys of channels."),
+        "key": (
+            "ropewalk.cli.ledger.key",
+            "key",
+            "Rotate, retire, revoke and destroy signing keys of channels.",
+        ),
         "lifecycle": (
             "ropewalk.cli.ledger.lifecycle",
             "lifecycle",
-            "Which versions are let in, and until when.",
+            "Show and change the accepted versions of envelopes.",
         ),
         "prove": (
             "ropewalk.cli.ledger.proof",
             "prove",
-            "Write the proof that an envelope stands in its block.",
+            "Write the inclusion proof of an envelope.",
         ),
         "consistency": (
             "ropewalk.cli.ledger.proof",
             "consistency",
             "Write the proof that a newer head extends an older one.",
         ),
-        "status": ("ropewalk.cli.ledger.storage.status", "status", "Say how every channel is."),
-        "reindex": ("ropewalk.cli.ledger.storage.status", "reindex", "Build the index again from the log."),
+        "status": ("ropewalk.cli.ledger.storage.status", "status", "Show the state of every channel."),
+        "reindex": ("ropewalk.cli.ledger.storage.status", "reindex", "Rebuild the index from the log."),
         "repair": (
             "ropewalk.cli.ledger.storage.repair",
             "repair",
-            "Show what a damaged channel has lost, and make it whole again.",
+            "Show the damage of a channel, and repair it.",
         ),
         "adapt": (
             "ropewalk.cli.ledger.adapt",
             "adapt",
-            "Sign an envelope of another version again, original inside.",
+            "Convert an envelope of a newer version.",
         ),
         "replay": (
             "ropewalk.cli.ledger.storage.replay",
             "replay",
-            "Fold a channel into a state and name it by its root.",
+            "Fold a channel into a state, and print its root.",
         ),
         "receipt": (
             "ropewalk.cli.ledger.publish",
             "receipt",
-            "Write a receipt that other tools check (COSE, C2SP).",
+            "Write a receipt for other tools (COSE, C2SP).",
         ),
-        "head": ("ropewalk.cli.ledger.head", "head", "Print where the channel ends."),
-        "tiles": ("ropewalk.cli.ledger.publish", "tiles", "Publish the header tree as a C2SP tiled log."),
+        "head": ("ropewalk.cli.ledger.head", "head", "Print the head of a channel."),
+        "tiles": ("ropewalk.cli.ledger.publish", "tiles", "Publish the headers as a C2SP tiled log."),
         "archive": (
             "ropewalk.cli.ledger.storage.archive",
             "archive",
             "Write old blocks to write-once storage.",
         ),
-        "pack": ("ropewalk.cli.ledger.storage.archive", "pack", "Compress old segments where they lie."),
+        "pack": ("ropewalk.cli.ledger.storage.archive", "pack", "Compress old segments in place."),
         "restore": (
             "ropewalk.cli.ledger.storage.archive",
             "restore",
-            "Rebuild a channel from archives, or rehearse it.",
+            "Rebuild a channel from archives, or rehearse that.",
         ),
     },
     epilog="Examples:\n  ropewalk ledger create --channel audit\n"
@@ -134,17 +155,17 @@ channel_option = click.option("--channel", required=True, metavar="C", help="The
     "  ropewalk ledger verify --deep\n",
 )
 def ledger() -> None:
-    """Channels of signed envelopes in sealed, linked blocks."""
+    """Append, read and prove signed envelopes in channels of sealed, linked blocks."""
 
 
 @ledger.command("create", epilog="Examples:\n  ropewalk ledger create --channel audit --policy strict.json\n")
 @channel_option
+@click.option("--key", default=NODE_KEY, show_default=True, metavar="NAME", help="Key that signs its blocks.")
 @click.option(
-    "--key", default=NODE_KEY, show_default=True, metavar="NAME", help="The key that seals its blocks."
+    "--policy", metavar="F", help="Policy bundle of the channel (default: none); see `ledger policy show`."
 )
-@click.option("--policy", metavar="F", help="The policy bundle of the channel; see `ledger policy show`.")
 def create(channel: str, key: str, policy: str | None) -> None:
-    """Make a channel. Its policy stays with it; its key can give way to another (`ledger key rotate`)."""
+    """Create a channel. Its key can be replaced later (`ledger key rotate`)."""
     from ropewalk.ledger.channel.settings import create_channel
     from ropewalk.ledger.rules.policy import parse_policy
 
@@ -169,7 +190,7 @@ def ls() -> None:
     found = channels(here().home)
     emit(
         {"channels": found},
-        lambda: "\n".join(found) or "no channels yet; make one with `ropewalk ledger create`",
+        lambda: "\n".join(found) or "no channels; create one with `ropewalk ledger create`",
     )
 
 
@@ -179,42 +200,46 @@ def ls() -> None:
     "      --payload - --key ada --correlation-id c-1 < body.json > envelope.json\n",
 )
 @channel_option
-@click.option("--domain", required=True, metavar="D", help="The logical boundary, as ea.core.")
-@click.option("--class", "event_class", required=True, type=click.Choice(CLASSES), help="The event class.")
-@click.option("--type", "event_type", required=True, metavar="T", help="The event type, as disk.full.")
-@click.option("--payload", required=True, metavar="F", help="The event body as JSON, `-` for stdin.")
-@click.option("--key", required=True, metavar="NAME", help="The author's key.")
-@click.option("--correlation-id", metavar="I", help="Ties a Result to its Command.")
+@click.option("--domain", required=True, metavar="D", help="Logical boundary, such as ea.core.")
+@click.option("--class", "event_class", required=True, type=click.Choice(CLASSES), help="Event class.")
+@click.option("--type", "event_type", required=True, metavar="T", help="Event type, such as disk.full.")
+@click.option("--payload", required=True, metavar="F", help="Event body as JSON; `-` reads stdin.")
+@click.option("--key", required=True, metavar="NAME", help="Author's signing key.")
+@click.option("--correlation-id", metavar="I", help="Id that links a Result to its Command.")
 @click.option(
     "--parent",
     metavar="ENVELOPE_ID",
-    help="The envelope this one follows from, in the channel; default for a Result: its Command.",
+    help="Parent envelope in the channel (default for a Result: its Command).",
 )
-@click.option("--timestamp", metavar="TIME", help="RFC 3339 in UTC; default: now.")
-@click.option("--level", type=click.Choice(LEVELS), help="Confidentiality.")
-@click.option("--key-ref", metavar="REF", help="The key a confidential payload is sealed with.")
-@click.option("--enclave-ref", metavar="REF", help="With --level: the enclave that may read it.")
-@click.option("--detach", metavar="URI", help="Keep only the payload's hash, and where it lies.")
-@click.option("--keep", is_flag=True, help="Detach the payload and keep it here, where it can be erased.")
+@click.option("--timestamp", metavar="TIME", help="Time in RFC 3339, UTC (default: now).")
+@click.option("--level", type=click.Choice(LEVELS), help="Confidentiality level.")
+@click.option("--key-ref", metavar="REF", help="Reference to the key that seals a confidential payload.")
+@click.option("--enclave-ref", metavar="REF", help="With --level: enclave that may read the payload.")
+@click.option("--detach", metavar="URI", help="Store only the hash and the location of the payload.")
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Detach the payload, and store it in this repository, where it can be erased.",
+)
 @click.option("--evidence", metavar="F", help="Attestation evidence as JSON.")
 @click.option("--integrity-proof", metavar="F", help="Integrity proof as JSON.")
 @click.option("--policy-tag", metavar="F", help="Policy tag as JSON.")
 @click.option(
     "--protocol-version",
     metavar="V",
-    help="The envelope format it is in; default: the oldest that the channel takes in now.",
+    help="Version of the envelope format (default: the oldest that the channel accepts now).",
 )
-@click.option("--cbor", is_flag=True, help="Write it as deterministic CBOR; the id is the same.")
-@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+@click.option("--cbor", is_flag=True, help="Write deterministic CBOR; the id is the same.")
+@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
 def envelope(channel: str, payload: str, key: str, parent: str | None, output: str, **options: Any) -> None:
-    """Build and sign one envelope. It is printed, not appended."""
+    """Build, sign and print one envelope, without appending it."""
     from ropewalk.cli.ledger.channel import find_parent, now_text, version_for
     from ropewalk.kernel import jcs
     from ropewalk.ledger.channel.payloads import PayloadStore
     from ropewalk.ledger.envelope.envelope import build, to_cbor
 
     if options["keep"] and options["detach"]:
-        raise click.UsageError("--keep and --detach name two places for one payload")
+        raise click.UsageError("--keep and --detach exclude each other")
     above = find_parent(channel, parent, options["event_class"], options["correlation_id"])
     body = parse_input(payload, jcs.parse)
     extras = {
@@ -227,7 +252,7 @@ def envelope(channel: str, payload: str, key: str, parent: str | None, output: s
     }
     tag = {"level": options["level"]} if options["level"] else None
     if tag is None and options["enclave_ref"]:
-        raise click.UsageError("--enclave-ref goes with --level")
+        raise click.UsageError("--enclave-ref needs --level")
     if tag is not None:
         tag |= {name: options[name] for name in ("key_ref", "enclave_ref") if options[name]}
     detached: dict[str, Any] | None = None
@@ -261,8 +286,10 @@ def envelope(channel: str, payload: str, key: str, parent: str | None, output: s
 
 @ledger.command("read", epilog="Examples:\n  ropewalk ledger read --channel audit --from 0 --to 9 --json\n")
 @channel_option
-@click.option("--from", "start", type=click.IntRange(0), default=0, show_default=True, help="First height.")
-@click.option("--to", "end", type=click.IntRange(0), help="Last height; default: the head.")
+@click.option(
+    "--from", "start", type=click.IntRange(0), default=0, show_default=True, help="First height to print."
+)
+@click.option("--to", "end", type=click.IntRange(0), help="Last height to print (default: the head).")
 def read(channel: str, start: int, end: int | None) -> None:
     """Print blocks with their envelopes, oldest first."""
     from ropewalk.errors import NotFound, RopewalkError
@@ -278,7 +305,7 @@ def read(channel: str, start: int, end: int | None) -> None:
         try:
             for height, lines in reading.lines(start, end):
                 block = Block.from_lines(lines)
-                if as_json:  # as a stream: a channel may be larger than memory
+                if as_json:  # streamed: a channel may be larger than memory
                     envelopes = ",".join(raw.decode() for raw in block.envelopes)
                     # The stored record is a JSON object with header, signature and signer.
                     record = block.record.raw[1:-1].decode()
@@ -287,14 +314,16 @@ def read(channel: str, start: int, end: int | None) -> None:
                 else:
                     for index, raw in enumerate(block.envelopes):
                         one = parse_stored(raw)
-                        kind = f"{one.event_class}  {printable(one.event_type)}"  # it may be any text
+                        kind = (
+                            f"{one.event_class}  {printable(one.event_type)}"  # the author chooses the text
+                        )
                         write(f"{height}/{index}  {one.timestamp}  {kind}  {one.hex_id}\n")
                 first = False
         except RopewalkError as error:
             if not isinstance(error, NotFound) or not first or start == 0:
                 if not as_json:
                     raise
-                # Blocks have been written: the problem ends the one object they stand in.
+                # Blocks were printed already: put the problem into the same JSON object.
                 write(f"],{json.dumps(error.to_problem(), ensure_ascii=False)[1:]}\n")
                 raise click.exceptions.Exit(error.exit_code) from error
         if as_json:
@@ -303,15 +332,15 @@ def read(channel: str, start: int, end: int | None) -> None:
 
 
 @ledger.command("verify", epilog="Examples:\n  ropewalk ledger verify --channel audit --deep --json\n")
-@click.option("--channel", metavar="C", help="The channel; default: all.")
-@click.option("--deep", is_flag=True, help="Also judge every envelope, its evidence, and the index.")
-@click.option("--trust", metavar="F", help="A trust file; default: the channel's own settings.")
+@click.option("--channel", metavar="C", help="Channel (default: all).")
+@click.option("--deep", is_flag=True, help="Also check every envelope, its evidence, and the index.")
+@click.option("--trust", metavar="F", help="Trust file (default: the channel's own settings).")
 @allow_partly_option
 def verify(channel: str | None, deep: bool, trust: str | None, allow_partly: bool) -> None:
-    """Check stored blocks again: checksums, hashes, seals, links.
+    """Verify stored blocks: checksums, hashes, signatures, links.
 
-    With --deep also every envelope by all eight rules, its evidence by the roots of the trust file, and the index row
-    by row. Nothing is written. Exit 5 unless the verdict is `passed`.
+    With --deep also check every envelope against all eight rules, its evidence against the roots of the trust file, and
+    every row of the index. Nothing is written. Exit 5 unless the verdict is `passed`.
     """
     from ropewalk.errors import NotFound
     from ropewalk.ledger.channel.maintenance import verify_stored
@@ -326,7 +355,7 @@ def verify(channel: str | None, deep: bool, trust: str | None, allow_partly: boo
             home, each, trust=pinned, deep=deep, watch=partial(progress, label=each)
         )
     if channel is None and not answers:
-        raise NotFound("this repository has no channels", advice="Make one with `ropewalk ledger create`.")
+        raise NotFound("this repository has no channels", advice="Create one with `ropewalk ledger create`.")
     answers = {name: one.accept(partly=allow_partly) for name, one in answers.items()}
     whole = answers[channel] if channel is not None else _together(answers).accept(partly=allow_partly)
     end_with_report(whole, lambda: "\n".join(_lines(answers)))
@@ -367,25 +396,25 @@ def _certificate(raw: bytes) -> str:
 
 @ledger.command("trust", epilog="Examples:\n  ropewalk ledger trust --channel audit -o trust.json\n")
 @channel_option
-@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
 @click.option(
     "--root",
     "roots",
     multiple=True,
     metavar="PEM",
-    help="A root certificate for evidence; may be given again.",
+    help="Root certificate for evidence; repeatable.",
 )
 @click.option(
     "--witness",
     "witnesses",
     multiple=True,
     metavar="VKEY|F",
-    help="A key whose signature on a head counts, or a file with such keys, one a line; may be given again.",
+    help="Trusted witness key, or a file with one key per line; repeatable.",
 )
 @click.option(
     "--revocations",
     metavar="F",
-    help="Keys that are not believed since a date: a list of {key, since, reason} as JSON.",
+    help="Revoked keys: a JSON list of {key, since, reason}.",
 )
 def trust(
     channel: str,
@@ -394,13 +423,11 @@ def trust(
     witnesses: tuple[str, ...],
     revocations: str | None,
 ) -> None:
-    """Write the trust file of a channel: what a verifier must believe, and why it matters.
+    """Write the trust file of a channel: the keys, policy and roots that a verifier must trust.
 
-    The file holds keys in hex, reports name them as did:key; what is said on stderr shows both. The file may hold
-    did:keys as well.
+    The file holds keys in hex, reports name them as did:key; stderr shows both. The file may also hold did:keys.
 
-    Whose evidence the channel believes (`ledger evidence set`) goes into it too. A channel whose key has changed has
-    them all in it, each with its dates.
+    The trusted evidence of the channel (`ledger evidence set`) is included, and all signing keys with their dates.
     """
     from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""`ropewalk ledger lifecycle`: which versions of envelopes are let in, and notice before that ends."""
+"""`ropewalk ledger lifecycle`: which versions of envelopes are accepted, and notices before a sunset."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ STAGES = ("preview", "active", "maintenance", "deprecated", "disabled")
     "  ropewalk ledger lifecycle notify --channel ops\n",
 )
 def lifecycle() -> None:
-    """Which versions of envelopes this repository takes in, and until when."""
+    """Show and change which versions of envelopes this repository accepts, and until when."""
 
 
 @lifecycle.command("show", epilog="Examples:\n  ropewalk ledger lifecycle show --json\n")
 def show() -> None:
-    """Print every version with its stage, its sunset, and what it may do now."""
+    """Print every version with its stage, sunset and current access."""
     from ropewalk.ledger.versions.lifecycle import notices, read_lifecycle
 
     home, now = here().home, time.time_ns()
@@ -56,17 +56,22 @@ def show() -> None:
 @click.argument("version")
 @click.argument("stage", type=click.Choice(STAGES))
 @click.option(
-    "--sunset", metavar="TIME", help="RFC 3339 in UTC: after it nothing new of this version is let in."
+    "--sunset",
+    metavar="TIME",
+    help="Time in RFC 3339, UTC, from which new envelopes of this version are rejected.",
 )
 @click.option(
-    "--grace-days", type=click.IntRange(0), metavar="N", help="How long it is still read after that."
+    "--grace-days",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Days after the sunset in which the version can still be read.",
 )
 @click.option("--channel", metavar="C", help="Record the change in this channel, with who approved.")
 @click.option(
     "--propose", metavar="F", help="Write the change to a file, for others to approve; nothing is done."
 )
 @click.option(
-    "--approval", "approvals", multiple=True, metavar="F", help="An approval of it; may be given again."
+    "--approval", "approvals", multiple=True, metavar="F", help="Approval of the proposal; repeatable."
 )
 def set_(
     version: str,
@@ -79,11 +84,11 @@ def set_(
 ) -> None:
     """Move a version (as 1.0.x) to its next stage, or change the dates of the one it is in.
 
-    A life goes only forward: preview, active, maintenance, deprecated, disabled. A preview is let in only where the
-    channel's policy names it in capability_matrix.versions. What stands in the ledger stays readable and provable.
+    Stages only go forward: preview, active, maintenance, deprecated, disabled. A preview is accepted only if the
+    channel's policy names it in capability_matrix.versions. Existing envelopes stay readable and provable.
 
-    With --channel the change is recorded there. Where a policy demands that several people sign it off (a `control`
-    rule with the act `version`), --propose writes it, `ledger key approve` signs it, and --approval takes it along.
+    With --channel the change is recorded there. If the policy requires approvals (a `control` rule with the act
+    `version`), write the proposal with --propose, sign it with `ledger key approve`, and add --approval.
     """
     from ropewalk.ledger.versions.change import change_version, require_no_approvals
     from ropewalk.ledger.versions.lifecycle import move_version
@@ -112,7 +117,7 @@ def set_(
 @lifecycle.command("notify", epilog="Examples:\n  ropewalk ledger lifecycle notify --channel ops\n")
 @click.option("--channel", required=True, metavar="C", help="The channel that takes the alerts.")
 def notify(channel: str) -> None:
-    """Seal an Alert for every version that is 30, 14 or 7 days before its sunset. Said once: run it daily."""
+    """Append an Alert for every version 30, 14 or 7 days before its sunset, once each. Run it daily."""
     from ropewalk.ledger.channel.settings import read_settings
     from ropewalk.ledger.versions.lifecycle import notices, send_notices, version_to_write
 
@@ -133,7 +138,7 @@ def notify(channel: str) -> None:
         {"channel": channel, "notices": sent},
         lambda: (
             "\n".join(
-                f"{'stood there already' if each['replayed'] else 'ok'}  {notice_line(each)}" for each in sent
+                f"{'recorded before' if each['replayed'] else 'ok'}  {notice_line(each)}" for each in sent
             )
             or "ok  no version is near its sunset"
         ),
@@ -141,7 +146,7 @@ def notify(channel: str) -> None:
 
 
 def version_rows(table: tuple[Lifecycle, ...], now_ns: int) -> list[dict[str, Any]]:
-    """Versions with what each may do now, and why."""
+    """Return the versions with their current access and the reason."""
     from ropewalk.ledger.versions.versions import access
 
     rows = []
@@ -152,8 +157,8 @@ def version_rows(table: tuple[Lifecycle, ...], now_ns: int) -> list[dict[str, An
 
 
 def notice_line(notice: dict[str, Any]) -> str:
-    """One line for people."""
+    """Return a notice as a line for people."""
     return (
         f"version {notice['version']} has its sunset at {notice['sunset']}, within {notice['days']} days: "
-        "nothing new of it is let in after that"
+        "new envelopes of it are rejected after that"
     )

@@ -28,7 +28,9 @@ def policy() -> None:
 
 
 @policy.command("show", epilog="Examples:\n  ropewalk ledger policy show --channel audit\n")
-@click.option("--channel", metavar="C", help="The policy of a channel; default: the strict one that ships.")
+@click.option(
+    "--channel", metavar="C", help="Use the policy of this channel (default: the built-in strict policy)."
+)
 def show(channel: str | None) -> None:
     """Print a policy bundle."""
     import json
@@ -40,9 +42,11 @@ def show(channel: str | None) -> None:
 
 @policy.command("hash", epilog="Examples:\n  ropewalk ledger policy hash --policy strict.json\n")
 @click.option("--policy", "file", metavar="F", help="A policy bundle.")
-@click.option("--channel", metavar="C", help="The policy of a channel; default: the strict one that ships.")
+@click.option(
+    "--channel", metavar="C", help="Use the policy of this channel (default: the built-in strict policy)."
+)
 def hash_(file: str | None, channel: str | None) -> None:
-    """Print the hash that block headers carry."""
+    """Print the hash of a policy, as block headers carry it."""
     found = _policy(file, channel)
     emit({"policy_hash": found.hash.hex(), "name": found.name}, found.hash.hex())
 
@@ -50,11 +54,13 @@ def hash_(file: str | None, channel: str | None) -> None:
 @policy.command(
     "check", epilog="Examples:\n  ropewalk ledger policy check --file envelope.json --channel audit\n"
 )
-@click.option("--file", "envelope", required=True, metavar="F", help="An envelope, `-` for stdin.")
+@click.option("--file", "envelope", required=True, metavar="F", help="Envelope; `-` reads stdin.")
 @click.option("--policy", "file", metavar="F", help="A policy bundle.")
-@click.option("--channel", metavar="C", help="The policy of a channel; default: the strict one that ships.")
+@click.option(
+    "--channel", metavar="C", help="Use the policy of this channel (default: the built-in strict policy)."
+)
 def check(envelope: str, file: str | None, channel: str | None) -> None:
-    """Judge an envelope without appending it, and explain the decision. Exit 6 if the policy denies it."""
+    """Check an envelope against a policy without appending it, and explain the decision. Exit 6 if denied."""
     from ropewalk.ledger.channel.channel import channel_evidence
     from ropewalk.ledger.channel.settings import FOLDER
     from ropewalk.ledger.envelope.envelope import parse_wire

@@ -15,10 +15,10 @@ from ropewalk.cli.common.locations import here
     "  ropewalk ledger prove $(ropewalk ledger read --channel audit | awk 'END {print $NF}') -o proof.json\n",
 )
 @click.argument("envelope_id")
-@click.option("-o", "--output", required=True, metavar="F", help="Where to write the proof.")
-@click.option("--channel", metavar="C", help="The channel; default: look in all.")
+@click.option("-o", "--output", required=True, metavar="F", help="Output file for the proof.")
+@click.option("--channel", metavar="C", help="Channel (default: search all).")
 def prove(envelope_id: str, output: str, channel: str | None) -> None:
-    """Write the proof that an envelope stands in its block. `ropewalk verify F` checks it, offline."""
+    """Write the inclusion proof of an envelope. `ropewalk verify F` checks it offline."""
     from ropewalk.cli.ledger.channel import channel_of
     from ropewalk.cli.ledger.channel import envelope_id as parse_id
 
@@ -46,11 +46,11 @@ def prove(envelope_id: str, output: str, channel: str | None) -> None:
     epilog="Examples:\n  ropewalk ledger consistency --channel audit --old 100 --new 200 -o c.json\n",
 )
 @click.option("--channel", required=True, metavar="C", help="The channel.")
-@click.option("--old", required=True, type=click.IntRange(0), help="How many blocks the older head has.")
-@click.option("--new", required=True, type=click.IntRange(0), help="How many blocks the newer head has.")
-@click.option("-o", "--output", default="-", metavar="F", help="Where to write the proof.")
+@click.option("--old", required=True, type=click.IntRange(0), help="Number of blocks of the older head.")
+@click.option("--new", required=True, type=click.IntRange(0), help="Number of blocks of the newer head.")
+@click.option("-o", "--output", default="-", metavar="F", help="Output file for the proof (default: stdout).")
 def consistency(channel: str, old: int, new: int, output: str) -> None:
-    """Write the proof that a newer head extends an older one."""
+    """Write the consistency proof that a newer head extends an older one."""
     from ropewalk.errors import RangeExceeded
     from ropewalk.ledger.channel.channel import open_channel
 
@@ -58,9 +58,9 @@ def consistency(channel: str, old: int, new: int, output: str) -> None:
         size = reading.head().height
         if not old <= new <= size:
             raise RangeExceeded(
-                f"from {old} to {new} blocks of a channel of {size}",
+                f"--old and --new must satisfy old <= new <= {size}, got {old} and {new}",
                 channel=channel,
-                advice="Name an older and a newer head by how many blocks each has.",
+                advice="Give the number of blocks of an older and of a newer head.",
             )
         proof = reading.prove_consistency(old, new)
     write_output(output, proof.to_bytes() + (b"\n" if output == "-" else b""))

@@ -1,4 +1,4 @@
-"""What a proposal means, for whoever is asked to approve of it: names and dates instead of fingerprints."""
+"""Write proposals, and describe them to approvers with names and dates instead of fingerprints."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ropewalk.cli.common.locations import here, key_folder
 from ropewalk.kernel.terminal_text import printable
 
 WORDS = {
-    "rotate": "let the key that seals channel {} give way to another",
-    "retire": "end a key of channel {} that has given way",
-    "revoke": "revoke a key in channel {}: what it signs from that date on is not believed",
-    "destroy": "destroy a key of channel {} for good",
+    "rotate": "replace the signing key of channel {}",
+    "retire": "end a replaced key of channel {} before its overlap is over",
+    "revoke": "revoke a key in channel {}: signatures from that date on are rejected",
+    "destroy": "destroy a key of channel {} permanently",
 }
 
 
 def write_proposal(path: str, act: dict[str, Any]) -> None:
-    """Write what is to be done, for others to approve; never over a file that somebody may have approved of."""
+    """Write a proposal for others to approve. An existing file is never overwritten: it may be approved already."""
     from ropewalk.errors import Conflict
     from ropewalk.kernel import jcs
 
     if path != "-" and Path(path).is_file():
         raise Conflict(
-            f"{path} is there already, and people may have approved of it",
+            f"{path} exists, and may have been approved",
             name=path,
             advice="Name another file, or remove that one.",
         )
@@ -35,7 +35,7 @@ def write_proposal(path: str, act: dict[str, Any]) -> None:
 
 
 def describe_proposal(act: dict[str, Any]) -> str:
-    """What is proposed, in lines for people. `act` is one that was parsed."""
+    """Return a parsed proposal as lines for people."""
     if act["act"] == "version":
         words = (
             f"move version {act['protocol_version']} to {act['stage']}, recorded in channel {act['channel']}"
@@ -54,7 +54,7 @@ def describe_proposal(act: dict[str, Any]) -> str:
 
 
 def _lines(words: str, rows: list[tuple[str, str]]) -> str:
-    """A sentence and what belongs to it, a line each; whoever wrote the proposal steers no terminal."""
+    """Return a sentence and its fields, one per line, made safe for a terminal."""
     width = max((len(name) for name, _ in rows), default=0)
     return "\n".join([printable(words), *(f"  {name:<{width}}  {printable(value)}" for name, value in rows)])
 
@@ -68,14 +68,14 @@ def _shown_new(act: dict[str, Any], known: dict[str, str]) -> str | None:
 
 
 def named_keys(channel: str) -> dict[str, str]:
-    """The keys that are known here by their fingerprints: those of the channel, and those that have a name."""
+    """Return known keys by fingerprint: those of the channel, and the key files on this machine."""
     from ropewalk.disk import key_files
     from ropewalk.errors import RopewalkError
     from ropewalk.ledger.channel.channel import open_channel
 
     found: dict[str, str] = {}
     folders = [key_folder()]
-    with suppress(RopewalkError):  # one can approve where neither the channel nor a repository is
+    with suppress(RopewalkError):  # approving needs neither the channel nor a repository
         folders.append(here().keys)
         with open_channel(here().home, channel) as reading:
             found |= {

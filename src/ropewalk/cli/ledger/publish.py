@@ -1,4 +1,4 @@
-"""`ropewalk ledger receipt` and `ledger tiles`: proofs in the forms that other people's tools read."""
+"""`ropewalk ledger receipt` and `ledger tiles`: proofs in the formats of other tools (COSE, C2SP)."""
 
 from __future__ import annotations
 
@@ -10,30 +10,32 @@ from ropewalk.cli.common.command import Command, emit, say, write_output
 from ropewalk.cli.common.locations import here
 from ropewalk.cli.ledger.channel import channel_key
 
-NOBODY = "ropewalk.invalid"
+DEFAULT_HOST = "ropewalk.invalid"
 
 
 def _host(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     if not value.strip():
-        raise click.BadParameter("a log has a host, such as log.example.org")
+        raise click.BadParameter("must be a host name, such as log.example.org")
     return value
 
 
 host_option = click.option(
     "--host",
-    default=NOBODY,
+    default=DEFAULT_HOST,
     show_default=True,
     callback=_host,
     metavar="H",
-    help="First part of the log's origin.",
+    help="Host name, the first part of the log's origin.",
 )
 
 
-def tell_host(host: str, channel: str) -> None:
-    """Say whom a signature is for where nobody said it: a key that signs for two logs is hard to explain later."""
+def warn_default_host(host: str, channel: str) -> None:
+    """Warn that a head was signed for the placeholder host: a key should sign for one origin only."""
     source = click.get_current_context().get_parameter_source("host")
     if source is click.core.ParameterSource.DEFAULT:
-        say(f"no --host: signed for {host}/{channel}, which is nobody's log; name yours with --host")
+        say(
+            f"no --host given: signed for the placeholder origin {host}/{channel}; set your host name with --host"
+        )
 
 
 @click.command(
@@ -45,18 +47,18 @@ def tell_host(host: str, channel: str) -> None:
     "      $(ropewalk ledger read --channel audit | awk 'END {print $NF}')\n",
 )
 @click.argument("envelope_id")
-@click.option("-o", "--output", required=True, metavar="F", help="Where to write it.")
-@click.option("--channel", metavar="C", help="The channel; default: look in all.")
+@click.option("-o", "--output", required=True, metavar="F", help="Output file.")
+@click.option("--channel", metavar="C", help="Channel (default: search all).")
 @click.option(
     "--form",
     type=click.Choice(["cose", "tlog"]),
     default="cose",
     show_default=True,
-    help="COSE receipt (RFC 9942), or C2SP tlog-proof.",
+    help="Format: COSE receipt (RFC 9942), or C2SP tlog-proof.",
 )
 @host_option
 def receipt(envelope_id: str, output: str, channel: str | None, form: str, host: str) -> None:
-    """Write a receipt: the envelope's block stands in the log, under a root the channel's key signs now."""
+    """Write a receipt: an inclusion proof of the envelope's block under a root signed by the channel's key."""
     from ropewalk.cli.ledger.channel import channel_of
     from ropewalk.cli.ledger.channel import envelope_id as parse_id
     from ropewalk.ledger.transparency.publish import make_cose_receipt, make_tlog_proof
@@ -68,7 +70,7 @@ def receipt(envelope_id: str, output: str, channel: str | None, form: str, host:
             make(reading, name, channel_key(reading.settings.channel), host),
             reading.settings.channel,
         )
-    tell_host(host, found_in)
+    warn_default_host(host, found_in)
     write_output(output, raw)
     if output == "-":
         return
@@ -87,13 +89,13 @@ def receipt(envelope_id: str, output: str, channel: str | None, form: str, host:
 @click.option("-o", "--output", required=True, metavar="DIR", help="The folder to publish.")
 @host_option
 def tiles(channel: str, output: str, host: str) -> None:
-    """Write the header tree as a C2SP tiled log: checkpoint, hash tiles, entries. Running it again adds what is new.
+    """Publish the block headers as a C2SP tiled log: checkpoint, hash tiles, entries. A second run adds new blocks.
 
-    Files that are damaged are written anew. A folder whose checkpoint is of another log, or of a history that this
-    channel does not extend, is left as it is: exit 4, or 5 for a fork. Two that publish into one folder take turns.
+    Damaged files are rewritten. A folder with the checkpoint of another log, or of a history that this channel does not
+    extend, is not changed: exit 4, or 5 for a fork. Two publishers of one folder take turns.
 
-    It also prints the log's verifier key (vkey). Give that to readers another way than the folder: with it any client
-    of C2SP logs checks the checkpoint.
+    Also print the verifier key (vkey) of the log. Distribute it separately from the folder; any C2SP client can check
+    the checkpoint with it.
     """
     from ropewalk.ledger.channel.channel import open_channel
     from ropewalk.ledger.transparency.head_signers import list_names
@@ -101,7 +103,7 @@ def tiles(channel: str, output: str, host: str) -> None:
 
     with open_channel(here().home, channel) as reading:
         done = publish_tiles(reading, channel_key(reading.settings.channel), host, Path(output))
-    tell_host(host, channel)
+    warn_default_host(host, channel)
     files = f"{done.written} files written, {done.kept} kept"
     if done.mended:
         files += f", {len(done.mended)} damaged and written anew: {list_names(done.mended)}"

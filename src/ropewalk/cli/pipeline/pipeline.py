@@ -367,11 +367,11 @@ def _table_line(table: dict[str, Any]) -> str:
 @spark_options
 def sql(warehouse: Path, query: str, limit: int, master: str, remote: str | None) -> None:
     """Ask the tables. VARIANT columns are printed as JSON; `payload:name::type` reaches into them."""
-    from ropewalk.cli.common.suggest import meant
+    from ropewalk.cli.common.suggest import did_you_mean
     from ropewalk.pipeline.tables.sql import ask
     from ropewalk.pipeline.tables.warehouse import Warehouse
 
     store = Warehouse(warehouse).require()
     with spark_session(master, remote) as spark:
-        answer = ask(spark, store, query, limit, meant)
+        answer = ask(spark, store, query, limit, did_you_mean)
     emit(answer.to_json(), answer.to_text)

@@ -1,4 +1,4 @@
-"""`ropewalk stream proxy` (S2, federation): a stream served again, nearer to its readers."""
+"""`ropewalk stream proxy` (S2, federation): serve the stream of another server to more clients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ropewalk.cli.common.command import Command, emit_line, say, session
-from ropewalk.cli.common.serving import say_journal
+from ropewalk.cli.common.serving import log_to_stderr
 from ropewalk.cli.git.events import opened
 from ropewalk.cli.stream.serve import JOURNAL, serving_options, shows_page, stream_token
 
@@ -27,10 +27,12 @@ REPLAY_MINUTES = 15.0
 )
 @click.argument("upstream_url")
 @serving_options(REPLAY_FRAMES, REPLAY_MINUTES)
-@click.option("--upstream-token-file", metavar="F", help="The token the upstream asks for.")
-@click.option("--ref", "refs", multiple=True, metavar="PATTERN", help="Refs to carry; may be given 20 times.")
+@click.option("--upstream-token-file", metavar="F", help="File with the token for the upstream server.")
 @click.option(
-    "--topic", "topics", multiple=True, metavar="PATTERN", help="Topics to carry; may be given 20 times."
+    "--ref", "refs", multiple=True, metavar="PATTERN", help="Refs to relay (default: all); at most 20."
+)
+@click.option(
+    "--topic", "topics", multiple=True, metavar="PATTERN", help="Topics to relay (default: all); at most 20."
 )
 def proxy(
     upstream_url: str,
@@ -47,18 +49,18 @@ def proxy(
     max_connections: int,
     max_per_address: int | None,
 ) -> None:
-    """Serve the stream at UPSTREAM_URL to clients of your own: one connection there, any number here.
+    """Serve the stream at UPSTREAM_URL to more clients over one upstream connection.
 
-    Without --ref and --topic everything is carried. With them, these are; what clients ask for besides is asked of the
-    upstream when they do. Prints one JSON line when it listens, which it does once the upstream has answered. If a
-    repository is named with --repo, what could not be given to a client is recorded there.
+    Without --ref and --topic everything is relayed. With them, other subscriptions are requested from the upstream when
+    a client asks for them. Print one JSON line once the upstream has answered. With --repo, undelivered frames are
+    recorded in that repository.
     """
     from ropewalk.stream.core.window import PROXY_BOUNDS, WindowBounds
 
     token = stream_token(token_file)
     if token is None and host not in ("127.0.0.1", "::1", "localhost"):
-        say(f"anybody who reaches {host} can read the stream; --token-file asks for a token")
-    say_journal(JOURNAL)
+        say(f"warning: anyone who can reach {host} can read the stream; require a token with --token-file")
+    log_to_stderr(JOURNAL)
     options: dict[str, Any] = {
         "host": host,
         "port": port,
@@ -73,7 +75,7 @@ def proxy(
         "address_max": max_per_address,
     }
     with contextlib.ExitStack() as stack:
-        # Not $ROPEWALK_REPO: what strangers ask for in vain is written down only where somebody said so.
+        # Not $ROPEWALK_REPO: remote clients cause these records, so the operator must name the repository.
         if session().repo is not None:
             options["log"] = stack.enter_context(opened())
         asyncio.run(_proxy(upstream_url, options))
@@ -85,13 +87,13 @@ async def _proxy(upstream_url: str, options: dict[str, Any]) -> None:
     signals: list[signal.Signals] = []
     serving = asyncio.create_task(_serve(StreamProxy(upstream_url, **options), options["host"]))
 
-    def heard(number: signal.Signals) -> None:
+    def on_signal(number: signal.Signals) -> None:
         signals.append(number)
         serving.cancel()
 
-    # Also where a shell starts us in the background, with SIGINT ignored.
+    # Also if a shell started us in the background with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, heard, number)
+        asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
     try:
         await serving
     except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""`ropewalk stream serve` (S2): what changes in a repository, told as it happens."""
+"""`ropewalk stream serve` (S2): serve repository changes to WebSocket subscribers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ropewalk.cli.common.command import Group, parse_input, say
-from ropewalk.cli.common.serving import connection_options, run_server, say_journal
+from ropewalk.cli.common.serving import connection_options, log_to_stderr, run_server
 from ropewalk.cli.git.events import opened
 from ropewalk.errors import Invalid
 
@@ -25,7 +25,7 @@ JOURNAL = "ropewalk.stream"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-# As browsers send it: scheme, host and a port that is not the usual one. Pages out of files say `null`.
+# As browsers send it: scheme, host, and a port unless it is the default. Local files send `null`.
 ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._~-]+)(:[0-9]{1,5})?")
 
 
@@ -33,42 +33,47 @@ def _check_origins(_ctx: click.Context, _param: click.Parameter, origins: tuple[
     for origin in origins:
         if not ORIGIN.fullmatch(origin):
             raise click.BadParameter(
-                f"{origin!r} is no origin: write it as browsers do, https://ops.example or http://localhost:3000, "
-                "in lower case and without a path"
+                f"must be an origin in lower case without a path, such as https://ops.example, got {origin!r}"
             )
     return origins
 
 
 def shows_page(asked: bool | None, token: str | None) -> bool:
-    """Whether browsers are shown the live page. They cannot show a token, so one excludes the other."""
+    """Return whether to serve the live page. Browsers cannot send a token, so a token excludes the page."""
     if asked and token is not None:
-        raise click.UsageError("a page in a browser cannot show a token: leave out --page or --token-file")
+        raise click.UsageError(
+            "--page and --token-file exclude each other: a browser page cannot send a token"
+        )
     return token is None if asked is None else asked
 
 
 def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -> Callable[[F], F]:
-    """The options of a command that serves a stream: where, to whom, and how much is kept for those who come back."""
-    besides = f"; also ${envvar}" if envvar else ""
+    """Return the options of a command that serves a stream: address, access and replay window."""
+    variable = f"; also ${envvar}" if envvar else ""
     options = (
         click.option(
-            "--host", default="127.0.0.1", show_default=True, metavar="HOST", help="The address to listen on."
+            "--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to listen on."
         ),
         click.option(
-            "--port", required=True, type=click.IntRange(0, 65535), metavar="P", help="0 takes a free one."
+            "--port",
+            required=True,
+            type=click.IntRange(0, 65535),
+            metavar="P",
+            help="Port to listen on; 0 chooses a free one.",
         ),
-        click.option("--token-file", metavar="F", help="Ask everybody for the token in this file."),
+        click.option("--token-file", metavar="F", help="Require the token in this file from clients."),
         click.option(
             "--origin",
             "origins",
             multiple=True,
             metavar="URL",
             callback=_check_origins,
-            help="Web pages of this origin, https://HOST, may connect; may be given again. Others may not.",
+            help="Allow web pages of this origin, https://HOST, to connect (default: none); repeatable.",
         ),
         click.option(
             "--page/--no-page",
             default=None,
-            help="Show browsers what happens, live, at /. They are shown it unless a token is asked for.",
+            help="Serve a live page for browsers at / (default: yes, unless a token is required).",
         ),
         click.option(
             "--replay-limit",
@@ -77,7 +82,7 @@ def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -
             show_default=True,
             envvar=envvar,
             metavar="N",
-            help=f"How many frames are kept for those who come back{besides}.",
+            help=f"Number of frames to keep for reconnecting clients{variable}.",
         ),
         click.option(
             "--replay-minutes",
@@ -85,7 +90,7 @@ def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -
             default=minutes,
             show_default=True,
             metavar="M",
-            help="For how long they are kept at most.",
+            help="Maximum age of kept frames in minutes.",
         ),
     )
 
@@ -102,15 +107,19 @@ def serving_options(frames: int, minutes: float, *, envvar: str | None = None) -
     "stream",
     cls=Group,
     lazy={
-        "sub": ("ropewalk.cli.stream.subscribe", "sub", "Print what a stream tells, as it happens."),
-        "proxy": ("ropewalk.cli.stream.proxy", "proxy", "Serve a stream again, to clients of your own."),
+        "sub": ("ropewalk.cli.stream.subscribe", "sub", "Print the frames of a stream as they arrive."),
+        "proxy": (
+            "ropewalk.cli.stream.proxy",
+            "proxy",
+            "Serve the stream of another server to more clients.",
+        ),
     },
     epilog="Examples:\n  ropewalk stream serve --port 8090\n"
     "  ropewalk stream sub ws://127.0.0.1:8090 --topic 'jobs.*' --ref 'refs/gatos/shiplog/**'\n"
     "  ropewalk stream proxy ws://127.0.0.1:8090 --port 8091\n",
 )
 def stream() -> None:
-    """Refs that move and messages that are published, pushed to whoever subscribed."""
+    """Serve, relay and print live changes of refs and topics."""
 
 
 @stream.command(
@@ -131,17 +140,17 @@ def serve(
     max_connections: int,
     max_per_address: int | None,
 ) -> None:
-    """Tell subscribers what changes here, whichever process changes it: at /api/v1/stream, over WebSockets.
+    """Serve repository changes to WebSocket subscribers at /api/v1/stream.
 
-    Prints one JSON line when it listens. What may be seen is said by the policy of the repository. Open the address
-    called `page` in a browser to watch.
+    Print one JSON line when it listens. Changes made by any process are sent. The policy of the repository decides what
+    clients may see. Open the address `page` in a browser to watch.
     """
     from ropewalk.stream.core.window import WindowBounds
 
     token = stream_token(token_file)
     if token is None and host not in ("127.0.0.1", "::1", "localhost"):
-        say(f"anybody who reaches {host} can read the stream; --token-file asks for a token")
-    say_journal(JOURNAL)
+        say(f"warning: anyone who can reach {host} can read the stream; require a token with --token-file")
+    log_to_stderr(JOURNAL)
     with opened() as log:
         options: dict[str, Any] = {
             "host": host,
@@ -173,12 +182,15 @@ async def _serve(log: GitRepository, options: dict[str, Any]) -> None:
 
 
 def stream_token(file: str | None) -> str | None:
-    """The token in a file, if one was named."""
+    """Read the token from a file, if one was named."""
     return None if file is None else parse_input(file, _parse_token, limit=TOKEN_BYTES_MAX)
 
 
 def _parse_token(raw: bytes) -> str:
     token = raw.decode("ascii", "replace").strip()
     if not token or not all("!" <= each <= "~" for each in token):
-        raise Invalid("no token", advice="A token is one line of ASCII without blanks.")
+        raise Invalid(
+            "the token must be one line of printable ASCII without spaces",
+            advice="Write a new token, for example with `openssl rand -hex 32`.",
+        )
     return token

@@ -1,4 +1,4 @@
-"""`ropewalk stream sub` (S2): what a stream tells, printed as it happens."""
+"""`ropewalk stream sub` (S2): print the frames of a stream as they arrive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 
 from ropewalk.cli.common.command import Command, drop_output, emit, emit_line, say, session
 from ropewalk.cli.common.hangup import has_ended, output_pipe
-from ropewalk.cli.common.serving import say_journal
+from ropewalk.cli.common.serving import log_to_stderr
 from ropewalk.cli.git.events import short
 from ropewalk.cli.stream.serve import JOURNAL, stream_token
 from ropewalk.errors import Denied, Invalid, RopewalkError
@@ -37,29 +37,29 @@ if TYPE_CHECKING:
     "refs",
     multiple=True,
     metavar="PATTERN",
-    help="Refs below refs/gatos/ to be told of; may be given again.",
+    help="Refs below refs/gatos/ to subscribe to; repeatable.",
 )
 @click.option(
     "--topic",
     "topics",
     multiple=True,
     metavar="PATTERN",
-    help="Topics to get messages of; may be given again.",
+    help="Topics to subscribe to; repeatable.",
 )
 @click.option(
     "--since-seq",
     type=click.IntRange(0),
     metavar="N",
-    help="First what came after this frame; 0 means all that is kept. Default: only what comes.",
+    help="First print kept frames after this one; 0 means all (default: only new frames).",
 )
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="End after so many frames.")
-@click.option("--jsonl", is_flag=True, help="One JSON object a line, as --json.")
-@click.option("--token-file", metavar="F", help="The token the server asks for.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Exit after N frames (default: no limit).")
+@click.option("--jsonl", is_flag=True, help="Print one JSON object per line, as --json.")
+@click.option("--token-file", metavar="F", help="File with the token for the server.")
 @click.option(
     "--patience",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="How long to wait for a server that went away. Default: for ever.",
+    help="How long to retry a lost connection (default: no limit).",
 )
 def sub(
     url: str,
@@ -71,14 +71,13 @@ def sub(
     token_file: str | None,
     patience: float | None,
 ) -> None:
-    """Print what the stream at URL tells of these refs and topics, each frame once, until interrupted.
+    """Print the frames of these refs and topics from the stream at URL, each once, until interrupted.
 
-    In patterns, * stands for anything within one part and ** for any number of parts: 'refs/gatos/state/**', 'jobs.*'.
-    If the connection breaks, it is made again and goes on where it was. Frames that can no longer be had are said to be
-    lost.
+    In patterns, * matches within one part and ** any number of parts: 'refs/gatos/state/**', 'jobs.*'. After a lost
+    connection, printing continues where it stopped. Frames that are no longer available are reported as lost.
     """
     session().json = session().json or jsonl
-    say_journal(JOURNAL)
+    log_to_stderr(JOURNAL)
     options: dict[str, Any] = {
         "refs": refs,
         "topics": topics,
@@ -90,7 +89,7 @@ def sub(
 
 
 async def _sub(url: str, options: dict[str, Any], limit: int | None) -> None:
-    """Print frames until there are enough, or until whoever reads what we print has gone."""
+    """Print frames up to the limit, or until the reader of stdout has closed its pipe."""
     printing = asyncio.ensure_future(_print_frames(url, options, limit))
     gone = asyncio.Event()
     with _noticing_hangup(gone):
@@ -106,7 +105,7 @@ async def _sub(url: str, options: dict[str, Any], limit: int | None) -> None:
 
 @contextmanager
 def _noticing_hangup(gone: asyncio.Event) -> Iterator[None]:
-    """Within, the event is set once nobody reads the pipe we print into: without it, only the next frame would tell."""
+    """Set the event when the reader of stdout closes its pipe, also while no frame arrives."""
     descriptor = output_pipe()
     if descriptor is None:
         yield
@@ -118,7 +117,7 @@ def _noticing_hangup(gone: asyncio.Event) -> Iterator[None]:
         if has_ended(descriptor):
             gone.set()
 
-    # The writing end of a pipe is never readable; what wakes us is its hang-up, or what a socket's other end says.
+    # The writing end of a pipe is never readable: a hang-up wakes us, or data from the peer of a socket.
     loop.add_reader(descriptor, hung_up)
     try:
         yield
@@ -146,11 +145,11 @@ async def _print_frames(url: str, options: dict[str, Any], limit: int | None) ->
 
 
 def _refusal(url: str, error: ErrorFrame) -> RopewalkError:
-    """Nothing will come of anything that was asked for."""
+    """Return the error for a rejected last subscription."""
     if error.code == "NOT_WATCHED":
-        advice = "Ask for 'refs/gatos/**', or for less of it; branches and tags are not told of."
+        advice = "Subscribe to 'refs/gatos/**' or a part of it; branches and tags are not sent."
         return Invalid(f"{url}: {error.message}", advice=advice, reason=error.code)
-    return Denied(f"{url}: {error.message}", advice="Ask whoever runs the server.")
+    return Denied(f"{url}: {error.message}", advice="Ask the operator of the server for access.")
 
 
 def _show(item: Item) -> None:
@@ -166,7 +165,7 @@ def _show(item: Item) -> None:
             names = printable(f"{item.ts}  {item.topic}  {about.get('ulid', '-')}  {about.get('type', '-')}")
             payload = printable_json(json.dumps(item.payload, ensure_ascii=False, separators=(",", ":")))
             document = {**_document(encode(item)), "payload": item.payload}
-            if item.seq_origin is not None:  # it travels inside the payload, where nobody has put it
+            if item.seq_origin is not None:  # the wire format carries it inside the payload
                 document["seq_origin"] = item.seq_origin
             emit(document, f"{names}  {payload}")
         case Lost():
@@ -177,7 +176,7 @@ def _show(item: Item) -> None:
 
 
 def _tell(document: dict[str, Any], plain: str) -> None:
-    """What is no data is data for a program all the same."""
+    """Print a notice: to stdout as JSON, else to stderr."""
     if session().json:
         emit_line(document)
     else:

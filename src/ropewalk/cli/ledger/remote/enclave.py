@@ -1,4 +1,4 @@
-"""`ropewalk ledger enclave`: envelopes that only a measured environment can read, whoever carries them."""
+"""`ropewalk ledger enclave`: seal envelopes for an attested enclave, and open them there."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ropewalk.ledger.mailbox.enclave import EnclaveKey
 
 key_options = (
-    click.option("--key", required=True, metavar="NAME", help="The enclave's secret, a sealing key."),
-    click.option("--enclave-ref", required=True, metavar="REF", help="The enclave's name."),
+    click.option("--key", required=True, metavar="NAME", help="Secret of the enclave, a sealing key."),
+    click.option("--enclave-ref", required=True, metavar="REF", help="Name of the enclave."),
 )
 
 
@@ -27,10 +27,10 @@ key_options = (
     "  ropewalk ledger enclave seal --to advertisement.json --trust trust.json --channel pay --file envelope.json\n",
 )
 def enclave() -> None:
-    """Envelopes that only a measured environment can read, whoever carries them.
+    """Seal envelopes so that only an attested enclave can read them.
 
-    The enclave offers a key, and a report of its hardware binds the key to what it runs. Envelopes that name it are
-    sealed to that key, and opened where they are appended.
+    The enclave offers a key, and its hardware report binds the key to its measurement. Envelopes for the enclave are
+    sealed to that key and opened inside it.
     """
 
 
@@ -39,12 +39,12 @@ def enclave() -> None:
 )
 @key_options[0]
 @key_options[1]
-@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
 def offer(key: str, enclave_ref: str, output: str) -> None:
-    """Write the offer of an enclave: the payload of an advertisement, with the key envelopes are sealed to.
+    """Write the offer of an enclave: the payload of an advertisement, with the public key for sealing.
 
-    Next: `ledger evidence report-data --payload offer.json` says what the hardware must report, `ledger evidence wrap`
-    takes its answer, and `ledger envelope --class CapabilityAdvertisement --type transport.capability --payload
+    Next: `ledger evidence report-data --payload offer.json` prints what the hardware must sign, `ledger evidence wrap`
+    wraps its report, and `ledger envelope --class CapabilityAdvertisement --type transport.capability --payload
     offer.json --evidence evidence.json` makes the advertisement.
     """
     from ropewalk.kernel import jcs
@@ -73,12 +73,12 @@ def offer(key: str, enclave_ref: str, output: str) -> None:
     "--nonce", metavar="HEX", help="The nonce you had asked for; only evidence that has it will do."
 )
 @click.option("--channel", required=True, metavar="C", help="The channel in the enclave.")
-@click.option("--file", "file", required=True, metavar="F", help="The envelope, JSON or CBOR; `-` for stdin.")
-@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+@click.option("--file", "file", required=True, metavar="F", help="Envelope as JSON or CBOR; `-` reads stdin.")
+@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
 def seal(advertisement: str, trust: str, nonce: str | None, channel: str, file: str, output: str) -> None:
-    """Seal an envelope for the enclave that it names, once that enclave has shown what it runs.
+    """Seal an envelope for the enclave that it names, after checking the attestation of the enclave.
 
-    Nothing is sealed unless evidence that holds now binds the key to hardware and a measurement in the trust file.
+    Nothing is sealed unless valid evidence binds the key to hardware and a measurement in the trust file.
     """
     from ropewalk.ledger.envelope.envelope import parse_wire
     from ropewalk.ledger.mailbox.enclave import check_offer
@@ -110,12 +110,16 @@ def seal(advertisement: str, trust: str, nonce: str | None, channel: str, file: 
 @key_options[1]
 @click.option("--channel", required=True, metavar="C", help="The channel; it must be there.")
 @click.option("--file", "file", required=True, metavar="F", help="What was sealed; `-` for stdin.")
-@click.option("--jsonl", is_flag=True, help="One a line; one answer a line, in order, when it is durable.")
 @click.option(
-    "--stop-on-error", is_flag=True, help="With --jsonl: end at the first refusal; slower, line by line."
+    "--jsonl", is_flag=True, help="Read one per line; print one result per line, once it is durable."
+)
+@click.option(
+    "--stop-on-error",
+    is_flag=True,
+    help="With --jsonl: stop at the first rejected line (slower: one block per line).",
 )
 def append(key: str, enclave_ref: str, channel: str, file: str, jsonl: bool, stop_on_error: bool) -> None:
-    """Inside the enclave: open what was sealed for it, and append it as `ledger append` does."""
+    """Open sealed envelopes inside the enclave, and append them as `ledger append` does."""
     from ropewalk.cli.ledger.append import answer_lines, receipt_line
     from ropewalk.cli.ledger.channel import open_for_append
     from ropewalk.ledger.channel.settings import read_settings

@@ -1,4 +1,4 @@
-"""`ropewalk ledger mailbox`: a channel that processes of this machine append to through shared memory."""
+"""`ropewalk ledger mailbox`: serve a channel to local processes through shared memory."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SLOT_BYTES = 32 << 10
     "  ropewalk ledger send mailbox:/dev/shm/audit --channel audit --file envelope.json\n",
 )
 def mailbox() -> None:
-    """A channel that processes of this machine append to through memory they share with its host.
+    """Serve a channel to local processes through shared memory.
 
-    `ledger send mailbox:FOLDER` puts envelopes in, `ledger pull mailbox:FOLDER` keeps a copy.
+    Append with `ledger send mailbox:FOLDER`, copy the channel with `ledger pull mailbox:FOLDER`.
     """
 
 
@@ -35,14 +35,14 @@ def mailbox() -> None:
     "  ropewalk ledger mailbox serve /dev/shm/audit --channel audit --slots 1024 --slot-bytes 4096 --burst 5000\n",
 )
 @click.argument("folder", metavar="FOLDER")
-@click.option("--channel", required=True, metavar="C", help="The channel; it must be there.")
+@click.option("--channel", required=True, metavar="C", help="Channel; it must exist.")
 @click.option(
     "--slots",
     type=click.IntRange(1, 4096),
     default=SLOTS,
     show_default=True,
     metavar="N",
-    help="How many envelopes of one sender may wait; a sender may ask for fewer.",
+    help="Maximum number of waiting envelopes per sender; a sender may request fewer.",
 )
 @click.option(
     "--slot-bytes",
@@ -50,24 +50,22 @@ def mailbox() -> None:
     default=SLOT_BYTES,
     show_default=True,
     metavar="BYTES",
-    help="The largest envelope, as CBOR; a sender may ask for less.",
+    help="Maximum size of an envelope as CBOR; a sender may request less.",
 )
 @click.option(
     "--burst",
     type=click.IntRange(1),
     metavar="N",
-    help="Take at most so many envelopes a second from each sender; the others wait.",
+    help="Maximum envelopes per second and sender (default: unlimited).",
 )
-@click.option(
-    "--record", metavar="C", help="Seal what every session negotiates in this channel, before it begins."
-)
+@click.option("--record", metavar="C", help="Record the negotiation of every session in this channel.")
 def serve(
     folder: str, channel: str, slots: int, slot_bytes: int, burst: int | None, record: str | None
 ) -> None:
-    """Take envelopes for a channel out of the mailbox FOLDER, which is made where it is missing.
+    """Serve a channel through the mailbox FOLDER, created if it does not exist.
 
-    Prints one JSON line when it listens. A folder under /dev/shm is memory and nothing else. What an earlier host was
-    killed over is taken in first. Restricted envelopes are refused: shared memory does not encrypt.
+    Print one JSON line when it listens. A folder under /dev/shm stays in memory. Envelopes left by a killed server are
+    appended first. Restricted envelopes are rejected: shared memory is not encrypted.
     """
     from ropewalk.ledger.mailbox.agreement import MailboxLimits
     from ropewalk.ledger.mailbox.server import MailboxServer
@@ -81,12 +79,12 @@ def serve(
     "show", epilog="Examples:\n  ropewalk ledger mailbox show /dev/shm/audit --trust trust.json\n"
 )
 @click.argument("folder", metavar="FOLDER")
-@click.option("--trust", metavar="F", help="A trust file: whose signature on what was taken counts.")
+@click.option("--trust", metavar="F", help="Trust file with the accepted signers of the mailbox.")
 def show(folder: str, trust: str | None) -> None:
-    """Say what lies in the mailbox FOLDER, and whether it is what was put in. Nothing is taken out.
+    """Show and check the content of the mailbox FOLDER, without changing it.
 
-    There is a ring for each session that is open, or that was when its host was killed. Exit 5 if a slot is damaged,
-    if what the host signed is not what lies there, or if none signed it whom the trust file names.
+    There is a ring per session that is open, or was open when its server was killed. Exit 5 if a slot is damaged, the
+    content differs from what the server signed, or no trusted key signed it.
     """
     from ropewalk.ledger.mailbox.ring_report import read_rings
     from ropewalk.ledger.proof.trust import parse_trust
@@ -99,7 +97,7 @@ def show(folder: str, trust: str | None) -> None:
     for each in found:
         wrong = [f"damaged: {', '.join(map(str, each.damaged))}"] if each.damaged else []
         if each.root is not None:
-            by = each.signer or ("nobody who is trusted" if trust is not None else "not checked by whom")
+            by = each.signer or ("by no trusted key" if trust is not None else "signer not checked")
             wrong.append(f"root {each.root}, signed: {by}")
         state = "ok" if each.ok and each not in unsigned else "FAILED"
         size = f"slots={each.slots} slot_bytes={each.slot_bytes} taken={each.taken} waiting={each.waiting}"

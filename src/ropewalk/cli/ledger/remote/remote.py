@@ -1,4 +1,4 @@
-"""`ropewalk ledger serve`, `send` and `pull`: channels that are elsewhere."""
+"""`ropewalk ledger serve`, `send` and `pull`: channels on a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from ropewalk.cli.common.command import Command, counting, emit, parse_input, say
 from ropewalk.cli.common.locations import NODE_KEY, here, signing_key
-from ropewalk.cli.common.serving import connection_options, run_server, say_journal
+from ropewalk.cli.common.serving import connection_options, log_to_stderr, run_server
 from ropewalk.kernel.terminal_text import printable
 
 if TYPE_CHECKING:
@@ -34,35 +34,35 @@ F = TypeVar("F", bound=Callable[..., Any])
     epilog="Examples:\n  ropewalk ledger serve --port 7400 --channel audit\n"
     "  ropewalk ledger serve --host 0.0.0.0 --port 7400 --tls-cert cert.pem --tls-key key.pem --client-ca ca.pem\n",
 )
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to listen on.")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, metavar="HOST", help="The address to listen on."
+    "--port",
+    required=True,
+    type=click.IntRange(0, 65535),
+    metavar="P",
+    help="Port to listen on; 0 chooses a free one.",
 )
-@click.option("--port", required=True, type=click.IntRange(0, 65535), metavar="P", help="0 takes a free one.")
-@click.option("--tls-cert", metavar="F", help="The server's certificate, PEM.")
-@click.option("--tls-key", metavar="F", help="Its key, PEM.")
-@click.option("--client-ca", metavar="F", help="Clients show a certificate that leads to one of these, PEM.")
-@click.option(
-    "--plain", is_flag=True, help="Encrypt nothing, also where others than this machine can connect."
-)
+@click.option("--tls-cert", metavar="F", help="Certificate of the server, PEM.")
+@click.option("--tls-key", metavar="F", help="Private key of the server, PEM.")
+@click.option("--client-ca", metavar="F", help="CA certificates for client certificates, PEM.")
+@click.option("--plain", is_flag=True, help="Serve without TLS, also on addresses other than loopback.")
 @click.option(
     "--channel",
     "channels",
     multiple=True,
     metavar="C",
-    help="A channel to serve; may be given again. Default: all that exist.",
+    help="Channel to serve (default: all); repeatable.",
 )
-@click.option("--append-only", is_flag=True, help="Clients may append, and read nothing.")
-@click.option("--read-only", is_flag=True, help="Clients may read, and append nothing.")
-@click.option(
-    "--record", metavar="C", help="Seal what every session negotiates in this channel, before it begins."
-)
+@click.option("--append-only", is_flag=True, help="Allow clients to append only.")
+@click.option("--read-only", is_flag=True, help="Allow clients to read only.")
+@click.option("--record", metavar="C", help="Record the negotiation of every session in this channel.")
 @click.option(
     "--idle",
     type=click.FloatRange(min=0.05),
     default=IDLE_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long a client may make no progress in the middle of a message.",
+    help="Read timeout per message.",
 )
 @connection_options(SESSIONS_MAX)
 def serve(
@@ -80,22 +80,22 @@ def serve(
     max_connections: int,
     max_per_address: int | None,
 ) -> None:
-    """Let others append to channels here, and read them, over TLS in which both sides show a certificate.
+    """Serve channels to remote clients over mutual TLS.
 
-    Prints one JSON line when it listens. Without certificates nothing is encrypted: then only this machine can
-    connect, and restricted envelopes are refused. Commands that append here go on working beside it.
+    Print one JSON line when it listens. Without certificates, listen on loopback only and reject restricted
+    envelopes. Other commands can append to the channels while the server runs.
     """
     from ropewalk.ledger.remote.negotiate import FEATURES
     from ropewalk.ledger.remote.server import LedgerServer, is_loopback
     from ropewalk.net.admission import ConnectionLimits
 
     if append_only and read_only:
-        raise click.UsageError("--append-only and --read-only leave nothing to do")
+        raise click.UsageError("--append-only and --read-only exclude each other")
     tls = _tls(tls_cert, tls_key, client_ca, "--tls-cert, --tls-key and --client-ca", server=True)
     if tls is not None and plain:
         raise click.UsageError("--plain and certificates exclude each other")
     if plain and not is_loopback(host):
-        say(f"anybody who reaches {host} can append to the channels and read them, and listen in")
+        say(f"warning: anyone who can reach {host} can read the channels and append to them, unencrypted")
     closed = {"read"} if append_only else {"append"} if read_only else set[str]()
     server = LedgerServer(
         here().home,
@@ -114,9 +114,9 @@ def serve(
 
 
 def keys_from_here() -> Callable[[str], Sequence[SigningKey]]:
-    """The keys of a channel, from any thread: which folders they lie in is known to this one alone.
+    """Return a thread-safe function that finds the keys of a channel.
 
-    A copy, whose keys are elsewhere, can be read all the same: the key of the repository answers for it.
+    For a replica, whose keys are on another machine, it returns the key of the repository.
     """
     from ropewalk.cli.ledger.channel import channel_keys
     from ropewalk.errors import Conflict
@@ -134,12 +134,12 @@ def keys_from_here() -> Callable[[str], Sequence[SigningKey]]:
 
 
 async def run_ledger_server(server: LedgerServer) -> None:
-    """Serve, and say who comes; also what a server without channels needs."""
-    say_journal("ropewalk.ledger.remote")
+    """Serve, and log connections on stderr."""
+    log_to_stderr("ropewalk.ledger.remote")
 
     def facts(served: LedgerServer) -> dict[str, Any]:
         if not served.channels:
-            say("no channel is here to be served yet: `ropewalk ledger create --channel NAME` makes one")
+            say("there are no channels to serve; create one with `ropewalk ledger create --channel NAME`")
         return {
             "url": served.url,
             **served.address,
@@ -150,29 +150,23 @@ async def run_ledger_server(server: LedgerServer) -> None:
     await run_server(server, facts)
 
 
-def _reaching(command: F) -> F:
-    """The options of a command that connects to a channel elsewhere."""
+def _client_options(command: F) -> F:
+    """Add the options of a command that connects to a server."""
     options = (
-        click.option("--channel", required=True, metavar="C", help="The channel there."),
-        click.option("--tls-cert", metavar="F", help="With tls://: your certificate, PEM."),
-        click.option("--tls-key", metavar="F", help="With tls://: its key, PEM."),
-        click.option(
-            "--server-ca", metavar="F", help="With tls://: what the server's certificate leads to, PEM."
-        ),
-        click.option(
-            "--trust", metavar="F", help="A trust file: only a key it names may answer for the channel."
-        ),
-        click.option(
-            "--key", metavar="NAME", help="The key you negotiate with; default: one made for the occasion."
-        ),
-        click.option("--compress", is_flag=True, help="Compress what is sent, if the other side can."),
+        click.option("--channel", required=True, metavar="C", help="Channel on the server."),
+        click.option("--tls-cert", metavar="F", help="With tls://: client certificate, PEM."),
+        click.option("--tls-key", metavar="F", help="With tls://: private key of the client, PEM."),
+        click.option("--server-ca", metavar="F", help="With tls://: CA certificates for the server, PEM."),
+        click.option("--trust", metavar="F", help="Trust file with the accepted keys of the channel."),
+        click.option("--key", metavar="NAME", help="Key for the negotiation (default: a temporary one)."),
+        click.option("--compress", is_flag=True, help="Compress messages if the server supports it."),
         click.option(
             "--retry",
             type=click.FloatRange(min=0),
             default=RETRY_S,
             show_default=True,
             metavar="SECONDS",
-            help="How long a connection that was lost is tried again; if given, the first one, too.",
+            help="How long to retry a lost connection; if given, the first connection is retried, too.",
         ),
     )
     for option in reversed(options):
@@ -181,7 +175,7 @@ def _reaching(command: F) -> F:
 
 
 def _connected(url: str, channel: str, options: dict[str, Any], *, patient: bool = False) -> RemoteChannel:
-    """Connect. Who said how long to try, or is patient anyway, waits for a server that is about to start."""
+    """Connect. With --retry or `patient`, also wait for a server that is about to start."""
     from click.core import ParameterSource
 
     from ropewalk.ledger.proof.trust import parse_trust
@@ -200,7 +194,7 @@ def _connected(url: str, channel: str, options: dict[str, Any], *, patient: bool
         compression=("zstd", "none") if options["compress"] else ("none", "zstd"),
         retry_s=retry_s,
         first_s=retry_s if patient else 0.0,
-        told=lambda error: say(f"{printable(error.detail)}; trying again for {retry_s:g} s"),
+        told=lambda error: say(f"{printable(error.detail)}; retrying for {retry_s:g} s"),
     )
 
 
@@ -210,7 +204,7 @@ def _tls(
     if certificate is None and key is None and roots is None:
         return None
     if certificate is None or key is None or roots is None:
-        raise click.UsageError(f"{names} go together: both sides show a certificate")
+        raise click.UsageError(f"{names} must be given together: TLS is mutual")
     from ropewalk.ledger.remote.messages import PROTOCOL
     from ropewalk.net.tls import TlsFiles, client_tls, server_tls
 
@@ -226,21 +220,23 @@ def _tls(
     "      --tls-cert me.pem --tls-key me.key --server-ca ca.pem --trust trust.json\n",
 )
 @click.argument("url")
-@click.option("--file", "file", required=True, metavar="F", help="The envelope, JSON or CBOR; `-` for stdin.")
+@click.option("--file", "file", required=True, metavar="F", help="Envelope as JSON or CBOR; `-` reads stdin.")
 @click.option(
-    "--jsonl", is_flag=True, help="One envelope a line; one answer a line, in order, when it is durable."
+    "--jsonl", is_flag=True, help="Read one envelope per line; print one result per line, once it is durable."
 )
 @click.option(
-    "--stop-on-error", is_flag=True, help="With --jsonl: end at the first refusal; slower, line by line."
+    "--stop-on-error",
+    is_flag=True,
+    help="With --jsonl: stop at the first rejected line (slower: one block per line).",
 )
-@_reaching
+@_client_options
 def send(url: str, channel: str, file: str, jsonl: bool, stop_on_error: bool, **options: Any) -> None:
     """Append envelopes to a channel at URL, and print the answers of `append`.
 
     URL is tls://HOST:PORT, tcp://HOST:PORT or, on the same machine, mailbox:FOLDER.
 
-    No repository is needed here. A connection that is lost is made again, and what has no answer is sent again: an
-    envelope that stands there already gives its first receipt.
+    No local repository is needed. After a lost connection, envelopes without an answer are sent again; an envelope that
+    was recorded before gives its first receipt.
     """
     from ropewalk.cli.ledger.append import LINE_BYTES_MAX, answer_lines, check_envelope, receipt_line
 
@@ -267,7 +263,9 @@ def send(url: str, channel: str, file: str, jsonl: bool, stop_on_error: bool, **
 )
 @click.argument("url")
 @click.option(
-    "--follow", is_flag=True, help="Go on, and fetch what is new; one answer whenever there was some."
+    "--follow",
+    is_flag=True,
+    help="Keep running and fetch new blocks; print a result whenever there are some.",
 )
 @click.option(
     "--every",
@@ -275,15 +273,15 @@ def send(url: str, channel: str, file: str, jsonl: bool, stop_on_error: bool, **
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="With --follow: how long to wait before looking again.",
+    help="With --follow: polling interval.",
 )
-@_reaching
+@_client_options
 def pull(url: str, channel: str, follow: bool, every: float, **options: Any) -> None:
-    """Keep a verified copy of a channel at URL in this repository: fetch the blocks that are missing here.
+    """Copy a channel at URL into this repository: fetch missing blocks, and verify them.
 
-    Every block is verified before it is kept: its seal, its contents, its link to the one before, and all eight rules
-    over each envelope. The copy can be read, proved and verified like any channel, and grows by pulling only. Without
-    --trust, the key that the server names is believed the first time.
+    Every block is verified before it is stored: signature, contents, link to its parent, and all eight rules for each
+    envelope. The replica can be read, proved and verified like any channel, but not appended to. Without --trust, the
+    key that the server names is trusted on first use.
     """
     from ropewalk.cli.common.hangup import Hangup
     from ropewalk.ledger.proof.trust import parse_trust
@@ -298,7 +296,7 @@ def pull(url: str, channel: str, follow: bool, every: float, **options: Any) -> 
             with counting(f"pulling {channel}", "blocks") as told:
                 pulled = pull_channel(remote, home, channel, trust=trust, told=told)
             if pulled.made and trust is None:
-                say(f"believed the server that {pulled.signer} seals {channel}; --trust names who may")
+                say(f"trusted {pulled.signer} as the key of {channel} on first use; pin it with --trust")
             if first or pulled.blocks:
                 place = f"height={pulled.to_json()['height']}" if pulled.head.height else "empty"
                 line = f"ok  {channel}  blocks={pulled.blocks} envelopes={pulled.envelopes} {place}"

@@ -1,4 +1,4 @@
-"""`ropewalk ledger archive` and `ledger restore`: old blocks to write-once storage, and a channel back from there."""
+"""`ropewalk ledger archive` and `ledger restore`: archive old blocks, and rebuild channels from archives."""
 
 from __future__ import annotations
 
@@ -36,26 +36,27 @@ def _bar(label: str) -> Callable[[Lines, int], Lines]:
 )
 @click.option("--channel", required=True, metavar="C", help="The channel.")
 @click.option(
-    "--to", required=True, metavar="DIR", help="Where archives go, each channel in a folder of its own."
+    "--to", required=True, metavar="DIR", help="Folder for archives; each channel gets a subfolder."
 )
-@click.option("--keep-blocks", type=click.IntRange(0), metavar="N", help="Leave out the last N blocks.")
+@click.option("--keep-blocks", type=click.IntRange(0), metavar="N", help="Do not archive the last N blocks.")
 @click.option(
-    "--keep-days", type=click.FloatRange(0), metavar="M", help="Leave out blocks of the last M days."
+    "--keep-days", type=click.FloatRange(0), metavar="M", help="Do not archive blocks of the last M days."
 )
-@click.option("--before", type=click.IntRange(0), metavar="HEIGHT", help="Only blocks below this height.")
+@click.option(
+    "--before", type=click.IntRange(0), metavar="HEIGHT", help="Archive only blocks below this height."
+)
 def archive(
     channel: str, to: str, keep_blocks: int | None, keep_days: float | None, before: int | None
 ) -> None:
-    """Write old blocks as write-once files, verified first, each range with a signed manifest naming the one before.
+    """Verify old blocks and write them to write-once files, each range with a signed, chained manifest.
 
-    Only what no archive there holds yet is written, and nothing is written over; the channel itself stays as it is. Its
-    settings, its policy, the forks that were seen and the snapshots of replays come along. Detached payloads do not, so
-    that they can still be erased.
+    Only blocks that are not archived yet are written; no file is overwritten, and the channel is not changed. Settings,
+    policy, detected forks and replay snapshots are included. Detached payloads are not, so that they can be erased.
     """
     from ropewalk.ledger.archive.write import archive_channel
 
     if sum(each is not None for each in (keep_blocks, keep_days, before)) > 1:
-        raise click.UsageError("--keep-blocks, --keep-days and --before say three different things; give one")
+        raise click.UsageError("at most one of --keep-blocks, --keep-days and --before may be given")
     home = here().home
     key = channel_key(channel)
     done = archive_channel(
@@ -91,21 +92,19 @@ def _archived_lines(done: ArchiveResult) -> list[str]:
     "  ropewalk ledger pack --channel audit --keep-blocks 10000 --json\n",
 )
 @click.option("--channel", required=True, metavar="C", help="The channel.")
+@click.option("--keep-blocks", type=click.IntRange(0), metavar="N", help="Do not compress the last N blocks.")
 @click.option(
-    "--keep-blocks", type=click.IntRange(0), metavar="N", help="Leave the last N blocks as they are."
-)
-@click.option(
-    "--keep-days", type=click.FloatRange(0), metavar="M", help="Leave blocks of the last M days as they are."
+    "--keep-days", type=click.FloatRange(0), metavar="M", help="Do not compress blocks of the last M days."
 )
 def pack(channel: str, keep_blocks: int | None, keep_days: float | None) -> None:
-    """Compress old segments where they lie, verified first. Every command reads them as before, at the same places.
+    """Verify old segments and compress them in place. All commands read compressed segments.
 
-    Only whole segments that are closed are packed, so a channel below 64 MiB stays as it is. Nobody need be stopped.
+    Only closed segments are compressed, so a channel below 64 MiB does not change. Writers may continue.
     """
     from ropewalk.ledger.archive.pack import pack_channel
 
     if keep_blocks is not None and keep_days is not None:
-        raise click.UsageError("--keep-blocks and --keep-days say two different things; give one")
+        raise click.UsageError("at most one of --keep-blocks and --keep-days may be given")
     done = pack_channel(
         here().home, channel, keep_blocks=keep_blocks, keep_days=keep_days, watch=_bar(f"pack {channel}")
     )
@@ -125,24 +124,22 @@ def pack(channel: str, keep_blocks: int | None, keep_days: float | None) -> None
     "  ropewalk ledger restore --from /mnt/cold --channel audit --to-repo rebuilt.git --trust trust.json\n"
     "  ropewalk ledger restore --from /mnt/cold --channel audit --drill --record drill.json\n",
 )
-@click.option("--from", "source", required=True, metavar="DIR", help="Where the archives are.")
+@click.option("--from", "source", required=True, metavar="DIR", help="Folder with the archives.")
 @click.option("--channel", required=True, metavar="C", help="The channel.")
 @click.option(
     "--to-repo",
     metavar="PATH",
-    help="The repository to rebuild it in, made if it is missing; default: --repo.",
+    help="Repository to rebuild the channel in, created if missing (default: --repo).",
 )
+@click.option("--trust", metavar="F", help="Trust file (default: the key that the archives name).")
+@click.option("--deep", is_flag=True, help="Also check every envelope and its evidence.")
 @click.option(
-    "--trust", metavar="F", help="A trust file; default: the key that the archives name, and it is said so."
-)
-@click.option("--deep", is_flag=True, help="Also judge every envelope and its evidence.")
-@click.option(
-    "--drill", is_flag=True, help="Rebuild it in a temporary folder, compare, and say how long it took."
+    "--drill", is_flag=True, help="Rebuild in a temporary folder, compare, and print the time it took."
 )
 @click.option(
     "--record",
     metavar="F",
-    help="With --drill: where the result goes; default: the live channel's folder, drills/.",
+    help="With --drill: output file for the result (default: drills/ in the channel's folder).",
 )
 @no_trust_option
 def restore(
@@ -155,23 +152,22 @@ def restore(
     record: str | None,
     no_trust: bool,
 ) -> None:
-    """Rebuild a channel from its archives alone: the same blocks, roots, proofs and replays, or nothing at all.
+    """Rebuild a channel from its archives: the same blocks, roots, proofs and replays, or nothing.
 
-    A gap, another channel's archive or a damaged file is refused, with its place. Archives hold no secret key: whoever
-    is to append to the rebuilt channel needs the one it was sealed with.
+    A gap, an archive of another channel or a damaged file is refused. Archives hold no secret key: to append to the
+    rebuilt channel, copy its signing key.
 
-    With --drill nothing is kept: the channel is rebuilt, proved and replayed in an empty folder and, if the repository
-    has it, compared with it block by block. Exit 5 if something is not the same, or if neither a trust file nor a live
-    channel says whose key it is.
+    With --drill, rebuild, prove and replay the channel in a temporary folder and, if the repository has it, compare it
+    block by block. Exit 5 if something differs, or if neither a trust file nor a live channel confirms the key.
     """
     from ropewalk.disk.repository_paths import make_repository
     from ropewalk.ledger.archive.restore import restore_channel
     from ropewalk.ledger.proof.trust import parse_trust
 
     if drill and to_repo is not None:
-        raise click.UsageError("--drill rebuilds in a temporary folder: drop --to-repo")
+        raise click.UsageError("--drill and --to-repo exclude each other: a drill uses a temporary folder")
     if record is not None and not drill:
-        raise click.UsageError("--record goes with --drill")
+        raise click.UsageError("--record needs --drill")
     believed = parse_input(trust, parse_trust) if trust is not None else None
     if believed is None and not drill:
         say("no trust file: the key that the archives name is believed")

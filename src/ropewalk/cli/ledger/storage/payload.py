@@ -1,4 +1,4 @@
-"""`ropewalk ledger payload`: detached payloads that are kept here, and their erasure."""
+"""`ropewalk ledger payload`: show and erase detached payloads."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ropewalk.cli.common.locations import here
     "  ropewalk ledger payload erase 56b512d0… --channel audit --reason 'art. 17'\n",
 )
 def payload() -> None:
-    """Read and erase detached payloads that are kept here; `ledger envelope --keep` puts them there."""
+    """Show and erase detached payloads stored by `ledger envelope --keep`."""
 
 
 @payload.command("show", epilog="Examples:\n  ropewalk ledger payload show 56b512d0… -o body.json\n")
 @click.argument("payload_hash")
-@click.option("-o", "--output", default="-", metavar="F", help="Where to write it; default: stdout.")
+@click.option("-o", "--output", default="-", metavar="F", help="Output file (default: stdout).")
 def show(payload_hash: str, output: str) -> None:
-    """Print a payload, hashed again. One that was erased is not found, and it is said when and why."""
+    """Print a payload after checking its hash. For an erased payload, print when and why, and exit 3."""
     from ropewalk.ledger.channel.payloads import PayloadStore
 
     raw = PayloadStore(here().home / "payloads").get(payload_hash)
@@ -40,14 +40,14 @@ def show(payload_hash: str, output: str) -> None:
     epilog="Examples:\n  ropewalk ledger payload erase 56b512d0… --channel audit --reason 'art. 17'\n",
 )
 @click.argument("payload_hash")
-@click.option("--channel", required=True, metavar="C", help="The channel that takes the tombstone's event.")
+@click.option("--channel", required=True, metavar="C", help="Channel to record the erasure in.")
 @click.option(
-    "--reason", default="", metavar="TEXT", help="Why; it stays for good. Say nothing private here."
+    "--reason", default="", metavar="TEXT", help="Reason to record permanently; do not include private data."
 )
 def erase(payload_hash: str, channel: str, reason: str) -> None:
-    """Erase a payload. Its hash, its envelope and the proofs stay; a tombstone says when and why.
+    """Erase a payload. Its hash, envelope and proofs stay; a tombstone records when and why.
 
-    The tombstone is also sealed into the channel, as an event of the type ledger.tombstone by the channel's key.
+    The tombstone is also appended to the channel, as an event of the type ledger.tombstone.
     """
     from ropewalk.cli.ledger.channel import channel_key, now_text, open_sealing
     from ropewalk.ledger.channel.payloads import PayloadStore, PayloadTombstone
@@ -62,7 +62,7 @@ def erase(payload_hash: str, channel: str, reason: str) -> None:
     key = channel_key(channel)
     store = PayloadStore(home / "payloads")
     stone = store.erased(payload_hash) or PayloadTombstone(payload_hash, now_text(), reason)
-    event = build(  # of a tombstone that stands, the same one again: its receipt is the first one's
+    event = build(  # for an existing tombstone the same event again: it gives the first receipt
         key,
         domain=channel,
         event_class="Observation",
@@ -71,7 +71,7 @@ def erase(payload_hash: str, channel: str, reason: str) -> None:
         timestamp=stone.erased_at,
         protocol_version=version_to_write(home, settings.policy, time.time_ns()),
     )
-    judge(event, Context(policy=settings.policy)).require()  # before anything is gone
+    judge(event, Context(policy=settings.policy)).require()  # before anything is erased
     with open_sealing(channel) as opened:
         store.erase(payload_hash, at=stone.erased_at, reason=stone.reason)
         receipt = opened.log.submit(event.raw)

@@ -1,4 +1,4 @@
-"""`ropewalk ledger repair`: what a damaged channel has lost, and how it is made whole again."""
+"""`ropewalk ledger repair`: show the damage of a channel, and repair it."""
 
 from __future__ import annotations
 
@@ -26,25 +26,31 @@ LISTED = 20  # lost blocks that are shown to people; --json has them all
 )
 @click.option("--channel", required=True, metavar="C", help="The channel.")
 @click.option(
-    "--from-archive", "archive", metavar="DIR", help="Take missing blocks from archives of `ledger archive`."
+    "--from-archive",
+    "archive",
+    metavar="DIR",
+    help="Restore missing blocks from archives of `ledger archive`.",
 )
 @click.option(
-    "--from-replica", "replica", metavar="REPO", help="Take missing blocks from a repository with a copy."
+    "--from-replica",
+    "replica",
+    metavar="REPO",
+    help="Restore missing blocks from a repository with a replica.",
 )
-@click.option("--trust", metavar="F", help="A trust file; default: the channel's own settings.")
+@click.option("--trust", metavar="F", help="Trust file (default: the channel's own settings).")
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Give up the blocks that are lost. If any of them was receipted, the channel is closed for writing.",
+    help="Accept the loss of blocks. If a receipt was given for one of them, the channel is closed for writing.",
 )
 def repair(
     channel: str, archive: str | None, replica: str | None, trust: str | None, accept_loss: bool
 ) -> None:
-    """Show what a damaged channel has lost, and make it whole again.
+    """Show the damage of a channel, and repair it.
 
-    Blocks are taken from the damaged log as far as they are whole, the others from archives or a replica. All are
-    verified as one chain before anything is replaced, and the damaged files are kept in the channel folder, in
-    damaged/. Without a source, and if blocks are lost, nothing is changed unless --accept-loss is given: exit 5.
+    Intact blocks come from the damaged log, missing ones from archives or a replica. All are verified as one chain
+    before anything is replaced; the damaged files stay in the channel folder, in damaged/. If blocks are still lost,
+    nothing is changed unless --accept-loss is given: exit 5.
     """
     from ropewalk.disk.repository_paths import find_repository
     from ropewalk.ledger.channel.repair import repair_channel

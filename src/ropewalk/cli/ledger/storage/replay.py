@@ -13,20 +13,20 @@ from ropewalk.cli.common.command import Command, emit, parse_input, progress, sa
 from ropewalk.cli.common.locations import here, key_folder
 
 to_option = click.option(
-    "--to", "until", type=click.IntRange(0), metavar="H", help="Last height; default: the head."
+    "--to", "until", type=click.IntRange(0), metavar="H", help="Last height (default: the head)."
 )
 snapshot_option = click.option(
     "--snapshot-every",
     type=click.IntRange(1),
     metavar="N",
-    help="Sign a snapshot every N blocks, on the channel C.snapshots.",
+    help="Sign a snapshot every N blocks into the channel C.snapshots (default: none).",
 )
 guard_option = click.option(
     "--unsafe-no-guard/--guard",
     "unsafe_no_guard",
     default=False,
-    help="Run a reducer of your own without the guard; it may then use the clock, chance, files and the network, and "
-    "end in another state each time. Default: --guard, which refuses such a reducer and fixes the hash seed.",
+    help="Run your own reducer without the guard; it may then use the clock, randomness, files and the network, and "
+    "give another state each time. Default: --guard, which rejects such a reducer and fixes the hash seed.",
 )
 
 
@@ -43,17 +43,15 @@ guard_option = click.option(
     "name",
     required=True,
     metavar="R",
-    help="counts, registers, deployments, or module:function (looked up here too).",
+    help="Reducer: counts, registers, deployments, or module:function (also in the current directory).",
 )
 @to_option
 @snapshot_option
 @click.option(
-    "--from-snapshot", is_flag=True, help="Go on from the last snapshot instead of the first block."
+    "--from-snapshot", is_flag=True, help="Start from the last snapshot instead of the first block."
 )
 @guard_option
-@click.option(
-    "--trust", metavar="F", help="Whose blocks, policy and evidence count; default: the channel's own."
-)
+@click.option("--trust", metavar="F", help="Trust file (default: the channel's own settings).")
 @click.option("-o", "--output", metavar="F", help="Also write the state, as canonical JSON.")
 def replay(
     channel: str,
@@ -65,7 +63,7 @@ def replay(
     trust: str | None,
     output: str | None,
 ) -> None:
-    """Verify every block, fold its events, and print the state's root. Recorded snapshots are compared on the way."""
+    """Verify every block, fold its events into a state, compare recorded snapshots, and print the state's root."""
     from ropewalk.kernel import jcs
     from ropewalk.ledger.proof.trust import parse_trust
     from ropewalk.ledger.replay.channel_replay import replay_signing

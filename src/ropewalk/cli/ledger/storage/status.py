@@ -1,4 +1,4 @@
-"""`ropewalk ledger status` and `ledger reindex`: how the channels are, and an index built again."""
+"""`ropewalk ledger status` and `ledger reindex`: show the state of channels, and rebuild their index."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 @click.command(
     "status", cls=Command, epilog="Examples:\n  ropewalk ledger status\n  ropewalk ledger status --json\n"
 )
-@click.option("--channel", metavar="C", help="Only this channel.")
+@click.option("--channel", metavar="C", help="Show only this channel.")
 def status(channel: str | None) -> None:
-    """Say how every channel is: where it ends, what it lets in, whom it believes, and what wants attention.
+    """Show the state of every channel: head, accepted versions, policy, evidence and warnings.
 
     Nothing is verified; `ledger verify --deep` does that.
     """
@@ -69,15 +69,15 @@ def _look(home: Path, channel: str, now_ns: int) -> dict[str, Any]:
             torn = sorted(path.name for path in (reading.folder / "torn").glob("*"))
             if forks:
                 out["warnings"].append(
-                    f"{len(forks)} forks were seen; both sides are in {reading.folder / 'evidence'}"
+                    f"{len(forks)} forks were detected; both sides are in {reading.folder / 'evidence'}"
                 )
             if torn:
                 out["warnings"].append(
-                    f"{len(torn)} torn tails were cut after crashes; kept in {reading.folder / 'torn'}"
+                    f"{len(torn)} incomplete blocks were removed after crashes; kept in {reading.folder / 'torn'}"
                 )
             out["warnings"] += key_notices(reading, now_ns)
             if not out["versions"]:
-                out["warnings"].append("no version is let in: nothing can be appended")
+                out["warnings"].append("no version is accepted: nothing can be appended")
     except RopewalkError as error:
         out["warnings"].append(f"{error.code}: {error.detail}")
     return out
@@ -95,9 +95,9 @@ def _key_history(found: dict[str, Any]) -> str:
 
 
 @click.command("reindex", cls=Command, epilog="Examples:\n  ropewalk ledger reindex --channel audit\n")
-@click.option("--channel", metavar="C", help="The channel; default: all.")
+@click.option("--channel", metavar="C", help="Channel (default: all).")
 def reindex(channel: str | None) -> None:
-    """Build the index of a channel again from its log. Nothing else is touched; nobody may be writing to it."""
+    """Rebuild the index of a channel from its log. Stop all writers of the channel first."""
     from ropewalk.ledger.channel.maintenance import rebuild_index
     from ropewalk.ledger.channel.settings import channels
 
