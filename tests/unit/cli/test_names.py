@@ -69,7 +69,7 @@ def test_a_topic_with_dots_is_answered_with_the_one_that_has_slashes(log):
     answer = log("messages", "read", "--topic", "jobs.pending", "--json")
     assert (answer.code, answer.json["code"]) == (3, "topic_not_found")
     assert answer.json["advice"] == "Did you mean jobs/pending?"
-    assert "joined by /" in log("messages", "read", "--topic", "mail.out", "--json").json["advice"]
+    assert "separated by /" in log("messages", "read", "--topic", "mail.out", "--json").json["advice"]
 
 
 def test_a_log_of_the_other_kind_is_pointed_to(log):

@@ -97,7 +97,8 @@ def export(
         last = end if end is not None else height - 1
         if not start <= last < height:  # before the first file is written
             raise RangeExceeded(
-                f"--from and --to must be heights below {height} in order, got {start} and {last}",
+                f"--from and --to must be at most {height - 1} and in order: the channel has {height} blocks, "
+                f"got {start} and {last}",
                 channel=channel,
             )
         carried = _read_anchors(reading, anchors) if anchors else None
