@@ -1,4 +1,4 @@
-"""Compiled loops for work that comes by the thousand. Everything here has a twin in Python that says what is right."""
+"""Compiled loops for large batches. Every loop has a Python version that defines the right result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _off = 0
 
 
 def is_here() -> bool:
-    """Whether this installation has the loops."""
+    """Tell whether this installation has the loops."""
     from ropewalk.native.library import library  # ctypes takes longer to import than a small batch takes
 
     return not _off and library() is not None
@@ -19,7 +19,7 @@ def is_here() -> bool:
 
 @contextlib.contextmanager
 def switched_off() -> Iterator[None]:
-    """Let Python do all the work inside the block: to compare both, or to find out who is at fault."""
+    """Use Python only inside the block: to compare both, or to find a fault."""
     global _off
     _off += 1
     try:

@@ -1,6 +1,6 @@
-"""Git objects by the thousand, kept in columns, so that compiled loops make, name and pack them without touching each.
+"""Batches of git objects kept in columns, so that compiled loops build, name and pack them.
 
-A bale is a sequence of `(id, kind, bytes)` like any other; it only holds them more tightly.
+A batch is a sequence of `(id, kind, bytes)`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def column_of_texts(values: Sequence[str], width: int) -> Column:
 
 
 class CompiledTemplate(NamedTuple):
-    """A template as the loops read it, and what one event of it takes besides its columns."""
+    """A template as the loops read it, and what one event of it takes helpers its columns."""
 
     code: bytes
     objects: int
@@ -111,7 +111,7 @@ def compile_template(template: Template) -> CompiledTemplate:
 
 
 class ObjectBatch(Sequence[GitObject]):
-    """Objects in columns. Made only where the compiled library is."""
+    """Objects in columns. Needs the compiled library."""
 
     def __init__(self, objects: Iterable[GitObject] = ()) -> None:
         loaded = library()
@@ -140,7 +140,7 @@ class ObjectBatch(Sequence[GitObject]):
         return (self[at] for at in range(len(self)))
 
     def ids(self) -> list[bytes]:
-        """The names of the objects, 20 bytes each."""
+        """Return the ids of the objects, 20 bytes each."""
         return [bytes(self._ids[at : at + 20]) for at in range(0, len(self._ids), 20)]
 
     def append(self, one: GitObject) -> None:
@@ -152,7 +152,7 @@ class ObjectBatch(Sequence[GitObject]):
         self._kinds.append(NUMBERS[kind])
 
     def extend(self, objects: Iterable[GitObject]) -> None:
-        """Add objects; those of another bale as they lie."""
+        """Add objects; the columns of another batch are copied whole."""
         if isinstance(objects, ObjectBatch):
             base = len(self._raw)
             self._raw += objects._raw
@@ -166,9 +166,9 @@ class ObjectBatch(Sequence[GitObject]):
     def weave(
         self, compiled: CompiledTemplate, columns: Sequence[Column], first: int, previous: str
     ) -> tuple[list[str], list[str]]:
-        """Make the objects of many events: the ids of every event's first, and of every event's last.
+        """Build the objects of many events; return the ids of each event's first and last object.
 
-        Events are numbered from `first`, and the first stands on `previous`.
+        Events are numbered from `first`; the parent of the first is `previous`.
         """
         events = len(columns[0].ends)
         base, before = len(self._raw), len(self)
@@ -209,10 +209,9 @@ class ObjectBatch(Sequence[GitObject]):
         ]
 
     def pack(self, head: bytes) -> Packed | None:
-        """The objects as they stand in a pack behind its head: all bytes, where each object begins, its checksum.
+        """Return the pack's bytes after its head, where each object begins, and the checksum of each.
 
-        Every one was inflated again. None if one did not come out as it went in, or there was no memory for it: then
-        Python is asked.
+        Return None if there is no memory for it.
         """
         if len(self._raw) <= ALONE_MAX:
             return self._pack(0, len(self), head)
@@ -220,16 +219,16 @@ class ObjectBatch(Sequence[GitObject]):
         behind: list[Packed | None] = []
 
         def pack_rest() -> None:
-            # The caller's own thread tries again, and is heard if it fails.
+            # The caller's thread tries again and raises if that fails.
             with contextlib.suppress(MemoryError):
                 behind.append(self._pack(middle, len(self), b""))
 
-        beside = threading.Thread(target=pack_rest, daemon=True)
+        helper = threading.Thread(target=pack_rest, daemon=True)
         with contextlib.suppress(RuntimeError):  # no more threads are to be had, or the interpreter is ending
-            beside.start()
+            helper.start()
         before = self._pack(0, middle, head)
-        if beside.ident is not None:
-            beside.join()
+        if helper.ident is not None:
+            helper.join()
         rest = behind[0] if behind else self._pack(middle, len(self), b"")
         if before is None or rest is None:
             return None
@@ -262,7 +261,7 @@ class ObjectBatch(Sequence[GitObject]):
         return out, begins, crcs
 
     def columns(self, begins: array[int], crcs: array[int]) -> bytes | None:
-        """Fanout, ids, checksums and offsets of the pack's index; None for what a plain index cannot say."""
+        """Return fanout, ids, checksums and offsets of the index; None for doubled ids or offsets beyond 31 bits."""
         out = bytearray(1024 + 28 * len(self))
         verdict = self._library.ropewalk_index(
             len(self), _address(self._ids), _address(crcs), _address(begins), _address(out)
@@ -271,7 +270,7 @@ class ObjectBatch(Sequence[GitObject]):
 
 
 def _address(buffer: bytearray | array[int], offset: int = 0) -> int | None:
-    """Where a buffer lies; it must not be resized while the address is used."""
+    """Return the address of a buffer; it must not be resized while the address is used."""
     if not len(buffer):
         return None
     return ctypes.addressof(ctypes.c_char.from_buffer(buffer, 0)) + offset

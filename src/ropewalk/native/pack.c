@@ -5,9 +5,8 @@
 #include <string.h>
 
 enum {
-    TREE = 2,
     KINDS = 5, /* none, commit, tree, blob, tag */
-    STORED_MAX = 160, /* bytes; trees this small are mostly object ids, which do not compress */
+    STORED_BLOCK_MAX = 65535, /* bytes of one stored block */
     ENTRY_HEAD_MAX = 10,
     FANOUT = 256,
     BUCKETS = 4096,
@@ -40,6 +39,10 @@ static uint32_t crc_of(const uint8_t *raw, size_t size) {
     return ~value;
 }
 
+static void put32(uint8_t *at, uint32_t value) {
+    at[0] = (uint8_t)(value >> 24), at[1] = (uint8_t)(value >> 16), at[2] = (uint8_t)(value >> 8), at[3] = (uint8_t)value;
+}
+
 static size_t entry_head(int kind, size_t size, uint8_t *out) {
     size_t at = 0;
     uint8_t byte = (uint8_t)((unsigned)kind << 4 | (size & 15));
@@ -51,51 +54,70 @@ static size_t entry_head(int kind, size_t size, uint8_t *out) {
     return at;
 }
 
-/* The most bytes `count` objects of `bytes` bytes together can take in a pack. */
-EXPORT uint64_t ropewalk_pack_bound(uint64_t count, uint64_t bytes) {
-    return zlib_bound(bytes) + count * (zlib_bound(0) + ENTRY_HEAD_MAX);
+/* The checksum behind a zlib stream (Adler-32). */
+static uint32_t adler_of(const uint8_t *raw, size_t size) {
+    uint32_t a = 1, b = 0;
+    while (size) {
+        size_t run = size < 5552 ? size : 5552; /* the most bytes that cannot overflow */
+        size -= run;
+        for (; run >= 32; run -= 32, raw += 32) {
+            uint32_t sum = 0, slope = 0;
+            for (uint32_t n = 0; n < 32; n++) sum += raw[n], slope += (32 - n) * raw[n];
+            b += 32 * a + slope;
+            a += sum;
+        }
+        for (; run; run--) a += *raw++, b += a;
+        a %= 65521, b %= 65521;
+    }
+    return b << 16 | a;
 }
 
-/* Writes objects `first` up to `last` as entries of a pack to `out`; where each begins, counted from `base`, to
- * `begins`, the checksum its index wants to `crcs` (both start with object `first`). `raw`, `ends` and `kinds` are as `ropewalk_weave` leaves
- * them. Each is inflated again before the next. Returns how many bytes were written; -1 if they do not fit, -2 if one did
- * not come out as it went in. */
+static uint64_t stream_bound(uint64_t size) { return size + (size / STORED_BLOCK_MAX + 1) * 5 + 6; }
+
+/* Write `raw` as a zlib stream of stored blocks (RFC 1951, 3.2.4) and return its length. Rolling up compresses it. */
+static size_t store(const uint8_t *raw, size_t size, uint8_t *out) {
+    const uint32_t sum = adler_of(raw, size);
+    uint8_t *at = out;
+    *at++ = 0x78, *at++ = 0x01;
+    do {
+        const size_t length = size < STORED_BLOCK_MAX ? size : STORED_BLOCK_MAX;
+        *at++ = length == size; /* the last block? */
+        *at++ = (uint8_t)length, *at++ = (uint8_t)(length >> 8);
+        *at++ = (uint8_t)~length, *at++ = (uint8_t)(~length >> 8);
+        if (length) memcpy(at, raw, length);
+        at += length, raw += length, size -= length;
+    } while (size);
+    put32(at, sum);
+    return (size_t)(at + 4 - out);
+}
+
+/* The most bytes `count` objects of `bytes` bytes together can take in a pack. */
+EXPORT uint64_t ropewalk_pack_bound(uint64_t count, uint64_t bytes) {
+    return stream_bound(bytes) + count * (stream_bound(0) + ENTRY_HEAD_MAX);
+}
+
+/* Write objects `first` up to `last` as entries of a pack to `out`; where each begins, counted from `base`, to
+ * `begins`, and the checksum for the index to `crcs` (both start with object `first`). `raw`, `ends` and `kinds` are as
+ * `ropewalk_weave` leaves them. Return how many bytes were written, or -1 if they do not fit. */
 EXPORT int64_t ropewalk_pack(const uint8_t *raw, const uint64_t *ends, const uint8_t *kinds, uint64_t first, uint64_t last,
                              uint8_t *out, uint64_t room, uint64_t base, uint64_t *begins, uint32_t *crcs) {
-    codebook *books = codebooks(KINDS);
-    checker *by = checkers(KINDS);
-    int64_t at = books && by ? 0 : -1;
-    for (uint64_t n = first; at >= 0 && n < last; n++) {
-        uint64_t begin = n ? ends[n - 1] : 0;
-        size_t size = ends[n] - begin;
-        if (ends[n] < begin || kinds[n] >= KINDS || ENTRY_HEAD_MAX + zlib_bound(size) > room - (uint64_t)at) {
-            at = -1;
-            break;
-        }
-        uint8_t *entry = out + at, *stream = entry + entry_head(kinds[n], size, entry);
-        int whole = kinds[n] == TREE && size <= STORED_MAX;
-        size_t packed = whole ? zlib_store(raw + begin, size, stream)
-                              : zlib_pack(raw + begin, size, codebook_at(books, kinds[n]), stream);
-        if (!zlib_holds(stream, packed, raw + begin, size, checker_at(by, kinds[n]))) {
-            at = -2;
-            break;
-        }
-        begins[n - first] = base + (uint64_t)at;
-        crcs[n - first] = crc_of(entry, (size_t)(stream - entry) + packed);
-        at += (stream - entry) + (int64_t)packed;
+    uint64_t at = 0;
+    for (uint64_t n = first; n < last; n++) {
+        const uint64_t begin = n ? ends[n - 1] : 0;
+        if (ends[n] < begin || kinds[n] >= KINDS || ENTRY_HEAD_MAX + stream_bound(ends[n] - begin) > room - at) return -1;
+        uint8_t *entry = out + at;
+        size_t size = entry_head(kinds[n], ends[n] - begin, entry);
+        size += store(raw + begin, ends[n] - begin, entry + size);
+        begins[n - first] = base + at;
+        crcs[n - first] = crc_of(entry, size);
+        at += size;
     }
-    free(books);
-    free(by);
-    return at;
+    return (int64_t)at;
 }
 
 /* Moves places that were counted from the beginning of a part, when that part comes behind `by` bytes. */
 EXPORT void ropewalk_shift(uint64_t *places, uint64_t count, uint64_t by) {
     for (uint64_t n = 0; n < count; n++) places[n] += by;
-}
-
-static void put32(uint8_t *at, uint32_t value) {
-    at[0] = (uint8_t)(value >> 24), at[1] = (uint8_t)(value >> 16), at[2] = (uint8_t)(value >> 8), at[3] = (uint8_t)value;
 }
 
 static int64_t compare(const uint8_t *ids, uint32_t one, uint32_t other) {

@@ -51,6 +51,7 @@ def test_any_zlib_inflates_what_we_deflate_and_chance_hardly_grows(library, raw)
 
 def test_git_finds_no_fault_in_a_pack_of_either_library(library, monkeypatch, tmp_path):
     monkeypatch.setattr(pack_writer, "deflate", library.deflate)
+    monkeypatch.setattr(pack_writer, "STORED_OBJECTS_MAX", 0)  # compressed at once, as a pack of many objects
     objects: list[tuple[str, pack_writer.Kind, bytes]] = [
         (object_id("blob", raw), "blob", raw) for raw in TEXTS.values()
     ]
@@ -64,6 +65,41 @@ def test_git_finds_no_fault_in_a_pack_of_either_library(library, monkeypatch, tm
     subprocess.run([*git, "fsck", "--full", "--strict", "--no-dangling"], check=True)
     for oid, _, raw in objects:
         assert subprocess.run([*git, "cat-file", "blob", oid], check=True, capture_output=True).stdout == raw
+
+
+def _stream(pack: bytes | bytearray, index: bytes) -> bytes:
+    (entry,) = read_index(index)
+    start = next(at for at in range(entry.offset, len(pack)) if pack[at] < 0x80) + 1
+    return bytes(pack[start:-20])
+
+
+def test_only_large_packs_are_compressed_at_once(monkeypatch):
+    objects: list[tuple[str, pack_writer.Kind, bytes]] = [
+        (object_id("blob", TEXTS["zeros"]), "blob", TEXTS["zeros"])
+    ]
+    assert deflate.is_stored(_stream(*build_pack(objects)[1:]))
+    monkeypatch.setattr(pack_writer, "STORED_OBJECTS_MAX", 0)
+    compressed = _stream(*build_pack(objects)[1:])
+    assert not deflate.is_stored(compressed)
+    assert zlib.decompress(compressed) == TEXTS["zeros"]
+
+
+@pytest.mark.parametrize("raw", TEXTS.values(), ids=TEXTS)
+def test_compressed_entry_keeps_the_object(raw):
+    head = b"\xb0\x80\x01"  # a blob of some size; only its length in bytes matters here
+    stored = head + deflate.store(raw)
+    entry = pack_writer.compressed_entry(stored)
+    assert len(entry) <= len(stored)
+    assert entry.startswith(head)
+    assert zlib.decompress(entry[len(head) :]) == raw
+    assert pack_writer.compressed_entry(entry) == entry
+
+
+def test_compressed_entry_leaves_foreign_entries():
+    bomb = zlib.compressobj(9)
+    mixed = b"\x78\x01\x00\x01\x00\xfe\xffa" + (bomb.compress(bytes(9_999_999)) + bomb.flush())[2:]
+    for stream in (b"", b"\x78", b"\x78\x01\x01\x05\x00\xfa\xffabc", mixed, deflate.store(b"x" * 999)[:-1]):
+        assert pack_writer.compressed_entry(b"\x30" + stream) == b"\x30" + stream
 
 
 def test_an_index_keeps_offsets_beyond_two_gigabytes():

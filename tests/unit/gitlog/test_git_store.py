@@ -302,6 +302,18 @@ def test_packs_that_do_not_fit_into_one_become_several(store, place, monkeypatch
     assert all(GitStore(place).get(oid) == (kind, raw) for oid, kind, raw in everything)
 
 
+def test_roll_up_compresses_stored_objects(store, place):
+    bodies = [b'{"n":%d,"text":"%s"}' % (n, b"lorem ipsum " * 90) for n in range(60)]
+    for body in bodies:
+        with store.put([blob(body)]):
+            pass
+    before = sum(path.stat().st_size for path in store.pack_folder.glob("*.pack"))
+    roll_up(store.pack_folder, place.home / "locks", store.disk)
+    assert sum(path.stat().st_size for path in store.pack_folder.glob("*.pack")) < before / 4
+    assert [GitStore(place).get(blob(body)[0])[1] for body in bodies] == bodies
+    subprocess.run(["git", "fsck", "--full", "--strict"], cwd=place.git_dir, check=True, capture_output=True)
+
+
 def test_an_object_of_several_packs_is_rolled_up_once(store, place):
     shared = blob(b"in every pack")
     objects = {}
@@ -336,7 +348,7 @@ def test_a_pack_with_a_wrong_byte_is_left_as_it_is(store, place):
 def test_roll_up_on_full_disk_loses_nothing(store, place):
     class Full(Disk):
         def write(self, descriptor, raw):
-            if isinstance(raw, memoryview):  # what is copied from a pack
+            if isinstance(raw, bytearray):  # objects of a pack
                 raise OSError(28, "No space left on device")
             super().write(descriptor, raw)
 

@@ -10,9 +10,9 @@ import hashlib
 import struct
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, overload
 
 from ropewalk.errors import DigestMismatch, Invalid
@@ -79,7 +79,7 @@ class GrowingIndex:
 
 
 class PackIndex(Sequence[PackEntry]):
-    """What an index says, in order of object id."""
+    """The entries of an index, in order of object id."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -115,10 +115,9 @@ class PackIndex(Sequence[PackEntry]):
             (offset,) = struct.unpack_from(">Q", self._raw, far_at)
         return PackEntry(self._raw[oid_at : oid_at + 20], crc, offset)
 
-    def in_pack_order(self) -> Iterator[PackEntry]:
-        """The entries as they lie in the pack."""
-        offsets = array("Q", (entry.offset for entry in self))
-        return (self[at] for at in sorted(range(len(self)), key=offsets.__getitem__))
+    def in_pack_order(self) -> list[PackEntry]:
+        """Return the entries in the order of the pack."""
+        return sorted(self, key=attrgetter("offset"))
 
     def oids_under(self, first: int) -> bytes:
         """The ids that begin with a byte, one behind the other."""
@@ -127,13 +126,13 @@ class PackIndex(Sequence[PackEntry]):
 
 
 def read_index(raw: bytes) -> PackIndex:
-    """An index from its bytes; its own checksum is checked first, and that all it says lies inside it."""
+    """Parse an index after checking its checksum and its size."""
     if len(raw) < INDEX_HEAD_BYTES + INDEX_TAIL_BYTES or not raw.startswith(MAGIC):
         raise Invalid("not a pack index of version 2")
     if hashlib.sha1(memoryview(raw)[:-20], usedforsecurity=False).digest() != raw[-20:]:
         raise DigestMismatch("the checksum of a pack index does not hold", where="pack index")
     if not index_fits(raw[:INDEX_HEAD_BYTES], len(raw)):
-        raise Invalid("a pack index is not as long as it says")
+        raise Invalid("the size of a pack index must match its object count")
     return PackIndex(raw)
 
 

@@ -1,19 +1,20 @@
-"""Pack files (git's version 2), written without git; their indexes are in `stores.packindex`.
+"""Build pack files (git's version 2) without git; `pack_index` builds their indexes.
 
-We write no deltas: one event is a handful of small objects that share little, and plain entries let small packs be
-joined by copying bytes. Everything here is computation; files are the business of `stores.git`.
+Packs hold no deltas, so that `rollup` can join them object by object. Appends store objects uncompressed; `rollup`
+compresses them. A pack too large for `rollup` is compressed at once. `object_store` writes the files.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
+import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import Literal
 
-from ropewalk.gitlog.store.deflate import adler32, crc32, deflate, deflate_quickly
+from ropewalk.gitlog.store.deflate import crc32, deflate, is_stored, store
 from ropewalk.gitlog.store.pack_index import build_index, seal_index
 from ropewalk.native import is_here
 
@@ -22,11 +23,12 @@ KIND_NUMBERS: dict[Kind, int] = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
 
 PACK_HEADER = struct.Struct(">4sII")
 COMPILED_MIN = 64  # objects; fewer are packed sooner than the loops are loaded
-STORED_MAX = 160  # bytes; trees this small are mostly object ids, which do not compress
+STORED_OBJECTS_MAX = 60_000  # larger packs are not rolled up, so they are compressed when they are written
+STORED_TREE_MAX = 160  # bytes; trees this small are mostly object ids, which do not compress
 
 
 def object_id(kind: Kind, raw: bytes) -> str:
-    """The name git gives to an object.
+    """Return the name git gives to an object.
 
     >>> object_id("blob", b"")
     'e69de29bb2d1d6434b8b29ae775ad8c2e48c5391'
@@ -35,13 +37,13 @@ def object_id(kind: Kind, raw: bytes) -> str:
 
 
 def build_pack(objects: Sequence[tuple[str, Kind, bytes]]) -> tuple[str, bytes | bytearray, bytes]:
-    """A pack of `(id, kind, bytes)` triples: its checksum (which names it), its bytes, its index.
+    """Build a pack of `(id, kind, bytes)` triples; return its checksum (which names it), its bytes and its index.
 
     >>> name, pack, index = build_pack([(object_id("blob", b"hello"), "blob", b"hello")])
     >>> pack[:4], index[:4]
     (b'PACK', b'\\xfftOc')
     """
-    if len(objects) >= COMPILED_MIN and is_here():
+    if COMPILED_MIN <= len(objects) <= STORED_OBJECTS_MAX and is_here():
         built = _build_compiled(objects)
         if built is not None:
             return built
@@ -50,13 +52,8 @@ def build_pack(objects: Sequence[tuple[str, Kind, bytes]]) -> tuple[str, bytes |
     if len(set(oids)) < len(oids):  # a pack names each object once
         listed = list({each[0]: each for each in listed}.values())
         oids = [oid for oid, _, _ in listed]
-    parts = [
-        # Two objects in three are trees of forty bytes: calling anything for them costs more than the bytes.
-        _stored_tree_head(len(raw)) + raw + adler32(raw).to_bytes(4, "big")
-        if kind == "tree" and len(raw) <= STORED_MAX
-        else _packed(kind, raw)
-        for _, kind, raw in listed
-    ]
+    to_stream = store if len(listed) <= STORED_OBJECTS_MAX else deflate
+    parts = [_entry_header(KIND_NUMBERS[kind], len(raw)) + to_stream(raw) for _, kind, raw in listed]
     offsets = accumulate(map(len, parts), initial=PACK_HEADER.size)
     body = b"".join((PACK_HEADER.pack(b"PACK", 2, len(parts)), *parts))
     checksum = hashlib.sha1(body, usedforsecurity=False).digest()
@@ -65,9 +62,7 @@ def build_pack(objects: Sequence[tuple[str, Kind, bytes]]) -> tuple[str, bytes |
 
 
 def _build_compiled(objects: Sequence[tuple[str, Kind, bytes]]) -> tuple[str, bytearray, bytes] | None:
-    """The same by compiled loops; None for what is left to Python: an object that comes twice, and whatever the loops
-    themselves could not read again.
-    """
+    """Do the same by compiled loops; return None if an object comes twice or memory is short."""
     from ropewalk.native.object_batch import ObjectBatch
 
     bale = objects if isinstance(objects, ObjectBatch) else ObjectBatch(objects)
@@ -87,15 +82,29 @@ def _build_compiled(objects: Sequence[tuple[str, Kind, bytes]]) -> tuple[str, by
 
 
 def entry_kind(first_byte: int) -> int:
-    """The kind number in the first byte of a packed entry; 6 and 7 are deltas."""
+    """Return the kind number in the first byte of a packed entry; 6 and 7 are deltas."""
     return (first_byte >> 4) & 7
 
 
-def _packed(kind: Kind, raw: bytes) -> bytes:
-    """An object as it stands in a pack, deflated."""
-    # `git gc` keeps commits as differences from one another, so what it makes of them does not depend on us.
-    packer = deflate_quickly if kind == "commit" else deflate
-    return _entry_header(KIND_NUMBERS[kind], len(raw)) + packer(raw)
+def compressed_entry(packed: bytes) -> bytes:
+    """Return a packed entry with its object compressed, or as it is where that saves nothing or is not ours to do."""
+    if len(packed) <= STORED_TREE_MAX and entry_kind(packed[0]) == KIND_NUMBERS["tree"]:
+        return packed
+    start = 1
+    while start < len(packed) and packed[start - 1] & 0x80:
+        start += 1
+    if not is_stored(packed[start : start + 3]):
+        return packed
+    inflater = zlib.decompressobj()
+    try:
+        raw = inflater.decompress(packed[start:], len(packed))
+    except zlib.error:  # a foreign writer's damage: reading the object reports it
+        return packed
+    stream = deflate(raw)
+    # The stored entry is removed after this, so the compressed one is read again before it counts.
+    if not inflater.eof or start + len(stream) >= len(packed) or zlib.decompress(stream) != raw:
+        return packed
+    return packed[:start] + stream
 
 
 @lru_cache(maxsize=4_096)
@@ -109,14 +118,3 @@ def _entry_header(kind: int, size: int) -> bytes:
         size >>= 7
     header.append(byte)
     return bytes(header)
-
-
-@lru_cache(maxsize=STORED_MAX + 1)
-def _stored_tree_head(size: int) -> bytes:
-    """What stands before a small tree: its header, and one stored block announced by hand.
-
-    Calling zlib for forty bytes costs more than the bytes.
-    """
-    return (
-        _entry_header(KIND_NUMBERS["tree"], size) + b"\x78\x01\x01" + struct.pack("<HH", size, size ^ 0xFFFF)
-    )

@@ -1,8 +1,8 @@
 """Roll many small packs into few larger ones, so that reading stays fast however small the appends were.
 
-Our packs hold whole objects, so rolling up is copying. A pack disappears only after a larger one with all its
-objects is on disk; readers that had it open keep it, the others look again. Packs we must not touch stay: kept ones,
-ones with deltas or bitmaps, promisor and cruft packs, and those a multi-pack-index names.
+Appends store objects uncompressed; rolling up compresses them and copies the rest. A pack is removed only after a
+larger one with all its objects is on disk; readers that had it open keep it, the others look again. Some packs are left
+alone: kept ones, ones with deltas or bitmaps, promisor and cruft packs, and those a multi-pack-index names.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from ropewalk.errors import RopewalkError
 from ropewalk.gitlog.store.deflate import crc32
 from ropewalk.gitlog.store.object_store import KEEP_MARK, in_flight_mark
 from ropewalk.gitlog.store.pack_index import GrowingIndex, PackEntry, PackIndex, read_index
-from ropewalk.gitlog.store.pack_writer import PACK_HEADER, entry_kind
+from ropewalk.gitlog.store.pack_writer import PACK_HEADER, STORED_OBJECTS_MAX, compressed_entry, entry_kind
 
 PACKS_SMALL_MAX = 48  # more packs than this and a roll-up is worth its while
-PACK_OBJECTS_MAX = 120_000  # bounds the time and memory of one roll-up; larger packs are left to `git gc`
+PACK_OBJECTS_MAX = (
+    2 * STORED_OBJECTS_MAX
+)  # bounds the time and memory of one roll-up; larger packs are left to `git gc`
 PACK_TAIL_BYTES = 20  # its checksum
+WRITE_BYTES = 1 << 20  # written at a time
 KIND_WHOLE_MAX = 4  # kinds above are deltas
 GEOMETRIC_FACTOR = 2  # each pack holds at least twice what all smaller ones hold together
-LEFTOVER_AGE_MIN_S = 3_600.0  # a temporary file this old belongs to nobody alive
+LEFTOVER_AGE_MIN_S = 3_600.0  # a temporary file this old has no living owner
 UNTOUCHABLE = (".keep", ".bitmap", ".promisor", ".mtimes")
 
 
@@ -75,7 +78,7 @@ def roll_up(folder: Path, locks: Path, disk: Disk, *, at_most: int = PACKS_SMALL
 
 
 def sweep(folder: Path, disk: Disk) -> None:
-    """Remove what killed writers left: our temporary files, and our `.keep` marks on packs nobody is writing."""
+    """Remove what killed writers left: our temporary files, and our `.keep` marks on packs that are complete."""
     for path in folder.glob("pack-*.keep"):
         with contextlib.suppress(OSError, RopewalkError):
             if not _held(read_file(path).decode("utf-8", "replace"), path):
@@ -87,7 +90,7 @@ def sweep(folder: Path, disk: Disk) -> None:
 
 
 def _held(mark: str, path: Path) -> bool:
-    """Whether a `.keep` is somebody's: a person's, or a living writer's."""
+    """Tell whether a `.keep` has an owner: a person or a living writer."""
     words = mark.split()
     if " ".join(words[:3]) != KEEP_MARK or len(words) != 5 or not words[3].isdigit():
         return bool(mark) or time.time() - path.stat().st_mtime < LEFTOVER_AGE_MIN_S
@@ -112,12 +115,12 @@ def _candidates(folder: Path) -> Iterator[_Pack]:
         with contextlib.suppress(OSError, RopewalkError, struct.error), open_file(index) as stream:
             header = stream.read(8 + 1024)
             (objects,) = struct.unpack_from(">I", header, 8 + 255 * 4)
-            if objects < PACK_OBJECTS_MAX // 2 and pack.exists():
+            if objects <= STORED_OBJECTS_MAX and pack.exists():
                 yield _Pack(pack, objects)
 
 
 def _choose(packs: list[_Pack]) -> list[_Pack]:
-    """The smallest packs, up to the first that is large beside all of them together."""
+    """Return the smallest packs, up to the first that is large compared with their sum."""
     chosen: list[_Pack] = []
     total = 0
     for pack in sorted(packs, key=lambda pack: pack.objects):
@@ -161,7 +164,7 @@ def _join(folder: Path, packs: list[_Pack], disk: Disk) -> int:
 
 
 class _GrowingPack:
-    """The pack into which others are copied, one after the other; each object once."""
+    """The pack that the objects of other packs are added to, each once."""
 
     def __init__(self, descriptor: int, disk: Disk, doubled: set[bytes]) -> None:
         self.index = GrowingIndex()
@@ -172,51 +175,51 @@ class _GrowingPack:
         self._end = PACK_HEADER.size
 
     def take(self, path: Path) -> bool:
-        """Copy a pack's objects; False, and nothing copied, if it must not be rolled: gone, deltas, or damage."""
+        """Add a pack's objects; return False, with none added, if it is gone, damaged or has deltas."""
         try:
             listed = read_index(read_file(path.with_suffix(".idx")))
-            # Not closed by us: the error of a full disk still holds views of it, and then it cannot be.
-            with open_file(path) as stream:
-                raw = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-            if not _holds_whole_objects(listed, raw):
-                return False
-            self._copy(listed, memoryview(raw))
-            return True
+            with open_file(path) as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+                extents = _extents(listed, len(raw))
+                if not _holds_whole_objects(extents, raw):
+                    return False
+                self._copy(extents, raw)
+                return True
         except (FileNotFoundError, PermissionError, ValueError, RopewalkError):  # ValueError: an empty file
             return False
 
-    def _copy(self, listed: PackIndex, raw: memoryview) -> None:
-        run = PACK_HEADER.size  # where what is still to be copied begins: nearly always all of it at once
-        for entry, end in _extents(listed, len(raw)):
+    def _copy(self, extents: list[tuple[PackEntry, int]], raw: mmap.mmap) -> None:
+        waiting = bytearray()
+        for entry, end in extents:
             if entry.oid in self._here:
-                self._write(raw[run : entry.offset])
-                run = end
                 continue
             if entry.oid in self._doubled:
                 self._here.add(entry.oid)
-            self.index.add(entry.oid, entry.crc, self._end + entry.offset - run)
-        self._write(raw[run : len(raw) - PACK_TAIL_BYTES])
+            before = raw[entry.offset : end]
+            packed = compressed_entry(before)
+            crc = entry.crc if packed is before else crc32(packed)
+            self.index.add(entry.oid, crc, self._end + len(waiting))
+            waiting += packed
+            if len(waiting) >= WRITE_BYTES:
+                self._write(waiting)
+                waiting = bytearray()
+        self._write(waiting)
 
-    def _write(self, raw: memoryview) -> None:
+    def _write(self, raw: bytearray) -> None:
         self._disk.write(self._descriptor, raw)
         self._end += len(raw)
 
 
-def _extents(listed: PackIndex, size: int) -> Iterator[tuple[PackEntry, int]]:
-    """Every entry in the order of the pack, with where it ends."""
-    before = None
-    for entry in listed.in_pack_order():
-        if before is not None:
-            yield before, entry.offset
-        before = entry
-    if before is not None:
-        yield before, size - PACK_TAIL_BYTES
+def _extents(listed: PackIndex, size: int) -> list[tuple[PackEntry, int]]:
+    """Return every entry in the order of the pack, with where it ends."""
+    entries = listed.in_pack_order()
+    ends = [*(entry.offset for entry in entries[1:]), size - PACK_TAIL_BYTES]
+    return list(zip(entries, ends, strict=False))
 
 
-def _holds_whole_objects(listed: PackIndex, raw: mmap.mmap) -> bool:
-    """Whether every byte of a pack belongs to an object that stands for itself, and is as its index says."""
+def _holds_whole_objects(extents: list[tuple[PackEntry, int]], raw: mmap.mmap) -> bool:
+    """Tell whether every byte of a pack belongs to an object without a delta base and matches the index."""
     at = PACK_HEADER.size
-    for entry, end in _extents(listed, len(raw)):
+    for entry, end in extents:
         packed = raw[entry.offset : end]
         if (
             entry.offset != at
@@ -276,7 +279,7 @@ def _publish(folder: Path, temporary: Path, index_bytes: bytes, checksum: bytes,
 
 
 def _remove(pack: Path, disk: Disk) -> None:
-    # The index first: from then on nobody new finds the pack.
+    # The index first: from then on no new reader finds the pack.
     for suffix in (".idx", ".rev", ".pack"):
         with contextlib.suppress(OSError):
             disk.unlink(pack.with_suffix(suffix))
