@@ -14,7 +14,7 @@
     │   ├── InvalidNote               not a signed note
     │   ├── TooLarge                  beyond a stated limit
     │   └── RangeExceeded             a limit or height outside what is allowed
-    ├── Conflict                  4   somebody was there first
+    ├── Conflict                  4   another writer was faster
     │   ├── HeadMoved                 compare-and-swap lost
     │   ├── OutOfOrder                would break the order of the log
     │   ├── ContentDiffers            same id, other content
@@ -23,7 +23,7 @@
     │   ├── DigestMismatch            hash differs
     │   ├── SigInvalid                signature does not hold
     │   ├── BrokenLink                a parent or a span is missing or doubled
-    │   ├── ProofRefused              a proof leads elsewhere
+    │   ├── ProofRefused              a proof gives another root
     │   ├── Damaged                   stored bytes are not what was written
     │   ├── Forked                    two blocks claim one height
     │   └── HistoryRewritten          a head no longer contains the one seen before
@@ -241,7 +241,7 @@ class RangeExceeded(Invalid):
 
 
 class Conflict(RopewalkError):
-    """Somebody was there first; read again, then decide."""
+    """Another writer was faster; read again, then decide."""
 
     code = "Conflict"
     status = 409
@@ -250,7 +250,7 @@ class Conflict(RopewalkError):
 
 
 class HeadMoved(Conflict):
-    """Compare-and-swap lost: the head is not the one the caller stood on."""
+    """Compare-and-swap lost: the head is not the one the caller expected."""
 
     code = "AppendRejected"
     advice = "Another writer appended first; read the new head and append again."
@@ -264,7 +264,7 @@ class OutOfOrder(Conflict):
 
 
 class ContentDiffers(Conflict):
-    """The same id already stands in the log with other content."""
+    """The log already holds this id with other content."""
 
     code = "DigestMismatch"
     status = 422
@@ -324,7 +324,7 @@ class Forked(Unverified):
     """Two different blocks claim one height of a channel. Fields: `height`, `ours`, `theirs`."""
 
     code = "Forked"
-    advice = "Both sides were kept as evidence; whoever runs the channel must explain them."
+    advice = "Both sides were kept as evidence; the operator of the channel must explain them."
 
 
 class HistoryRewritten(Unverified):
@@ -377,7 +377,7 @@ class RateLimited(Unavailable):
 
     code = "RateLimited"
     status = 429
-    advice = "Wait as long as Retry-After says, then send it again."
+    advice = "Wait for the time in Retry-After, then send it again."
 
 
 class Spelling(NamedTuple):

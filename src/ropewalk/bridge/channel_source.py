@@ -20,7 +20,7 @@ from ropewalk.ledger.proof.verify import EMPTY, BlockSpan, Fault, check_block, j
 
 
 class ChannelSource:
-    """The envelopes of a channel, each as an event of its own.
+    """The envelopes of a channel, each as one event.
 
     Where to go on is read from the target: its newest event of this channel names a block by its hash, and that hash
     vouches for everything below it.
@@ -33,7 +33,7 @@ class ChannelSource:
         self._span: BlockSpan = EMPTY
         self._at: Record | None = None  # the last block that was read
 
-    def stands(self) -> bool:
+    def is_current(self) -> bool:
         """Always: each block names the one below it, and is compared with what was read."""
         return True
 
@@ -49,7 +49,7 @@ class ChannelSource:
                 count += 1
                 if self._last is None:
                     (event,) = events(self._target.log.store, line, place.height, place.height + 1)
-                    # Few marks are met by chance, and then by an event that says nothing of this channel.
+                    # A mark is rarely met by chance, and then by an event without a reference to this channel.
                     self._last = event if _said(event, "channel") == self._name else None
         return count if self._last is not None else 0
 
@@ -83,8 +83,8 @@ class ChannelSource:
         """How many envelopes there are beyond what was copied."""
         return sum(len(record.lines) - 1 for record in self._records())
 
-    def remember(self, stands: Callable[[], bool]) -> None:
-        """Nothing: the target says which block was the last, and its hash vouches for those below."""
+    def remember(self, is_current: Callable[[], bool]) -> None:
+        """Do nothing: the target names the last block, and its hash covers those below."""
 
     def _records(self) -> Iterator[Record]:
         segments = self._channel.segments
@@ -116,7 +116,7 @@ class ChannelSource:
                 channel=self._name,
                 height=fault.height,
                 step=fault.step,
-                advice="Everything before that block was mirrored. `ropewalk ledger verify --deep` says more.",
+                advice="Everything before that block was mirrored. Run `ropewalk ledger verify --deep` for details.",
             )
         self._span = whole
 
@@ -139,7 +139,7 @@ class ChannelSource:
             f"channel {self._name}: {what} (event {self._last.ulid})",
             channel=self._name,
             expected=_said(self._last, "block_hash"),
-            advice="Find out which channel is the true one; mirror another one into a log of its own.",
+            advice="Find out which channel is the true one; mirror the other one into a separate log.",
         )
 
     def _copy(self, header: Header, index: int, envelope: Envelope) -> EventCopy:
@@ -155,6 +155,6 @@ class ChannelSource:
 
 
 def _said(event: Event, name: str) -> object:
-    """What an event says of the envelope it stands for, None where it stands for none."""
+    """Return the reference of an event to its envelope, None where it has none."""
     payload = event.envelope.get("payload")
     return payload.get(name) if isinstance(payload, dict) else None

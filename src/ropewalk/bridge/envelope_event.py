@@ -1,6 +1,6 @@
 """A ledger envelope as an event of a git log: the same on every machine, for it depends on the channel alone.
 
-The event is a new one, with a name of its own; it names the envelope by its id, and its place in the channel. Its ULID
+The event is a new one, with a new ULID; it names the envelope by its id, and its place in the channel. Its ULID
 is made of that place:
 
     time        milliseconds of the block's timestamp, which never goes back from block to block
@@ -14,7 +14,7 @@ A git history is pushed and fetched, and cannot forget. What must not travel tha
 confidential and restricted envelopes, detached ones (they can be erased where they lie), those that hold what looks
 like a secret, and those the privacy rules of the repository would change. So does what is nested as deep as JSON may
 be: the event around it would be deeper still, and one such envelope must not stop a mirror for ever. Then the event
-says so in `withheld`, and not even the payload's hash is shown: a short payload can be guessed from it. The envelope's
+is marked `withheld`, and not even the payload's hash is shown: a short payload can be guessed from it. The envelope's
 id still binds everything.
 """
 
@@ -67,7 +67,7 @@ def channel_mark(channel: str) -> int:
 
 
 def mark_of(name: Ulid) -> int:
-    """What a ULID says in the place where the channel's mark stands.
+    """Return the bytes of a ULID that hold the channel's mark.
 
     >>> mark_of(ulid.parse("01HF7YAT3V000000070006C2XM")) == channel_mark("audit")
     True

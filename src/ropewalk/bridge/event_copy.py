@@ -1,7 +1,7 @@
 """The same event in another log: same bytes, same ULID, same content id; only the commit is another.
 
 Nothing but the two logs decides what a copy's commit is: its author, committer and dates are those of the original,
-and a trailer, where the layout has one, says the time of the ULID. Two clones that mirror alike get the same commits.
+and a trailer, where the layout has one, has the time of the ULID. Two clones that mirror alike get the same commits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class EventCopy:
     draft: Draft  # author, committer and attachments; the document is in the bytes already
     origin: str  # "ns:prod", as errors name it
     attachments_left: int = 0  # files the other layout has no place for
-    withheld: bool = False  # it says that there is a payload, and does not show it
+    withheld: bool = False  # it has a payload, and does not show it
 
     @property
     def ulid(self) -> Ulid:
@@ -79,7 +79,7 @@ def copy_of(repo: Repo, event: Event, origin: str, source: Layout, target: Layou
                 "its bytes are not canonical, and a copy with other bytes would be another event",
                 where="",
                 schema=target.envelope_schema,
-                advice="Other software wrote it; append it anew under a ULID of its own. What stands before it was "
+                advice="Other software wrote it; append it again under a new ULID. Everything before it was "
                 "mirrored.",
             )
         commit = parse_commit(get_object(repo, event.commit, "commit"))
@@ -128,15 +128,13 @@ def append_copies(
 
 @contextmanager
 def named(origin: str, event: Ulid) -> Iterator[None]:
-    """Within, a refusal says which event it is about, and what to do where order is in the way."""
+    """Name the event in a refusal, with advice where the order is the reason."""
     try:
         yield
     except RopewalkError as error:
         advice = error.advice_now
         if isinstance(error, OutOfOrder) and "topic" in error.fields:
-            advice = (
-                "Mirror it into a log of its own, or all sources together, in one command, into a new log."
-            )
+            advice = "Mirror it into a separate log, or all sources together, in one command, into a new log."
         elif error.fields.get("where") == "/ns":
             advice = (
                 "A namespace takes only events that name it; mirror into the one they name, or into a topic."

@@ -1,7 +1,7 @@
 """Mirroring: what other logs of a repository hold is copied into one of its git logs, in order, again and again.
 
 Logs are named `ns:NS` (S0), `topic:T` (S1) and, as a source only, `channel:C` (the ledger). How far a mirror has got is
-told by the target itself, so one that was killed goes on where it stopped; a mark says from where to look.
+read from the target itself, so a killed mirror continues where it stopped; a mark speeds up the search.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MirrorTarget:
     topic: str
 
     def line(self) -> IndexedLog:
-        """It as it stands now; it need not exist yet."""
+        """Return the present log; it need not exist yet."""
         return self.log.lines.line(self.layout, self.topic, must_exist=False)
 
     def head(self) -> tuple[str, str | None]:
@@ -85,7 +85,7 @@ class RefusedCopy(NamedTuple):
 class MirrorSource(Protocol):
     """A log that is copied from, and how far it was."""
 
-    def stands(self) -> bool:
+    def is_current(self) -> bool:
         """Whether the last event that was taken is still there, in its place."""
 
     def skip(self) -> int:
@@ -97,7 +97,7 @@ class MirrorSource(Protocol):
     def waiting(self) -> int:
         """How many events there are beyond what was copied."""
 
-    def remember(self, stands: Callable[[], bool]) -> None:
+    def remember(self, is_current: Callable[[], bool]) -> None:
         """All that was taken has arrived: the next who asks may begin here, if no log is another than it was."""
 
 
@@ -113,7 +113,7 @@ class LogSource:
         self._marks = MirrorMarks(store.place.home / "mirrors", store.disk)
         self._pair = layout.head_ref(topic), target.layout.head_ref(target.topic)
 
-    def stands(self) -> bool:
+    def is_current(self) -> bool:
         """Whether all we looked at is still there: a history that was accepted may be another one."""
         line = self._line()
         return all(_holds(line, *each) for each in ((self._height, self._last), self._looked))
@@ -123,21 +123,21 @@ class LogSource:
         goal, line = self._target.line(), self._line()
         self._height, self._last, self._looked = 0, None, (line.count, line.head)
         mark = self._marks.get(*self._pair)
-        copied = mark.stands(line, goal) if mark is not None else None
+        copied = mark.find(line, goal) if mark is not None else None
         if mark is not None and copied is not None:
             self._height, self._last = mark.height, mark.commit
         held = _places(goal, 0 if copied is None else copied + 1)
         for place in _places(line, self._height):
             found = next((each for each in held if each.ulid >= place.ulid), None)
             if found is None or (found.ulid, found.content_id) != (place.ulid, place.content_id):
-                break  # new, or to be refused: copying it tells
+                break  # new, or to be refused: copying it decides
             self._height, self._last = place.height + 1, place.commit
         return self._height
 
     def copies(self, until_ms: int | None) -> Iterator[EventCopy | RefusedCopy]:
         """Every event from where the last call ended."""
         log, line = self._target.log, self._line()
-        while not self.stands():  # it was exchanged since
+        while not self.is_current():  # it was exchanged since
             self.skip()
             line = self._line()
         self._looked = (line.count, line.head)
@@ -158,7 +158,7 @@ class LogSource:
         """How many events there are beyond what was copied."""
         return self._line().count - self._height
 
-    def remember(self, stands: Callable[[], bool]) -> None:
+    def remember(self, is_current: Callable[[], bool]) -> None:
         """Keep the place up to which all was found in the target, or was brought there."""
         line, goal = self._line(), self._target.line()
         for last in line.span(self._height - 1, self._height) if 0 < self._height <= line.count else ():
@@ -167,7 +167,7 @@ class LogSource:
                 return
             mark = MirrorMark(self._height, last.commit, last.ulid, copied.commit)
             # Asked last: a log that was exchanged before shows now, and one that is from now on makes the mark void.
-            if mark != self._marks.get(*self._pair) and stands():
+            if mark != self._marks.get(*self._pair) and is_current():
                 self._marks.set(*self._pair, mark)
 
     def _line(self) -> IndexedLog:
@@ -182,7 +182,7 @@ class Mirror:
         layout, topic = _parse(to)
         if layout is None:
             raise Usage(
-                f"{to}: a channel takes only what its rules let in; mirror into ns:NAME or topic:NAME"
+                f"{to}: a channel accepts only what its rules allow; mirror into ns:NAME or topic:NAME"
             )
         self.target = MirrorTarget(log, layout, topic)
         if not sources:
@@ -203,7 +203,7 @@ class Mirror:
         try:
             return self._catch_up(progress)
         except BaseException:
-            self._began = False  # what was taken may not have arrived: the target tells
+            self._began = False  # what was taken may not have arrived: ask the target
             raise
 
     def _catch_up(self, progress: Callable[[int], None]) -> MirrorResult:
@@ -242,7 +242,7 @@ class Mirror:
             found = line.find(ulid)
             if found is None or found.commit != commit:
                 return False
-        return all(source.stands() for source in self._sources)
+        return all(source.is_current() for source in self._sources)
 
     def _source(self, name: str) -> MirrorSource:
         layout, topic = _parse(name)
@@ -275,7 +275,7 @@ def mirror(
 
 
 def keep_mirroring(copying: Mirror, stop: threading.Event | None = None) -> Iterator[MirrorResult]:
-    """Mirror for ever, or until `stop` is set: first all there is, then what comes. Says what each round brought."""
+    """Mirror until `stop` is set: first all events, then new ones. Yield the result of each round."""
     stop = stop or threading.Event()
     while True:
         brought = copying.catch_up()

@@ -19,14 +19,14 @@ FIELDS = {"height": int, "commit": str, "ulid": str, "copy": str}
 
 
 class MirrorMark(NamedTuple):
-    """Every event of the source below a height stands in the target, at or below the copy of the last of them."""
+    """Every event of the source below a height is in the target, at or below the copy of the last of them."""
 
     height: int
     commit: str  # of the last event below that height, in the source
     ulid: str
     copy: str  # its commit in the target
 
-    def stands(self, source: IndexedLog, target: IndexedLog) -> int | None:
+    def find(self, source: IndexedLog, target: IndexedLog) -> int | None:
         """The height of the copy in the target, if both logs still hold what the mark names; else None."""
         if not 0 < self.height <= source.count:
             return None

@@ -75,7 +75,7 @@ def sync_folder(path: Path) -> None:
 
 
 class Disk:
-    """The few calls that change a file system. Each one does what its name says, at once, or raises `OSError`."""
+    """The calls that change a file system. Each completes before it returns, or raises `OSError`."""
 
     def write_new(self, path: Path, raw: bytes | bytearray, *, mode: int = 0o444) -> None:
         """Make a file that must not exist yet and put its bytes on the platter; nothing stays behind on failure."""
@@ -92,12 +92,12 @@ class Disk:
             raise
 
     def replace(self, path: Path, raw: bytes, *, mode: int = 0o644) -> None:
-        """Put a whole file in place of another, or of none: the bytes go beside it first and are moved."""
-        beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+        """Write or replace a whole file: write a temporary file in its folder, then rename it."""
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
         with contextlib.suppress(FileNotFoundError):
-            beside.unlink()  # of a process of the same number that was killed
-        self.write_new(beside, raw, mode=mode)
-        self.rename(beside, path)
+            temporary.unlink()  # of a process of the same number that was killed
+        self.write_new(temporary, raw, mode=mode)
+        self.rename(temporary, path)
         self.fsync_directory(path.parent)
 
     def write(self, descriptor: int, raw: bytes | bytearray | memoryview) -> None:

@@ -1,4 +1,4 @@
-"""The files of an index beside a log: disposable, shared by processes, and checked whenever they are read.
+"""The files of a log's index: disposable, shared by processes, and checked whenever they are read.
 
     <folder>/lock                   held by the process that writes
     <folder>/current                how far the index reaches, which files hold it, and a checksum; replaced whole
@@ -171,7 +171,7 @@ class IndexFiles:
         self.extent, self.damage = IndexExtent.new(), None
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self._searched = ()
         descriptors, self._open = self._open, ()
         for descriptor in descriptors:
@@ -308,14 +308,14 @@ class IndexFiles:
                 sync(descriptor)
             Disk().replace(path, raw, mode=self._mode)
             return
-        beside = path.with_name(f".{CURRENT}")  # one process writes at a time
-        beside.unlink(missing_ok=True)
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode)
+        temporary = path.with_name(f".{CURRENT}")  # one process writes at a time
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode)
         try:
             write_at(descriptor, raw, 0)
         finally:
             os.close(descriptor)
-        beside.replace(path)
+        temporary.replace(path)
 
     def _write_rows(self, extent: IndexExtent, fresh: list[bytes], of_rows: int) -> tuple[IndexExtent, int]:
         """Write the fresh rows together with runs of their size, at the end or, if most of the file is waste, anew."""
@@ -358,7 +358,7 @@ class IndexFiles:
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def _drop_others(self) -> None:
-        """Remove what an earlier index was made of; whoever has it open may go on reading."""
+        """Remove what an earlier index was made of; readers that have it open may go on reading."""
         kept = self.extent.names
         for path in self.folder.iterdir():
             ours = path.suffix in (".entries", ".places", ".rows") or path.name in _OLD
@@ -368,7 +368,7 @@ class IndexFiles:
 
 
 def is_read_only(error: OSError) -> bool:
-    """Return whether an error says that nothing may be written there."""
+    """Tell whether an error means that the folder is read-only."""
     return error.errno in _READ_ONLY
 
 

@@ -5,7 +5,7 @@
     row    16 bytes digest of a name, 12 bytes value
     run    pages that were written at once and never change; behind them one filter page for every 16
 
-The digest of a name says which page of a run must hold its row. So one page proves that a name is absent, just as it
+The digest of a name determines the page of a run that must hold its row. So one page proves a name absent, just as it
 proves that it is present: a damaged page, or another page in its place, fails its check. A filter page is a Bloom
 filter over the rows of its pages: most of what is absent needs no other page, and a reader keeps those it has checked.
 Digests are salted, so that names cannot be chosen to crowd into one page. Reading uses `pread`: damage never ends the
@@ -72,7 +72,7 @@ def key_digest(salt: bytes, name: bytes) -> bytes:
 
 
 def page_and_bit(digest: bytes) -> tuple[int, int]:
-    """Return the number that says in which page a row lies, and the bit that is set for it in a filter."""
+    """Return the number that determines the page of a row, and the bit that is set for it in a filter."""
     high, low = _SPREAD.unpack(digest)
     return high, low % FILTER_BITS
 

@@ -127,16 +127,16 @@ def _path(folder: Path, name: str) -> Path:
 
 def _write_new(path: Path, raw: bytes) -> None:
     """Create the file with its final mode, whole and durable, or leave nothing."""
-    # mkstemp gives mode 0600 and a name that nobody has, not even a crashed process of our number.
-    descriptor, beside = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    # mkstemp gives mode 0600 and an unused name, even after a crash of a process with our number.
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(raw)
             stream.flush()
             sync(stream.fileno())
-        os.link(beside, path)  # unlike rename, a link never replaces a key that is there
+        os.link(temporary, path)  # unlike rename, a link never replaces a key that is there
     finally:
-        Path(beside).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
     sync_folder(path.parent)
 
 

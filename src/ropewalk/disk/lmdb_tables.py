@@ -32,7 +32,7 @@ _RESTORE = "Nothing was changed. Restore the folder from a copy, or sync the top
 
 
 def _refusal(error: lmdb.Error, what: object) -> RopewalkError:
-    """What LMDB says, in our words: damage is found by reading, everything else may pass."""
+    """Translate an error of LMDB: damage is found by reading, everything else may be temporary."""
     said = f"{what}: {str(error).removeprefix(f'{what}: ')}"
     if isinstance(error, (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)):
         return Damaged(
@@ -111,7 +111,7 @@ class _Change(_View):
 
     def __init__(self, txn: Any, dbs: dict[str, Any]) -> None:
         super().__init__(txn, dbs)
-        # Whoever catches a failed write on the way up must not make us commit half a transaction.
+        # A caller that catches a failed write must not make us commit half a transaction.
         self.failed: lmdb.Error | None = None
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
@@ -173,7 +173,7 @@ class _Shared:
                 self.idle.notify_all()
 
     def resize(self, map_bytes: int) -> None:
-        """Set the map size (0: whatever the file has by now) while nobody here reads."""
+        """Set the map size (0: the present size of the file) while no thread of this process reads."""
         with self.idle:
             self.growing = True
             try:

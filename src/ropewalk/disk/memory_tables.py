@@ -54,7 +54,7 @@ class _Sorted:
 
 
 class _Snapshot:
-    """The tables as they stood when the view was opened; commits replace tables, they never change shared ones."""
+    """The tables as they were when the view was opened; commits replace tables, they never change shared ones."""
 
     __slots__ = ("_tables",)
 

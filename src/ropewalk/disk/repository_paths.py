@@ -27,7 +27,7 @@ class RepositoryPaths:
 
     @property
     def keys(self) -> Path:
-        """The repository's own keys; `node` signs blocks and bundles unless told otherwise."""
+        """Return the folder of the repository's keys; `node` signs blocks and bundles by default."""
         return self.home / "keys"
 
 
@@ -37,7 +37,7 @@ def absolute(path: Path) -> Path:
         return path.absolute()
     except FileNotFoundError as error:
         raise NotFound(
-            "the current directory is gone: somebody removed it",
+            "the current directory was removed",
             advice="Change to a directory that is there, and run it again.",
         ) from error
 
@@ -45,7 +45,7 @@ def absolute(path: Path) -> Path:
 def find_repository(start: Path) -> RepositoryPaths:
     """The repository at `start`, or the nearest one around it."""
     start = absolute(start)
-    if not start.exists():  # a slip of the pen must not end in whatever repository lies around it
+    if not start.exists():  # a misspelt path must not open a repository around it
         raise NotFound(
             f"no git repository at {start}: nothing is there",
             path=str(start),

@@ -1,5 +1,5 @@
 """Tables that may grow beyond memory for as long as a piece of work takes: the newest rows in a dictionary, the rest
-in a temporary file that is gone afterwards, whatever happens.
+in a temporary file that is removed afterwards, also after an error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Spill:
         self._env: Any = None
 
     def table(self, name: str) -> SpillTable:
-        """A table of its own."""
+        """Return a new table."""
         return SpillTable(self, name.encode("ascii"))
 
     def environment(self) -> Any:
@@ -44,7 +44,7 @@ class Spill:
         if self._env is None:
             try:
                 self._folder = tempfile.TemporaryDirectory(prefix="ropewalk-")
-                # Nobody reads it after a crash, so nothing is ever synced.
+                # It is not read after a crash, so nothing is ever synced.
                 self._env = lmdb.open(
                     str(Path(self._folder.name)),
                     map_size=MAP_BYTES,

@@ -19,7 +19,7 @@ LOCK = "lock"
 
 
 class StateFolder:
-    """Files by name, as bytes. What they mean is for whoever keeps them."""
+    """Read and replace small files by name, as bytes. The caller interprets them."""
 
     def __init__(self, folder: Path, disk: Disk | None = None) -> None:
         self.folder = folder

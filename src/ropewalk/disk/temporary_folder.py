@@ -1,7 +1,7 @@
 """Folders for this process only: removed when it ends, or by the next process if it was killed.
 
-Beside each folder lies a file its owner holds locked. The kernel lets go of the lock when the owner is gone, however it
-went, and in whatever container it ran; a process number would say less, for another may have it by now.
+Each folder has a file that its owner holds locked. The kernel releases the lock when the owner ends, also when it is
+killed or runs in another container; a process number would not do, because it may have been used again.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _held: dict[Path, tuple[int, int]] = {}  # folder → the process that made it, 
 
 
 def make_private_folder(what: str = "index") -> Path:
-    """A new folder of this process, named after what it is for; those of processes that were killed are swept first."""
+    """Make a folder for this process, named after its purpose; remove folders of killed processes first."""
     with contextlib.suppress(OSError):
         _sweep(Path(tempfile.gettempdir()))
     while True:
         descriptor, name = tempfile.mkstemp(prefix=f"{PREFIX}{what}-", suffix=OWNER)
-        # Somebody who sweeps may have been faster: then the file is gone, and another is made.
+        # Another process that sweeps may have removed the file: then another is made.
         if _lock(descriptor, wait=True) and _is_at(descriptor, Path(name)):
             break
         os.close(descriptor)
@@ -56,7 +56,7 @@ def _remove_all() -> None:
 
 
 def _sweep(place: Path) -> None:
-    """Remove the folders nobody holds any more; only our own account's, and only so many."""
+    """Remove folders without a living owner; only those of our account, and only so many."""
     swept = 0
     with os.scandir(place) as names:
         for entry in islice(names, NAMES_MAX):
@@ -86,14 +86,14 @@ def _sweep_one(owner: Path) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """The folder first: as long as its file is there, somebody can finish this."""
+    """Remove the folder, then its file: while the file exists, another process can finish this."""
     shutil.rmtree(folder, ignore_errors=True)
     if not folder.exists():
         folder.with_name(folder.name + OWNER).unlink(missing_ok=True)
 
 
 def _lock(descriptor: int, *, wait: bool) -> bool:
-    """Whether the lock is ours. Where files cannot be locked, an owner goes without, and nobody sweeps."""
+    """Tell whether the lock is ours. Where files cannot be locked, owners go without, and folders are not swept."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError:

@@ -8,7 +8,7 @@ One value has one encoding, and any other bytes are refused: an id made from byt
 Both are length-first sorted, definite, shortest-head CBOR, and both write an integral float as an integer.
 libipld does the work where a guard proves its result right; `cborform.check` and cbor2 do the rest. The guards
 exist because libipld (3.5) takes byte strings that resemble a CID for links, keeps `1.0` a float, accepts long
-heads and 32-bit floats, and reserves memory for whatever lengths the input claims.
+heads and 32-bit floats, and reserves memory for any length the input claims.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _IPLD_REFUSES = (ValueError, RecursionError, InvalidDigest)
 _CBOR2_REFUSES = (cbor2.CBORError, ValueError, TypeError, InvalidCbor, InvalidDigest)
 _LINK = b"\xd8\x2a"  # the head of tag 42: no link is written without it
 _FLOAT64 = b"\xfb"  # the head of a 64-bit float; never part of UTF-8
-# The head of a float that may be a safe integer: zero, or an exponent that says 1 ≤ |x| < 2^53. Below 2^45 the last
+# The head of a float that may be a safe integer: zero, or an exponent that means 1 ≤ |x| < 2^53. Below 2^45 the last
 # byte of an integer is zero, which spares most fractions a closer look.
 _FLOAT64_INTEGRAL = re.compile(
     rb"\xfb(?=(?:[\x3f\xbf][\xf0-\xff]|[\x40\x41\xc0\xc1].|[\x42\xc2][\x00-\xbf]).{5}\x00"
@@ -53,7 +53,7 @@ _HEADS_CONTAINER = bytes(range(0x80, 0xC0))
 _HEADS_LARGE = bytes.fromhex("999a9bb9babb")  # containers that claim more than 255 items
 _NESTING_MAX = 512  # levels libipld may descend, at 600 bytes of stack each
 _CLAIMS_MAX = 1 << 20  # items libipld may reserve room for beyond what is really there
-_WHERE_SHOWN_MAX = 200  # characters; a stranger chooses the keys on the way
+_WHERE_SHOWN_MAX = 200  # characters; remote peers choose the keys on the way
 _TAGS_KNOWN_TO_CBOR2 = (*range(42), *range(43, 264), 1004, 43000, 55799)
 
 
@@ -90,7 +90,7 @@ def dag_encode(value: object) -> bytes:
     try:
         raw: bytes = _ipld_encode(value)
     except (ValueError, RecursionError):
-        pass  # links, and everything that is wrong: the slow way tells them apart
+        pass  # links, and everything that is wrong: the slow path separates them
     else:
         if _LINK not in raw and not _has_integral_float(raw) and _is_shallow(raw, value):
             return raw

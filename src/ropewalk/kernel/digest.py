@@ -1,7 +1,7 @@
 """Names for bytes: BLAKE3 and SHA-256 digests, content ids, CIDs, and every domain tag in one table.
 
 A tag is put in front of the bytes before hashing or signing, so that a digest made for one purpose can never
-pass for another. That works only if no tag begins with another, and only if nobody writes a tag elsewhere:
+pass for another. That works only if no tag begins with another, and only if every tag is written in this module:
 tests hold both.
 """
 

@@ -37,7 +37,7 @@ DeriveId: TypeAlias = Callable[[tuple[EntryId, ...], bytes], EntryId]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One place in a log: what it says and what it stands on.
+    """One entry of a log: its id, its parents and its body.
 
     >>> Entry(EntryId(b"b"), (EntryId(b"a"),), b"body").parents
     (b'a',)
@@ -67,14 +67,14 @@ EMPTY = Span((), (), 0, None)
 
 
 def join(lower: Span, upper: Span) -> Span:
-    """Two spans as one, if the upper stands exactly on the lower.
+    """Return two spans as one, if the parent of the upper is the head of the lower.
 
     >>> a, b = Span((), (EntryId(b"a"),), 1, EntryId(b"a")), Span((EntryId(b"a"),), (EntryId(b"b"),), 1, EntryId(b"b"))
     >>> join(a, b).count, join(EMPTY, b) == b
     (2, True)
     >>> join(b, a)
     Traceback (most recent call last):
-    ropewalk.errors.BrokenLink: entry 61 stands on nothing, but 62 lies below it
+    ropewalk.errors.BrokenLink: the parent of entry 61 is none, but 62 comes before it
     """
     if not lower.count:
         return upper
@@ -83,7 +83,8 @@ def join(lower: Span, upper: Span) -> Span:
     if lower.above != upper.below:
         assert upper.first is not None
         raise BrokenLink(
-            f"entry {upper.first.hex()} stands on {_names(upper.below)}, but {_names(lower.above)} lies below it",
+            f"the parent of entry {upper.first.hex()} is {_names(upper.below)}, "
+            f"but {_names(lower.above)} comes before it",
             entry=upper.first.hex(),
             expected=[parent.hex() for parent in upper.below],
             got=[head.hex() for head in lower.above],
@@ -139,4 +140,4 @@ def check_span(entries: Iterable[Entry], derive_id: DeriveId) -> Span:
 
 
 def _names(ids: Iterable[EntryId]) -> str:
-    return ", ".join(name.hex() for name in ids) or "nothing"
+    return ", ".join(name.hex() for name in ids) or "none"

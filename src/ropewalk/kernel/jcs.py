@@ -7,7 +7,7 @@ Numbers follow the ledger's settled rule. A number whose value is integral, beyo
 however it is written, because its canonical form would be an integer that readers round. From 1e21 upwards
 the canonical form has an exponent and is plainly a double; an integer of that size (a Python int, or digits only) must
 be one exactly, so that no digit is ever lost in silence.
-`parse_foreign` and `encode_foreign` lift these bounds for journals written elsewhere: every number is a double,
+`parse_foreign` and `encode_foreign` lift these bounds for journals of other software: every number is a double,
 as in ECMAScript.
 """
 
@@ -82,7 +82,7 @@ def encode_foreign(value: object) -> bytes:
 def parse(raw: bytes, *, bytes_max: int | None = None, items_max: int = ITEMS_MAX) -> Json:
     """The value of strict JSON: RFC 8259 in UTF-8, unique keys, numbers and nesting within the bounds of this module.
 
-    Give `bytes_max` for every document that comes from elsewhere: its size and its number of items are checked before
+    Give `bytes_max` for every document of a remote peer: its size and its number of items are checked before
     it is parsed, and `TooLarge` is raised. Integral numbers come back as int, so that `1.0` and `1` are the same value
     here as in their canonical form.
 
@@ -151,11 +151,11 @@ def canonicalise(raw: bytes) -> bytes:
 # Strings need no guard: both escape `"`, `\` and U+0000–U+001F only, with the same short forms and lower-case hex,
 # and orjson raises on lone surrogates.
 #
-# What is left, and everything that will be refused, goes through `_encode_exact`, which says where and why.
+# What is left, and everything that will be refused, goes through `_encode_exact`, which reports where and why.
 
 
 def _encode_fast(value: object) -> tuple[bytes | None, bool]:
-    """Canonical bytes where they are cheap to prove so, and whether every number was written as it stands.
+    """Canonical bytes where they are cheap to prove so, and whether every number was written unchanged.
 
     No bytes say nothing about the value.
     """
@@ -172,7 +172,7 @@ def _encode_fast(value: object) -> tuple[bytes | None, bool]:
 
 
 def _is_plain(items: Iterable[Any], room: int) -> bool:
-    """Whether orjson writes every item canonically as it stands, up to key order. The common case, tried first."""
+    """Tell whether orjson writes every item canonically, up to key order. The common case, tried first."""
     for item in items:
         kind = type(item)
         if kind is str or kind is int or item is None or kind is bool:
@@ -269,7 +269,7 @@ def _copy_array(items: Iterable[object], form: _NumberForm, room: int) -> list[o
 def _copy_object(members: dict[object, object], form: _NumberForm, room: int) -> dict[str, object]:
     copies: dict[str, object] = {}
     for key, item in sorted(((_key(key), item) for key, item in members.items()), key=_utf16_key):
-        if key in copies:  # two keys of a str subclass that only Python tells apart
+        if key in copies:  # two keys of a str subclass that differ in Python only
             raise _Refused("duplicate key", f"duplicate key {shown(key)}")
         try:
             copies[key] = _copy(item, form, room)
@@ -290,7 +290,7 @@ def _key(key: object) -> str:
 
 
 def _text(text: str) -> str:
-    plain = str.__str__(text)  # its characters, also of a subclass that says otherwise about itself
+    plain = str.__str__(text)  # its characters, also of a subclass that overrides `__str__`
     try:
         plain.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -356,10 +356,10 @@ def _double(number: float) -> object:
 # 1. Numbers and nesting out of bounds have no canonical form: writing refuses them. One thing is lost by then, the
 #    digits of an integer from 1e21 upwards, so 21 digits in a row are a reason to doubt.
 # 2. If the written bytes equal the text, the text was canonical, hence without duplicate keys.
-# 3. Otherwise colons are counted. Each member has one of its own, and strings hold as many before as after, unless
+# 3. Otherwise colons are counted. Each member has one, and strings hold as many before as after, unless
 #    one was escaped (\u003a). A member that was dropped leaves the text with more colons than the written bytes.
 #
-# Only when one of these speaks against the text is it read slowly, which decides, and says what is wrong and where.
+# Only when one of these fails is the text read slowly, which decides, and reports what is wrong and where.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""The slow, exact reader of JSON text: it builds nothing and says where the first fault is.
+"""The slow, exact reader of JSON text: it builds nothing and reports where the first fault is.
 
 `jcs` accepts text at full speed and comes here only when something speaks against it, so this module is written to be
-believed rather than to be fast. It needs no stack of its own: a million open brackets are one fault at byte 128.
+believed rather than to be fast. It is not recursive: a million open brackets are one fault at byte 128.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INTEGER_MAX: Final = 2**53 - 1  # beyond it neighbouring integers share one doub
 
 _BOM: Final = b"\xef\xbb\xbf"
 ITEMS_MAX: Final = 1 << 20  # members, elements and containers; parsed, each costs up to a hundred bytes
-_SHOWN_MAX: Final = 60  # a message stays on its line, whatever was found
+_SHOWN_MAX: Final = 60  # a message stays on one line
 
 _spaces = re.compile(rb"[ \t\n\r]*").match
 _string = re.compile(rb'"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*').match
@@ -198,7 +198,7 @@ def _string_end(raw: bytes, at: int) -> int:
 
 
 def _lone_surrogate(raw: bytes, start: int, end: int) -> int | None:
-    """Where a surrogate escape stands without its other half directly beside it."""
+    """Return where a surrogate escape has no other half directly after it."""
     high_at: int | None = None
     for escape in _escapes(raw, start, end):
         code = int(escape.group(1) or b"0", 16)

@@ -145,7 +145,7 @@ class PublicKey:
 
     @classmethod
     def from_text(cls, alg: str, text: str) -> PublicKey:
-        """The key written as lower-case hex or padded base64; which of the two, its length tells.
+        """The key written as lower-case hex or padded base64; its length decides which.
 
         >>> PublicKey.from_text("ed25519", "O2onvM62pC1io6jQKm8Nc2UyFXcd4kOmOsBIoYtZ2ik=").raw.hex()[:8]
         '3b6a27bc'
@@ -155,7 +155,7 @@ class PublicKey:
         return cls(known, _hex(text, known) if is_hex else _base64(text, known))
 
     def identity(self) -> bytes:
-        """The digest that stands for this key in block headers.
+        """Return the digest that identifies this key in block headers.
 
         >>> key = SigningKey.generate("ed25519", bytes(32)).public
         >>> key.identity() == identity_digest("ed25519", key.raw)

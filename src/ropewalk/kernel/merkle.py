@@ -68,7 +68,7 @@ def root(leaves: Iterable[bytes], hasher: Hasher = LEDGER) -> bytes:
 def root_seed(leaves: Iterable[bytes], hasher: Hasher = LEDGER) -> bytes:
     """The root as the first ledger code made it: an odd node is paired with itself. Only for reading such logs.
 
-    Weaker, because two lists share a root: whoever holds `[a, b, c]` can show `[a, b, c, c]` under the same signature
+    Weaker, because two lists share a root: a holder of `[a, b, c]` can show `[a, b, c, c]` under the same signature
     (the class of CVE-2012-2459). Nothing of ours makes or accepts this form by itself.
 
     >>> a, b, c = map(LEDGER.leaf, (b"a", b"b", b"c"))
@@ -139,7 +139,7 @@ class Frontier:
         return top
 
     def to_bytes(self) -> bytes:
-        """The frontier to keep beside a log: size (8 bytes, big-endian), then the subtree roots, largest first.
+        """Return the frontier as bytes: size (8 bytes, big-endian), then the subtree roots, largest first.
 
         >>> Frontier().to_bytes().hex()
         '0000000000000000'
@@ -163,10 +163,10 @@ class Frontier:
 
 
 class Nodes(ABC):
-    """A tree by its complete nodes, wherever they are kept: enough to prove things about any size it has had.
+    """A tree by its complete nodes, in any storage: enough to prove things about any size it has had.
 
     Level k has the roots of all full runs of 2^k leaves. Nothing of that ever changes, so it may come from anywhere
-    and be checked afterwards, against a root that somebody signed.
+    and be checked afterwards, against a signed root.
 
     >>> tree: Nodes = MerkleTree(LEDGER.leaf(bytes([i])) for i in range(7))
     >>> verify_consistency(3, 7, tree.consistency(3), tree.root(3), tree.root())
@@ -268,7 +268,7 @@ class Nodes(ABC):
         return self._edge(height, size)
 
     def _edge(self, height: int, size: int) -> bytes:
-        """The hash of what stands to the right of the last full run of 2^height leaves."""
+        """Return the hash of the leaves to the right of the last full run of 2^height leaves."""
         top = b""
         for low in range(height):
             if size >> low & 1:

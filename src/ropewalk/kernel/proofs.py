@@ -1,4 +1,4 @@
-"""What a stranger needs to check a tree: how it hashes, and three verifiers.
+"""Verify Merkle proofs without the tree: how it hashes, and three verifiers.
 
 Trees have the shape of RFC 6962: a tree of n leaves splits at the largest power of two below n, so an odd node
 rises unchanged and no leaf is ever doubled. Every function takes *leaf hashes*, 32 bytes each; `Hasher.leaf` makes
@@ -6,7 +6,7 @@ one from data. Verifiers consume index and size bit by bit as RFC 9162 §2.1.3.2
 reaches the root from another place, or with a step too many, is not a proof.
 
 A verifier returns nothing: it either passes, or raises `InvalidProof` (this cannot be a proof of that claim) or
-`ProofRefused` (it is one, but it leads elsewhere; field `step` names the comparison that failed).
+`ProofRefused` (it is one, but it gives another root; field `step` names the comparison that failed).
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def pack_leaves(leaves: Iterable[bytes]) -> bytes:
 def verify_inclusion(
     leaf: bytes, index: int, size: int, path: Sequence[bytes], root: bytes, hasher: Hasher = LEDGER
 ) -> None:
-    """The leaf hash stands at `index` under the root of `size` leaves (RFC 9162 §2.1.3.2).
+    """Verify that the leaf hash is at `index` under the root of `size` leaves (RFC 9162 §2.1.3.2).
 
     Take `size` from where the root came from, a signed head or header: a path has the same shape in trees of
     several sizes, so it proves the place and not the size.
@@ -221,7 +221,7 @@ def verify_range(
                 packed = next(left) + packed
             if final & 1 == 0 and final < last:
                 packed += next(right)
-            # What is left over stands on the right edge and rises unchanged.
+            # The rest lies on the right edge and rises unchanged.
             odd = len(packed) % (2 * HASH_BYTES)
             packed = hasher.level(packed[: len(packed) - odd]) + packed[len(packed) - odd :]
             first, final, last = first >> 1, final >> 1, last >> 1

@@ -30,7 +30,7 @@ Need = Literal["required", "trust", "optional"]
 class Step:
     """One thing that was looked at. `fields` hold the facts of a failure, such as the height.
 
-    `need` counts only where the step was not checked. It is `required` unless the code that skips the step says
+    `need` counts only where the step was not checked. It is `required` unless the code that skips the step sets
     otherwise, so a forgotten case is never reported as passed.
     """
 
@@ -59,7 +59,7 @@ class Step:
         return cls(name, "not_checked", detail, need="trust")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the step as the command line prints it; an unchecked step also says what it needs."""
+        """Return the step as the command line prints it; an unchecked step also has what it needs."""
         need = {"need": self.need} if self.status == "not_checked" else {}
         return {"name": self.name, "status": self.status, "detail": self.detail, **need, **self.fields}
 

@@ -219,7 +219,7 @@ def _p256_open(secret: bytes) -> tuple[bytes, _Sign]:
     except UnsupportedAlgorithm as error:
         # Without RFC 6979 OpenSSL would draw randomness, and the kernel draws none.
         raise Unavailable(
-            "this OpenSSL cannot sign with P-256 the way RFC 6979 says",
+            "this OpenSSL cannot sign with P-256 by RFC 6979",
             advice="Install cryptography from its wheel, with the OpenSSL it brings.",
         ) from error
 
@@ -246,7 +246,7 @@ def _secp256k1_open(secret: bytes) -> tuple[bytes, _Sign]:
     from coincurve import PrivateKey
 
     key = PrivateKey(secret)
-    # libsecp256k1 takes its nonce from RFC 6979 and gives low s; the last byte says which point R was.
+    # libsecp256k1 takes its nonce from RFC 6979 and gives low s; the last byte identifies the point R.
     return key.public_key.format(), lambda message: key.sign_recoverable(message)[:SIGNATURE_BYTES]
 
 

@@ -1,4 +1,4 @@
-"""Strangers' texts on a terminal: what somebody else wrote must not steer it, nor fill it."""
+"""Escape untrusted text for a terminal, so that it neither controls nor floods it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """ULIDs: 48 bits of milliseconds and 80 bits of chance, as 26 characters that sort like their number.
 
-`next_ulid` follows S0 §5: it only ever goes up, whatever the clock does. Text order is number order, so most
+`next_ulid` follows S0 §5: it only ever goes up, also when the clock goes back. Text order is number order, so most
 of the work is done on the text itself: a new ULID in an old millisecond is the old one with its last character
 moved on.
 """
@@ -134,7 +134,7 @@ def from_bytes(raw: bytes) -> Ulid:
 def next_ulid(last: Ulid | None, now_ms: int, entropy: bytes) -> Ulid:
     """A ULID above `last`: at `now_ms` if the clock has moved on, else one higher in the last millisecond.
 
-    A clock that stands still or runs backwards never lowers a ULID. When the last millisecond has no higher
+    A clock that stops or runs backwards never lowers a ULID. When the last millisecond has no higher
     ULID left, that is `OutOfOrder` (S0: TemporalOrder).
 
     >>> first = next_ulid(None, 1469922850259, bytes(10))
@@ -152,7 +152,7 @@ def next_ulid(last: Ulid | None, now_ms: int, entropy: bytes) -> Ulid:
 
 
 def next_ulids(last: Ulid | None, now_ms: int, entropy: bytes, count: int) -> list[Ulid]:
-    """As many ULIDs as asked, each one above the one before: what `next_ulid` gives while the clock stands still.
+    """As many ULIDs as asked, each one above the one before: what `next_ulid` gives within one millisecond.
 
     >>> next_ulids(None, 1469922850259, bytes(10), 2)
     ['01ARZ3NDEK0000000000000000', '01ARZ3NDEK0000000000000001']

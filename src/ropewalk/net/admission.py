@@ -98,7 +98,7 @@ class ConnectionSlot:
 
 
 class Admission:
-    """The connections of one server. `refused` is told who was dropped, and why; it should limit its own output."""
+    """Count the connections of one server. `refused` gets peer and reason of each drop; it limits its own output."""
 
     def __init__(
         self,
@@ -260,7 +260,7 @@ def connection_budget(wanted: int) -> int:
     needed = wanted + used + RESERVED_FILES_MAX
     if soft != resource.RLIM_INFINITY and soft < needed:
         more = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
-        with contextlib.suppress(OSError, ValueError):  # some systems allow less than their hard limit says
+        with contextlib.suppress(OSError, ValueError):  # some systems allow less than their hard limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
             soft = more
     if soft == resource.RLIM_INFINITY:

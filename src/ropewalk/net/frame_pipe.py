@@ -1,4 +1,4 @@
-"""Whole frames over a pipe, whatever their form: limits on their size and on silence."""
+"""Send and receive whole frames over a pipe, with limits on their size and on idle time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLICE_BYTES = 64 << 10  # sent at a time, so that a slow reader shows progress
 
 
 class FrameSplitter(Protocol):
-    """Cuts a stream of bytes into frames."""
+    """Split a stream of bytes into frames."""
 
     @property
     def held(self) -> int:
@@ -26,7 +26,7 @@ class FrameSplitter(Protocol):
 
 
 class FramePipe:
-    """Frames that a cutter cuts out of a pipe, and that `wrap` gives their form on the way out."""
+    """Frames over a pipe: a splitter reads them, and `wrap` encodes those that are sent."""
 
     def __init__(
         self,

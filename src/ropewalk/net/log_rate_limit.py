@@ -1,4 +1,4 @@
-"""What strangers cause to be said: some lines a minute, then how many more there were. So nobody floods a log."""
+"""Rate-limit log lines triggered by remote peers: some lines a minute, then a count of the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EVERY_S = 60.0
 
 
 class LogRateLimit:
-    """Says what it is told, at most so many lines in a time; in an event loop. Close it to hear of the last ones."""
+    """Pass on at most so many lines in a period, in an event loop. `close` reports those still held back."""
 
     def __init__(
         self, say: Callable[[str], None], *, lines_max: int = LINES_MAX, every_s: float = EVERY_S

@@ -9,7 +9,7 @@ from ropewalk.net.admission import ConnectionSlot
 
 
 class Pipe(Protocol):
-    """Bytes both ways. What breaks it raises Unavailable from whichever call notices."""
+    """Bytes both ways. The call that notices a broken connection raises Unavailable."""
 
     name: str  # who is at the other end, for people
 
@@ -24,12 +24,12 @@ class Pipe(Protocol):
 
 
 class Listener(Protocol):
-    """A place where others can connect."""
+    """A server socket that accepts connections."""
 
     port: int
 
     async def close(self) -> None:
-        """Take nobody more, and end the pipes that are open."""
+        """Accept no more connections, and close the open pipes."""
 
 
 class ServedPipe(Pipe, Protocol):

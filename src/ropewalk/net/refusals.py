@@ -15,7 +15,7 @@ from ropewalk.errors import Unavailable, Usage
 
 @contextlib.contextmanager
 def connecting(url: str, timeout_s: float) -> Iterator[None]:
-    """Within, a WebSocket is being opened: Unavailable if nobody is there, Usage if the address is none."""
+    """Translate errors of opening a WebSocket: Unavailable if nothing answers, Usage if the address is malformed."""
     try:
         yield
     except ssl.SSLError as error:  # a certificate error is also a ValueError
@@ -44,7 +44,7 @@ def listening(host: str, port: int) -> Iterator[None]:
 
 
 def reason(error: BaseException) -> str:
-    """Why the network refused, as the system says it: asyncio's own words are for programmers.
+    """Return why the network refused, in the words of the system; asyncio's own are for programmers.
 
     >>> reason(ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"))
     'Connection refused'

@@ -15,7 +15,7 @@ from ropewalk.net.tls import certificate_of
 
 CHUNK_BYTES = 64 << 10
 GOODBYE_S = 1.0  # how long closing waits for the other side
-# A peer whose machine has gone says nothing any more; the system asks for signs of life after a minute.
+# A peer whose machine has gone sends nothing more; the system probes it after a minute.
 LIMITS = ConnectionLimits(connections_max=64)
 KEEP_ALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
@@ -55,7 +55,7 @@ class TcpPipe:
 
 
 def _name(transport: asyncio.BaseTransport, scheme: str) -> str:
-    """Who is at the other end, for people."""
+    """Return the address of the peer for messages."""
     host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -74,7 +74,7 @@ def _keep_alive(writer: asyncio.StreamWriter) -> None:
 async def connect_tcp(
     host: str, port: int, *, timeout_s: float, tls: ssl.SSLContext | None = None
 ) -> TcpPipe:
-    """Connect; Unavailable if nobody is there, or if it is not who it should be."""
+    """Connect; raise Unavailable if nothing answers or its certificate does not match."""
     scheme = "tcp" if tls is None else "tls"
     address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     try:
@@ -109,7 +109,7 @@ class TcpListener:
         self.port: int = server.sockets[0].getsockname()[1]
 
     def refuse(self) -> None:
-        """Take nobody more."""
+        """Accept no more connections."""
         self._server.close()
 
     async def close(self) -> None:
@@ -128,8 +128,8 @@ async def serve_tcp(
 ) -> TcpListener:
     """Listen; `accept` owns each pipe until it returns, which must be without an exception.
 
-    Until `accept` has called `join` of the pipe's slot, the deadline of the handshake runs. `refused` is told who did
-    not come in, and why: whose certificate is not accepted, or who had to make room.
+    Until `accept` has called `join` of the pipe's slot, the deadline of the handshake runs. `refused` gets the peers
+    that were dropped, and why: a certificate that is not accepted, or no room.
     """
     accepted = ConnectionTasks(accept, limits, refused, tls=tls)
     with listening(host, port):
@@ -189,7 +189,7 @@ class ConnectionTasks:
             transport.abort()
         else:
             try:
-                # A connection is cancelled when we close; asyncio would report that as an error of its own.
+                # A connection is cancelled when we close; asyncio would report that as an error.
                 with contextlib.suppress(asyncio.CancelledError):
                     await self._accept(pipe)
             finally:
@@ -217,7 +217,7 @@ class ConnectionTasks:
 
 
 class _Incoming(asyncio.Protocol):
-    """A connection that was just accepted. Its handshake is ours: asyncio says nothing of one that fails."""
+    """A connection that was just accepted. We do its handshake, because asyncio does not report one that fails."""
 
     def __init__(self, begin: Callable[[asyncio.Transport], None]) -> None:
         self._begin = begin

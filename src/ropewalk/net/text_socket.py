@@ -1,6 +1,6 @@
 """WebSockets that carry texts: one path, a check of who asks, and everything else answered as HTTP should be.
 
-Beside that path there may be pages: a browser shows them, and those of ours may connect because they come from here.
+Other paths may serve pages to a browser; our own pages may connect because their origin is this server.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class TextListener:
         self.port: int = next(iter(found.sockets)).getsockname()[1]
 
     async def close(self) -> None:
-        """Take no more; whoever is connected is told that we go away, and dropped if they do not listen."""
+        """Accept no more connections; send a close frame to each client, and drop those that do not answer."""
         self._server.close(code=1001, reason="the server is stopping")
         self._admission.close()
         try:
@@ -135,10 +135,10 @@ async def serve_text(
     welcomes_own: bool = False,
     refused: Callable[[str, str], None] = lambda _who, _why: None,
 ) -> TextListener:
-    """Listen; `accept` owns each socket until it returns, `answer` says what is at other paths.
+    """Listen; `accept` owns each socket until it returns, `answer` serves other paths.
 
-    A browser says which page asks (Origin); pages that are not listed are refused, or any web page could read what
-    only this machine may; our own are let in with `welcomes_own`. With a token, everybody has to show it. A newcomer
+    A browser names the page that asks (Origin); pages that are not listed are refused, or any web page could read what
+    only this machine may; our own are accepted with `welcomes_own`. With a token, every client must send it. A newcomer
     may take the place of a client that has sent nothing, until `accept` has called `settle` of its slot.
     """
     admission = Admission(limits, refused)
@@ -191,7 +191,7 @@ async def serve_text(
             compression=None,
             open_timeout=limits.handshake_s,
             close_timeout=GOODBYE_S,
-            ping_interval=None,  # the frames have pings of their own
+            ping_interval=None,  # the frames carry pings
             max_size=message_bytes_max,
             max_queue=RECEIVED_WAITING_MAX,
             server_header=None,
@@ -235,7 +235,7 @@ def _as_problem(_connection: object, _request: Request, response: Response) -> R
 
 
 def page_origins(host: str, port: int) -> set[str]:
-    """What a browser calls pages of ours, by addresses alone: whoever owns a name can make it lead here.
+    """What a browser calls pages of ours, by addresses alone: the owner of a name can make it resolve to this machine.
 
     >>> page_origins("192.0.2.7", 8090)
     {'http://192.0.2.7:8090'}
@@ -265,7 +265,7 @@ def _shows(request: Request, token: str) -> bool:
 async def connect_text(
     url: str, *, timeout_s: float, message_bytes_max: int, token: str | None = None
 ) -> TextSocket:
-    """Connect; an error says whether nobody is there, we may not, or the address is wrong."""
+    """Connect; the error tells an unreachable server, a refusal and a wrong address apart."""
     with connecting(url, timeout_s):
         try:
             socket = await client.connect(

@@ -1,4 +1,4 @@
-"""Stores are synchronous; whoever serves coroutines calls them in threads."""
+"""Call synchronous stores from coroutines, in threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def in_thread(act: Callable[..., T], *arguments: Any) -> T:
-    """Call a store in a thread. Cancelled, it still waits: nobody may close what a thread is reading."""
+    """Call a store in a thread. A cancelled call still waits, so that the store is not closed while it is read."""
     task = asyncio.ensure_future(asyncio.to_thread(act, *arguments))
     try:
         return await asyncio.shield(task)

@@ -48,12 +48,12 @@ def certificate_of(tls: ssl.SSLObject) -> Certificate | None:
 
 
 def server_tls(files: TlsFiles, protocol: str) -> ssl.SSLContext:
-    """For whoever listens: nobody comes in without a certificate."""
+    """Return the context of a server; clients must present a certificate."""
     return _context(ssl.PROTOCOL_TLS_SERVER, files, protocol)
 
 
 def client_tls(files: TlsFiles, protocol: str) -> ssl.SSLContext:
-    """For whoever connects: the other side's certificate must be for the host that was named."""
+    """Return the context of a client; the server's certificate must match the host name."""
     return _context(ssl.PROTOCOL_TLS_CLIENT, files, protocol)
 
 
@@ -86,7 +86,7 @@ def _context(side: int, files: TlsFiles, protocol: str) -> ssl.SSLContext:
 
 
 def _no_password(key: Path) -> Callable[[], str]:
-    """What is asked for a key that is locked: it must not ask at a terminal nobody looks at."""
+    """Refuse an encrypted key instead of prompting for its password at a terminal."""
 
     def ask() -> str:
         raise Invalid(

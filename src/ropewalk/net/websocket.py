@@ -69,7 +69,7 @@ class WebSocketPipe:
 async def connect_websocket(
     url: str, *, timeout_s: float, tls: ssl.SSLContext | None = None
 ) -> WebSocketPipe:
-    """Connect; Unavailable if no WebSocket answers. `tls` is used for `wss://`; default: the system's authorities."""
+    """Connect; raise Unavailable if no WebSocket answers. `tls` is for `wss://`; default: the system's authorities."""
     secure: dict[str, Any] = {"ssl": tls} if tls is not None and url.lower().startswith("wss:") else {}
     with connecting(url, timeout_s):
         socket = await client.connect(

@@ -203,7 +203,7 @@ def test_namespace_refuses_envelopes_of_others(log):
     fill(log, "bus", 1, MESSAGES, ns="prod")
     for _ in range(2):
         with pytest.raises(
-            InvalidEnvelope, match="of topic:bus: the envelope says ns 'else', the log is 'prod'"
+            InvalidEnvelope, match="of topic:bus: the envelope's ns must be 'prod', got 'else'"
         ):
             mirror(log, ["topic:bus"], "ns:prod")
         assert len(standing(log, "prod")) == 2

@@ -72,8 +72,8 @@ def test_topic_patterns(pattern, name, matched):
         ("ref", "*", "begin with refs/"),
         ("ref", "refs//x", "a part is empty"),
         ("ref", "refs/x/", "a part is empty"),
-        ("ref", "refs/x**", "a part of its own"),
-        ("ref", "refs/***", "a part of its own"),
+        ("ref", "refs/x**", "must be a whole part"),
+        ("ref", "refs/***", "must be a whole part"),
         ("ref", "refs/a..b", "no ref"),
         ("ref", "refs/a b", "no ref"),
         ("ref", "refs/[ab]", "no ref"),
@@ -88,7 +88,7 @@ def test_topic_patterns(pattern, name, matched):
         ("topic", "jobs.>.x", "parts are letters"),
         ("topic", "jobs pending", "parts are letters"),
         ("topic", "jöbs", "parts are letters"),
-        ("topic", "jobs.**x", "a part of its own"),
+        ("topic", "jobs.**x", "must be a whole part"),
     ],
 )
 def test_what_is_no_pattern_is_refused_with_a_reason(kind, text, reason):

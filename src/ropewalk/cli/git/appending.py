@@ -76,7 +76,7 @@ class EventWriter:
         self._word = word
         self._is_new = log.store.head(layout.head_ref(topic)) is None
         self._changed: dict[int, PrivacyOutcome] = {}
-        log.privacy.told = lambda draft, changed: self._changed.update({id(draft): changed})
+        log.privacy.on_change = lambda draft, changed: self._changed.update({id(draft): changed})
 
     def write(self, drafts: Sequence[Draft]) -> list[Recorded | RopewalkError]:
         """Record drafts in order; return one outcome per draft."""

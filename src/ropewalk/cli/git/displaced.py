@@ -99,19 +99,19 @@ def rescue(ns: str | None, topic: str | None, old: str | None, allow_secret: boo
         log.allow_secrets = allow_secret
         commit = log.store.resolve(old.lower()) if old is not None else None
         for each in record_again(log, name, old=commit, layout=layout):
-            was = {"displaced": {"ulid": each.stood.ulid, "commit": each.stood.commit}}
+            was = {"displaced": {"ulid": each.entry.ulid, "commit": each.entry.commit}}
             if isinstance(each.outcome, RopewalkError):
                 code = code or each.outcome.exit_code
                 answer["problems"].append({**was, **each.outcome.to_problem()})
                 if not session().json:
-                    say(f"{each.stood.ulid or '-'}  {short(each.stood.commit)} is not recorded again:")
+                    say(f"{each.entry.ulid or '-'}  {short(each.entry.commit)} is not recorded again:")
                     fail(each.outcome, as_json=False)
                 continue
             new = each.outcome
             names = {"ulid": new.ulid, "content_id": new.content_id, "commit": new.commit}
             answer["rescued"].append({**was, **names})
             if not session().json:
-                answer_line({}, f"{each.stood.ulid}  {receipt_line(new)}")
+                answer_line({}, f"{each.entry.ulid}  {receipt_line(new)}")
     if session().json:
         emit_line(answer)
     elif not code and not answer["rescued"]:

@@ -30,7 +30,7 @@ def opened() -> GitRepository:
     from ropewalk.gitlog.repository.opening import open_place
 
     log = open_place(here())
-    log.store.identify(*named_writer(), nobody=login())
+    log.store.identify(*named_writer(), fallback=login())
     log.privacy.keys = sealing_key  # privacy rules may seal values
     return log
 

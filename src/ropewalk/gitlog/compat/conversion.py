@@ -91,7 +91,7 @@ def find_envelope(repo: Journals, entry: CompatEntry) -> tuple[dict[str, Any], s
 
 
 def envelope_name(document: Any) -> ContentId | None:
-    """The content id of an envelope's canonical bytes, whatever is said beside it; None for what has no such bytes.
+    """Return the content id of an envelope's canonical bytes; None for a document without canonical bytes.
 
     >>> envelope_name({"b": 1.0, "a": []}) == content_id(b'{"a":[],"b":1}')
     True
@@ -205,10 +205,10 @@ class EntryReader:
             return
         env, parent = trailer.get("env"), trailer.get("journal_parent")
         if env is not None and env != self.env:
-            yield f"its trailer says env {str(env)[:60]!r}, the journal is {self.env!r}"
+            yield f"trailer env must be {self.env!r}, got {str(env)[:60]!r}"
         actual = entry.commit.parents[0] if entry.commit.parents else None
         if "journal_parent" in trailer and parent != actual:
-            yield f"its trailer says journal_parent {str(parent)[:40]}, its parent is {actual}"
+            yield f"trailer journal_parent must be {actual}, got {str(parent)[:40]}"
 
     def _verdict(self, entry: CompatEntry, odd: list[str]) -> Verdict:
         if split_signature(entry.raw)[1] is None:

@@ -1,7 +1,7 @@
 """Entries as `git shiplog` wrote them: a text for people, a line that starts with `---`, and a JSON trailer.
 
-Only the trailer is read. Whatever is odd about an entry is said, and none of it stops anybody: a journal that was
-written by a shell script over years holds all sorts of things, and each of them is somebody's record.
+Only the trailer is read. Oddities of an entry are reported and stop nothing: a journal written by a shell script over
+years holds many forms, and each of them is a record.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CompatEntry:
     raw: bytes
     trailer: dict[str, Any] | None
     problems: tuple[str, ...]
-    exact: bool  # the trailer is the strict reading of what stands there
+    exact: bool  # the trailer is the strict reading of the message
 
     @property
     def message(self) -> dict[str, str]:

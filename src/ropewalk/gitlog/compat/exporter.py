@@ -1,7 +1,7 @@
 """A log of S0 written as a journal that `git shiplog` lists, shows, verifies and validates.
 
 Every exported entry carries its ULID, its content id and the whole envelope in its trailer, so that an import
-recognises it, and so that somebody who has only the journal gets the very same event back.
+recognises it, and so that the journal alone gives the same event back.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ def _move_anchor(repo: Journals, topic: str, journal: _Journal, report: ExportRe
         return
     order = {oid: at for at, oid in enumerate(journal.places.values())}
     if there is not None and order.get(Oid(there), -1) > order[place]:
-        return  # somebody set a newer one with the bash tool; it comes in with the next import
+        return  # the bash tool set a newer one; the next import takes it
     repo.move_head(ref, there, place)
     report.refs[ref] = place
 

@@ -70,7 +70,7 @@ def import_journals(
 ) -> ImportReport:
     """Bring every journal of a repository up to date in its log.
 
-    `mapping` names namespaces for environments. `note` says what is hung in place of a note's bytes, None for nothing.
+    `mapping` names namespaces for environments. `note` replaces a note's bytes, None for no note.
     A journal with an entry dated later than `limit` is refused.
     """
     report = ImportReport()
@@ -153,7 +153,7 @@ def _journals(
 def _is_export(repo: Journals, target: ImportTarget, journal: Journal) -> bool:
     """Whether every entry of a journal came out of one log here, under another name: then there is nothing to import.
 
-    A journal only says where it came from; it is believed once that log is found to hold all of it.
+    A journal only claims its source; it is accepted once that log is found to hold all of it.
     """
     try:
         carried = find_envelope(
@@ -195,7 +195,7 @@ def _prepare(
 def _settle(
     repo: Journals, target: ImportTarget, ready: _Ready, report: ImportReport, limit: ClockLimit
 ) -> None:
-    """Move the log's head over what was written; where somebody was there first, look again and write on top."""
+    """Move the log's head over what was written; after a conflict, read again and write on top."""
     journal, ref = ready.journal, SHIPLOG.head_ref(ready.journal.topic)
     with repo.turn(ref), ExitStack() as held:
         for attempt in range(ATTEMPTS_MAX if ready.fresh else 0):
@@ -257,14 +257,14 @@ def _walk(repo: Journals, journal: Journal, report: ImportReport) -> list[Oid]:
 
 
 def _unknown(repo: Journals, target: ImportTarget, journal: Journal) -> list[Oid]:
-    """The commits that are not in the log yet. What is there must be what the journal says, in its order."""
+    """Return the commits that are not in the log yet. Those in the log must match the journal, in its order."""
     if target.tip(journal.topic).commit is None:
         return journal.chain
     known, height = _newest_known(repo, target, journal)
     rest = journal.chain[known + 1 :]
     at = 0
     ours: set[Oid] = set()
-    # An entry whose ULID had to give way to order is not found by it; the log itself tells.
+    # An entry whose ULID was changed for the order is not found by it; search the log.
     for event in target.events(journal.topic, height + 1):
         source = source_of(event)
         if source is None:
@@ -315,7 +315,7 @@ def _is_ours(repo: Journals, target: ImportTarget, journal: Journal, oid: Oid) -
     event = target.find(journal.topic, document["ulid"])
     if event is None or event.content_id != promised:
         return False
-    # The journal only says so: who changes an entry we exported can leave its promise as it was.
+    # The journal only claims so: an editor of an exported entry can leave its promise unchanged.
     if envelope_name(document) != envelope_name(event.envelope):
         return False
     journal.places[oid] = event.commit

@@ -1,7 +1,7 @@
 """SSH signatures on commits, judged in-process so that every machine comes to the same verdict.
 
 `git shiplog` signs with `ssh-keygen`; whether that program is here, and how it is configured, must not decide what an
-import says. The roster is the `allowed_signers` file of the trust tree the entry itself names.
+import reports. The roster is the `allowed_signers` file of the trust tree the entry itself names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HASHES = {b"sha256": "sha256", b"sha512": "sha512"}
 CURVES = {b"nistp256": "SECP256R1", b"nistp384": "SECP384R1", b"nistp521": "SECP521R1"}
 CURVE_HASHES = {b"nistp256": "SHA256", b"nistp384": "SHA384", b"nistp521": "SHA512"}
 RSA_HASHES = {b"rsa-sha2-256": "SHA256", b"rsa-sha2-512": "SHA512"}
-RSA_BITS_MIN = 2048  # ssh-keygen's own floor is 1024; nobody should be believed with that today
+RSA_BITS_MIN = 2048  # ssh-keygen's own floor is 1024; too weak today
 ROSTER_LINES_MAX = 100_000
 OPTION = re.compile(r'(namespaces|valid-after|valid-before)="((?:[^"\\]|\\.)*)"(?:,(?=.)|$)', re.IGNORECASE)
 MOMENT = re.compile(r"(\d{8}(?:\d{4}(?:\d\d)?)?)(?:Z|UTC)?", re.ASCII | re.IGNORECASE)
@@ -177,7 +177,7 @@ def _check(key: bytes, signature: bytes, signed: bytes) -> None:
 
 
 def _touched(application: bytes, flags_and_counter: bytes, signed: bytes) -> bytes:
-    """What a security key signs: the flags' lowest bit says that somebody touched it."""
+    """Return what a security key signs: the lowest flag bit means that a person touched it."""
     if not flags_and_counter[0] & 1:
         raise _Malformed
     return hashlib.sha256(application).digest() + flags_and_counter + hashlib.sha256(signed).digest()
@@ -281,7 +281,7 @@ def _options(text: str) -> dict[str, str] | None:
 
 
 def _listed_in(patterns: tuple[str, ...]) -> bool:
-    """Whether a list of patterns has `git`: one that starts with `!` takes it out again, wherever it stands."""
+    """Tell whether a list of patterns has `git`; a pattern with `!` removes it, at any position."""
     said = {each.startswith("!") for each in patterns if _is_git(each.removeprefix("!"))}
     return said == {False}
 

@@ -52,7 +52,7 @@ def import_from_compat(
 ) -> ImportReport:
     """Bring the journals under `refs/_shiplog/` into logs of this repository.
 
-    `mapping` is environment → namespace; `note` says what is kept of a note, by default its bytes.
+    `mapping` is environment → namespace; `note` gives what is kept of a note, by default its bytes.
     """
     return import_journals(log.store, _Target(log), mapping or {}, note, limit=log.clock_limit())
 

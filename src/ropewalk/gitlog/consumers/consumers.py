@@ -50,17 +50,17 @@ def consume(
 
 
 def open_cursor(log: GitRepository, group: str, topic: str, layout: Layout) -> Cursor | None:
-    """Where a group stands, None if it has not begun. Refused if what it reads now could not be remembered."""
+    """Return the cursor of a group, None if it has not begun. Raise if a cursor of this topic could not be stored."""
     cursor = read_cursor(log.store, group, topic)
     check_kind(layout, cursor)
     others = [] if cursor is not None else log.store.head_names(f"{CONSUMERS}{group}/")
     for _, other in map(split_ref, others):
         if other.startswith(f"{topic}/") or topic.startswith(f"{other}/"):
             raise Conflict(
-                f"group {group} reads {other} already; git cannot keep a checkpoint of {topic} beside that one",
+                f"group {group} reads {other} already; git cannot also keep a checkpoint of {topic}",
                 ref=consumer_ref(group, topic),
                 other=consumer_ref(group, other),
-                advice="Give the two topics groups of their own.",
+                advice="Use a separate group for each topic.",
             )
     return cursor
 
@@ -83,7 +83,7 @@ def set_cursor(
 def reset_cursor(
     log: GitRepository, group: str, topic: str, to: str, *, dry_run: bool = False
 ) -> dict[str, Any]:
-    """Move a group to an event, to `beginning` or to `now`; says what changes."""
+    """Move a group to an event, to `beginning` or to `now`; return what changes."""
     old = find_cursor(log.store, group, topic)
     layout = _layout_of(log, topic, old)
     line = log.lines.line(layout, topic)
@@ -110,7 +110,7 @@ def reset_cursor(
 
 
 def cursor_status(log: GitRepository, cursor: Cursor) -> dict[str, Any]:
-    """Where a cursor stands against the head of its topic."""
+    """Return the position of a cursor and the head of its topic."""
     row: dict[str, Any] = {"group": cursor.group, "ns": cursor.topic, "ulid": cursor.ulid or None}
     head: Ulid | None = None
     behind: int | None = None

@@ -1,6 +1,6 @@
 """How far a consumer has got: `refs/gatos/consumers/<group>/<topic>`, by commit (S0) or by ULID (S1).
 
-One ref name serves both specifications. What stands there is read by its object type; it is written in the form of the
+One ref name serves both specifications. Its value is read by its object type; it is written in the form of the
 layout and one form never replaces the other unasked. A cursor is advisory: it proves nothing, and one that names a
 commit outside the chain still means its ULID.
 """
@@ -40,7 +40,7 @@ class Cursor:
 
 
 def read_cursor(repo: Repo, group: str, topic: str) -> Cursor | None:
-    """Where a group stands in a topic, None if it has not begun."""
+    """Return the position of a group in a topic, None if it has not begun."""
     target = repo.head(consumer_ref(group, topic))
     if target is None:
         return None
@@ -74,7 +74,7 @@ def find_cursor(repo: Repo, group: str, topic: str) -> Cursor | None:
 
 
 def _parse(raw: bytes) -> tuple[ulid.Ulid, Oid | None]:
-    """What the document of a checkpoint says; other software writes `commit_oid`."""
+    """Parse the document of a checkpoint; other software writes `commit_oid`."""
     document = jcs.parse_foreign(raw)
     if isinstance(document, dict):
         name, commit = document.get("ulid"), document.get("commit", document.get("commit_oid"))
@@ -127,7 +127,7 @@ def move_cursor(
         check_kind(layout, old)
     if old is not None and place.ulid < old.ulid and not backwards:
         raise OutOfOrder(
-            f"{old.ref} stands at {old.ulid}; {place.ulid} lies before it",
+            f"{old.ref} is at {old.ulid}; {place.ulid} is before it",
             ref=old.ref,
             advice="Going back is `ropewalk consumer reset` (or `checkpoint set --reset`).",
         )

@@ -1,7 +1,7 @@
 """Anchors: portable statements "this topic's head was that commit", kept outside the log (S0 anchor schema).
 
 They stand on `refs/gatos/shiplog/<ns>/anchors`, one commit each with `anchor.json` in canonical bytes. A signature is
-a C2SP note beside it whose text names the anchor's content id and its head, so it binds both.
+a C2SP note whose text names the anchor's content id and its head, so it binds both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCHEMA = "shiplog/anchor"
 
 @dataclass(frozen=True, slots=True)
 class LogAnchor:
-    """An anchor and where it stands; `signature` is the note over it, if it was signed."""
+    """An anchor and its position; `signature` is the note over it, if it was signed."""
 
     document: dict[str, Any]
     commit: Oid
@@ -41,7 +41,7 @@ class LogAnchor:
 
 
 def note_text(raw: bytes, head: str) -> str:
-    """What the signature of an anchor says."""
+    """Return the text that the signature of an anchor covers."""
     return f"gatos anchor\n{content_id(raw)}\n{head}\n"
 
 

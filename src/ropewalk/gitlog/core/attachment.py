@@ -1,4 +1,4 @@
-"""Attachments of messages: files beside the envelope that its `refs` name by digest (S1 §2)."""
+"""Attachments of messages: files next to the envelope, named by digest in its `refs` (S1 §2)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def attach(
     files = []
     named = named_digests(json.loads(sealed.raw))
     for name, raw in sorted(attachments.items()):
-        # Names that begin with .git mean something to git itself, whatever their case; `git fsck` refuses them.
+        # Names that begin with .git mean something to git itself, in any case; `git fsck` refuses them.
         gits_own = name.lower().startswith((".git", "git~1"))
         if name in ("", ".", "..") or gits_own or "/" in name or not name.isprintable():
             raise InvalidEnvelope(
@@ -54,7 +54,7 @@ def attach(
 
 
 def tree_with(path: tuple[str, ...], raw: bytes, attachments: Sequence[TreeEntry]) -> Oid:
-    """The tree that holds an envelope at its path and attachments beside it, and nothing else."""
+    """Return the tree that holds an envelope at its path and its attachments, and nothing else."""
     if not attachments:
         return build_path_trees(path, raw)[0]
     return Oid(_trees(path, object_id("blob", raw), attachments)[-1][0])

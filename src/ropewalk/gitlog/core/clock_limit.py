@@ -13,7 +13,7 @@ from ropewalk.errors import OutOfOrder
 from ropewalk.gitlog.core.commit import rfc3339
 from ropewalk.kernel.ulid import Ulid, time_ms
 
-SKEW_MS_DEFAULT = 10 * 60_000  # clocks of machines that nobody looks after are minutes apart, not hours
+SKEW_MS_DEFAULT = 10 * 60_000  # clocks of unattended machines are minutes apart, not hours
 YEAR_10000_MS = 253_402_300_800_000
 UNITS_MS = (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1_000))
 

@@ -1,4 +1,4 @@
-"""What a commit message says: headers, a line of three dashes, and the deployment trailer (S0 §4).
+"""Commit messages: headers, a line of three dashes, and the deployment trailer (S0 §4).
 
 Headers hold no text of users, so the first `---` ends them. Journals of `git shiplog` do hold such text in front, so
 there the last line that starts with `---` counts.
@@ -61,7 +61,7 @@ def event_commit(
 
 @lru_cache(maxsize=64)
 def _frame(topic: str, author: GitSignature, committer: GitSignature, has_trailer: bool) -> bytes:
-    """A commit with a gap wherever the events of a batch differ: they have the rest in common."""
+    """Return a commit with a gap at each place where the events of a batch differ."""
     gap = "%s"
     message = f"Event-Id: ulid:{gap}\nContent-Id: {gap}\n"
     if has_trailer:

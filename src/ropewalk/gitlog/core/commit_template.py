@@ -28,7 +28,7 @@ from ropewalk.native.object_batch import (
 )
 
 Make = Callable[[SealedEnvelope, Oid, int], Sequence[GitObject]]
-"""The objects of a plain event that stands on a parent and has a number; the commit comes last."""
+"""Return the objects of a plain event with a parent and a number; the commit comes last."""
 
 # Nothing else in an event reads like these.
 EXAMPLE = SealedEnvelope(Ulid("7" + "X" * 25), b"\x00envelope\x00", ContentId("blake3:" + "ab" * 32))
@@ -37,7 +37,7 @@ PARENT, NUMBERED = Oid("c3" * 20), 7_777_777_777_777_777
 
 
 def cut_template(make: Make) -> CompiledTemplate | None:
-    """What all plain events of a log have in common; None if it cannot be told from what they have not."""
+    """What all plain events of a log have in common; None if it cannot be separated from what differs."""
     example = make(EXAMPLE, PARENT, NUMBERED)
     template = compile_template(
         [(kind, _cut(raw, _gaps(example[:at]))) for at, (_, kind, raw) in enumerate(example)]

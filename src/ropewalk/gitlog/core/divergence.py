@@ -1,9 +1,8 @@
-"""Where two lines of one log part, and what stands on one of them only.
+"""Find where two histories of one log diverge, and the entries that only one of them has.
 
-Two clones that append on their own, a forced fetch, a ref somebody put back: the line that was seen before and the line
-that is there now share a beginning and then part. What stood on the old one only is *displaced*: still in the
-repository for a while, and in the log no longer. An event that is recorded again names the one it stands for, by
-content id, under `refs.displaced`; so nobody records it twice, and everybody can tell.
+After appends in two clones, a forced fetch or a ref that was reset, the history seen before and the present one share a
+beginning and then diverge. Entries of the old one only are *displaced*: in the repository for a while, but not in the
+log. An event that is recorded again names its original by content id under `refs.displaced`, so it is recorded once.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Memory: TypeAlias = Callable[[Oid], EntryRecord | None]
 
 
 class DivergedEntry(NamedTuple):
-    """One entry that stands on one of two lines only; what is not known of it is None."""
+    """One entry that only one of two histories has; unknown fields are None."""
 
     commit: Oid
     ulid: Ulid | None = None
@@ -50,10 +49,10 @@ class LogDivergence:
     ref: str
     old: Oid | None
     new: Oid | None
-    parted: Oid | None  # None: they share nothing, or nobody can tell (see `cut`)
+    parted: Oid | None  # None: they share nothing, or it is unknown (see `cut`)
     displaced: tuple[DivergedEntry, ...]
-    added: tuple[DivergedEntry, ...]  # nothing where nobody can tell
-    cut: Oid | None = None  # a commit that is gone: what is below it and where they part, nobody can tell
+    added: tuple[DivergedEntry, ...]  # empty where it is unknown
+    cut: Oid | None = None  # a missing commit: what is below it is unknown
 
     @property
     def lost(self) -> list[DivergedEntry]:
@@ -82,17 +81,17 @@ def find_divergence(
     """Walk two lines down, a step of each in turn, until they meet.
 
     Costs as much as they differ, not as much as the log is long. A commit that is gone is passed over if the index
-    remembers what stood below it.
+    has the entry below it.
     """
     walks = [_Walk(repo, old, recall()), _Walk(repo, new, recall())]
     met = None
     while met is None and any(walk.at is not None for walk in walks):
         for walk, other in (walks, walks[::-1]):
-            if walk.at is not None and walk.at in other.stood:
+            if walk.at is not None and walk.at in other.entries_seen:
                 met = walk.at
                 break
             walk.step()
-    below = [list(takewhile(lambda each: each.commit != met, walk.stood.values())) for walk in walks]
+    below = [list(takewhile(lambda each: each.commit != met, walk.entries_seen.values())) for walk in walks]
     left, right = (tuple(reversed(side)) for side in below)
     again = _origins(repo, layout, topic, right) if left else {}
     displaced = tuple(_looked_at(repo, layout, topic, each, again) for each in left)
@@ -108,13 +107,13 @@ class _Walk:
         self._recall = recall
         self.at = head
         self.cut: Oid | None = None
-        self.stood: dict[Oid, DivergedEntry] = {}
+        self.entries_seen: dict[Oid, DivergedEntry] = {}
 
     def step(self) -> None:
         at = self.at
         if at is None:
             return
-        if at in self.stood:  # only damage makes a line of hashes a circle
+        if at in self.entries_seen:  # only damage makes a line of hashes a circle
             self.at = None
             return
         try:
@@ -124,18 +123,18 @@ class _Walk:
         except RopewalkError as error:
             known = self._recall(at)
             if known is None:
-                self.stood[at] = DivergedEntry(at, problem=error.detail)
+                self.entries_seen[at] = DivergedEntry(at, problem=error.detail)
                 self.cut, self.at = at, None
             else:
-                self.stood[at] = DivergedEntry(at, known.ulid, known.content_id, error.detail)
+                self.entries_seen[at] = DivergedEntry(at, known.ulid, known.content_id, error.detail)
                 self.at = known.parent
             return
         self.at = commit.parents[0] if commit.parents else None
         try:
             said = parse_message(commit.message)
-            self.stood[at] = DivergedEntry(at, said.ulid, said.content_id)
+            self.entries_seen[at] = DivergedEntry(at, said.ulid, said.content_id)
         except RopewalkError as error:
-            self.stood[at] = DivergedEntry(at, problem=error.detail)
+            self.entries_seen[at] = DivergedEntry(at, problem=error.detail)
 
 
 def event_at(repo: Repo, layout: Layout, topic: str, commit: Oid) -> Event:
@@ -147,7 +146,7 @@ def event_at(repo: Repo, layout: Layout, topic: str, commit: Oid) -> Event:
 
 
 def origin_of(event: Event) -> ContentId:
-    """The content id an event was first recorded under: its own, unless it says which displaced one it stands for."""
+    """Return the content id of the first recording: that in `refs.displaced`, else that of the event."""
     refs = event.envelope.get("refs")
     said = refs.get(DISPLACED) if isinstance(refs, dict) else None
     return ContentId(said) if isinstance(said, str) else event.content_id
@@ -183,25 +182,25 @@ def _origins(
             if each.content_id is not None:
                 found[each.content_id] = each.commit
         except RopewalkError:
-            continue  # who reads or accepts the new line is told; here it merely carries nothing
+            continue  # readers of the new history report it; here it carries nothing
     return found
 
 
 def _looked_at(
-    repo: Repo, layout: Layout, topic: str, stood: DivergedEntry, again: Mapping[ContentId, Oid]
+    repo: Repo, layout: Layout, topic: str, entry: DivergedEntry, again: Mapping[ContentId, Oid]
 ) -> DivergedEntry:
-    """A displaced entry with what is wrong with it, and where its event stands now."""
-    problem, origin = stood.problem, stood.content_id
+    """Return a displaced entry with its problem and the present commit of its event."""
+    problem, origin = entry.problem, entry.content_id
     if problem is None:
         try:
-            origin = origin_of(event_at(repo, layout, topic, stood.commit))
-            for _ in _files(repo, _commit(repo, stood.commit).tree):
+            origin = origin_of(event_at(repo, layout, topic, entry.commit))
+            for _ in _files(repo, _commit(repo, entry.commit).tree):
                 pass
         except Unavailable:
             raise
         except RopewalkError as error:
             problem = error.detail
-    return stood._replace(problem=problem, again=again.get(origin) if origin else None)
+    return entry._replace(problem=problem, again=again.get(origin) if origin else None)
 
 
 def _files(repo: Repo, tree: Oid, depth: int = 0) -> Iterator[tuple[str, bytes]]:

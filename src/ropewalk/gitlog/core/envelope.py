@@ -20,14 +20,14 @@ from ropewalk.kernel.schema import shipped as schema
 from ropewalk.kernel.ulid import Ulid
 
 ENVELOPE_BYTES_MAX = 1 << 20  # larger payloads belong behind a pointer or in an attachment
-FOREIGN_BYTES_MAX = 32 << 20  # what somebody else recorded is kept, up to half of what a loose object may be
+FOREIGN_BYTES_MAX = 32 << 20  # what other software recorded is kept, up to half of what a loose object may be
 T = TypeVar("T")
 FIELDS = frozenset({"ulid", "ns", "type", "payload", "refs"})
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """An event somebody wants recorded. `ulid` and `ns` may be missing from the document; the append fills them.
+    """An event to record. `ulid` and `ns` may be missing from the document; the append fills them.
 
     `trailer` holds deployment fields over the default trailer. `author` and `committer` are for importers; others
     leave them to the repository. `replay` marks an event that was recorded before and must keep its ULID.
@@ -51,7 +51,7 @@ class SealedEnvelope(NamedTuple):
 
 @dataclass(frozen=True)
 class Event:
-    """An event as it stands in a log: its place, its name, its exact bytes."""
+    """An event of a log: its position, its names, its exact bytes."""
 
     topic: str
     ulid: Ulid
@@ -146,7 +146,7 @@ def seal(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -
 
 
 def seal_foreign(layout: Layout, topic: str, document: Mapping[str, Any], ulid_: Ulid) -> SealedEnvelope:
-    """As `seal`, for what was recorded elsewhere: numbers are doubles, as in ECMAScript, and more bytes are allowed.
+    """As `seal`, for what other software recorded: numbers are doubles, as in ECMAScript, and more bytes are allowed.
 
     >>> from ropewalk.gitlog.core.layout import SHIPLOG
     >>> document = {"type": "t", "payload": {"n": 2.0**60}}
@@ -167,7 +167,7 @@ def _seal(
     whole = {**document, "ulid": ulid_, "ns": document.get("ns", topic)}
     if layout.topic_is_ns and whole["ns"] != topic:
         raise InvalidEnvelope(
-            f"the envelope says ns {whole['ns']!r}, the log is {topic!r}",
+            f"the envelope's ns must be {topic!r}, got {whole['ns']!r}",
             where="/ns",
             schema=layout.envelope_schema,
             advice="Append to the namespace the envelope names, or leave `ns` out.",

@@ -33,7 +33,7 @@ class FilesCommit:
 
 
 def add_files(repo: Repo, ref: str, files: Mapping[str, bytes], message: str, author: GitSignature) -> Oid:
-    """Put files on top of a ref, by compare-and-swap; nobody else's are lost."""
+    """Put files on top of a ref, by compare-and-swap; files of other writers are kept."""
     objects: list[GitObject] = [(object_id("blob", raw), "blob", raw) for raw in files.values()]
     tree = encode_tree(TreeEntry(FILE, name, object_id("blob", raw)) for name, raw in files.items())
     objects.append((object_id("tree", tree), "tree", tree))
@@ -56,7 +56,7 @@ def add_files(repo: Repo, ref: str, files: Mapping[str, bytes], message: str, au
 
 
 def list_files(repo: Repo, ref: str) -> Iterator[FilesCommit]:
-    """What stands on a ref, newest first."""
+    """Yield the commits of a ref, newest first."""
     at = repo.head(ref)
     while at is not None:
         commit = parse_commit(get_object(repo, Oid(at), "commit"))

@@ -144,7 +144,7 @@ def signed_heads_ref(layout: Layout, topic: str) -> str:
 
 
 def _check_compat(name: str) -> str:
-    """An environment of `git shiplog` is whatever git takes as part of a ref."""
+    """Check an environment of `git shiplog`: git must accept it as part of a ref."""
     bad = re.search(r"[\x00-\x20\x7f~^:?*\[\\]|@\{|\.\.|//", name)
     if not name or bad or any(p[:1] in (".", "") or p.endswith((".lock", ".")) for p in name.split("/")):
         raise _invalid("environment", name, "git refuses it as part of a ref name")

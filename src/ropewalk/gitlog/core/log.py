@@ -17,7 +17,7 @@ from ropewalk.gitlog.core.layout import Layout, anchors_ref
 from ropewalk.gitlog.core.objects import Commit, GitObject, Kind, Oid, parse_commit, parse_tree
 from ropewalk.gitlog.core.planning import AppendContext, EntryRecord, Plan, Receipt, Tip, plan
 
-ATTEMPTS_MAX = 6  # a moved head is somebody else's success; six in a row means something else is wrong
+ATTEMPTS_MAX = 6  # a moved head is another writer's success; six in a row mean another problem
 
 
 class Repo(Protocol):
@@ -79,7 +79,7 @@ def describe(repo: Repo, layout: Layout, topic: str, oid: Oid) -> EntryRecord:
 
 
 def find_blob(repo: Repo, layout: Layout, topic: str, headers: Headers, tree: Oid, commit: Oid) -> Oid:
-    """The envelope's blob: the exact path of the layout; other names beside it are passed over."""
+    """Return the envelope's blob at the exact path of the layout; other names are skipped."""
     if layout.path is None:
         raise NotFound(f"entries of the {layout.name} layout carry no envelope", entry=commit)
     at = tree
@@ -106,7 +106,7 @@ def _headers(layout: Layout, topic: str, oid: Oid, commit: Commit) -> Headers:
             f"commit {oid}: {said}, the log is {topic!r}",
             entry=oid,
             where="message",
-            advice="Other software put it there. `ropewalk verify` says what else is wrong; fetch the log from a clone "
+            advice="Other software wrote it. Run `ropewalk verify` to find other problems; fetch the log from a clone "
             "without that commit, then `ropewalk heads accept`.",
         )
     return headers

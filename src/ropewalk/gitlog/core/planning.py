@@ -1,6 +1,6 @@
 """Deciding a batch: each draft becomes a commit on top of the one before, or a refusal that harms no other.
 
-Nothing is touched here. What is decided is carried out by `gitlog.log`.
+Nothing is written here; `core.log` carries out the plan.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLAIN = Draft({})
 
 
 class Tip(NamedTuple):
-    """The last entry of a line: what the next one must stand on and stay above."""
+    """The last entry of a log: the parent of the next one, and its lower bound."""
 
     commit: Oid | None = None
     ulid: Ulid | None = None
@@ -40,7 +40,7 @@ class Tip(NamedTuple):
 
 
 class EntryRecord(NamedTuple):
-    """One place in a line, as an index keeps it."""
+    """One entry of a log, as an index keeps it."""
 
     ulid: Ulid
     content_id: ContentId  # as the commit promises it
@@ -50,7 +50,7 @@ class EntryRecord(NamedTuple):
 
 
 class EntryColumns(NamedTuple):
-    """Places of a line one above the other, by column: a batch has thousands."""
+    """Successive entries of a log by column: a batch has thousands."""
 
     ulids: list[Ulid]
     content_ids: list[ContentId]
@@ -67,7 +67,7 @@ class EntryColumns(NamedTuple):
         commits: Iterable[Oid],
         blobs: Iterable[Oid],
     ) -> None:
-        """Put more on top."""
+        """Add entries on top."""
         self.ulids.extend(ulids)
         self.content_ids.extend(content_ids)
         self.commits.extend(commits)
@@ -76,14 +76,14 @@ class EntryColumns(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExistingEvent:
-    """An event that already stands in the log under a ULID."""
+    """An event that is already in the log under a ULID."""
 
     commit: Oid
     content_id: ContentId
 
 
 class Receipt(NamedTuple):
-    """What the writer gets back; `replayed` if the very same event stood there already."""
+    """The receipt of an append; `replayed` if the log already held the same event."""
 
     topic: str
     ulid: Ulid
@@ -107,13 +107,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class AppendContext:
-    """What an append needs besides the drafts: a clock reading, chance, a name to sign commits with."""
+    """What an append needs besides the drafts: a clock reading, entropy, a commit author."""
 
     now_ms: int
     entropy: bytes
     author: GitSignature
-    find: Callable[[Layout, str, Ulid], ExistingEvent | None]  # an event by ULID, if it stands in the log
-    # The same body under another ULID, if it stands in the log.
+    find: Callable[[Layout, str, Ulid], ExistingEvent | None]  # an event by ULID, if the log has it
+    # The same body under another ULID, if the log has it.
     holds: Callable[[Layout, str, Mapping[str, object]], Ulid | None] | None = None
     skew_ms: Callable[[], int] = lambda: SKEW_MS_DEFAULT  # how far ahead of the clock a new ULID may be
 
@@ -133,7 +133,7 @@ def plan(
 
 
 class _Planning:
-    """A plan in the making. Plain events wait for one another, because many are grown for the price of a few."""
+    """A plan being built. Plain events wait for one another, because a large group costs least."""
 
     def __init__(
         self, layout: Layout, topic: str, made: Plan, setting: AppendContext, anchor: str | None
@@ -176,12 +176,12 @@ class _Planning:
             self._coming.pop()
 
     def settle(self) -> None:
-        """Give everybody who waits an outcome."""
+        """Decide the outcomes of all waiting events."""
         waiting, self.waiting = self.waiting, []
         plain = [each for each in waiting if isinstance(each, SealedEnvelope)]
         try:
             places = iter(_grow_plain(self.layout, self.topic, self.made, plain, self.setting, self.anchor))
-        except RopewalkError as error:  # what all of them would say besides their documents is refused
+        except RopewalkError as error:  # their common trailer is refused
             self.made.outcomes += [error if isinstance(each, SealedEnvelope) else each for each in waiting]
             self._last = self.made.tip.ulid
             self._coming.clear()
@@ -189,7 +189,7 @@ class _Planning:
         self.made.outcomes += [next(places) if isinstance(each, SealedEnvelope) else each for each in waiting]
 
     def _next_ulid(self) -> Ulid:
-        """The ULID above the last, to be taken by whoever is not refused."""
+        """Return the ULID above the last; the next event that is not refused takes it."""
         if not self._coming:
             last, setting = self._last, self.setting
             try:
@@ -200,7 +200,7 @@ class _Planning:
         return self._coming[-1]
 
     def _receipts(self) -> Mapping[Ulid, Receipt]:
-        """What this plan has made so far."""
+        """Return the receipts of this plan so far."""
         outcomes = self.made.outcomes
         if len(outcomes) > self._told:
             new = (each for each in outcomes[self._told :] if isinstance(each, Receipt))
@@ -210,7 +210,7 @@ class _Planning:
 
 
 def all_objects(plans: Iterable[Plan]) -> Sequence[GitObject]:
-    """The objects of several plans, to be written as one."""
+    """Return the objects of several plans, to be written as one pack."""
     parts = [made.objects for made in plans]
     if not is_here():
         return list(chain.from_iterable(parts))
@@ -225,7 +225,7 @@ def all_objects(plans: Iterable[Plan]) -> Sequence[GitObject]:
 def _given_ulid(layout: Layout, draft: Draft) -> Ulid:
     given = draft.document["ulid"]
     if not isinstance(given, str):
-        raise InvalidEnvelope("ulid is no string", where="/ulid", schema=layout.envelope_schema)
+        raise InvalidEnvelope("ulid must be a string", where="/ulid", schema=layout.envelope_schema)
     return parse(given)
 
 
@@ -238,12 +238,14 @@ def find_replayed(
     draft: Draft,
     setting: AppendContext,
 ) -> Receipt | None:
-    """What a ULID chosen by the caller means: an old receipt, a refusal, or None for a new place above the head."""
+    """Return the receipt of an event that is already in the log, None for a new one; raise if they conflict."""
     if draft.replay and setting.holds is not None:
         other = setting.holds(layout, topic, draft.document)
         if other is not None and other != sealed.ulid:
             raise ContentDiffers(
-                f"this event stands in {topic} as {other}; a replay keeps its ULID", topic=topic, ulid=other
+                f"{topic} already holds this event as {other}; a replay must keep its ULID",
+                topic=topic,
+                ulid=other,
             )
     if last is None or sealed.ulid > last:
         return None
@@ -258,7 +260,7 @@ def find_replayed(
         )
     if old.content_id != sealed.content_id:
         raise ContentDiffers(
-            f"ULID {sealed.ulid} stands in {topic} with {old.content_id}, not {sealed.content_id}",
+            f"{topic} already holds ULID {sealed.ulid} with {old.content_id}, got {sealed.content_id}",
             topic=topic,
             ulid=sealed.ulid,
             expected=old.content_id,
@@ -277,7 +279,7 @@ def add_event(
     setting: AppendContext,
     anchor: str | None,
 ) -> Receipt:
-    """Put one sealed event on top of a plan; what it must satisfy besides its trailer was decided before."""
+    """Add one sealed event to a plan; only its trailer is still unchecked."""
     assert layout.path is not None
     tip = made.tip
     height = tip.height + 1
@@ -303,7 +305,7 @@ def _grow_plain(
     setting: AppendContext,
     anchor: str | None,
 ) -> list[Receipt]:
-    """Put events on top of a plan about which nothing is said besides their documents."""
+    """Add events that have nothing but their documents to a plan."""
     template = None
     if len(events) >= TEMPLATE_EVENTS_MIN and is_here():
         template = _template(layout, topic, setting.author, setting.now_ms // 1000, anchor)

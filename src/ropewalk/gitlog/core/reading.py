@@ -1,6 +1,6 @@
-"""Reading a line of events: pages after a ULID, several lines in turn, and the `messages.read` answer of S1.
+"""Read a log: pages after a ULID, several logs interleaved, and the `messages.read` answer of S1.
 
-The order is the parent chain. An index says where things stand; every byte that leaves here was hashed again.
+The order is the parent chain. An index gives the positions; every byte that is returned was hashed again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHUNK = 256  # events looked up at a time
 
 
 class EntryPosition(Protocol):
-    """Where an event stands: height, names and objects."""
+    """The position of an event: height, names and objects."""
 
     @property
     def height(self) -> int: ...
@@ -85,7 +85,7 @@ def events(repo: Repo, line: LogView, start: int, stop: int) -> Iterator[Event]:
 
 
 def attachments_of(repo: Repo, commit: Commit) -> dict[str, Oid]:
-    """The files beside the envelope of a message, by name (S1 §2); in other layouts it has no neighbours."""
+    """Return the attachments of a message by name (S1 §2); other layouts have none."""
     at = commit.tree
     for name in ("message", "attachments"):
         entries = parse_tree(get_object(repo, at, "tree"))
@@ -162,11 +162,11 @@ def _check_envelope(line: LogView, place: EntryPosition, raw: bytes) -> None:
     for field, value in wanted.items():
         if document.get(field) != value:
             raise DigestMismatch(
-                f"commit {place.commit} stands for {field} {value}, its envelope says {document.get(field)!r}",
+                f"{field} in the envelope of commit {place.commit} must be {value}, got {document.get(field)!r}",
                 expected=value,
                 got=document.get(field),
                 where=place.commit,
-                advice="Other software put it there. `ropewalk verify` says what else is wrong; fetch the log from a "
+                advice="Other software wrote it. Run `ropewalk verify` to find other problems; fetch the log from a "
                 "clone without that commit, then `ropewalk heads accept`.",
             )
 

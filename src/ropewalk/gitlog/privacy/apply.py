@@ -41,7 +41,7 @@ def location_of(place: RepositoryPaths) -> str:
 class PrivacyRules:
     """What the policy of one repository asks for. `keys` gives the sealing key of a name.
 
-    `told` hears of every draft that is not recorded as it was given, and what the rules made of it.
+    `on_change` is called with every draft that the rules changed, and the outcome.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class PrivacyRules:
         self._identity = identity
         self._now_ms = now_ms
         self.keys = keys
-        self.told: Callable[[Draft, PrivacyOutcome], None] | None = None
+        self.on_change: Callable[[Draft, PrivacyOutcome], None] | None = None
         self._policy: tuple[tuple[int, int] | None, PrivacyPolicy | None] = (None, None)
 
     def apply(self, draft: Draft, policy: PrivacyPolicy | None) -> Draft:
@@ -69,8 +69,8 @@ class PrivacyRules:
         applied = apply_policy(policy, payload, self._sealer(policy) if self.keys is not None else None)
         if not applied.redacted and not applied.pointerized:
             return draft
-        if self.told is not None:
-            self.told(draft, applied)
+        if self.on_change is not None:
+            self.on_change(draft, applied)
         return replace(draft, document={**draft.document, "payload": applied.payload})
 
     def policy(self) -> PrivacyPolicy | None:
@@ -87,7 +87,7 @@ class PrivacyRules:
             try:
                 self._policy = (mark, parse_policy(read_file(path)))
             except RopewalkError as error:
-                # Rules nobody can read must not be taken for no rules.
+                # Unreadable rules must not count as no rules.
                 raise Denied(
                     f"the privacy policy {path} cannot be applied: {error.detail}",
                     advice="Correct it or remove it; until then nothing is recorded.",

@@ -1,8 +1,8 @@
-"""Sealed blobs and what is needed to open them, in `<gitdir>/ropewalk/private/`, which nobody else may enter.
+"""Sealed blobs and what is needed to open them, in `<gitdir>/ropewalk/private/`, which only its owner may enter.
 
 One blob is two files: the sealed bytes, and a record with the names that were bound. Neither is ever a git object,
-so no push carries them. Erasing takes the bytes away and leaves a tombstone: the public pointer stays and says what it
-always said, that there was something.
+so no push carries them. Erasing takes the bytes away and leaves a tombstone: the public pointer still shows that
+there was something.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class PrivateStore:
             raise NotFound(f"no private bytes for {ciphertext_digest} in this repository")
         stone = old if isinstance(old, Tombstone) else Tombstone(ciphertext_digest, at, reason, by)
         try:
-            # The tombstone goes first: from then on nothing opens, whatever happens to the bytes.
+            # The tombstone goes first: from then on nothing opens, even if the bytes stay.
             self._disk.replace(self._record_path(ciphertext_digest), _encoded(stone), mode=FILE_MODE)
             with contextlib.suppress(FileNotFoundError):
                 self._disk.unlink(self._blob_path(ciphertext_digest))

@@ -1,4 +1,4 @@
-"""Opaque pointers: what stands in a public payload for private bytes kept elsewhere (S0 §8).
+"""Opaque pointers: they replace private bytes in a public payload (S0 §8).
 
 Sealing is XChaCha20-Poly1305. The nonce is derived from everything that is bound: digest of the plaintext, actor and
 policy version. With the digest alone, the same bytes sealed for another actor would repeat a nonce under other
@@ -26,7 +26,7 @@ from ropewalk.kernel.seal import NONCE_BYTES, TAG_BYTES, SealingKey, hkdf_sha256
 SHIPLOG_SCHEMA = "privacy/shiplog_pointer"
 NEWEST_SCHEMA = "privacy/opaque_pointer"
 KIND = "opaque_pointer"
-MARK = b'"opaque_pointer"'  # stands in the canonical bytes of everything that holds a pointer
+MARK = b'"opaque_pointer"'  # part of the canonical bytes of every payload with a pointer
 LOW_ENTROPY = "low-entropy"
 NAME_CHARACTERS_MAX = 256  # of an actor or a policy version
 SIZES = (1 << 10, 4 << 10, 16 << 10, 64 << 10)  # sizes are shown in these steps, so that they tell little
@@ -81,7 +81,7 @@ def parse_pointer(raw: bytes) -> Pointer:
 
 
 def read_pointer(document: Mapping[str, Any]) -> Pointer:
-    """A pointer of either generation; one that fits neither is refused with what the Shiplog schema says.
+    """A pointer of either generation; one that fits neither is refused by the Shiplog schema.
 
     >>> read_pointer({"kind": "opaque_pointer", "algo": "blake3", "digest": "blake3:" + "AB" * 32,
     ...               "location": "https://vault.example/1"}).generation
@@ -134,7 +134,7 @@ def may_hold_pointers(text: bytes) -> bool:
 
 
 def _pointers(value: object) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every object that calls itself a pointer, with its place; what stands inside one is for its schema to judge."""
+    """Every object that calls itself a pointer, with its place; its schema checks what is inside."""
     waiting: list[tuple[str, object]] = [("", value)]
     while waiting:
         where, each = waiting.pop()
@@ -262,7 +262,7 @@ def open_pointer(
 
 
 def check_uri(what: str, uri: str) -> None:
-    """Refuse a location or capability that holds a secret: whoever reads the log reads it too.
+    """Refuse a location or capability that holds a secret: every reader of the log sees it.
 
     >>> check_uri("location", "https://vault.example/blob?X-Amz-Signature=ab")
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Privacy rules of a policy: which members of a payload are removed, which give way to a pointer, before hashing.
+"""Privacy rules of a policy: which members of a payload are removed or replaced by a pointer, before hashing.
 
 `select` is a path below the payload: names joined by dots, `*` for any one name or index, `**` for any number of them,
 and `*` and `?` within a name as in file names. `user.email`, `cards[*].number`, `**.ssn`.
@@ -67,7 +67,7 @@ class PrivacyOutcome:
 
 
 Sealer = Callable[[bytes, Rule, bool], Mapping[str, Any]]
-"""Seals bytes for a rule and returns the pointer; the flag says that their digest must stay private."""
+"""Seals bytes for a rule and returns the pointer; the flag means that their digest must stay private."""
 
 
 def parse_policy(raw: bytes) -> PrivacyPolicy:
@@ -153,7 +153,7 @@ def _as_recorded(value: Any, depth: int = 1) -> Any:
 
 
 def is_private(policy: PrivacyPolicy, value: object) -> bool:
-    """Whether a rule would change a value, whatever it is: remove something of it, or put it behind a pointer.
+    """Tell whether a rule would change any value here: remove a part, or replace it by a pointer.
 
     >>> policy = parse_policy(b'{"privacy":{"rules":[{"select":"**.email","action":"redact"}]}}')
     >>> is_private(policy, [{"email": "ada@example.test"}]), is_private(policy, {"name": "Ada"})
@@ -167,9 +167,9 @@ def is_private(policy: PrivacyPolicy, value: object) -> bool:
 
 
 def keep_private(policy: PrivacyPolicy, payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The payload as strangers may read it: what the rules call private is left out, pointers stay.
+    """Return the public part of a payload: what the rules call private is left out, pointers stay.
 
-    What we record went through the rules before; this is for what was there before them, or came from elsewhere.
+    What we record went through the rules before; this is for what was there before them, or came from other software.
 
     >>> policy = parse_policy(b'{"privacy":{"rules":[{"select":"**.email","action":"pointerize"}]}}')
     >>> keep_private(policy, {"user": {"email": "ada@example.test", "name": "Ada"}})

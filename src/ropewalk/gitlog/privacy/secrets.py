@@ -2,7 +2,7 @@
 
 A log cannot forget, so what looks like a credential is refused before it is hashed. Each pattern is one that
 its issuer made recognisable, or one whose surroundings say what it is; guesses by entropy alone are left to others,
-because a refusal that is usually wrong teaches people to switch it off. A finding says where and which kind. It never
+because a refusal that is usually wrong teaches people to switch it off. A finding has the place and the kind. It never
 holds the secret.
 """
 
@@ -21,7 +21,7 @@ import orjson
 
 from ropewalk.errors import Denied, InvalidJson
 
-ALLOW_MARK = "ropewalk:allow-secret"  # on the same line: somebody looked and says it is none
+ALLOW_MARK = "ropewalk:allow-secret"  # on the same line: a person confirmed that it is none
 TEXT_CHARACTERS_MAX = 64 << 20
 FINDINGS_MAX = 20  # enough to act on; the rest is found when these are gone
 NESTING_MAX = 200
@@ -89,7 +89,7 @@ def are_plainly_free(values: Sequence[Any]) -> bool:
     """
     try:
         return _is_plainly_free(_whole(values))
-    except InvalidJson:  # one of them is none: whoever looks at it alone says so
+    except InvalidJson:  # one of them is not JSON: checking it alone reports that
         return False
 
 
@@ -153,7 +153,7 @@ def _is_marked(text: str, match: re.Match[str]) -> bool:
 
 
 def _whole(value: Any) -> str:
-    """A document as one text. No hint holds a character that JSON escapes, so each stands there as in its own text."""
+    """A document as one text. No hint holds a character that JSON escapes, so each appears unchanged."""
     try:
         return orjson.dumps(value, default=_opened).decode()
     except (TypeError, ValueError):
@@ -199,7 +199,7 @@ PLACEHOLDER = re.compile(
 
 
 def _real(group: int | str = 0, varied: int = 5) -> Callable[[re.Match[str]], bool]:
-    """Not a stand-in: no word that says so, and more than a handful of different characters."""
+    """Tell a real value from a placeholder: no placeholder word, and enough different characters."""
 
     def holds(match: re.Match[str]) -> bool:
         text = match[group]

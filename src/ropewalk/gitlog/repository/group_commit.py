@@ -1,7 +1,7 @@
 """Group commit: appends that arrive while one is being written share the next pack, its fsync and its ref move.
 
-The first writer leads. Whoever comes while the leader waits for the disk joins the queue; when the leader is done,
-one of them leads the next batch. Nobody waits for a timer, so a single writer pays nothing.
+The first writer leads. Writers that arrive while the leader waits for the disk join the queue; when the leader is done,
+one of them leads the next batch. There is no timer, so a single writer pays nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Writer:
                 request.woken.wait()
             if request.outcomes is None and request.failure is None:
                 self._lead()
-        except BaseException:  # Ctrl-C while waiting: nobody may wait for us in turn
+        except BaseException:  # Ctrl-C while waiting: no other writer may wait for us
             self._leave(request, leads=leads)
             raise
         if request.failure is not None:
@@ -68,7 +68,7 @@ class Writer:
         return request.outcomes
 
     def _leave(self, request: _Request, *, leads: bool) -> None:
-        """Take back a request nobody has begun to write; if it was to lead, somebody else does."""
+        """Take back a request that is not being written; if it was to lead, another one does."""
         with self._guard:
             if not any(each is request for each in self._queue):
                 return
@@ -128,7 +128,7 @@ class Writer:
     def _write_together(self, logs: dict[str, list[_Request]]) -> dict[str, list[_Request]]:
         """Write several logs as one pack; returns those whose head moved under it, to be written one by one."""
         with ExitStack() as turns:
-            for ref in sorted(logs):  # one order for everybody: nobody waits in a circle
+            for ref in sorted(logs):  # one order for all writers prevents a deadlock
                 turns.enter_context(self._repo.turn(ref))
             plans: dict[str, Plan] = {}
             for ref, requests in logs.items():

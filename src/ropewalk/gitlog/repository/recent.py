@@ -1,4 +1,4 @@
-"""What stands in the logs of a repository, looked at from the newest end."""
+"""Read the logs of a repository from the newest end, and find single events."""
 
 from __future__ import annotations
 

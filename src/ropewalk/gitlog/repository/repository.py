@@ -231,7 +231,7 @@ class GitRepository:
             self._roller.start()
 
     def _roll_up(self) -> None:
-        # Housekeeping: whatever goes wrong here is tried again later and harms no event.
+        # Housekeeping: a failure is retried later and harms no event.
         with contextlib.suppress(RopewalkError, OSError):
             if pack_count(self.store.pack_folder) > PACKS_SMALL_MAX:
                 roll_up(self.store.pack_folder, self.store.place.home / "locks", self.store.disk)

@@ -23,22 +23,24 @@ BATCH_BYTES = 8 << 20  # of their attachments, which are held until they are wri
 class Rescued:
     """A displaced entry, and what recording its event again came to."""
 
-    stood: DivergedEntry
+    entry: DivergedEntry
     outcome: Receipt | RopewalkError
 
 
 def rescue(
     log: GitRepository, topic: str, *, old: str | None = None, layout: Layout = SHIPLOG
 ) -> Iterator[Rescued]:
-    """Record again what stood on displaced lines only: the one below `old`, or else all that are kept here.
+    """Record displaced events again: those of the history below `old`, else of all that are kept here.
 
-    Each event gets a new ULID and a new place, keeps everything else, and says under `refs.displaced` what it was. One
+    Each event gets a new ULID and a new place, keeps everything else, and names its original in `refs.displaced`. One
     that the log carries already, under its own name or recorded again, is passed over: doing this twice does it once.
     """
     ref = layout.head_ref(topic)
-    with log.store.turn(f"{ref} rescue"):  # a queue of its own: two at once would record everything twice
+    with log.store.turn(
+        f"{ref} rescue"
+    ):  # a separate lock: two rescues at once would record everything twice
         heads = [old] if old is not None else log.lines.kept(layout, topic)
-        # A rewritten history is accepted first, by a person; a log nobody knows is a wrong name.
+        # A rewritten history is accepted first, by a person; an unknown log is a wrong name.
         log.lines.line(layout, topic, must_exist=not heads)
         for head in heads:
             yield from _record(log, layout, topic, log.lines.compare(layout, topic, head).lost)
@@ -71,14 +73,14 @@ def _written(
         yield Rescued(each, next(outcomes) if isinstance(draft, Draft) else draft)
 
 
-def _draft(log: GitRepository, layout: Layout, topic: str, stood: DivergedEntry) -> Draft | RopewalkError:
-    if stood.problem is not None:
-        named = stood.commit in stood.problem
+def _draft(log: GitRepository, layout: Layout, topic: str, entry: DivergedEntry) -> Draft | RopewalkError:
+    if entry.problem is not None:
+        named = entry.commit in entry.problem
         return BrokenLink(
-            stood.problem if named else f"commit {stood.commit}: {stood.problem}",
-            entry=stood.commit,
+            entry.problem if named else f"commit {entry.commit}: {entry.problem}",
+            entry=entry.commit,
             advice="If something is missing, fetch it from a clone that still has it, then rescue again; an entry of "
             "another log is not rescued into this one.",
         )
-    draft = draft_of(log.store, layout, event_at(log.store, layout, topic, stood.commit))
+    draft = draft_of(log.store, layout, event_at(log.store, layout, topic, entry.commit))
     return replace(draft, committer=log.author(log.now_ms()))

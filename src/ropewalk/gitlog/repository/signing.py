@@ -53,7 +53,7 @@ def set_anchor(
 def sign_log(
     log: GitRepository, topic: str, key: SigningKey, *, layout: Layout = SHIPLOG
 ) -> tuple[SignedHead, StoredHead, str]:
-    """Sign a log as it stands; returns the head, where it stands, and the key others verify it with."""
+    """Sign the present head of a log; return the head, its ref, and the key that verifies it."""
     line = log.lines.line(layout, topic)
     signer = Signer(origin_of(layout, topic), key)
     head, stored = add_signed_head(log.store, layout, topic, _names(line), signer, log.author(log.now_ms()))

@@ -87,7 +87,7 @@ class TrackedLogs:
         return self._index
 
     def close(self) -> None:
-        """Let go of the index; using the lines again opens it again."""
+        """Close the index; the next use opens it again."""
         index, self._index = self._index, None
         if index is not None:
             index.close()
@@ -106,7 +106,7 @@ class TrackedLogs:
         return sorted(topic for ref in refs if (topic := layout.topic_of(ref)) is not None)
 
     def covered(self, layout: Layout, topic: str) -> IndexedLog:
-        """As much of a log as the index covers, whatever its head is: for readers of a damaged log."""
+        """Return as much of a log as the index covers, without its head: for readers of a damaged log."""
         ref = layout.head_ref(topic)
         known = self.index.extent(ref)
         again = partial(
@@ -115,7 +115,7 @@ class TrackedLogs:
         return IndexedLog(layout, topic, ref, known.head, known.count, self.index, again)
 
     def line(self, layout: Layout, topic: str, *, must_exist: bool = True) -> IndexedLog:
-        """A log as it stands now. A head that no longer contains the one seen before is refused."""
+        """Return the present log. Refuse a head that no longer contains the one seen before."""
         ref = layout.head_ref(topic)
         self.flush(ref)
         # What was seen is read first: an append in between moves both, and must not look like a rewritten history.
@@ -127,7 +127,7 @@ class TrackedLogs:
         try:
             extent = self.index.catch_up(ref, head, shown, seen)
         except Unavailable:
-            # A full disk, or an index nobody can write: what can be read is still read.
+            # A full disk or a read-only index: reading continues.
             self.close()
             self._index = GitIndex.private()
             extent = self._index.catch_up(ref, head, shown, seen)
@@ -183,10 +183,10 @@ class TrackedLogs:
             self.flush(ref)
 
     def flush(self, ref: str) -> None:
-        """Give the index what this process appended; where it is elsewhere, it catches up by itself."""
+        """Add to the index what this process appended; an index at another head catches up by itself."""
         base, waiting = self._pending.pop(ref, (None, []))
         if base is not None and waiting:
-            # The events are durable whatever becomes of the index.
+            # The events are durable without the index.
             with contextlib.suppress(Unavailable, OSError):
                 self.index.add(ref, base, waiting)
 

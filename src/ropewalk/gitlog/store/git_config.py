@@ -25,7 +25,7 @@ UNITS_MS = {"": 1_000, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class ConfigValue(NamedTuple):
-    """One line of git's configuration: whose it is, in git's words, and what it says."""
+    """One line of git's configuration: its scope, name and value."""
 
     scope: str
     key: str
@@ -33,7 +33,7 @@ class ConfigValue(NamedTuple):
 
 
 class GitSettings:
-    """What is set for one repository, and by whoever runs us."""
+    """The git settings of one repository and of the user."""
 
     def __init__(self, git_dir: Path) -> None:
         self._git_dir = git_dir
@@ -74,7 +74,7 @@ class GitSettings:
         return "false" if self._own("core.bare") == "true" else "true"
 
     def user(self, key: str) -> str:
-        """A setting of the repository, else of the person, else of the machine; empty if nobody set it."""
+        """A setting of the repository, else of the person, else of the machine; empty if it is not set."""
         return next((each.value for each in reversed(self._listed) if each.key == key), "")
 
     def span_ms(self, key: str) -> int | None:
@@ -96,7 +96,7 @@ class GitSettings:
         try:
             text = read_file(self._path).lower()
         except OSError:
-            return True  # whoever reads it says what is wrong with it
+            return True  # its reader reports what is wrong with it
         return b"extensions" in text or b"include" in text
 
     def _own(self, key: str) -> str:
@@ -111,7 +111,7 @@ class GitSettings:
 
 
 def _ask_git(git_dir: Path) -> list[ConfigValue] | None:
-    """What git says; None where there is none, or where it will not read this repository."""
+    """Return git's output; None without git, or where it refuses this repository."""
     import subprocess
 
     command = ["git", f"--git-dir={git_dir}", "config", "--list", "-z", "--show-scope"]
@@ -134,7 +134,7 @@ def _ask_git(git_dir: Path) -> list[ConfigValue] | None:
 
 def _setting(scope: str, line: str) -> ConfigValue:
     key, given, value = line.partition("\n")
-    return ConfigValue(scope, key, value if given else "true")  # a name alone says yes
+    return ConfigValue(scope, key, value if given else "true")  # a name alone means true
 
 
 def _read_files(path: Path) -> Iterator[ConfigValue]:

@@ -1,7 +1,7 @@
-"""An index beside the repository: any event by ULID or by height at once, however long the log.
+"""The index of a repository: finds any event by ULID or by height.
 
-It is disposable and it is never believed on its own. Each ref has an index of its own (`indexfiles`), which is checked
-whenever it is read, also where it says that a ULID is absent. The position it was built for is compared with the head
+It is disposable and never trusted alone. Each ref has its own index (`disk.index_files`), which is checked
+whenever it is read, also where a ULID is absent. The position it was built for is compared with the head
 before each use, and a log whose head does not stand on that position is walked afresh. Deleting the folder costs one
 rebuild.
 """
@@ -61,7 +61,7 @@ class IndexableEntry(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IndexedEntry:
-    """One place of a line."""
+    """One entry of a log."""
 
     height: int
     ulid: ulid.Ulid
@@ -72,7 +72,7 @@ class IndexedEntry:
 
 @dataclass(frozen=True, slots=True)
 class LogExtent:
-    """How far a line reaches: its last commit, and how many entries it has."""
+    """How far a log reaches: its last commit, and how many entries it has."""
 
     head: str | None
     count: int
@@ -89,11 +89,11 @@ class GitIndex:
 
     @classmethod
     def private(cls) -> GitIndex:
-        """An index for this process only, for a repository beside which there is no room for one."""
+        """Return an index for this process only, for a repository that cannot be written."""
         return cls(make_private_folder())
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         with self._reading():
             while self._refs:
                 self._refs.popitem()[1].close()
@@ -109,7 +109,7 @@ class GitIndex:
         """Make the index cover a ref up to `head` and say how far that is.
 
         Walks from the head down to what is already covered. `expect` is a commit that must lie on the way (the last
-        head somebody verified): a history without it is refused with `HistoryRewritten` and nothing is changed.
+        verified head): a history without it is refused with `HistoryRewritten` and nothing is changed.
         """
         known = self.extent(ref)
         if known.head == head and (expect is None or expect == head or self.holds(ref, expect, describe)):
@@ -125,7 +125,7 @@ class GitIndex:
         self, ref: str, head: str, describe: Callable[[str], IndexableEntry], expect: str | None
     ) -> LogExtent:
         while True:
-            known = self.extent(ref)  # somebody else may have built it while we waited
+            known = self.extent(ref)  # another process may have built it while we waited
             with tempfile.SpooledTemporaryFile(max_size=SPILL_BYTES_MAX) as spill:
                 stop, met = self._walk_down(head, known, describe, expect, spill)
                 lost = expect is not None and not met and not (stop and self.holds(ref, expect, describe))
@@ -197,7 +197,7 @@ class GitIndex:
         self._writing(lambda: self._files(ref).drop())
 
     def add(self, ref: str, base: LogExtent, records: Sequence[bytes]) -> bool:
-        """Extend a covered line by entries just written on top of it; False if the index is elsewhere."""
+        """Extend a covered line by entries just written on top of it; return False if the index is at another head."""
         with self._building():
             return self._writing(lambda: self._store(ref, base, records))
 
@@ -312,7 +312,7 @@ def _entries(ref: str, first: int, records: Sequence[bytes]) -> tuple[list[bytes
     rows: dict[bytes, bytes] = {}
     for height, record in enumerate(records, first):
         entries.append(check(height, record) + record)
-        # The first event of a ULID keeps it: a log that repeats one is broken, and `verify` says so.
+        # The first event of a ULID keeps it: a log that repeats one is broken, and `verify` reports it.
         rows.setdefault(record[:16], _HEIGHT.pack(height, 0))
     return entries, rows
 

@@ -67,20 +67,20 @@ class GitStore:
 
     @cached_property
     def identity(self) -> str:
-        """Who writes here, `Name <mail>`: who said so, else what git's configuration says, else a neutral name."""
-        given, nobody = self._writer
-        name = _clean(given[0] or self._settings.user("user.name")) or nobody[0]
-        mail = _clean(given[1] or self._settings.user("user.email")) or nobody[1]
+        """Return the author, `Name <mail>`: the given one, else that of git's configuration, else a neutral name."""
+        given, fallback = self._writer
+        name = _clean(given[0] or self._settings.user("user.name")) or fallback[0]
+        mail = _clean(given[1] or self._settings.user("user.email")) or fallback[1]
         return f"{name} <{mail}>"
 
     @cached_property
     def clock_skew_ms(self) -> int | None:
-        """How far ahead of the clock a new event may be dated, if git's setting `ropewalk.maxClockSkew` says."""
+        """How far ahead of the clock a new event may be dated, by git's setting `ropewalk.maxClockSkew`."""
         return self._settings.span_ms("ropewalk.maxclockskew")
 
-    def identify(self, name: str, mail: str, *, nobody: tuple[str, str]) -> None:
-        """Say who writes here, where it is known, and who it is where nobody says."""
-        self._writer = ((name, mail), nobody)
+    def identify(self, name: str, mail: str, *, fallback: tuple[str, str]) -> None:
+        """Set the author, where it is known, and the one to use otherwise."""
+        self._writer = ((name, mail), fallback)
         self.__dict__.pop("identity", None)
 
     def head(self, ref: str) -> str | None:
@@ -192,7 +192,7 @@ class GitStore:
         return keep
 
     def _read(self, oid: str) -> tuple[Kind, bytes]:
-        if not OBJECT_ID.fullmatch(oid):  # a stranger's text must become neither a path nor a crash
+        if not OBJECT_ID.fullmatch(oid):  # untrusted text must become neither a path nor a crash
             raise NotFound(f"{oid[:60]!r} is no object id", oid=oid[:60])
         for attempt in range(4):
             for packs in self._packs:
@@ -261,7 +261,7 @@ def _object_folders(first: Path) -> list[Path]:
 
 
 def _lines(listing: Path) -> list[str]:
-    """The lines of `info/alternates`: paths, in whatever bytes the file system has."""
+    """The lines of `info/alternates`: paths, in the bytes of the file system."""
     try:
         raw = read_file(listing)
     except (FileNotFoundError, NotADirectoryError):

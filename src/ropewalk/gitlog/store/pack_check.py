@@ -1,4 +1,4 @@
-"""Every byte of every pack, against the checksums git wrote beside them: what `verify --deep` adds."""
+"""Check every byte of every pack against its checksums, for `verify --deep`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def damaged_packs(folder: Path) -> Iterator[str]:
     indexes = {path.stem for path in folder.glob("pack-*.idx")}
     for pack in sorted(folder.glob("pack-*.pack")):
         if pack.stem not in indexes:
-            continue  # without an index nobody reads it: a killed writer's, or one being removed
+            continue  # without an index it is not read: a killed writer's, or one being removed
         try:
             reason = _damage(pack)
         except FileNotFoundError:
@@ -28,7 +28,7 @@ def damaged_packs(folder: Path) -> Iterator[str]:
         if reason:
             yield f"{pack.name}: {reason}"
     for name in sorted(indexes - {path.stem for path in folder.glob("pack-*.pack")}):
-        yield f"{name}.idx: there is no pack beside it"
+        yield f"{name}.idx: its pack is missing"
 
 
 def _damage(pack: Path) -> str:

@@ -1,4 +1,4 @@
-"""Read objects from git's packs, deltas and all, staying inside the files whatever their bytes say.
+"""Read objects from git's packs, deltas and all, staying inside the files for any bytes.
 
 We read packs ourselves because damage must be *reported*: libgit2 1.9 ends the process on a flipped byte in a pack or
 its index, and spins for ever on some truncated files. Here every offset is held against the file, every inflation
@@ -104,7 +104,7 @@ class PackFolder:
         return None
 
     def _close_oldest(self) -> None:
-        """Let the files of packs go that were not asked for lately: whoever still reads one keeps it till then."""
+        """Close the least recently used packs; a reader of one keeps it open until it is done."""
         for name in list(self._packs)[OPEN_PACKS_MAX:]:
             if self._packs[name].is_open:
                 self._packs[name] = _Pack(self._folder / name)
@@ -128,7 +128,7 @@ class PackFolder:
             else:
                 found = self._find(base)
                 if found is None:
-                    raise pack.damage(f"a delta stands on {base.hex()}, which is missing")
+                    raise pack.damage(f"the base {base.hex()} of a delta is missing")
                 pack, offset = found
         if deltas:
             self._bases.put((pack.name, offset), known)
@@ -174,7 +174,7 @@ class _Pack:
         self._guard = threading.Lock()
 
     def __del__(self) -> None:
-        # Only here, when nobody holds the pack: closing it earlier would give its number to another file.
+        # Only here, when no reader holds the pack: closing it earlier would give its number to another file.
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)
@@ -240,7 +240,7 @@ class _Pack:
             back, at = self._back(chunk, at)
             base = offset - back
             if not 0 < back < offset:
-                raise self.damage("a delta stands on something outside the pack")
+                raise self.damage("the base of a delta must lie in the pack")
         elif number == REF_DELTA:
             base = chunk[at : at + 20]
             at += 20

@@ -1,7 +1,7 @@
 """Refs of a git repository, moved by compare-and-swap with git's own `<ref>.lock`.
 
-Two locks, for two kinds of neighbour. Ropewalk processes queue on a kernel lock of their own (`turn`), which dies
-with its holder. Git and everybody else respect `<ref>.lock`; ours is a hard link to a *claim* file, so whoever holds
+Two locks, for two kinds of writers. Ropewalk processes queue on a kernel lock (`turn`), which ends
+with its holder. Git and other programs respect `<ref>.lock`; ours is a hard link to a *claim* file, so the holder of
 the turn can tell a lock that a killed ropewalk process left behind (same inode as the claim: remove it) from a lock
 that belongs to another program (wait, and break it only when it is older than any living writer would need).
 """
@@ -99,7 +99,7 @@ class GitRefs:
     def move(self, name: str, expected: str | None, new: str, message: str = "ropewalk") -> None:
         """Move a ref from `expected` to `new`; `expected=None` means the ref must not exist yet.
 
-        Raises `HeadMoved` if the ref is elsewhere. When this returns, the new value is on disk.
+        Raises `HeadMoved` if the ref has another value. When this returns, the new value is on disk.
         """
         _check_ref_name(name)
         path = self._git_dir / name
@@ -153,7 +153,7 @@ class GitRefs:
 
     @contextlib.contextmanager
     def _packed_refs_locked(self) -> Iterator[None]:
-        """Hold git's lock on `packed-refs`; whoever rewrites that file reads it under the lock."""
+        """Hold git's lock on `packed-refs`; that file is read and rewritten under it."""
         lock = self._git_dir / "packed-refs.lock"
         with self.turn("packed-refs"):
             claim = self._lock_path("packed-refs").with_suffix(".claim")
@@ -186,11 +186,11 @@ class GitRefs:
                 kept.append(line)
         if len(kept) == len(lines):
             return
-        beside = self._lock_path("packed-refs").with_suffix(".new")
+        temporary = self._lock_path("packed-refs").with_suffix(".new")
         with contextlib.suppress(FileNotFoundError):
-            self._disk.unlink(beside)  # of a process that died here
-        self._disk.write_new(beside, b"".join(kept), mode=0o666)
-        self._disk.rename(beside, packed)
+            self._disk.unlink(temporary)  # of a process that died here
+        self._disk.write_new(temporary, b"".join(kept), mode=0o666)
+        self._disk.rename(temporary, packed)
         self._disk.fsync_directory(packed.parent)
 
     def _swap(self, name: str, path: Path, lock: Path, expected: str | None, new: str, message: str) -> None:
@@ -216,7 +216,7 @@ class GitRefs:
             if moved:
                 refusal.advice_now = (
                     "The ref moved but may not survive a power cut. Append again with the same ULID: "
-                    "it is recorded once, whatever happened."
+                    "it is recorded once in any case."
                 )
             raise refusal from error
         finally:
@@ -258,9 +258,9 @@ class GitRefs:
             pause_s = min(pause_s * 2, 0.1)
 
     def _link(self, claim: Path, lock: Path) -> None:
-        """Make the lock a second name of the claim; on file systems without such names, a file of its own.
+        """Make the lock a second name of the claim; on file systems without hard links, a separate file.
 
-        The latter cannot be told from another program's lock once its maker is dead: it is broken by age.
+        The latter cannot be distinguished from another program's lock once its maker is dead: it is broken by age.
         """
         try:
             self._disk.link(claim, lock)
@@ -281,7 +281,7 @@ class GitRefs:
         with contextlib.suppress(FileNotFoundError):
             self._disk.rename(lock, aside)
             if aside.stat().st_ino != seen.st_ino:
-                # Somebody else broke it first and this one is alive: give it back.
+                # Another process broke it first and this one is alive: give it back.
                 with contextlib.suppress(FileExistsError):
                     self._disk.link(aside, lock)
             self._disk.unlink(aside)
@@ -417,7 +417,7 @@ def _remove_empty_directories(path: Path) -> None:
 
 def _mend(path: Path, name: str) -> str:
     """What to do about a ref that holds something else. `git update-ref` alone refuses: it wants to read it first."""
-    place = shlex.quote(str(path.parents[name.count("/")]))  # whoever reads this may stand elsewhere
+    place = shlex.quote(str(path.parents[name.count("/")]))  # the reader may be in another folder
     command = f"rm {shlex.quote(str(path))} && git --git-dir {place} update-ref {shlex.quote(name)} COMMIT"
     return (
         f"Put it back with `{command}`, where COMMIT is the head seen last (`ropewalk heads ls --json`) or the one of "
@@ -427,7 +427,7 @@ def _mend(path: Path, name: str) -> str:
 
 def _conflict(name: str, other: str) -> Conflict:
     return Conflict(
-        f"{name} cannot be made beside {other}: git keeps one as a file and the other as a folder",
+        f"{name} cannot exist together with {other}: git keeps one as a file and the other as a folder",
         ref=name,
         other=other,
         advice="Choose a name that is not the beginning of the other one.",

@@ -1,6 +1,6 @@
 """The last head of every ref that was verified here: a memory, not an index.
 
-Git's history can be rewritten by whoever may push. Whoever has read a log before notices, because the head they saw is
+Everyone who may push can rewrite git's history. A reader of the log notices, because the head it saw is
 no longer below the new one.
 """
 
@@ -64,13 +64,13 @@ class SeenHeads:
         The bytes are synced before they take their place: a power cut leaves the old memory or the new one, never half.
         """
         path = self._folder / ref
-        beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
         with contextlib.suppress(OSError):
             for attempt in range(2):
                 try:
-                    beside.unlink(missing_ok=True)  # of a process of the same number that was killed
-                    self._disk.write_new(beside, head.encode() + b"\n", mode=0o644)
-                    self._disk.rename(beside, path)
+                    temporary.unlink(missing_ok=True)  # of a process of the same number that was killed
+                    self._disk.write_new(temporary, head.encode() + b"\n", mode=0o644)
+                    self._disk.rename(temporary, path)
                     return
                 except FileNotFoundError:
                     if attempt:

@@ -84,7 +84,7 @@ def check_signed_heads(
     *,
     complete: bool = True,
 ) -> Step:
-    """Every signed head stands over the content ids of the log; `content_ids` gives them oldest first."""
+    """Check every signed head against the content ids of the log; `content_ids` gives them oldest first."""
     try:
         stored = list(signed_heads(repo, layout, topic))
         if not stored:

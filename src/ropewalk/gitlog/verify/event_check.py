@@ -59,7 +59,7 @@ def check_event(
 ) -> CheckedEvent:
     """Check one event alone; `check_order` checks it against the one before it.
 
-    `blob` is where an index says the envelope lies. If the commit's tree can only be the one that holds these bytes and
+    `blob` is the envelope's blob by an index. If the commit's tree can only be the one that holds these bytes and
     nothing else, the trees are proven without being read; if not, they are read.
     """
     faults: dict[str, str] = {}
@@ -86,13 +86,13 @@ def check_next(
 ) -> CheckedEvent:
     """Check the event that follows another: alone, by its parent and by its order; raise if there is no commit.
 
-    `below` is the commit before it (empty for the first of a log), `last` what that one says, None if it is unreadable.
+    `below` is the commit before it (empty for the first of a log), `last` its headers, None if it is unreadable.
     """
     commit = parse_commit(get_object(repo, oid, "commit"))
     event = check_event(repo, layout, topic, oid, commit, blob)
     if commit.parents != ((below,) if below else ()):
         found = ", ".join(commit.parents) or "nothing"
-        event.faults["chain"] = f"stands on {found}, not on {below or 'nothing'}"
+        event.faults["chain"] = f"parent must be {below or 'absent'}, got {found}"
     if event.headers is not None:
         unordered = check_order(last, event.headers) if below else check_first(event.headers)
         if unordered is not None:
@@ -161,9 +161,9 @@ def _check_envelope(
             raw = get_object(repo, found, "blob")
         document, canonical = read_envelope(raw, headers.content_id)
         if document["ulid"] != headers.ulid:
-            wrong("envelopes", f"the envelope says {document['ulid']}, the commit {headers.ulid}")
+            wrong("envelopes", f"the envelope's ulid must be {headers.ulid}, got {document['ulid']}")
         if layout.topic_is_ns and document.get("ns") != topic:
-            wrong("envelopes", f"the envelope says ns {document.get('ns')!r}, the log is {topic!r}")
+            wrong("envelopes", f"the envelope's ns must be {topic!r}, got {document.get('ns')!r}")
         if not canonical:
             wrong("canonical", "the envelope's bytes are not canonical (non_canonical)")
         _check_document(layout.envelope_schema, document, raw, wrong)

@@ -104,7 +104,7 @@ def _runs(repo: Repo, head: str | None) -> Iterator[list[tuple[Oid, Commit, byte
                 raise BrokenLink(f"commit {at} has {len(commit.parents)} parents; a line has one", entry=at)
         except (BrokenLink, DigestMismatch, Invalid) as error:
             if run:
-                yield run  # what stands above the break can still be judged
+                yield run  # entries above the break can still be checked
             named = error.detail if at in error.detail else f"commit {at}: {error.detail}"
             raise BrokenLink(named, entry=at) from error
         run.append((Oid(at), commit, raw))

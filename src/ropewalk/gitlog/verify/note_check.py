@@ -23,12 +23,12 @@ class NoteCheck:
     unreadable: str = ""
     failure: str = ""
     checked: int = 0
-    missing: int = 0  # named by an event, but not here: notes travel only where somebody fetches them
+    missing: int = 0  # named by an event, but not here: notes travel only where they are fetched
     unbound: int = 0  # on events that name none, as imported ones
 
     @classmethod
     def of(cls, repo: Repo) -> NoteCheck:
-        """List the notes; if they cannot be read, the step says so."""
+        """List the notes; if they cannot be read, the step fails."""
         try:
             return cls(repo, list_notes(repo, LOG_NOTES))
         except RopewalkError as error:

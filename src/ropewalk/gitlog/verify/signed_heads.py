@@ -1,7 +1,7 @@
 """Signed heads: a C2SP note over an RFC 6962 tree of content ids.
 
 Git's SHA-1 alone guards the order of a log. A signed head names the order by full digests, so that a log rearranged
-under colliding commits is still caught, and so that a stranger can check it with tools that know no git.
+under colliding commits is still caught, and so that tools without git can check it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILE_NAME = "checkpoint"  # the name C2SP gives a log's latest signed head
 
 @dataclass(frozen=True, slots=True)
 class StoredHead:
-    """A signed head as it stands in the repository, not yet believed."""
+    """A signed head from the repository, not yet verified."""
 
     commit: Oid
     note: bytes
@@ -56,7 +56,7 @@ def add_signed_head(
     signer: Signer,
     author: GitSignature,
 ) -> tuple[SignedHead, StoredHead]:
-    """Sign the log as it stands and put the note beside it."""
+    """Sign the present log and store the note."""
     size, root = root_over(content_ids)
     head = SignedHead(origin_of(layout, topic), size, root)
     note = sign_head(head, signer)

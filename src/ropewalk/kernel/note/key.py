@@ -1,6 +1,6 @@
 """Keys that sign notes: an Ed25519 key under a name, with the four bytes that identify it, and their C2SP text forms.
 
-One key may sign in two ways, told apart by a type byte that the key id covers: plainly, over the text of a note, or
+One key may sign in two ways, distinguished by a type byte that the key id covers: plainly, over the text of a note, or
 as a witness, over a time and the text of a signed head.
 """
 

@@ -103,13 +103,13 @@ def sign_note(text: str, *signers: Signer) -> bytes:
 def open_note(raw: bytes, verifiers: Iterable[Verifier]) -> Note:
     """The note, if a known key signed it and no known key's signature is bad.
 
-    Every line of a known key is verified, also a second one; the first of each key is kept, so that nobody counts
+    Every line of a known key is verified, also a second one; the first of each key is kept, so that no caller counts
     twice. Without a verified signature the text must not be read, so there is no way to get it from here.
 
     >>> key = Verifier.from_text("PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW")
-    >>> open_note(b"hello\\n\\n\\xe2\\x80\\x94 stranger AAAAAAA=\\n", [key])
+    >>> open_note(b"hello\\n\\n\\xe2\\x80\\x94 mallory AAAAAAA=\\n", [key])
     Traceback (most recent call last):
-    ropewalk.errors.SigInvalid: no signature of a known key; signed by "stranger"
+    ropewalk.errors.SigInvalid: no signature of a known key; signed by "mallory"
     """
     known = _by_id(verifiers)
     text, signatures = _split_note(raw)
@@ -130,7 +130,7 @@ def open_note(raw: bytes, verifiers: Iterable[Verifier]) -> Note:
 
 @dataclass(frozen=True, slots=True)
 class SignedHead:
-    """What a signed head says: this log, at this size, has this root. Who says so stands in its note.
+    """The statement of a signed head: this log, at this size, has this root. Its note names the signers.
 
     C2SP discourages extension lines; they are kept because the signature covers them.
 
@@ -196,7 +196,7 @@ def sign_head(head: SignedHead, *signers: Signer) -> bytes:
 def cosign_head(raw: bytes, signer: Signer, now_s: int) -> bytes:
     """The same signed head with a witness's line added, in place of any it had from this witness before.
 
-    A cosignature says: at this time, this was the largest head of the log that I had seen, and all the heads I saw
+    A cosignature states: at this time, this was the largest head of the log that I had seen, and all the heads I saw
     were consistent. Making sure of that is for the caller.
 
     >>> from ropewalk.kernel.keys import SigningKey
@@ -215,9 +215,9 @@ def cosign_head(raw: bytes, signer: Signer, now_s: int) -> bytes:
 
 
 def keep_signatures(raw: bytes, verifiers: Iterable[Verifier]) -> bytes:
-    """The same note with the lines of these keys alone, one each: what somebody keeps who believes nobody else.
+    """Return the note with one signature line for each of these keys, and no others.
 
-    Always the same bytes for the same keys, however often and in whatever order the lines stand.
+    Always the same bytes for the same keys, in any order and number of lines.
 
     >>> from ropewalk.kernel.keys import SigningKey
     >>> log = Signer("example.com/log", SigningKey.generate("ed25519", bytes(32)))
@@ -238,7 +238,7 @@ def open_head(
     """The head, if the log itself signed it; witnesses alone do not make one.
 
     The origin must be the one asked for, by default the name of the log's key. How many witnesses are enough is for
-    the caller: `note.signed_by` tells who signed, and when.
+    the caller: `note.signed_by` names the signers and times.
 
     >>> from ropewalk.kernel.keys import SigningKey
     >>> log = Signer("example.com/log", SigningKey.generate("ed25519", bytes(32)))
@@ -258,9 +258,9 @@ def open_head(
 
 
 def claimed_head(raw: bytes) -> tuple[SignedHead, tuple[NoteSignature, ...]]:
-    """What a note says, and whom it names as its signers, before anything is verified: believe none of it.
+    """Return the head and the signer names that a note claims. Nothing is verified.
 
-    For whoever must know which log a head speaks of to find the key that may have signed it.
+    Use it to find the key for a log before verifying the head.
 
     >>> from ropewalk.kernel.keys import SigningKey
     >>> log = Signer("example.com/log", SigningKey.generate("ed25519", bytes(32)))

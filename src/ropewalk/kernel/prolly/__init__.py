@@ -1,6 +1,6 @@
 """The tree that two peers compare: equal entries give equal roots, and different roots lead to what differs.
 
-`node` says what the hashes are, `tree` keeps a tree in an ordered store, `diff` finds what one tree lacks.
+`node` defines the hashes, `tree` keeps a tree in an ordered store, `diff` finds what one tree lacks.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 LEVEL_MAX = 32  # far beyond any honest tree: every level holds 32 times the nodes of the one above
-CHILDREN_MAX = 1 << 16  # the mean is 32, but whoever chooses entries can delay the next boundary
+CHILDREN_MAX = 1 << 16  # the mean is 32, but an author who chooses entries can delay the next boundary
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def answer(source: NodeSource, step: Step) -> Answer:
     """What a source at hand answers to one step.
 
     >>> from ropewalk.kernel.prolly.tree import ProllyTree
-    >>> answer(Tree(), RootQuery()).level
+    >>> answer(ProllyTree(), RootQuery()).level
     0
     """
     match step:
@@ -204,7 +204,9 @@ def check_children(
             if child.key <= below:
                 raise BrokenLink(f"{where}: keys are not in order", step="order")
             if is_boundary(child.hash):
-                raise ProofRefused(f"{where}: a boundary stands inside", step="boundary")
+                raise ProofRefused(
+                    f"{where}: a boundary must be the first child, found another", step="boundary"
+                )
         below = child.key
         if child.level == 0:
             _check_leaf(child, where)

@@ -2,7 +2,7 @@
 
 The format is okra's, with 16-byte hashes and 32 children a node on average; both gossip profiles use it.
 
-- A leaf holds a key and a value. Its hash covers both, with their lengths, also where the value lives elsewhere.
+- A leaf holds a key and a value. Its hash covers both, with their lengths, also where the value is stored apart.
 - Every level begins with an anchor, written here as the empty key; the anchor leaf has the hash of no bytes.
 - A node whose hash is small enough is a boundary. Boundaries and anchors begin a new parent; the parent has the
   key of its first child, and the hash of its children's hashes.
@@ -65,7 +65,7 @@ class NodeSource(Protocol):
         """The node with that key on that level, or None."""
 
     def get_children(self, level: int, key: bytes) -> Sequence[Node]:
-        """The nodes one level below that this node stands for, in key order."""
+        """Return the children of this node, in key order."""
 
 
 def leaf_hash(key: bytes, value: bytes) -> bytes:

@@ -68,7 +68,7 @@ class Store(Rows, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How okra marks a store, and whether leaf rows hold values beside their hashes."""
+    """How okra marks a store, and whether leaf rows hold values with their hashes."""
 
     metadata: bytes
     keeps_values: bool
@@ -105,7 +105,7 @@ class ProllyReader:
         return None if value is None else self._node(level, key, value)
 
     def get_children(self, level: int, key: bytes) -> list[Node]:
-        """The nodes one level below that this node stands for, in key order."""
+        """Return the children of this node, in key order."""
         if not 0 < level < LEVELS_MAX:
             raise RangeExceeded(f"level {level} has no children; ask for 1 to {LEVELS_MAX - 1}", level=level)
         if self._rows.get(bytes((level,)) + key) is None:

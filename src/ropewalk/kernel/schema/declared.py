@@ -1,7 +1,7 @@
 """JSON Schemas that others declare: Draft 2020-12, closed, bounded, compiled once.
 
-A shipped schema is ours; a declared one comes with a document and judges what strangers send. So it is read before it
-is compiled, and refused if its answer could hang on anything but its own text, or cost without bound:
+A shipped schema is ours; a declared one comes with a document and validates what remote peers send. So it is read
+before it is compiled, and refused if its answer could hang on anything but its own text, or cost without bound:
 
 - every keyword is known. A misspelt one would be skipped without a word; what only describes may begin with `x-`
 - references begin with `#` and lead to a schema in the same document; nothing is ever fetched

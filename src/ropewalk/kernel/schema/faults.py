@@ -1,6 +1,7 @@
 """What is wrong with a document, in words: the first fault a schema finds, with its place.
 
-The validator says yes or no at full speed, and only a no comes here. Of several faults the same one is told every time.
+The validator decides at full speed; only refused documents come here. Of several faults the same one is always
+reported.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _COMPARED_MAX: Final = 1_000  # size of a document whose faults are compared
 _COMPARED_COST_MAX: Final = 30_000  # the same, times the parts of its schema
 _TOLD_COST_MAX: Final = 500_000  # beyond this not even one fault is described: 40 MB and 0.2 s
 
-_OPTIONS_MAX: Final = 12  # of a choice, that are told
+_OPTIONS_MAX: Final = 12  # of a choice, that are listed
 
 # What a person should hear of first when one place breaks several keywords.
 _RANK: Final = {
@@ -83,8 +84,8 @@ def find_fault(
 ) -> SchemaFault | None:
     """The first thing in the value that does not fit, or None. What is not JSON at all raises ValueError.
 
-    `parts` says how large the schema is, where that is not our own doing: a large document under a large schema is only
-    told not to fit.
+    `parts` is the size of a schema that is not ours: for a large document under a large schema only the refusal is
+    reported.
 
     >>> from jsonschema_rs import Draft202012Validator
     >>> numbers = Draft202012Validator({"items": {"type": "integer"}})
@@ -125,8 +126,8 @@ def pointer(way: Iterable[str | int]) -> str:
 def _errors(validator: Validator, value: object, parts: int) -> list[ValidationError]:
     """What is wrong: everything in a document of common size, the first thing met in a large one.
 
-    Each error takes some 30 µs to describe and holds a copy of what it is about, so a stranger's megabyte with a fault
-    in every item, or under a choice of fifty, must not be told all.
+    Each error takes some 30 µs to describe and holds a copy of what it is about, so not every fault of a large
+    document is described.
     """
     from jsonschema_rs import ValidationError
 
@@ -204,7 +205,7 @@ def _complaint(error: ValidationError, detail: str, *below: str) -> _Complaint:
 
 
 def _of_branches(error: ValidationError, branches: list[list[ValidationError]], title: Title) -> _Complaint:
-    """What the schema says the choice is, or the complaint of the branch that comes closest."""
+    """Return what the schema calls the choice, or the complaint of the branch that comes closest."""
     if wanted := title(error, 1):
         return _complaint(error, f"found {_found(error.instance)}, expected {wanted}")
 

@@ -1,4 +1,4 @@
-"""The shipped JSON Schemas, applied: what breaks one is told in words, with the place and the schema's id.
+"""The shipped JSON Schemas, applied: a violation is reported with its place and the schema's id.
 
 A schema's name is its path below `ropewalk/schemas/v1`: `shiplog/event_envelope`, `ledger/envelope`. Its `$id` is the
 one of the specification, and it is only a name: references between schemas are answered from this package, and nothing
@@ -128,7 +128,7 @@ def _fetch_nothing(uri: str) -> NoReturn:
 
 
 def _title(error: ValidationError, up: int) -> str:
-    """What the schema says of the place in its own words; the title of a whole document does not count."""
+    """Return the title that the schema gives the place; the title of a whole document does not count."""
     part = _subschema(error, up)
     return "" if "$id" in part else str(part.get("title", ""))
 

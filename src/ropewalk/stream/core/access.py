@@ -16,7 +16,7 @@ NEVER: Final = (parse_pattern("ref", "refs/gatos/private/**"),)
 class Access:
     """Rules for the readers of one stream: seen is what an `allow` pattern matches and no `deny` pattern does.
 
-    `sealed`: nobody knows the rules for now, so nothing is seen, and nothing is refused for good either.
+    `sealed`: the rules are unknown for now, so nothing is visible, and nothing is refused for good.
     """
 
     allow: tuple[Pattern, ...]

@@ -1,11 +1,11 @@
 """One subscriber, as a server has it: text in, texts out, and a close in the end. It does no I/O and reads no clock.
 
-Frames are pulled: whoever owns the socket calls `take` when there is room for more. What was not taken yet stays in the
+Frames are pulled: the owner of the socket calls `take` when there is room for more. What was not taken yet stays in the
 window, so a slow reader costs no memory; when the window must drop a frame the reader still wants, the reader is
 closed with a reason, since a gap would be worse.
 
-Credit bounds what is under way. A client that says how many frames it wants (`credit`) gets no more than that. A client
-that knows only S2's own frames answers pings, and since a connection keeps order, its pong says that it has taken
+Credit bounds what is under way. A client that sends how many frames it wants (`credit`) gets no more. A client
+that knows only S2's own frames answers pings, and since a connection keeps order, its pong confirms that it has taken
 everything before the ping: that is credit, too.
 """
 
@@ -36,7 +36,7 @@ from ropewalk.stream.core.window import KeptFrame, Window
 GOING_AWAY: Final = 1001
 POLICY: Final = 1008
 REASON_BYTES_MAX: Final = 123  # RFC 6455 §5.5
-CONTROL_MAX: Final = 256  # errors and pongs nobody takes
+CONTROL_MAX: Final = 256  # errors and pongs that are not taken
 DENIED_MAX: Final = 1_000  # names we remember having refused
 NAMES_MAX: Final = 4_096  # names whose verdict is remembered
 PINGS_MAX: Final = 8
@@ -52,7 +52,7 @@ class StreamLimits:
     outstanding_max: int = 1_000  # §7
     ping_ms: int = 30_000  # §7
     pong_ms: int = 10_000  # §7
-    stall_ms: int = 5_000  # federation §1: how often a stalled connection is told so
+    stall_ms: int = 5_000  # federation §1: how often a stalled connection gets a notice
     idle_ms: int = 30_000  # federation §1: silence of a stalled connection
 
 
@@ -288,7 +288,7 @@ class Connection:
 
     def _set_credit(self, credit: int, now_ms: int) -> None:
         if credit and not self.credit:
-            # Who stood still has not read our pings yet; the time to answer them begins now.
+            # A stalled client has not read our pings yet; the time to answer them begins now.
             self._pings = deque((now_ms, sent) for _, sent in self._pings)
         self.credit = credit
 
@@ -341,7 +341,7 @@ class Connection:
     def _catch_up(self, since: int, now_ms: int) -> int:
         """Return the frame to go on from: the one asked for, or the one before the oldest that is kept.
 
-        The client is told what it has missed; whatever is still kept is sent all the same.
+        The client learns what it has missed; frames that are still kept are sent.
         """
         window = self.window
         window.prune(now_ms)
@@ -369,7 +369,7 @@ class Connection:
             return True
         below = self.window.refs_below
         if pattern.kind == "ref" and not pattern.reaches(below):
-            message = f"only refs below {below} are told of; {pattern.text} matches none of them"
+            message = f"refs must be below {below}; {pattern.text} matches none of them"
             self._tell_once(pattern_error("NOT_WATCHED", message, pattern, dropped=True), pattern)
             return True
         return False
@@ -396,7 +396,7 @@ class Connection:
 
 
 def pattern_error(code: str, message: str, pattern: Pattern, *, dropped: bool | None = None) -> ErrorFrame:
-    """An error that concerns what one pattern stands for."""
+    """Return an error about one pattern."""
     ref, topic = (pattern.text, None) if pattern.kind == "ref" else (None, pattern.text)
     return ErrorFrame(code, message, ref=ref, topic=topic, dropped=dropped)
 

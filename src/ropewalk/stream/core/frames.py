@@ -41,7 +41,7 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Are you there? From a server, `credit` says how many frames it may still send."""
+    """A ping. From a server, `credit` is how many frames it may still send."""
 
     credit: int | None = None
 
@@ -57,7 +57,7 @@ class Pong:
 class Ack:
     """The first frame of a connection: which stream this is, and the newest frame it has.
 
-    The text of S2 shows an `ack` that says nothing. Then there is no place to come back to, and no talk of credit.
+    S2 shows an empty `ack`. Then there is no position to resume from, and no credit.
     """
 
     stream: str | None
@@ -88,10 +88,10 @@ class RefUpdate:
 
 @dataclass(frozen=True, slots=True)
 class BusEvent:
-    """A message of a topic. `about` holds what the frame says beside it: ulid, type, content_id, commit.
+    """A message of a topic. `about` holds the other members of the frame: ulid, type, content_id, commit.
 
     S2 wants the origin's number inside the payload once a frame came through a proxy. There it travels, unless the
-    payload has a member `seq_origin` of its own; here it stands beside the payload, which is what was published.
+    payload has a member `seq_origin`; here it is kept apart from the payload, which is what was published.
     """
 
     subject: ClassVar[Kind] = "topic"
@@ -112,7 +112,7 @@ class BusEvent:
 
 @dataclass(frozen=True, slots=True)
 class ErrorFrame:
-    """Something was refused or lost. `ref` or `topic` is the name it is about, as the client wrote it; `dropped` says
+    """Something was refused or lost. `ref` or `topic` is the name it is about, as the client wrote it; `dropped` is
     that nothing will come of that name, not only less.
 
     Of frames that are lost, `missing_seq` is the first, `oldest_seq` the oldest still there; what comes after `seq`
@@ -165,7 +165,7 @@ def encode(frame: ClientFrame | ServerFrame) -> str:
         value = getattr(frame, name)
         if name != "about" and (value is not None or name in ("old", "new")):
             document[_WIRE.get(name, name)] = value
-    # Where the payload has a member of that name, the number stays beside it: payloads arrive unchanged.
+    # Where the payload has a member of that name, the number is kept apart: payloads arrive unchanged.
     if isinstance(frame, BusEvent) and frame.seq_origin is not None and "seq_origin" not in frame.payload:
         document["payload"] = {**frame.payload, "seq_origin": document.pop("seq_origin")}
     return jcs.encode_foreign(document).decode()

@@ -1,10 +1,10 @@
-"""Patterns over refs and topics: `*` stands for anything within one part, `**` for parts of any number.
+"""Patterns over refs and topics: `*` matches anything within one part, `**` any number of parts.
 
 At the end, `**` needs at least one part: `refs/gatos/**` is everything below `refs/gatos`. Topics are compared with
 their parts joined by dots, and a leading `gatos.` counts for nothing: `gatos.jobs.*`, `jobs.*` and `jobs/*` are one
 pattern, and each matches the topic `jobs/pending`.
 
-Matching takes time in proportion to the lengths multiplied, whatever a stranger writes; there is no backtracking
+Matching takes time in proportion to the lengths multiplied, for any pattern; there is no backtracking
 further than to the last star.
 """
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Which refs, or which topics, somebody means."""
+    """A pattern over refs or over topics."""
 
     kind: Kind
     text: str
@@ -74,7 +74,7 @@ class Pattern:
 
 @lru_cache(maxsize=4096)
 def parse_pattern(kind: Kind, text: str) -> Pattern:
-    """A pattern from its text; `InvalidName` says what is wrong with it.
+    """Parse a pattern; raise `InvalidName` with what is wrong with it.
 
     >>> parse_pattern("topic", "gatos.jobs.>").parts
     ('jobs', '*', '**')
@@ -93,12 +93,12 @@ def parse_pattern(kind: Kind, text: str) -> Pattern:
     if len(parts) > PARTS_MAX:
         raise _invalid(kind, text, f"{len(parts)} parts; at most {PARTS_MAX} are allowed")
     if any("**" in part and part != "**" for part in parts):
-        raise _invalid(kind, text, "** is a part of its own")
+        raise _invalid(kind, text, "** must be a whole part")
     if kind == "ref" and _NOT_IN_REFS.search(text):
         raise _invalid(kind, text, "it holds what git allows in no ref")
     if kind == "topic" and not all(_TOPIC_PART.fullmatch(part) for part in parts):
         raise _invalid(kind, text, "parts are letters, digits, _ and -, or stars, joined by dots or slashes")
-    if parts[-1] == "**":  # at the end it stands for something, not for nothing
+    if parts[-1] == "**":  # at the end it matches at least one part
         parts = (*parts[:-1], "*", "**")
     return Pattern(kind, text, parts)
 

@@ -1,7 +1,7 @@
 """One subscription, as a client has it, over any number of connections: text in, items out, texts to send.
 
 It drops duplicates, answers pings, gives credit for what its owner has consumed, and after a new connection asks for
-what it has missed. Where something cannot be had any more, it says so with `Lost` instead of going on in silence.
+what it has missed. Where frames are no longer available, it reports `Lost` instead of skipping them silently.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Subscriber:
     ) -> None:
         self.refs = refs
         self.topics = topics
-        self.seq = since_seq  # the last frame handed out, or where the stream stood when we came
+        self.seq = since_seq  # the last frame handed out, or the position of the stream when we connected
         self.start = since_seq  # where it all began
         self.stream: str | None = None
         self.begun = False  # whether this connection's ack has come
         self.duplicates = 0
-        self._stands = 0  # where the stream stood at this connection's ack
+        self._ack_seq = 0  # the position of the stream at this connection's ack
         self._step: int | None = CREDIT_STEP
         self._consumed = 0
         self._out: list[str] = []
@@ -85,11 +85,11 @@ class Subscriber:
                 self.seq = frame.seq
                 return [frame]
             case Ping():
-                # Nought is said, too: a pong that says nothing would count as having consumed everything.
+                # Zero is sent, too: an empty pong would count as having consumed everything.
                 self._out.append(encode(Pong(self._consumed if self._step is not None else None)))
                 self._consumed = 0
             case ErrorFrame(code="REPLAY_EXPIRED") as error:
-                self._stands = self._stands if error.seq is None else error.seq
+                self._ack_seq = self._ack_seq if error.seq is None else error.seq
                 return [self._lose("expired", error.message)]
             case ErrorFrame() as error:
                 return [error]
@@ -98,7 +98,7 @@ class Subscriber:
         return []
 
     def consumed(self, count: int) -> None:
-        """The owner is done with so many frames; now and then the server is told."""
+        """Count frames the owner is done with; report them to the server now and then."""
         if self._step is None:
             return
         self._consumed += count
@@ -114,7 +114,7 @@ class Subscriber:
     def _begin(self, ack: Ack) -> list[Item]:
         lost: list[Item] = []
         self.begun = True
-        self._stands = ack.seq if ack.seq is not None else self.seq or 0
+        self._ack_seq = ack.seq if ack.seq is not None else self.seq or 0
         # A server that does not speak of credit knows no such frame; it counts our pongs.
         self._step = max(1, min(CREDIT_STEP, ack.credit // 4)) if ack.credit is not None else None
         if self.stream is not None and ack.stream != self.stream:
@@ -128,5 +128,5 @@ class Subscriber:
         return lost
 
     def _lose(self, reason: Literal["expired", "restarted"], message: str) -> Lost:
-        since, self.seq = self.seq or 0, self._stands
-        return Lost(reason, since, self._stands, message)
+        since, self.seq = self.seq or 0, self._ack_seq
+        return Lost(reason, since, self._ack_seq, message)

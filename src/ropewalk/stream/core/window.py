@@ -1,7 +1,7 @@
-"""The newest frames of a stream, kept for whoever has missed some, within bounds on number, age and bytes.
+"""The newest frames of a stream, kept for clients that missed some, within bounds on number, age and bytes.
 
-Every frame is encoded once and kept once. A connection holds no frames of its own, only how far it has come: a slow
-reader costs nothing until the window would have to drop what it has not taken, and then it is told.
+Every frame is encoded once and kept once. A connection holds no frames, only its position: a slow
+reader costs nothing until the window must drop what it has not taken, and then it gets an error.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final, Protocol
 from ropewalk.stream.core.frames import BusEvent, ErrorFrame, RefUpdate, encode, relayed, timestamp
 from ropewalk.stream.core.patterns import Kind
 
-TROUBLES_MAX: Final = 64  # topics; all of them may have to be told at once
+TROUBLES_MAX: Final = 64  # topics; all of them may have to be sent at once
 
 
 @dataclass(frozen=True, slots=True)
 class WindowBounds:
-    """How much is kept: whichever is reached first."""
+    """How much is kept; the first bound that is reached counts."""
 
     frames_max: int = 1_000  # S2 §5
     age_ms_max: int = 600_000  # S2 §5: ten minutes
@@ -47,14 +47,14 @@ class KeptFrame:
 
 @dataclass(frozen=True, slots=True)
 class TopicProblem:
-    """What is wrong with a topic, for those who come later. `until_seq` is where the stream stood when it was over."""
+    """What is wrong with a topic, for later clients. `until_seq` is the position of the stream when it was over."""
 
     error: ErrorFrame
     until_seq: int | None = None
 
 
 class WindowReader(Protocol):
-    """Somebody who takes frames in order; `cursor` is the last one they are done with."""
+    """A reader of frames in order; `cursor` is the last one it is done with."""
 
     @property
     def cursor(self) -> int: ...
@@ -77,7 +77,7 @@ class Window:
         self, stream: str, base: int = 0, bounds: WindowBounds = BOUNDS, *, refs_below: str = "refs/"
     ) -> None:
         self.stream = stream
-        self.refs_below = refs_below  # no other refs are told of
+        self.refs_below = refs_below  # no other refs are published
         self.base = base
         self.seq = base  # of the newest frame
         self.bounds = bounds
@@ -138,7 +138,7 @@ class Window:
         self.troubles[error.topic] = TopicProblem(error)
 
     def calm(self, topic: str) -> None:
-        """The topic can be read again. That its history is another one is still told to who was away meanwhile."""
+        """Clear the problem of a topic. Clients that were away still learn that its history changed."""
         trouble = self.troubles.pop(topic, None)
         if trouble is not None and trouble.error.code == "HISTORY_REWRITTEN":
             self.troubles[topic] = replace(trouble, until_seq=self.seq)

@@ -38,7 +38,7 @@ class Host(Protocol):
 
 
 class CatchUp:
-    """Frames one client missed and the window has dropped, asked of the upstream on a connection of its own.
+    """Frames one client missed and the window has dropped, fetched from the upstream on a separate connection.
 
     Text in, texts to send; what arrives gets the numbers it had when it first came by.
     """
@@ -94,7 +94,7 @@ class CatchUp:
         return self.subscriber.outgoing()
 
     def tick(self, now_ms: int) -> None:
-        """Give up if the upstream says nothing; while it is we who do not read, it is not to blame."""
+        """Give up if the upstream is silent, unless we are the side that does not read."""
         if not self.ended and not self.ready and now_ms >= self._heard_ms + FETCH_MS:
             self.fail("the upstream did not send them", now_ms)
 
@@ -105,7 +105,7 @@ class CatchUp:
 
     def extend(self, upstream: int | None, number: int) -> None:
         """Meanwhile the window dropped one more, newer than all before: it is fetched as well."""
-        if upstream is None:  # nobody can send it again, which is told when the others have come
+        if upstream is None:  # it cannot be sent again, which is reported after the others
             self._wanted[-number] = number
         else:
             self._wanted[upstream] = number
@@ -195,7 +195,7 @@ class ProxyConnection(Connection):
     # What the proxy has to tell
 
     def in_effect(self, carried: UpstreamSubscription) -> None:
-        """The upstream knows of a pattern now. Whoever waited for it learns what it can count on."""
+        """Note that the upstream has a pattern now; answer the clients that waited for it."""
         if any(carried.pattern.covers(each) for each in self._waiting):
             self._waiting = [each for each in self._waiting if not carried.pattern.covers(each)]
             self._begin_late(f"this proxy carries {carried.pattern.text} from here on, not before")
@@ -204,7 +204,7 @@ class ProxyConnection(Connection):
         """Tell the client, once, that the upstream hides some or all of what it subscribed to.
 
         Of a pattern that is hidden in part, a narrower one may be shown in full: only the upstream's answer to that
-        very pattern says whether something of it is hidden (see `hear_of_name`).
+        very pattern shows whether something of it is hidden (see `hear_of_name`).
         """
         assert carried.denied is not None
         for subscription in list(self._subscriptions.values()):
@@ -215,7 +215,7 @@ class ProxyConnection(Connection):
                 self._deny(pattern, pattern.text)
 
     def hear_of_name(self, pattern: Pattern, error: ErrorFrame) -> None:
-        """Pass on what the upstream said of one pattern, if the client is subscribed to it; drop it if that says so."""
+        """Pass on the upstream's error about a pattern to a subscribed client; drop a refused subscription."""
         key = (pattern.kind, pattern.text)
         if key not in self._subscriptions:
             return

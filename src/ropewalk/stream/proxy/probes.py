@@ -1,7 +1,7 @@
 """What a proxy asks its upstream only to hear whether it would be refused.
 
-A proxy that carries everything hears of no name that its upstream refuses, and so could not tell a client that asks for
-one. Such a name is asked for by itself, for a little while: if the upstream refuses it, it says so. Frames come once
+A proxy that carries everything gets no refusal for a single name, and so could not refuse a client that asks for
+one. Such a name is subscribed to by itself, for a little while: the upstream then sends its refusal. Frames come once
 all the same: each has its number. Asking takes one of the patterns an upstream allows; who needs that place gets it.
 """
 
@@ -16,7 +16,7 @@ from ropewalk.stream.core.patterns import Kind, Pattern
 from ropewalk.stream.proxy.upstream_subscriptions import UpstreamSubscriptions
 
 PROBE_MS: Final = 5_000  # how long an upstream, which may have to ask its own, has to answer
-DUE_MAX: Final = 1_000  # that wait for a place; of more, nobody hears
+DUE_MAX: Final = 1_000  # that wait for a slot; more are not probed
 
 
 class Probes:
@@ -40,20 +40,20 @@ class Probes:
 
     @property
     def full(self) -> bool:
-        """Whether as many wait as there may: of the next, nobody would hear."""
+        """Tell whether the queue is full; the next name would not be probed."""
         return len(self._due) >= DUE_MAX
 
     def wonder(self, pattern: Pattern) -> None:
-        """Somebody wants this; the upstream is to be asked."""
+        """Queue a name that a client wants, to be asked of the upstream."""
         if pattern not in self._asked and not self.full:
             self._due.setdefault(pattern)
 
     def keep(self, wanted: Container[Pattern]) -> None:
-        """Let no name wait that nobody wants any more: one client that goes through many would keep out all others."""
+        """Drop waiting names that no client wants any more, so that one client cannot keep out all others."""
         self._due = {pattern: None for pattern in self._due if pattern in wanted}
 
     def begin(self, carried: UpstreamSubscriptions, now_ms: int) -> list[Pattern]:
-        """Which to ask for now: those there is a place for beside what is carried."""
+        """Which to ask for now: those with a free slot next to the subscriptions."""
         room = {
             kind: most - len(carried.texts(kind)) - self._count(kind) for kind, most in self._most.items()
         }

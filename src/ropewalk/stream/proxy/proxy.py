@@ -4,10 +4,10 @@ Frames come in on one link, get numbers of the proxy's own (`seq`, repeated as `
 `seq_origin`), and stay in a window from which every client takes at its own pace.
 
 Credit goes hop by hop. The upstream gets it for a frame once a client has taken that frame, the fastest one that wants
-it: so a slow client holds nobody up, and when all are slow, the upstream waits. While nobody takes anything, the link
-is not read; the upstream may close it, and it is opened again once somebody has taken something.
+it: so a slow client delays no other, and when all are slow, the upstream waits. While no client takes anything, the
+link is not read; the upstream may close it, and it is opened again once a client has taken something.
 
-What cannot be had is told in its place: a gap in the upstream's frames is a notice in the window, with a number, so
+What is lost is reported in its place: a gap in the upstream's frames is a notice in the window, with a number, so
 that clients who come back later learn of it as well.
 """
 
@@ -44,19 +44,19 @@ from ropewalk.stream.proxy.upstream_subscriptions import UpstreamSubscription, U
 EVERYTHING: Final = (("refs/**",), ("**",))
 HOPS_MAX: Final = 8  # proxies between an origin and us
 NAME_CHARS_MAX: Final = 128  # of a stream; we pass it on to everybody
-MISSES_MAX: Final = 60  # that are told of in a minute; a client in error must not fill everybody's window
+MISSES_MAX: Final = 60  # reported in a minute; a faulty client must not fill the window of all
 MISS_TOPIC: Final = "stream.replay.miss"
 
 
 @dataclass(frozen=True, slots=True)
 class MissedFrames:
-    """Frames somebody asked for and nobody has."""
+    """Frames a client asked for that are no longer available."""
 
     missing_seq: int
     oldest_seq: int
     reason: str
     at_ms: int
-    untold: int = 0  # how many more there were of which nothing was told
+    untold: int = 0  # how many more there were that were not reported
 
     def payload(self) -> dict[str, Any]:
         """What is recorded and published of it."""
@@ -103,7 +103,7 @@ class Proxy:
         self.carried = UpstreamSubscriptions(refs, topics, floor=base)
         self.via: tuple[str, ...] = ()  # the upstream, what lies behind it, and the origin last
         self.misses: deque[MissedFrames] = deque(maxlen=MISSES_MAX)
-        self.catch_ups: list[CatchUp] = []  # to be asked of the upstream, each on a connection of its own
+        self.catch_ups: list[CatchUp] = []  # to be asked of the upstream, each on a separate connection
         self.sealed: ErrorFrame | None = None  # what the upstream said, while nothing of it can be seen
         self._probes = Probes()
         self._missed_ms: deque[int] = deque(maxlen=MISSES_MAX)
@@ -124,7 +124,7 @@ class Proxy:
     # Clients
 
     def connect(self, now_ms: int) -> ProxyConnection:
-        """Somebody comes."""
+        """Add a client."""
         return ProxyConnection(
             self.window, self, now_ms=now_ms, limits=self._limits, access=self._access, via=self.via
         )
@@ -164,7 +164,7 @@ class Proxy:
         self._changed()
 
     def missed(self, missing_seq: int, reason: str, now_ms: int) -> None:
-        """Somebody could not be given what they asked for."""
+        """Record that a client could not get what it asked for."""
         if len(self._missed_ms) == MISSES_MAX and now_ms < self._missed_ms[0] + 60_000:
             self._untold += 1
             return
@@ -189,7 +189,9 @@ class Proxy:
     def left(self) -> None:
         """A client has gone."""
         if not self._anybody():
-            self.reached(self.window.seq)  # nobody to wait for; the window is kept for those who come back
+            self.reached(
+                self.window.seq
+            )  # no client to wait for; the window is kept for those that come back
 
     # The upstream
 
@@ -239,7 +241,7 @@ class Proxy:
         return [*self._subscriber.outgoing(), *extra]
 
     def tick(self, now_ms: int) -> None:
-        """Now and then: let go of what nobody wants, and of fetches that lead to nothing."""
+        """Drop subscriptions that no client wants, and fetches that time out."""
         self.window.prune(now_ms)
         for carried in self.carried.idle(now_ms, self.window.bounds.age_ms_max, self._wanted):
             self._let_go(carried)
@@ -250,7 +252,7 @@ class Proxy:
         self.catch_ups = [each for each in self.catch_ups if not each.ended]
 
     def _begin(self, data: str | bytes, now_ms: int) -> bool:
-        """The first frame of a link says where it comes from."""
+        """Take the stream id from the first frame of a link."""
         document: Any = jcs.parse_foreign(
             data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
         )
@@ -276,7 +278,7 @@ class Proxy:
         if self._subscriber.stream is None and self._anybody():
             self.window.tell_gap(f"the upstream was not reached before this moment. {ADVICE}", now_ms)
         credit = document.get("credit")
-        most = self._limits.outstanding_max  # whatever a stranger grants itself
+        most = self._limits.outstanding_max  # at most, for any credit a client grants
         self._granted = min(credit, most) if isinstance(credit, int) and credit > 0 else most
         self.via = via
         return True
@@ -324,7 +326,7 @@ class Proxy:
             return True
         return False
 
-    # Subscriptions upstream. A `sub` has no answer, but a ping has: when its pong comes, the sub before it was heard.
+    # Subscriptions upstream. A `sub` has no answer, but a ping has: when its pong comes, the sub has arrived.
 
     def _ask(self, patterns: list[UpstreamSubscription]) -> None:
         if patterns:

@@ -1,8 +1,8 @@
-"""The window of a proxy: frames of an upstream under numbers of its own, and which upstream frame each number was.
+"""The window of a proxy: frames of an upstream under new numbers, and which upstream frame each number was.
 
-The frames themselves are kept within the bounds of S2; what each number stood for is kept for longer, since it is
+The frames themselves are kept within the bounds of S2; what each number refers to is kept for longer, since it is
 small. So a client that was away for long can be given what it missed under the numbers it knows, if the upstream still
-has it, and can be told exactly whether it missed anything at all.
+has it, and learns exactly whether it missed anything at all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GAP: Final = ""  # the name of a notice that frames are missing here; no ref and
 
 @dataclass(frozen=True, slots=True)
 class RelayPosition:
-    """What a number stands for; `upstream` is None where there is nothing the upstream could send again."""
+    """What a number refers to; `upstream` is None where there is nothing the upstream could send again."""
 
     upstream: int | None
     kind: Kind
@@ -31,7 +31,7 @@ class RelayPosition:
 
 
 class RelayWindow(Window):
-    """A window whose frames come from elsewhere.
+    """A window whose frames come from an upstream.
 
     >>> window = RelayWindow("01HF", 100)
     >>> window.relay(RefUpdate("refs/gatos/x", None, "8b1c", 7, ""), 0).seq
@@ -71,7 +71,7 @@ class RelayWindow(Window):
         self._places = deque((replace(place, upstream=None) for place in self._places), self._places.maxlen)
 
     def place(self, seq: int) -> RelayPosition:
-        """What a number that is kept stands for."""
+        """Return what a kept number refers to."""
         return self._places[seq - self.seq - 1]
 
     def dropped_since(self, seq: int, wanted: Callable[[Kind, str], bool]) -> dict[int, int] | None:

@@ -1,4 +1,4 @@
-"""What a proxy is subscribed to upstream: what it was told to carry, and what its clients asked for besides."""
+"""What a proxy is subscribed to upstream: what its configuration names, and what its clients ask for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class UpstreamSubscription:
     """One pattern. Every frame it matches has a number, if it happened after number `floor` was given."""
 
     pattern: Pattern
-    pinned: bool  # told to carry it; others are carried while somebody wants them, and a while longer
+    pinned: bool  # configured; others are kept while a client wants them, and a while longer
     floor: int | None  # None: the upstream does not know of it yet
     wanted_ms: int
     denied: ErrorFrame | None = None  # what the upstream said, if it shows us nothing of it or not everything
@@ -60,7 +60,7 @@ class UpstreamSubscriptions:
         return self._found.get((kind, text))
 
     def covering(self, pattern: Pattern) -> UpstreamSubscription | None:
-        """One that matches whatever the pattern matches; of several, the one that was there first."""
+        """Return the oldest subscription that matches all the pattern matches."""
         found = [each for each in self._found.values() if each.pattern.covers(pattern)]
         return min(found, key=lambda each: (each.floor is None, each.floor or 0), default=None)
 
@@ -79,7 +79,7 @@ class UpstreamSubscriptions:
         del self._found[carried.pattern.kind, carried.pattern.text]
 
     def idle(self, now_ms: int, age_ms: int, wanted: Callable[[Pattern], bool]) -> list[UpstreamSubscription]:
-        """Those nobody has wanted for so long, the longest first."""
+        """Return those no client has wanted for so long, the longest first."""
         found = []
         for each in self._found.values():
             if each.pinned or wanted(each.pattern):

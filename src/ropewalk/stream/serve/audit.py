@@ -15,7 +15,7 @@ MISSES = "refs/gatos/audit/stream/replay_miss/"
 
 
 def record_miss(log: GitRepository, miss: MissedFrames, stream: str, upstream: str) -> str:
-    """Keep a miss under a ref of its own, and publish it as a message; the name of the ref."""
+    """Store a miss under a separate ref, and publish it as a message; return the name of the ref."""
     payload: dict[str, Any] = {
         **miss.payload(),
         "stream": stream,

@@ -1,4 +1,4 @@
-"""A stream for programs: what a server tells, once each and in order, over as many connections as it takes.
+"""Follow a stream from a program: each frame once and in order, over as many connections as it takes.
 
 `Following` is for asyncio, `follow` for everybody else. Both read ahead in the background as far as credit goes, so
 that pings are answered while the program is busy, and both give credit as it consumes.
@@ -31,7 +31,7 @@ SILENT_S = 45.0  # a server pings every thirty seconds: after this long it is no
 PAUSE_S_MIN, PAUSE_S_MAX = 0.05, 10.0  # between two attempts to reach a server that is gone
 FRAME_BYTES_MAX = 16 << 20
 AHEAD_MAX = 2_000  # items read and not consumed; credit keeps an honest server to half of it
-TOLD_EVERY = 50  # frames a thread consumes before it tells the loop
+TOLD_EVERY = 50  # frames a thread consumes before it notifies the loop
 
 _journal = logging.getLogger("ropewalk.stream")
 _journal.addHandler(logging.NullHandler())
@@ -41,7 +41,7 @@ class Following:
     """The frames of a stream, as an asynchronous iterator. Use it as a context.
 
     Connecting for the first time may raise; after that, a server that goes away is waited for, for as long as
-    `patience_s` says (None: for ever). Frames that cannot be had any more are told by a `Lost` among them.
+    `patience_s` (None: for ever). Frames that are no longer available are reported by a `Lost` among them.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Following:
     ) -> None:
         if isinstance(refs, str) or isinstance(topics, str):  # its letters would be patterns, too
             raise Invalid("refs and topics are lists of patterns", advice='Write topics=["jobs.*"].')
-        for name in refs:  # a slip of the pen is told before anybody is asked
+        for name in refs:  # a misspelt pattern is refused before connecting
             parse_pattern("ref", name)
         for name in topics:
             parse_pattern("topic", name)
@@ -87,7 +87,7 @@ class Following:
     def seq(self) -> int | None:
         """The last frame handed out; to go on from here another time, give it as `since_seq`.
 
-        Before the first one, where the stream stood when we came.
+        Before the first one, the position of the stream when we connected.
         """
         return self._seq if self._seq is not None else self.subscriber.start
 
@@ -103,7 +103,7 @@ class Following:
         self._left = True
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        if self._items.empty():  # somebody may wait for what will not come
+        if self._items.empty():  # a task may wait for what will not come
             self._items.put_nowait(StopAsyncIteration())
 
     def __aiter__(self) -> Following:
@@ -122,14 +122,14 @@ class Following:
             raise StopAsyncIteration
         item = await self._items.get()
         if isinstance(item, Exception):
-            self._items.put_nowait(item)  # it is the last; whoever asks again gets it again
+            self._items.put_nowait(item)  # it is the last; the next call gets it again
             raise item
         if isinstance(item, RefUpdate | BusEvent | Lost):
             self._seq = item.seq
         return item
 
     def consumed(self, count: int) -> None:
-        """So many frames are done with. Iterating says it by itself."""
+        """Report frames as consumed. Iterating does it by itself."""
         self.subscriber.consumed(count)
         self._to_send.set()
 
@@ -190,7 +190,7 @@ class Following:
                 for item in self.subscriber.receive(message):
                     await self._pass_on(item)
                 self._to_send.set()
-        except TimeoutError:  # it says nothing, not even ping
+        except TimeoutError:  # it is silent, without even a ping
             if not self._met and not self.subscriber.begun:
                 raise Unavailable(f"{self.url} is no stream: it does not begin with ack") from None
         finally:
@@ -203,7 +203,7 @@ class Following:
             case ErrorFrame(code="INVALID_SUB"):
                 self._refusal = item
             case ErrorFrame(code="SLOW_READER"):
-                return  # the connection ends; the next one catches up, or says what is lost
+                return  # the connection ends; the next one catches up, or reports what is lost
             case _:
                 self._brought = self._brought or isinstance(item, RefUpdate | BusEvent)
                 await self._items.put(item)
@@ -226,9 +226,11 @@ class FollowIterator:
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._following: Following | None = None
-        self._room = asyncio.Semaphore(AHEAD_MAX)  # for items nobody has taken
+        self._room = asyncio.Semaphore(AHEAD_MAX)  # for items not taken yet
         self._counting = threading.Lock()
-        self._taken = self._frames = 0  # items, and those of them that cost credit, since we told the loop
+        self._taken = self._frames = (
+            0  # items, and those of them that cost credit, since we notified the loop
+        )
         self._seq: int | None = None
         self._thread = threading.Thread(
             target=self._main, args=(url, options), name="ropewalk-stream", daemon=True
@@ -256,7 +258,7 @@ class FollowIterator:
                 self._taken = self._frames = 0
         item = self._items.get()
         if isinstance(item, BaseException):
-            self._items.put(item)  # it is the last; whoever asks again, or waits beside us, gets it, too
+            self._items.put(item)  # it is the last; the next call, or another waiting thread, gets it, too
             raise item
         with self._counting:
             self._taken += 1
@@ -267,7 +269,7 @@ class FollowIterator:
         return item
 
     def close(self) -> None:
-        """Leave. Somebody who waits for the next frame gets the end of the iteration."""
+        """Leave the stream; a thread that waits for the next frame gets the end of the iteration."""
         if self._loop is not None and self._stop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended already
                 self._loop.call_soon_threadsafe(self._stop.set)
@@ -288,7 +290,7 @@ class FollowIterator:
     def _main(self, url: str, options: dict[str, Any]) -> None:
         try:
             asyncio.run(self._run(url, options))
-        except BaseException as error:  # whatever it is, somebody waits to hear of it
+        except BaseException as error:  # any error: a thread waits for the result
             self._connected.put(error)
             self._items.put(error)
 

@@ -1,4 +1,4 @@
-"""Whether all is well, for whoever keeps a server running: `/healthz` it runs, `/readyz` it can do its work."""
+"""Health checks for operators: `/healthz` the server runs, `/readyz` it can do its work."""
 
 from __future__ import annotations
 

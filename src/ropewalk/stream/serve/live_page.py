@@ -1,4 +1,4 @@
-"""The live page: what a stream tells, in a browser. It is an ordinary client, and fetches nothing from elsewhere."""
+"""The live page: a stream in a browser. It is an ordinary client, and fetches nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ropewalk.stream.serve.page import HtmlPage
 
 KINDS: Final = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 PLACES: Final = {"/": "live.html", "/live.js": "live.js", "/live.css": "live.css"}
-# Payloads are strangers' words. Whatever becomes of them here, no script of theirs runs and nothing leaves the page.
+# Payloads are untrusted: no script of theirs runs here and nothing leaves the page.
 GUARD: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",

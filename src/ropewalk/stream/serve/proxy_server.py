@@ -1,4 +1,4 @@
-"""A stream served again, for clients of its own: one connection to the upstream, however many are connected here."""
+"""Serve a stream again: one connection to the upstream for any number of clients."""
 
 from __future__ import annotations
 
@@ -138,10 +138,10 @@ class StreamProxy:
 
     async def _keep_linked(self) -> None:
         loop = asyncio.get_running_loop()
-        pause_s, told = PAUSE_S_MIN, ""
+        pause_s, reported = PAUSE_S_MIN, ""
         with self._noticing() as changed:
             while True:
-                while not self.proxy.reading:  # nobody takes what is here already
+                while not self.proxy.reading:  # no client takes what is here already
                     await changed.wait()
                     changed.clear()
                 start = loop.time()
@@ -152,9 +152,9 @@ class StreamProxy:
                 ):
                     raise trouble
                 now = trouble.detail if trouble is not None else "the link ended"
-                if now != told:  # once, however often it is tried
+                if now != reported:  # once, however often it is tried
                     _journal.info("%s: %s", self.upstream_url, now)
-                told = now
+                reported = now
                 self.server.fault = f"the upstream: {now}"
                 pause_s = PAUSE_S_MIN if loop.time() - start > STEADY_S else min(PAUSE_S_MAX, pause_s * 2)
                 await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311 - so that not all come at once
@@ -199,7 +199,7 @@ class StreamProxy:
                         self.server.fault = None
                     self._wake_soon()
         except TimeoutError:
-            _journal.info("%s says nothing", self.upstream_url)
+            _journal.info("%s is silent", self.upstream_url)
         finally:
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
@@ -233,7 +233,7 @@ class StreamProxy:
                     pause_s *= 2
                 self.server.wake()
 
-    # What goes on beside
+    # Background work
 
     async def _tend(self) -> None:
         """Start fetches, drop what is too old, and pass on what came of it."""
@@ -287,7 +287,7 @@ class StreamProxy:
 
     @contextlib.contextmanager
     def _noticing(self) -> Iterator[asyncio.Event]:
-        """An event of one's own that is set whenever something may have changed."""
+        """Return a new event that is set whenever something may have changed."""
         event = asyncio.Event()
         self._changes.add(event)
         try:

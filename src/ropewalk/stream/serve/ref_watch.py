@@ -1,4 +1,4 @@
-"""Which refs of a repository have moved since the last look, whoever moved them."""
+"""Find the refs of a repository that any process has moved since the last look."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RefWatch:
     def look(self) -> list[RefUpdate]:
         """What moved since the last look, by name. A ref that moved twice moved once, from the first to the last.
 
-        What cannot be read stands where it stood, and is tried again at each look.
+        An unreadable ref keeps its value, and is tried again at each look.
         """
         now_ns = time.time_ns()
         whole = abs(now_ns - self._whole_ns) > WHOLE_NS
@@ -139,7 +139,7 @@ class RefWatch:
         else:
             self.heads[name] = new
         if not _is_text(name):
-            self._say(name, "its name is not UTF-8, which frames are; its moves are not told")
+            self._say(name, "its name must be UTF-8; its moves are not published")
             return None
         self._troubles.pop(name, None)
         return RefUpdate(name, old, new)

@@ -49,13 +49,13 @@ class RepositoryStream:
         self._source_type = source
         self._source: StreamSource | None = None
         self._rules = asyncio.Lock()
-        self._moved: dict[str, RefUpdate] = {}  # and not published: nobody could read the rules
+        self._moved: dict[str, RefUpdate] = {}  # and not published: the rules were unreadable
         self._private: frozenset[Rule] = frozenset()  # the rules for messages that what is kept was held to
         self._look_s = look_s
         self._look_now = asyncio.Event()
         self._watcher: asyncio.Task[None] | None = None
         self._cost_s = 0.0  # how long the last look took; of many thousand refs it is longer
-        self._troubles: dict[str, str] = {}  # by topic: what its readers were told
+        self._troubles: dict[str, str] = {}  # by topic: what its readers were sent
 
     @property
     def url(self) -> str:
@@ -79,7 +79,7 @@ class RepositoryStream:
         await self.server.__aexit__(kind, error, trace)
 
     def look(self) -> None:
-        """Look now, for something was appended. Any thread may say so; if nobody does, it is seen a little later."""
+        """Look for changes now. Any thread may call this; without a call, they are seen a little later."""
         self._loop.call_soon_threadsafe(self._look_now.set)
 
     async def _watch(self, source: StreamSource) -> None:
@@ -97,9 +97,7 @@ class RepositoryStream:
                 await self._look(source, again)
                 fault = ""
                 self.server.fault = "the policy cannot be read" if self._is_sealed else None
-            except (
-                Exception
-            ) as error:  # whatever it is: a watcher that ends would be silence nobody can tell from peace
+            except Exception as error:  # any error: a watcher that ended would look like an idle repository
                 if repr(error) != fault:
                     _journal.warning("looking at %s: %s", self._log.store.place.git_dir, error or repr(error))
                 fault = repr(error)
@@ -117,11 +115,11 @@ class RepositoryStream:
         self._private = source.private
         if source.access is not self.server.access:
             self.server.set_access(source.access)
-            self.server.wake()  # whoever waits for something hears that nothing can be seen
+            self.server.wake()  # waiting clients learn that nothing can be seen
 
     @property
     def _is_sealed(self) -> bool:
-        """Whether nobody can read the rules, as while somebody writes them: then what happens waits."""
+        """Tell whether the rules are unreadable, as while they are written: then changes wait."""
         return self.server.access.sealed
 
     async def _look(self, source: StreamSource, again: bool) -> None:
@@ -140,7 +138,7 @@ class RepositoryStream:
                 await self._pass_on(source, topic)
 
     async def _pass_on(self, source: StreamSource, topic: str) -> None:
-        """Publish what is new in a topic, a chunk at a time. Trouble with it is told to its readers, once."""
+        """Publish what is new in a topic, a chunk at a time. Report trouble with it to its readers, once."""
         if not self._is_sealed and not self.server.access.sees("topic", topic):
             self.server.withhold("topic", topic)
             return source.pass_over(topic)

@@ -33,7 +33,7 @@ HANDSHAKES_MAX = (
 )
 NAMES_MAX = 4_096  # names whose verdict is remembered
 PATIENCE_S = 2.0  # how long a burst waits for one reader to catch up
-SLICE_S = 0.1  # counted at a time: if it was this process that stood still, no reader is to blame
+SLICE_S = 0.1  # counted at a time: if this process was suspended, no reader is to blame
 STUCK_S = (
     40.0  # how long a socket may take none of what it was given: a ping's period, and the time to answer
 )
@@ -72,7 +72,7 @@ class Socket(Protocol):
 
 
 class Link:
-    """One client: its socket, its connection, and a way to wake whoever writes."""
+    """One client: its socket, its connection, and an event that wakes its writer."""
 
     def __init__(self, socket: Socket, connection: Connection) -> None:
         self.socket = socket
@@ -84,8 +84,8 @@ class Link:
 class StreamServer:
     """Takes subscribers of one window. Use it as a context.
 
-    `look` is awaited before somebody is let in, so that rules which were just changed hold for them. `connection` makes
-    the connection of somebody who came. With `page`, browsers are shown the live page at `/`.
+    `look` is awaited before a client is accepted, so that rules that just changed apply. `connection` makes the
+    connection of a client. With `page`, browsers are shown the live page at `/`.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class StreamServer:
         self.host = host
         self.port = port
         self.access = access
-        self.fault: str | None = None  # why nothing can be told just now; whoever fills the window says so
+        self.fault: str | None = None  # why nothing can be sent just now; the owner of the window sets it
         self._clock = clock
         self._limits = limits
         self._token = token
@@ -140,7 +140,7 @@ class StreamServer:
         """Where browsers are shown what happens; None if they are not."""
         if not self._page:
             return None
-        here = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host)  # noqa: S104 - nobody goes to all addresses
+        here = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host)  # noqa: S104 - no client connects to all addresses
         return f"http://{here}:{self.port}/" if here is not None else f"http://{self._authority}/"
 
     @property
@@ -177,8 +177,8 @@ class StreamServer:
     async def publish(self, frames: Iterable[Data]) -> None:
         """Give frames to everybody who asked for such, or withhold them; then let the readers take them.
 
-        However many there are, nobody is dropped for being slower than we are: after every quarter of the window
-        the readers get time. One that does not catch up within `PATIENCE_S` holds nobody up any longer.
+        No client is dropped for being slower than we are: after every quarter of the window
+        the readers get time. One that does not catch up within `PATIENCE_S` delays the others no longer.
         """
         for frame in frames:
             self._put(frame)
@@ -194,7 +194,7 @@ class StreamServer:
         self.wake()
 
     def withhold(self, kind: Kind, name: str) -> None:
-        """Something happened that may not be seen; whoever asked for such learns that, once."""
+        """Report a hidden change, once, to the clients that asked for such."""
         for link in self._links:
             link.connection.withhold(kind, name)
         self.wake()
@@ -212,7 +212,7 @@ class StreamServer:
         self.wake()
 
     def wake(self) -> None:
-        """Wake whoever has something to send."""
+        """Wake the writers that have something to send."""
         for link in self._links:
             if link.connection.has_word or link.connection.has_more:
                 link.wake.set()
@@ -304,7 +304,7 @@ class StreamServer:
             texts = connection.take(self._clock.now_ms())
             closing = (
                 connection.closing
-            )  # as of now: an end that comes while we send has last words of its own
+            )  # as of now: a close that comes while we send has its own last frames
             if texts:
                 try:
                     async with asyncio.timeout(STUCK_S):

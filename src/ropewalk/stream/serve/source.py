@@ -22,7 +22,7 @@ from ropewalk.stream.core.access import EVERYBODY, NOBODY, Access, parse_access
 from ropewalk.stream.core.frames import BusEvent, RefUpdate
 from ropewalk.stream.serve.ref_watch import RefWatch
 
-WATCHED = "refs/gatos/"  # where refs are told of
+WATCHED = "refs/gatos/"  # where refs are published
 CHUNK = 250  # messages read at a time
 ENVELOPE_BYTES_MAX = 4 << 20  # of a message that travels whole; what we append is a megabyte at most
 
@@ -50,7 +50,7 @@ class StreamSource:
         self._policy_mark: object = None
 
     def look_at_rules(self) -> None:
-        """Read the policy of the repository, if it changed. Rules nobody can read let nothing through."""
+        """Read the policy of the repository, if it changed. Unreadable rules let nothing through."""
         path = policy_file(self._log.store.place)
         try:
             found = path.stat()
@@ -106,7 +106,7 @@ class StreamSource:
             for event in events(self._log.store, line, start, min(start + CHUNK, line.count)):
                 frames.append(self.frame(topic, event))
                 self._passed[topic] = _Passed(event.commit, event.ulid)
-        except Exception:  # what was read before is told; the rest is tried again
+        except Exception:  # what was read before is published; the rest is tried again
             if not frames:
                 raise
         if not frames:
@@ -114,7 +114,7 @@ class StreamSource:
         return frames
 
     def pass_over(self, topic: str) -> None:
-        """Go on behind the head of a topic, whatever it holds up to there."""
+        """Continue after the head of a topic, without reading what is before it."""
         self.behind.discard(topic)
         layout, name = self.log_of(topic)
         self._passed[topic] = _Passed(self._refs.heads.get(layout.head_ref(name)))
@@ -127,8 +127,8 @@ class StreamSource:
         place = line.find(ulid) if ulid is not None else None
         if place is not None and place.commit == passed.commit:
             return place.height + 1
-        # Somebody accepted another history. What it holds above the last message handed out comes; that below it
-        # there may be others is told.
+        # Another history was accepted. What it holds above the last message handed out comes; that below it
+        # there may be others is reported.
         start = line.first_above(ulid) if ulid is not None else line.count
         below = line.span(start - 1, start) if start else ()
         self._passed[topic] = _Passed(below[0].commit, below[0].ulid) if below else _Passed(None)
@@ -141,7 +141,7 @@ class StreamSource:
     def _ulid(self, line: IndexedLog, commit: str) -> Ulid | None:
         try:
             return describe(self._log.store, line.layout, line.topic, Oid(commit)).ulid
-        except RopewalkError:  # git cleared it away: it stands in no history any more
+        except RopewalkError:  # git removed it: it is in no history any more
             return None
 
     def frame(self, topic: str, event: Event) -> BusEvent:
