@@ -95,7 +95,7 @@ def test_a_circle_of_deltas_ends(tmp_path):
 @pytest.mark.parametrize(
     ("packed", "match"),
     [
-        (header(6, 4) + b"\x7f" + zlib.compress(b"abcd"), "outside"),
+        (header(6, 4) + b"\x7f" + zlib.compress(b"abcd"), "must lie in the pack"),
         (header(7, 4) + b"\x09" * 20 + zlib.compress(b"abcd"), "missing"),
         (header(5, 4) + zlib.compress(b"abcd"), "unknown kind"),
         (header(3, 9) + zlib.compress(b"abcd"), "inflate"),

@@ -356,12 +356,12 @@ def _dressed(log, topic, layout, raw, ulid, oid):
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        (b'{"ns":"other","payload":{},"type":"t","ulid":"%s"}', "its envelope says 'other'"),
-        (b'{"ns":"other","payload":{"a":{"ns":"demo"}},"type":"t","ulid":"%s"}', "its envelope says 'other'"),
-        (b'{"payload":{},"type":"t","ulid":"%s"}', "its envelope says None"),
+        (b'{"ns":"other","payload":{},"type":"t","ulid":"%s"}', "got 'other'"),
+        (b'{"ns":"other","payload":{"a":{"ns":"demo"}},"type":"t","ulid":"%s"}', "got 'other'"),
+        (b'{"payload":{},"type":"t","ulid":"%s"}', "got None"),
         (
             b'{"ns":"demo","payload":{"ulid":"%s"},"type":"t","ulid":"00000000000000000000000000"}',
-            "its envelope says '00000000000000000000000000'",
+            "got '00000000000000000000000000'",
         ),
         (b'{"ns":"demo","payload":{},"type":"t","zz":"%s"}', "the stored envelope has no ULID"),
         (b'{"ns":"demo",oops,"ulid":"%s"}', "the stored envelope is no JSON"),
