@@ -92,7 +92,7 @@ def serve(log_format: str, config: str | None, **options: Any) -> None:
     from ropewalk.cli.ledger.remote.remote import keys_from_here
 
     def prepare(log: GitRepository) -> None:
-        log.store.identify(*named_writer(), nobody=login())
+        log.store.identify(*named_writer(), fallback=login())
         log.privacy.keys = sealing
 
     place = here()
