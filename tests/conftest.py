@@ -29,6 +29,12 @@ settings.register_profile("whatever machine", deadline=None, suppress_health_che
 settings.load_profile("whatever machine")
 
 
+@pytest.fixture(params=[7, pytest.param(1, marks=pytest.mark.slow)], ids=["every seventh", "every"])
+def flip_step(request: pytest.FixtureRequest) -> int:
+    """Return the distance of bytes to flip: every seventh in the fast lane, every one in the slow lane."""
+    return int(request.param)
+
+
 def pytest_configure() -> None:
     # Every JVM that a test starts, in whatever home, finds the classes that an earlier one has archived.
     os.environ.setdefault("ROPEWALK_CACHE", f"{tempfile.gettempdir()}/ropewalk-test-cache-{os.getuid()}")

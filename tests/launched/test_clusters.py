@@ -23,7 +23,7 @@ from tests.pipeline.world import World
 from tests.tools import needs
 from tests.waiting import ended, until
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
 EXECUTORS_KILLED = 3
 NO_JAVA = """
 import os, sys

@@ -22,7 +22,7 @@ from tests.pipeline.test_ingest import keys_in_log, keys_of
 from tests.pipeline.world import World
 from tests.waiting import ended
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
 KILLS = int(os.environ.get("ROPEWALK_KILLS", "1"))
 
 

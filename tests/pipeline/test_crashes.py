@@ -21,7 +21,7 @@ from tests.pipeline.killing import Crash, Driver, Mortal, check_recorded, grow, 
 from tests.pipeline.test_ingest import keys_in_log, keys_of
 from tests.pipeline.world import World
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
 DRIVERS_KILLED = 13  # with those of `tests/launched`, twenty kills
 WORKERS_KILLED = 3
 TABLES = 7  # that a batch puts in their places; then come the manifest, the files it replaces, the cursors

@@ -256,7 +256,7 @@ def test_a_channel_that_does_not_hold_is_not_archived(tmp_path, damage):
 # What is noticed.
 
 
-def test_every_flipped_byte_is_noticed_and_located(tmp_path):
+def test_every_flipped_byte_is_noticed_and_located(tmp_path, flip_step):
     home = filled(tmp_path / "home", 2)
     archived(home, tmp_path / "cold", before=1)
     cold = writable(tmp_path / "cold", tmp_path / "copy")
@@ -264,7 +264,7 @@ def test_every_flipped_byte_is_noticed_and_located(tmp_path):
     assert failures(cold) == {}
     for path in sorted(one.iterdir()):
         good = path.read_bytes()
-        for at in range(len(good)):
+        for at in range(0, len(good), flip_step):
             bad = bytearray(good)
             bad[at] ^= 1 << at % 8
             path.write_bytes(bad)
