@@ -86,6 +86,7 @@ def test_what_is_published_is_seen_as_it_was_written(tab, log):  # noqa: F811
         assert tab.errors == []
 
 
+@pytest.mark.slow
 def test_through_a_proxy_a_payload_is_seen_as_it_was_published(tab, log):  # noqa: F811
     with served(log) as origin, running("stream", "proxy", origin["url"], "--port", "0") as said:
         tab.open(said["page"], 1000)
@@ -95,6 +96,7 @@ def test_through_a_proxy_a_payload_is_seen_as_it_was_published(tab, log):  # noq
         assert shown(tab) == ['test.made {"n":1}']
 
 
+@pytest.mark.slow
 def test_find_narrows_and_the_address_keeps_what_was_asked(tab, log):  # noqa: F811
     with served(log) as said:
         publish(log, "jobs", {"n": "first"}, {"n": "second"})
@@ -114,6 +116,7 @@ def test_find_narrows_and_the_address_keeps_what_was_asked(tab, log):  # noqa: F
         assert not any("fourth" in row for row in shown(tab))
 
 
+@pytest.mark.slow
 def test_paused_it_stands_still_and_shows_the_rest_afterwards(tab, log):  # noqa: F811
     with served(log) as said:
         tab.open(said["page"], 1000)
@@ -127,6 +130,7 @@ def test_paused_it_stands_still_and_shows_the_rest_afterwards(tab, log):  # noqa
         assert state(tab) == "live"
 
 
+@pytest.mark.slow
 def test_a_page_that_is_never_painted_keeps_no_more_than_it_would_show(tab, log):  # noqa: F811
     with served(log) as said:
         tab.open(said["page"], 1000)
@@ -140,6 +144,7 @@ def test_a_page_that_is_never_painted_keeps_no_more_than_it_would_show(tab, log)
         assert state(tab) == "live"
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_back_is_found_again(tab, log):  # noqa: F811
     with socket.socket() as probe:  # a port nobody else is given meanwhile, as far as that can be had
         probe.bind(("127.0.0.1", 0))
@@ -157,12 +162,14 @@ def test_a_server_that_comes_back_is_found_again(tab, log):  # noqa: F811
         assert [row for row in shown(tab) if "before" in row] == shown(tab)[1:]
 
 
+@pytest.mark.slow
 def test_a_pattern_that_is_none_is_told(tab, log):  # noqa: F811
     with served(log) as said:
         tab.open(said["page"] + "#topic=a..b", 1000)
         until(lambda: "a..b" in state(tab))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [320, 1200])
 def test_nothing_is_wider_than_the_page(tab, log, width, dark):  # noqa: F811

@@ -81,6 +81,7 @@ def report(tmp_path: Path) -> Path:
     return target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [NARROW, 768, WIDE])
 def test_every_word_is_inside_the_page(page: Page, report: Path, width: int, dark: bool):
@@ -96,6 +97,7 @@ def test_every_word_is_inside_the_page(page: Page, report: Path, width: int, dar
     assert (light[0] > light[1]) is dark and abs(light[0] - light[1]) > 400
 
 
+@pytest.mark.slow
 def test_text_keeps_its_size_and_bars_fill_the_width(page: Page, report: Path):
     seen = {}
     for width in (NARROW, WIDE):
@@ -108,6 +110,7 @@ def test_text_keeps_its_size_and_bars_fill_the_width(page: Page, report: Path):
     assert seen[NARROW][1] > 0.75 * NARROW and seen[WIDE][1] > 700
 
 
+@pytest.mark.slow
 def test_report_keeps_empty_days(page: Page, report: Path):
     page.open(report, WIDE)
     strips = page.ask("[...document.querySelectorAll('svg')].map(s => s.getAttribute('viewBox'))")
@@ -120,6 +123,7 @@ def test_report_keeps_empty_days(page: Page, report: Path):
     assert "5,036 events, at most 5,001 a day" in page.ask("document.body.innerText")
 
 
+@pytest.mark.slow
 def test_numbers_bear_units(page: Page, report: Path):
     page.open(report, WIDE)
     text = page.ask("document.body.innerText")
@@ -137,6 +141,7 @@ def test_nothing_is_fetched_and_nothing_from_a_log_runs(page: Page, report: Path
     assert "<script>alert(1)</script>" in page.ask("document.body.innerText")
 
 
+@pytest.mark.slow
 def test_an_empty_warehouse_says_what_to_do(page: Page, tmp_path: Path):
     target = tmp_path / "report.html"
     target.write_text(render(Warehouse(tmp_path / "tables").make(), 0), encoding="utf-8")
@@ -145,6 +150,7 @@ def test_an_empty_warehouse_says_what_to_do(page: Page, tmp_path: Path):
     assert "ropewalk pipeline ingest" in page.ask("document.body.innerText")
 
 
+@pytest.mark.slow
 def test_a_warehouse_without_deployments_shows_the_rest(page: Page, tmp_path: Path):
     store = warehouse(
         tmp_path / "tables", {"events": {"topic": ["chat"], "time": pa.nulls(1, pa.timestamp("us", "UTC"))}}

@@ -74,6 +74,7 @@ def said(page: Page, count: int) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allowed", [True, False], ids=["listed", "not listed"])
 def test_a_page_is_told_what_happens_if_its_origin_is_listed(page, log, allowed):  # noqa: F811
     # The origin of a page that is a file is `null`.
