@@ -1,5 +1,5 @@
-/* The compiled loops of ropewalk: plain C over bytes that the caller owns. No state, no files, no clock, no threads of
- * their own; every function may run in several threads at once and says -1 rather than write past what it was given. */
+/* The compiled loops of ropewalk: plain C over bytes that the caller owns. No state, no files, no clock, no
+ * threads; every function may run in several threads at once and returns -1 rather than write past its buffers. */
 #ifndef ROPEWALK_NATIVE_H
 #define ROPEWALK_NATIVE_H
 

@@ -1,7 +1,7 @@
 /* Many events that differ in a few places only, turned into git objects: each built, named by its SHA-1, and named
  * again by the next.
  *
- * A template says what the objects of one event are made of, piece by piece:
+ * A template lists what the objects of one event are made of, piece by piece:
  *   O kind               an object begins; its kind is the number git packs it under
  *   L size(u32) bytes    these bytes
  *   C column             the event's bytes in a column
@@ -48,7 +48,7 @@ static void name(int kind, const uint8_t *raw, size_t size, uint8_t id[20]) {
 /* Writes the objects of `events` events: their bytes one behind the other to `raw`, from `at` up to `room`; where each
  * ends to `ends`, its id to `ids`, its kind to `kinds`, which have room for `objects` objects. `column[c]` holds the
  * bytes of column c of all events, `column_ends[c]` where each event's end. `first` is the number of the first event,
- * `previous` the id it stands on. Returns where the last object ends, -1 if something does not fit. */
+ * `previous` the id of its parent. Return where the last object ends, -1 if something does not fit. */
 EXPORT int64_t ropewalk_weave(const uint8_t *template, uint64_t template_size, uint32_t columns,
                               const uint8_t *const *column, const uint64_t *const *column_ends, uint64_t events,
                               uint64_t first, const uint8_t *previous, uint8_t *raw, uint64_t at, uint64_t room,

@@ -24,7 +24,7 @@ def refusal(url: Any, profile: Any) -> RopewalkError:
 @pytest.mark.parametrize("profile", ["v0.13", "v0.6"])
 def test_syncing_with_nonsense_is_told_how_addresses_are_written(url, profile):
     error = refusal(url, profile)
-    assert isinstance(error, Usage) and "no address of a peer" in error.detail
+    assert isinstance(error, Usage) and "peer address must start with" in error.detail
     assert "ws://HOST:PORT" in error.advice_now and "tcp://HOST:PORT" in error.advice_now
 
 
